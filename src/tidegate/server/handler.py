@@ -1,0 +1,148 @@
+"""What a handler gets and gives: the contract between the front and whatever answers requests.
+
+A handler is a function `Request -> Answer | Deferred`. It never measures time, never decides a throttle and
+never touches the connection: the front does (B§6.2–6.4). What must be asked inside a handler is asked of
+`request.quotas`: the size cap of a consumer's fetch before reading, and permits for partition mutations
+before creating or deleting.
+"""
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tidegate.wire import Encoded, RequestHeader, encode_response, read_request
+
+__all__ = [
+    "Answer",
+    "Charge",
+    "Connection",
+    "Deferred",
+    "Handler",
+    "HandlerTable",
+    "Message",
+    "Request",
+    "RequestQuotas",
+]
+
+Message = dict[str, Any]
+
+
+class Charge(enum.Enum):
+    """Which quotas a request is charged to. Follows: B§6.2–6.4."""
+
+    REQUEST = "request"
+    PRODUCE = "produce"
+    FETCH = "fetch"
+    MUTATION = "mutation"
+    EXEMPT = "exempt"
+
+
+@dataclass(slots=True)
+class Connection:
+    """What is known of the client at the other end of one connection."""
+
+    id: int
+    listener: str
+    client_host: str
+    local_host: str
+    local_port: int
+    user: str = "ANONYMOUS"
+    client_software: str = ""
+    client_software_version: str = ""
+
+
+class RequestQuotas(Protocol):
+    """What a handler may ask of the quota engine while it works."""
+
+    def fetch_limit_bytes(self) -> int:
+        """Return the most record bytes this client may be given in one answer, at most 2**31 - 1 (B§6.3.1)."""
+        ...
+
+    def record_mutations(self, permits: int) -> bool:
+        """Charge `permits` partition mutations; False means refused with error 89 (B§5.2)."""
+        ...
+
+
+@dataclass(slots=True)
+class Request:
+    """One request as the front hands it to a handler."""
+
+    header: RequestHeader
+    frame: memoryview
+    connection: Connection
+    quotas: RequestQuotas
+    now_ms: int
+
+    def body(self) -> Message:
+        """Decode and return the request's body. Raises `ProtocolError` where it is malformed."""
+        header = self.header
+        return read_request(header.api_key, header.api_version, self.frame, header.body_at)
+
+    def encode(self, message: Message) -> Encoded:
+        """Return `message` encoded as the response to this request."""
+        header = self.header
+        return encode_response(header.api_key, header.api_version, header.correlation_id, message)
+
+    def answer(self, message: Message, charge: Charge = Charge.REQUEST) -> "Answer":
+        """Return the answer that sends `message`."""
+        return Answer(self.encode(message), charge)
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a handler wants sent, and which quotas it charges.
+
+    response: None where the protocol has no answer (acks=0).
+    empty: for FETCH: makes the answer without records that a throttled client gets (B§6.3.4).
+    on_sent_data: for FETCH: called when the full answer, not the empty one, is sent (fetch session bookkeeping).
+    close: close the connection instead of, or after, answering.
+    """
+
+    response: Encoded | None
+    charge: Charge = Charge.REQUEST
+    empty: Callable[[], Encoded] | None = None
+    on_sent_data: Callable[[], None] | None = None
+    close: bool = False
+
+
+class Deferred:
+    """An answer that comes later (a long poll). Waiting is not charged (B§4.2).
+
+    The handler keeps it and calls `complete` once, on the event loop. `on_cancel` is called, at most once,
+    when the connection goes away before that.
+    """
+
+    __slots__ = ("_answer", "_on_complete", "cancelled", "on_cancel")
+
+    def __init__(self) -> None:
+        self._answer: Answer | None = None
+        self._on_complete: Callable[[Answer], None] | None = None
+        self.cancelled = False
+        self.on_cancel: Callable[[], None] | None = None
+
+    def complete(self, answer: Answer) -> None:
+        """Give the answer. Ignored when the connection is gone."""
+        if self.cancelled or self._answer is not None:
+            return
+        self._answer = answer
+        if self._on_complete is not None:
+            self._on_complete(answer)
+
+    def then(self, on_complete: Callable[[Answer], None]) -> None:
+        """Call `on_complete` with the answer, at once if it is there already. For the front."""
+        self._on_complete = on_complete
+        if self._answer is not None:
+            on_complete(self._answer)
+
+    def cancel(self) -> None:
+        """Give up: the client is gone. For the front."""
+        if self.cancelled or self._answer is not None:
+            return
+        self.cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel()
+
+
+Handler = Callable[[Request], Answer | Deferred]
+HandlerTable = Mapping[int, Handler]

@@ -1,0 +1,5 @@
+"""Public kit for tests of quotas: a clock that moves only when told to."""
+
+from tidegate.testing.clock import ManualClock
+
+__all__ = ["ManualClock"]
