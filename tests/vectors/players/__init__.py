@@ -1,0 +1,1 @@
+"""One player per vector family: `play(scenario)` runs the steps and yields `(step index, expected, got)`."""
