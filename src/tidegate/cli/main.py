@@ -1,0 +1,127 @@
+"""The `tidegate` command: finds the subcommand, runs it, and turns errors into one line and an exit code.
+
+Each command is a module of this package with `add_parser(subparsers)` and `run(args) -> int`. Such a module
+imports nothing heavy at its top: what `run` needs is imported inside `run`.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from tidegate import __version__
+from tidegate.errors import TidegateError
+
+__all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_PIPE", "main"]
+
+COMMANDS = ("serve", "usage", "replay", "demo")
+
+EXIT_ERROR = 2  # what argparse itself uses
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+EXIT_PIPE = 141  # 128 + SIGPIPE
+
+_EXTRA_BY_MODULE = {
+    "confluent_kafka": "clients",
+    "kafka": "clients",
+    "numba": "pipeline",
+    "numpy": "pipeline",
+    "pandas": "pipeline",
+    "pyarrow": "pipeline",
+    "pyspark": "pipeline",
+}
+
+_DESCRIPTION = """\
+Apache Kafka's client quotas in Python: a broker that throttles as Kafka does, and Spark jobs that show
+what a quota would have done to traffic already recorded."""
+
+_EPILOG = """\
+examples:
+  tidegate demo                                  see all of it in under two minutes
+  tidegate serve --port 9092                     a broker for any Kafka client
+  tidegate usage ./usage                         who used what
+  tidegate replay ./usage --quotas quotas.yaml   what these quotas would have done
+
+`tidegate COMMAND --help` explains a command.
+
+exit codes:
+  0    done
+  1    the command ran and its answer is no (a check that it made failed)
+  2    an option, a file or the environment cannot be used; the reason is on stderr
+  130  interrupted with Ctrl-C"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command in `argv` (default: the process's own arguments) and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        exit_code = _dispatch(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _discard_stdout()
+        return EXIT_PIPE
+    except TidegateError as error:
+        return _report(str(error), error.hint)
+    except ModuleNotFoundError as error:
+        return _report_missing_module(error)
+    return exit_code
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
+    parser = _parser(arguments)
+    args = parser.parse_args(arguments)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    exit_code: int = _load(args.command).run(args)
+    return exit_code
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser, holding only the named command where `arguments` begins with one."""
+    parser = argparse.ArgumentParser(
+        prog="tidegate",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tidegate {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    named = arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS
+    for command in named:
+        if importlib.util.find_spec(f"tidegate.cli.{command}") is None:
+            continue
+        _load(command).add_parser(subparsers)
+    return parser
+
+
+def _load(command: str) -> ModuleType:
+    return importlib.import_module(f"tidegate.cli.{command}")
+
+
+def _report(message: str, hint: str | None) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    if hint is not None:
+        print(f"hint: {hint}", file=sys.stderr)
+    return EXIT_ERROR
+
+
+def _report_missing_module(error: ModuleNotFoundError) -> int:
+    """Report a part of Tidegate that was left out at installation; anything else is our own mistake."""
+    module = (error.name or "").partition(".")[0]
+    extra = _EXTRA_BY_MODULE.get(module)
+    if extra is None:
+        raise error
+    return _report(
+        f"this command needs the Python module {module!r}, which is not installed",
+        f"pip install 'tidegate[{extra}]'",
+    )
+
+
+def _discard_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush has no pipe to break on."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
