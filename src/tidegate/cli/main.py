@@ -6,7 +6,6 @@ imports nothing heavy at its top: what `run` needs is imported inside `run`.
 
 import argparse
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -75,7 +74,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
     parser = _parser(arguments)
     args = parser.parse_args(arguments)
     if args.command is None:
-        parser.print_help()
+        print(parser.format_help(), end="")  # argparse's own printing hides a broken pipe
         return 0
     exit_code: int = _load(args.command).run(args)
     return exit_code
@@ -93,8 +92,6 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     named = arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS
     for command in named:
-        if importlib.util.find_spec(f"tidegate.cli.{command}") is None:
-            continue
         _load(command).add_parser(subparsers)
     return parser
 

@@ -1,0 +1,46 @@
+# `make` alone prints this help. `make demo` and `make test` set everything up first.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+PYTHON := .venv/bin/python
+
+.PHONY: help
+help: ## print this help
+	@printf 'Tidegate: Apache Kafka'"'"'s client quotas in Python\n\n'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\nFirst time here? `make demo` takes a few minutes to set up and less than two to run.\n'
+
+.PHONY: setup
+setup: ## make .venv, install what is pinned, check Java and the other tools
+	@scripts/setup.sh
+
+.PHONY: demo
+demo: setup ## see all of it: a broker, three clients, quotas, and what other quotas would have done
+	@.venv/bin/tidegate demo
+
+.PHONY: test
+test: setup ## run every test (a skipped test is a failure)
+	@$(PYTHON) -m pytest $(ARGS)
+
+.PHONY: lint
+lint: setup ## ruff, mypy --strict, layers of ARCHITECTURE.md
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-logo
+
+.PHONY: check
+check: lint test ## lint, then test: what .ci/run runs
+
+.PHONY: bench
+bench: setup ## run the benchmarks and print their numbers with the machine's (docs/performance.md)
+	@scripts/bench.sh
+
+.PHONY: codecs
+codecs: setup ## make the table of Kafka's message definitions anew
+	@$(PYTHON) scripts/make_codecs.py
+
+.PHONY: clean
+clean: ## delete what the tools left behind; keeps .venv
+	@rm -rf build dist demo-out spark-warehouse .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,48 @@
+"""What holds for every test: tiers run from cheap to dear, and a test that did not run is a failure."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).parent.parent
+DEAR_TIERS = ("tests/spark", "src/tidegate/pipeline", "tests/e2e")
+NOT_RUN = ("skipped", "xfailed", "xpassed")
+
+# A shared machine stalls now and then: a deadline per example would fail tests that are right.
+settings.register_profile("tidegate", deadline=None, print_blob=True)
+settings.load_profile("tidegate")
+
+
+def _tier(item: pytest.Item) -> int:
+    """Return 0 for a test of the cheap tiers, else 1 plus its place among the dear ones."""
+    path = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else ""
+    return next((at for at, tier in enumerate(DEAR_TIERS, 1) if path.startswith(tier)), 0)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tiers in order; within one, the random order stays."""
+    items.sort(key=_tier)
+
+
+def _not_run(config: pytest.Config) -> list[str]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:
+        return []
+    return [report.nodeid for outcome in NOT_RUN for report in reporter.stats.get(outcome, [])]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the whole run when a test was skipped or expected to fail: nothing is skipped silently."""
+    if _not_run(session.config) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say which tests made the run fail by not running."""
+    not_run = _not_run(config)
+    if not_run:
+        terminalreporter.section("FAILED: tests that did not run", red=True)
+        for nodeid in not_run:
+            terminalreporter.line(nodeid, red=True)

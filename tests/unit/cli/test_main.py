@@ -1,0 +1,133 @@
+"""The frame of the command line: which command runs, and what errors turn into."""
+
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+
+from tidegate import __version__
+from tidegate.cli import main as cli
+from tidegate.errors import TidegateError
+
+
+def _command(run):
+    """Return a command module called `probe` that does `run`."""
+    module = types.ModuleType("tidegate.cli.probe")
+    module.add_parser = lambda subparsers: subparsers.add_parser("probe")
+    module.run = run
+    return module
+
+
+@pytest.fixture
+def probe(monkeypatch):
+    """Return a function that runs `tidegate probe` with the given body."""
+
+    def run_probe(body):
+        monkeypatch.setattr(cli, "COMMANDS", ("probe",))
+        monkeypatch.setitem(sys.modules, "tidegate.cli.probe", _command(body))
+        return cli.main(["probe"])
+
+    return run_probe
+
+
+def _raise(error):
+    def run(args):
+        raise error
+
+    return run
+
+
+def test_the_exit_code_is_the_commands(probe):
+    """What `run` returns is what the shell sees."""
+    assert probe(lambda args: 1) == 1
+
+
+def test_an_error_is_one_line_and_a_hint(probe, capsys):
+    """A `TidegateError` becomes `error:` and `hint:` on stderr, nothing on stdout, exit code 2."""
+    assert probe(_raise(TidegateError("port must be positive, got -1", hint="leave it out"))) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "error: port must be positive, got -1\nhint: leave it out\n"
+
+
+def test_an_error_without_a_hint_is_one_line(probe, capsys):
+    """No hint, no second line."""
+    probe(_raise(TidegateError("no such file 'x'")))
+    assert capsys.readouterr().err == "error: no such file 'x'\n"
+
+
+def test_ctrl_c_is_130(probe, capsys):
+    """An interrupt ends the command quietly, with the exit code a shell would report."""
+    assert probe(_raise(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_part_not_installed_is_named_with_its_extra(probe, capsys):
+    """A missing pyspark is the installation's affair, and the hint mends it."""
+    assert probe(_raise(ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql"))) == 2
+    assert capsys.readouterr().err == (
+        "error: this command needs the Python module 'pyspark', which is not installed\n"
+        "hint: pip install 'tidegate[pipeline]'\n"
+    )
+
+
+def test_a_module_of_ours_that_is_missing_is_not_hidden(probe):
+    """Only parts that can be left out are reported as such."""
+    with pytest.raises(ModuleNotFoundError, match=r"tidegate\.lost"):
+        probe(_raise(ModuleNotFoundError("No module named 'tidegate.lost'", name="tidegate.lost")))
+
+
+def test_without_a_command_the_help_is_printed(capsys):
+    """`tidegate` alone helps rather than complains."""
+    assert cli.main([]) == 0
+    assert "usage: tidegate" in capsys.readouterr().out
+
+
+def test_help_names_every_command(capsys):
+    """Every command is in the top-level help, with a line on what it does."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--help"])
+    assert ended.value.code == 0
+    listed = capsys.readouterr().out.partition("commands:")[2].partition("examples:")[0]
+    for command in cli.COMMANDS:
+        assert f"    {command} " in listed
+
+
+def test_help_and_version_need_nothing_heavy():
+    """`--version` and `--help` answer without the libraries that only some command needs."""
+    code = (
+        "import sys; from tidegate.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'asyncio', 'rich', 'yaml', 'pyspark', 'pyarrow', 'numba', 'confluent_kafka', 'kafka'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_version(capsys):
+    """`--version` prints name and version."""
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"tidegate {__version__}\n"
+
+
+def test_a_wrong_option_is_2():
+    """argparse's own complaint has the same exit code as ours."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--no-such-option"])
+    assert ended.value.code == 2
+
+
+def test_a_reader_that_goes_away_is_quiet():
+    """`tidegate --help | head -0` says nothing about broken pipes."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as stdout:
+        done = subprocess.run(
+            [sys.executable, "-m", "tidegate"], check=False, stdout=stdout, stderr=subprocess.PIPE
+        )
+    assert done.returncode == cli.EXIT_PIPE
+    assert done.stderr == b""
