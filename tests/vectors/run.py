@@ -1,7 +1,7 @@
 """Run engine vector files against the engine: `python tests/vectors/run.py FILE...`.
 
-Each file names its family; `players/<family>.py` plays it. Every failing step is printed with what was expected
-and what came. The last line is `N passed, N failed`, counted in steps.
+Each file names its family; `players/<family>.py` plays it. Every failing step is printed with what was
+expected and what came. The last line is `N passed, N failed`, counted in steps.
 Exit code: 0 all passed; 1 a step failed; 2 a file could not be run.
 """
 
@@ -56,7 +56,7 @@ def run_file(path: Path) -> Outcome:
 def main(arguments: list[str] | None = None) -> int:
     """Run the files named on the command line and return the exit code."""
     parser = argparse.ArgumentParser(prog="run.py", description="Run engine vector files against the engine.")
-    parser.add_argument("files", nargs="+", metavar="FILE", type=Path, help="vector file, e.g. tests/vectors/engine/rate.json")
+    parser.add_argument("files", nargs="+", metavar="FILE", type=Path, help="a vector file of one family")
     total, unusable = Outcome(), 0
     for path in parser.parse_args(arguments).files:
         try:
@@ -80,14 +80,15 @@ def _read(path: Path) -> dict:
     except (ValueError, RecursionError) as error:
         raise VectorFileError(f"{str(path)!r} is not JSON: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("scenarios"), list):
-        raise VectorFileError(f"{str(path)!r} is not a vector file: expected an object with 'family' and 'scenarios'")
+        raise VectorFileError(f"{str(path)!r} is not a vector file: expected 'family' and 'scenarios'")
     return document
 
 
 def _player(path: Path, family: object) -> Player:
     known = sorted(module.stem for module in _PLAYERS.glob("[a-z]*.py"))
     if not isinstance(family, str) or not _FAMILY.fullmatch(family) or family not in known:
-        raise VectorFileError(f"{str(path)!r} has the unknown family {family!r}, expected one of {', '.join(known)}")
+        expected = ", ".join(known)
+        raise VectorFileError(f"{str(path)!r} has the unknown family {family!r}, expected one of {expected}")
     return importlib.import_module(f"players.{family}").play
 
 
@@ -120,7 +121,7 @@ def _same(expected: object, got: object) -> bool:
     if type(expected) is not type(got):
         return False
     if isinstance(expected, dict):
-        return expected.keys() == got.keys() and all(_same(value, got[key]) for key, value in expected.items())
+        return expected.keys() == got.keys() and all(_same(expected[key], got[key]) for key in expected)
     if isinstance(expected, list):
         return len(expected) == len(got) and all(map(_same, expected, got))
     return expected == got

@@ -6,14 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from players._doubles import decode, encode, normalise
+from run import VectorFileError, main, run_file
 
 HERE = Path(__file__).parent
-if str(HERE) not in sys.path:
-    sys.path.insert(0, str(HERE))
-
-from players._doubles import decode, encode, normalise  # noqa: E402
-from run import VectorFileError, main, run_file  # noqa: E402
-
 FILES = sorted((HERE / "engine").glob("*.json"))
 
 
@@ -57,7 +53,8 @@ def test_runner_prints_a_failing_step(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_runner_fails_the_steps_that_could_not_be_played(tmp_path: Path) -> None:
     """An op that the player does not know fails its step and all that follow it."""
-    steps = [{"op": "dance", "args": {}, "expect": {}}, {"op": "mute", "args": {}, "expect": {"state": "MUTED"}}]
+    mute = {"op": "mute", "args": {}, "expect": {"state": "MUTED"}}
+    steps = [{"op": "dance", "args": {}, "expect": {}}, mute]
     outcome = run_file(_vector_file(tmp_path, scenarios=[{"name": "odd", "config": {}, "steps": steps}]))
     assert (outcome.passed, outcome.failed) == (0, 2)
     assert "has no op 'dance'" in outcome.failures[0]
@@ -69,7 +66,11 @@ def test_runner_names_an_unknown_family(tmp_path: Path) -> None:
         run_file(_vector_file(tmp_path, family="../x"))
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"family": "rate"}', "[" * 100_000], ids=["torn", "list", "empty", "deep"])
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[1]", '{"family": "rate"}', "[" * 100_000],
+    ids=["torn", "list", "empty", "deep"],
+)
 def test_runner_refuses_what_is_no_vector_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:

@@ -1,8 +1,8 @@
 """The mute states of one connection: when it is read from and when it waits.
 
-A connection is muted from the moment a request was read until its response is sent *and* its throttle is over,
-whichever comes last. Five states and four events say which of the two is still awaited; every pair that is not in
-the table is a mistake of the caller.
+A connection is muted from the moment a request was read until its response is sent *and* its throttle is
+over, whichever comes last. Five states and four events say which of the two is still awaited; every pair that
+is not in the table is a mistake of the caller.
 
 >>> mute = ChannelMute()
 >>> mute.mute()                                    # a request was read

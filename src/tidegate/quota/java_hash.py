@@ -1,0 +1,42 @@
+"""The order in which Java's `HashMap` visits string keys, where that order can be seen from outside.
+
+>>> hash_map_order(["bogus", "connection_creation_rate"])
+['connection_creation_rate', 'bogus']
+
+Follows: `java.lang.String.hashCode` and `java.util.HashMap`, whose table doubles when it is more than three
+quarters full. A bucket so crowded that Java turns it into a tree (eight colliding keys) is not followed.
+"""
+
+from collections.abc import Collection
+
+__all__ = ["hash_map_order", "string_hash"]
+
+
+def string_hash(text: str) -> int:
+    """Return Java's `hashCode` of a string, as an unsigned 32-bit number.
+
+    >>> string_hash("producer_byte_rate") == 0xCE61054A
+    True
+    """
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value
+
+
+def hash_map_order(keys: Collection[str], *, initial_capacity: int = 16) -> list[str]:
+    """Return distinct `keys`, given as they were inserted, in the order in which a `HashMap` visits them."""
+    capacity = _table_size(len(keys), initial_capacity=initial_capacity)
+    return sorted(keys, key=lambda key: _spread(string_hash(key)) & (capacity - 1))
+
+
+def _table_size(count: int, *, initial_capacity: int) -> int:
+    capacity = 1
+    while capacity < initial_capacity or count > capacity * 3 // 4:
+        capacity *= 2
+    return capacity
+
+
+def _spread(value: int) -> int:
+    return value ^ (value >> 16)
