@@ -1,0 +1,89 @@
+"""A real `tidegate serve` process for the end-to-end tests: started, watched, killed, started again."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+
+_LISTENING = re.compile(r"listening on .*?:(\d+)\b")
+
+
+@dataclass
+class Broker:
+    """One broker over one data directory; `start` may be called again after `kill` or `stop`."""
+
+    directory: Path
+    overrides: dict[str, str] = field(default_factory=dict)
+    port: int = 0
+    process: subprocess.Popen | None = None
+
+    @property
+    def address(self) -> str:
+        """Return `host:port`, for a client's bootstrap servers."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        """Return all that the broker has written to stderr, over all its lives."""
+        return self._log_path.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def data_dir(self) -> Path:
+        """Return the directory that holds the broker's data."""
+        return self.directory / "data"
+
+    @property
+    def _log_path(self) -> Path:
+        return self.directory / "broker.log"
+
+    def start(self) -> "Broker":
+        """Start the process and wait until it listens, on the port it had before if it had one."""
+        before = len(self.log) if self._log_path.exists() else 0
+        overrides = {"log.dirs": str(self.data_dir), **self.overrides}
+        arguments = [part for key, value in overrides.items() for part in ("--override", f"{key}={value}")]
+        with self._log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tidegate", "serve", "--port", str(self.port), *arguments],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        self.port = int(self.wait_log(_LISTENING, start=before)[1])
+        return self
+
+    def wait_log(self, pattern: re.Pattern, *, start: int = 0, timeout_s: float = START_TIMEOUT_S) -> re.Match:
+        """Return the first match of `pattern` in the log from `start` on, waiting for it."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            match = pattern.search(self.log, start)
+            if match:
+                return match
+            assert self.process.poll() is None, f"the broker ended with {self.process.returncode}:\n{self.log}"
+            time.sleep(0.02)
+        raise AssertionError(f"{pattern.pattern!r} did not appear within {timeout_s} s in:\n{self.log}")
+
+    def kill(self) -> None:
+        """Kill the process as a crash would (SIGKILL)."""
+        self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
+
+    def stop(self, signum: int = signal.SIGTERM) -> int:
+        """Ask the process to end and return its exit code."""
+        self.process.send_signal(signum)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        """End the process whatever state it is in."""
+        if self.process is not None and self.process.poll() is None:
+            try:
+                self.stop()
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise

@@ -1,0 +1,103 @@
+"""A client on a plain socket, for what no library shows: exact bytes, exact moments.
+
+Requests and answers are encoded by kafka-python, so that nothing here was written by the side under test.
+"""
+
+import socket
+import struct
+from typing import Any
+
+from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
+from kafka.record import MemoryRecordsBuilder
+
+TIMEOUT_S = 30.0
+PRODUCE_VERSION = 9
+
+_LENGTH = struct.Struct(">i")
+
+
+class PlainClient:
+    """One connection that sends one message at a time and knows the size of what it sent."""
+
+    def __init__(self, port: int, client_id: str) -> None:
+        self.client_id = client_id
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+        self._correlation_id = 0
+
+    def __enter__(self) -> "PlainClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, request: Any) -> int:
+        """Send `request` (a kafka-python message with its version) and return its size without the length."""
+        self._correlation_id += 1
+        request.with_header(self._correlation_id, self.client_id)
+        frame = bytes(request.encode(header=True, framed=True))
+        self.socket.sendall(frame)
+        return len(frame) - _LENGTH.size
+
+    def receive(self, response_class: Any) -> Any:
+        """Return the next answer. Raises `ConnectionError` when the connection ends first."""
+        size = _LENGTH.unpack(self._receive_exactly(_LENGTH.size))[0]
+        return response_class.decode(self._receive_exactly(size), header=True)
+
+    def ask(self, request: Any, response_class: Any) -> Any:
+        """Send `request` and return its answer."""
+        self.send(request)
+        return self.receive(response_class)
+
+    def send_produce(self, topic: str, *, value_bytes: int, acks: int = 1) -> int:
+        """Send one record of `value_bytes` zero bytes to partition 0 and return the request's size."""
+        return self.send(produce_request(topic, bytes(value_bytes), acks=acks))
+
+    def receive_produce(self) -> Any:
+        """Return the answer to a `send_produce`."""
+        return self.receive(ProduceResponse[PRODUCE_VERSION])
+
+    def alter_quotas(self, entity: dict[str, str | None], values: dict[str, float | None]) -> None:
+        """Set the quotas of an entity (None as name: the default entity; None as value: remove)."""
+        request = AlterClientQuotasRequest[0](
+            entries=[_quota_entry(entity, values)], validate_only=False
+        )
+        answer = self.ask(request, AlterClientQuotasResponse[0])
+        assert [entry.error_code for entry in answer.entries] == [0], answer
+
+    def _receive_exactly(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            part = self.socket.recv(size - len(parts))
+            if not part:
+                raise ConnectionError(f"closed after {len(parts)} of {size} bytes")
+            parts += part
+        return bytes(parts)
+
+
+def _quota_entry(entity: dict[str, str | None], values: dict[str, float | None]) -> Any:
+    entry_class = AlterClientQuotasRequest.EntryData
+    return entry_class(
+        entity=[
+            entry_class.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()
+        ],
+        ops=[
+            entry_class.OpData(key=key, value=0.0 if value is None else value, remove=value is None)
+            for key, value in values.items()
+        ],
+    )
+
+
+def produce_request(topic: str, value: bytes, *, acks: int = 1) -> Any:
+    """Return a Produce request with one uncompressed record for partition 0 of `topic`."""
+    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 24)
+    builder.append(timestamp=1_700_000_000_000, key=None, value=value)
+    builder.close()
+    topic_class = ProduceRequest.TopicProduceData
+    partition = topic_class.PartitionProduceData(index=0, records=builder.buffer())
+    return ProduceRequest[PRODUCE_VERSION](
+        transactional_id=None,
+        acks=acks,
+        timeout_ms=10_000,
+        topic_data=[topic_class(name=topic, partition_data=[partition])],
+    )
