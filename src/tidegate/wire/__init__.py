@@ -1,0 +1,43 @@
+"""Kafka's wire protocol: bytes in, messages out, and back.
+
+Nothing here opens a socket or knows the time. Messages are plain dicts, read and written by straight-line code that is
+compiled from one table of definitions; see `codecs` for what a message looks like.
+
+    >>> from tidegate.wire import decode_request_header, encode_request, read_request
+    >>> frame = encode_request(3, 12, 7, "reader", {"topics": None})
+    >>> header = decode_request_header(frame[4:])
+    >>> header.client_id, read_request(header.api_key, header.api_version, frame[4:], header.body_at)["topics"]
+    ('reader', None)
+"""
+
+from tidegate.wire.apis import API_BY_KEY, Api
+from tidegate.wire.codecs import (
+    Message,
+    compile_ahead,
+    read_request,
+    read_response,
+    write_request,
+    write_response,
+)
+from tidegate.wire.encoded import Encoded, encode_request, encode_response
+from tidegate.wire.errors import MessageError, ProtocolError, UnsupportedVersionError
+from tidegate.wire.header import RequestHeader, decode_request_header
+
+__all__ = [
+    "API_BY_KEY",
+    "Api",
+    "Encoded",
+    "Message",
+    "MessageError",
+    "ProtocolError",
+    "RequestHeader",
+    "UnsupportedVersionError",
+    "compile_ahead",
+    "decode_request_header",
+    "encode_request",
+    "encode_response",
+    "read_request",
+    "read_response",
+    "write_request",
+    "write_response",
+]

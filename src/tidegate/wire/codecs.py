@@ -1,0 +1,148 @@
+"""Compiled readers and writers of every message, made at first use or ahead of it, and the errors they map to.
+
+`read_request(api_key, api_version, buffer, at)` and its three siblings are the whole interface. A message is a plain
+dict: snake_case names, durations end in `_ms`, error codes are ints, UUIDs are texts, `bytes` are copies, `records` are
+slices of the buffer (keep the buffer unchanged while they are used). Tagged fields are ordinary keys, with their default
+when absent; unknown ones are under `_unknown_tags`, tag to bytes. A writer takes more keys than the version has, and
+leaves out keys that have a default; a UUID may also be a `uuid.UUID`.
+"""
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tidegate.wire.apis import API_BY_KEY
+from tidegate.wire.definitions import Direction, Layout, layout
+from tidegate.wire.errors import Malformed, MessageError, ProtocolError
+from tidegate.wire.reader_source import compile_reader
+from tidegate.wire.source import Program, failed_at
+from tidegate.wire.writer_source import compile_writer
+
+__all__ = [
+    "Message",
+    "compile_ahead",
+    "read_request",
+    "read_response",
+    "reader",
+    "write_into",
+    "write_request",
+    "write_response",
+    "writer",
+]
+
+Message = dict[str, Any]
+Key = tuple[int, int]
+Buffer = bytes | bytearray | memoryview
+
+MALFORMED = (Malformed, struct.error, IndexError)
+UNWRITABLE = (LookupError, TypeError, AttributeError, ValueError, OverflowError, struct.error)
+
+
+class _Programs(dict[Key, Program]):
+    """Programs by (api key, api version), compiled when first asked for."""
+
+    def __init__(self, compiler: Callable[[Layout], Program], direction: Direction) -> None:
+        super().__init__()
+        self.compiler = compiler
+        self.direction: Direction = direction
+
+    def __missing__(self, key: Key) -> Program:
+        try:
+            program = self[key] = self.compiler(layout(*key, self.direction))
+        except KeyError:
+            raise ProtocolError(f"no {self.direction} is known for api_key={key[0]!r}, api_version={key[1]!r}") from None
+        return program
+
+
+_REQUEST_READERS = _Programs(compile_reader, "request")
+_RESPONSE_READERS = _Programs(compile_reader, "response")
+_REQUEST_WRITERS = _Programs(compile_writer, "request")
+_RESPONSE_WRITERS = _Programs(compile_writer, "response")
+
+
+def reader(api_key: int, api_version: int, direction: Direction) -> Program:
+    """Return the compiled reader of a message."""
+    return (_REQUEST_READERS if direction == "request" else _RESPONSE_READERS)[api_key, api_version]
+
+
+def writer(api_key: int, api_version: int, direction: Direction) -> Program:
+    """Return the compiled writer of a message."""
+    return (_REQUEST_WRITERS if direction == "request" else _RESPONSE_WRITERS)[api_key, api_version]
+
+
+def compile_ahead(pairs: Iterable[Key]) -> None:
+    """Compile what a server needs for these (api key, api version): its request readers and response writers."""
+    for pair in pairs:
+        _REQUEST_READERS[pair]
+        _RESPONSE_WRITERS[pair]
+
+
+def read_request(api_key: int, api_version: int, buffer: Buffer, at: int = 0) -> Message:
+    """Return the request whose body begins at `at`. Bytes after the body are ignored, as by Kafka.
+
+    Raises `ProtocolError` where the bytes are not such a request.
+    """
+    return _read(_REQUEST_READERS[api_key, api_version], buffer, at)
+
+
+def read_response(api_key: int, api_version: int, buffer: Buffer, at: int = 0) -> Message:
+    """Return the response whose body begins at `at`. Raises `ProtocolError` where the bytes are not such a response."""
+    return _read(_RESPONSE_READERS[api_key, api_version], buffer, at)
+
+
+def write_request(api_key: int, api_version: int, message: Message) -> bytes:
+    """Return the body of a request. Raises `MessageError` where `message` cannot be written."""
+    return _joined(_REQUEST_WRITERS[api_key, api_version], message)
+
+
+def write_response(api_key: int, api_version: int, message: Message) -> bytes:
+    """Return the body of a response. Raises `MessageError` where `message` cannot be written."""
+    return _joined(_RESPONSE_WRITERS[api_key, api_version], message)
+
+
+def write_into(program: Program, message: Message, out: bytearray, buffers: list[Any]) -> int:
+    """Append a message to `out`, the last of `buffers`; return the offset of its throttle time, -1 without one."""
+    try:
+        at: int = program.function(message, out, buffers)
+    except UNWRITABLE as error:
+        raise _message_error(program, error) from error
+    if not buffers[-1]:
+        buffers.pop()
+    return at
+
+
+def _read(program: Program, buffer: Buffer, at: int) -> Message:
+    try:
+        message: Message = program.function(buffer if type(buffer) is memoryview else memoryview(buffer), at)
+    except MALFORMED as error:
+        raise _protocol_error(program, error, len(buffer)) from None
+    return message
+
+
+def _joined(program: Program, message: Message) -> bytes:
+    out = bytearray()
+    buffers: list[Any] = [out]
+    write_into(program, message, out, buffers)
+    try:
+        return b"".join(buffers)
+    except TypeError as error:
+        raise MessageError(f"records of {program.title} must be bytes-like to be joined", path="records") from error
+
+
+def _protocol_error(program: Program, error: Exception, end: int) -> ProtocolError:
+    path, variables = failed_at(program, error.__traceback__)
+    at: int = variables.get("at", 0)
+    what = str(error) if isinstance(error, Malformed) else f"more bytes expected, {max(end - at, 0)} remain"
+    message = f"malformed {program.title} at byte {at}, {path or 'body'}: {what}"
+    return ProtocolError(message, path=path or None, byte_offset=at)
+
+
+def _message_error(program: Program, error: Exception) -> MessageError:
+    path, _ = failed_at(program, error.__traceback__)
+    what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+    return MessageError(f"cannot write {program.title}: {path or 'message'}: {what}", path=path)
+
+
+def all_pairs() -> list[Key]:
+    """Return every (api key, api version) that is spoken."""
+    return [(api.key, version) for api in API_BY_KEY.values() for version in range(api.min_version, api.max_version + 1)]

@@ -1,0 +1,136 @@
+"""The table of message definitions, `definitions.json`, as fields of one message in one version.
+
+The table holds every API that a Kafka 4.3.1 broker speaks to its clients and to other brokers. It is written by
+`make codecs`; each field is one line with its range of versions.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+__all__ = ["REQUIRED", "Direction", "Field", "Layout", "layout", "minimum_size", "table"]
+
+Direction = Literal["request", "response"]
+
+REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
+"""Stands for the default of a field that has none: a writer must be given a value."""
+
+FIXED_SIZES: Mapping[str, int] = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "int64": 8,
+    "float64": 8,
+    "uuid": 16,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field in one version. `type` is that of an element where `array` is set."""
+
+    name: str
+    type: str
+    array: bool
+    nullable: bool
+    default: Any
+    tag: int | None
+    fields: tuple["Field", ...]
+
+    def element(self) -> "Field":
+        """Return the field that one element of this array is."""
+        return replace(self, array=False, nullable=False, default=REQUIRED, tag=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What one message looks like in one version. Flexible versions have compact lengths and tagged fields (KIP-482)."""
+
+    name: str
+    direction: Direction
+    version: int
+    flexible: bool
+    fields: tuple[Field, ...]
+
+    def __str__(self) -> str:
+        """Return the message as errors name it: `Fetch response v12`."""
+        return f"{self.name} {self.direction} v{self.version}"
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    """Return the parsed `definitions.json`."""
+    text = files("tidegate.wire").joinpath("definitions.json").read_text(encoding="utf-8")
+    parsed: Mapping[str, Any] = json.loads(text)
+    return parsed
+
+
+def layout(api_key: int, api_version: int, direction: Direction) -> Layout:
+    """Return the layout of a message. Raises `KeyError` where the table has no such message."""
+    (facts,) = [api for api in table()["apis"] if api["key"] == api_key] or [None]
+    if facts is None or not facts["min_version"] <= api_version <= facts["max_version"]:
+        raise KeyError((api_key, api_version))
+    since = facts["flexible_since"]
+    return Layout(
+        name=facts["name"],
+        direction=direction,
+        version=api_version,
+        flexible=since is not None and api_version >= since,
+        fields=_fields(table()["messages"][str(api_key)][direction], api_version),
+    )
+
+
+def minimum_size(field: Field, *, flexible: bool) -> int:
+    """Return the least number of bytes that a value of this field takes on the wire."""
+    if field.array or field.type not in ("struct", *FIXED_SIZES):
+        return 1 if flexible else 2 if field.type == "string" and not field.array else 4
+    if field.type != "struct":
+        return FIXED_SIZES[field.type]
+    return 1 if field.nullable else minimum_struct_size(field.fields, flexible=flexible)
+
+
+def minimum_struct_size(fields: Iterable[Field], *, flexible: bool) -> int:
+    """Return the least number of bytes that a structure of these fields takes on the wire."""
+    return sum(minimum_size(field, flexible=flexible) for field in fields if field.tag is None) + flexible
+
+
+def _fields(lines: Iterable[Mapping[str, Any]], version: int) -> tuple[Field, ...]:
+    return tuple(_field(line, version) for line in lines if _holds(line.get("versions"), version))
+
+
+def _holds(versions: list[int] | None, version: int) -> bool:
+    return versions is None or versions[0] <= version <= versions[1]
+
+
+def _field(line: Mapping[str, Any], version: int) -> Field:
+    array = line["type"].startswith("[]")
+    fields = _fields(line.get("fields", ()), version)
+    wire_type = line["type"].removeprefix("[]")
+    return Field(
+        name=line["name"],
+        type=wire_type,
+        array=array,
+        nullable=line.get("nullable", False),
+        default=_default(line, fields, is_struct=wire_type == "struct" and not array),
+        tag=line.get("tag"),
+        fields=fields,
+    )
+
+
+def _default(line: Mapping[str, Any], fields: tuple[Field, ...], *, is_struct: bool) -> Any:
+    """Return the value of an absent field. The front fills in the throttle time, so a handler may leave it out."""
+    if line["name"] == "throttle_time_ms":
+        return 0
+    if is_struct and "tag" in line and "default" not in line:
+        return {field.name: field.default for field in fields}
+    return line.get("default", _implicit(line["type"]) if "tag" in line else REQUIRED)
+
+
+def _implicit(wire_type: str) -> Any:
+    zero = {"bool": False, "float64": 0.0, "string": "", "uuid": "00000000-0000-0000-0000-000000000000"}
+    return zero.get(wire_type, 0)

@@ -1,0 +1,91 @@
+"""Whole frames, ready to send: a length prefix, a header and a body in a list of buffers.
+
+A response's throttle time is decided after the response was made, so its place is remembered and filled in later.
+"""
+
+import struct
+from typing import Any
+
+from tidegate.wire.apis import API_BY_KEY
+from tidegate.wire.codecs import Message, write_into, writer
+from tidegate.wire.header import encode_request_header
+
+__all__ = ["Encoded", "encode_request", "encode_response"]
+
+_INT32 = struct.Struct(">i")
+_PREFIX = struct.Struct(">ii")  # length, correlation id
+LENGTH_BYTES = 4
+NO_FIELD = -1
+
+
+class Encoded:
+    """One response on its way out.
+
+    buffers: what to send, in order. The first is a bytearray that begins with the length prefix; records are the
+        caller's own objects: bytes-like, or anything with `len()` that the server knows how to send.
+    size: bytes after the length prefix.
+    body_size: bytes of the body, without the response header.
+    """
+
+    __slots__ = ("body_size", "buffers", "size", "throttle_at")
+
+    def __init__(self, buffers: list[Any], size: int, body_size: int, throttle_at: int) -> None:
+        self.buffers = buffers
+        self.size = size
+        self.body_size = body_size
+        self.throttle_at = throttle_at
+
+    def set_throttle_time_ms(self, throttle_time_ms: int) -> None:
+        """Write the throttle time into the response; nothing happens where the version has no field for it."""
+        if self.throttle_at != NO_FIELD:
+            _INT32.pack_into(self.buffers[0], self.throttle_at, throttle_time_ms)
+
+    def with_correlation_id(self, correlation_id: int) -> "Encoded":
+        """Return a copy that answers another request: for answers that are kept encoded.
+
+        The first buffer is copied, with the throttle time it had; records are shared.
+        """
+        first = bytearray(self.buffers[0])
+        _INT32.pack_into(first, LENGTH_BYTES, correlation_id)
+        return Encoded([first, *self.buffers[1:]], self.size, self.body_size, self.throttle_at)
+
+    def __repr__(self) -> str:
+        """Return the sizes, never the content."""
+        return f"Encoded(buffers={len(self.buffers)}, size={self.size}, throttle_at={self.throttle_at})"
+
+
+def encode_request(
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None, message: Message
+) -> bytes:
+    """Return a whole request frame, with its length prefix. Raises `MessageError` where `message` cannot be written."""
+    out = bytearray(LENGTH_BYTES)
+    out += encode_request_header(api_key, api_version, correlation_id, client_id)
+    buffers: list[Any] = [out]
+    write_into(writer(api_key, api_version, "request"), message, out, buffers)
+    frame = bytearray().join(buffers)
+    _INT32.pack_into(frame, 0, len(frame) - LENGTH_BYTES)
+    return bytes(frame)
+
+
+def encode_response(api_key: int, api_version: int, correlation_id: int, message: Message) -> Encoded:
+    """Return a whole response frame. Raises `MessageError` where `message` cannot be written."""
+    program, prefix = _RESPONSES[api_key, api_version]
+    out = bytearray(prefix)
+    buffers: list[Any] = [out]
+    throttle_at = write_into(program, message, out, buffers)
+    size = (len(out) if len(buffers) == 1 else sum(map(len, buffers))) - LENGTH_BYTES
+    _PREFIX.pack_into(out, 0, size, correlation_id)
+    return Encoded(buffers, size, size + LENGTH_BYTES - len(prefix), throttle_at)
+
+
+class _Responses(dict[tuple[int, int], tuple[Any, bytes]]):
+    """(writer, zeroed length and header) by (api key, api version)."""
+
+    def __missing__(self, key: tuple[int, int]) -> tuple[Any, bytes]:
+        program = writer(*key, "response")
+        tagged = API_BY_KEY[key[0]].has_tagged_response_header(key[1])
+        found = self[key] = program, bytes(_PREFIX.size + tagged)
+        return found
+
+
+_RESPONSES = _Responses()

@@ -1,0 +1,93 @@
+"""The request header: which API, which version, which request of the connection, and whose.
+
+Follows: Kafka `RequestHeader` v1 and v2 (with tagged fields, KIP-482). In both the client id is a legacy string, so the
+version of the header need not be known to read as far as there.
+"""
+
+import struct
+from typing import NamedTuple
+
+from tidegate.wire.apis import API_BY_KEY
+from tidegate.wire.errors import Malformed, ProtocolError, UnsupportedVersionError
+from tidegate.wire.primitives import skip_tags, uvarint
+
+__all__ = ["RequestHeader", "decode_request_header", "encode_request_header"]
+
+_FIXED = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
+
+_TAGGED = {
+    (api.key, version): api.is_flexible(version)
+    for api in API_BY_KEY.values()
+    for version in range(api.min_version, api.max_version + 1)
+}
+"""Every (api key, api version) spoken, and whether its request header has tagged fields."""
+
+
+class RequestHeader(NamedTuple):
+    """A decoded request header. `body_at` is the offset of the body in the frame; a null client id is `""`."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+    body_at: int
+
+
+def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeader:
+    """Return the header of a request; `frame` is what follows the length prefix.
+
+    A client id that is not UTF-8 is accepted, its wrong bytes replaced, as by Kafka. Raises
+    `UnsupportedVersionError` for an API or version that is not spoken, `ProtocolError` for a header cut short.
+    """
+    try:
+        api_key, api_version, correlation_id, size = _FIXED.unpack_from(frame)
+    except struct.error:
+        raise ProtocolError(
+            f"malformed request header: {_FIXED.size} or more bytes expected, got {len(frame)}", byte_offset=0
+        ) from None
+    at = _FIXED.size + size if size > 0 else _FIXED.size
+    if at > len(frame):
+        raise ProtocolError(
+            f"malformed request header at byte {_FIXED.size}, client_id: {size} bytes of string expected, "
+            f"{len(frame) - _FIXED.size} remain",
+            path="client_id",
+            byte_offset=_FIXED.size,
+        )
+    client_id = str(frame[_FIXED.size : at], "utf-8", "replace") if size > 0 else ""
+    tagged = _TAGGED.get((api_key, api_version))
+    if tagged is None:
+        raise _unsupported(api_key, api_version, correlation_id, client_id)
+    if tagged:
+        at = _after_tags(frame, at)
+    return RequestHeader(api_key, api_version, correlation_id, client_id, at)
+
+
+def encode_request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """Return the header of a request, in the version that goes with the API's version."""
+    name = (client_id or "").encode()
+    fixed = _FIXED.pack(api_key, api_version, correlation_id, -1 if client_id is None else len(name))
+    return fixed + name + (uvarint(0) if API_BY_KEY[api_key].is_flexible(api_version) else b"")
+
+
+def _after_tags(frame: bytes | bytearray | memoryview, at: int) -> int:
+    """Return the offset after the header's tagged fields, none of which is known."""
+    try:
+        if frame[at] == 0:
+            return at + 1
+        return skip_tags(memoryview(frame), at, len(frame))[0]
+    except (Malformed, IndexError) as error:
+        what = str(error) if isinstance(error, Malformed) else "more bytes expected, none remain"
+        raise ProtocolError(
+            f"malformed request header at byte {at}, tagged fields: {what}", path="tagged fields", byte_offset=at
+        ) from None
+
+
+def _unsupported(api_key: int, api_version: int, correlation_id: int, client_id: str) -> UnsupportedVersionError:
+    api = API_BY_KEY.get(api_key)
+    if api is None:
+        what = f"api_key must be one of the {len(API_BY_KEY)} that a broker speaks, got {api_key!r}"
+    else:
+        what = f"api_version of {api.name} must be {api.min_version} to {api.max_version}, got {api_version!r}"
+    return UnsupportedVersionError(
+        what, api_key=api_key, api_version=api_version, correlation_id=correlation_id, client_id=client_id
+    )
