@@ -11,7 +11,7 @@ earlier.
 0
 >>> definitions.apply(outcome.records)
 >>> [(entity, values)] = definitions.describe([FilterComponent("user", MATCH_EXACT, "alice")]).entries
->>> entity, dict(values)
+>>> entity, values
 ((('user', 'alice'),), {'producer_byte_rate': 1024.0})
 
 What Kafka accepts is accepted, NaN included; `config_values` holds the stricter rules of our own files and
@@ -185,7 +185,7 @@ class QuotaDefinitions:
             code, message = error
             return Description(entries=None, error_code=code, error_message=message)
         found = (
-            (entity, MappingProxyType(dict(values)))
+            (entity, dict(values))
             for entity, values in self._values.items()
             if _matches(entity, components) and not (strict and len(entity) != len(components))
         )
