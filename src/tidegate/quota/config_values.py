@@ -1,0 +1,211 @@
+"""What our own files and commands accept as a quota: stricter than the wire, where Kafka takes what it gets.
+
+Kafka stores NaN as a byte rate and 1235.0000001 as a LONG (B§6.8). Whoever writes such a thing into a file or
+on a command line has made a mistake, and is told which entity, which key and what was expected.
+
+>>> checked_value("request_percentage", 50, (("user", "alice"),))
+50.0
+>>> checked_value("request_percentage", float("nan"), (("client-id", None), ("user", "alice")))
+Traceback (most recent call last):
+tidegate.quota.config_values.QuotaValueError: request_percentage must be finite, got nan for user='alice', \
+client-id=<default>
+>>> parse_size_bytes("1.5 GiB")
+1610612736
+
+A size is a decimal number and a unit, with blanks between them or none:
+
+    size   = digits [ "." digits ] [ blanks ] [ unit ]
+    unit   = "B" | "K" | "M" | "G" | "T"               bytes, or powers of 1024
+           | "KiB" | "MiB" | "GiB" | "TiB"             the same powers of 1024
+           | "kB" | "KB" | "MB" | "GB" | "TB"          powers of 1000
+
+Units mean what they mean to GNU `dd` and `head`; a size has to come out as a whole number of bytes.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+
+from tidegate.errors import ConfigError
+from tidegate.quota.definitions import EntityParts, entity_parts, is_ip_address
+from tidegate.quota.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, ValueType, keys_for
+
+__all__ = [
+    "MAX_NAME_BYTES",
+    "MAX_SIZE_BYTES",
+    "SIZE_KEYS",
+    "QuotaValueError",
+    "checked_entity",
+    "checked_value",
+    "checked_window_setting",
+    "did_you_mean",
+    "entity_text",
+    "parse_size_bytes",
+]
+
+MAX_NAME_BYTES = 2**15 - 1
+"""UTF-8 bytes of a user, client id or address. Follows: Kafka's STRING, whose length is an INT16."""
+
+MAX_SIZE_BYTES = 2**63 - 1
+"""The largest size. Follows: Kafka's LONG."""
+
+SIZE_KEYS = frozenset({"producer_byte_rate", "consumer_byte_rate"})
+"""Keys whose value may be written as a size."""
+
+_MAX_SIZE_CHARS = 64
+MAX_INT = 2**31 - 1  # Kafka's INT
+_SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?[ \t]*([A-Za-z]*)")
+_UNITS: dict[str, int] = {
+    "": 1,
+    "B": 1,
+    **{letter: 1024**power for power, letter in enumerate("KMGT", start=1)},
+    **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", start=1)},
+    **{f"{letter}B": 1000**power for power, letter in enumerate("KMGT", start=1)},
+    "kB": 1000,
+}
+
+
+class QuotaValueError(ConfigError):
+    """Raise when a quota of ours cannot be meant; `key`, `value`, `entity`, `expected` say which and why."""
+
+    def __init__(
+        self, *, key: str, value: object, entity: EntityParts, expected: str, hint: str | None = None
+    ) -> None:
+        super().__init__(f"{key} {expected}, got {value!r} for {entity_text(entity)}", hint=hint)
+        self.key = key
+        self.value = value
+        self.entity = entity
+        self.expected = expected
+
+
+def entity_text(entity: EntityParts) -> str:
+    """Return an entity as messages show it.
+
+    >>> entity_text((("client-id", None), ("user", "alice")))
+    "user='alice', client-id=<default>"
+    """
+    parts = dict(entity)
+    order = [*(kind for kind in ENTITY_TYPES if kind in parts), *sorted(parts.keys() - set(ENTITY_TYPES))]
+    return ", ".join(f"{kind}={_name_text(parts[kind])}" for kind in order)
+
+
+def checked_entity(parts: Iterable[tuple[str, str | None]]) -> EntityParts:
+    """Return `parts` as an entity. Raises `ConfigError` for a combination or a name that cannot be meant.
+
+    Unlike Kafka, which resolves host names, an ip has to be an address: a name means another one elsewhere.
+    """
+    entity = entity_parts(parts)
+    kinds = {kind for kind, _ in entity}
+    if not entity:
+        raise ConfigError("an entity needs a user, a client-id or an ip")
+    for kind in kinds - set(ENTITY_TYPES):
+        raise ConfigError(f"unknown entity type {kind!r}", hint=did_you_mean(kind, ENTITY_TYPES))
+    if "ip" in kinds and len(kinds) > 1:
+        raise ConfigError(f"an ip stands alone, got {entity_text(entity)}")
+    for kind, name in entity:
+        _check_name(kind, name)
+    return entity
+
+
+def checked_value(key: str, value: object, entity: EntityParts) -> float:
+    """Return `value` as the double that is stored. Raises `QuotaValueError` where it cannot be meant.
+
+    It has to be a finite number above 0; for a LONG or an INT also whole and in range.
+    """
+    definition = _definition(key, value, entity)
+    number = _number(key, value, entity)
+
+    def refuse(expected: str) -> QuotaValueError:
+        return QuotaValueError(key=key, value=value, entity=entity, expected=expected)
+
+    if not math.isfinite(number):
+        raise refuse("must be finite")
+    if number <= 0:
+        raise refuse("must be greater than 0")
+    if number > definition.value_type.maximum:
+        raise refuse(f"must be at most {min(int(definition.value_type.maximum), MAX_SIZE_BYTES)}")
+    if definition.value_type is not ValueType.DOUBLE and not number.is_integer():
+        raise refuse("must be a whole number")
+    return number
+
+
+def checked_window_setting(name: str, value: object) -> int:
+    """Return a window setting as an int. Raises `ConfigError` unless it is one from 1 to 2**31 - 1."""
+    setting = WINDOW_SETTINGS.get(name)
+    if setting is None:
+        raise ConfigError(f"unknown window setting {name!r}", hint=did_you_mean(name, WINDOW_SETTINGS))
+    if not isinstance(value, int) or isinstance(value, bool) or not setting.minimum <= value <= MAX_INT:
+        expected = f"a whole number from {setting.minimum} to {MAX_INT}"
+        raise ConfigError(f"{name} must be {expected}, got {value!r}")
+    return value
+
+
+def parse_size_bytes(text: str) -> int:
+    """Return the bytes that a size such as `4MiB`, `10M` or `1.5 GiB` stands for. Raises `ConfigError`."""
+    found = _SIZE.fullmatch(text) if len(text) <= _MAX_SIZE_CHARS else None
+    if found is None:
+        shown = text if len(text) <= _MAX_SIZE_CHARS else text[:_MAX_SIZE_CHARS] + "..."
+        raise ConfigError(f"{shown!r} is not a size", hint="write a number and a unit, such as 4MiB or 10M")
+    whole, fraction, unit = found.group(1), found.group(2) or "", found.group(3)
+    if unit not in _UNITS:
+        raise ConfigError(f"{text!r} has the unknown unit {unit!r}", hint=_unit_hint(unit))
+    scale: int = 10 ** len(fraction)
+    size_bytes, rest = divmod(int(whole + fraction) * _UNITS[unit], scale)
+    if rest:
+        raise ConfigError(f"{text!r} is not a whole number of bytes")
+    if size_bytes > MAX_SIZE_BYTES:
+        raise ConfigError(f"{text!r} must be at most {MAX_SIZE_BYTES} bytes")
+    return size_bytes
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Return a hint that names the known word nearest to `given`, or all of them when none is near."""
+    words = list(known)
+    folded = {word.lower().replace("-", "_"): word for word in words}
+    near = difflib.get_close_matches(given[:100].lower().replace("-", "_"), folded, n=1)
+    return f"did you mean {folded[near[0]]!r}?" if near else f"known are {', '.join(words)}"
+
+
+def _definition(key: str, value: object, entity: EntityParts) -> QuotaKey:
+    allowed = sorted({name for kind, _ in entity for name in keys_for(kind)})
+    if key not in QUOTA_KEYS:
+        raise ConfigError(f"unknown quota key {key!r}", hint=did_you_mean(key, allowed or QUOTA_KEYS))
+    if key not in allowed:
+        kinds = " or ".join(sorted(QUOTA_KEYS[key].entity_types, reverse=True))
+        raise QuotaValueError(key=key, value=value, entity=entity, expected=f"needs an entity of {kinds}")
+    return QUOTA_KEYS[key]
+
+
+def _number(key: str, value: object, entity: EntityParts) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise QuotaValueError(key=key, value=value, entity=entity, expected="must be a number")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _check_name(kind: str, name: str | None) -> None:
+    if name is None:
+        return
+    if name == "":
+        raise ConfigError(f"the name of a {kind} must not be empty")
+    try:
+        length_bytes = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{kind}={name!r} is not valid Unicode") from error
+    if length_bytes > MAX_NAME_BYTES:
+        raise ConfigError(f"the name of a {kind} must be at most {MAX_NAME_BYTES} bytes, got {length_bytes}")
+    if kind == "ip" and not is_ip_address(name):
+        raise ConfigError(f"ip={name!r} is not an IPv4 or IPv6 address")
+
+
+def _name_text(name: str | None) -> str:
+    return "<default>" if name is None else repr(name)
+
+
+def _unit_hint(unit: str) -> str:
+    matches = [known for known in _UNITS if known.lower() == unit.lower()]
+    expected = matches or ["B", "K", "M", "G", "T", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB"]
+    return f"units are {', '.join(expected)}" if not matches else f"did you mean {' or '.join(matches)}?"
