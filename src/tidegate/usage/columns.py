@@ -1,0 +1,140 @@
+"""The columns of the usage record, as data: schema, spool row and document are all made from this table.
+
+Rows are events of the quota engine in order (`docs/usage-record.md`). A column is filled only in rows of
+its `kinds`; elsewhere it is null where it may be null, else 0, False or the empty string.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "COLUMNS",
+    "EXEMPT",
+    "FLAGS",
+    "KINDS",
+    "OBSERVED_ONLY",
+    "REJECTED",
+    "STRICT",
+    "Column",
+    "document_table",
+    "empty_event",
+]
+
+KINDS = ("start", "quota", "mutation", "request", "network", "expire", "gap")
+"""Every event there is; the spool stores a kind as its place here, counted from 1 (0 marks an unused row)."""
+
+STRICT = 1
+REJECTED = 2
+EXEMPT = 4
+OBSERVED_ONLY = 8
+FLAGS = {"strict": STRICT, "rejected": REJECTED, "exempt": EXEMPT, "observed_only": OBSERVED_ONLY}
+"""Boolean columns and their bits in `flags` of the `Recorder`'s calls."""
+
+_CLIENT = ("request", "network", "mutation")
+_REQUEST = ("request",)
+_NETWORK = ("request", "network")
+_QUOTA = ("quota",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column: its Arrow type by name, whether it may be null, its meaning and unit, and who fills it."""
+
+    name: str
+    type: str
+    meaning: str
+    kinds: tuple[str, ...]
+    nullable: bool
+
+
+COLUMNS: tuple[Column, ...] = tuple(
+    Column(
+        name=name,
+        type=type_text.removesuffix(", null"),
+        nullable=", " in type_text,
+        kinds=kinds,
+        meaning=meaning,
+    )
+    for name, type_text, kinds, meaning in (
+        ("kind", "string", KINDS, "what happened, see above"),
+        ("ts_ms", "int64", KINDS, "ms since the epoch (UTC): the `now_ms` the engine was given"),
+        ("seq", "int64", KINDS, "order of one node's events; never repeats, never falls, restarts included"),
+        ("node_id", "int32", KINDS, "the node"),
+        ("listener", "string", _CLIENT, "listener name"),
+        ("user", "string", _CLIENT, "principal name, raw (`ANONYMOUS` without authentication)"),
+        ("client_id", "string", _CLIENT, "from the request header, raw; a null client id is empty"),
+        ("client_host", "string", _CLIENT, "address of the client"),
+        ("client_software", "string", _CLIENT, "name in the connection's ApiVersions; empty: it sent none"),
+        ("client_software_version", "string", _CLIENT, "version in there"),
+        ("api_key", "int16", _CLIENT, "Kafka's number of the API"),
+        ("api_version", "int16", _CLIENT, "version of the request"),
+        ("connection_id", "int64", _CLIENT, "counts up; unique per node, restarts included"),
+        ("request_bytes", "int64", _REQUEST, "received request without its 4-byte length prefix"),
+        (
+            "response_bytes",
+            "int64",
+            _REQUEST,
+            "sent response without its length prefix; 0 when there is none",
+        ),
+        ("produce_bytes", "int64, null", _REQUEST, "charged to the produce quota; null: charges none"),
+        (
+            "fetch_bytes",
+            "int64, null",
+            _REQUEST,
+            "charged to the fetch quota, as attempted (also when taken back); null: charges none",
+        ),
+        ("handler_ns", "int64", _REQUEST, "time in the handler"),
+        ("network_ns", "int64", _NETWORK, "network time charged with this row"),
+        ("mutations", "int64, null", ("mutation",), "permits asked for"),
+        ("strict", "bool", ("mutation",), "the mutation quota object was strict"),
+        ("rejected", "bool", ("mutation",), "the permits were refused (error 89)"),
+        ("exempt", "bool", _NETWORK, "charged to `exempt-request-time` instead of the client"),
+        ("produce_throttle_ms", "int32", _REQUEST, "throttle time the produce quota asked for"),
+        ("fetch_throttle_ms", "int32", _REQUEST, "throttle time the fetch quota asked for"),
+        ("request_throttle_ms", "int32", _REQUEST, "throttle time the request quota asked for"),
+        ("mutation_throttle_ms", "int32", _REQUEST, "throttle time the mutation quota asked for"),
+        ("observed_only", "bool", _REQUEST, "decided and reported, not muted"),
+        (
+            "early_ms",
+            "int32, null",
+            _REQUEST,
+            "how long before the end of its throttle the client's next bytes arrived; null: not early",
+        ),
+        (
+            "quota_user",
+            "string, null",
+            _QUOTA,
+            "sanitised name, `<default>` for the default entity, null where the level is not used",
+        ),
+        ("quota_client_id", "string, null", _QUOTA, "likewise"),
+        ("quota_ip", "string, null", _QUOTA, "likewise"),
+        ("quota_key", "string, null", _QUOTA, "`producer_byte_rate`, … or a window setting, see below"),
+        ("quota_value", "double, null", _QUOTA, "the new value; null: removed"),
+        ("lost_events", "int64, null", ("gap",), "how many events are missing"),
+    )
+)
+"""Every column, in the order of the Parquet files."""
+
+_EMPTY: dict[str, Any] = {"string": "", "bool": False, "double": 0.0}
+
+
+def empty_event(kind: str) -> dict[str, Any]:
+    """Return an event of `kind` with every column at the value it has when the kind does not fill it.
+
+    >>> empty_event("expire")["handler_ns"], empty_event("expire")["mutations"]
+    (0, None)
+    """
+    event = {column.name: None if column.nullable else _EMPTY.get(column.type, 0) for column in COLUMNS}
+    event["kind"] = kind
+    return event
+
+
+def document_table(columns: Iterable[Column] = COLUMNS) -> str:
+    """Return the table of columns as it stands in `docs/usage-record.md`."""
+    lines = ["| column | type | in rows | unit, meaning |", "|---|---|---|---|"]
+    for column in columns:
+        type_text = f"{column.type}, null" if column.nullable else column.type
+        kinds = "all" if column.kinds == KINDS else ", ".join(column.kinds)
+        lines.append(f"| `{column.name}` | {type_text} | {kinds} | {column.meaning} |")
+    return "\n".join(lines)

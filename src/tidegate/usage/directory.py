@@ -1,0 +1,198 @@
+"""A node's spool directory: its lock, the numbers it has given away, and what a dead process left in it.
+
+    lock                  held (flock) by the recorder of the node for as long as it lives
+    writer.lock           held by the process that turns segments into Parquet
+    state.json            the node, and the first number that no process has been given yet
+    <first seq>.*         segments, see `segment`
+
+Sequence numbers and connection ids must not repeat over restarts, however a process ended. So each process
+reserves a block of 2**32 on disk before it uses the first of them, and what it did not use stays unused. A
+directory without state (new, or deleted by somebody) begins at the wall clock in microseconds, which is past
+whatever the node gave away before.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+from pathlib import Path
+
+from tidegate.errors import ConfigError
+from tidegate.usage.segment import (
+    CLOSED_SUFFIX,
+    HEADER_BYTES,
+    NAMES_SUFFIX,
+    OPEN_SUFFIX,
+    ROW_BYTES,
+    segment_paths,
+    used_bytes,
+)
+
+__all__ = [
+    "RESERVED_NUMBERS",
+    "SpoolDirectory",
+    "lock_file",
+    "make_private_directory",
+    "parquet_directory",
+    "spool_directory",
+    "write_private_file",
+]
+
+RESERVED_NUMBERS = 1 << 32
+"""Numbers that a process takes for itself at a time; an int64 has room for 2**31 such blocks."""
+
+_STATE_BYTES_MAX = 4096
+_log = logging.getLogger(__name__)
+
+
+def spool_directory(usage_directory: Path, node_id: int) -> Path:
+    """Return where the recorder of a node appends: `spool/node-N` under the server's usage directory."""
+    return usage_directory / "spool" / f"node-{node_id}"
+
+
+def parquet_directory(usage_directory: Path) -> Path:
+    """Return where the writers of all nodes put Parquet: `parquet` under the server's usage directory."""
+    return usage_directory / "parquet"
+
+
+def make_private_directory(path: Path) -> None:
+    """Make `path` and what is missing above it, for the owner only: names in the record are personal data."""
+    for directory in (*reversed(path.parents), path):
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+
+
+def write_private_file(path: Path, data: bytes) -> None:
+    """Put a file of `data` in the place of `path`, whole or not at all, and wait until it is on disk."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(fd)
+    temporary.rename(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the names in a directory are on disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def lock_file(path: Path) -> int | None:
+    """Return a descriptor that keeps `path` locked while it is open; None if another process has the lock."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+class SpoolDirectory:
+    """Own a node's spool directory. Raises `ConfigError` when it is another node's or in use, else `OSError`.
+
+    `next_number`: the first sequence number and connection id that this process may give away.
+    `recovered_segments`: how many segments a dead process had left open.
+    """
+
+    def __init__(self, path: Path, *, node_id: int, now_ms: int) -> None:
+        self.path = path
+        self._node_id = node_id
+        make_private_directory(path)
+        lock = lock_file(path / "lock")
+        if lock is None:
+            raise ConfigError(
+                f"usage spool {str(path)!r} is in use by another process, expected a directory of its own",
+                hint="stop the other process, or give this node another usage directory",
+            )
+        self._lock = lock
+        try:
+            self._open(now_ms)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, now_ms: int) -> None:
+        reserved = self._read_state()
+        self.recovered_segments = self._recover()
+        first = now_ms * 1000 if reserved is None else reserved
+        self.next_number = max(first, self._past_segments())
+        self.reserved = 0
+        self.reserve(self.next_number)
+
+    def reserve(self, number: int) -> None:
+        """Make sure that `number` is this process's to give away, on disk, before it does."""
+        if number >= self.reserved:
+            reserved = number + RESERVED_NUMBERS
+            state = {"node_id": self._node_id, "next_number": reserved}
+            write_private_file(self.path / "state.json", json.dumps(state).encode())
+            self.reserved = reserved
+
+    def size_bytes(self) -> int:
+        """Return the bytes that all segment files take up."""
+        size = 0
+        for suffix in (OPEN_SUFFIX, CLOSED_SUFFIX, NAMES_SUFFIX, ".bad"):
+            for path in segment_paths(self.path, suffix):
+                with contextlib.suppress(FileNotFoundError):  # the writer is done with it
+                    size += path.stat().st_size
+        return size
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        os.close(self._lock)
+
+    def _read_state(self) -> int | None:
+        path = self.path / "state.json"
+        try:
+            with path.open("rb") as file:
+                state = json.loads(file.read(_STATE_BYTES_MAX))
+            node_id, number = int(state["node_id"]), int(state["next_number"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            _log.warning("%s is damaged (%s): numbers go on from the clock and the segments", path, error)
+            return None
+        if node_id != self._node_id:
+            raise ConfigError(
+                f"usage spool {str(self.path)!r} belongs to node {node_id}, expected node {self._node_id}",
+                hint="each node needs a spool directory of its own",
+            )
+        return number
+
+    def _recover(self) -> int:
+        recovered = 0
+        for path in segment_paths(self.path, OPEN_SUFFIX):
+            recovered += close_segment(path)
+        kept = {path.stem for path in segment_paths(self.path, CLOSED_SUFFIX)}
+        kept |= {path.stem for path in segment_paths(self.path, ".bad")}
+        for path in segment_paths(self.path, NAMES_SUFFIX):
+            if path.stem not in kept:  # the writer was killed between the two files of a segment
+                path.unlink(missing_ok=True)
+        return recovered
+
+    def _past_segments(self) -> int:
+        ends = [0]
+        for suffix in (CLOSED_SUFFIX, ".bad"):
+            for path in segment_paths(self.path, suffix):
+                with contextlib.suppress(FileNotFoundError):
+                    ends.append(int(path.stem) + path.stat().st_size // ROW_BYTES)
+        return max(ends)
+
+
+def close_segment(path: Path) -> bool:
+    """Cut an open segment after its last row and hand it to the writer; drop it (False) if it has none."""
+    used = used_bytes(path.read_bytes())
+    if used <= HEADER_BYTES:
+        path.unlink()
+        path.with_suffix(NAMES_SUFFIX).unlink(missing_ok=True)
+        return False
+    os.truncate(path, used)
+    path.rename(path.with_suffix(CLOSED_SUFFIX))
+    return True

@@ -1,0 +1,255 @@
+"""The spool's format on disk: a segment is a file of fixed-width rows and a file of the names they refer to.
+
+    <first seq>.open      rows, being written: a header of one row's size, then rows, then zeros
+    <first seq>.closed    rows, complete: renamed from `.open`, ready for the Parquet writer
+    <first seq>.names     the strings of that segment, one record per client or quota entity, counted from 1
+
+A row is 128 bytes, little endian, its fields taken from `COLUMNS` and sorted by width; its `seq` is the
+first one's plus its place. It begins a multiple of 128 into the file, so no row lies across two disk sectors,
+and it ends with a marker: a row cut short by `kill -9` has none. A slot without a marker before the last row
+that has one was lost by a crash of the machine, and so was a row whose names did not reach the disk: readers
+make a `gap` of it. Anything else that does not fit is a `SpoolError`.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.errors import TidegateError
+from tidegate.usage.columns import COLUMNS, KINDS
+
+__all__ = [
+    "CLOSED_SUFFIX",
+    "HEADER_BYTES",
+    "MARKER",
+    "NAMES_BYTES_MAX",
+    "NAMES_MAX",
+    "NAMES_SUFFIX",
+    "NAME_BYTES_MAX",
+    "OPEN_SUFFIX",
+    "QUOTA_VALUE",
+    "ROW_BYTES",
+    "ROW_FIELDS",
+    "SEGMENT_BYTES_MAX",
+    "TS_MS_MAX",
+    "Header",
+    "Names",
+    "Segment",
+    "SpoolError",
+    "encode_header",
+    "encode_names",
+    "load_segment",
+    "row_struct",
+    "row_tail",
+    "segment_path",
+    "segment_paths",
+    "used_bytes",
+]
+
+OPEN_SUFFIX = ".open"
+CLOSED_SUFFIX = ".closed"
+NAMES_SUFFIX = ".names"
+
+MARKER = 0xA55A
+"""Last two bytes of every complete row."""
+QUOTA_VALUE = 0x80
+"""Bit in `flags` of a `quota` row that has a value (any double is a value, NaN too: B§6.8)."""
+SEGMENT_BYTES_MAX = 256 << 20
+"""Largest file of rows that is written or read."""
+NAME_BYTES_MAX = 32_767
+"""Longest name kept, in bytes of UTF-8 (what an int16 length in the protocol can carry); longer is cut."""
+NAMES_MAX = 65_535
+"""Most records in one names file; the next one begins a new segment."""
+NAMES_BYTES_MAX = 8 << 20
+"""Largest names file; what does not fit begins a new segment."""
+TS_MS_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999: what a date in a path can name."""
+
+_CODES = {"int64": "q", "double": "d", "int32": "i", "int16": "h"}
+_IMPLIED = ("seq", "node_id")  # by the place of a row and the header
+_TAIL = (("spare", "8x"), ("flags", "B"), ("kind", "B"), ("marker", "H"))
+
+
+def _row_fields() -> tuple[tuple[str, str], ...]:
+    numbers = [(c.name, _CODES[c.type]) for c in COLUMNS if c.type in _CODES and c.name not in _IMPLIED]
+    by_width = sorted([*numbers, ("names", "I")], key=lambda field: -struct.calcsize(field[1]))
+    return (*by_width, *_TAIL)
+
+
+ROW_FIELDS = _row_fields()
+"""Name and `struct` code of each field of a row, in order."""
+ROW_BYTES = struct.calcsize("<" + "".join(code for _, code in ROW_FIELDS))
+HEADER_BYTES = ROW_BYTES
+assert ROW_BYTES == 128, "rows must divide a disk sector of 512 bytes"
+
+_MAGIC = b"TGUSAGE1"
+_HEADER = struct.Struct("<8siqq")  # magic, node_id, first_seq, opened_ms; followed by the CRC-32 of these
+_RECORD = struct.Struct("<II")  # length and CRC-32 of a names record
+_LENGTH = struct.Struct("<i")  # of one name; -1 is null
+_ZEROS = bytes(512 * ROW_BYTES)
+_RECORD_BYTES_MAX = 6 * (_LENGTH.size + NAME_BYTES_MAX)
+
+Names = tuple[str | None, ...]
+"""One record: the six names of a client, in column order, or user, client id, ip and key of a quota."""
+
+
+class SpoolError(TidegateError):
+    """Raise when a spool file holds something that no recorder wrote: where, what, and what was expected."""
+
+    def __init__(self, path: Path, *, offset: int, found: object, expected: str) -> None:
+        super().__init__(f"{path} at byte {offset}: found {found!r}, expected {expected}")
+        self.path = path
+        self.offset = offset
+        self.found = found
+        self.expected = expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a segment says of itself: its node, the `seq` of its first row, and when it was opened."""
+
+    node_id: int
+    first_seq: int
+    opened_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A segment as read: the bytes of its rows up to the last complete one, and its names (0 is none)."""
+
+    path: Path
+    header: Header
+    rows: bytes
+    names: Sequence[Names]
+
+
+def row_struct(kind: str) -> struct.Struct:
+    """Return the layout to pack rows of `kind` with; what the kind does not fill is written as zeros.
+
+    The last three fields are packed as one, `row_tail(kind)` plus the flags.
+    """
+    filled = {column.name for column in COLUMNS if kind in column.kinds} | {"names"}
+    fields = ROW_FIELDS[: -len(_TAIL)]
+    codes = [code if name in filled else f"{struct.calcsize(code)}x" for name, code in fields]
+    return struct.Struct("<" + "".join(codes) + "8xI")
+
+
+def row_tail(kind: str) -> int:
+    """Return marker, kind and no flags as the last field of a row."""
+    return MARKER << 16 | KINDS.index(kind) + 1 << 8
+
+
+def segment_path(directory: Path, first_seq: int, suffix: str) -> Path:
+    """Return the path of a segment's file; names sort as the sequence does."""
+    return directory / f"{first_seq:020d}{suffix}"
+
+
+def segment_paths(directory: Path, suffix: str) -> list[Path]:
+    """Return the segment files with `suffix` in `directory`, in order."""
+    return sorted(path for path in directory.glob(f"*{suffix}") if path.stem.isdigit())
+
+
+def encode_header(header: Header) -> bytes:
+    """Return the first `HEADER_BYTES` of a file of rows."""
+    fields = _HEADER.pack(_MAGIC, header.node_id, header.first_seq, header.opened_ms)
+    return (fields + zlib.crc32(fields).to_bytes(4, "little")).ljust(HEADER_BYTES, b"\0")
+
+
+def encode_names(names: Iterable[str | None]) -> bytes:
+    """Return one record of a names file; names over `NAME_BYTES_MAX` are cut, lone surrogates become `?`."""
+    payload = b"".join(_encode_name(name) for name in names)
+    return _RECORD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def _encode_name(name: str | None) -> bytes:
+    if name is None:
+        return _LENGTH.pack(-1)
+    data = name[:NAME_BYTES_MAX].encode("utf-8", "replace")
+    if len(data) > NAME_BYTES_MAX:
+        data = data[:NAME_BYTES_MAX].decode("utf-8", "ignore").encode()
+    return _LENGTH.pack(len(data)) + data
+
+
+def used_bytes(data: bytes | memoryview) -> int:
+    """Return the size of a file of rows up to its last row with a marker, 0 where there is no header."""
+    if len(data) < HEADER_BYTES or not any(data[:HEADER_BYTES]):
+        return 0
+    end = len(data) - len(data) % ROW_BYTES
+    while end > HEADER_BYTES:  # skip blocks of zeros quickly, then look row by row
+        start = max(HEADER_BYTES, end - len(_ZEROS))
+        if data[start:end] != _ZEROS[: end - start]:
+            break
+        end = start
+    while end > HEADER_BYTES and not any(data[end - 2 : end]):
+        end -= ROW_BYTES
+    return end
+
+
+def load_segment(path: Path) -> Segment:
+    """Return the segment whose file of rows is `path`. Raises `SpoolError` or `OSError`."""
+    data = _read_bounded(path, SEGMENT_BYTES_MAX)
+    header = _decode_header(path, data)
+    rows = data[HEADER_BYTES : used_bytes(data)]
+    names_path = path.with_suffix(NAMES_SUFFIX)
+    return Segment(path=path, header=header, rows=rows, names=_decode_names(names_path))
+
+
+def _read_bounded(path: Path, bytes_max: int) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise SpoolError(path, offset=bytes_max, found="more bytes", expected=f"at most {bytes_max} bytes")
+    return data
+
+
+def _decode_header(path: Path, data: bytes) -> Header:
+    if len(data) < HEADER_BYTES:
+        raise SpoolError(
+            path, offset=len(data), found="the end", expected=f"a header of {HEADER_BYTES} bytes"
+        )
+    fields = data[: _HEADER.size]
+    magic, node_id, first_seq, opened_ms = _HEADER.unpack(fields)
+    if magic != _MAGIC:
+        raise SpoolError(path, offset=0, found=magic, expected=f"{_MAGIC!r}")
+    crc = int.from_bytes(data[_HEADER.size : _HEADER.size + 4], "little")
+    if crc != zlib.crc32(fields):
+        raise SpoolError(path, offset=_HEADER.size, found=crc, expected=f"CRC-32 {zlib.crc32(fields)}")
+    if str(first_seq) != (path.stem.lstrip("0") or "0"):
+        raise SpoolError(path, offset=12, found=first_seq, expected="the sequence number in the file's name")
+    return Header(node_id=node_id, first_seq=first_seq, opened_ms=opened_ms)
+
+
+def _decode_names(path: Path) -> list[Names]:
+    data = _read_bounded(path, NAMES_BYTES_MAX)
+    names: list[Names] = [("",) * 6]
+    at = 0
+    while at + _RECORD.size <= len(data):
+        size, crc = _RECORD.unpack_from(data, at)
+        if size > _RECORD_BYTES_MAX:
+            raise SpoolError(path, offset=at, found=size, expected=f"a length up to {_RECORD_BYTES_MAX}")
+        end = at + _RECORD.size + size
+        if end > len(data):
+            break  # cut short by a crash: no row refers to it
+        names.append(_decode_record(path, at, data[at + _RECORD.size : end], crc))
+        at = end
+    return names
+
+
+def _decode_record(path: Path, offset: int, payload: bytes, crc: int) -> Names:
+    if zlib.crc32(payload) != crc:
+        raise SpoolError(path, offset=offset, found=crc, expected=f"CRC-32 {zlib.crc32(payload)}")
+    names: list[str | None] = []
+    at = 0
+    try:
+        while at < len(payload):
+            (size,) = _LENGTH.unpack_from(payload, at)
+            at += _LENGTH.size
+            names.append(None if size < 0 else payload[at : at + size].decode())
+            at += max(size, 0)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise SpoolError(path, offset=offset + at, found=str(error), expected="names in UTF-8") from error
+    if len(names) not in (4, 6) or at != len(payload):
+        raise SpoolError(path, offset=offset, found=f"{len(names)} names", expected="4 or 6 names")
+    return tuple(names)
