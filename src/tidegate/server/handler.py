@@ -66,7 +66,10 @@ class RequestQuotas(Protocol):
 
 @dataclass(slots=True)
 class Request:
-    """One request as the front hands it to a handler."""
+    """One request as the front hands it to a handler.
+
+    `frame` and every view into it are valid only until the handler returns: the buffer is used again. So is `quotas`.
+    """
 
     header: RequestHeader
     frame: memoryview

@@ -1,0 +1,115 @@
+"""Put a broker together from its parts and run it until it is told to stop."""
+
+import argparse
+import asyncio
+import dataclasses
+import gc
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from tidegate import __version__
+from tidegate.clock import SystemClock
+from tidegate.errors import ConfigError
+from tidegate.server.config import SETTINGS, ServerConfig
+from tidegate.server.node import Node
+from tidegate.server.properties import load_properties
+from tidegate.server.usage_log import open_usage_log
+from tidegate.storage import Storage, StorageConfig
+from tidegate.storage.handlers import handler_table
+
+__all__ = ["list_settings", "serve"]
+
+
+def list_settings() -> int:
+    """Print every setting, its default and what it means."""
+    for setting in SETTINGS.values():
+        default = str(setting.default).lower() if isinstance(setting.default, bool) else setting.default
+        print(f"{setting.name}={default}\n    {setting.doc}")
+    return 0
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM."""
+    logging.basicConfig(
+        level=logging.INFO if args.verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    config = _config(args)
+    for notice in config.notices():
+        print(f"warning: {notice}", file=sys.stderr)
+    asyncio.run(_serve(config, args.port_file))
+    return 0
+
+
+def _config(args: argparse.Namespace) -> ServerConfig:
+    texts = load_properties(Path(args.config)) if args.config else {}
+    for override in args.override:
+        name, separator, value = override.partition("=")
+        if not separator or not name:
+            raise ConfigError(f"--override is {override!r}, expected KEY=VALUE")
+        texts[name.strip()] = value
+    if args.data is not None:
+        texts["log.dirs"] = args.data
+        texts.pop("log.dir", None)
+    if args.port is not None:
+        texts["listeners"] = _with_port(texts.get("listeners", SETTINGS["listeners"].default), args.port)
+    return ServerConfig.load(texts)
+
+
+def _with_port(listeners: str, port: int) -> str:
+    if not 0 <= port <= 65_535:
+        raise ConfigError(f"--port is {port}, expected 0 to 65535")
+    return f"{listeners.rpartition(':')[0]}:{port}"
+
+
+async def _serve(config: ServerConfig, port_file: str | None) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    clock = SystemClock()
+    config.data_dir.mkdir(parents=True, exist_ok=True)
+    usage = open_usage_log(config, clock)
+    node = Node(config, clock=clock, loop=loop, usage=usage)
+    try:
+        storage = Storage.open(config.data_dir, _storage_config(config, node), clock)
+        try:
+            node.serve(handler_table(storage), storage.store)
+            gc.collect()
+            gc.freeze()  # what lives as long as the broker is not looked through again
+            _announce(config, node, port_file)
+            await stop.wait()
+        finally:
+            node.close()
+            storage.close()
+    finally:
+        usage.close()
+
+
+def _announce(config: ServerConfig, node: Node, port_file: str | None) -> None:
+    host, port = node.advertised
+    print(
+        f"tidegate {__version__} listening on {host}:{port}, data in {config.data_dir}; Ctrl-C stops it",
+        file=sys.stderr,
+        flush=True,
+    )
+    if port_file is not None:
+        path = Path(port_file)
+        unfinished = path.with_name(path.name + ".tmp")
+        unfinished.write_text(f"{port}\n")
+        unfinished.rename(path)
+
+
+def _storage_config(config: ServerConfig, node: Node) -> StorageConfig:
+    """Return the storage's settings: its field `a_b_c` is the setting `a.b.c`, or ours, `tidegate.a.b.c`."""
+    names = {field.name: field.name.replace("_", ".") for field in dataclasses.fields(StorageConfig)}
+    values: dict[str, Any] = {
+        field: config[name if name in SETTINGS else f"tidegate.{name}"]
+        for field, name in names.items()
+        if field != "advertised"
+    }
+    return StorageConfig(advertised=node.advertised, **values)

@@ -1,0 +1,230 @@
+"""The settings of a node: Kafka's own names, types, defaults and limits, plus a few of ours under `tidegate.`.
+
+One table says what exists; `ServerConfig.load` reads texts against it, reports names it does not know and
+refuses values that cannot be. Follows: Kafka's broker configuration (names, defaults, validators), B§3.1, B§6.9.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidegate.errors import ConfigError
+
+__all__ = ["IGNORED_KAFKA_SETTINGS", "SETTINGS", "ListenerAddress", "ServerConfig", "Setting"]
+
+_INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting: its name, type (`int`, `long`, `bool`, `string`, or a list of allowed texts), default and least value."""
+
+    name: str
+    type: str | tuple[str, ...]
+    default: Any
+    least: int | None = None
+    doc: str
+
+    def parse(self, text: str) -> Any:
+        """Return the value that `text` stands for. Raises `ConfigError` naming the setting."""
+        text = text.strip()
+        if isinstance(self.type, tuple):
+            if text not in self.type:
+                raise ConfigError(f"{self.name} is {text!r}, expected one of {', '.join(self.type)}")
+            return text
+        if self.type == "string":
+            return text
+        if self.type == "bool":
+            if text.lower() not in ("true", "false"):
+                raise ConfigError(f"{self.name} is {text!r}, expected true or false")
+            return text.lower() == "true"
+        return self._parse_number(text)
+
+    def _parse_number(self, text: str) -> int:
+        most = _INT_MAX if self.type == "int" else _LONG_MAX
+        least = -most - 1 if self.least is None else self.least
+        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text) or not least <= int(text) <= most:
+            raise ConfigError(f"{self.name} is {text!r}, expected a whole number from {least} to {most}")
+        return int(text)
+
+
+def _int(name: str, default: int, least: int | None, doc: str) -> Setting:
+    return Setting(name=name, type="int", default=default, least=least, doc=doc)
+
+
+def _long(name: str, default: int, least: int | None, doc: str) -> Setting:
+    return Setting(name=name, type="long", default=default, least=least, doc=doc)
+
+
+def _bool(name: str, default: bool, doc: str) -> Setting:
+    return Setting(name=name, type="bool", default=default, doc=doc)
+
+
+def _string(name: str, default: str, doc: str) -> Setting:
+    return Setting(name=name, type="string", default=default, doc=doc)
+
+
+SETTINGS: Mapping[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        _string("listeners", "PLAINTEXT://127.0.0.1:9092", "where to listen, NAME://host:port, comma separated"),
+        _string("advertised.listeners", "", "what clients are told to connect to; default: the listeners"),
+        _int("node.id", 1, 0, "the number of this node"),
+        _string("log.dirs", "tidegate-data", "where topics, quotas and the usage record are kept (one directory)"),
+        _int("num.partitions", 1, 1, "partitions of a topic that is created without a number"),
+        _bool("auto.create.topics.enable", True, "create topics that a client asks Metadata about"),
+        _int("message.max.bytes", 1_048_588, 0, "largest record batch"),
+        Setting(
+            name="log.message.timestamp.type",
+            type=("CreateTime", "LogAppendTime"),
+            default="CreateTime",
+            doc="whose time stamp a batch keeps",
+        ),
+        _int("log.segment.bytes", 1 << 30, 1024 * 1024, "size at which a segment file is closed"),
+        _int("log.index.interval.bytes", 4096, 0, "bytes between two entries of the offset index"),
+        _long("log.message.timestamp.after.max.ms", 3_600_000, 0, "how far in the future a time stamp may lie"),
+        _long("log.retention.ms", 604_800_000, -1, "age at which segments are deleted; -1: never"),
+        _long("log.retention.bytes", -1, None, "size of a partition at which old segments are deleted; -1: never"),
+        _long("log.retention.check.interval.ms", 300_000, 1, "how often that is looked after"),
+        _int("producer.id.expiration.ms", 86_400_000, 1, "an idempotent producer silent for so long is forgotten"),
+        _int("offset.metadata.max.bytes", 4096, 0, "largest text kept with a committed offset"),
+        _long("log.flush.interval.messages", _LONG_MAX, 1, "records after which a partition is synced"),
+        _int("fetch.max.bytes", 57_671_680, 1024, "most bytes of one fetch answer"),
+        _int("socket.request.max.bytes", 104_857_600, 1, "largest request"),
+        _int("socket.send.buffer.bytes", 102_400, -1, "SO_SNDBUF; -1: the system's"),
+        _int("socket.receive.buffer.bytes", 102_400, -1, "SO_RCVBUF; -1: the system's"),
+        _int("socket.listen.backlog.size", 50, 1, "connections waiting to be accepted"),
+        _long("connections.max.idle.ms", 600_000, None, "close a connection unused for so long; below 0: never"),
+        _int("max.connections", _INT_MAX, 0, "most connections of the node"),
+        _int("max.connections.per.ip", _INT_MAX, 0, "most connections of one address"),
+        _string("max.connections.per.ip.overrides", "", "host:number, comma separated"),
+        _int("max.connection.creation.rate", _INT_MAX, 0, "most new connections a second"),
+        _int("quota.window.num", 11, 1, "samples kept for client quotas"),
+        _int("quota.window.size.seconds", 1, 1, "seconds in one sample of client quotas"),
+        _int("controller.quota.window.num", 11, 1, "samples kept for controller mutation quotas"),
+        _int("controller.quota.window.size.seconds", 1, 1, "seconds in one sample of controller mutation quotas"),
+        _int("tidegate.max.partitions", 4000, 1, "most partitions of the node; each keeps a file open"),
+        _bool("tidegate.kafka.exact", False, "follow Kafka 4.3 where it breaks a KIP's promise"),
+        _bool("tidegate.usage.enable", True, "keep the usage record"),
+        _string("tidegate.usage.dir", "", "where the usage record is kept; default: `usage` in log.dirs"),
+        _long("tidegate.usage.spool.max.bytes", 1 << 30, 1 << 20, "events are dropped and counted past this"),
+        _long("tidegate.usage.segment.ms", 10_000, 100, "age at which a spool segment goes to the Parquet writer"),
+        _long("tidegate.usage.retention.ms", 7 * 86_400_000, 60_000, "age at which usage files are deleted"),
+    )
+}
+
+IGNORED_KAFKA_SETTINGS = frozenset(
+    (
+        "broker.id",
+        "controller.listener.names",
+        "controller.quorum.bootstrap.servers",
+        "controller.quorum.voters",
+        "default.replication.factor",
+        "group.initial.rebalance.delay.ms",
+        "inter.broker.listener.name",
+        "log.cleaner.enable",
+        "min.insync.replicas",
+        "num.io.threads",
+        "num.network.threads",
+        "num.recovery.threads.per.data.dir",
+        "offsets.topic.replication.factor",
+        "process.roles",
+        "share.coordinator.state.topic.min.isr",
+        "share.coordinator.state.topic.replication.factor",
+        "transaction.state.log.min.isr",
+        "transaction.state.log.replication.factor",
+    )
+)
+"""Kafka's settings that a server.properties often has and that mean nothing here: one thread, one replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerAddress:
+    """One listener: its name, and the host and port it is bound to (port 0: any free one)."""
+
+    name: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str, *, setting: str) -> "ListenerAddress":
+        """Return the listener that `NAME://host:port` stands for."""
+        match = re.fullmatch(r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^:/\[\]]*)):([0-9]{1,5})", text.strip())
+        if match is None or int(match[4]) > 65_535:
+            raise ConfigError(f"{setting} has {text!r}, expected NAME://host:port, such as PLAINTEXT://127.0.0.1:9092")
+        if match[1] != "PLAINTEXT":
+            raise ConfigError(
+                f"{setting} has listener {match[1]!r}, expected PLAINTEXT",
+                hint="this version serves one plaintext listener",
+            )
+        return cls(name=match[1], host=match[2] or match[3] or "", port=int(match[4]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """The settings in force. `config["num.partitions"]` is typed as the table says."""
+
+    values: Mapping[str, Any]
+    listener: ListenerAddress
+    advertised: ListenerAddress | None
+    data_dir: Path
+    usage_dir: Path
+    unknown: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    @classmethod
+    def load(cls, texts: Mapping[str, str]) -> "ServerConfig":
+        """Return the settings that `texts` stand for. Raises `ConfigError` naming the setting, value and what was expected."""
+        texts = dict(texts)
+        if "log.dir" in texts:
+            texts.setdefault("log.dirs", texts.pop("log.dir"))
+        if "broker.id" in texts:
+            texts.setdefault("node.id", texts.pop("broker.id"))
+        if "log.retention.hours" in texts:
+            texts.setdefault("log.retention.ms", _hours_in_ms(texts.pop("log.retention.hours")))
+        values = {name: setting.default for name, setting in SETTINGS.items()}
+        values |= {name: SETTINGS[name].parse(text) for name, text in texts.items() if name in SETTINGS}
+        if "," in values["log.dirs"] or not values["log.dirs"]:
+            raise ConfigError(f"log.dirs is {values['log.dirs']!r}, expected one directory")
+        data_dir = Path(values["log.dirs"])
+        rest = sorted(name for name in texts if name not in SETTINGS)
+        return cls(
+            values=values,
+            listener=_one_listener(values["listeners"], setting="listeners"),
+            advertised=_one_listener(values["advertised.listeners"], setting="advertised.listeners")
+            if values["advertised.listeners"]
+            else None,
+            data_dir=data_dir,
+            usage_dir=Path(values["tidegate.usage.dir"]) if values["tidegate.usage.dir"] else data_dir / "usage",
+            unknown=tuple(name for name in rest if name not in IGNORED_KAFKA_SETTINGS),
+            ignored=tuple(name for name in rest if name in IGNORED_KAFKA_SETTINGS),
+        )
+
+    def notices(self) -> list[str]:
+        """Return a line for every setting that was given and has no effect."""
+        lines = []
+        for name in self.unknown:
+            close = difflib.get_close_matches(name, SETTINGS, n=1)
+            lines.append(f"unknown setting {name!r} has no effect" + (f"; did you mean {close[0]!r}?" if close else ""))
+        if self.ignored:
+            lines.append(f"settings of Kafka's that mean nothing on one node: {', '.join(self.ignored)}")
+        return lines
+
+
+def _hours_in_ms(text: str) -> str:
+    hours = _int("log.retention.hours", 168, -1, "").parse(text)
+    return str(hours if hours < 0 else hours * 3_600_000)
+
+
+def _one_listener(text: str, *, setting: str) -> ListenerAddress:
+    parts = [part for part in text.split(",") if part.strip()]
+    if len(parts) != 1:
+        raise ConfigError(f"{setting} is {text!r}, expected one listener")
+    return ListenerAddress.parse(parts[0], setting=setting)

@@ -1,0 +1,205 @@
+"""The request path: a frame comes in, a handler answers, the engine decides, the answer leaves, the channel is muted.
+
+    frame -> header -> handler(request) -> Answer -> decide -> throttle_time_ms -> send -> mute -> usage record
+
+One request of a connection at a time; nothing on this path waits for a throttle (KIP-219). Handlers never measure
+time and never decide: that happens here and nowhere else. Time in the handler and time receiving and sending are
+charged to `request_percentage` (B§4.2); waiting in a long poll is not.
+
+Follows: B§6.2-6.6.
+"""
+
+import asyncio
+import logging
+
+from tidegate.clock import Clock
+from tidegate.quota import MutationQuota, QuotaManagers
+from tidegate.server.channel import ANSWER_DUE, Channel
+from tidegate.server.decision import Decider
+from tidegate.server.handler import Answer, Deferred, HandlerTable, Request
+from tidegate.server.handlers.api_versions import API_VERSIONS, unsupported_version_answer
+from tidegate.server.muting import Muting
+from tidegate.server.quota_desk import QuotaDesk
+from tidegate.server.sending import discard
+from tidegate.server.usage_log import UsageLog
+from tidegate.wire import ProtocolError, RequestHeader, UnsupportedVersionError, decode_request_header
+
+__all__ = ["Front"]
+
+_log = logging.getLogger("tidegate.server")
+
+
+class Front:
+    """Serves the channels of one node. A `ChannelOwner`."""
+
+    def __init__(
+        self,
+        *,
+        handlers: HandlerTable,
+        managers: QuotaManagers,
+        usage: UsageLog,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.channels: set[Channel] = set()
+        self.muting = Muting(loop=loop, monotonic_ns=clock.monotonic_ns)
+        self._handlers = handlers
+        self._request_quota = managers.request
+        self._decide = Decider(managers).decide
+        self._usage = usage
+        self._desk = QuotaDesk(managers, usage.mutation)
+        self._loop = loop
+        self._now_ms = clock.now_ms
+        self._monotonic_ns = clock.monotonic_ns
+
+    # --- ChannelOwner ---------------------------------------------------------------------------------------------
+
+    def on_frame(self, channel: Channel, frame: memoryview, started_ns: int) -> None:
+        """Serve one request."""
+        try:
+            header = decode_request_header(frame)
+            handler = self._handlers[header.api_key]
+            now_ms = self._now_ms()
+            desk = self._desk
+            desk.begin(channel, header, now_ms)
+            result = handler(Request(header, frame, channel.connection, desk, now_ms))
+        except UnsupportedVersionError as error:
+            self._answer_unsupported(channel, error)
+            return
+        except ProtocolError as error:
+            self.on_bad_frame(channel, str(error))
+            channel.close()
+            return
+        except KeyError:
+            self.on_bad_frame(channel, f"api key {header.api_key} is not served")
+            channel.close()
+            return
+        except Exception:
+            _log.exception("%s: api key %d failed; closing", _name(channel), header.api_key)
+            channel.close()
+            return
+        handler_ns = self._monotonic_ns() - started_ns
+        if header.api_key == API_VERSIONS:
+            channel.cache = None  # it may have told the client's software
+        if type(result) is Deferred:
+            self._await(channel, header, len(frame), handler_ns, result)
+        else:
+            assert isinstance(result, Answer)
+            self._finish(channel, header, len(frame), handler_ns, result, desk.mutation)
+
+    def on_bad_frame(self, channel: Channel, reason: str) -> None:
+        """Say in one line why the channel closes."""
+        _log.warning("closing %s: %s", _name(channel), reason)
+
+    def on_answer_left(self, channel: Channel) -> None:
+        """Charge the network time of an answer that took more than one turn to leave."""
+        if channel.late is not None:
+            header, exempt = channel.late
+            channel.late = None
+            now_ms = self._now_ms()
+            network_ns = self._charge_network(channel, header, exempt=exempt, now_ms=now_ms)
+            self._usage.network(channel, header, now_ms, network_ns, exempt)
+
+    def on_closed(self, channel: Channel) -> None:
+        """Forget the channel."""
+        self.channels.discard(channel)
+        self.muting.forget(channel)
+
+    # --- the path -------------------------------------------------------------------------------------------------
+
+    def _await(
+        self, channel: Channel, header: RequestHeader, frame_bytes: int, handler_ns: int, deferred: Deferred
+    ) -> None:
+        """Go on when the answer is there, on a turn of its own: nobody else pays for it."""
+        channel.deferred = deferred
+
+        def resume(answer: Answer) -> None:
+            if channel.closed:
+                _discard_answer(answer)
+                return
+            channel.deferred = None
+            self._finish(channel, header, frame_bytes, handler_ns, answer, None)
+            channel.release_hold(0)
+
+        deferred.then(lambda answer: self._loop.call_soon(resume, answer))
+
+    def _finish(
+        self,
+        channel: Channel,
+        header: RequestHeader,
+        frame_bytes: int,
+        handler_ns: int,
+        answer: Answer,
+        mutation: MutationQuota | None,
+    ) -> None:
+        """Decide, send, mute, charge the network time, record."""
+        decision = self._decide(
+            channel.connection.user,
+            header.client_id,
+            answer,
+            frame_bytes=frame_bytes,
+            handler_ns=handler_ns,
+            mutation=mutation,
+            now_ms=self._now_ms(),
+        )
+        response = answer.response
+        left, response_bytes = True, 0
+        if response is not None:
+            if decision.fetch_bytes >= 0:
+                if decision.throttle_ms:
+                    assert answer.empty is not None
+                    discard(response.buffers)
+                    response = answer.empty()
+                elif answer.on_sent_data is not None:
+                    answer.on_sent_data()
+            if decision.throttle_ms:
+                response.set_throttle_time_ms(decision.throttle_ms)
+            response_bytes = response.size
+            left = channel.send(response.buffers)
+        if decision.throttle_ms and not channel.closed:
+            self.muting.start(channel, decision.throttle_ms, decision.muted_by)
+        network_ns = 0
+        if left:
+            channel.held &= ~ANSWER_DUE
+            network_ns = self._charge_network(
+                channel, header, exempt=decision.exempt, now_ms=decision.now_ms
+            )
+        else:
+            channel.late = (header, decision.exempt)
+        self._usage.request(channel, header, decision, frame_bytes, response_bytes, handler_ns, network_ns)
+        if answer.close:
+            channel.close()
+
+    def _charge_network(self, channel: Channel, header: RequestHeader, *, exempt: bool, now_ms: int) -> int:
+        """Charge what receiving and sending cost, unchecked: it bites on the next request. Returns the ns."""
+        network_ns, channel.network_ns = channel.network_ns, 0
+        if self._request_quota.enabled:
+            if exempt:
+                self._request_quota.record_exempt(network_ns, now_ms)
+            else:
+                self._request_quota.record_network_ns(
+                    channel.connection.user, header.client_id, network_ns, now_ms
+                )
+        return network_ns
+
+    def _answer_unsupported(self, channel: Channel, error: UnsupportedVersionError) -> None:
+        """Answer ApiVersions of an unknown version in its v0 form; any other unknown version closes."""
+        if error.api_key != API_VERSIONS:
+            self.on_bad_frame(channel, str(error))
+            channel.close()
+            return
+        answer = Answer(unsupported_version_answer(error.correlation_id))
+        header = RequestHeader(error.api_key, error.api_version, error.correlation_id, "", 0)
+        self._finish(channel, header, 0, 0, answer, None)
+
+
+def _discard_answer(answer: Answer) -> None:
+    if answer.response is not None:
+        discard(answer.response.buffers)
+
+
+def _name(channel: Channel) -> str:
+    connection = channel.connection
+    return f"connection {connection.id} from {connection.client_host} on {connection.listener}"
+
+

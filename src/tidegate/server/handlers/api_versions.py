@@ -1,0 +1,72 @@
+"""ApiVersions (key 18), v0-4. KIP-35, KIP-511.
+
+Answers with the APIs that the handler table serves. A version we do not know is answered in the v0 form with
+error 35 and the range of ApiVersions alone, so that newer clients can step down. Name and version of the client's
+software are checked and kept for the usage record.
+
+Not implemented: supported and finalized features (none are claimed). Produce is advertised from version 0, as Kafka
+does for the sake of old clients, and served from version 3.
+"""
+
+import re
+from collections.abc import Iterable
+
+from tidegate.server.handler import Answer, Handler, Message, Request
+from tidegate.wire import API_BY_KEY, Encoded, encode_response
+
+__all__ = ["API_VERSIONS", "api_versions_handler", "unsupported_version_answer"]
+
+API_VERSIONS = 18
+_PRODUCE = 0
+_NONE, _UNSUPPORTED_VERSION, _INVALID_REQUEST = 0, 35, 42
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # Kafka `ApiVersionsRequest`
+
+
+def api_versions_handler(served: Iterable[int]) -> Handler:
+    """Return the handler that advertises the API keys `served`."""
+    keys = [_range(key) for key in sorted({*served, API_VERSIONS})]
+    kept: dict[int, Encoded] = {}
+
+    def handle(request: Request) -> Answer:
+        header = request.header
+        if header.api_version >= 3 and not _note_software(request):
+            return request.answer(_body(_INVALID_REQUEST, []))
+        encoded = kept.get(header.api_version)
+        if encoded is None:
+            encoded = kept[header.api_version] = request.encode(_body(_NONE, keys))
+        return Answer(encoded.with_correlation_id(header.correlation_id))
+
+    return handle
+
+
+def unsupported_version_answer(correlation_id: int) -> Encoded:
+    """Return the answer to an ApiVersions request of a version that is not served."""
+    return encode_response(API_VERSIONS, 0, correlation_id, _body(_UNSUPPORTED_VERSION, [_range(API_VERSIONS)]))
+
+
+def _note_software(request: Request) -> bool:
+    body = request.body()
+    name, version = body["client_software_name"], body["client_software_version"]
+    if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
+        return False
+    request.connection.client_software = name
+    request.connection.client_software_version = version
+    return True
+
+
+def _range(key: int) -> Message:
+    api = API_BY_KEY[key]
+    least = 0 if key == _PRODUCE else api.min_version
+    return {"api_key": key, "min_version": least, "max_version": api.max_version}
+
+
+def _body(error_code: int, keys: list[Message]) -> Message:
+    return {
+        "error_code": error_code,
+        "api_keys": keys,
+        "throttle_time_ms": 0,
+        "supported_features": [],
+        "finalized_features_epoch": -1,
+        "finalized_features": [],
+        "zk_migration_ready": False,
+    }

@@ -1,0 +1,104 @@
+"""Accept connections, as fast as they come or as slowly as the connection quotas want (KIP-612, B§6.9)."""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+
+from tidegate.errors import ConfigError
+from tidegate.server.config import ListenerAddress, ServerConfig
+
+__all__ = ["Listener"]
+
+_log = logging.getLogger("tidegate.server")
+
+_ACCEPT_BATCH = 64  # connections taken before the others get a turn
+_OUT_OF_FILES_WAIT_S = 1.0
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Listener:
+    """One listening socket. `on_accept(sock, host)` gets each new, non-blocking socket."""
+
+    def __init__(
+        self,
+        address: ListenerAddress,
+        config: ServerConfig,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        on_accept: Callable[[socket.socket, str], None],
+    ) -> None:
+        self.name = address.name
+        self._loop = loop
+        self._on_accept = on_accept
+        self._send_buffer_bytes = config["socket.send.buffer.bytes"]
+        self._receive_buffer_bytes = config["socket.receive.buffer.bytes"]
+        self._sock = _bind(address)
+        self._sock.setblocking(False)
+        self._sock.listen(config["socket.listen.backlog.size"])
+        self.host, self.port = self._sock.getsockname()[:2]
+        self._accepting = False
+
+    def start(self) -> None:
+        """Begin to accept."""
+        if not self._accepting and self._sock.fileno() >= 0:
+            self._accepting = True
+            self._loop.add_reader(self._sock.fileno(), self._accept_some)
+
+    def pause(self, wait_s: float) -> None:
+        """Accept nobody for `wait_s` seconds; the kernel keeps them waiting."""
+        self._stop()
+        self._loop.call_later(wait_s, self.start)
+
+    def close(self) -> None:
+        """Stop accepting and close the socket."""
+        self._stop()
+        self._sock.close()
+
+    def _stop(self) -> None:
+        if self._accepting:
+            self._accepting = False
+            self._loop.remove_reader(self._sock.fileno())
+
+    def _accept_some(self) -> None:
+        for _ in range(_ACCEPT_BATCH):
+            try:
+                sock, peer = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF_FILES:
+                    _log.error("cannot accept on %s: %s; trying again in a second", self.name, error.strerror)
+                    self.pause(_OUT_OF_FILES_WAIT_S)
+                return
+            self._prepare(sock)
+            self._on_accept(sock, peer[0])
+            if not self._accepting:
+                return
+
+    def _prepare(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._send_buffer_bytes >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+        if self._receive_buffer_bytes >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
+
+
+def _bind(address: ListenerAddress) -> socket.socket:
+    try:
+        infos = socket.getaddrinfo(
+            address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, where = infos[0]
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(where)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {address.host or '*'}:{address.port}: {error.strerror}",
+            hint="another program may use the port; choose one with --port" if error.errno == errno.EADDRINUSE else None,
+        ) from error
+    return sock

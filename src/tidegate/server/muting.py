@@ -1,0 +1,95 @@
+"""Which channels are muted and until when: the throttled channels of one node.
+
+A muted channel is not read. It is watched for closure and for bytes that come before its time; what it had
+already sent is served when the throttle ends. Follows: B§3.8 (delay queue, one per quota type), B§6.6, KIP-219.
+"""
+
+import asyncio
+import fcntl
+import struct
+import termios
+from collections.abc import Callable
+
+from tidegate.quota import DelayQueue, QuotaType, ThrottledChannel
+from tidegate.server.channel import Channel
+from tidegate.server.mute_watch import MuteWatch
+
+__all__ = ["Muting"]
+
+_NS_PER_MS = 1_000_000
+
+
+class Muting:
+    """Mutes channels, and unmutes each when its throttle is over."""
+
+    def __init__(self, *, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int]) -> None:
+        self.queues = {quota_type: DelayQueue() for quota_type in QuotaType}
+        self._loop = loop
+        self._monotonic_ns = monotonic_ns
+        self._throttled: dict[Channel, tuple[DelayQueue, ThrottledChannel]] = {}
+        self._watch = MuteWatch(loop, on_early=self._on_early, on_gone=self._on_gone)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ns = 0
+
+    def start(self, channel: Channel, throttle_ms: int, quota_type: QuotaType) -> None:
+        """Mute `channel` for `throttle_ms` from now."""
+        now_ns = self._monotonic_ns()
+        queue = self.queues[quota_type]
+        throttled = queue.throttle(throttle_ms, now_ns=now_ns, on_end=lambda: self._end(channel))
+        channel.mute(throttled.end_ns)
+        self._throttled[channel] = (queue, throttled)
+        self._watch.add(channel)
+        if channel.unread_bytes():
+            self._on_early(channel)
+        if self._timer is None or throttled.end_ns < self._timer_at_ns:
+            self._set_timer(throttled.end_ns, now_ns)
+
+    def forget(self, channel: Channel) -> None:
+        """Let go of a channel that is about to close."""
+        entry = self._throttled.pop(channel, None)
+        if entry is not None:
+            queue, throttled = entry
+            queue.cancel(throttled)
+            self._watch.remove(channel)
+
+    def close(self) -> None:
+        """Stop all timers and watches."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._watch.close()
+
+    def _end(self, channel: Channel) -> None:
+        del self._throttled[channel]
+        self._watch.remove(channel)
+        channel.unmute()
+
+    def _set_timer(self, at_ns: int, now_ns: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ns = at_ns
+        self._timer = self._loop.call_later(max(at_ns - now_ns, 0) / 1e9, self._reap)
+
+    def _reap(self) -> None:
+        self._timer = None
+        for queue in self.queues.values():
+            queue.reap(now_ns=self._monotonic_ns())
+        ends = [queue.next_end_ns for queue in self.queues.values()]
+        due = [end for end in ends if end is not None]
+        if due and self._timer is None:
+            self._set_timer(min(due), self._monotonic_ns())
+
+    def _on_early(self, channel: Channel) -> None:
+        if channel.early_ms is None:
+            left_ns = channel.throttle_ends_ns - self._monotonic_ns()
+            channel.early_ms = max(left_ns, 0) // _NS_PER_MS
+
+    def _on_gone(self, channel: Channel, broken: bool) -> None:
+        """Close a channel whose client has left, unless requests that it sent before are still to be served."""
+        if broken or not (channel.unread_bytes() or _kernel_bytes(channel.fd)):
+            channel.close()
+
+
+def _kernel_bytes(fd: int) -> int:
+    """Return how many received bytes wait in the kernel."""
+    count: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
+    return count

@@ -1,0 +1,167 @@
+"""One node: listener, channels, quotas, usage record, and the timers that look after them.
+
+A node is given a table of handlers (`api key -> handler`) and a place to keep quotas; ApiVersions and quota
+administration it answers itself. Everything runs on one asyncio loop, in one thread.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+
+from tidegate.clock import Clock
+from tidegate.quota import QuotaDefinitions, QuotaManagers, QuotaRecord, QuotaWindow
+from tidegate.server.buffers import FrameBuffers
+from tidegate.server.channel import Channel
+from tidegate.server.config import ServerConfig
+from tidegate.server.front import Front
+from tidegate.server.handler import Connection, Handler, HandlerTable
+from tidegate.server.handlers.api_versions import API_VERSIONS, api_versions_handler
+from tidegate.server.handlers.client_quotas import (
+    ALTER_CLIENT_QUOTAS,
+    DESCRIBE_CLIENT_QUOTAS,
+    alter_client_quotas_handler,
+    describe_client_quotas_handler,
+)
+from tidegate.server.listener import Listener
+from tidegate.server.stores import QuotaStore
+from tidegate.server.usage_log import UsageLog
+
+__all__ = ["EXPIRE_SENSORS_EVERY_S", "Node"]
+
+_log = logging.getLogger("tidegate.server")
+
+EXPIRE_SENSORS_EVERY_S = 30  # Kafka's own period (B§1.2)
+_ROLL_USAGE_EVERY_S = 0.5
+_IDLE_CHECKS_PER_LIMIT = 4
+
+
+class Node:
+    """A node that is bound to its port; `serve` makes it answer, `close` ends it."""
+
+    def __init__(self, config: ServerConfig, *, clock: Clock, loop: asyncio.AbstractEventLoop, usage: UsageLog) -> None:
+        self.config = config
+        self.definitions = QuotaDefinitions()
+        self.managers = QuotaManagers(
+            window=_window(config, "quota.window"), controller_window=_window(config, "controller.quota.window")
+        )
+        self.listener = Listener(config.listener, config, loop=loop, on_accept=self._on_accept)
+        self._clock = clock
+        self._loop = loop
+        self._usage = usage
+        self._buffers = FrameBuffers()
+        self._front: Front | None = None
+        self._store: QuotaStore | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """Return the host and port that clients are told to connect to."""
+        address = self.config.advertised
+        if address is not None:
+            return address.host, address.port or self.listener.port
+        return _reachable(self.config.listener.host), self.listener.port
+
+    def serve(self, handlers: HandlerTable, store: QuotaStore) -> None:
+        """Load the stored quotas and begin to accept connections."""
+        self._store = store
+        now_ms = self._clock.now_ms()
+        stored = list(store.load_quotas())
+        self._usage.start(now_ms, self.config)
+        self._put_in_force(stored)
+        self._front = Front(
+            handlers={**handlers, **self._own_handlers(handlers)},
+            managers=self.managers,
+            usage=self._usage,
+            clock=self._clock,
+            loop=self._loop,
+        )
+        self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
+        self._every("roll", _ROLL_USAGE_EVERY_S, lambda: self._usage.maybe_roll(self._clock.now_ms()))
+        idle_ms = self.config["connections.max.idle.ms"]
+        if idle_ms > 0:
+            self._every("idle", idle_ms / 1000 / _IDLE_CHECKS_PER_LIMIT, self._close_idle)
+        self.listener.start()
+
+    def close(self) -> None:
+        """Stop accepting, drop all connections, and close the usage record."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self.listener.close()
+        if self._front is not None:
+            for channel in list(self._front.channels):
+                channel.close()
+            self._front.muting.close()
+        self._usage.close()
+
+    def publish(self, records: Sequence[QuotaRecord]) -> None:
+        """Store quota definitions, then put them in force at once."""
+        assert self._store is not None
+        self._store.apply_quota_records(records)
+        self._put_in_force(records)
+
+    def _put_in_force(self, records: Sequence[QuotaRecord]) -> None:
+        now_ms = self._clock.now_ms()
+        self.definitions.apply(records)
+        for record in records:
+            self.managers.apply(record)
+            self._usage.quota(record, now_ms)
+
+    def _own_handlers(self, handlers: HandlerTable) -> dict[int, Handler]:
+        own = {
+            DESCRIBE_CLIENT_QUOTAS: describe_client_quotas_handler(self.definitions),
+            ALTER_CLIENT_QUOTAS: alter_client_quotas_handler(self.definitions, self.publish),
+        }
+        return {**own, API_VERSIONS: api_versions_handler({*handlers, *own})}
+
+    # --- connections ----------------------------------------------------------------------------------------------
+
+    def _on_accept(self, sock: socket.socket, host: str) -> None:
+        assert self._front is not None
+        local_host, local_port = sock.getsockname()[:2]
+        connection = Connection(
+            id=self._usage.next_connection_id(),
+            listener=self.listener.name,
+            client_host=host,
+            local_host=local_host,
+            local_port=local_port,
+        )
+        channel = Channel(
+            sock,
+            connection,
+            owner=self._front,
+            loop=self._loop,
+            buffers=self._buffers,
+            monotonic_ns=self._clock.monotonic_ns,
+            max_frame_bytes=self.config["socket.request.max.bytes"],
+        )
+        self._front.channels.add(channel)
+
+    def _close_idle(self) -> None:
+        assert self._front is not None
+        oldest_ns = self._clock.monotonic_ns() - self.config["connections.max.idle.ms"] * 1_000_000
+        for channel in [c for c in self._front.channels if c.last_active_ns < oldest_ns]:
+            channel.close()
+
+    # --- timers ---------------------------------------------------------------------------------------------------
+
+    def _every(self, name: str, period_s: float, call: Callable[[], None]) -> None:
+        def run() -> None:
+            self._timers[name] = self._loop.call_later(period_s, run)
+            call()
+
+        self._timers[name] = self._loop.call_later(period_s, run)
+
+    def _expire_sensors(self) -> None:
+        now_ms = self._clock.now_ms()
+        self.managers.expire(now_ms)
+        self._usage.expire(now_ms)
+
+
+def _window(config: ServerConfig, prefix: str) -> QuotaWindow:
+    return QuotaWindow(samples=config[f"{prefix}.num"], window_ms=1000 * config[f"{prefix}.size.seconds"])
+
+
+def _reachable(host: str) -> str:
+    """Return a host that clients can connect to; a wildcard address is none."""
+    return socket.gethostname() if host in ("", "0.0.0.0", "::") else host

@@ -1,0 +1,101 @@
+"""Read a `server.properties` file: Java's properties syntax, UTF-8, one dictionary of texts.
+
+Follows: `java.util.Properties.load` (comments, separators, line continuation, escapes).
+"""
+
+from pathlib import Path
+
+from tidegate.errors import ConfigError
+
+__all__ = ["MAX_PROPERTIES_BYTES", "load_properties", "parse_properties"]
+
+MAX_PROPERTIES_BYTES = 1 << 20
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def load_properties(path: Path) -> dict[str, str]:
+    """Return the keys and values of the file at `path`. Raises `ConfigError` naming the file and line."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read settings from {str(path)!r}: {error.strerror}") from error
+    if len(data) > MAX_PROPERTIES_BYTES:
+        raise ConfigError(f"{str(path)!r} holds {len(data)} bytes, expected at most {MAX_PROPERTIES_BYTES}")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{str(path)!r} is not UTF-8 at byte {error.start}") from error
+    return parse_properties(text, source=str(path))
+
+
+def parse_properties(text: str, *, source: str) -> dict[str, str]:
+    r"""Return the keys and values of `text`; `source` names it in errors.
+
+    >>> parse_properties("# a comment\nnum.partitions = 3\nlisteners: PLAINTEXT://\\\n  :9092", source="x")
+    {'num.partitions': '3', 'listeners': 'PLAINTEXT://:9092'}
+    """
+    values: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        key, value = _split(line)
+        try:
+            values[_unescape(key)] = _unescape(value)
+        except ValueError as error:
+            raise ConfigError(f"{source}:{number}: bad escape in {line!r}, expected \\uXXXX") from error
+    return values
+
+
+def _logical_lines(text: str) -> list[tuple[int, str]]:
+    lines: list[tuple[int, str]] = []
+    joined, begun_at = "", 0
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.lstrip(" \t\f")
+        if not joined:
+            if not line or line[0] in "#!":
+                continue
+            begun_at = number
+        joined += line
+        if (len(joined) - len(joined.rstrip("\\"))) % 2:
+            joined = joined[:-1]
+            continue
+        lines.append((begun_at, joined))
+        joined = ""
+    if joined:
+        lines.append((begun_at, joined))
+    return lines
+
+
+def _split(line: str) -> tuple[str, str]:
+    escaped = False
+    for at, char in enumerate(line):
+        if escaped:
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        elif char in "=: \t\f":
+            rest = line[at:].lstrip(" \t\f")
+            if rest[:1] in ("=", ":"):
+                rest = rest[1:].lstrip(" \t\f")
+            return line[:at], rest
+    return line, ""
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        char = text[at]
+        if char != "\\" or at + 1 == len(text):
+            out.append(char)
+            at += 1
+        elif text[at + 1] == "u":
+            digits = text[at + 2 : at + 6]
+            if len(digits) != 4:
+                raise ValueError(digits)
+            out.append(chr(int(digits, 16)))
+            at += 6
+        else:
+            out.append(_ESCAPES.get(text[at + 1], text[at + 1]))
+            at += 2
+    return "".join(out)

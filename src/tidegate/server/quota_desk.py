@@ -1,0 +1,51 @@
+"""What handlers ask of the quota engine while they work, one request at a time.
+
+Follows: B§6.3.1 (size cap of a consumer's fetch), B§5.1-5.3 (permits for partition mutations).
+"""
+
+from collections.abc import Callable
+
+from tidegate.quota import MutationQuota, QuotaManagers
+from tidegate.server.channel import Channel
+from tidegate.wire import RequestHeader
+
+__all__ = ["MAX_FETCH_BYTES", "NoteMutation", "QuotaDesk"]
+
+MAX_FETCH_BYTES = 2**31 - 1  # Java's int: what the size cap saturates at (B§3.7)
+NoteMutation = Callable[[Channel, RequestHeader, int, MutationQuota, bool, int], None]
+"""Called with channel, header, permits, the quota object, whether the permits were granted, and now_ms."""
+
+
+class QuotaDesk:
+    """The `tidegate.server.handler.RequestQuotas` of the front. `begin` it for each request."""
+
+    __slots__ = ("_channel", "_fetch", "_header", "_mutation", "_note_mutation", "_now_ms", "mutation")
+
+    def __init__(self, managers: QuotaManagers, note_mutation: NoteMutation) -> None:
+        self._fetch = managers.fetch
+        self._mutation = managers.controller_mutation
+        self._note_mutation = note_mutation
+        self.mutation: MutationQuota | None = None
+
+    def begin(self, channel: Channel, header: RequestHeader, now_ms: int) -> None:
+        """Turn to the next request."""
+        self._channel = channel
+        self._header = header
+        self._now_ms = now_ms
+        self.mutation = None
+
+    def fetch_limit_bytes(self) -> int:
+        """Return the most record bytes this client may be given in one answer."""
+        limit = self._fetch.max_value_in_window(self._channel.connection.user, self._header.client_id)
+        return int(limit) if limit < MAX_FETCH_BYTES else MAX_FETCH_BYTES
+
+    def record_mutations(self, permits: int) -> bool:
+        """Charge `permits` partition mutations; False means refused with error 89."""
+        header = self._header
+        if self.mutation is None:
+            self.mutation = self._mutation.new_quota(
+                self._channel.connection.user, header.client_id, header.api_key, header.api_version
+            )
+        granted = self.mutation.record(permits, self._now_ms)
+        self._note_mutation(self._channel, header, permits, self.mutation, granted, self._now_ms)
+        return granted

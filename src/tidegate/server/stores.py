@@ -1,0 +1,20 @@
+"""What the front needs kept: quota definitions that survive a restart."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from tidegate.quota import QuotaRecord
+
+__all__ = ["QuotaStore"]
+
+
+class QuotaStore(Protocol):
+    """Where quota definitions are kept; `tidegate.storage` has the one on disk."""
+
+    def load_quotas(self) -> Iterable[QuotaRecord]:
+        """Return a record per stored definition."""
+        ...
+
+    def apply_quota_records(self, records: Sequence[QuotaRecord]) -> None:
+        """Store all of `records`, or none: they survive `kill -9` when this returns."""
+        ...

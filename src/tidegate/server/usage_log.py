@@ -1,0 +1,228 @@
+"""Write what the engine was asked into the usage record (`tidegate.usage`), in the order in which it was asked."""
+
+import logging
+from typing import Protocol
+
+from tidegate.clock import Clock
+from tidegate.quota import MutationQuota, QuotaRecord, sanitize
+from tidegate.server.channel import Channel
+from tidegate.server.config import ServerConfig
+from tidegate.server.decision import Decision
+from tidegate.usage import Client, Recorder, spool_directory
+from tidegate.usage.spool import EXEMPT, NONE, REJECTED, STRICT
+from tidegate.wire import RequestHeader
+
+__all__ = ["NoUsageLog", "RecordedUsageLog", "UsageLog", "open_usage_log"]
+
+_log = logging.getLogger("tidegate.server")
+
+_CLIENT_IDS_PER_CHANNEL = 16  # more on one connection is a client that makes them up: start over
+WINDOW_SETTINGS = (
+    "quota.window.num",
+    "quota.window.size.seconds",
+    "controller.quota.window.num",
+    "controller.quota.window.size.seconds",
+)
+
+
+class UsageLog(Protocol):
+    """What the front tells the usage record."""
+
+    def next_connection_id(self) -> int: ...
+    def start(self, now_ms: int, config: ServerConfig) -> None: ...
+    def quota(self, record: QuotaRecord, now_ms: int) -> None: ...
+    def mutation(
+        self, channel: Channel, header: RequestHeader, permits: int, quota: MutationQuota, granted: bool, now_ms: int
+    ) -> None: ...
+    def request(
+        self,
+        channel: Channel,
+        header: RequestHeader,
+        decision: Decision,
+        frame_bytes: int,
+        response_bytes: int,
+        handler_ns: int,
+        network_ns: int,
+    ) -> None: ...
+    def network(
+        self, channel: Channel, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
+    ) -> None: ...
+    def expire(self, now_ms: int) -> None: ...
+    def maybe_roll(self, now_ms: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class NoUsageLog:
+    """Keeps nothing: `tidegate.usage.enable=false`."""
+
+    def __init__(self) -> None:
+        self._connections = 0
+
+    def next_connection_id(self) -> int:
+        """Return an id that no connection of this run has had."""
+        self._connections += 1
+        return self._connections
+
+    def start(self, now_ms: int, config: ServerConfig) -> None:
+        """Keep nothing."""
+
+    def quota(self, record: QuotaRecord, now_ms: int) -> None:
+        """Keep nothing."""
+
+    def mutation(self, *event: object) -> None:
+        """Keep nothing."""
+
+    def request(self, *event: object) -> None:
+        """Keep nothing."""
+
+    def network(self, *event: object) -> None:
+        """Keep nothing."""
+
+    def expire(self, now_ms: int) -> None:
+        """Keep nothing."""
+
+    def maybe_roll(self, now_ms: int) -> None:
+        """Keep nothing."""
+
+    def close(self) -> None:
+        """Keep nothing."""
+
+
+class RecordedUsageLog:
+    """Keeps everything in the spool of one node."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._reported_losses = 0
+        self._closed = False
+        self.next_connection_id = recorder.next_connection_id
+        self.expire = recorder.expire
+
+    def start(self, now_ms: int, config: ServerConfig) -> None:
+        """Record that the node starts, and its window settings."""
+        self._recorder.start(now_ms)
+        for key in WINDOW_SETTINGS:
+            self._recorder.quota(now_ms, user=None, client_id=None, ip=None, key=key, value=float(config[key]))
+
+    def quota(self, record: QuotaRecord, now_ms: int) -> None:
+        """Record that a definition is in force from now on."""
+        names = {kind: "<default>" if name is None else sanitize(name) for kind, name in record.entity}
+        self._recorder.quota(
+            now_ms,
+            user=names.get("user"),
+            client_id=names.get("client-id"),
+            ip=names.get("ip"),
+            key=record.key,
+            value=record.value,
+        )
+
+    def mutation(
+        self, channel: Channel, header: RequestHeader, permits: int, quota: MutationQuota, granted: bool, now_ms: int
+    ) -> None:
+        """Record that a handler asked for permits."""
+        self._recorder.mutation(
+            self._client(channel, header),
+            now_ms,
+            channel.connection.id,
+            header.api_key,
+            header.api_version,
+            permits,
+            (STRICT if quota.strict else 0) | (0 if granted else REJECTED),
+        )
+
+    def request(
+        self,
+        channel: Channel,
+        header: RequestHeader,
+        decision: Decision,
+        frame_bytes: int,
+        response_bytes: int,
+        handler_ns: int,
+        network_ns: int,
+    ) -> None:
+        """Record a decided request."""
+        cache = channel.cache
+        client = cache.get(header.client_id) if cache is not None else None
+        early_ms = channel.early_ms
+        channel.early_ms = None
+        self._recorder.request(
+            client or self._client(channel, header),
+            decision.now_ms,
+            channel.connection.id,
+            header.api_key,
+            header.api_version,
+            frame_bytes,
+            response_bytes,
+            decision.produce_bytes,
+            decision.fetch_bytes,
+            handler_ns,
+            network_ns,
+            decision.produce_ms,
+            decision.fetch_ms,
+            decision.request_ms,
+            decision.mutation_ms,
+            NONE if early_ms is None else early_ms,
+            EXEMPT if decision.exempt else 0,
+        )
+
+    def network(
+        self, channel: Channel, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
+    ) -> None:
+        """Record network time that became known after its request."""
+        self._recorder.network(
+            self._client(channel, header),
+            now_ms,
+            channel.connection.id,
+            header.api_key,
+            header.api_version,
+            network_ns,
+            EXEMPT if exempt else 0,
+        )
+
+    def maybe_roll(self, now_ms: int) -> None:
+        """Hand old segments to the writer; report losses once."""
+        self._recorder.maybe_roll(now_ms)
+        lost = self._recorder.lost_events
+        if lost > self._reported_losses:
+            _log.error("usage record: %d events lost so far, the spool has no room", lost)
+            self._reported_losses = lost
+
+    def close(self) -> None:
+        """Hand the last segment over."""
+        if not self._closed:
+            self._closed = True
+            self._recorder.close()
+
+    def _client(self, channel: Channel, header: RequestHeader) -> Client:
+        """Return the names of this connection and client id, as the recorder wants them."""
+        cache = channel.cache
+        connection = channel.connection
+        software = connection.client_software
+        if cache is None or len(cache) >= _CLIENT_IDS_PER_CHANNEL:
+            cache = channel.cache = {}
+        client = cache.get(header.client_id)
+        if client is None:
+            client = cache[header.client_id] = self._recorder.client(
+                listener=connection.listener,
+                user=connection.user,
+                client_id=header.client_id,
+                client_host=connection.client_host,
+                client_software=software,
+                client_software_version=connection.client_software_version,
+            )
+        return client
+
+
+def open_usage_log(config: ServerConfig, clock: Clock) -> UsageLog:
+    """Return the usage log that the settings ask for."""
+    if not config["tidegate.usage.enable"]:
+        return NoUsageLog()
+    return RecordedUsageLog(
+        Recorder(
+            spool_directory(config.usage_dir, config["node.id"]),
+            node_id=config["node.id"],
+            clock=clock,
+            max_spool_bytes=config["tidegate.usage.spool.max.bytes"],
+            segment_age_ms=config["tidegate.usage.segment.ms"],
+        )
+    )
