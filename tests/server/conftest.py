@@ -1,0 +1,115 @@
+"""A channel on a real event loop, its client at the other end of a socket pair."""
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tidegate.server.buffers import FrameBuffers
+from tidegate.server.channel import ANSWER_DUE, Channel
+from tidegate.server.handler import Connection
+
+
+class EchoOwner:
+    """Answers each frame with itself at once, unless told to wait."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.bad_frames: list[str] = []
+        self.left = 0
+        self.closed: list[Channel] = []
+        self.hold_answers = False
+        self.on_each: Callable[[Channel], None] = lambda channel: None
+
+    def on_frame(self, channel: Channel, frame: memoryview, started_ns: int) -> None:
+        """Note the frame and answer it."""
+        assert started_ns
+        self.frames.append(bytes(frame))
+        self.on_each(channel)
+        if not self.hold_answers:
+            self.answer(channel, bytes(frame))
+
+    def answer(self, channel: Channel, data: bytes) -> None:
+        """Send `data` as a frame."""
+        if channel.send([struct.pack(">i", len(data)) + data]):
+            channel.held &= ~ANSWER_DUE
+
+    def on_bad_frame(self, channel: Channel, reason: str) -> None:
+        """Note the reason."""
+        self.bad_frames.append(reason)
+
+    def on_answer_left(self, channel: Channel) -> None:
+        """Count it."""
+        self.left += 1
+
+    def on_closed(self, channel: Channel) -> None:
+        """Note it."""
+        self.closed.append(channel)
+
+
+class Pair:
+    """A channel and the socket of its client."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_frame_bytes: int) -> None:
+        server, self.client = socket.socketpair()
+        server.setblocking(False)
+        self.client.setblocking(False)
+        self.loop = loop
+        self.owner = EchoOwner()
+        self.channel = Channel(
+            server,
+            Connection(id=1, listener="PLAINTEXT", client_host="test", local_host="test", local_port=1),
+            owner=self.owner,
+            loop=loop,
+            buffers=FrameBuffers(),
+            monotonic_ns=time.monotonic_ns,
+            max_frame_bytes=max_frame_bytes,
+        )
+
+    async def send(self, data: bytes) -> None:
+        """Write all of `data` to the channel."""
+        await self.loop.sock_sendall(self.client, data)
+
+    async def receive(self, size: int) -> bytes:
+        """Read exactly `size` bytes."""
+        data = b""
+        while len(data) < size:
+            part = await asyncio.wait_for(self.loop.sock_recv(self.client, size - len(data)), 5)
+            assert part, "the channel closed"
+            data += part
+        return data
+
+    async def settle(self) -> None:
+        """Let the loop handle everything that is ready."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.channel.close()
+        self.client.close()
+
+
+@pytest.fixture
+def with_pair() -> Callable[..., None]:
+    """Return a function that runs a coroutine function with a fresh pair."""
+
+    def run(scenario: Callable[[Pair], Awaitable[None]], *, max_frame_bytes: int = 64 << 20) -> None:
+        async def main() -> None:
+            pair = Pair(asyncio.get_running_loop(), max_frame_bytes)
+            try:
+                await asyncio.wait_for(scenario(pair), 20)
+            finally:
+                pair.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+def frame(data: bytes) -> bytes:
+    """Return `data` with its length prefix."""
+    return struct.pack(">i", len(data)) + data

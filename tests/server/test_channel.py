@@ -1,0 +1,202 @@
+"""Channels: framing, one request in flight, muting, and bounded buffers."""
+
+import asyncio
+import os
+import random
+import struct
+import time
+
+import pytest
+
+from tests.server.conftest import Pair, frame
+from tidegate.server.buffers import FIRST_FRAME_BYTES, SCRATCH_BYTES
+from tidegate.server.channel import PENDING_BYTES
+
+
+def test_serves_frames_however_they_are_cut(with_pair) -> None:
+    """Frames arrive whole and in order whatever the pieces, seed printed by the test's name."""
+    rng = random.Random(7)
+    sizes = [0, 1, 3, 4, 5, 100, 4096, SCRATCH_BYTES, SCRATCH_BYTES + 1, FIRST_FRAME_BYTES, 3 * FIRST_FRAME_BYTES]
+    bodies = [rng.randbytes(size) for size in sizes + sizes[:6]]
+
+    async def scenario(pair: Pair) -> None:
+        pair.owner.answer = lambda channel, data: setattr(channel, "held", 0)
+        stream = b"".join(map(frame, bodies))
+        at = 0
+        while at < len(stream):
+            step = rng.choice((1, 2, 3, 7, 1000, 70_000, 400_000))
+            await pair.send(stream[at : at + step])
+            at += step
+        await pair.settle()
+        assert [len(f) for f in pair.owner.frames] == [len(b) for b in bodies]
+        assert pair.owner.frames == bodies
+
+    with_pair(scenario)
+
+
+def test_one_request_in_flight(with_pair) -> None:
+    """The second of two pipelined requests is looked at only when the first was answered."""
+
+    async def scenario(pair: Pair) -> None:
+        pair.owner.hold_answers = True
+        await pair.send(frame(b"one") + frame(b"two"))
+        await pair.settle()
+        assert pair.owner.frames == [b"one"]
+        pair.owner.answer(pair.channel, b"1")
+        pair.channel.release_hold(0)
+        assert pair.owner.frames == [b"one", b"two"]
+        assert await pair.receive(5) == frame(b"1")
+
+    with_pair(scenario)
+
+
+def test_early_bytes_are_bounded(with_pair) -> None:
+    """A client that floods while its request is in flight is left alone once enough of its bytes wait."""
+
+    async def scenario(pair: Pair) -> None:
+        pair.owner.hold_answers = True
+        await pair.send(frame(b"one"))
+        await pair.settle()
+        sent = 0
+        for _ in range(1000):
+            try:
+                sent += pair.client.send(bytes(65536))
+            except BlockingIOError:
+                await pair.settle()
+                if pair.channel.unread_bytes() >= PENDING_BYTES:
+                    break
+        assert PENDING_BYTES <= pair.channel.unread_bytes() <= PENDING_BYTES + SCRATCH_BYTES
+        assert sent < 64 << 20
+
+    with_pair(scenario)
+
+
+def test_a_muted_channel_reads_nothing_and_then_everything(with_pair) -> None:
+    """While muted nothing is served; afterwards what came in the meantime is."""
+
+    async def scenario(pair: Pair) -> None:
+        pair.owner.on_each = lambda channel: (
+            channel.mute(time.monotonic_ns()) if len(pair.owner.frames) == 1 else None
+        )
+        await pair.send(frame(b"one") + frame(b"two"))
+        await pair.settle()
+        await pair.send(frame(b"three"))
+        await pair.settle()
+        assert pair.owner.frames == [b"one"]
+        assert await pair.receive(7) == frame(b"one"), "the answer leaves at once"
+        pair.channel.unmute()
+        await pair.settle()
+        assert pair.owner.frames == [b"one", b"two", b"three"]
+
+    with_pair(scenario)
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), 1001, 2**31 - 1])
+def test_a_bad_length_closes(with_pair, size: int) -> None:
+    """A length outside the bounds is refused with its value, and the connection closes."""
+
+    async def scenario(pair: Pair) -> None:
+        await pair.send(frame(b"ok") + struct.pack(">i", size) + b"rest")
+        await pair.settle()
+        assert pair.owner.frames == [b"ok"]
+        assert pair.owner.bad_frames == [f"frame length is {size}, expected 0 to 1000 bytes"]
+        assert pair.channel.closed
+
+    with_pair(scenario, max_frame_bytes=1000)
+
+
+def test_an_announced_frame_takes_memory_as_it_arrives(with_pair) -> None:
+    """A client that announces 60 MiB and sends little makes us hold little."""
+
+    async def scenario(pair: Pair) -> None:
+        await pair.send(struct.pack(">i", 60 << 20) + b"x")
+        await pair.settle()
+        assert len(pair.channel._frame) == FIRST_FRAME_BYTES
+
+    with_pair(scenario)
+
+
+def test_a_large_answer_leaves_in_pieces_and_holds_the_next_request(with_pair) -> None:
+    """What the socket does not take at once follows; only then is the next request looked at."""
+    large = os.urandom(8 << 20)
+
+    async def scenario(pair: Pair) -> None:
+        pair.owner.answer = lambda channel, data: channel.send([frame(large)[:1000], frame(large)[1000:]])
+        await pair.send(frame(b"one"))
+        await pair.settle()
+        await pair.send(frame(b"two"))
+        await pair.settle()
+        assert pair.owner.frames == [b"one"]
+        pair.owner.answer = lambda channel, data: None
+        assert await pair.receive(4 + len(large)) == frame(large)
+        await pair.settle()
+        assert pair.owner.left == 1
+        assert pair.owner.frames == [b"one", b"two"]
+
+    with_pair(scenario)
+
+
+class _Slice:
+    """A file slice that remembers its release."""
+
+    def __init__(self, fd: int, offset: int, size: int, log: list) -> None:
+        self.fd, self.offset, self.size, self.log = fd, offset, size, log
+
+    def __len__(self) -> int:
+        return self.size
+
+    def rest(self, sent: int) -> "_Slice":
+        return _Slice(self.fd, self.offset + sent, self.size - sent, self.log)
+
+    def release(self) -> None:
+        self.log.append(self.size)
+
+
+def test_file_slices_are_sent_between_buffers_and_released(with_pair, tmp_path) -> None:
+    """Slices of files go out by sendfile in their place, and are let go."""
+    path = tmp_path / "log"
+    content = os.urandom(3 << 20)
+    path.write_bytes(content)
+
+    async def scenario(pair: Pair) -> None:
+        released: list[int] = []
+        with path.open("rb") as file:
+            pair.channel.send(
+                [b"head", _Slice(file.fileno(), 10, 2 << 20, released), b"mid", _Slice(file.fileno(), 0, 5, released)]
+            )
+            expected = b"head" + content[10 : 10 + (2 << 20)] + b"mid" + content[:5]
+            assert await pair.receive(len(expected)) == expected
+            await pair.settle()
+        assert len(released) == 2
+
+    with_pair(scenario)
+
+
+def test_closing_lets_go_of_what_was_not_sent(with_pair, tmp_path) -> None:
+    """A client that leaves in the middle of an answer costs no file."""
+    path = tmp_path / "log"
+    path.write_bytes(bytes(32 << 20))
+
+    async def scenario(pair: Pair) -> None:
+        released: list[int] = []
+        with path.open("rb") as file:
+            assert not pair.channel.send([b"head", _Slice(file.fileno(), 0, 32 << 20, released)])
+            pair.client.close()
+            await pair.settle()
+        assert pair.channel.closed
+        assert len(released) == 1
+        assert pair.owner.closed == [pair.channel]
+
+    with_pair(scenario)
+
+
+def test_a_client_that_closes_is_noticed(with_pair) -> None:
+    """The channel closes when its client does."""
+
+    async def scenario(pair: Pair) -> None:
+        pair.client.close()
+        await asyncio.sleep(0)
+        await pair.settle()
+        assert pair.channel.closed
+
+    with_pair(scenario)
