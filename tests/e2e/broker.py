@@ -58,14 +58,18 @@ class Broker:
         self.port = int(self.wait_log(_LISTENING, start=before)[1])
         return self
 
-    def wait_log(self, pattern: re.Pattern, *, start: int = 0, timeout_s: float = START_TIMEOUT_S) -> re.Match:
+    def wait_log(
+        self, pattern: re.Pattern, *, start: int = 0, timeout_s: float = START_TIMEOUT_S
+    ) -> re.Match:
         """Return the first match of `pattern` in the log from `start` on, waiting for it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             match = pattern.search(self.log, start)
             if match:
                 return match
-            assert self.process.poll() is None, f"the broker ended with {self.process.returncode}:\n{self.log}"
+            assert self.process.poll() is None, (
+                f"the broker ended with {self.process.returncode}:\n{self.log}"
+            )
             time.sleep(0.02)
         raise AssertionError(f"{pattern.pattern!r} did not appear within {timeout_s} s in:\n{self.log}")
 

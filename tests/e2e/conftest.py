@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-
 from tests.e2e.broker import Broker
 
 ROOT = Path(__file__).parent.parent.parent

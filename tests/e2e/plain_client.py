@@ -59,9 +59,7 @@ class PlainClient:
 
     def alter_quotas(self, entity: dict[str, str | None], values: dict[str, float | None]) -> None:
         """Set the quotas of an entity (None as name: the default entity; None as value: remove)."""
-        request = AlterClientQuotasRequest[0](
-            entries=[_quota_entry(entity, values)], validate_only=False
-        )
+        request = AlterClientQuotasRequest[0](entries=[_quota_entry(entity, values)], validate_only=False)
         answer = self.ask(request, AlterClientQuotasResponse[0])
         assert [entry.error_code for entry in answer.entries] == [0], answer
 
@@ -78,9 +76,7 @@ class PlainClient:
 def _quota_entry(entity: dict[str, str | None], values: dict[str, float | None]) -> Any:
     entry_class = AlterClientQuotasRequest.EntryData
     return entry_class(
-        entity=[
-            entry_class.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()
-        ],
+        entity=[entry_class.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()],
         ops=[
             entry_class.OpData(key=key, value=0.0 if value is None else value, remove=value is None)
             for key, value in values.items()

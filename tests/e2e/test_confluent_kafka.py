@@ -14,9 +14,7 @@ def produce(broker, topic, *, acks="all", codec="none", partition=0, values=VALU
     )
     errors = []
     for value in values:
-        producer.produce(
-            topic, value, partition=partition, on_delivery=lambda error, _: errors.append(error)
-        )
+        producer.produce(topic, value, partition=partition, on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(20) == 0
     return [error for error in errors if error is not None]
 
@@ -61,7 +59,11 @@ def test_partitions_hold_what_was_sent_to_them(broker, create_topic, unique):
     topic = create_topic(broker, unique, 3)
     for partition in range(3):
         assert produce(broker, topic, partition=partition, values=[b"for %d" % partition]) == []
-    assert [consume(broker, topic, 1, partition=at) for at in range(3)] == [[b"for 0"], [b"for 1"], [b"for 2"]]
+    assert [consume(broker, topic, 1, partition=at) for at in range(3)] == [
+        [b"for 0"],
+        [b"for 1"],
+        [b"for 2"],
+    ]
 
 
 def test_offsets_by_position_and_by_time(broker, topic):

@@ -1,0 +1,89 @@
+"""Hostile bytes cost their sender the connection and the broker one line of its log."""
+
+import socket
+import struct
+import time
+
+import pytest
+from tests.e2e.plain_client import PlainClient
+
+HOSTILE = {
+    "a negative length": struct.pack(">i", -5),
+    "a length of nothing": struct.pack(">i", 0),
+    "a length past any bound": struct.pack(">i", 2**31 - 1) + bytes(100),
+    "half a header": struct.pack(">i", 3) + b"\x00\x00\x00",
+    "an api that does not exist": struct.pack(">ihhih", 10, 9999, 0, 1, -1),
+    "a version that does not exist": struct.pack(">ihhih", 10, 3, 999, 1, -1),
+    "a body that ends early": struct.pack(">ihhihi", 14, 3, 1, 1, -1, 1000),
+    "a client id longer than the frame": struct.pack(">ihhih", 10, 3, 1, 1, 30_000),
+    "plain HTTP": b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n",
+    "a TLS hello": bytes.fromhex("16030100c8010000c40303") + bytes(194),
+}
+
+
+def send_and_wait_close(port, data):
+    """Send `data` and return what came back before the broker closed the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(data)
+        received = b""
+        try:
+            while part := client.recv(65_536):
+                received += part
+        except ConnectionResetError:
+            pass
+        return received
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_bad_frame_closes_only_its_connection(broker, create_topic, unique, data):
+    """The sender is cut off without an answer; a neighbour goes on; the log has one line more."""
+    topic = create_topic(broker, unique)
+    with PlainClient(broker.port, unique) as neighbour:
+        neighbour.send_produce(topic, value_bytes=10)
+        neighbour.receive_produce()
+        before = broker.log.count("\n")
+        assert send_and_wait_close(broker.port, data) == b""
+        neighbour.send_produce(topic, value_bytes=10)
+        neighbour.receive_produce()
+    assert broker.log.count("\n") == before + 1, broker.log
+    assert "Traceback" not in broker.log
+
+
+def test_many_half_open_frames_do_not_stop_the_others(broker, create_topic, unique):
+    """Two hundred connections that promise a large frame and send a byte of it cost the others nothing."""
+    topic = create_topic(broker, unique)
+    slow = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(200)]
+    try:
+        for client in slow:
+            client.sendall(struct.pack(">ib", 100_000_000, 0))
+        started = time.monotonic()
+        with PlainClient(broker.port, unique) as client:
+            client.send_produce(topic, value_bytes=10)
+            client.receive_produce()
+        assert time.monotonic() - started < 2
+    finally:
+        for client in slow:
+            client.close()
+
+
+def test_a_client_that_leaves_while_muted_is_noticed(broker, create_topic, unique):
+    """A throttled connection that its client closed does not stay open until the throttle is over."""
+    topic = create_topic(broker, unique)
+    with PlainClient(broker.port, "admin") as admin:
+        admin.alter_quotas({"client-id": unique}, {"producer_byte_rate": 100.0})
+    with PlainClient(broker.port, unique) as client:
+        client.send_produce(topic, value_bytes=20_000)
+        assert client.receive_produce().throttle_time_ms > 100_000
+        local_port = client.socket.getsockname()[1]
+        assert _has_connection(broker, local_port)
+    deadline = time.monotonic() + 5
+    while _has_connection(broker, local_port):
+        assert time.monotonic() < deadline, "the broker still holds the connection"
+        time.sleep(0.05)
+
+
+def _has_connection(broker, client_port):
+    """Return whether the broker's end of a connection is still open, by the kernel's table."""
+    ours = f"0100007F:{broker.port:04X} 0100007F:{client_port:04X}"
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        return any(f" {ours} " in line for line in table)
