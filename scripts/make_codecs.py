@@ -102,7 +102,7 @@ def entity_nodes(entity: Any) -> tuple[Node, ...]:
 
 def default_text(field: Any, *, is_array: bool, wire_type: str, nullable: bool) -> str | None:
     """Return the default as JSON text; None where Kafka names none (a writer must then be given a value)."""
-    if field.default is dataclasses.MISSING or wire_type == "struct" and not is_array and not nullable:
+    if field.default is dataclasses.MISSING or (wire_type == "struct" and not is_array and not nullable):
         return None
     if field.default == () and "tag" not in field.metadata:
         return None  # kio gives every array of plain values this default; Kafka does not
@@ -200,7 +200,8 @@ def table_text() -> str:
     apis = [api for api in facts if "broker" in api["listeners"]]
     api_lines = [" " + json.dumps({key: api[key] for key in API_KEYS}) for api in apis]
     messages = [
-        f' "{api["key"]}": {{\n{message_lines(api, "request")},\n{message_lines(api, "response")}}}' for api in apis
+        f' "{api["key"]}": {{\n{message_lines(api, "request")},\n{message_lines(api, "response")}}}'
+        for api in apis
     ]
     return '{"apis": [\n' + ",\n".join(api_lines) + '],\n"messages": {\n' + ",\n".join(messages) + "}}\n"
 

@@ -4,10 +4,10 @@ Nothing here opens a socket or knows the time. Messages are plain dicts, read an
 compiled from one table of definitions; see `codecs` for what a message looks like.
 
     >>> from tidegate.wire import decode_request_header, encode_request, read_request
-    >>> frame = encode_request(3, 12, 7, "reader", {"topics": None})
-    >>> header = decode_request_header(frame[4:])
-    >>> header.client_id, read_request(header.api_key, header.api_version, frame[4:], header.body_at)["topics"]
-    ('reader', None)
+    >>> frame = encode_request(3, 3, 7, "reader", {"topics": None})[4:]
+    >>> header = decode_request_header(frame)
+    >>> header.client_id, read_request(header.api_key, header.api_version, frame, header.body_at)
+    ('reader', {'topics': None})
 """
 
 from tidegate.wire.apis import API_BY_KEY, Api

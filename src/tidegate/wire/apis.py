@@ -4,13 +4,13 @@ Follows: Kafka 4.3.1 `ApiKeys` and `ApiMessageType`. Versions that Kafka keeps b
 `unstable.api.versions.enable` are in the definitions table but not spoken.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tidegate.wire.definitions import table
 
-__all__ = ["API_BY_KEY", "Api"]
+__all__ = ["API_BY_KEY", "Api", "spoken_pairs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,11 @@ class Api:
         return self.min_version <= api_version <= self.max_version
 
     def is_flexible(self, api_version: int) -> bool:
-        """Return whether the version has compact lengths, tagged fields and the request header with tags (v2)."""
+        """Return whether the version has compact lengths, tagged fields and request header v2."""
         return self.flexible_since is not None and api_version >= self.flexible_since
 
     def has_tagged_response_header(self, api_version: int) -> bool:
-        """Return whether the response header is v1. Never for ApiVersions: its reader cannot know the version yet."""
+        """Return whether the response header is v1. Not for ApiVersions: clients cannot tell its version yet."""
         since = self.response_header_flexible_since
         return since is not None and api_version >= since
 
@@ -55,10 +55,15 @@ class Api:
 
 def _api(facts: Mapping[str, Any]) -> Api:
     stable = set(range(facts["min_version"], facts["max_version"] + 1)) - set(facts["unstable_versions"])
-    same = {
-        name: facts[name] for name in Api.__slots__ if name not in ("listeners", "max_version")
-    }
+    same = {name: facts[name] for name in Api.__slots__ if name not in ("listeners", "max_version")}
     return Api(**same, max_version=max(stable), listeners=tuple(facts["listeners"]))
+
+
+def spoken_pairs() -> Iterator[tuple[int, int]]:
+    """Yield every (api key, api version) that is spoken."""
+    for api in API_BY_KEY.values():
+        for version in range(api.min_version, api.max_version + 1):
+            yield api.key, version
 
 
 API_BY_KEY: Mapping[int, Api] = {facts["key"]: _api(facts) for facts in table()["apis"]}

@@ -1,19 +1,18 @@
 """Compiled readers and writers of every message, made at first use or ahead of it, and the errors they map to.
 
-`read_request(api_key, api_version, buffer, at)` and its three siblings are the whole interface. A message is a plain
-dict: snake_case names, durations end in `_ms`, error codes are ints, UUIDs are texts, `bytes` are copies, `records` are
-slices of the buffer (keep the buffer unchanged while they are used). Tagged fields are ordinary keys, with their default
-when absent; unknown ones are under `_unknown_tags`, tag to bytes. A writer takes more keys than the version has, and
-leaves out keys that have a default; a UUID may also be a `uuid.UUID`.
+`read_request(api_key, api_version, buffer, at)` and its three siblings are the whole interface. A message is a
+plain dict: snake_case names, durations end in `_ms`, error codes are ints, UUIDs are texts, `bytes` are copies,
+`records` are slices of the buffer (keep it unchanged while they are used). Tagged fields are ordinary keys, with
+their default when absent; unknown ones are under `_unknown_tags`, tag to bytes. A writer takes more keys than the
+version has and does without those that have a default; a UUID may also be a `uuid.UUID`.
 """
 
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tidegate.wire.apis import API_BY_KEY
 from tidegate.wire.definitions import Direction, Layout, layout
-from tidegate.wire.errors import Malformed, MessageError, ProtocolError
+from tidegate.wire.errors import MalformedError, MessageError, ProtocolError
 from tidegate.wire.reader_source import compile_reader
 from tidegate.wire.source import Program, failed_at
 from tidegate.wire.writer_source import compile_writer
@@ -34,7 +33,7 @@ Message = dict[str, Any]
 Key = tuple[int, int]
 Buffer = bytes | bytearray | memoryview
 
-MALFORMED = (Malformed, struct.error, IndexError)
+MALFORMED = (MalformedError, struct.error, IndexError)
 UNWRITABLE = (LookupError, TypeError, AttributeError, ValueError, OverflowError, struct.error)
 
 
@@ -50,7 +49,8 @@ class _Programs(dict[Key, Program]):
         try:
             program = self[key] = self.compiler(layout(*key, self.direction))
         except KeyError:
-            raise ProtocolError(f"no {self.direction} is known for api_key={key[0]!r}, api_version={key[1]!r}") from None
+            known = f"no {self.direction} is known for api_key={key[0]!r}, api_version={key[1]!r}"
+            raise ProtocolError(known) from None
         return program
 
 
@@ -86,7 +86,7 @@ def read_request(api_key: int, api_version: int, buffer: Buffer, at: int = 0) ->
 
 
 def read_response(api_key: int, api_version: int, buffer: Buffer, at: int = 0) -> Message:
-    """Return the response whose body begins at `at`. Raises `ProtocolError` where the bytes are not such a response."""
+    """Return the response whose body begins at `at`. Raises `ProtocolError` where it is malformed."""
     return _read(_RESPONSE_READERS[api_key, api_version], buffer, at)
 
 
@@ -126,13 +126,17 @@ def _joined(program: Program, message: Message) -> bytes:
     try:
         return b"".join(buffers)
     except TypeError as error:
-        raise MessageError(f"records of {program.title} must be bytes-like to be joined", path="records") from error
+        raise MessageError(
+            f"records of {program.title} must be bytes-like to be joined", path="records"
+        ) from error
 
 
 def _protocol_error(program: Program, error: Exception, end: int) -> ProtocolError:
     path, variables = failed_at(program, error.__traceback__)
     at: int = variables.get("at", 0)
-    what = str(error) if isinstance(error, Malformed) else f"more bytes expected, {max(end - at, 0)} remain"
+    what = (
+        str(error) if isinstance(error, MalformedError) else f"more bytes expected, {max(end - at, 0)} remain"
+    )
     message = f"malformed {program.title} at byte {at}, {path or 'body'}: {what}"
     return ProtocolError(message, path=path or None, byte_offset=at)
 
@@ -141,8 +145,3 @@ def _message_error(program: Program, error: Exception) -> MessageError:
     path, _ = failed_at(program, error.__traceback__)
     what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
     return MessageError(f"cannot write {program.title}: {path or 'message'}: {what}", path=path)
-
-
-def all_pairs() -> list[Key]:
-    """Return every (api key, api version) that is spoken."""
-    return [(api.key, version) for api in API_BY_KEY.values() for version in range(api.min_version, api.max_version + 1)]

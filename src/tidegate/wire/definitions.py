@@ -49,7 +49,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What one message looks like in one version. Flexible versions have compact lengths and tagged fields (KIP-482)."""
+    """What one message looks like in one version. Flexible: compact lengths and tagged fields (KIP-482)."""
 
     name: str
     direction: Direction

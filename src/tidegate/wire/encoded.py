@@ -57,7 +57,7 @@ class Encoded:
 def encode_request(
     api_key: int, api_version: int, correlation_id: int, client_id: str | None, message: Message
 ) -> bytes:
-    """Return a whole request frame, with its length prefix. Raises `MessageError` where `message` cannot be written."""
+    """Return a whole request frame, length prefix included. Raises `MessageError` as `write_request` does."""
     out = bytearray(LENGTH_BYTES)
     out += encode_request_header(api_key, api_version, correlation_id, client_id)
     buffers: list[Any] = [out]

@@ -2,7 +2,7 @@
 
 from tidegate.errors import TidegateError
 
-__all__ = ["Malformed", "MessageError", "ProtocolError", "UnsupportedVersionError"]
+__all__ = ["MalformedError", "MessageError", "ProtocolError", "UnsupportedVersionError"]
 
 
 class ProtocolError(TidegateError, ValueError):
@@ -50,5 +50,5 @@ class MessageError(TidegateError, ValueError):
         self.path = path
 
 
-class Malformed(Exception):
+class MalformedError(Exception):
     """Raised by compiled readers and their helpers; becomes a `ProtocolError` that also says where."""

@@ -8,7 +8,7 @@ import struct
 from typing import NamedTuple
 
 from tidegate.wire.apis import API_BY_KEY
-from tidegate.wire.errors import Malformed, ProtocolError, UnsupportedVersionError
+from tidegate.wire.errors import MalformedError, ProtocolError, UnsupportedVersionError
 from tidegate.wire.primitives import skip_tags, uvarint
 
 __all__ = ["RequestHeader", "decode_request_header", "encode_request_header"]
@@ -62,7 +62,9 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
     return RequestHeader(api_key, api_version, correlation_id, client_id, at)
 
 
-def encode_request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
+def encode_request_header(
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None
+) -> bytes:
     """Return the header of a request, in the version that goes with the API's version."""
     name = (client_id or "").encode()
     fixed = _FIXED.pack(api_key, api_version, correlation_id, -1 if client_id is None else len(name))
@@ -75,19 +77,25 @@ def _after_tags(frame: bytes | bytearray | memoryview, at: int) -> int:
         if frame[at] == 0:
             return at + 1
         return skip_tags(memoryview(frame), at, len(frame))[0]
-    except (Malformed, IndexError) as error:
-        what = str(error) if isinstance(error, Malformed) else "more bytes expected, none remain"
+    except (MalformedError, IndexError) as error:
+        what = str(error) if isinstance(error, MalformedError) else "more bytes expected, none remain"
         raise ProtocolError(
-            f"malformed request header at byte {at}, tagged fields: {what}", path="tagged fields", byte_offset=at
+            f"malformed request header at byte {at}, tagged fields: {what}",
+            path="tagged fields",
+            byte_offset=at,
         ) from None
 
 
-def _unsupported(api_key: int, api_version: int, correlation_id: int, client_id: str) -> UnsupportedVersionError:
+def _unsupported(
+    api_key: int, api_version: int, correlation_id: int, client_id: str
+) -> UnsupportedVersionError:
     api = API_BY_KEY.get(api_key)
     if api is None:
         what = f"api_key must be one of the {len(API_BY_KEY)} that a broker speaks, got {api_key!r}"
     else:
-        what = f"api_version of {api.name} must be {api.min_version} to {api.max_version}, got {api_version!r}"
+        what = (
+            f"api_version of {api.name} must be {api.min_version} to {api.max_version}, got {api_version!r}"
+        )
     return UnsupportedVersionError(
         what, api_key=api_key, api_version=api_version, correlation_id=correlation_id, client_id=client_id
     )

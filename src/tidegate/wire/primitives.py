@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from functools import lru_cache
 from typing import Any
 
-from tidegate.wire.errors import Malformed
+from tidegate.wire.errors import MalformedError
 
 __all__ = [
     "ZERO_UUID",
@@ -33,7 +33,7 @@ ZERO_UUID = "00000000-0000-0000-0000-000000000000"
 def varint(buf: memoryview, at: int) -> tuple[int, int]:
     """Return (value, offset after it) of an unsigned varint, as a signed 32-bit number like Kafka's.
 
-    Raises `Malformed` when it has more than five bytes, `IndexError` when the buffer ends in it.
+    Raises `MalformedError` when it has more than five bytes, `IndexError` when the buffer ends in it.
     """
     value = 0
     for place in range(MAX_VARINT_BYTES):
@@ -42,7 +42,7 @@ def varint(buf: memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             value &= 0xFFFFFFFF
             return (value if value < 1 << 31 else value - (1 << 32)), at + place + 1
-    raise Malformed(f"a varint has at most {MAX_VARINT_BYTES} bytes, this one goes on")
+    raise MalformedError(f"a varint has at most {MAX_VARINT_BYTES} bytes, this one goes on")
 
 
 def uvarint(value: int) -> bytes:
@@ -72,18 +72,18 @@ def skip_tags(buf: memoryview, at: int, end: int) -> tuple[int, dict[int, bytes]
 
 
 def tag_header(buf: memoryview, at: int, end: int) -> tuple[int, int, int]:
-    """Return (tag, size of its value, offset of its value). Raises `Malformed` where the value is cut off."""
+    """Return (tag, size of its value, offset of its value). Raises `MalformedError` where the value is cut off."""
     tag, at = varint(buf, at)
     size, at = varint(buf, at)
     if not 0 <= size <= end - at:
-        raise Malformed(f"tagged field {tag} is said to have {size} bytes, {end - at} remain")
+        raise MalformedError(f"tagged field {tag} is said to have {size} bytes, {end - at} remain")
     return tag, size, at
 
 
 def tag_section(tags: Mapping[int, bytes | bytearray], unknown: Mapping[int, bytes] | None) -> bytes:
     """Return tagged fields as Kafka writes them: how many, then each in ascending order of tags."""
     both: MutableMapping[int, bytes | bytearray] = {**(unknown or {}), **tags}
-    parts = [uvarint(len(both))]
+    parts: list[bytes | bytearray] = [uvarint(len(both))]
     for tag in sorted(both):
         parts += uvarint(tag), uvarint(len(both[tag])), both[tag]
     return b"".join(parts)

@@ -6,13 +6,13 @@ are checked against what remains before anything is made of them; records are sl
 
 from tidegate.wire import primitives
 from tidegate.wire.definitions import Field, Layout, minimum_size
-from tidegate.wire.errors import Malformed
+from tidegate.wire.errors import MalformedError
 from tidegate.wire.source import FIXED_CODES, Program, Source
 
 __all__ = ["compile_reader"]
 
 NAMESPACE = {
-    "Malformed": Malformed,
+    "MalformedError": MalformedError,
     "int_unpacker": primitives.int_unpacker,
     "skip_tags": primitives.skip_tags,
     "tag_header": primitives.tag_header,
@@ -24,7 +24,7 @@ NAMESPACE = {
 def compile_reader(layout: Layout) -> Program:
     """Return the reader of a message: `run(buf, at) -> dict`, where `buf` is a memoryview of bytes.
 
-    It raises `Malformed`, `struct.error` or `IndexError` on malformed bytes, never anything else.
+    It raises `MalformedError`, `struct.error` or `IndexError` on malformed bytes, never anything else.
     """
     writer = _ReaderSource(layout.flexible)
     writer.out.line("end = len(buf)")
@@ -113,10 +113,12 @@ class _ReaderSource:
         out.depth += 1
         out.line(f"stop = at + {size}")
         out.line("if stop > end:")
-        out.line(f" raise Malformed(f'{{{size}}} bytes of {field.type} expected, {{end - at}} remain')")
+        out.line(f" raise MalformedError(f'{{{size}}} bytes of {field.type} expected, {{end - at}} remain')")
         if field.type == "string" and self.flexible:
-            out.line(f"if {size} > {primitives.MAX_STRING_BYTES}: raise Malformed(f'a string has at most"
-                     f" {primitives.MAX_STRING_BYTES} bytes, this one has {{{size}}}')")
+            out.line(
+                f"if {size} > {primitives.MAX_STRING_BYTES}: raise MalformedError(f'a string has at most"
+                f" {primitives.MAX_STRING_BYTES} bytes, this one has {{{size}}}')"
+            )
         out.line(f"{value} = {_CONVERSIONS[field.type]}")
         out.line("at = stop")
         out.depth -= 1
@@ -127,7 +129,7 @@ class _ReaderSource:
         if field.nullable:
             self.out.line(f"{value} = None")
         else:
-            self.out.line(f"raise Malformed('{field.type}{' array' * field.array} expected, got null')")
+            self.out.line(f"raise MalformedError('{field.type}{' array' * field.array} expected, got null')")
 
     def nullable_struct(self, field: Field) -> str:
         """Read a structure that is there only when the byte before it is not negative."""
@@ -155,7 +157,9 @@ class _ReaderSource:
         out.depth += 1
         least = minimum_size(field.element(), flexible=self.flexible)
         out.line(f"if {count} * {least} > end - at:")
-        out.line(f" raise Malformed(f'{{{count}}} elements of {least} or more bytes expected, {{end - at}} bytes remain')")
+        out.line(
+            f" raise MalformedError(f'{{{count}}} elements of {least} or more bytes expected, {{end - at}} bytes remain')"
+        )
         self.elements(field, count, items)
         out.depth -= 1
         return items
@@ -218,8 +222,10 @@ class _ReaderSource:
         out.line("else:")
         out.line(f" if len({unknown}) < {primitives.MAX_KEPT_TAGS}: {unknown}[{tag}] = bytes(buf[at:{stop}])")
         out.line(f" at = {stop}")
-        out.line(f"if at != {stop}: raise Malformed(f'tagged field {{{tag}}} is said to have {{{size}}} bytes,"
-                 f" its value has {{at - {stop} + {size}}}')")
+        out.line(
+            f"if at != {stop}: raise MalformedError(f'tagged field {{{tag}}} is said to have {{{size}}} bytes,"
+            f" its value has {{at - {stop} + {size}}}')"
+        )
         out.depth -= 1
 
 

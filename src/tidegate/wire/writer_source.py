@@ -48,12 +48,16 @@ class _WriterSource:
         self.flexible = layout.flexible
         self.pending: list[tuple[str, str]] = []
         self.defaults: dict[str, Any] = {}
-        self.has_throttle = layout.direction == "response" and THROTTLE in [field.name for field in layout.fields]
+        self.has_throttle = layout.direction == "response" and THROTTLE in [
+            field.name for field in layout.fields
+        ]
         self.throttle_after: str | None = None
 
     def struct(self, message: str, fields: tuple[Field, ...]) -> None:
         """Write a structure. Tagged values are made first: whether there are any decides how the rest is packed."""
-        tagged = sorted((field for field in fields if field.tag is not None), key=lambda field: field.tag or 0)
+        tagged = sorted(
+            (field for field in fields if field.tag is not None), key=lambda field: field.tag or 0
+        )
         tags = self.tagged(message, tagged) if tagged else None
         for field in fields:
             if field.tag is None:
@@ -142,8 +146,10 @@ class _WriterSource:
             out.line(f"{text} = {text}.encode()")
         out.line(f"{size} = len({text})")
         if field.type == "string" and self.flexible:
-            out.line(f"if {size} > {primitives.MAX_STRING_BYTES}: raise ValueError('a string has at most"
-                     f" {primitives.MAX_STRING_BYTES} bytes')")
+            out.line(
+                f"if {size} > {primitives.MAX_STRING_BYTES}: raise ValueError('a string has at most"
+                f" {primitives.MAX_STRING_BYTES} bytes')"
+            )
         if field.nullable:
             out.depth -= 1
         self.length("h" if field.type == "string" else "i", size)

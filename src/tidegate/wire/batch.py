@@ -1,0 +1,249 @@
+"""Record batches (magic 2) as opaque bytes: header fields read in place, CRC-32C, offsets patched in place.
+
+    offset  0  base offset        int64      24+ the CRC covers the rest, from attributes on
+            8  length after it    int32  | 21  attributes        int16  | 43  producer id      int64
+           12  leader epoch       int32  | 23  last offset delta int32  | 51  producer epoch   int16
+           16  magic              int8   | 27  base timestamp    int64  | 53  base sequence    int32
+           17  CRC-32C            uint32 | 35  max timestamp     int64  | 57  record count     int32
+
+The base offset and the leader epoch lie before the CRC, so a broker can set both without touching the rest. What is
+inside the records is never looked at here.
+
+Follows: Kafka `DefaultRecordBatch`, `ByteBufferLogInputStream`, `ProduceRequest.validateRecords`, `LogValidator`.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tidegate.wire.errors import ProtocolError
+
+__all__ = [
+    "HEADER_BYTES",
+    "BatchHeader",
+    "CorruptRecordsError",
+    "InvalidRecordsError",
+    "assign_offsets",
+    "batches",
+    "check_produced",
+    "crc_matches",
+    "read_header",
+]
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_BYTES = 61
+OVERHEAD_BYTES = 12  # base offset and length: what the length does not count
+MINIMUM_LENGTH = 14  # Kafka `LegacyRecord.RECORD_OVERHEAD_V0`
+MAGIC = 2
+CRC_AT = 17
+CRC_FROM = 21
+UNBOUNDED_BYTES = 2**31 - 1
+
+CORRUPT_MESSAGE, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD = 2, 76, 87  # Kafka `Errors`
+ZSTD = 4
+ZSTD_SINCE_PRODUCE = 7  # KIP-110
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH = struct.Struct(">i")
+_OFFSET = struct.Struct(">q")
+_EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+
+
+class CorruptRecordsError(ProtocolError):
+    """Raise when bytes cannot be taken apart into batches: error 2, and the whole Produce request fails.
+
+    The message is Kafka's, because clients are told it.
+    """
+
+    error_code = CORRUPT_MESSAGE
+
+
+class InvalidRecordsError(ProtocolError):
+    """Raise when a batch may not be produced; only its partition fails, with `error_code`. Messages are Kafka's."""
+
+    def __init__(self, message: str, *, error_code: int = INVALID_RECORD) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+
+class BatchHeader(NamedTuple):
+    """The header of the batch that begins at `at` in some buffer."""
+
+    at: int
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Return the size of the whole batch in bytes."""
+        return self.length + OVERHEAD_BYTES
+
+    @property
+    def end(self) -> int:
+        """Return where the next batch begins in the buffer."""
+        return self.at + self.length + OVERHEAD_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        """Return the offset of the last record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def compression(self) -> int:
+        """Return the codec: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & 0x07
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Return whether the timestamps are the broker's own."""
+        return bool(self.attributes & 0x08)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Return whether the records belong to a transaction."""
+        return bool(self.attributes & 0x10)
+
+    @property
+    def is_control(self) -> bool:
+        """Return whether this is a marker of a broker's, not records of a producer's."""
+        return bool(self.attributes & 0x20)
+
+
+def read_header(records: Buffer, at: int = 0) -> BatchHeader:
+    """Return the header of the batch at `at`. Raises `CorruptRecordsError` where fewer than 61 bytes are left."""
+    try:
+        return BatchHeader(at, *HEADER.unpack_from(records, at))
+    except struct.error:
+        raise CorruptRecordsError(
+            f"a batch header has {HEADER_BYTES} bytes, {max(len(records) - at, 0)} remain", byte_offset=at
+        ) from None
+
+
+def batches(records: Buffer, at: int = 0, *, max_bytes: int = UNBOUNDED_BYTES) -> Iterator[BatchHeader]:
+    """Yield the header of each whole batch from `at` on; a batch cut short at the end is left out, as by Kafka.
+
+    Raises `CorruptRecordsError` for a size below the least possible or above `max_bytes`, and for an unknown magic.
+    """
+    end = len(records)
+    while end - at > CRC_AT - 1:
+        (length,) = _LENGTH.unpack_from(records, at + 8)
+        _check_frame(length, records[at + 16], at, max_bytes=max_bytes)
+        if length + OVERHEAD_BYTES > end - at:
+            return
+        batch = read_header(records, at)
+        yield batch
+        at = batch.end
+    if end - at >= OVERHEAD_BYTES:
+        _check_size(_LENGTH.unpack_from(records, at + 8)[0], at, max_bytes=max_bytes)
+
+
+def crc_matches(records: Buffer, batch: BatchHeader) -> bool:
+    """Return whether the batch's CRC-32C is right. Nothing is copied."""
+    covered = memoryview(records)[batch.at + CRC_FROM : batch.end]
+    return crc32c(covered) == batch.crc
+
+
+def check_produced(records: Buffer | None, *, api_version: int) -> BatchHeader:
+    """Return the one batch that a partition of a Produce request holds, its header checked but not its CRC.
+
+    Raises `CorruptRecordsError` (the request fails) or `InvalidRecordsError` (the partition fails).
+    """
+    found = list(_first_two(records or b""))
+    least = f"Produce requests with version {api_version}"
+    if not found:
+        raise InvalidRecordsError(f"{least} must have at least one record batch per partition")
+    if len(found) > 1:
+        raise InvalidRecordsError(
+            f"{least} are only allowed to contain exactly one record batch per partition"
+        )
+    batch = found[0]
+    if batch.compression == ZSTD and api_version < ZSTD_SINCE_PRODUCE:
+        raise InvalidRecordsError(
+            f"{least} are not allowed to use ZStandard compression", error_code=UNSUPPORTED_COMPRESSION_TYPE
+        )
+    _check_counts(batch)
+    return batch
+
+
+def assign_offsets(records: bytearray | memoryview, at: int, *, base_offset: int, leader_epoch: int) -> None:
+    """Set the base offset and the leader epoch of the batch at `at`, in place; the CRC stays right."""
+    _OFFSET.pack_into(records, at, base_offset)
+    _EPOCH.pack_into(records, at + OVERHEAD_BYTES, leader_epoch)
+
+
+def renew_crc(records: bytearray | memoryview, at: int = 0) -> None:
+    """Make the CRC of the batch at `at` right again after a change behind it."""
+    batch = read_header(records, at)
+    _CRC.pack_into(records, at + CRC_AT, crc32c(memoryview(records)[at + CRC_FROM : batch.end]))
+
+
+def _first_two(records: Buffer) -> Iterator[BatchHeader]:
+    """Yield the first batch and, if there is one, the second: enough to see that there are too many."""
+    for count, batch in enumerate(batches(records)):
+        yield batch
+        if count:
+            return
+
+
+def _check_size(length: int, at: int, *, max_bytes: int) -> None:
+    if length < MINIMUM_LENGTH:
+        raise CorruptRecordsError(
+            f"Record size {length} is less than the minimum record overhead ({MINIMUM_LENGTH})",
+            byte_offset=at,
+        )
+    if length > max_bytes:
+        raise CorruptRecordsError(
+            f"Record size {length} exceeds the largest allowable message size ({max_bytes}).", byte_offset=at
+        )
+
+
+def _check_frame(length: int, magic: int, at: int, *, max_bytes: int) -> None:
+    """Refuse a size or magic that no batch has. Batches of magic 0 and 1 went out of use with Produce v3."""
+    _check_size(length, at, max_bytes=max_bytes)
+    if magic > MAGIC:
+        shown = magic - 256 if magic > 127 else magic
+        raise CorruptRecordsError(f"Invalid magic found in record: {shown}", byte_offset=at)
+    if magic < MAGIC:
+        raise InvalidRecordsError("only record batches with magic version 2 can be read")
+    if length + OVERHEAD_BYTES < HEADER_BYTES:
+        raise CorruptRecordsError(
+            f"Record batch is corrupted (the size {length + OVERHEAD_BYTES} is smaller than the minimum allowed "
+            f"overhead {HEADER_BYTES})",
+            byte_offset=at,
+        )
+
+
+def _check_counts(batch: BatchHeader) -> None:
+    """Refuse counts and marks that a producer cannot send. Follows: Kafka `LogValidator.validateBatch`."""
+    if batch.last_offset_delta < 0:
+        raise InvalidRecordsError(
+            f"Batch has an invalid offset range: [{batch.base_offset}, {batch.last_offset}]"
+        )
+    if batch.record_count <= 0:
+        raise InvalidRecordsError(f"Invalid reported count for record batch: {batch.record_count}")
+    if batch.record_count != batch.last_offset_delta + 1:
+        raise InvalidRecordsError(
+            f"Inconsistent batch offset range [{batch.base_offset}, {batch.last_offset}] and count of records "
+            f"{batch.record_count}"
+        )
+    if batch.is_control:
+        raise InvalidRecordsError("Clients are not allowed to write control records")
+    if batch.producer_id >= 0 and batch.base_sequence < 0:
+        raise InvalidRecordsError(
+            f"Invalid sequence number {batch.base_sequence} in record batch with producerId {batch.producer_id}"
+        )
