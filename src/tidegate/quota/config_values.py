@@ -146,7 +146,10 @@ def parse_size_bytes(text: str) -> int:
     found = _SIZE.fullmatch(text) if len(text) <= _MAX_SIZE_CHARS else None
     if found is None:
         shown = text if len(text) <= _MAX_SIZE_CHARS else text[:_MAX_SIZE_CHARS] + "..."
-        raise ConfigError(f"{shown!r} is not a size", hint="write a number and a unit, such as 4MiB or 10M")
+        hint = (
+            "leave out the '/s'" if text.endswith("/s") else "write a number and a unit, such as 4MiB or 10M"
+        )
+        raise ConfigError(f"{shown!r} is not a size", hint=hint)
     whole, fraction, unit = found.group(1), found.group(2) or "", found.group(3)
     if unit not in _UNITS:
         raise ConfigError(f"{text!r} has the unknown unit {unit!r}", hint=_unit_hint(unit))
@@ -173,7 +176,7 @@ def _definition(key: str, value: object, entity: EntityParts) -> QuotaKey:
         raise ConfigError(f"unknown quota key {key!r}", hint=did_you_mean(key, allowed or QUOTA_KEYS))
     if key not in allowed:
         kinds = " or ".join(sorted(QUOTA_KEYS[key].entity_types, reverse=True))
-        raise QuotaValueError(key=key, value=value, entity=entity, expected=f"needs an entity of {kinds}")
+        raise QuotaValueError(key=key, value=value, entity=entity, expected=f"is for {kinds}")
     return QUOTA_KEYS[key]
 
 
