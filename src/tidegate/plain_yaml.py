@@ -136,11 +136,11 @@ class _Reader:
     def _node(self, event: Any, *, depth: int) -> Node:
         if isinstance(event, yaml.AliasEvent):
             raise self._error(
-                f"aliases such as *{event.anchor[:40]} are not used here, repeat the text", event
+                f"aliases such as *{str(event.anchor)[:40]} are not used here, repeat the text", event
             )
         if event.anchor is not None:
             raise self._error(
-                f"anchors such as &{event.anchor[:40]} are not used here, repeat the text", event
+                f"anchors such as &{str(event.anchor)[:40]} are not used here, repeat the text", event
             )
         if event.tag is not None:
             raise self._error(f"tags such as {event.tag[:40]} are not used here", event)
