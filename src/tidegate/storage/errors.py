@@ -1,0 +1,25 @@
+"""Errors of the embedded storage."""
+
+from tidegate.errors import TidegateError
+
+__all__ = ["AppendError", "OffsetOutOfRangeError", "StorageError"]
+
+
+class StorageError(TidegateError):
+    """Raise when the data directory cannot be used: foreign, corrupt, locked or unreadable files."""
+
+
+class AppendError(TidegateError):
+    """Raise when a record batch is not stored; `error_code` is Kafka's and goes to the client.
+
+    log_start_known: Kafka answers the log start offset with some refusals and -1 with others.
+    """
+
+    def __init__(self, error_code: int, message: str, *, log_start_known: bool = False) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+        self.log_start_known = log_start_known
+
+
+class OffsetOutOfRangeError(TidegateError):
+    """Raise when a read asks for an offset before the start or after the end of a log."""

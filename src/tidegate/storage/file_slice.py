@@ -1,0 +1,54 @@
+"""Pieces of log files that are sent without reading them: `os.sendfile` takes them by descriptor."""
+
+import os
+from pathlib import Path
+
+__all__ = ["FileSlice", "SegmentFile"]
+
+
+class SegmentFile:
+    """An open log file. It closes with the last reference to it, so a slice on its way out keeps it open."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: Path) -> None:
+        self.fd = -1
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class FileSlice:
+    """`size` bytes of a file from `offset`, as the records of a fetch answer.
+
+    Deleting the segment or the topic does not disturb it: the file stays open until the slice is released
+    or forgotten.
+    """
+
+    __slots__ = ("_file", "fd", "offset", "size")
+
+    def __init__(self, file: SegmentFile, offset: int, size: int) -> None:
+        self._file: SegmentFile | None = file
+        self.fd = file.fd
+        self.offset = offset
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def rest(self, sent: int) -> "FileSlice":
+        """Return what is left after the first `sent` bytes."""
+        assert self._file is not None, "the slice was released"
+        return FileSlice(self._file, self.offset + sent, self.size - sent)
+
+    def read(self) -> bytes:
+        """Return the bytes themselves, for who cannot use a descriptor."""
+        return os.pread(self.fd, self.size, self.offset)
+
+    def release(self) -> None:
+        """Let go of the file. The slice is of no use afterwards."""
+        self._file = None
+        self.fd = -1

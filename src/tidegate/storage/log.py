@@ -1,0 +1,318 @@
+"""The log of one partition: a directory of segments that is appended to, read by slices, rolled and recovered.
+
+What `append` returned from has been written to the file, so it survives the end of the process. The files are
+Kafka's: `<topic>-<partition>/%020d.log` with its indexes and producer snapshots.
+Follows: Kafka `UnifiedLog`, `LocalLog`, `LogSegments`.
+"""
+
+import logging
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
+
+from crc32c import crc32c
+
+from tidegate.storage import error_codes
+from tidegate.storage.errors import AppendError, OffsetOutOfRangeError
+from tidegate.storage.file_slice import FileSlice, SegmentFile
+from tidegate.storage.producers import Producers
+from tidegate.storage.records import (
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LEAST_RECORD_BYTES,
+    NO_PRODUCER_ID,
+    OVERHEAD_BYTES,
+    ZSTD,
+    ZSTD_SINCE_PRODUCE_VERSION,
+    is_one_batch,
+    only_batch,
+    refuse_flags,
+    stamp_append_time,
+)
+from tidegate.storage.segment import Segment, segment_path
+from tidegate.storage.topic_settings import TopicSettings
+
+__all__ = ["CHECKPOINT_BYTES", "LEADER_EPOCH", "PartitionLog"]
+
+CHECKPOINT_BYTES = 8 * 1024 * 1024  # appended between two writes of the newest index entries and producers
+LEADER_EPOCH = 0  # one node leads every partition for ever
+NO_TIME = -1
+_KEPT_SNAPSHOTS = 2
+
+_MAX_RELATIVE_OFFSET = 2**31 - 1  # an index entry holds the offset in 32 bits
+_OFFSET_LENGTH_EPOCH = struct.Struct(">qii")
+
+_logger = logging.getLogger(__name__)
+
+
+class PartitionLog:
+    """One partition's records, from `start_offset` up to, not including, `end_offset`."""
+
+    __slots__ = (
+        "_active",
+        "_last_read",
+        "_snapshot_due_bytes",
+        "deleted",
+        "directory",
+        "end_offset",
+        "on_append",
+        "on_sealed",
+        "producers",
+        "recovery_point",
+        "segments",
+        "settings",
+        "snapshots",
+        "start_offset",
+    )
+
+    def __init__(self, directory: Path, settings: TopicSettings, producers: Producers) -> None:
+        """Make the books of a log without touching its files; `recovery.open_log` opens one."""
+        self.directory = directory
+        self.settings = settings
+        self.producers = producers
+        self.segments: list[Segment] = []
+        self.snapshots: list[Path] = []
+        self.start_offset = 0
+        self.end_offset = 0
+        self.recovery_point = 0
+        self.deleted = False
+        self.on_append: Callable[[int], None] | None = None
+        self.on_sealed: Callable[[PartitionLog, Segment, SegmentFile], None] | None = None
+        self._snapshot_due_bytes = CHECKPOINT_BYTES
+        self._last_read: Segment | None = None
+        self._active: Segment
+
+    def begin(self, segments: list[Segment], *, start_offset: int, end_offset: int) -> None:
+        """Take over recovered segments, the last of which is appended to."""
+        self.segments = segments
+        self._active = segments[-1]
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+
+    # --- append
+
+    def append(self, records: memoryview | None, now_ms: int, produce_version: int) -> tuple[int, int]:
+        """Store one batch; return its base offset and the append time to answer (-1 with CreateTime).
+
+        The batch is patched in place where the memory allows it, copied first where it is read-only.
+        Raises `AppendError` with the client's error code; then nothing was stored.
+        """
+        if not is_one_batch(records):
+            records = only_batch(records, produce_version)
+        assert records is not None
+        header = HEADER.unpack_from(records)
+        offset, _, _, _, crc, attributes, last_delta, _, max_time_ms, producer_id, epoch, sequence, count = header
+        if (
+            count != last_delta + 1
+            or count <= 0
+            or sequence < 0 <= producer_id
+            or (attributes == ZSTD and produce_version < ZSTD_SINCE_PRODUCE_VERSION)
+        ):
+            records = only_batch(records, produce_version)
+        self._check(records, offset=offset, crc=crc, attributes=attributes, count=count)
+        if max_time_ms - now_ms > self.settings.timestamp_after_max_ms and not self.settings.log_append_time:
+            raise AppendError(
+                error_codes.INVALID_TIMESTAMP,
+                f"largest time is {max_time_ms}, more than {self.settings.timestamp_after_max_ms} ms after {now_ms}",
+                log_start_known=True,
+            )
+        if producer_id != NO_PRODUCER_ID:
+            repeated = self.producers.check(
+                producer_id=producer_id, epoch=epoch, base_sequence=sequence, last_delta=last_delta
+            )
+            if repeated is not None:
+                return repeated
+        if records.readonly:
+            records = memoryview(bytearray(records))
+        append_time_ms = NO_TIME
+        if self.settings.log_append_time:
+            stamp_append_time(records, now_ms)
+            append_time_ms = max_time_ms = now_ms
+        base_offset = self._write(records, last_delta, max_time_ms, now_ms)
+        if producer_id != NO_PRODUCER_ID:
+            self.producers.note(
+                producer_id=producer_id,
+                epoch=epoch,
+                base_sequence=sequence,
+                last_delta=last_delta,
+                base_offset=base_offset,
+                time_ms=max_time_ms,
+            )
+        if self.on_append is not None:
+            self.on_append(len(records))
+        return base_offset, append_time_ms
+
+    def _check(self, batch: memoryview, *, offset: int, crc: int, attributes: int, count: int) -> None:
+        """Raise `AppendError` for a batch that must not be stored, in Kafka's order of checks."""
+        if offset != 0:
+            raise AppendError(
+                error_codes.INVALID_RECORD, f"base offset is {offset}, expected 0", log_start_known=True
+            )
+        if len(batch) > self.settings.max_message_bytes:
+            raise AppendError(
+                error_codes.MESSAGE_TOO_LARGE,
+                f"batch is {len(batch)} bytes, expected at most {self.settings.max_message_bytes}",
+            )
+        if crc32c(batch[CRC_FROM:]) != crc:
+            raise AppendError(error_codes.CORRUPT_MESSAGE, f"batch does not match its crc {crc:#x}")
+        if not 0 <= attributes <= ZSTD:
+            refuse_flags(attributes)
+        if attributes == 0 and count * LEAST_RECORD_BYTES > len(batch) - HEADER_BYTES:
+            raise AppendError(
+                error_codes.INVALID_RECORD, f"{count} records in {len(batch)} bytes", log_start_known=True
+            )
+
+    def _write(self, batch: memoryview, last_delta: int, max_time_ms: int, now_ms: int) -> int:
+        """Set the base offset, write the batch to the newest segment and return the offset."""
+        base_offset = self.end_offset
+        settings = self.settings
+        active = self._active
+        try:
+            if active.size and self._must_roll(active, len(batch), base_offset + last_delta, now_ms):
+                active = self._roll()
+            if active.first_append_ms is None:
+                active.first_append_ms = now_ms
+            _OFFSET_LENGTH_EPOCH.pack_into(batch, 0, base_offset, len(batch) - OVERHEAD_BYTES, LEADER_EPOCH)
+            active.append(
+                batch,
+                base_offset=base_offset,
+                last_offset=base_offset + last_delta,
+                max_time_ms=max_time_ms,
+                interval=settings.index_interval_bytes,
+            )
+        except OSError as error:
+            _logger.error("cannot append to %s: %s", self.directory.name, error)
+            raise AppendError(error_codes.KAFKA_STORAGE_ERROR, str(error)) from error
+        self.end_offset = base_offset + last_delta + 1
+        self._snapshot_due_bytes -= len(batch)
+        if self._snapshot_due_bytes <= 0:
+            self.checkpoint()
+        return base_offset
+
+    def _must_roll(self, active: Segment, size: int, last_offset: int, now_ms: int) -> bool:
+        settings = self.settings
+        return (
+            active.size + size > settings.segment_bytes
+            or (active.first_append_ms is not None and now_ms - active.first_append_ms > settings.segment_ms)
+            or last_offset - active.base_offset > _MAX_RELATIVE_OFFSET
+        )
+
+    def _roll(self) -> Segment:
+        """Close the newest segment and begin the next one. Raises `OSError`; then nothing has changed."""
+        full = self._active
+        full.flush_indexes()
+        self._save_producers()
+        segment = Segment(self.directory, self.end_offset)
+        file = full.file
+        _ = segment.file
+        full.seal()
+        full.let_go()
+        self._active = segment
+        self.segments.append(segment)
+        if self.on_sealed is not None:
+            self.on_sealed(self, full, file)
+        return segment
+
+    # --- read
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> FileSlice | None:
+        """Return records from the batch that holds `offset` on, at most `max_bytes`; None where there are none.
+
+        As in Kafka the last batch of the slice may be cut off (clients ignore it), but with `at_least_one` the
+        first one is whole even when it is larger. Raises `OffsetOutOfRangeError`.
+        """
+        if offset >= self.end_offset or offset < self.start_offset:
+            if offset == self.end_offset:
+                return None
+            raise OffsetOutOfRangeError(f"offset is {offset}, expected {self.start_offset} to {self.end_offset}")
+        segment = self._active
+        if offset < segment.base_offset:
+            segment = self._segment_of(offset)
+        position = segment.position_of(offset)
+        size = segment.size - position
+        if max_bytes < size:
+            first_bytes = segment.batch_size(position)
+            if max_bytes < first_bytes and not at_least_one:
+                return None
+            size = max(max_bytes, first_bytes)
+        return segment.slice(position, size)
+
+    def _segment_of(self, offset: int) -> Segment:
+        """Return the older segment with `offset`; of the older ones only the last that was read stays open."""
+        at = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
+        segment = self.segments[max(at, 0)]
+        if segment is not self._last_read:
+            if self._last_read is not None and self._last_read.sealed:
+                self._last_read.let_go()
+            self._last_read = segment
+        return segment
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all records."""
+        return sum(segment.size for segment in self.segments)
+
+    # --- keeping
+
+    def checkpoint(self) -> None:
+        """Write the newest index entries and the producers, so that recovery need not walk far."""
+        self._snapshot_due_bytes = CHECKPOINT_BYTES
+        try:
+            self._active.flush_indexes()
+            self._save_producers()
+        except OSError as error:  # only a longer recovery: the records themselves are written
+            _logger.warning("cannot write the indexes of %s: %s", self.directory.name, error)
+
+    def _save_producers(self) -> None:
+        path = segment_path(self.directory, self.end_offset, ".snapshot")
+        self.producers.save(path)
+        if path not in self.snapshots:
+            self.snapshots.append(path)
+        while len(self.snapshots) > _KEPT_SNAPSHOTS:
+            self.snapshots.pop(0).unlink(missing_ok=True)
+
+    def expire(self, now_ms: int) -> int:
+        """Forget silent producers; delete segments too old or beyond the size kept, and return how many."""
+        self.producers.expire(now_ms)
+        settings = self.settings
+        deleted = 0
+        kept_bytes = self.size_bytes
+        while len(self.segments) > 1:
+            oldest = self.segments[0]
+            too_old = 0 <= settings.retention_ms < now_ms - oldest.max_time_ms
+            too_large = 0 <= settings.retention_bytes <= kept_bytes - oldest.size
+            if not (too_old or too_large):
+                break
+            kept_bytes -= oldest.size
+            self._drop_oldest()
+            deleted += 1
+        return deleted
+
+    def _drop_oldest(self) -> None:
+        oldest = self.segments.pop(0)
+        self.start_offset = self.segments[0].base_offset
+        if self._last_read is oldest:
+            self._last_read = None
+        oldest.delete()
+
+    def close(self, *, sync: bool = True) -> None:
+        """Write what recovery would have to find out, sync the newest segment and close the files."""
+        if self.deleted:
+            return
+        self.checkpoint()
+        if sync:
+            os.fsync(self._active.file.fd)
+            self.recovery_point = self.end_offset
+        for segment in self.segments:
+            segment.let_go()
+
+    def forget(self) -> None:
+        """Close the files of a log that is being deleted; slices on their way out still read them."""
+        self.deleted = True
+        for segment in self.segments:
+            segment.let_go()
+        if self.on_append is not None:
+            self.on_append(0)

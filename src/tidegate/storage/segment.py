@@ -1,0 +1,186 @@
+"""One segment of a partition log: a file of record batches that begins at `base_offset`, with its two indexes."""
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidegate.storage.file_slice import FileSlice, SegmentFile
+from tidegate.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from tidegate.storage.records import HEADER_BYTES, OVERHEAD_BYTES
+from tidegate.wire.batch import BatchHeader, read_header
+
+__all__ = ["RECENT_BATCHES", "Segment", "segment_path"]
+
+RECENT_BATCHES = 512  # positions of the newest batches kept in memory: who reads at the end needs no search
+_WALK_BYTES = 8192
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_LAST_DELTA = struct.Struct(">i")
+_LAST_DELTA_AT = 23
+_NO_TIME = -1
+
+
+def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
+    """Return the name of a segment's file: twenty digits and a suffix, as Kafka's."""
+    return directory / f"{base_offset:020d}{suffix}"
+
+
+class Segment:
+    """A log file and its indexes. `size` is the end of the last whole batch."""
+
+    __slots__ = (
+        "_file",
+        "_recent",
+        "_since_entry_bytes",
+        "base_offset",
+        "first_append_ms",
+        "max_time_ms",
+        "max_time_offset",
+        "offsets",
+        "path",
+        "sealed",
+        "size",
+        "times",
+    )
+
+    def __init__(self, directory: Path, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.path = segment_path(directory, base_offset, ".log")
+        self.offsets = SparseIndex(segment_path(directory, base_offset, ".index"), OFFSET_ENTRY)
+        self.times = SparseIndex(segment_path(directory, base_offset, ".timeindex"), TIME_ENTRY)
+        self.size = 0
+        self.sealed = False
+        self.max_time_ms = _NO_TIME
+        self.max_time_offset = base_offset
+        self.first_append_ms: int | None = None
+        self._since_entry_bytes = 0
+        self._file: SegmentFile | None = None
+        self._recent: dict[int, int] = {}
+
+    @property
+    def file(self) -> SegmentFile:
+        """The open log file; opened at first use."""
+        if self._file is None:
+            self._file = SegmentFile(self.path)
+        return self._file
+
+    def append(self, batch: memoryview, *, base_offset: int, last_offset: int, max_time_ms: int, interval: int) -> None:
+        """Write a batch at the end. On failure the file ends where it did and `OSError` is raised."""
+        fd = self.file.fd
+        position = self.size
+        size = len(batch)
+        if os.pwrite(fd, batch, position) != size:
+            self._write_rest(fd, batch)
+        self.note(position, size, base_offset, last_offset, max_time_ms, interval)
+
+    def _write_rest(self, fd: int, batch: memoryview) -> None:
+        """Write again after a short write; gives up, and takes all of it back, when the disk takes no more."""
+        written = 0
+        try:
+            while written < len(batch):
+                count = os.pwrite(fd, batch[written:], self.size + written)
+                if count == 0:
+                    raise OSError(f"wrote 0 of {len(batch) - written} bytes to {self.path.name}")
+                written += count
+        except OSError:
+            self.cut(self.size)
+            raise
+
+    def note(
+        self, position: int, size: int, base_offset: int, last_offset: int, max_time_ms: int, interval: int
+    ) -> None:
+        """Take a batch that lies at `position` into the books (size, times, indexes)."""
+        if max_time_ms > self.max_time_ms:
+            self.max_time_ms = max_time_ms
+            self.max_time_offset = last_offset
+        if self._since_entry_bytes > interval:
+            self.offsets.add(last_offset - self.base_offset, position)
+            self._add_time_entry()
+            self._since_entry_bytes = 0
+        self._since_entry_bytes += size
+        recent = self._recent
+        if len(recent) >= RECENT_BATCHES:
+            recent.clear()
+        recent[base_offset] = position
+        self.size = position + size
+
+    def _add_time_entry(self) -> None:
+        last = self.times.last()
+        if self.max_time_ms >= 0 and (last is None or self.max_time_ms > last[0]):
+            self.times.add(self.max_time_ms, self.max_time_offset - self.base_offset)
+
+    def position_of(self, offset: int) -> int:
+        """Return where the batch with `offset` begins; `size` when every batch lies before it."""
+        position = self._recent.get(offset)
+        if position is not None:
+            return position
+        relative = offset - self.base_offset
+        entry = self.offsets.floor_on_disk(relative) if self.sealed else self.offsets.floor(relative)
+        return self._walk_to(offset, entry[1] if entry else 0)
+
+    def _walk_to(self, offset: int, position: int) -> int:
+        fd = self.file.fd
+        while position < self.size:
+            chunk = os.pread(fd, _WALK_BYTES, position)
+            at = 0
+            while at + HEADER_BYTES <= len(chunk):
+                base, length = _OFFSET_AND_LENGTH.unpack_from(chunk, at)
+                if base + _LAST_DELTA.unpack_from(chunk, at + _LAST_DELTA_AT)[0] >= offset:
+                    return position + at
+                at += length + OVERHEAD_BYTES
+            if at == 0:
+                break
+            position += at
+        return self.size
+
+    def batch_size(self, position: int) -> int:
+        """Return the size of the batch that begins at `position`."""
+        length: int = _OFFSET_AND_LENGTH.unpack(os.pread(self.file.fd, OVERHEAD_BYTES, position))[1]
+        return length + OVERHEAD_BYTES
+
+    def batches(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield the position and header of each batch from `position` on."""
+        while position < self.size:
+            header = read_header(os.pread(self.file.fd, HEADER_BYTES, position))
+            yield position, header
+            position += header.size
+
+    def read_batch(self, position: int, size: int) -> bytes:
+        """Return `size` bytes from `position`."""
+        return os.pread(self.file.fd, size, position)
+
+    def slice(self, position: int, size: int) -> FileSlice:
+        """Return a piece of the file to send."""
+        return FileSlice(self.file, position, size)
+
+    def position_by_time(self, time_ms: int) -> int:
+        """Return a position before which no batch has a record of `time_ms` or later."""
+        entry = self.times.floor_on_disk(time_ms - 1) if self.sealed else self.times.floor(time_ms - 1)
+        return self.position_of(self.base_offset + entry[1]) if entry else 0
+
+    def flush_indexes(self) -> None:
+        """Write the index entries that are only in memory. Raises `OSError`."""
+        self.offsets.flush()
+        self.times.flush()
+
+    def seal(self) -> None:
+        """Close the books: nothing more is appended; the indexes stay on disk only. Call `flush_indexes` first."""
+        self.offsets.forget_memory()
+        self.times.forget_memory()
+        self._recent.clear()
+        self.sealed = True
+
+    def let_go(self) -> None:
+        """Close the file, unless a slice of it is still being sent."""
+        self._file = None
+
+    def cut(self, size: int) -> None:
+        """Make the file end at `size`."""
+        os.ftruncate(self.file.fd, size)
+
+    def delete(self) -> None:
+        """Remove the files; slices on their way out still read the data."""
+        self.let_go()
+        self.path.unlink(missing_ok=True)
+        self.offsets.delete()
+        self.times.delete()

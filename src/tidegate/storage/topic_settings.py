@@ -1,0 +1,19 @@
+"""What a topic's configuration means for its logs, ready for the append path."""
+
+from dataclasses import dataclass
+
+__all__ = ["TopicSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """Settings of one topic, its own or the node's. Names and defaults follow: Kafka `TopicConfig`."""
+
+    max_message_bytes: int = 1_048_588
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 604_800_000
+    index_interval_bytes: int = 4096
+    log_append_time: bool = False
+    timestamp_after_max_ms: int = 3_600_000
+    retention_ms: int = 604_800_000
+    retention_bytes: int = -1
