@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tidegate.errors import ConfigError
 from tidegate.usage.segment import (
+    BAD_SUFFIX,
     CLOSED_SUFFIX,
     HEADER_BYTES,
     NAMES_SUFFIX,
@@ -34,8 +35,10 @@ __all__ = [
     "SpoolDirectory",
     "lock_file",
     "make_private_directory",
+    "node_of",
     "parquet_directory",
     "spool_directory",
+    "sync_directory",
     "write_private_file",
 ]
 
@@ -58,9 +61,9 @@ def parquet_directory(usage_directory: Path) -> Path:
 
 def make_private_directory(path: Path) -> None:
     """Make `path` and what is missing above it, for the owner only: names in the record are personal data."""
-    for directory in (*reversed(path.parents), path):
-        with contextlib.suppress(FileExistsError):
-            directory.mkdir(mode=0o700)
+    missing = [directory for directory in (path, *path.parents) if not directory.is_dir()]
+    for directory in reversed(missing):
+        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_private_file(path: Path, data: bytes) -> None:
@@ -95,6 +98,27 @@ def lock_file(path: Path) -> int | None:
     return fd
 
 
+def node_of(spool: Path) -> int:
+    """Return the node that a spool directory belongs to. Raises `ConfigError` where none has written there."""
+    state = _read_state(spool / "state.json")
+    if state is None:
+        raise ConfigError(f"{str(spool)!r} is no usage spool, expected a directory with a state.json")
+    return state[0]
+
+
+def _read_state(path: Path) -> tuple[int, int] | None:
+    """Return node id and first number not given away; None where there is no state, or a damaged one."""
+    try:
+        with path.open("rb") as file:
+            state = json.loads(file.read(_STATE_BYTES_MAX))
+        return int(state["node_id"]), int(state["next_number"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        _log.warning("%s is damaged (%s): numbers go on from the clock and the segments", path, error)
+        return None
+
+
 class SpoolDirectory:
     """Own a node's spool directory. Raises `ConfigError` when it is another node's or in use, else `OSError`.
 
@@ -120,9 +144,14 @@ class SpoolDirectory:
             raise
 
     def _open(self, now_ms: int) -> None:
-        reserved = self._read_state()
+        state = _read_state(self.path / "state.json")
+        if state is not None and state[0] != self._node_id:
+            raise ConfigError(
+                f"usage spool {str(self.path)!r} belongs to node {state[0]}, expected node {self._node_id}",
+                hint="each node needs a spool directory of its own",
+            )
         self.recovered_segments = self._recover()
-        first = now_ms * 1000 if reserved is None else reserved
+        first = now_ms * 1000 if state is None else state[1]
         self.next_number = max(first, self._past_segments())
         self.reserved = 0
         self.reserve(self.next_number)
@@ -138,7 +167,7 @@ class SpoolDirectory:
     def size_bytes(self) -> int:
         """Return the bytes that all segment files take up."""
         size = 0
-        for suffix in (OPEN_SUFFIX, CLOSED_SUFFIX, NAMES_SUFFIX, ".bad"):
+        for suffix in (OPEN_SUFFIX, CLOSED_SUFFIX, NAMES_SUFFIX, BAD_SUFFIX):
             for path in segment_paths(self.path, suffix):
                 with contextlib.suppress(FileNotFoundError):  # the writer is done with it
                     size += path.stat().st_size
@@ -148,30 +177,12 @@ class SpoolDirectory:
         """Let go of the lock."""
         os.close(self._lock)
 
-    def _read_state(self) -> int | None:
-        path = self.path / "state.json"
-        try:
-            with path.open("rb") as file:
-                state = json.loads(file.read(_STATE_BYTES_MAX))
-            node_id, number = int(state["node_id"]), int(state["next_number"])
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            _log.warning("%s is damaged (%s): numbers go on from the clock and the segments", path, error)
-            return None
-        if node_id != self._node_id:
-            raise ConfigError(
-                f"usage spool {str(self.path)!r} belongs to node {node_id}, expected node {self._node_id}",
-                hint="each node needs a spool directory of its own",
-            )
-        return number
-
     def _recover(self) -> int:
         recovered = 0
         for path in segment_paths(self.path, OPEN_SUFFIX):
             recovered += close_segment(path)
         kept = {path.stem for path in segment_paths(self.path, CLOSED_SUFFIX)}
-        kept |= {path.stem for path in segment_paths(self.path, ".bad")}
+        kept |= {path.stem for path in segment_paths(self.path, BAD_SUFFIX)}
         for path in segment_paths(self.path, NAMES_SUFFIX):
             if path.stem not in kept:  # the writer was killed between the two files of a segment
                 path.unlink(missing_ok=True)
@@ -179,7 +190,7 @@ class SpoolDirectory:
 
     def _past_segments(self) -> int:
         ends = [0]
-        for suffix in (CLOSED_SUFFIX, ".bad"):
+        for suffix in (CLOSED_SUFFIX, BAD_SUFFIX):
             for path in segment_paths(self.path, suffix):
                 with contextlib.suppress(FileNotFoundError):
                     ends.append(int(path.stem) + path.stat().st_size // ROW_BYTES)

@@ -2,6 +2,7 @@
 
     <first seq>.open      rows, being written: a header of one row's size, then rows, then zeros
     <first seq>.closed    rows, complete: renamed from `.open`, ready for the Parquet writer
+    <first seq>.bad       rows that the writer could not read, kept for inspection
     <first seq>.names     the strings of that segment, one record per client or quota entity, counted from 1
 
 A row is 128 bytes, little endian, its fields taken from `COLUMNS` and sorted by width; its `seq` is the
@@ -21,6 +22,7 @@ from tidegate.errors import TidegateError
 from tidegate.usage.columns import COLUMNS, KINDS
 
 __all__ = [
+    "BAD_SUFFIX",
     "CLOSED_SUFFIX",
     "HEADER_BYTES",
     "MARKER",
@@ -50,6 +52,7 @@ __all__ = [
 
 OPEN_SUFFIX = ".open"
 CLOSED_SUFFIX = ".closed"
+BAD_SUFFIX = ".bad"
 NAMES_SUFFIX = ".names"
 
 MARKER = 0xA55A

@@ -1,0 +1,240 @@
+"""The usage record as Arrow tables and Parquet files. The only module of the package that needs pyarrow.
+
+Names are kept dictionary-encoded all the way: a client id of 32 KiB in a hundred thousand rows must not
+become gigabytes in memory.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidegate.errors import TidegateError
+from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, Column, empty_event
+from tidegate.usage.directory import make_private_directory, sync_directory
+from tidegate.usage.events import CLIENT_COLUMNS, FLAGS_MAX, QUOTA_COLUMNS, names_size, segment_events
+from tidegate.usage.files import HOUR_MS, temporary_path
+from tidegate.usage.segment import MARKER, QUOTA_VALUE, ROW_FIELDS, TS_MS_MAX, Names, Segment
+
+__all__ = [
+    "ROW_GROUP_ROWS",
+    "ParquetError",
+    "arrow_schema",
+    "gap_table",
+    "merge_files",
+    "read_batches",
+    "segment_table",
+    "split_by_hour",
+    "write_parquet",
+]
+
+ROW_GROUP_ROWS = 1 << 20
+"""Most rows in a row group of a compacted file."""
+
+_TYPES = {
+    "string": pa.string(),
+    "bool": pa.bool_(),
+    "double": pa.float64(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+}
+_STRINGS = [column.name for column in COLUMNS if column.type == "string"]
+_DICTIONARY_BYTES_MAX = 64 << 20  # room for the names of the segments in a row group
+_NUMPY_CODES = {"q": "<i8", "d": "<f8", "i": "<i4", "h": "<i2", "I": "<u4", "H": "<u2", "B": "u1", "8x": "V8"}
+_ROW = np.dtype([(name, _NUMPY_CODES[code]) for name, code in ROW_FIELDS])
+
+Rows = np.ndarray[Any, np.dtype[Any]]
+
+
+class ParquetError(TidegateError):
+    """Raise when a file is no Parquet file of the usage record."""
+
+
+def arrow_schema() -> pa.Schema:
+    """Return the schema of the Parquet files."""
+    return pa.schema([pa.field(column.name, _TYPES[column.type], column.nullable) for column in COLUMNS])
+
+
+def _table_schema() -> pa.Schema:
+    fields = [field.with_type(pa.dictionary(pa.int32(), field.type)) if field.name in _STRINGS else field
+              for field in arrow_schema()]  # fmt: skip
+    return pa.schema(fields)
+
+
+def segment_table(segment: Segment) -> pa.Table:
+    """Return the events of `segment` as `events.segment_events` yields them. Raises `SpoolError`."""
+    rows = np.frombuffer(segment.rows, dtype=_ROW)
+    places = np.arange(len(rows), dtype=np.int64)
+    lost = (rows["marker"] == 0) | ((rows["marker"] == MARKER) & (rows["names"] >= len(segment.names)))
+    if not _are_good(segment, rows[~lost]):
+        for _ in segment_events(segment):
+            pass
+    if lost.any():
+        rows, places = _with_gaps(segment, rows, lost)
+    columns = [_column(segment, column, rows, places) for column in COLUMNS]
+    return pa.Table.from_arrays(columns, schema=_table_schema())
+
+
+def gap_table(*, node_id: int, seq: int, ts_ms: int, lost_events: int) -> pa.Table:
+    """Return one `gap` row."""
+    event = empty_event("gap") | {"node_id": node_id, "seq": seq, "ts_ms": ts_ms, "lost_events": lost_events}
+    return pa.Table.from_pylist([event], schema=arrow_schema()).cast(_table_schema())
+
+
+def split_by_hour(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Yield for each hour in `table` its first millisecond and its rows, in their order."""
+    if len(table) == 0:
+        return
+    hours = table.column("ts_ms").to_numpy() // HOUR_MS
+    order = np.argsort(hours, kind="stable")
+    starts = np.flatnonzero(np.diff(hours[order], prepend=-1))
+    if len(starts) == 1:
+        yield int(hours[0]) * HOUR_MS, table
+        return
+    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+        yield int(hours[order[start]]) * HOUR_MS, table.take(pa.array(order[start:end]))
+
+
+def write_parquet(path: Path, table: pa.Table) -> None:
+    """Write `table` to `path`, which appears when it is complete and on disk."""
+    with _parquet_writer(path) as writer:
+        writer.write_table(table)
+
+
+def merge_files(paths: Sequence[Path], path: Path) -> Iterator[None]:
+    """Write the rows of `paths`, in that order, to `path`; yield now and then so that other work can be done."""
+    with _parquet_writer(path) as writer:
+        waiting: list[pa.Table] = []
+        for source in paths:
+            for table in _row_groups(source):
+                waiting.append(table)
+                if sum(len(table) for table in waiting) >= ROW_GROUP_ROWS:
+                    writer.write_table(_joined(waiting), row_group_size=ROW_GROUP_ROWS)
+                    waiting = []
+                yield
+        if waiting:
+            writer.write_table(_joined(waiting), row_group_size=ROW_GROUP_ROWS)
+
+
+def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one Parquet file, some thousands at a time. Raises `ParquetError`."""
+    with _map_errors(path), pq.ParquetFile(path) as file:
+        if file.schema_arrow.names != arrow_schema().names:
+            raise ParquetError(
+                f"{path} has columns {file.schema_arrow.names}, expected those of the usage record"
+            )
+        yield from file.iter_batches(batch_size=8192)
+
+
+def _row_groups(path: Path) -> Iterator[pa.Table]:
+    with _map_errors(path), pq.ParquetFile(path, read_dictionary=_STRINGS) as file:
+        for index in range(file.num_row_groups):
+            yield file.read_row_group(index).cast(_table_schema())
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables(tables).unify_dictionaries()
+
+
+@contextmanager
+def _map_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise ParquetError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+@contextmanager
+def _parquet_writer(path: Path) -> Iterator[pq.ParquetWriter]:
+    make_private_directory(path.parent)
+    temporary = temporary_path(path)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        with pq.ParquetWriter(
+            file,
+            _table_schema(),
+            compression="zstd",
+            dictionary_pagesize_limit=_DICTIONARY_BYTES_MAX,
+            store_schema=False,
+        ) as writer:
+            yield writer
+        file.flush()
+        os.fsync(fd)
+    temporary.rename(path)
+    sync_directory(path.parent)
+
+
+def _are_good(segment: Segment, rows: Rows) -> bool:
+    """Return whether no row breaks the format: then there is nothing for the plain reader to complain of."""
+    sizes = np.array([0, *(len(names) for names in segment.names[1:])])
+    expected = np.array([-1, *(names_size(kind) for kind in KINDS)])
+    kinds = rows["kind"]
+    if len(rows) and not 1 <= kinds.min() <= kinds.max() <= len(KINDS):
+        return False
+    good = (rows["marker"] == MARKER) & (rows["ts_ms"] >= 0) & (rows["ts_ms"] <= TS_MS_MAX)
+    good &= (rows["flags"] & ~np.uint8(FLAGS_MAX) == 0) & (sizes[rows["names"]] == expected[kinds])
+    return bool(good.all())
+
+
+def _with_gaps(segment: Segment, rows: Rows, lost: Rows) -> tuple[Rows, Rows]:
+    """Return rows and their places, with one `gap` row in the place of each run of lost rows."""
+    starts = np.flatnonzero(lost & ~np.concatenate(([False], lost[:-1])))
+    ends = np.flatnonzero(lost & ~np.concatenate((lost[1:], [False]))) + 1
+    rows = rows.copy()
+    for start, end in zip(starts, ends, strict=True):
+        ts_ms = rows["ts_ms"][start - 1] if start else segment.header.opened_ms
+        rows[start] = np.zeros((), dtype=_ROW)
+        rows["kind"][start] = KINDS.index("gap") + 1
+        rows["ts_ms"][start], rows["lost_events"][start] = ts_ms, end - start
+    kept = ~lost
+    kept[starts] = True
+    return rows[kept], np.flatnonzero(kept)
+
+
+def _column(segment: Segment, column: Column, rows: Rows, places: Rows) -> pa.Array:
+    kinds = rows["kind"]
+    filled = np.isin(kinds, [KINDS.index(kind) + 1 for kind in column.kinds])
+    if column.name == "kind":
+        return pa.DictionaryArray.from_arrays(pa.array(kinds - 1, pa.int32()), pa.array(KINDS))
+    if column.name == "seq":
+        return pa.array(segment.header.first_seq + places, pa.int64())
+    if column.name == "node_id":
+        return pa.array(np.full(len(rows), segment.header.node_id), pa.int32())
+    if column.type == "string":
+        return _names_column(segment.names, column, rows["names"], filled)
+    if column.type == "bool":
+        return pa.array((rows["flags"] & FLAGS[column.name] != 0) & filled)
+    return _number_column(column, rows, filled)
+
+
+def _number_column(column: Column, rows: Rows, filled: Rows) -> pa.Array:
+    values = np.where(filled, rows[column.name], 0)
+    null = None
+    if column.name == "quota_value":
+        null = ~filled | (rows["flags"] & QUOTA_VALUE == 0)
+    elif column.nullable:
+        null = ~filled | (values == -1)
+    return pa.array(values, _TYPES[column.type], mask=null, from_pandas=False)
+
+
+def _names_column(names: Sequence[Names], column: Column, numbers: Rows, filled: Rows) -> pa.Array:
+    """Return a column of names, each different one once in the dictionary."""
+    part = QUOTA_COLUMNS if column.name in QUOTA_COLUMNS else CLIENT_COLUMNS
+    place = part.index(column.name)
+    values: dict[str, int] = {"": 0}
+    indices = np.zeros(len(names), dtype=np.int32)
+    for number, record in enumerate(names[1:], 1):
+        if len(record) == len(part):
+            text = record[place]
+            indices[number] = -1 if text is None else values.setdefault(text, len(values))
+    found = np.where(filled, indices[numbers], 0)
+    null = ~filled | (found == -1) if column.nullable else None
+    return pa.DictionaryArray.from_arrays(
+        pa.array(found, pa.int32(), mask=null), pa.array(list(values), pa.string())
+    )

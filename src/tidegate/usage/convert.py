@@ -1,0 +1,160 @@
+"""Spool segments into Parquet, compaction of hours that are over, and retention: what the writer does.
+
+No loss and no duplicates, killed at any point: a segment becomes files whose names follow from it, and is deleted
+after they are on disk; done again, the same files are put in the same places. Segments are taken in order and
+none is skipped, so nothing can still come for a sequence range that has been compacted.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidegate.usage.arrow import (
+    ParquetError,
+    gap_table,
+    merge_files,
+    segment_table,
+    split_by_hour,
+    write_parquet,
+)
+from tidegate.usage.directory import node_of
+from tidegate.usage.files import (
+    HOUR_MS,
+    ParquetFile,
+    hour_directories,
+    hour_directory,
+    node_files,
+    parquet_path,
+    remove_hour,
+    split_superseded,
+)
+from tidegate.usage.segment import (
+    BAD_SUFFIX,
+    CLOSED_SUFFIX,
+    NAMES_SUFFIX,
+    ROW_BYTES,
+    SpoolError,
+    load_segment,
+    segment_paths,
+)
+
+__all__ = [
+    "COMPACT_AFTER_MS",
+    "SUPERSEDED_KEEP_MS",
+    "compact",
+    "convert_all",
+    "convert_segment",
+    "delete_expired",
+    "drain",
+]
+
+COMPACT_AFTER_MS = 300_000
+"""An hour is compacted when it has been over for this long."""
+SUPERSEDED_KEEP_MS = 3_600_000
+"""Files that a compacted one supersedes are deleted after this long: a job that listed them can still read them."""
+
+_log = logging.getLogger(__name__)
+
+
+def drain(spool: Path, parquet: Path) -> int:
+    """Turn every closed segment in `spool` into Parquet now and return how many there were.
+
+    For one-shot use where no writer runs. A recorder's last segment is closed by `Recorder.close`.
+    """
+    return convert_all(spool, parquet, node_id=node_of(spool))
+
+
+def convert_all(spool: Path, parquet: Path, *, node_id: int) -> int:
+    """Turn every closed segment into Parquet, in order, and return how many there were. Raises `OSError`."""
+    paths = segment_paths(spool, CLOSED_SUFFIX)
+    for path in paths:
+        convert_segment(path, parquet, node_id=node_id)
+    return len(paths)
+
+
+def convert_segment(path: Path, parquet: Path, *, node_id: int) -> None:
+    """Write the rows of a closed segment to the directories of their hours, then delete it.
+
+    A segment with bytes that no recorder wrote is kept as `.bad` for inspection, and becomes a `gap` row.
+    """
+    first_seq = int(path.stem)
+    try:
+        table = segment_table(load_segment(path))
+        slots = int(table.column("seq")[-1].as_py()) - first_seq + 1 if len(table) else 1
+    except SpoolError as error:
+        _log.error("usage segment is set aside, its events become a gap: %s", error)
+        _set_aside(path, parquet, node_id=node_id)
+        return
+    for hour_ms, part in split_by_hour(table):
+        write_parquet(
+            parquet_path(
+                hour_directory(parquet, hour_ms),
+                node_id=node_id,
+                first_seq=first_seq,
+                last_seq=first_seq + slots - 1,
+            ),
+            part,
+        )
+    path.unlink()
+    path.with_suffix(NAMES_SUFFIX).unlink(missing_ok=True)
+
+
+def _set_aside(path: Path, parquet: Path, *, node_id: int) -> None:
+    seq, status = int(path.stem), path.stat()
+    lost = max(1, status.st_size // ROW_BYTES - 1)
+    ts_ms = status.st_mtime_ns // 1_000_000
+    table = gap_table(node_id=node_id, seq=seq, ts_ms=ts_ms, lost_events=lost)
+    directory = hour_directory(parquet, ts_ms)
+    write_parquet(parquet_path(directory, node_id=node_id, first_seq=seq, last_seq=seq + lost - 1), table)
+    path.rename(path.with_suffix(BAD_SUFFIX))
+
+
+def compact(
+    parquet: Path, *, node_id: int, now_ms: int, unreadable: set[Path] | None = None
+) -> Iterator[None]:
+    """Merge the node's files of each hour that is over into one, sorted by `seq`, and delete what it supersedes.
+
+    Yields now and then, so that segments that have closed meanwhile can be turned into Parquet in between.
+    Hours with a file that cannot be read are left as they are, and added to `unreadable`.
+    """
+    unreadable = set() if unreadable is None else unreadable
+    for hour_ms, directory in hour_directories(parquet):
+        if hour_ms + HOUR_MS + COMPACT_AFTER_MS > now_ms or directory in unreadable:
+            continue
+        current, superseded = split_superseded(node_files(directory, node_id))
+        if len(current) > 1:
+            try:
+                yield from _compact_hour(directory, current)
+            except ParquetError as error:
+                _log.error("%s is not compacted: %s", directory, error)
+                unreadable.add(directory)
+        elif superseded:
+            _delete_superseded(current[0], superseded, now_ms)
+
+
+def _compact_hour(directory: Path, files: list[ParquetFile]) -> Iterator[None]:
+    target = parquet_path(
+        directory,
+        node_id=files[0].node_id,
+        first_seq=files[0].first_seq,
+        last_seq=max(file.last_seq for file in files),
+        compacted=True,
+    )
+    yield from merge_files([file.path for file in files], target)
+
+
+def _delete_superseded(by: ParquetFile, files: list[ParquetFile], now_ms: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if by.path.stat().st_mtime_ns // 1_000_000 + SUPERSEDED_KEEP_MS > now_ms:
+            return
+        for file in files:
+            file.path.unlink(missing_ok=True)
+
+
+def delete_expired(parquet: Path, *, retention_ms: int, now_ms: int) -> None:
+    """Delete the hours that ended `retention_ms` ago or earlier."""
+    for hour_ms, directory in hour_directories(parquet):
+        if hour_ms + HOUR_MS + retention_ms <= now_ms:
+            _log.info("usage record of %s is deleted, older than %d ms", directory, retention_ms)
+            remove_hour(directory)

@@ -1,0 +1,139 @@
+"""The events of a segment as plain dicts, decoded row by row with the standard library only.
+
+The Parquet writer decodes whole columns at a time (`arrow`); this is the plain reading of the format, and the
+one that says what is wrong with a segment. A property test holds the two together.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, empty_event
+from tidegate.usage.segment import (
+    HEADER_BYTES,
+    MARKER,
+    QUOTA_VALUE,
+    ROW_BYTES,
+    ROW_FIELDS,
+    TS_MS_MAX,
+    Segment,
+    SpoolError,
+    load_segment,
+)
+
+__all__ = [
+    "CLIENT_COLUMNS",
+    "FLAGS_MAX",
+    "QUOTA_COLUMNS",
+    "Event",
+    "names_size",
+    "read_segment",
+    "segment_events",
+]
+
+Event = dict[str, Any]
+"""One row: every column of `COLUMNS`, by name."""
+
+CLIENT_COLUMNS = tuple(
+    c.name for c in COLUMNS if c.type == "string" and "request" in c.kinds and c.name != "kind"
+)
+"""The columns that a client's record in the names file holds, in order."""
+QUOTA_COLUMNS = tuple(c.name for c in COLUMNS if c.type == "string" and c.kinds == ("quota",))
+"""The columns that a quota's record in the names file holds, in order."""
+FLAGS_MAX = sum(FLAGS.values()) | QUOTA_VALUE
+"""All bits that `flags` may have."""
+
+_ROW = struct.Struct("<" + "".join(code for _, code in ROW_FIELDS))
+_FIELDS = tuple(name for name, code in ROW_FIELDS if not code.endswith("x"))
+_VALUES = {
+    kind: tuple(
+        (c.name, c.nullable) for c in COLUMNS if kind in c.kinds and c.name in _FIELDS and c.name != "kind"
+    )
+    for kind in KINDS
+}
+_FLAGS = {kind: tuple(c.name for c in COLUMNS if kind in c.kinds and c.name in FLAGS) for kind in KINDS}
+
+
+def names_size(kind: str) -> int:
+    """Return how many names the record of a row of `kind` has; 0: it refers to none."""
+    if kind == "quota":
+        return len(QUOTA_COLUMNS)
+    return len(CLIENT_COLUMNS) if kind in ("request", "network", "mutation") else 0
+
+
+def read_segment(path: Path) -> Iterator[Event]:
+    """Yield the events of the spool segment whose file of rows is `path`, open or closed.
+
+    Raises `SpoolError` where the bytes are not what a recorder writes, `OSError` where they cannot be read.
+    """
+    return segment_events(load_segment(path))
+
+
+def segment_events(segment: Segment) -> Iterator[Event]:
+    """Yield the events of `segment`; a run of rows that a crash of the machine lost is one `gap`."""
+    ts_ms = segment.header.opened_ms
+    lost = 0
+    for place in range(len(segment.rows) // ROW_BYTES):
+        event = _row_event(segment, place)
+        if event is None:
+            lost += 1
+            continue
+        if lost:
+            yield _gap(segment, place - lost, lost, ts_ms)
+            lost = 0
+        ts_ms = event["ts_ms"]
+        yield event
+    if lost:
+        yield _gap(segment, len(segment.rows) // ROW_BYTES - lost, lost, ts_ms)
+
+
+def _gap(segment: Segment, place: int, lost_events: int, ts_ms: int) -> Event:
+    identity = {"node_id": segment.header.node_id, "seq": segment.header.first_seq + place}
+    return empty_event("gap") | identity | {"ts_ms": ts_ms, "lost_events": lost_events}
+
+
+def _row_event(segment: Segment, place: int) -> Event | None:
+    """Return the event in one place; None when a crash lost it."""
+    row = dict(zip(_FIELDS, _ROW.unpack_from(segment.rows, place * ROW_BYTES), strict=True))
+    if row["marker"] == 0 or (row["marker"] == MARKER and row["names"] >= len(segment.names)):
+        return None
+    kind = _check_row(segment, place, row)
+    event = empty_event(kind)
+    event["seq"] = segment.header.first_seq + place
+    event["node_id"] = segment.header.node_id
+    for name, nullable in _VALUES[kind]:
+        event[name] = None if nullable and row[name] == -1 else row[name]
+    for name in _FLAGS[kind]:
+        event[name] = bool(row["flags"] & FLAGS[name])
+    _fill_names(segment, place, row, event)
+    return event
+
+
+def _check_row(segment: Segment, place: int, row: dict[str, Any]) -> str:
+    for name, good, expected in (
+        ("marker", row["marker"] == MARKER, f"{MARKER}"),
+        ("kind", 1 <= row["kind"] <= len(KINDS), f"a kind from 1 to {len(KINDS)}"),
+        ("flags", row["flags"] & ~FLAGS_MAX == 0, f"flags out of {FLAGS_MAX}"),
+        ("ts_ms", 0 <= row["ts_ms"] <= TS_MS_MAX, "a time from 1970 to 9999"),
+    ):
+        if not good:
+            raise _error(segment, place, name, row[name], expected)
+    return KINDS[row["kind"] - 1]
+
+
+def _fill_names(segment: Segment, place: int, row: dict[str, Any], event: Event) -> None:
+    size = names_size(event["kind"])
+    names = segment.names[row["names"]]
+    if (row["names"] == 0) != (size == 0) or (size and len(names) != size):
+        raise _error(segment, place, "names", row["names"], f"the number of a record of {size} names")
+    if event["kind"] == "quota":
+        event.update(zip(QUOTA_COLUMNS, names, strict=True))
+        event["quota_value"] = row["quota_value"] if row["flags"] & QUOTA_VALUE else None
+    elif size:
+        event.update((name, text or "") for name, text in zip(CLIENT_COLUMNS, names, strict=True))
+
+
+def _error(segment: Segment, place: int, field: str, found: object, expected: str) -> SpoolError:
+    offset = HEADER_BYTES + place * ROW_BYTES
+    return SpoolError(segment.path, offset=offset, found=f"{field} {found}", expected=expected)

@@ -1,0 +1,155 @@
+"""The Parquet files of the usage record: their names, and which of them count.
+
+    <parquet>/date=YYYY-MM-DD/hour=HH/node-N-<first seq>-<last seq>.parquet
+    <parquet>/date=YYYY-MM-DD/hour=HH/node-N-<first seq>-<last seq>-compacted.parquet
+
+A file holds the rows of its sequence range that belong to its hour (UTC, by `ts_ms`). A compacted file holds
+all that the files of its node within its range hold, and supersedes them: they stay for a while, for readers that
+listed them before, and `list_files` leaves them out. So read what `list_files` returns, not the directory.
+Files whose name begins with `.` are not complete.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tidegate.errors import ConfigError
+
+__all__ = [
+    "HOUR_MS",
+    "ParquetFile",
+    "hour_directories",
+    "hour_directory",
+    "list_files",
+    "node_files",
+    "parquet_path",
+    "remove_hour",
+    "remove_temporary_files",
+    "split_superseded",
+    "temporary_path",
+]
+
+HOUR_MS = 3_600_000
+
+_NAME = re.compile(r"node-(\d{1,10})-(\d{20})-(\d{20})(-compacted)?\.parquet")
+_TEMPORARY = re.compile(r"\.node-(\d{1,10})-.*\.parquet\.tmp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetFile:
+    """What the name of a file says: node, sequence range, and whether it supersedes others within the range."""
+
+    path: Path
+    node_id: int
+    first_seq: int
+    last_seq: int
+    compacted: bool
+
+    @classmethod
+    def parse(cls, path: Path) -> "ParquetFile | None":
+        """Return what the name of `path` says; None when it is no name of ours."""
+        match = _NAME.fullmatch(path.name)
+        if match is None:
+            return None
+        node_id, first_seq, last_seq, compacted = match.groups()
+        return cls(
+            path=path,
+            node_id=int(node_id),
+            first_seq=int(first_seq),
+            last_seq=int(last_seq),
+            compacted=compacted is not None,
+        )
+
+
+def hour_directory(parquet: Path, ts_ms: int) -> Path:
+    """Return the directory of rows of `ts_ms`.
+
+    >>> hour_directory(Path("out"), 1_700_000_000_000).as_posix()
+    'out/date=2023-11-14/hour=22'
+    """
+    return parquet / datetime.fromtimestamp(ts_ms // HOUR_MS * 3600, UTC).strftime("date=%Y-%m-%d/hour=%H")
+
+
+def hour_directories(parquet: Path) -> Iterator[tuple[int, Path]]:
+    """Yield each hour there is: its first millisecond and its directory, oldest first."""
+    for path in sorted(parquet.glob("date=*/hour=*")):
+        with contextlib.suppress(ValueError):
+            day, hour = path.parent.name.removeprefix("date="), path.name.removeprefix("hour=")
+            yield int(datetime.strptime(f"{day} {hour} +0000", "%Y-%m-%d %H %z").timestamp()) * 1000, path
+
+
+def parquet_path(
+    directory: Path, *, node_id: int, first_seq: int, last_seq: int, compacted: bool = False
+) -> Path:
+    """Return the path of a file in the directory of its hour."""
+    suffix = "-compacted" if compacted else ""
+    return directory / f"node-{node_id}-{first_seq:020d}-{last_seq:020d}{suffix}.parquet"
+
+
+def temporary_path(path: Path) -> Path:
+    """Return where `path` is written before it is complete; Spark and `list_files` do not look there."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def list_files(path: Path) -> list[Path]:
+    """Return the Parquet files that together hold every row under `path` once, in order of time and sequence.
+
+    `path`: the server's usage directory, its `parquet` directory, one date or hour in there, or one file.
+    Parquet files with other names are taken as they are. Raises `ConfigError` when there is nothing at `path`.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise ConfigError(f"no usage record at {str(path)!r}, expected a directory or a Parquet file")
+    root = path / "parquet" if (path / "parquet").is_dir() else path
+    found: list[Path] = []
+    for directory, _, names in os.walk(root):
+        paths = [Path(directory, name) for name in names if name.endswith(".parquet") and name[0] not in "._"]
+        superseded = {file.path for file in split_superseded(_parse_all(paths))[1]}
+        found += [path for path in paths if path not in superseded]
+    return sorted(found)
+
+
+def node_files(directory: Path, node_id: int) -> list[ParquetFile]:
+    """Return the files of one node in the directory of an hour."""
+    return [file for file in _parse_all(directory.glob("node-*.parquet")) if file.node_id == node_id]
+
+
+def split_superseded(files: Iterable[ParquetFile]) -> tuple[list[ParquetFile], list[ParquetFile]]:
+    """Return the `files` of one hour that count, in order of node and sequence, and those that are superseded."""
+    current: list[ParquetFile] = []
+    superseded: list[ParquetFile] = []
+    compacted_to: dict[int, int] = {}  # node -> last seq of the compacted files seen so far
+    for file in sorted(files, key=lambda f: (f.node_id, f.first_seq, -f.last_seq, not f.compacted)):
+        if file.last_seq <= compacted_to.get(file.node_id, -1):
+            superseded.append(file)
+            continue
+        current.append(file)
+        if file.compacted:
+            compacted_to[file.node_id] = file.last_seq
+    return current, superseded
+
+
+def remove_hour(directory: Path) -> None:
+    """Delete the files of the record in the directory of an hour, and the directory when nothing else is in it."""
+    for path in list(directory.glob("*.parquet")) + list(directory.glob(".node-*.tmp")):
+        if _NAME.fullmatch(path.name) or _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+    for empty in (directory, directory.parent):
+        with contextlib.suppress(OSError):
+            empty.rmdir()
+
+
+def remove_temporary_files(parquet: Path, node_id: int) -> None:
+    """Delete what a killed writer of the node left unfinished."""
+    for path in parquet.glob(f"date=*/hour=*/.node-{node_id}-*.tmp"):
+        if _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def _parse_all(paths: Iterable[Path]) -> list[ParquetFile]:
+    return [file for file in map(ParquetFile.parse, paths) if file is not None]

@@ -1,0 +1,143 @@
+"""The process that turns a node's spool into Parquet: `python -m tidegate.usage.writer SPOOL PARQUET --node-id N`.
+
+The broker starts it (`writer_process.start_writer`) and holds its standard input open: when that ends, however
+the broker ended, the writer converts what is closed and exits. pyarrow lives in this process only, so that
+the broker does not carry it. Exit codes: 0 done; 2 wrong arguments; 3 pyarrow is not installed, the spool waits.
+"""
+
+import argparse
+import importlib.util
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidegate.clock import Clock, SystemClock
+from tidegate.errors import TidegateError
+from tidegate.usage.directory import lock_file
+from tidegate.usage.writer_process import EXIT_NO_PYARROW, RETENTION_MS
+
+__all__ = ["Writer", "main"]
+
+POLL_S = 0.25
+"""How often the spool is looked at for closed segments."""
+TIDY_MS = 30_000
+"""How often compaction and retention are looked at."""
+NICENESS = 10
+"""The broker goes first where processors are scarce."""
+
+_log = logging.getLogger(__name__)
+
+
+class Writer:
+    """Turn closed segments of one spool into Parquet, again and again; one per spool at a time."""
+
+    def __init__(self, spool: Path, parquet: Path, *, node_id: int, retention_ms: int, clock: Clock) -> None:
+        self._spool = spool
+        self._parquet = parquet
+        self._node_id = node_id
+        self._retention_ms = retention_ms
+        self._clock = clock
+        self._tidied_ms: int | None = None
+        self._failing = False
+        self._unreadable: set[Path] = set()
+
+    def step(self) -> None:
+        """Convert what is closed and tidy up when it is time; on a full disk, say so once and try again later."""
+        try:
+            self._convert()
+            self._tidy()
+        except OSError as error:
+            if not self._failing:
+                _log.error("usage record cannot be written, the spool waits: %s", error)
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _convert(self) -> None:
+        from tidegate.usage.convert import convert_all
+
+        convert_all(self._spool, self._parquet, node_id=self._node_id)
+
+    def _tidy(self) -> None:
+        from tidegate.usage.convert import compact, delete_expired
+        from tidegate.usage.files import remove_temporary_files
+
+        now_ms = self._clock.now_ms()
+        if self._tidied_ms is None:
+            remove_temporary_files(self._parquet, self._node_id)
+        elif abs(now_ms - self._tidied_ms) < TIDY_MS:
+            return
+        self._tidied_ms = now_ms
+        delete_expired(self._parquet, retention_ms=self._retention_ms, now_ms=now_ms)
+        for _ in compact(self._parquet, node_id=self._node_id, now_ms=now_ms, unreadable=self._unreadable):
+            self._convert()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until standard input ends and return the exit code."""
+    arguments = _parse(argv)
+    logging.basicConfig(format="tidegate usage writer: %(message)s", level=logging.INFO)
+    if importlib.util.find_spec("pyarrow") is None:
+        _log.error(
+            "pyarrow is not installed, recorded events wait in %s; hint: pip install 'tidegate[pipeline]'",
+            arguments.spool,
+        )
+        return EXIT_NO_PYARROW
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the broker too, which ends our input
+    os.nice(NICENESS)
+    try:
+        _wait_for_lock(arguments.spool / "writer.lock")
+        _run(arguments)
+    except (TidegateError, OSError) as error:
+        _log.error("%s", error)
+        return 1
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    writer = Writer(
+        arguments.spool,
+        arguments.parquet,
+        node_id=arguments.node_id,
+        retention_ms=arguments.retention_ms,
+        clock=SystemClock(),
+    )
+    while not _input_ended(POLL_S):
+        writer.step()
+    writer.step()
+
+
+def _input_ended(wait_s: float) -> bool:
+    readable, _, _ = select.select([0], [], [], wait_s)
+    return bool(readable) and os.read(0, 4096) == b""
+
+
+def _wait_for_lock(path: Path) -> None:
+    while lock_file(path) is None:  # an earlier broker's writer is finishing
+        time.sleep(POLL_S)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tidegate.usage.writer",
+        description="Turn a node's usage spool into Parquet until standard input ends.",
+    )
+    parser.add_argument("spool", type=Path, help="the node's spool directory")
+    parser.add_argument("parquet", type=Path, help="where to put date=YYYY-MM-DD/hour=HH/")
+    parser.add_argument("--node-id", type=int, required=True, help="the node that the spool belongs to")
+    parser.add_argument(
+        "--retention-ms",
+        type=int,
+        default=RETENTION_MS,
+        help="delete hours older than this (default: %(default)s)",
+    )
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Start the Parquet writer beside the broker, keep it running, and let it finish.
+
+    writer = start_writer(spool, parquet, node_id=node_id, clock=clock)
+    writer.keep_running()      # from the server's timer
+    writer.stop()              # after `Recorder.close()`: it converts the last segment by itself and exits
+
+A new interpreter, not a fork: the broker's heap is not carried along. The writer watches its standard input, whose
+other end only the broker holds, so it also ends when the broker is killed.
+"""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+from tidegate.clock import Clock
+
+__all__ = ["EXIT_NO_PYARROW", "RETENTION_MS", "WriterProcess", "start_writer"]
+
+EXIT_NO_PYARROW = 3
+"""Exit code of a writer that found no pyarrow: it is not started again."""
+RETENTION_MS = 7 * 24 * 3_600_000
+"""Default of `usage.retention.ms`: a week, as `log.retention.hours` in Kafka."""
+RESTART_MS = 5_000
+"""A writer that ended by itself is started again, but not more often than this."""
+
+_log = logging.getLogger(__name__)
+
+
+class WriterProcess:
+    """The writer of one node's spool, as the broker sees it."""
+
+    def __init__(self, command: list[str], clock: Clock) -> None:
+        self._command = command
+        self._clock = clock
+        self._process = self._start()
+
+    @property
+    def pid(self) -> int:
+        """Return the id of the process."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Return whether the process is there."""
+        return self._process.poll() is None
+
+    def keep_running(self) -> None:
+        """Start the writer again if it ended by itself; not where pyarrow is missing."""
+        code = self._process.poll()
+        if code in (None, EXIT_NO_PYARROW):
+            return
+        if self._clock.monotonic_ns() - self._started_ns >= RESTART_MS * 1_000_000:
+            _log.warning("usage writer ended with code %s and is started again", code)
+            self._process = self._start()
+
+    def stop(self, *, timeout_s: float = 0.0) -> bool:
+        """Tell the writer to finish, wait at most `timeout_s`, and return whether it has ended.
+
+        It goes on by itself otherwise, and ends when everything closed is converted.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        self._started_ns = self._clock.monotonic_ns()
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+
+def start_writer(
+    spool: Path, parquet: Path, *, node_id: int, clock: Clock, retention_ms: int = RETENTION_MS
+) -> WriterProcess:
+    """Start the writer of the spool of `node_id`; Parquet goes under `parquet`. Raises `OSError`."""
+    command = [sys.executable, "-P", "-m", "tidegate.usage.writer", str(spool), str(parquet)]
+    command += ["--node-id", str(node_id), "--retention-ms", str(retention_ms)]
+    return WriterProcess(command, clock)
