@@ -15,7 +15,8 @@ How the server uses it; one recorder per node, called from one thread:
     recorder.network(client, now_ms, connection_id, api_key, api_version, network_ns, flags)
     recorder.expire(now_ms)                                   # when idle sensors were swept
     recorder.maybe_roll(now_ms)                               # from a timer, every second or so
-    recorder.statistics()                                     # frozen; `lost_events` > 0 should be reported
+    recorder.lost_events                                      # to be reported when it grows
+    recorder.statistics()                                     # frozen
     recorder.close()
 
 `produce_bytes`, `fetch_bytes` and `early_ms` are `NONE` (-1) where the column is to be null. `flags` is a sum
@@ -268,6 +269,11 @@ class Recorder:
             self._close_segment()
         if self._lost:
             self._find_room(now_ms)
+
+    @property
+    def lost_events(self) -> int:
+        """Return how many events found no room so far. Cheap, for a timer."""
+        return self._lost_total
 
     def statistics(self) -> RecorderStatistics:
         """Return what was done so far."""
