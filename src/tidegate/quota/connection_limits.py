@@ -1,0 +1,103 @@
+"""What is configured about connections: how many, how fast, and for which address.
+
+>>> parse_per_ip_overrides("127.0.0.1:200,::1:0")
+{'127.0.0.1': 200, '::1': 0}
+>>> host_address("::ffff:192.0.2.7"), host_address("::1")
+('192.0.2.7', '0:0:0:0:0:0:0:1')
+
+Follows: Kafka `SocketServerConfigs`, `ConnectionQuotas`, KIP-612, B§6.9.
+"""
+
+import ipaddress
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidegate.errors import ConfigError
+
+__all__ = [
+    "UNLIMITED_CONNECTIONS",
+    "ConnectionLimits",
+    "ListenerLimits",
+    "connection_rate",
+    "host_address",
+    "parse_listener_limit",
+    "parse_per_ip_overrides",
+]
+
+UNLIMITED_CONNECTIONS = 2**31 - 1
+"""A count or a rate that is no limit. Follows: Kafka's default, Java Integer.MAX_VALUE."""
+
+_MAX_INT = 2**31 - 1
+_MIN_INT = -(2**31)
+_INT = re.compile(r"[-+]?[0-9]{1,10}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """The limits of a whole broker, by Kafka's names; addresses of the overrides in any notation."""
+
+    max_connections: int = UNLIMITED_CONNECTIONS
+    max_connection_creation_rate: int = UNLIMITED_CONNECTIONS
+    max_connections_per_ip: int = UNLIMITED_CONNECTIONS
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerLimits:
+    """The limits of one listener; None takes over the broker's at the time the listener is added."""
+
+    max_connections: int | None = None
+    max_connection_creation_rate: int | None = None
+
+
+def parse_listener_limit(name: str, text: str) -> int:
+    """Return a listener's own limit. Raises `ConfigError`, in Kafka's words, unless it is above 0."""
+    if not _INT.fullmatch(text) or not _MIN_INT <= int(text) <= _MAX_INT:
+        raise ConfigError(f'For input string: "{text}"')
+    if int(text) <= 0:
+        raise ConfigError(f"Invalid {name} {int(text)}")
+    return int(text)
+
+
+def parse_per_ip_overrides(text: str) -> dict[str, int]:
+    """Return counts by host from `host:100,127.0.0.1:200`; hosts are still to be resolved. Raises `ConfigError`."""
+    counts: dict[str, int] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, count = (part.strip() for part in pair.rpartition(":"))
+        if not host or not colon or not _INT.fullmatch(count) or not 0 <= int(count) <= _MAX_INT:
+            raise ConfigError(
+                f"max.connections.per.ip.overrides must be pairs of host and count, got {pair!r}",
+                hint="write host:100,127.0.0.1:200",
+            )
+        counts[host] = int(count)
+    return counts
+
+
+def host_address(address: str) -> str:
+    """Return the notation that stands for an address in counts, metrics and messages. Raises `ConfigError`.
+
+    An IPv4 address written as IPv6 is the IPv4 address, and a zone does not matter. Follows: Java
+    `InetAddress.getHostAddress`, which does not shorten IPv6.
+    """
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError as error:
+        raise ConfigError(f"{address!r} is not an IPv4 or IPv6 address") from error
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    octets = parsed.packed
+    return ":".join(f"{octets[i] << 8 | octets[i + 1]:x}" for i in range(0, 16, 2))
+
+
+def connection_rate(value: float) -> int:
+    """Return a stored `connection_creation_rate` as the int that counts: cut off, saturated, NaN is 0.
+
+    Follows: Java's narrowing of a double to an int.
+    """
+    if math.isnan(value):
+        return 0
+    return int(min(max(value, float(_MIN_INT)), float(_MAX_INT)))
