@@ -1,0 +1,39 @@
+"""Set quotas over the wire, with Kafka's AlterClientQuotas (KIP-546): no Python client offers it."""
+
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from tidegate.errors import TidegateError
+from tidegate.wire import encode_request, read_response
+
+__all__ = ["set_client_quotas"]
+
+_ALTER_CLIENT_QUOTAS = 49
+_VERSION = 0
+_TIMEOUT_S = 10.0
+_LENGTH = struct.Struct(">i")
+_CORRELATION_BYTES = 4
+
+Quotas = Mapping[str, Mapping[str, float]]
+
+
+def set_client_quotas(port: int, quotas: Quotas) -> None:
+    """Set `quotas`, client id → key → value, at the broker on `port`. Raises `TidegateError` if it refuses."""
+    entries = [_entry(client_id, values) for client_id, values in quotas.items()]
+    request = {"entries": entries, "validate_only": False}
+    with socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S) as connection:
+        connection.sendall(encode_request(_ALTER_CLIENT_QUOTAS, _VERSION, 1, "tidegate-demo", request))
+        answer = connection.makefile("rb")
+        frame = answer.read(_LENGTH.unpack(answer.read(_LENGTH.size))[0])
+    for entry in read_response(_ALTER_CLIENT_QUOTAS, _VERSION, frame, _CORRELATION_BYTES)["entries"]:
+        if entry["error_code"]:
+            raise TidegateError(f"quotas were refused: {entry['error_message']!r}")
+
+
+def _entry(client_id: str, values: Mapping[str, float]) -> dict[str, Any]:
+    return {
+        "entity": [{"entity_type": "client-id", "entity_name": client_id}],
+        "ops": [{"key": key, "value": value, "remove": False} for key, value in values.items()],
+    }

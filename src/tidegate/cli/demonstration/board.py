@@ -1,0 +1,67 @@
+"""The table that shows each client's rate against its limit, its throttle time and its latency."""
+
+import time
+from collections.abc import Callable, Mapping
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tidegate.cli.demonstration.tally import Tally
+from tidegate.pipeline.text import bytes_text, duration_text
+
+__all__ = ["board", "watch"]
+
+_REFRESH_S = 0.25
+
+DOES = {
+    "checkout": "a 400 byte order every 5 ms",
+    "loader": "as much as it can",
+    "analytics": "reads what was loaded",
+}
+
+
+def watch(
+    console: Console,
+    tallies: Callable[[], Mapping[str, Tally]],
+    *,
+    title: str,
+    limits: Mapping[str, float],
+    seconds: float,
+    check: Callable[[], None],
+) -> None:
+    """Show the board for `seconds`, calling `check` all along; where there is no terminal, print its last state."""
+    end_s = time.monotonic() + seconds
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while (now_s := time.monotonic()) < end_s:
+            check()
+            if console.is_terminal:
+                live.update(board(tallies(), title=title, limits=limits, now_s=now_s), refresh=True)
+            time.sleep(min(_REFRESH_S, end_s - now_s))
+    console.print(board(tallies(), title=title, limits=limits, now_s=time.monotonic()))
+
+
+def board(tallies: Mapping[str, Tally], *, title: str, limits: Mapping[str, float], now_s: float) -> Table:
+    """Return the table at `now_s`. limits: client id → bytes per second."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("client")
+    table.add_column("what it does")
+    for name in ("rate now", "mean rate", "limit", "throttled", "longest", "latency p50", "p99"):
+        table.add_column(name, justify="right")
+    for client, tally in tallies.items():
+        table.add_row(client, DOES[client], *_numbers(tally, limits.get(client), now_s))
+    return table
+
+
+def _numbers(tally: Tally, limit: float | None, now_s: float) -> tuple[str, ...]:
+    mean = tally.bytes / max(now_s - tally.started_s, 0.001)
+    has_latency = bool(tally.latencies_ms)
+    return (
+        f"{bytes_text(tally.recent_bytes_per_second(now_s))}/s",
+        f"{bytes_text(mean)}/s",
+        "none" if limit is None else f"{bytes_text(limit)}/s",
+        f"{len(tally.throttles_ms)} times" if tally.throttles_ms else "never",
+        duration_text(max(tally.throttles_ms)) if tally.throttles_ms else "–",
+        f"{tally.latency_ms(0.5):.1f} ms" if has_latency else "–",
+        f"{tally.latency_ms(0.99):.1f} ms" if has_latency else "–",
+    )

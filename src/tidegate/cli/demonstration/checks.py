@@ -1,0 +1,56 @@
+"""What must have happened for the demo to count as a success."""
+
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from tidegate.cli.demonstration.plans import RATE_LIMITS
+from tidegate.cli.demonstration.traffic import Traffic
+from tidegate.pipeline.text import bytes_text
+
+__all__ = ["Check", "print_checks", "traffic_checks"]
+
+_WINDOW_S = 11  # quota.window.num * quota.window.size.seconds: what was let through is forgotten after it
+_IN_FLIGHT_BYTES = 16 << 20  # one request of each connection that the quota did not yet know of
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One claim, and whether it came true."""
+
+    claim: str
+    holds: bool
+
+
+def traffic_checks(traffic: Traffic) -> list[Check]:
+    """Return what the clients must have seen."""
+    return [_latency(traffic), *(_limited(traffic, client) for client in RATE_LIMITS), _unthrottled(traffic)]
+
+
+def print_checks(console: Console, checks: list[Check]) -> bool:
+    """Print each claim with `ok` or `FAILED` before it, and return whether all hold."""
+    for check in checks:
+        console.print(f"{'ok    ' if check.holds else 'FAILED'}  {check.claim}")
+    return all(check.holds for check in checks)
+
+
+def _latency(traffic: Traffic) -> Check:
+    before_ms = traffic.before["checkout"].latency_ms(0.99)
+    after_ms = traffic.after["checkout"].latency_ms(0.99)
+    claim = f"checkout's p99 latency fell from {before_ms:.1f} ms to {after_ms:.1f} ms"
+    return Check(claim, after_ms < before_ms)
+
+
+def _limited(traffic: Traffic, client: str) -> Check:
+    """The window lets at most limit * 11 s through at once; what is left after it is the limit itself."""
+    limit = RATE_LIMITS[client]
+    through = traffic.settling[client].bytes + traffic.after[client].bytes
+    most = limit * (traffic.limited_s + _WINDOW_S) + _IN_FLIGHT_BYTES
+    throttled = bool(traffic.settling[client].throttles_ms or traffic.after[client].throttles_ms)
+    claim = f"{client} was throttled: {bytes_text(through)} in {traffic.limited_s:.0f} s at a limit of {bytes_text(limit)}/s"
+    return Check(claim, throttled and 0 < through <= most)
+
+
+def _unthrottled(traffic: Traffic) -> Check:
+    phases = (traffic.before, traffic.settling, traffic.after)
+    return Check("checkout was never throttled", not any(phase["checkout"].throttles_ms for phase in phases))

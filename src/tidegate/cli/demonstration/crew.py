@@ -1,0 +1,77 @@
+"""The client processes of the demo: started together, listened to, and stopped together."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from types import TracebackType
+
+from tidegate.cli.demonstration.clients import CLIENTS, Report
+from tidegate.cli.demonstration.tally import Tally
+from tidegate.errors import TidegateError
+
+__all__ = ["Crew"]
+
+_STOP_TIMEOUT_S = 10.0
+_ERRORS_SHOWN = 3
+
+
+class Crew:
+    """Run the clients for as long as the block lasts; `phase` holds each one's tally since `begin_phase`."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._lock = threading.Lock()
+        self.phase: dict[str, Tally] = {}
+
+    def __enter__(self) -> "Crew":
+        """Start the clients."""
+        self.begin_phase()
+        for name in CLIENTS:
+            command = [sys.executable, "-m", "tidegate.cli.demonstration.clients", name, self._address]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self._processes[name] = process
+            threading.Thread(target=self._listen, args=(name, process), daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the clients: their standard input ends."""
+        for process in self._processes.values():
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self._processes.values():
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def begin_phase(self) -> dict[str, Tally]:
+        """Begin new tallies and return those of the phase that ends."""
+        now_s = time.monotonic()
+        with self._lock:
+            ended, self.phase = self.phase, {name: Tally(now_s) for name in CLIENTS}
+        return ended
+
+    def check(self) -> None:
+        """Raise `TidegateError` when a client has ended or cannot go on."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise TidegateError(
+                    f"the client {name!r} ended by itself with exit code {process.returncode}"
+                )
+            errors = self.phase[name].errors
+            if errors:
+                raise TidegateError(f"the client {name!r} was refused: {'; '.join(errors[:_ERRORS_SHOWN])}")
+
+    def _listen(self, name: str, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                report = Report(**json.loads(line))
+                with self._lock:
+                    self.phase[name].add(report, time.monotonic())

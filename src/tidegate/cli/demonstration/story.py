@@ -1,0 +1,61 @@
+"""The demo from its first line to its last."""
+
+import shutil
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from tidegate.cli.demonstration.checks import Check, print_checks, traffic_checks
+from tidegate.cli.demonstration.jobs import run_jobs
+from tidegate.cli.demonstration.results import Results
+from tidegate.cli.demonstration.traffic import run_traffic
+from tidegate.errors import ConfigError
+from tidegate.pipeline.console import results_console
+from tidegate.pipeline.java import require_java
+from tidegate.pipeline.text import bytes_text
+
+__all__ = ["tell"]
+
+_BYTES_PER_SECOND_MAX = 300 << 20  # what the flood was seen to write on a fast machine
+
+
+def tell(directory: Path, *, seconds: int) -> bool:
+    """Run the whole demo, results in `directory`; return whether all that it claims came true.
+
+    Raises `TidegateError` where it cannot even try.
+    """
+    started_s = time.monotonic()
+    require_java()
+    results = Results(directory)
+    _require_space(results.directory, seconds)
+    console = results_console()
+    traffic = run_traffic(console, results, seconds=seconds)
+    checks = [*traffic_checks(traffic), *run_jobs(console, results)]
+    console.print()
+    holds = print_checks(console, checks)
+    _print_end(console, results, checks, time.monotonic() - started_s)
+    return holds
+
+
+def _require_space(directory: Path, seconds: int) -> None:
+    needed = seconds * _BYTES_PER_SECOND_MAX
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise ConfigError(
+            f"{str(directory)!r} has {bytes_text(free)} free, expected {bytes_text(needed)} for the flood",
+            hint="give a directory on another disk (--out), or fewer --seconds",
+        )
+
+
+def _print_end(console: Console, results: Results, checks: list[Check], took_s: float) -> None:
+    where = results.directory
+    held = sum(check.holds for check in checks)
+    console.print(f"\n{held} of {len(checks)} checks hold, {took_s:.0f} seconds in all\n")
+    console.print(f"the broker's data and usage record  {results.broker}")
+    console.print(f"the plans                           {results.plans}")
+    console.print(f"the tables                          {results.usage_tables}, {where / 'replays'}")
+    console.print("\nnext, change a limit in a plan and see what it would have done:")
+    console.print(f"  tidegate replay {results.usage} --quotas {results.plans / 'generous.yaml'}")
+    console.print("or start a broker of your own and point any Kafka client at it:")
+    console.print("  tidegate serve --port 9092")

@@ -1,0 +1,68 @@
+"""The first half of the demo: the broker, its clients, and the quotas that are set half-way."""
+
+from dataclasses import dataclass
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from rich.console import Console
+
+from tidegate.cli.demonstration.admin import set_client_quotas
+from tidegate.cli.demonstration.board import watch
+from tidegate.cli.demonstration.broker import running_broker
+from tidegate.cli.demonstration.clients import BULK_PARTITIONS, BULK_TOPIC, ORDERS_TOPIC
+from tidegate.cli.demonstration.crew import Crew
+from tidegate.cli.demonstration.plans import QUOTAS, RATE_LIMITS
+from tidegate.cli.demonstration.results import Results
+from tidegate.cli.demonstration.tally import Tally
+
+__all__ = ["Traffic", "run_traffic"]
+
+SETTLE_S = 3.0
+_ADMIN_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What the clients did: without quotas, in the seconds after they were set, and under them."""
+
+    before: dict[str, Tally]
+    settling: dict[str, Tally]
+    after: dict[str, Tally]
+    limited_s: float
+
+
+def run_traffic(console: Console, results: Results, *, seconds: float) -> Traffic:
+    """Run the clients for `seconds` without quotas and for `seconds` with. Raises `TidegateError`."""
+    with running_broker(results) as port:
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+        _create_topics(admin)
+        traffic = _run_clients(console, port, seconds=seconds)
+        admin.delete_topics([BULK_TOPIC])[BULK_TOPIC].result(_ADMIN_TIMEOUT_S)  # gives its disk space back
+    return traffic
+
+
+def _create_topics(admin: AdminClient) -> None:
+    topics = [NewTopic(ORDERS_TOPIC, 1, 1), NewTopic(BULK_TOPIC, BULK_PARTITIONS, 1)]
+    for created in admin.create_topics(topics).values():
+        created.result(_ADMIN_TIMEOUT_S)
+
+
+def _run_clients(console: Console, port: int, *, seconds: float) -> Traffic:
+    with Crew(f"127.0.0.1:{port}") as crew:
+
+        def show(title: str, limits: dict[str, float], span_s: float) -> None:
+            watch(console, lambda: crew.phase, title=title, limits=limits, seconds=span_s, check=crew.check)
+
+        show(f"without quotas, {seconds:.0f} seconds", {}, seconds)
+        set_client_quotas(port, QUOTAS)
+        before = crew.begin_phase()
+        console.print("\nquotas set over the wire (AlterClientQuotas): loader 2 MiB/s, analytics 4 MiB/s\n")
+        show(
+            f"the first {SETTLE_S:.0f} seconds: the burst that a new window lets through",
+            dict(RATE_LIMITS),
+            SETTLE_S,
+        )
+        settling = crew.begin_phase()
+        show(f"under quotas, {seconds:.0f} seconds", dict(RATE_LIMITS), seconds)
+        after = crew.begin_phase()
+    return Traffic(before=before, settling=settling, after=after, limited_s=SETTLE_S + seconds)

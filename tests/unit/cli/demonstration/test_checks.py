@@ -1,0 +1,81 @@
+"""The demo's claims fail when they are not true."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tidegate.cli.demonstration.checks import Check, print_checks, traffic_checks
+from tidegate.cli.demonstration.plans import RATE_LIMITS
+from tidegate.cli.demonstration.tally import Tally
+from tidegate.cli.demonstration.traffic import Traffic
+
+
+def phase(latencies_ms, **throttles_ms):
+    """Return the tallies of a phase in which the limited clients took their limit for a second."""
+    tallies = {name: Tally(0.0) for name in ("checkout", "loader", "analytics")}
+    tallies["checkout"].latencies_ms = latencies_ms
+    for client, limit in RATE_LIMITS.items():
+        tallies[client].bytes = int(limit)
+    for client, throttle_ms in throttles_ms.items():
+        tallies[client].throttles_ms = [throttle_ms]
+    return tallies
+
+
+@pytest.fixture
+def traffic():
+    """Return a demo that went well."""
+    return Traffic(
+        before=phase([90.0, 100.0]),
+        settling=phase([50.0], loader=500, analytics=100),
+        after=phase([1.0, 2.0]),
+        limited_s=15.0,
+    )
+
+
+def failed(traffic):
+    """Return the claims that do not hold."""
+    return [check.claim for check in traffic_checks(traffic) if not check.holds]
+
+
+def test_a_demo_that_went_well_holds(traffic):
+    """Every claim is true of it."""
+    assert failed(traffic) == []
+
+
+def test_latency_that_did_not_fall_is_noticed(traffic):
+    """The point of quotas is the latency of the others."""
+    traffic.after["checkout"].latencies_ms = [100.0]
+    assert failed(traffic) == ["checkout's p99 latency fell from 100.0 ms to 100.0 ms"]
+
+
+def test_latency_that_was_not_measured_is_noticed(traffic):
+    """No order acknowledged is no success."""
+    traffic.after["checkout"].latencies_ms = []
+    assert len(failed(traffic)) == 1
+
+
+def test_a_flood_that_was_not_throttled_is_noticed(traffic):
+    """A limit that nobody felt shows nothing."""
+    traffic.settling["loader"].throttles_ms = []
+    assert [claim.partition(" ")[0] for claim in failed(traffic)] == ["loader"]
+
+
+def test_more_than_limit_and_burst_is_noticed(traffic):
+    """Throttled or not, more than the limit allows is a failure."""
+    traffic.after["analytics"].bytes = int(RATE_LIMITS["analytics"] * 100)
+    assert [claim.partition(" ")[0] for claim in failed(traffic)] == ["analytics"]
+
+
+@pytest.mark.parametrize("which", ["before", "settling", "after"])
+def test_a_throttled_checkout_is_noticed(traffic, which):
+    """Nobody limited checkout, so nobody may hold it."""
+    getattr(traffic, which)["checkout"].throttles_ms = [1]
+    assert failed(traffic) == ["checkout was never throttled"]
+
+
+def test_claims_are_printed_with_their_state():
+    """`ok` or `FAILED`, in words, stands before each."""
+    out = io.StringIO()
+    assert not print_checks(Console(file=out, width=80), [Check("up", True), Check("down", False)])
+    assert out.getvalue() == "ok      up\nFAILED  down\n"

@@ -1,0 +1,51 @@
+"""The sums that the demo's board shows."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.cli.demonstration.clients import Report
+from tidegate.cli.demonstration.tally import Tally, percentile
+
+
+def test_no_values_have_no_percentile():
+    """An empty phase has no latency, which is not the same as 0."""
+    assert math.isnan(percentile([], 0.5))
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.0, 1), (0.01, 1), (0.5, 50), (0.501, 51), (0.99, 99), (1.0, 100)]
+)
+def test_percentile_is_the_nearest_rank(share, expected):
+    """Of 1 to 100 the p-th percentile is p."""
+    assert percentile(list(range(100, 0, -1)), share) == expected
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 1))
+def test_a_percentile_is_a_value_that_enough_do_not_exceed(values, share):
+    """The answer was measured, and at least its share of the values lies at or below it."""
+    found = percentile(values, share)
+    assert found in values
+    assert sum(value <= found for value in values) >= share * len(values)
+
+
+def test_reports_add_up():
+    """Bytes, records, latencies, throttles and errors are sums over the phase; throttles of 0 are none."""
+    tally = Tally(started_s=100.0)
+    tally.add(Report(bytes=10, records=1, latencies_ms=[1.0], throttles_ms=[0, 7]), 101.0)
+    tally.add(Report(bytes=20, records=2, latencies_ms=[3.0], errors=["refused"]), 102.0)
+    assert (tally.bytes, tally.records) == (30, 3)
+    assert tally.latency_ms(1.0) == 3.0
+    assert tally.throttles_ms == [7]
+    assert tally.errors == ["refused"]
+
+
+def test_the_rate_now_is_that_of_two_seconds():
+    """What came more than two seconds ago is no longer in the rate."""
+    tally = Tally(started_s=100.0)
+    tally.add(Report(bytes=1000), 101.0)
+    assert tally.recent_bytes_per_second(101.0) == 1000.0
+    assert tally.recent_bytes_per_second(102.0) == 500.0
+    assert tally.recent_bytes_per_second(103.0) == 0.0
