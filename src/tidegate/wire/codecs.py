@@ -7,10 +7,11 @@ their default when absent; unknown ones are under `_unknown_tags`, tag to bytes.
 version has and does without those that have a default; a UUID may also be a `uuid.UUID`.
 """
 
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tidegate.wire.codec_types import MALFORMED, UNWRITABLE, Buffer, Message
+from tidegate.wire.common_shape import with_common_shape
 from tidegate.wire.definitions import Direction, Layout, layout
 from tidegate.wire.errors import MalformedError, MessageError, ProtocolError
 from tidegate.wire.reader_source import compile_reader
@@ -20,6 +21,7 @@ from tidegate.wire.writer_source import compile_writer
 __all__ = [
     "Message",
     "compile_ahead",
+    "message_error",
     "read_request",
     "read_response",
     "reader",
@@ -29,12 +31,7 @@ __all__ = [
     "writer",
 ]
 
-Message = dict[str, Any]
 Key = tuple[int, int]
-Buffer = bytes | bytearray | memoryview
-
-MALFORMED = (MalformedError, struct.error, IndexError)
-UNWRITABLE = (LookupError, TypeError, AttributeError, ValueError, OverflowError, struct.error)
 
 
 class _Programs(dict[Key, Program]):
@@ -44,13 +41,18 @@ class _Programs(dict[Key, Program]):
         super().__init__()
         self.compiler = compiler
         self.direction: Direction = direction
+        self.on_server = compiler is (compile_reader if direction == "request" else compile_writer)
 
     def __missing__(self, key: Key) -> Program:
         try:
-            program = self[key] = self.compiler(layout(*key, self.direction))
+            found = layout(*key, self.direction)
         except KeyError:
             known = f"no {self.direction} is known for api_key={key[0]!r}, api_version={key[1]!r}"
             raise ProtocolError(known) from None
+        program = self.compiler(found)
+        if self.on_server:
+            program = with_common_shape(program, found)
+        self[key] = program
         return program
 
 
@@ -105,7 +107,7 @@ def write_into(program: Program, message: Message, out: bytearray, buffers: list
     try:
         at: int = program.function(message, out, buffers)
     except UNWRITABLE as error:
-        raise _message_error(program, error) from error
+        raise message_error(program, error) from error
     if not buffers[-1]:
         buffers.pop()
     return at
@@ -141,7 +143,8 @@ def _protocol_error(program: Program, error: Exception, end: int) -> ProtocolErr
     return ProtocolError(message, path=path or None, byte_offset=at)
 
 
-def _message_error(program: Program, error: Exception) -> MessageError:
+def message_error(program: Program, error: Exception) -> MessageError:
+    """Return the error that says which field of a message `program` could not write."""
     path, _ = failed_at(program, error.__traceback__)
     what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
     return MessageError(f"cannot write {program.title}: {path or 'message'}: {what}", path=path)

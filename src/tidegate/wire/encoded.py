@@ -7,8 +7,10 @@ import struct
 from typing import Any
 
 from tidegate.wire.apis import API_BY_KEY
-from tidegate.wire.codecs import Message, write_into, writer
+from tidegate.wire.codec_types import UNWRITABLE, Message
+from tidegate.wire.codecs import message_error, write_into, writer
 from tidegate.wire.header import encode_request_header
+from tidegate.wire.source import Program
 
 __all__ = ["Encoded", "encode_request", "encode_response"]
 
@@ -72,16 +74,26 @@ def encode_response(api_key: int, api_version: int, correlation_id: int, message
     program, prefix = _RESPONSES[api_key, api_version]
     out = bytearray(prefix)
     buffers: list[Any] = [out]
-    throttle_at = write_into(program, message, out, buffers)
-    size = (len(out) if len(buffers) == 1 else sum(map(len, buffers))) - LENGTH_BYTES
+    try:
+        throttle_at = program.function(message, out, buffers)
+    except UNWRITABLE as error:
+        raise message_error(program, error) from error
+    size = len(out) - LENGTH_BYTES if len(buffers) == 1 else _size(buffers)
     _PREFIX.pack_into(out, 0, size, correlation_id)
     return Encoded(buffers, size, size + LENGTH_BYTES - len(prefix), throttle_at)
 
 
-class _Responses(dict[tuple[int, int], tuple[Any, bytes]]):
+def _size(buffers: list[Any]) -> int:
+    """Return the bytes after the length prefix; an empty last buffer goes."""
+    if not buffers[-1]:
+        buffers.pop()
+    return sum(map(len, buffers)) - LENGTH_BYTES
+
+
+class _Responses(dict[tuple[int, int], tuple[Program, bytes]]):
     """(writer, zeroed length and header) by (api key, api version)."""
 
-    def __missing__(self, key: tuple[int, int]) -> tuple[Any, bytes]:
+    def __missing__(self, key: tuple[int, int]) -> tuple[Program, bytes]:
         program = writer(*key, "response")
         tagged = API_BY_KEY[key[0]].has_tagged_response_header(key[1])
         found = self[key] = program, bytes(_PREFIX.size + tagged)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tidegate.wire.apis import API_BY_KEY
 from tidegate.wire.errors import MalformedError, ProtocolError, UnsupportedVersionError
-from tidegate.wire.primitives import skip_tags, uvarint
+from tidegate.wire.primitives import read_tags, uvarint
 
 __all__ = ["RequestHeader", "decode_request_header", "encode_request_header"]
 
@@ -21,6 +21,9 @@ _TAGGED = {
     for version in range(api.min_version, api.max_version + 1)
 }
 """Every (api key, api version) spoken, and whether its request header has tagged fields."""
+
+
+_new_header = tuple.__new__  # what the class does too, one call deeper
 
 
 class RequestHeader(NamedTuple):
@@ -59,7 +62,7 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
         raise _unsupported(api_key, api_version, correlation_id, client_id)
     if tagged:
         at = _after_tags(frame, at)
-    return RequestHeader(api_key, api_version, correlation_id, client_id, at)
+    return _new_header(RequestHeader, (api_key, api_version, correlation_id, client_id, at))
 
 
 def encode_request_header(
@@ -76,7 +79,7 @@ def _after_tags(frame: bytes | bytearray | memoryview, at: int) -> int:
     try:
         if frame[at] == 0:
             return at + 1
-        return skip_tags(memoryview(frame), at, len(frame))[0]
+        return read_tags(frame, at, len(frame), {})
     except (MalformedError, IndexError) as error:
         what = str(error) if isinstance(error, MalformedError) else "more bytes expected, none remain"
         raise ProtocolError(

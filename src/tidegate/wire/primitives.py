@@ -6,35 +6,55 @@ handles the one-byte form itself and comes here for longer ones.
 
 import struct
 import uuid
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from tidegate.wire.errors import MalformedError
 
 __all__ = [
-    "ZERO_UUID",
+    "cut_off",
     "int_packer",
     "int_unpacker",
-    "skip_tags",
+    "keep_tag",
+    "long_size",
+    "misplaced",
+    "read_tags",
+    "string_size",
+    "tag_header",
     "tag_section",
+    "too_many",
     "uuid_bytes",
     "uuid_text",
     "uvarint",
     "varint",
 ]
 
+Bytes = bytes | bytearray | memoryview
+
 MAX_VARINT_BYTES = 5  # Kafka `ByteUtils.readUnsignedVarint`: 32 bits, seven at a time
 MAX_KEPT_TAGS = 64  # unknown tagged fields kept per structure; further ones are read and forgotten
 MAX_STRING_BYTES = 0x7FFF  # Kafka generated messages: "string field ... had invalid length"
-ZERO_UUID = "00000000-0000-0000-0000-000000000000"
 
 
-def varint(buf: memoryview, at: int) -> tuple[int, int]:
+def varint(buf: Bytes, at: int) -> tuple[int, int]:
     """Return (value, offset after it) of an unsigned varint, as a signed 32-bit number like Kafka's.
 
     Raises `MalformedError` when it has more than five bytes, `IndexError` when the buffer ends in it.
     """
+    first = buf[at]
+    if first < 0x80:
+        return first, at + 1
+    second = buf[at + 1]
+    if second < 0x80:
+        return first & 0x7F | second << 7, at + 2
+    third = buf[at + 2]
+    if third < 0x80:
+        return first & 0x7F | (second & 0x7F) << 7 | third << 14, at + 3
+    return _long_varint(buf, at)
+
+
+def _long_varint(buf: Bytes, at: int) -> tuple[int, int]:
     value = 0
     for place in range(MAX_VARINT_BYTES):
         byte = buf[at + place]
@@ -51,38 +71,80 @@ def uvarint(value: int) -> bytes:
     >>> uvarint(300).hex()
     'ac02'
     """
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    if value < 1 << 7:
+        return bytes((value,))
+    if value < 1 << 14:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    return bytes((value & 0x7F | 0x80,)) + uvarint(value >> 7)
 
 
-def skip_tags(buf: memoryview, at: int, end: int) -> tuple[int, dict[int, bytes] | None]:
-    """Return (offset after the tagged fields that begin at `at`, those fields as tag to bytes)."""
-    count, at = varint(buf, at)
-    unknown: dict[int, bytes] = {}
-    for _ in range(count):
-        tag, size, at = tag_header(buf, at, end)
-        if len(unknown) < MAX_KEPT_TAGS:
-            unknown[tag] = bytes(buf[at : at + size])
-        at += size
-    return at, unknown or None
+def string_size(buf: Bytes, at: int) -> tuple[int, int]:
+    """Return (length of a string as on the wire, offset after it). Raises `MalformedError` for one too long."""
+    size, at = varint(buf, at)
+    if size > MAX_STRING_BYTES + 1:
+        raise MalformedError(f"a string has at most {MAX_STRING_BYTES} bytes, this one has {size - 1}")
+    return size, at
 
 
-def tag_header(buf: memoryview, at: int, end: int) -> tuple[int, int, int]:
-    """Return (tag, size of its value, offset of its value). Raises `MalformedError` where the value is cut off."""
+def long_size(size: int, code: str) -> bytes:
+    """Return the length of a text (`code` "h") or of anything else ("i") as it is on the wire in flexible versions."""
+    if code == "h" and size > MAX_STRING_BYTES:
+        raise ValueError(f"a string has at most {MAX_STRING_BYTES} bytes, this one has {size}")
+    return uvarint(size + 1)
+
+
+def cut_off(wire_type: str, size: int, remaining: int) -> MalformedError:
+    """Return the error of a text or of bytes that are null or go past the end."""
+    if size < 0:
+        return MalformedError(f"{wire_type} expected, got null")
+    return MalformedError(f"{size} bytes of {wire_type} expected, {remaining} remain")
+
+
+def too_many(wire_type: str, count: int, least: int, remaining: int) -> MalformedError:
+    """Return the error of an array that is null or needs more bytes than there are."""
+    if count < 0:
+        return MalformedError(f"array of {wire_type} expected, got null")
+    return MalformedError(
+        f"{count} times {wire_type} of {least} or more bytes expected, {remaining} bytes remain"
+    )
+
+
+def misplaced(tag: int, at: int, stop: int) -> MalformedError:
+    """Return the error of a tagged field whose value does not end where its size says."""
+    return MalformedError(f"tagged field {tag} ends at byte {at}, its size says {stop}")
+
+
+def tag_header(buf: Bytes, at: int, end: int) -> tuple[int, int, int]:
+    """Return (tag, offset after its value, offset of its value). Raises `MalformedError` for a value cut off."""
     tag, at = varint(buf, at)
     size, at = varint(buf, at)
     if not 0 <= size <= end - at:
         raise MalformedError(f"tagged field {tag} is said to have {size} bytes, {end - at} remain")
-    return tag, size, at
+    return tag, at + size, at
 
 
-def tag_section(tags: Mapping[int, bytes | bytearray], unknown: Mapping[int, bytes] | None) -> bytes:
+def keep_tag(buf: Bytes, at: int, stop: int, tag: int, message: dict[str, Any]) -> int:
+    """Put an unknown tagged field into `message`, up to a number of them; return the offset after it."""
+    kept = message.setdefault("_unknown_tags", {})
+    if len(kept) < MAX_KEPT_TAGS:
+        kept[tag] = bytes(buf[at:stop])
+    return stop
+
+
+def read_tags(buf: Bytes, at: int, end: int, message: dict[str, Any]) -> int:
+    """Put the tagged fields that begin at `at`, none of them known, into `message`; return the offset after them."""
+    count, at = varint(buf, at)
+    for _ in range(count):
+        tag, stop, at = tag_header(buf, at, end)
+        at = keep_tag(buf, at, stop, tag, message)
+    return at
+
+
+def tag_section(tags: Mapping[int, bytes | bytearray] | None, unknown: Mapping[int, bytes] | None) -> bytes:
     """Return tagged fields as Kafka writes them: how many, then each in ascending order of tags."""
-    both: MutableMapping[int, bytes | bytearray] = {**(unknown or {}), **tags}
+    both: Mapping[int, bytes | bytearray] = {**(unknown or {}), **(tags or {})}
     parts: list[bytes | bytearray] = [uvarint(len(both))]
     for tag in sorted(both):
         parts += uvarint(tag), uvarint(len(both[tag])), both[tag]

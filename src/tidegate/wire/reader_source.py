@@ -2,20 +2,26 @@
 
 For each run of fixed-width fields one `struct` call reads all of them and the length that follows. Lengths and counts
 are checked against what remains before anything is made of them; records are slices of the buffer, never copies.
+
+In flexible versions a length on the wire is one more than it says, and 0 is null (KIP-482); else -1 is null. Kafka
+takes every negative length as null, and so does this.
 """
 
 from tidegate.wire import primitives
 from tidegate.wire.definitions import Field, Layout, minimum_size
-from tidegate.wire.errors import MalformedError
-from tidegate.wire.source import FIXED_CODES, Program, Source
+from tidegate.wire.source import FIXED_CODES, Program, Source, repeated_structs
 
 __all__ = ["compile_reader"]
 
 NAMESPACE = {
-    "MalformedError": MalformedError,
+    "cut_off": primitives.cut_off,
     "int_unpacker": primitives.int_unpacker,
-    "skip_tags": primitives.skip_tags,
+    "keep_tag": primitives.keep_tag,
+    "misplaced": primitives.misplaced,
+    "read_tags": primitives.read_tags,
+    "string_size": primitives.string_size,
     "tag_header": primitives.tag_header,
+    "too_many": primitives.too_many,
     "uuid_text": primitives.uuid_text,
     "varint": primitives.varint,
 }
@@ -26,44 +32,68 @@ def compile_reader(layout: Layout) -> Program:
 
     It raises `MalformedError`, `struct.error` or `IndexError` on malformed bytes, never anything else.
     """
-    writer = _ReaderSource(layout.flexible)
-    writer.out.line("end = len(buf)")
-    message = writer.struct(layout.fields)
-    writer.out.line(f"return {message}")
-    return writer.out.program(str(layout), "def run(buf, at):", NAMESPACE)
+    reader = _ReaderSource(layout)
+    with reader.out.function("def run(buf, at):"):
+        if not reader.keeps_slices:
+            reader.out.line("buf = bytes(buf)")
+        reader.out.line("end = len(buf)")
+        reader.out.line(f"return {reader.struct_body(layout.fields)}")
+    return reader.out.program(str(layout), NAMESPACE)
+
+
+def _has_records(fields: tuple[Field, ...]) -> bool:
+    return any(field.type == "records" or _has_records(field.fields) for field in fields)
 
 
 class _ReaderSource:
-    """The state of writing one reader: the source so far and the fixed-width fields not yet read."""
+    """The state of writing one reader: the source so far and the fixed-width fields not yet read.
 
-    def __init__(self, flexible: bool) -> None:
+    keeps_slices: records are slices of the caller's buffer; a message without records is read from a copy as `bytes`,
+    which makes texts in half the time.
+    """
+
+    def __init__(self, layout: Layout) -> None:
         self.out = Source()
-        self.flexible = flexible
+        self.flexible = layout.flexible
+        self.extra = 1 if layout.flexible else 0
+        self.keeps_slices = _has_records(layout.fields)
         self.pending: list[tuple[str, str]] = []
+        self.repeated = repeated_structs(layout.fields)
+        self.functions: dict[str, str] = {}
 
     def struct(self, fields: tuple[Field, ...]) -> str:
-        """Read a structure; return the name of the variable that holds its dict."""
-        plain = [field for field in fields if field.tag is None]
-        tagged = [field for field in fields if field.tag is not None]
-        values = {field.name: self.at_path(field) for field in plain}
-        unknown = self.tags(tagged, values) if self.flexible else None
+        """Read a structure; return the variable that holds its dict. A repeated one is a call of its function."""
+        key = repr(fields)
+        if key not in self.repeated:
+            return self.struct_body(fields)
         self.flush()
+        if key not in self.functions:
+            self.functions[key] = self.out.name("read_")
+            with self.out.function(f"def {self.functions[key]}(buf, at, end):"):
+                self.out.line(f"return {self.struct_body(fields)}, at")
         result = self.out.name("d")
-        self.out.line(f"{result} = {{{', '.join(f'{name!r}: {values[name]}' for name in _names(fields))}}}")
-        if unknown:
-            self.out.line(f"if {unknown}: {result}['_unknown_tags'] = {unknown}")
+        self.out.line(f"{result}, at = {self.functions[key]}(buf, at, end)")
         return result
 
-    def at_path(self, field: Field, index: str | None = None) -> str:
-        """Read a field; return the expression of its value."""
-        outer = self.out.path
-        self.out.path = (*outer, (field.name, index))
-        value = self.array(field) if field.array else self.value(field)
-        self.out.path = outer
-        return value
+    def struct_body(self, fields: tuple[Field, ...]) -> str:
+        """Read a structure in place; return the variable that holds its dict."""
+        values: dict[str, str] = {}
+        for field in fields:
+            if field.tag is None:
+                with self.out.about(field.name):
+                    values[field.name] = self.array(field) if field.array else self.value(field)
+            else:
+                values[field.name] = repr(field.default)
+        tags = self.fixed("B") if self.flexible else None
+        self.flush()
+        result = self.out.name("d")
+        self.out.line(f"{result} = {{{', '.join(f'{name!r}: {value}' for name, value in values.items())}}}")
+        if tags:
+            self.tags([field for field in fields if field.tag is not None], tags, result)
+        return result
 
     def value(self, field: Field) -> str:
-        """Read a field that is no array."""
+        """Read a field that is no array; return the expression of its value."""
         if field.type in FIXED_CODES:
             name = self.fixed(FIXED_CODES[field.type])
             return f"uuid_text({name})" if field.type == "uuid" else name
@@ -87,154 +117,109 @@ class _ReaderSource:
         else:
             names = ", ".join(name for _, name in self.pending)
             self.out.line(f"{names}, = {self.out.struct_method(codes, 'unpack_from')}(buf, at)")
-        size = self.out.structs[self.out.struct_method(codes, "unpack_from")].size
-        self.out.line(f"at += {size}")
+        self.out.line(f"at += {self.out.size(codes)}")
         self.pending.clear()
 
-    def length(self, code: str) -> str:
-        """Read the length of a text, of bytes or of an array: -1 or less is null."""
+    def length(self, code: str, long_form: str) -> str:
+        """Read a length as it is on the wire; return its name."""
         name = self.fixed("B" if self.flexible else code)
         self.flush()
         if self.flexible:
-            self.out.line(f"if {name} > 127: {name}, at = varint(buf, at - 1)")
-            self.out.line(f"{name} -= 1")
+            self.out.line(f"if {name} > 127: {name}, at = {long_form}(buf, at - 1)")
         return name
 
     def sized(self, field: Field) -> str:
         """Read a string, bytes or records: a length and that many bytes."""
-        out = self.out
-        size = self.length("h" if field.type == "string" else "i")
-        value = out.name("s")
-        out.line(f"if {size} < 0:")
-        out.depth += 1
-        self.null(field, value)
-        out.depth -= 1
-        out.line("else:")
-        out.depth += 1
-        out.line(f"stop = at + {size}")
-        out.line("if stop > end:")
-        out.line(f" raise MalformedError(f'{{{size}}} bytes of {field.type} expected, {{end - at}} remain')")
-        if field.type == "string" and self.flexible:
-            out.line(
-                f"if {size} > {primitives.MAX_STRING_BYTES}: raise MalformedError(f'a string has at most"
-                f" {primitives.MAX_STRING_BYTES} bytes, this one has {{{size}}}')"
-            )
-        out.line(f"{value} = {_CONVERSIONS[field.type]}")
-        out.line("at = stop")
-        out.depth -= 1
+        out, is_string = self.out, field.type == "string"
+        size = self.length("h" if is_string else "i", "string_size" if is_string else "varint")
+        plain_size = f"{size} - {self.extra}" if self.extra else size
+        value, stop = out.name("s"), out.name("stop")
+        if not field.nullable:
+            out.line(f"{stop} = at + {plain_size}")
+            out.line(f"if not at <= {stop} <= end: raise cut_off({field.type!r}, {plain_size}, end - at)")
+            self.take(field, value, stop)
+            return value
+        with out.indented(f"if {size} >= {self.extra}:"):
+            out.line(f"{stop} = at + {plain_size}")
+            out.line(f"if {stop} > end: raise cut_off({field.type!r}, {plain_size}, end - at)")
+            self.take(field, value, stop)
+        out.line(f"else: {value} = None")
         return value
 
-    def null(self, field: Field, value: str) -> None:
-        """Take null, or refuse it where the field may not be null."""
-        if field.nullable:
-            self.out.line(f"{value} = None")
-        else:
-            self.out.line(f"raise MalformedError('{field.type}{' array' * field.array} expected, got null')")
+    def take(self, field: Field, value: str, stop: str) -> None:
+        """Take the bytes up to `stop` as the value."""
+        source = f"buf[at:{stop}]"
+        if field.type == "string":
+            source = (
+                f"str({source}, 'utf-8', 'replace')"
+                if self.keeps_slices
+                else f"{source}.decode('utf-8', 'replace')"
+            )
+        elif field.type == "bytes" and self.keeps_slices:
+            source = f"bytes({source})"
+        self.out.line(f"{value} = {source}")
+        self.out.line(f"at = {stop}")
 
     def nullable_struct(self, field: Field) -> str:
         """Read a structure that is there only when the byte before it is not negative."""
-        mark = self.fixed("b")
+        mark, value = self.fixed("b"), self.out.name("s")
         self.flush()
-        value = self.out.name("s")
         self.out.line(f"{value} = None")
-        self.out.line(f"if {mark} >= 0:")
-        self.out.depth += 1
-        result = self.struct(field.fields)
-        self.out.line(f"{value} = {result}")
-        self.out.depth -= 1
+        with self.out.indented(f"if {mark} >= 0:"):
+            self.out.line(f"{value} = {self.struct(field.fields)}")
         return value
 
     def array(self, field: Field) -> str:
         """Read an array; what its elements need at least is checked before the first is read."""
         out = self.out
-        count = self.length("i")
-        items = out.name("a")
-        out.line(f"if {count} < 0:")
-        out.depth += 1
-        self.null(field, items)
-        out.depth -= 1
-        out.line("else:")
-        out.depth += 1
+        count, items = self.length("i", "varint"), out.name("a")
         least = minimum_size(field.element(), flexible=self.flexible)
-        out.line(f"if {count} * {least} > end - at:")
-        out.line(
-            f" raise MalformedError(f'{{{count}}} elements of {least} or more bytes expected, {{end - at}} bytes remain')"
-        )
-        self.elements(field, count, items)
-        out.depth -= 1
+        room = "end - at" if least == 1 else f"(end - at) // {least}"
+        error = f"raise too_many({field.type!r}, {count} - {self.extra}, {least}, end - at)"
+        if not field.nullable:
+            out.line(f"if not {self.extra} <= {count} <= {room} + {self.extra}: {error}")
+            self.elements(field, count, items)
+            return items
+        with out.indented(f"if {count} >= {self.extra}:"):
+            out.line(f"if {count} > {room} + {self.extra}: {error}")
+            self.elements(field, count, items)
+        out.line(f"else: {items} = None")
         return items
 
     def elements(self, field: Field, count: str, items: str) -> None:
         """Read the elements of an array into a list."""
         out = self.out
+        plain_count = f"{count} - {self.extra}" if self.extra else count
         code = FIXED_CODES.get(field.type, "")
         if code and field.type != "uuid":
-            out.line(f"{items} = list(int_unpacker({code!r}, {count})(buf, at))")
-            out.line(f"at += {count} * {minimum_size(field.element(), flexible=self.flexible)}")
+            out.line(f"{items} = list(int_unpacker({code!r}, {plain_count})(buf, at))")
+            out.line(f"at += ({plain_count}) * {out.size(code)}")
             return
-        out.line(f"{items} = []")
         index = out.name("i")
-        outer = out.path
-        out.path = (*outer[:-1], (field.name, index))
-        out.line(f"for {index} in range({count}):")
-        out.depth += 1
-        value = self.value(field.element())
-        self.flush()
-        out.line(f"{items}.append({value})")
-        out.depth -= 1
-        out.path = outer
-
-    def tags(self, tagged: list[Field], values: dict[str, str]) -> str:
-        """Read the tagged fields; return the name that holds the unknown ones, or None."""
-        out = self.out
-        count, unknown = self.fixed("B"), out.name("u")
-        self.flush()
-        for field in tagged:
-            values[field.name] = out.name("t")
-            out.line(f"{values[field.name]} = {field.default!r}")
-        out.line(f"{unknown} = None")
-        out.line(f"if {count}:")
-        out.depth += 1
-        if tagged:
-            self.known_tags(tagged, values, count, unknown)
-        else:
-            out.line(f"at, {unknown} = skip_tags(buf, at - 1, end)")
-        out.depth -= 1
-        return unknown
-
-    def known_tags(self, tagged: list[Field], values: dict[str, str], count: str, unknown: str) -> None:
-        """Read tagged fields of which some are known: each value must end where its size says."""
-        out = self.out
-        tag, size, stop = out.name("tag"), out.name("n"), out.name("stop")
-        out.line(f"{count}, at = varint(buf, at - 1)")
-        out.line(f"{unknown} = {{}}")
-        out.line(f"for _ in range({count}):")
-        out.depth += 1
-        out.line(f"{tag}, {size}, at = tag_header(buf, at, end)")
-        out.line(f"{stop} = at + {size}")
-        for place, field in enumerate(tagged):
-            out.line(f"{'el' if place else ''}if {tag} == {field.tag}:")
-            out.depth += 1
-            value = self.at_path(field)
+        out.line(f"{items} = []")
+        with out.about_element(index), out.indented(f"for {index} in range({plain_count}):"):
+            value = self.value(field.element())
             self.flush()
-            out.line(f"{values[field.name]} = {value}")
-            out.depth -= 1
-        out.line("else:")
-        out.line(f" if len({unknown}) < {primitives.MAX_KEPT_TAGS}: {unknown}[{tag}] = bytes(buf[at:{stop}])")
-        out.line(f" at = {stop}")
-        out.line(
-            f"if at != {stop}: raise MalformedError(f'tagged field {{{tag}}} is said to have {{{size}}} bytes,"
-            f" its value has {{at - {stop} + {size}}}')"
-        )
-        out.depth -= 1
+            out.line(f"{items}.append({value})")
 
-
-_CONVERSIONS = {
-    "string": "str(buf[at:stop], 'utf-8', 'replace')",
-    "bytes": "bytes(buf[at:stop])",
-    "records": "buf[at:stop]",
-}
-
-
-def _names(fields: tuple[Field, ...]) -> list[str]:
-    return [field.name for field in fields]
+    def tags(self, tagged: list[Field], count: str, result: str) -> None:
+        """Read the tagged fields into the structure's dict. Mostly there are none: their count is 0."""
+        out = self.out
+        if not tagged:
+            out.line(f"if {count}: at = read_tags(buf, at - 1, end, {result})")
+            return
+        tag, stop = out.name("tag"), out.name("stop")
+        with out.indented(f"if {count}:"):
+            out.line(f"{count}, at = varint(buf, at - 1)")
+            with out.indented(f"for _ in range({count}):"):
+                out.line(f"{tag}, {stop}, at = tag_header(buf, at, end)")
+                for place, field in enumerate(tagged):
+                    with (
+                        out.indented(f"{'el' if place else ''}if {tag} == {field.tag}:"),
+                        out.about(field.name),
+                    ):
+                        value = self.array(field) if field.array else self.value(field)
+                        self.flush()
+                        out.line(f"{result}[{field.name!r}] = {value}")
+                out.line(f"else: at = keep_tag(buf, at, {stop}, {tag}, {result})")
+                out.line(f"if at != {stop}: raise misplaced({tag}, at, {stop})")

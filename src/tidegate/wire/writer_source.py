@@ -4,11 +4,12 @@ Runs of fixed-width fields, the length after them and the empty tag section are 
 records are put into the list of buffers as they are; everything else goes into the bytearray before or after them.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from tidegate.wire import primitives
 from tidegate.wire.definitions import REQUIRED, Field, Layout
-from tidegate.wire.source import FIXED_CODES, Program, Source
+from tidegate.wire.source import FIXED_CODES, Program, Source, repeated_structs
 
 __all__ = ["JOINED_RECORDS_BYTES", "compile_writer"]
 
@@ -19,9 +20,9 @@ NAMESPACE = {
     "BYTES": (bytes, bytearray, memoryview),
     "JOINED": JOINED_RECORDS_BYTES,
     "int_packer": primitives.int_packer,
+    "long_size": primitives.long_size,
     "tag_section": primitives.tag_section,
     "uuid_bytes": primitives.uuid_bytes,
-    "uvarint": primitives.uvarint,
 }
 THROTTLE = "throttle_time_ms"
 
@@ -32,50 +33,74 @@ def compile_writer(layout: Layout) -> Program:
     `out` is the last of `buffers` and is appended to; more buffers follow where records are passed through.
     """
     writer = _WriterSource(layout)
-    if not writer.has_throttle:
+    with writer.out.function("def run(m, out, buffers):"):
         writer.out.line("throttle_at = -1")
-    writer.struct("m", layout.fields)
-    writer.flush()
-    writer.out.line("return throttle_at")
-    return writer.out.program(str(layout), "def run(m, out, buffers):", {**NAMESPACE, **writer.defaults})
+        writer.struct_body("m", layout.fields)
+        writer.out.line("return throttle_at")
+    return writer.out.program(str(layout), {**NAMESPACE, **writer.defaults})
 
 
 class _WriterSource:
-    """The state of writing one writer: the source so far and the fixed-width values not yet packed."""
+    """The state of writing one writer: the source so far and the fixed-width values not yet packed.
+
+    throttle_after: the codes pending before the throttle time, while it is pending itself.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self.out = Source()
         self.flexible = layout.flexible
         self.pending: list[tuple[str, str]] = []
         self.defaults: dict[str, Any] = {}
-        self.has_throttle = layout.direction == "response" and THROTTLE in [
-            field.name for field in layout.fields
-        ]
+        self.repeated = repeated_structs(layout.fields)
+        self.functions: dict[str, str] = {}
+        self.throttled = layout.fields if layout.direction == "response" else ()
         self.throttle_after: str | None = None
 
     def struct(self, message: str, fields: tuple[Field, ...]) -> None:
-        """Write a structure. Tagged values are made first: whether there are any decides how the rest is packed."""
+        """Write a structure; a repeated one by its function."""
+        key = repr(fields)
+        if key not in self.repeated:
+            self.struct_body(message, fields)
+            return
+        self.flush()
+        if key not in self.functions:
+            self.functions[key] = self.out.name("write_")
+            with self.out.function(f"def {self.functions[key]}(m, out):"):
+                self.struct_body("m", fields)
+                self.flush()
+        self.out.line(f"{self.functions[key]}({message}, out)")
+
+    def struct_body(self, message: str, fields: tuple[Field, ...]) -> None:
+        """Write a structure in place. Tagged values are made first: whether there are any decides how it ends."""
         tagged = sorted(
             (field for field in fields if field.tag is not None), key=lambda field: field.tag or 0
         )
-        tags = self.tagged(message, tagged) if tagged else None
+        tags = self.tagged(message, tagged) if tagged else ""
         for field in fields:
             if field.tag is None:
-                self.field(message, field)
+                with self.out.about(field.name):
+                    self.field(
+                        message, field, is_throttle=fields is self.throttled and field.name == THROTTLE
+                    )
         if self.flexible:
             self.tag_section(message, tags)
+        self.flush()
 
-    def field(self, message: str, field: Field) -> None:
+    def field(self, message: str, field: Field, *, is_throttle: bool) -> None:
         """Write one field that has no tag."""
-        outer = self.out.path
-        self.out.path = (*outer, (field.name, None))
         value = f"{message}[{field.name!r}]"
         if field.default is not REQUIRED:
             value = f"{message}.get({field.name!r}, {self.default(field)})"
-        if field.name == THROTTLE and not outer and self.has_throttle:
+        if is_throttle:
             self.throttle_after = "".join(code for code, _ in self.pending)
         self.array(field, value) if field.array else self.value(field, value)
-        self.out.path = outer
+
+    def default(self, field: Field) -> str:
+        """Return the expression of a field's default; structures and arrays are made once."""
+        if not isinstance(field.default, dict | list):
+            return repr(field.default)
+        self.defaults[f"default_{field.name}"] = field.default
+        return f"default_{field.name}"
 
     def value(self, field: Field, value: str) -> None:
         """Write a value that is no array."""
@@ -88,157 +113,132 @@ class _WriterSource:
         else:
             self.sized(field, value)
 
-    def default(self, field: Field) -> str:
-        """Return the expression of a field's default; structures and arrays are made once."""
-        if not isinstance(field.default, dict | list):
-            return repr(field.default)
-        name = f"default_{field.name}"
-        self.defaults[name] = field.default
-        return name
-
-    def flush(self, *, more: str = "", expression: str = "") -> None:
-        """Pack the values put off so far, and one more without keeping it, in one call."""
-        values = [*self.pending, *([(more, expression)] if more else [])]
-        if not values:
-            return
+    def flush(self, *last: tuple[str, str]) -> None:
+        """Pack the values put off so far, and `last` without putting it off, in one call."""
+        values = [*self.pending, *last]
         if self.throttle_after is not None:
-            width = self.size(self.throttle_after)
-            self.out.line(f"throttle_at = len(out) + {width}")
+            self.out.line(f"throttle_at = len(out) + {self.out.size(self.throttle_after)}")
         self.throttle_after = None
-        codes = "".join(code for code, _ in values)
         self.pending.clear()
+        codes = "".join(code for code, _ in values)
         if codes in ("x", "B"):
             self.out.line(f"out.append({values[0][1]})")
-            return
-        pack = self.out.struct_method(codes, "pack")
-        self.out.line(f"out += {pack}({', '.join(text for code, text in values if code != 'x')})")
+        elif codes:
+            pack = self.out.struct_method(codes, "pack")
+            self.out.line(f"out += {pack}({', '.join(text for code, text in values if code != 'x')})")
 
-    def size(self, codes: str) -> int:
-        """Return how many bytes a struct of these codes packs."""
-        return self.out.structs[self.out.struct_method(codes, "pack")].size
+    def either(self, condition: str, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        """Write both ways on; the values put off so far are packed in each."""
+        pending, throttle_after = list(self.pending), self.throttle_after
+        with self.out.indented(f"if {condition}:"):
+            then()
+        self.pending, self.throttle_after = pending, throttle_after
+        with self.out.indented("else:"):
+            otherwise()
 
     def length(self, code: str, size: str) -> None:
         """Write a length, with the values put off so far."""
         if not self.flexible:
-            self.flush(more=code, expression=size)
+            self.flush((code, size))
             return
-        out, before, throttle_after = self.out, list(self.pending), self.throttle_after
-        out.line(f"if {size} < 127:")
-        out.depth += 1
-        self.flush(more="B", expression=f"{size} + 1")
-        out.depth -= 1
-        out.line("else:")
-        out.depth += 1
-        self.pending, self.throttle_after = before, throttle_after
-        self.flush()
-        out.line(f"out += uvarint({size} + 1)")
-        out.depth -= 1
+
+        def long_form() -> None:
+            self.flush()
+            self.out.line(f"out += long_size({size}, {code!r})")
+
+        self.either(f"{size} < 127", lambda: self.flush(("B", f"{size} + 1")), long_form)
 
     def sized(self, field: Field, value: str) -> None:
         """Write a string, bytes or records: a length and that many bytes."""
         out, text, size = self.out, self.out.name("s"), self.out.name("n")
+        code = "h" if field.type == "string" else "i"
         out.line(f"{text} = {value}")
+
+        def content() -> None:
+            if field.type == "string":
+                out.line(f"{text} = {text}.encode()")
+            out.line(f"{size} = len({text})")
+            self.length(code, size)
+            if field.type == "records":
+                out.line(f"if {size} <= JOINED and isinstance({text}, BYTES): out += {text}")
+                out.line(f"else: out = bytearray(); buffers += [{text}, out]")
+            else:
+                out.line(f"out += {text}")
+
         if field.nullable:
-            out.line(f"if {text} is None: {size} = -1; {text} = b''")
-            out.line("else:")
-            out.depth += 1
-        if field.type == "string":
-            out.line(f"{text} = {text}.encode()")
-        out.line(f"{size} = len({text})")
-        if field.type == "string" and self.flexible:
-            out.line(
-                f"if {size} > {primitives.MAX_STRING_BYTES}: raise ValueError('a string has at most"
-                f" {primitives.MAX_STRING_BYTES} bytes')"
-            )
-        if field.nullable:
-            out.depth -= 1
-        self.length("h" if field.type == "string" else "i", size)
-        if field.type == "records":
-            out.line(f"if {size} <= JOINED and isinstance({text}, BYTES): out += {text}")
-            out.line(f"else: out = bytearray(); buffers += [{text}, out]")
+            self.either(f"{text} is None", lambda: self.flush(self.null_mark(code)), content)
         else:
-            out.line(f"out += {text}")
+            content()
+
+    def null_mark(self, code: str) -> tuple[str, str]:
+        """Return the null length of a type."""
+        return ("x", "0") if self.flexible else (code, "-1")
 
     def nested(self, field: Field, value: str) -> None:
         """Write a structure inside a structure; a nullable one has a byte before it."""
         name = self.out.name("m")
+        self.out.line(f"{name} = {value}")
         if not field.nullable:
-            self.out.line(f"{name} = {value}")
             self.struct(name, field.fields)
             return
-        self.flush()
-        self.out.line(f"{name} = {value}")
-        self.out.line(f"if {name} is None: out.append(255)")
-        self.out.line("else:")
-        self.out.depth += 1
-        self.pending.append(("b", "1"))
-        self.struct(name, field.fields)
-        self.flush()
-        self.out.depth -= 1
+
+        def present() -> None:
+            self.pending.append(("b", "1"))
+            self.struct(name, field.fields)
+
+        self.either(f"{name} is None", lambda: self.flush(("b", "-1")), present)
 
     def array(self, field: Field, value: str) -> None:
         """Write an array: how many elements, then each."""
         out, items, count = self.out, self.out.name("a"), self.out.name("n")
         out.line(f"{items} = {value}")
-        if field.nullable:
-            out.line(f"if {items} is None: {count} = -1; {items} = ()")
-            out.line(f"else: {count} = len({items})")
-        else:
-            out.line(f"{count} = len({items})")
-        self.length("i", count)
-        code = FIXED_CODES.get(field.type, "")
-        if code and field.type != "uuid":
-            out.line(f"if {count} > 0: out += int_packer({code!r}, {count})(*{items})")
-            return
-        self.elements(field, items)
 
-    def elements(self, field: Field, items: str) -> None:
-        """Write each element of an array."""
-        out, item, index = self.out, self.out.name("m"), self.out.name("i")
-        outer = out.path
-        out.path = (*outer[:-1], (field.name, index))
-        out.line(f"for {index}, {item} in enumerate({items}):")
-        out.depth += 1
-        if field.type == "struct":
-            self.struct(item, field.fields)
+        def content() -> None:
+            out.line(f"{count} = len({items})")
+            self.length("i", count)
+            self.elements(field, items, count)
+
+        if field.nullable:
+            self.either(f"{items} is None", lambda: self.flush(self.null_mark("i")), content)
         else:
-            self.value(field.element(), item)
-        self.flush()
-        out.depth -= 1
-        out.path = outer
+            content()
+
+    def elements(self, field: Field, items: str, count: str) -> None:
+        """Write each element of an array."""
+        out, code = self.out, FIXED_CODES.get(field.type, "")
+        if code and field.type != "uuid":
+            out.line(f"if {count}: out += int_packer({code!r}, {count})(*{items})")
+            return
+        item = out.name("m")
+        with out.about_element(f"{items}/{item}"), out.indented(f"for {item} in {items}:"):
+            if field.type == "struct":
+                self.struct(item, field.fields)
+            else:
+                self.value(field.element(), item)
+            self.flush()
 
     def tagged(self, message: str, tagged: list[Field]) -> str:
         """Make the values of tagged fields that differ from their defaults; return the name of tag to bytes."""
         self.flush()
         out, tags = self.out, self.out.name("t")
         out.line(f"{tags} = None")
-        outer_path = out.path
         for field in tagged:
-            out.path = (*outer_path, (field.name, None))
-            value, kept = out.name("v"), out.name("o")
-            out.line(f"{value} = {message}.get({field.name!r}, {self.default(field)})")
-            out.line(f"if {value} != {self.default(field)}:")
-            out.depth += 1
-            out.line(f"{kept} = out; out = bytearray()")
-            self.array(field, value) if field.array else self.value(field, value)
-            self.flush()
-            out.line(f"if {tags} is None: {tags} = {{}}")
-            out.line(f"{tags}[{field.tag}] = out; out = {kept}")
-            out.depth -= 1
-        out.path = outer_path
+            value, kept, default = out.name("v"), out.name("o"), self.default(field)
+            out.line(f"{value} = {message}.get({field.name!r}, {default})")
+            with out.about(field.name), out.indented(f"if {value} != {default}:"):
+                out.line(f"{kept} = out; out = bytearray()")
+                self.array(field, value) if field.array else self.value(field, value)
+                self.flush()
+                out.line(f"if {tags} is None: {tags} = {{}}")
+                out.line(f"{tags}[{field.tag}] = out; out = {kept}")
         return tags
 
-    def tag_section(self, message: str, tags: str | None) -> None:
+    def tag_section(self, message: str, tags: str) -> None:
         """Write the tagged fields; mostly there are none, and their count of 0 is packed with what came before."""
-        out, before, throttle_after = self.out, list(self.pending), self.throttle_after
-        has_tags = f"'_unknown_tags' in {message}" + (f" or {tags}" if tags else "")
-        out.line(f"if {has_tags}:")
-        out.depth += 1
-        self.flush()
-        out.line(f"out += tag_section({tags or 'None'} or {{}}, {message}.get('_unknown_tags'))")
-        out.depth -= 1
-        out.line("else:")
-        out.depth += 1
-        self.pending, self.throttle_after = before, throttle_after
-        self.flush(more="x", expression="0")
-        out.depth -= 1
+
+        def present() -> None:
+            self.flush()
+            self.out.line(f"out += tag_section({tags or None}, {message}.get('_unknown_tags'))")
+
+        condition = f"'_unknown_tags' in {message}" + (f" or {tags}" if tags else "")
+        self.either(condition, present, lambda: self.flush(("x", "0")))
