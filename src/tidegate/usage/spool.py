@@ -119,7 +119,10 @@ class Recorder:
         max_spool_bytes: int = 1 << 30,
         segment_age_ms: int = 10_000,
     ) -> None:
-        _check_sizes(segment_bytes, max_spool_bytes)
+        _check("node_id", node_id, least=0, most=2**31 - 1)
+        _check("segment_bytes", segment_bytes, least=HEADER_BYTES + 8 * ROW_BYTES, most=SEGMENT_BYTES_MAX)
+        _check("max_spool_bytes", max_spool_bytes, least=2 * (segment_bytes + NAMES_BYTES_MAX))
+        _check("segment_age_ms", segment_age_ms, least=1)
         self._clock = clock
         self._node_id = node_id
         self._segment_bytes = segment_bytes - segment_bytes % ROW_BYTES
@@ -403,12 +406,6 @@ class Recorder:
         self._last_error = str(error)
 
 
-def _check_sizes(segment_bytes: int, max_spool_bytes: int) -> None:
-    least = HEADER_BYTES + 8 * ROW_BYTES
-    if not least <= segment_bytes <= SEGMENT_BYTES_MAX:
-        raise ConfigError(f"segment_bytes must be {least} to {SEGMENT_BYTES_MAX}, got {segment_bytes!r}")
-    least = 2 * (segment_bytes + NAMES_BYTES_MAX)
-    if max_spool_bytes < least:
-        raise ConfigError(
-            f"max_spool_bytes must be at least {least}, two segments with names, got {max_spool_bytes!r}"
-        )
+def _check(name: str, value: int, *, least: int, most: int = 2**63 - 1) -> None:
+    if not least <= value <= most:
+        raise ConfigError(f"{name} must be {least} to {most}, got {value!r}")

@@ -1,0 +1,144 @@
+"""The spool's format: header, rows, names, and what is refused."""
+
+import pytest
+
+from tidegate.usage.columns import KINDS
+from tidegate.usage.segment import (
+    CLOSED_SUFFIX,
+    HEADER_BYTES,
+    NAME_BYTES_MAX,
+    NAMES_BYTES_MAX,
+    NAMES_SUFFIX,
+    ROW_BYTES,
+    Header,
+    SpoolError,
+    encode_header,
+    encode_names,
+    load_segment,
+    row_struct,
+    row_tail,
+    segment_path,
+    segment_paths,
+    used_bytes,
+)
+
+HEADER = Header(node_id=3, first_seq=1000, opened_ms=1_700_000_000_000)
+ROW = row_struct("start").pack(1_700_000_000_000, 0, row_tail("start"))
+
+
+def write_segment(directory, *, header=None, rows=ROW, names=b""):
+    path = segment_path(directory, 1000, CLOSED_SUFFIX)
+    path.write_bytes((encode_header(HEADER) if header is None else header) + rows)
+    path.with_suffix(NAMES_SUFFIX).write_bytes(names)
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_have_one_size(kind):
+    """Rows of every kind have the same size, so that a place in the file is a sequence number."""
+    assert row_struct(kind).size == ROW_BYTES
+
+
+def test_rows_do_not_cross_sectors():
+    """A row lies in one disk sector of 512 bytes: it reaches the disk whole or not at all."""
+    assert 512 % ROW_BYTES == 0
+    assert HEADER_BYTES % ROW_BYTES == 0
+
+
+def test_load_segment(tmp_path):
+    """A segment reads back as header, rows and names; name 0 is no names."""
+    path = write_segment(tmp_path, names=encode_names(("alice", None, None, "producer_byte_rate")))
+    segment = load_segment(path)
+    assert (segment.header, segment.rows) == (HEADER, ROW)
+    assert segment.names == [("",) * 6, ("alice", None, None, "producer_byte_rate")]
+
+
+def test_segments_sort_by_sequence(tmp_path):
+    """Segments are listed in the order of their first sequence number, and other files are not."""
+    for seq in (9, 10**12, 70):
+        segment_path(tmp_path, seq, CLOSED_SUFFIX).touch()
+    (tmp_path / "notes.closed").touch()
+    assert [int(path.stem) for path in segment_paths(tmp_path, CLOSED_SUFFIX)] == [9, 70, 10**12]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("x" * 40_000, "x" * NAME_BYTES_MAX),
+        ("é" * 20_000, "é" * (NAME_BYTES_MAX // 2)),
+        ("\ud800", "?"),
+        ("", ""),
+    ],
+    ids=["long", "long-two-bytes", "lone-surrogate", "empty"],
+)
+def test_hostile_names(tmp_path, text, kept):
+    """A name too long is cut between characters, and a lone surrogate becomes a question mark."""
+    segment = load_segment(write_segment(tmp_path, names=encode_names((text,) * 6)))
+    assert segment.names[1] == (kept,) * 6
+
+
+def test_names_cut_short_by_a_crash_are_left_out(tmp_path):
+    """The record at the end of a names file that was not written whole is not there."""
+    whole = encode_names(("a", "b", "c", "d"))
+    for size in range(len(whole)):
+        path = write_segment(tmp_path, names=whole + whole[:size])
+        assert len(load_segment(path).names) == 2
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 600, 1300])
+def test_used_bytes_ends_after_the_last_whole_row(rows):
+    """The zeros of the pre-sized file and a row without its marker are not part of it."""
+    torn = row_struct("start").pack(1, 0, 0)
+    data = encode_header(HEADER) + ROW * rows + torn + bytes(ROW_BYTES * 700 + 3)
+    assert used_bytes(data) == HEADER_BYTES + rows * ROW_BYTES
+
+
+def test_used_bytes_without_header():
+    """A file that was cut off before its header was written holds nothing."""
+    assert used_bytes(b"") == used_bytes(bytes(5000)) == 0
+
+
+@pytest.mark.parametrize(
+    ("header", "offset", "expected"),
+    [
+        (b"short", 5, "expected a header of 128 bytes"),
+        (b"NOTAUSAG" + encode_header(HEADER)[8:], 0, "expected b'TGUSAGE1'"),
+        (encode_header(HEADER)[:9] + b"\x07" + encode_header(HEADER)[10:], 28, "expected CRC-32"),
+        (
+            encode_header(Header(node_id=3, first_seq=5, opened_ms=0)),
+            12,
+            "expected the sequence number in the file's name",
+        ),
+    ],
+    ids=["short", "magic", "crc", "name"],
+)
+def test_bad_header(tmp_path, header, offset, expected):
+    """A header that no recorder wrote is named with the place and what was expected."""
+    path = write_segment(tmp_path, header=header, rows=b"" if len(header) < HEADER_BYTES else ROW)
+    with pytest.raises(SpoolError, match=expected) as caught:
+        load_segment(path)
+    assert (caught.value.path, caught.value.offset) == (path, offset)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (b"\xff\xff\xff\xff" + bytes(4), "expected a length up to"),
+        (encode_names(("a",) * 6)[:-1] + b"b", "expected CRC-32"),
+        (encode_names(("a",) * 5), "expected 4 or 6 names"),
+    ],
+    ids=["length", "crc", "count"],
+)
+def test_bad_names(tmp_path, names, expected):
+    """A names record that no recorder wrote is an error, before memory is taken for it."""
+    with pytest.raises(SpoolError, match=expected):
+        load_segment(write_segment(tmp_path, names=names))
+
+
+def test_names_file_too_large(tmp_path):
+    """A names file over the bound is refused without being read whole."""
+    path = write_segment(tmp_path)
+    with path.with_suffix(NAMES_SUFFIX).open("wb") as file:
+        file.truncate(NAMES_BYTES_MAX + 1)
+    with pytest.raises(SpoolError, match=f"expected at most {NAMES_BYTES_MAX} bytes"):
+        load_segment(path)
