@@ -1,0 +1,95 @@
+"""The quota engine: who shares a quota, how much they used, how long they must wait.
+
+Standard library only. Time comes in as `now_ms`; being over quota is a returned value. The rules are Kafka's;
+`docs/kafka-differences.md` has every departure.
+
+>>> managers = QuotaManagers(window=QuotaWindow(samples=11, window_ms=1000))
+>>> managers.produce.update_quota(QuotaEntity(user="alice"), 1000.0)
+>>> managers.produce.record("alice", "c1", 14_000.0, 1_700_000_000_000)
+4000
+>>> print(managers.produce.explain("alice", "c1"))
+Produce quota of user 'alice', client id 'c1': 1000.0 of (user='alice'); shared by all clients with user='alice'
+"""
+
+from tidegate.quota.callback import ClientQuotaCallback, DefaultQuotaCallback
+from tidegate.quota.channel_mute import ChannelMute, ChannelMuteError, MuteEvent, MuteState
+from tidegate.quota.connections import Admission, AdmissionOutcome, ConnectionQuotas
+from tidegate.quota.definitions import (
+    Alteration,
+    AlterOutcome,
+    AlterResult,
+    Description,
+    EntityParts,
+    FilterComponent,
+    QuotaDefinitions,
+    QuotaRecord,
+    entity_parts,
+)
+from tidegate.quota.delay_queue import DelayQueue, ThrottledChannel
+from tidegate.quota.entity import DEFAULT, EntityType, Level, QuotaEntity
+from tidegate.quota.explain import Explanation
+from tidegate.quota.keys import QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, ValueType, WindowSetting
+from tidegate.quota.manager import ClientQuotaManager
+from tidegate.quota.managers import QuotaManagers
+from tidegate.quota.mutation import STRICT_SINCE, MutationKind, MutationQuota, MutationQuotaManager
+from tidegate.quota.quota_type import QuotaType
+from tidegate.quota.rate import SampledRate
+from tidegate.quota.request import PERCENT_PER_NS, RequestQuotaManager
+from tidegate.quota.sanitizer import SanitizeError, desanitize, jmx_sanitize, sanitize
+from tidegate.quota.sensor_manager import CallbackError, Metric
+from tidegate.quota.throttle import UNLIMITED
+from tidegate.quota.token_bucket import TokenBucket
+from tidegate.quota.window import REGISTRY_WINDOW, QuotaWindow
+
+__all__ = [
+    "DEFAULT",
+    "PERCENT_PER_NS",
+    "QUOTA_KEYS",
+    "REGISTRY_WINDOW",
+    "STRICT_SINCE",
+    "UNLIMITED",
+    "WINDOW_SETTINGS",
+    "Admission",
+    "AdmissionOutcome",
+    "AlterOutcome",
+    "AlterResult",
+    "Alteration",
+    "CallbackError",
+    "ChannelMute",
+    "ChannelMuteError",
+    "ClientQuotaCallback",
+    "ClientQuotaManager",
+    "ConnectionQuotas",
+    "DefaultQuotaCallback",
+    "DelayQueue",
+    "Description",
+    "EntityParts",
+    "EntityType",
+    "Explanation",
+    "FilterComponent",
+    "Level",
+    "Metric",
+    "MutationKind",
+    "MutationQuota",
+    "MutationQuotaManager",
+    "MuteEvent",
+    "MuteState",
+    "QuotaDefinitions",
+    "QuotaEntity",
+    "QuotaKey",
+    "QuotaManagers",
+    "QuotaRecord",
+    "QuotaType",
+    "QuotaWindow",
+    "RequestQuotaManager",
+    "SampledRate",
+    "SanitizeError",
+    "ThrottledChannel",
+    "TokenBucket",
+    "ValueType",
+    "WindowSetting",
+    "desanitize",
+    "entity_parts",
+    "jmx_sanitize",
+    "sanitize",
+]

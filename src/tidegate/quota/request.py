@@ -1,0 +1,63 @@
+"""The manager of the request quota: handler and network time as percent of one thread.
+
+>>> from tidegate.quota.entity import QuotaEntity
+>>> request = RequestQuotaManager()
+>>> request.update_quota(QuotaEntity(user="alice"), 1.0)
+>>> request.record_handler_ns("alice", "c1", 4_000_000, 0)
+0
+>>> request.record_network_ns("alice", "c1", 5_000_000_000, 0)
+>>> request.record_handler_ns("alice", "c1", 0, 0)
+1000
+
+The value recorded is percent-seconds: nanoseconds * 1e-7. A throttle time is at most the span of one sample.
+Network time is known only after the answer has gone, so it is not checked and bites on the next request.
+
+Follows: Kafka `ClientRequestQuotaManager` (KIP-124, B§4).
+"""
+
+from tidegate.quota.callback import ClientQuotaCallback
+from tidegate.quota.manager import ClientQuotaManager
+from tidegate.quota.quota_type import QuotaType
+from tidegate.quota.rate import SampledRate
+from tidegate.quota.sensor_manager import Metric
+from tidegate.quota.sensors import MAX_SENSORS
+from tidegate.quota.window import REGISTRY_WINDOW, QuotaWindow
+
+__all__ = ["PERCENT_PER_NS", "RequestQuotaManager"]
+
+PERCENT_PER_NS = 100.0 / 1e9  # Kafka `NANOS_TO_PERCENTAGE_PER_SECOND`
+
+
+class RequestQuotaManager(ClientQuotaManager):
+    """Rates of thread time by client, and the time of exempt requests."""
+
+    def __init__(
+        self,
+        window: QuotaWindow | None = None,
+        callback: ClientQuotaCallback | None = None,
+        *,
+        max_sensors: int = MAX_SENSORS,
+    ) -> None:
+        window = window or QuotaWindow()
+        super().__init__(
+            QuotaType.REQUEST, window, callback, cap_ms=window.window_ms, max_sensors=max_sensors
+        )
+        self.exempt = SampledRate(samples=REGISTRY_WINDOW.samples, window_ms=REGISTRY_WINDOW.window_ms)
+
+    def record_handler_ns(self, user: str, client_id: str, handler_ns: int, now_ms: int) -> int:
+        """Charge handler time and return the throttle time in ms; 0 while no request quota is defined."""
+        return self.record(user, client_id, handler_ns * PERCENT_PER_NS, now_ms)
+
+    def record_network_ns(self, user: str, client_id: str, network_ns: int, now_ms: int) -> None:
+        """Charge network time, unchecked. Kafka does so only if quotas were `enabled` when the request was charged."""
+        self.record_unchecked(user, client_id, network_ns * PERCENT_PER_NS, now_ms)
+
+    def record_exempt(self, exempt_ns: int, now_ms: int) -> None:
+        """Note the time of an exempt request; nothing while no request quota is defined."""
+        if self.enabled:
+            self.exempt.record(exempt_ns * PERCENT_PER_NS, now_ms)
+
+    def metrics_snapshot(self, now_ms: int) -> list[Metric]:
+        """Return every metric of this type without any effect: a scrape changes no decision."""
+        exempt = self._metric("exempt-request-time", {}, self.exempt.peek(now_ms))
+        return [*super().metrics_snapshot(now_ms), exempt]

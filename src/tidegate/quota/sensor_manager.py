@@ -1,0 +1,248 @@
+"""What the managers of all quota types have in common: from a client to its sensors, and changes of quotas.
+
+With Kafka's own rules a client's sensor is looked up once and kept until a quota changes; a custom callback is
+asked on every request (B§8). `version` grows whenever a sensor that was looked up before may be the wrong one.
+
+Follows: Kafka `ClientQuotaManager` (B§3.3–3.9).
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tidegate.errors import TidegateError
+from tidegate.quota.callback import ClientQuotaCallback, DefaultQuotaCallback, sanitized, tags_of
+from tidegate.quota.entity import EntityPart, Level, QuotaEntity, candidates_of_tags
+from tidegate.quota.explain import Explanation
+from tidegate.quota.quota_type import QuotaType
+from tidegate.quota.sensors import MAX_SENSORS, Sensor, SensorTable, ThrottleSensor
+from tidegate.quota.throttle import UNLIMITED
+from tidegate.quota.window import QuotaWindow
+
+__all__ = ["MAX_CACHED_CLIENTS", "CallbackError", "Metric", "SensorManager"]
+
+MAX_CACHED_CLIENTS = MAX_SENSORS
+"""Most clients whose sensor is remembered; past it all are looked up anew."""
+MAX_CACHED_NAME = 256  # longer names are looked up each time
+
+logger = logging.getLogger("tidegate.quota")
+
+
+class CallbackError(TidegateError, TypeError):
+    """Raise when a custom callback answers with something that is no answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A metric as a scrape sees it; `bound` is None where the metric has none."""
+
+    group: str
+    name: str
+    tags: Mapping[str, str]
+    value: float
+    bound: float | None = None
+
+
+S = TypeVar("S", bound=Sensor)
+
+
+class SensorManager(ABC, Generic[S]):
+    """Sensors of one quota type, by client.
+
+    enabled: whether any quota of this type is defined. version: see the module.
+    """
+
+    def __init__(
+        self,
+        quota_type: QuotaType,
+        window: QuotaWindow,
+        callback: ClientQuotaCallback | None = None,
+        *,
+        max_sensors: int = MAX_SENSORS,
+    ) -> None:
+        self.quota_type = quota_type
+        self.window = window
+        self.version = 0
+        self.enabled = callback is not None
+        self.sensors: SensorTable[S] = SensorTable(
+            in_use_ms=(window.samples + 1) * window.window_ms, max_sensors=max_sensors
+        )
+        self._own_rules = DefaultQuotaCallback()
+        self._custom = callback
+        self._callback: ClientQuotaCallback = callback or self._own_rules
+        self._cached: dict[str, dict[str, S]] = {}
+        self._cached_clients = 0
+
+    @property
+    def levels(self) -> Level:
+        """The levels in use, as Kafka's `quotaTypesEnabled` (B§3.3)."""
+        return self._own_rules.levels if self._custom is None else Level.CUSTOM
+
+    def update_quota(self, entity: QuotaEntity, bound: float | None) -> None:
+        """Set the quota of `entity`, or remove it with None; it holds at once."""
+        if bound is None:
+            self._callback.remove_quota(self.quota_type, entity)
+        else:
+            self._callback.update_quota(self.quota_type, entity, bound)
+        self.enabled = self.levels is not Level.NONE
+        logger.info(
+            "%s quota of %r is now %r, levels in use: %r", self.quota_type.value, entity, bound, self.levels
+        )
+        self._forget_lookups()
+        if self._custom is None and self.levels.bit_count() <= 1 and not entity.has_default:
+            self._refresh_one(entity)
+        else:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Ask for the limit of every sensor again."""
+        for sensor in self.sensors:
+            sensor.set_bound(self._limit(sensor.tags))
+
+    def tags(self, user: str, client_id: str) -> Mapping[str, str]:
+        """Return the tags that a client's usage is counted under. Raises `CallbackError` when they are none."""
+        tags = self._callback.quota_metric_tags(self.quota_type, user, client_id)
+        if tags is None:
+            raise CallbackError(
+                f"callback answered no tags for user={user!r}, client_id={client_id!r}, expected a map"
+            )
+        return tags
+
+    def bound(self, user: str, client_id: str) -> float:
+        """Return the bound that holds for a client now, `UNLIMITED` if none does; makes no sensor."""
+        return self._limit(self.tags(user, client_id))
+
+    def explain(self, user: str, client_id: str) -> Explanation:
+        """Say which quota a client has, and why that one; makes no sensor."""
+        tags = self.tags(user, client_id)
+        considered: tuple[QuotaEntity, ...] = ()
+        entity: QuotaEntity | None = None
+        if self._custom is None:
+            pair = (tags["user"], tags["client-id"])
+            considered = tuple(QuotaEntity(user=u, client_id=c) for u, c in candidates_of_tags(*pair))
+            match = self._own_rules.quotas.match(pair)
+            entity = None if match is None else match[0]
+        return Explanation(
+            quota_type=self.quota_type,
+            user=user,
+            client_id=client_id,
+            tags=tags,
+            levels=self.levels,
+            considered=considered,
+            entity=entity,
+            bound=self._callback.quota_limit(self.quota_type, tags),
+        )
+
+    def sensor(self, user: str, client_id: str, now_ms: int) -> S:
+        """Return the sensor of a client, made if there is none; asks a custom callback as a request does."""
+        by_client = self._cached.get(user)
+        sensor = None if by_client is None else by_client.get(client_id)
+        if sensor is None:
+            sensor = self._look_up(user, client_id, now_ms)
+        return sensor
+
+    def note_throttle(self, user: str, client_id: str, throttle_ms: int, now_ms: int) -> None:
+        """Record that a client is throttled for `throttle_ms`, for the metric `throttle-time` (B§3.8)."""
+        if throttle_ms <= 0:
+            return
+        sensor = self.sensor(user, client_id, now_ms)
+        self._throttle_sensor(sensor.name, sensor.tags, now_ms).record(throttle_ms, now_ms)
+
+    def sensor_name(self, user: str, client_id: str) -> str:
+        """Return the name of the sensor that a client's usage is counted in; makes none."""
+        return self._name(self.tags(user, client_id))
+
+    def throttle_sensor_name(self, name: str) -> str:
+        """Return the name of the throttle sensor that belongs to the quota sensor called `name`."""
+        prefix = self.quota_type.value
+        return f"{prefix}ThrottleTime{name[len(prefix) :]}"
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Forget sensors that were idle for more than an hour; call it every 30 s. Returns their names."""
+        names = self.sensors.expire(now_ms)
+        if names:
+            self._forget_lookups()
+        return names
+
+    def metrics_snapshot(self, now_ms: int) -> list[Metric]:
+        """Return every metric of this type without any effect: a scrape changes no decision."""
+        metrics = [metric for sensor in self.sensors for metric in self._metrics(sensor, now_ms)]
+        for throttle in self.sensors.throttles():
+            metrics.append(self._metric("throttle-time", throttle.tags, throttle.peek(now_ms)))
+        return metrics
+
+    @abstractmethod
+    def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> S:
+        """Return a new sensor."""
+
+    @abstractmethod
+    def _metrics(self, sensor: S, now_ms: int) -> list[Metric]:
+        """Return the metrics of one sensor, without effect."""
+
+    def _metric(self, name: str, tags: Mapping[str, str], value: float, bound: float | None = None) -> Metric:
+        return Metric(group=self.quota_type.value, name=name, tags=tags, value=value, bound=bound)
+
+    def _limit(self, tags: Mapping[str, str]) -> float:
+        limit = self._callback.quota_limit(self.quota_type, tags)
+        return UNLIMITED if limit is None else limit
+
+    def _look_up(self, user: str, client_id: str, now_ms: int) -> S:
+        """Find or make a client's sensors in Kafka's order of calls (B§8), and remember what was found."""
+        sensor = self._find(self.tags(user, client_id), now_ms)
+        if self._custom is None:
+            self._remember(user, client_id, sensor)
+        self._reset_if_required()
+        return sensor
+
+    def _find(self, tags: Mapping[str, str], now_ms: int) -> S:
+        """Return the sensor for `tags`; it and its throttle sensor are made if there is none."""
+        name = self._name(tags)
+        sensor = self.sensors.get(name)
+        if sensor is None:
+            sensor = self._new_sensor(name, tags, self._limit(tags), now_ms)
+            if self.sensors.add(sensor, now_ms):
+                self._forget_lookups()
+        self._throttle_sensor(name, sensor.tags, now_ms)
+        return sensor
+
+    def _name(self, tags: Mapping[str, str]) -> str:
+        return f"{self.quota_type.value}-{':'.join(tags.values())}"
+
+    def _reset_if_required(self) -> None:
+        if self._custom is not None and self._custom.quota_reset_required(self.quota_type):
+            self.refresh()
+
+    def _throttle_sensor(self, name: str, tags: Mapping[str, str], now_ms: int) -> ThrottleSensor:
+        throttle_name = self.throttle_sensor_name(name)
+        throttle = self.sensors.throttle(throttle_name)
+        if throttle is None:
+            throttle = ThrottleSensor(throttle_name, tags, now_ms=now_ms)
+            self.sensors.add_throttle(throttle)
+        return throttle
+
+    def _refresh_one(self, entity: QuotaEntity) -> None:
+        """Give a new bound to the one sensor that is named as `entity` is (B§3.9)."""
+        named = sanitized(entity)
+        tags = tags_of((_part_name(named.user), _part_name(named.client_id)))
+        sensor = self.sensors.get(self._name(tags))
+        if sensor is not None:
+            sensor.set_bound(self._limit(tags))
+
+    def _remember(self, user: str, client_id: str, sensor: S) -> None:
+        if len(user) > MAX_CACHED_NAME or len(client_id) > MAX_CACHED_NAME:
+            return
+        if self._cached_clients >= MAX_CACHED_CLIENTS:
+            self._forget_lookups()
+        self._cached.setdefault(user, {})[client_id] = sensor
+        self._cached_clients += 1
+
+    def _forget_lookups(self) -> None:
+        self._cached.clear()
+        self._cached_clients = 0
+        self.version += 1
+
+
+def _part_name(part: EntityPart) -> str:
+    return part if isinstance(part, str) else ""
