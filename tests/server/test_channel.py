@@ -7,8 +7,8 @@ import struct
 import time
 
 import pytest
-
 from tests.server.conftest import Pair, frame
+
 from tidegate.server.buffers import FIRST_FRAME_BYTES, SCRATCH_BYTES
 from tidegate.server.channel import PENDING_BYTES
 
@@ -16,7 +16,19 @@ from tidegate.server.channel import PENDING_BYTES
 def test_serves_frames_however_they_are_cut(with_pair) -> None:
     """Frames arrive whole and in order whatever the pieces, seed printed by the test's name."""
     rng = random.Random(7)
-    sizes = [0, 1, 3, 4, 5, 100, 4096, SCRATCH_BYTES, SCRATCH_BYTES + 1, FIRST_FRAME_BYTES, 3 * FIRST_FRAME_BYTES]
+    sizes = [
+        0,
+        1,
+        3,
+        4,
+        5,
+        100,
+        4096,
+        SCRATCH_BYTES,
+        SCRATCH_BYTES + 1,
+        FIRST_FRAME_BYTES,
+        3 * FIRST_FRAME_BYTES,
+    ]
     bodies = [rng.randbytes(size) for size in sizes + sizes[:6]]
 
     async def scenario(pair: Pair) -> None:
@@ -162,7 +174,12 @@ def test_file_slices_are_sent_between_buffers_and_released(with_pair, tmp_path) 
         released: list[int] = []
         with path.open("rb") as file:
             pair.channel.send(
-                [b"head", _Slice(file.fileno(), 10, 2 << 20, released), b"mid", _Slice(file.fileno(), 0, 5, released)]
+                [
+                    b"head",
+                    _Slice(file.fileno(), 10, 2 << 20, released),
+                    b"mid",
+                    _Slice(file.fileno(), 0, 5, released),
+                ]
             )
             expected = b"head" + content[10 : 10 + (2 << 20)] + b"mid" + content[:5]
             assert await pair.receive(len(expected)) == expected

@@ -71,10 +71,14 @@ def _string(name: str, default: str, doc: str) -> Setting:
 SETTINGS: Mapping[str, Setting] = {
     setting.name: setting
     for setting in (
-        _string("listeners", "PLAINTEXT://127.0.0.1:9092", "where to listen, NAME://host:port, comma separated"),
+        _string(
+            "listeners", "PLAINTEXT://127.0.0.1:9092", "where to listen, NAME://host:port, comma separated"
+        ),
         _string("advertised.listeners", "", "what clients are told to connect to; default: the listeners"),
         _int("node.id", 1, 0, "the number of this node"),
-        _string("log.dirs", "tidegate-data", "where topics, quotas and the usage record are kept (one directory)"),
+        _string(
+            "log.dirs", "tidegate-data", "where topics, quotas and the usage record are kept (one directory)"
+        ),
         _int("num.partitions", 1, 1, "partitions of a topic that is created without a number"),
         _bool("auto.create.topics.enable", True, "create topics that a client asks Metadata about"),
         _int("message.max.bytes", 1_048_588, 0, "largest record batch"),
@@ -86,11 +90,23 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         _int("log.segment.bytes", 1 << 30, 1024 * 1024, "size at which a segment file is closed"),
         _int("log.index.interval.bytes", 4096, 0, "bytes between two entries of the offset index"),
-        _long("log.message.timestamp.after.max.ms", 3_600_000, 0, "how far in the future a time stamp may lie"),
+        _long(
+            "log.message.timestamp.after.max.ms", 3_600_000, 0, "how far in the future a time stamp may lie"
+        ),
         _long("log.retention.ms", 604_800_000, -1, "age at which segments are deleted; -1: never"),
-        _long("log.retention.bytes", -1, None, "size of a partition at which old segments are deleted; -1: never"),
+        _long(
+            "log.retention.bytes",
+            -1,
+            None,
+            "size of a partition at which old segments are deleted; -1: never",
+        ),
         _long("log.retention.check.interval.ms", 300_000, 1, "how often that is looked after"),
-        _int("producer.id.expiration.ms", 86_400_000, 1, "an idempotent producer silent for so long is forgotten"),
+        _int(
+            "producer.id.expiration.ms",
+            86_400_000,
+            1,
+            "an idempotent producer silent for so long is forgotten",
+        ),
         _int("offset.metadata.max.bytes", 4096, 0, "largest text kept with a committed offset"),
         _long("log.flush.interval.messages", _LONG_MAX, 1, "records after which a partition is synced"),
         _int("fetch.max.bytes", 57_671_680, 1024, "most bytes of one fetch answer"),
@@ -98,7 +114,9 @@ SETTINGS: Mapping[str, Setting] = {
         _int("socket.send.buffer.bytes", 102_400, -1, "SO_SNDBUF; -1: the system's"),
         _int("socket.receive.buffer.bytes", 102_400, -1, "SO_RCVBUF; -1: the system's"),
         _int("socket.listen.backlog.size", 50, 1, "connections waiting to be accepted"),
-        _long("connections.max.idle.ms", 600_000, None, "close a connection unused for so long; below 0: never"),
+        _long(
+            "connections.max.idle.ms", 600_000, None, "close a connection unused for so long; below 0: never"
+        ),
         _int("max.connections", _INT_MAX, 0, "most connections of the node"),
         _int("max.connections.per.ip", _INT_MAX, 0, "most connections of one address"),
         _string("max.connections.per.ip.overrides", "", "host:number, comma separated"),
@@ -106,13 +124,23 @@ SETTINGS: Mapping[str, Setting] = {
         _int("quota.window.num", 11, 1, "samples kept for client quotas"),
         _int("quota.window.size.seconds", 1, 1, "seconds in one sample of client quotas"),
         _int("controller.quota.window.num", 11, 1, "samples kept for controller mutation quotas"),
-        _int("controller.quota.window.size.seconds", 1, 1, "seconds in one sample of controller mutation quotas"),
+        _int(
+            "controller.quota.window.size.seconds",
+            1,
+            1,
+            "seconds in one sample of controller mutation quotas",
+        ),
         _int("tidegate.max.partitions", 4000, 1, "most partitions of the node; each keeps a file open"),
         _bool("tidegate.kafka.exact", False, "follow Kafka 4.3 where it breaks a KIP's promise"),
         _bool("tidegate.usage.enable", True, "keep the usage record"),
         _string("tidegate.usage.dir", "", "where the usage record is kept; default: `usage` in log.dirs"),
         _long("tidegate.usage.spool.max.bytes", 1 << 30, 1 << 20, "events are dropped and counted past this"),
-        _long("tidegate.usage.segment.ms", 10_000, 100, "age at which a spool segment goes to the Parquet writer"),
+        _long(
+            "tidegate.usage.segment.ms",
+            10_000,
+            100,
+            "age at which a spool segment goes to the Parquet writer",
+        ),
         _long("tidegate.usage.retention.ms", 7 * 86_400_000, 60_000, "age at which usage files are deleted"),
     )
 }
@@ -153,9 +181,13 @@ class ListenerAddress:
     @classmethod
     def parse(cls, text: str, *, setting: str) -> "ListenerAddress":
         """Return the listener that `NAME://host:port` stands for."""
-        match = re.fullmatch(r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^:/\[\]]*)):([0-9]{1,5})", text.strip())
+        match = re.fullmatch(
+            r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^:/\[\]]*)):([0-9]{1,5})", text.strip()
+        )
         if match is None or int(match[4]) > 65_535:
-            raise ConfigError(f"{setting} has {text!r}, expected NAME://host:port, such as PLAINTEXT://127.0.0.1:9092")
+            raise ConfigError(
+                f"{setting} has {text!r}, expected NAME://host:port, such as PLAINTEXT://127.0.0.1:9092"
+            )
         if match[1] != "PLAINTEXT":
             raise ConfigError(
                 f"{setting} has listener {match[1]!r}, expected PLAINTEXT",
@@ -202,7 +234,9 @@ class ServerConfig:
             if values["advertised.listeners"]
             else None,
             data_dir=data_dir,
-            usage_dir=Path(values["tidegate.usage.dir"]) if values["tidegate.usage.dir"] else data_dir / "usage",
+            usage_dir=Path(values["tidegate.usage.dir"])
+            if values["tidegate.usage.dir"]
+            else data_dir / "usage",
             unknown=tuple(name for name in rest if name not in IGNORED_KAFKA_SETTINGS),
             ignored=tuple(name for name in rest if name in IGNORED_KAFKA_SETTINGS),
         )
@@ -212,7 +246,9 @@ class ServerConfig:
         lines = []
         for name in self.unknown:
             close = difflib.get_close_matches(name, SETTINGS, n=1)
-            lines.append(f"unknown setting {name!r} has no effect" + (f"; did you mean {close[0]!r}?" if close else ""))
+            lines.append(
+                f"unknown setting {name!r} has no effect" + (f"; did you mean {close[0]!r}?" if close else "")
+            )
         if self.ignored:
             lines.append(f"settings of Kafka's that mean nothing on one node: {', '.join(self.ignored)}")
         return lines

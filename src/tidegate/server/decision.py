@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from tidegate.quota import MutationQuota, QuotaManagers, QuotaType
 from tidegate.server.handler import Answer, Charge
-from tidegate.wire import RequestHeader
 
 __all__ = ["MAX_FETCH_BYTES", "Decider", "Decision"]
 

@@ -11,6 +11,7 @@ Follows: B§6.2-6.6.
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from tidegate.clock import Clock
 from tidegate.quota import MutationQuota, QuotaManagers
@@ -40,6 +41,7 @@ class Front:
         usage: UsageLog,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
+        on_closed: Callable[[Channel], None],
     ) -> None:
         self.channels: set[Channel] = set()
         self.muting = Muting(loop=loop, monotonic_ns=clock.monotonic_ns)
@@ -49,6 +51,7 @@ class Front:
         self._usage = usage
         self._desk = QuotaDesk(managers, usage.mutation)
         self._loop = loop
+        self._on_closed = on_closed
         self._now_ms = clock.now_ms
         self._monotonic_ns = clock.monotonic_ns
 
@@ -104,6 +107,7 @@ class Front:
         """Forget the channel."""
         self.channels.discard(channel)
         self.muting.forget(channel)
+        self._on_closed(channel)
 
     # --- the path -------------------------------------------------------------------------------------------------
 
@@ -121,7 +125,10 @@ class Front:
             self._finish(channel, header, frame_bytes, handler_ns, answer, None)
             channel.release_hold(0)
 
-        deferred.then(lambda answer: self._loop.call_soon(resume, answer))
+        def go_on(answer: Answer) -> None:
+            self._loop.call_soon(resume, answer)
+
+        deferred.then(go_on)
 
     def _finish(
         self,
@@ -161,9 +168,7 @@ class Front:
         network_ns = 0
         if left:
             channel.held &= ~ANSWER_DUE
-            network_ns = self._charge_network(
-                channel, header, exempt=decision.exempt, now_ms=decision.now_ms
-            )
+            network_ns = self._charge_network(channel, header, exempt=decision.exempt, now_ms=decision.now_ms)
         else:
             channel.late = (header, decision.exempt)
         self._usage.request(channel, header, decision, frame_bytes, response_bytes, handler_ns, network_ns)
@@ -201,5 +206,3 @@ def _discard_answer(answer: Answer) -> None:
 def _name(channel: Channel) -> str:
     connection = channel.connection
     return f"connection {connection.id} from {connection.client_host} on {connection.listener}"
-
-

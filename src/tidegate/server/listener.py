@@ -46,17 +46,13 @@ class Listener:
             self._accepting = True
             self._loop.add_reader(self._sock.fileno(), self._accept_some)
 
-    def pause(self, wait_s: float) -> None:
-        """Accept nobody for `wait_s` seconds; the kernel keeps them waiting."""
-        self._stop()
-        self._loop.call_later(wait_s, self.start)
-
     def close(self) -> None:
         """Stop accepting and close the socket."""
-        self._stop()
+        self.stop()
         self._sock.close()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Accept nobody until `start`; the kernel keeps clients waiting."""
         if self._accepting:
             self._accepting = False
             self._loop.remove_reader(self._sock.fileno())
@@ -70,7 +66,8 @@ class Listener:
             except OSError as error:
                 if error.errno in _OUT_OF_FILES:
                     _log.error("cannot accept on %s: %s; trying again in a second", self.name, error.strerror)
-                    self.pause(_OUT_OF_FILES_WAIT_S)
+                    self.stop()
+                    self._loop.call_later(_OUT_OF_FILES_WAIT_S, self.start)
                 return
             self._prepare(sock)
             self._on_accept(sock, peer[0])
@@ -99,6 +96,8 @@ def _bind(address: ListenerAddress) -> socket.socket:
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {address.host or '*'}:{address.port}: {error.strerror}",
-            hint="another program may use the port; choose one with --port" if error.errno == errno.EADDRINUSE else None,
+            hint="another program may use the port; choose one with --port"
+            if error.errno == errno.EADDRINUSE
+            else None,
         ) from error
     return sock

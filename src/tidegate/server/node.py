@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tidegate.clock import Clock
 from tidegate.quota import QuotaDefinitions, QuotaManagers, QuotaRecord, QuotaWindow
+from tidegate.server.admission import Admission, addresses_of, connection_quotas
 from tidegate.server.buffers import FrameBuffers
 from tidegate.server.channel import Channel
 from tidegate.server.config import ServerConfig
@@ -32,6 +33,7 @@ __all__ = ["EXPIRE_SENSORS_EVERY_S", "Node"]
 _log = logging.getLogger("tidegate.server")
 
 EXPIRE_SENSORS_EVERY_S = 30  # Kafka's own period (B§1.2)
+CONNECTION_CREATION_RATE = "connection_creation_rate"
 _ROLL_USAGE_EVERY_S = 0.5
 _IDLE_CHECKS_PER_LIMIT = 4
 
@@ -39,13 +41,21 @@ _IDLE_CHECKS_PER_LIMIT = 4
 class Node:
     """A node that is bound to its port; `serve` makes it answer, `close` ends it."""
 
-    def __init__(self, config: ServerConfig, *, clock: Clock, loop: asyncio.AbstractEventLoop, usage: UsageLog) -> None:
+    def __init__(
+        self, config: ServerConfig, *, clock: Clock, loop: asyncio.AbstractEventLoop, usage: UsageLog
+    ) -> None:
         self.config = config
         self.definitions = QuotaDefinitions()
         self.managers = QuotaManagers(
-            window=_window(config, "quota.window"), controller_window=_window(config, "controller.quota.window")
+            window=_window(config, "quota.window"),
+            controller_window=_window(config, "controller.quota.window"),
         )
-        self.listener = Listener(config.listener, config, loop=loop, on_accept=self._on_accept)
+        self.connections = connection_quotas(config, config.listener.name)
+        self._admission = Admission(
+            self.connections, config.listener.name, clock=clock, loop=loop, on_admitted=self._on_admitted
+        )
+        self.listener = Listener(config.listener, config, loop=loop, on_accept=self._admission.on_accept)
+        self._admission.attach(self.listener)
         self._clock = clock
         self._loop = loop
         self._usage = usage
@@ -75,6 +85,7 @@ class Node:
             usage=self._usage,
             clock=self._clock,
             loop=self._loop,
+            on_closed=lambda channel: self._admission.release(channel.connection.client_host),
         )
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
         self._every("roll", _ROLL_USAGE_EVERY_S, lambda: self._usage.maybe_roll(self._clock.now_ms()))
@@ -88,6 +99,7 @@ class Node:
         for timer in self._timers.values():
             timer.cancel()
         self.listener.close()
+        self._admission.close()
         if self._front is not None:
             for channel in list(self._front.channels):
                 channel.close()
@@ -105,7 +117,15 @@ class Node:
         self.definitions.apply(records)
         for record in records:
             self.managers.apply(record)
+            self._apply_ip_quota(record)
             self._usage.quota(record, now_ms)
+
+    def _apply_ip_quota(self, record: QuotaRecord) -> None:
+        """Put the connection rate of an address in force; a host name stands for all its addresses."""
+        for kind, name in record.entity:
+            if kind == "ip" and record.key == CONNECTION_CREATION_RATE:
+                for address in [None] if name is None else addresses_of(name):
+                    self.connections.set_ip_rate(address, record.value)
 
     def _own_handlers(self, handlers: HandlerTable) -> dict[int, Handler]:
         own = {
@@ -116,7 +136,7 @@ class Node:
 
     # --- connections ----------------------------------------------------------------------------------------------
 
-    def _on_accept(self, sock: socket.socket, host: str) -> None:
+    def _on_admitted(self, sock: socket.socket, host: str) -> None:
         assert self._front is not None
         local_host, local_port = sock.getsockname()[:2]
         connection = Connection(
@@ -155,6 +175,7 @@ class Node:
     def _expire_sensors(self) -> None:
         now_ms = self._clock.now_ms()
         self.managers.expire(now_ms)
+        self.connections.expire(now_ms)
         self._usage.expire(now_ms)
 
 

@@ -44,7 +44,11 @@ class QuotaDesk:
         header = self._header
         if self.mutation is None:
             self.mutation = self._mutation.new_quota(
-                self._channel.connection.user, header.client_id, header.api_key, header.api_version
+                self._channel.connection.user,
+                header.client_id,
+                header.api_key,
+                header.api_version,
+                self._now_ms,
             )
         granted = self.mutation.record(permits, self._now_ms)
         self._note_mutation(self._channel, header, permits, self.mutation, granted, self._now_ms)

@@ -46,7 +46,7 @@ def _send_memory(sock: socket.socket, out: deque[Sendable]) -> int:
         else:
             out[0] = memoryview(out[0])[sent:]
         return sent
-    batch = []
+    batch: list[Sendable] = []
     for item in out:
         if not isinstance(item, (bytes, bytearray, memoryview)) or len(batch) == _IOV_MAX:
             break

@@ -8,8 +8,9 @@ from tidegate.quota import MutationQuota, QuotaRecord, sanitize
 from tidegate.server.channel import Channel
 from tidegate.server.config import ServerConfig
 from tidegate.server.decision import Decision
-from tidegate.usage import Client, Recorder, spool_directory
-from tidegate.usage.spool import EXEMPT, NONE, REJECTED, STRICT
+from tidegate.usage.directory import parquet_directory, spool_directory
+from tidegate.usage.spool import EXEMPT, NONE, REJECTED, STRICT, Client, Recorder
+from tidegate.usage.writer_process import WriterProcess, start_writer
 from tidegate.wire import RequestHeader
 
 __all__ = ["NoUsageLog", "RecordedUsageLog", "UsageLog", "open_usage_log"]
@@ -32,7 +33,13 @@ class UsageLog(Protocol):
     def start(self, now_ms: int, config: ServerConfig) -> None: ...
     def quota(self, record: QuotaRecord, now_ms: int) -> None: ...
     def mutation(
-        self, channel: Channel, header: RequestHeader, permits: int, quota: MutationQuota, granted: bool, now_ms: int
+        self,
+        channel: Channel,
+        header: RequestHeader,
+        permits: int,
+        quota: MutationQuota,
+        granted: bool,
+        now_ms: int,
     ) -> None: ...
     def request(
         self,
@@ -91,8 +98,9 @@ class NoUsageLog:
 class RecordedUsageLog:
     """Keeps everything in the spool of one node."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, writer: WriterProcess) -> None:
         self._recorder = recorder
+        self._writer = writer
         self._reported_losses = 0
         self._closed = False
         self.next_connection_id = recorder.next_connection_id
@@ -102,7 +110,9 @@ class RecordedUsageLog:
         """Record that the node starts, and its window settings."""
         self._recorder.start(now_ms)
         for key in WINDOW_SETTINGS:
-            self._recorder.quota(now_ms, user=None, client_id=None, ip=None, key=key, value=float(config[key]))
+            self._recorder.quota(
+                now_ms, user=None, client_id=None, ip=None, key=key, value=float(config[key])
+            )
 
     def quota(self, record: QuotaRecord, now_ms: int) -> None:
         """Record that a definition is in force from now on."""
@@ -117,7 +127,13 @@ class RecordedUsageLog:
         )
 
     def mutation(
-        self, channel: Channel, header: RequestHeader, permits: int, quota: MutationQuota, granted: bool, now_ms: int
+        self,
+        channel: Channel,
+        header: RequestHeader,
+        permits: int,
+        quota: MutationQuota,
+        granted: bool,
+        now_ms: int,
     ) -> None:
         """Record that a handler asked for permits."""
         self._recorder.mutation(
@@ -180,18 +196,20 @@ class RecordedUsageLog:
         )
 
     def maybe_roll(self, now_ms: int) -> None:
-        """Hand old segments to the writer; report losses once."""
+        """Hand old segments to the writer, which is kept running; report losses once."""
         self._recorder.maybe_roll(now_ms)
+        self._writer.keep_running()
         lost = self._recorder.lost_events
         if lost > self._reported_losses:
             _log.error("usage record: %d events lost so far, the spool has no room", lost)
             self._reported_losses = lost
 
     def close(self) -> None:
-        """Hand the last segment over."""
+        """Hand the last segment over; the writer converts it and ends by itself."""
         if not self._closed:
             self._closed = True
             self._recorder.close()
+            self._writer.stop()
 
     def _client(self, channel: Channel, header: RequestHeader) -> Client:
         """Return the names of this connection and client id, as the recorder wants them."""
@@ -200,7 +218,7 @@ class RecordedUsageLog:
         software = connection.client_software
         if cache is None or len(cache) >= _CLIENT_IDS_PER_CHANNEL:
             cache = channel.cache = {}
-        client = cache.get(header.client_id)
+        client: Client | None = cache.get(header.client_id)
         if client is None:
             client = cache[header.client_id] = self._recorder.client(
                 listener=connection.listener,
@@ -217,12 +235,20 @@ def open_usage_log(config: ServerConfig, clock: Clock) -> UsageLog:
     """Return the usage log that the settings ask for."""
     if not config["tidegate.usage.enable"]:
         return NoUsageLog()
-    return RecordedUsageLog(
-        Recorder(
-            spool_directory(config.usage_dir, config["node.id"]),
-            node_id=config["node.id"],
-            clock=clock,
-            max_spool_bytes=config["tidegate.usage.spool.max.bytes"],
-            segment_age_ms=config["tidegate.usage.segment.ms"],
-        )
+    node_id = config["node.id"]
+    spool = spool_directory(config.usage_dir, node_id)
+    recorder = Recorder(
+        spool,
+        node_id=node_id,
+        clock=clock,
+        max_spool_bytes=config["tidegate.usage.spool.max.bytes"],
+        segment_age_ms=config["tidegate.usage.segment.ms"],
     )
+    writer = start_writer(
+        spool,
+        parquet_directory(config.usage_dir),
+        node_id=node_id,
+        clock=clock,
+        retention_ms=config["tidegate.usage.retention.ms"],
+    )
+    return RecordedUsageLog(recorder, writer)

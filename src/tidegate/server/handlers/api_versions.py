@@ -41,7 +41,9 @@ def api_versions_handler(served: Iterable[int]) -> Handler:
 
 def unsupported_version_answer(correlation_id: int) -> Encoded:
     """Return the answer to an ApiVersions request of a version that is not served."""
-    return encode_response(API_VERSIONS, 0, correlation_id, _body(_UNSUPPORTED_VERSION, [_range(API_VERSIONS)]))
+    return encode_response(
+        API_VERSIONS, 0, correlation_id, _body(_UNSUPPORTED_VERSION, [_range(API_VERSIONS)])
+    )
 
 
 def _note_software(request: Request) -> bool:

@@ -9,7 +9,12 @@ from collections.abc import Callable, Sequence
 from tidegate.quota import Alteration, FilterComponent, QuotaDefinitions, QuotaRecord
 from tidegate.server.handler import Answer, Handler, Message, Request
 
-__all__ = ["ALTER_CLIENT_QUOTAS", "DESCRIBE_CLIENT_QUOTAS", "alter_client_quotas_handler", "describe_client_quotas_handler"]
+__all__ = [
+    "ALTER_CLIENT_QUOTAS",
+    "DESCRIBE_CLIENT_QUOTAS",
+    "alter_client_quotas_handler",
+    "describe_client_quotas_handler",
+]
 
 DESCRIBE_CLIENT_QUOTAS = 48
 ALTER_CLIENT_QUOTAS = 49
@@ -21,13 +26,17 @@ def describe_client_quotas_handler(definitions: QuotaDefinitions) -> Handler:
     def handle(request: Request) -> Answer:
         body = request.body()
         components = [
-            FilterComponent(part["entity_type"], part["match_type"], part["match"]) for part in body["components"]
+            FilterComponent(part["entity_type"], part["match_type"], part["match"])
+            for part in body["components"]
         ]
         found = definitions.describe(components, strict=body["strict"])
         entries = None
         if found.entries is not None:
             entries = [
-                {"entity": _parts(entity), "values": [{"key": key, "value": value} for key, value in values.items()]}
+                {
+                    "entity": _parts(entity),
+                    "values": [{"key": key, "value": value} for key, value in values.items()],
+                }
                 for entity, values in found.entries
             ]
         return request.answer(

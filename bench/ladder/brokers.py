@@ -1,0 +1,190 @@
+"""The two brokers that are compared, each a real process with its data in a directory of its own."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+
+_KAFKA_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={directory}/data
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+message.max.bytes=2097152
+"""
+_LOG4J = """\
+Configuration:
+  Appenders:
+    Console:
+      name: STDOUT
+      PatternLayout: {pattern: "[%d] %p %m (%c)%n"}
+  Loggers:
+    Root:
+      level: WARN
+      AppenderRef: {ref: STDOUT}
+"""
+_CLUSTER_ID = "dGlkZWdhdGUtYmVuY2gtMQ"
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@dataclass
+class BenchBroker:
+    """A running broker: its name, process and port."""
+
+    name: str
+    directory: Path
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    start_s: float = 0.0
+
+    @property
+    def address(self) -> str:
+        """Return what clients connect to."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> "BenchBroker":
+        """Start and wait for the first answer; `start_s` is how long that took."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.port = self.port or free_port()
+        command, environment = self._command()
+        begun = time.monotonic()
+        with (self.directory / "broker.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, cwd=self.directory
+            )
+        while not _answers(self.port):
+            if self.process.poll() is not None or time.monotonic() - begun > START_TIMEOUT_S:
+                raise RuntimeError(
+                    f"{self.name} did not start:\n{(self.directory / 'broker.log').read_text()}"
+                )
+            time.sleep(0.002)
+        self.start_s = time.monotonic() - begun
+        return self
+
+    def stop(self) -> None:
+        """Stop the process."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(STOP_TIMEOUT_S)
+            self.process = None
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that the process has used so far."""
+        assert self.process is not None
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / TICKS_PER_S
+
+    def resident_mb(self) -> float:
+        """Return the resident memory of the process and its children in MB."""
+        assert self.process is not None
+        return sum(_resident_kb(pid) for pid in _with_children(self.process.pid)) / 1000
+
+    def _command(self) -> tuple[list[str], dict[str, str]]:
+        raise NotImplementedError
+
+
+class TidegateBench(BenchBroker):
+    """`tidegate serve` with recording of usage on, as by default."""
+
+    def _command(self) -> tuple[list[str], dict[str, str]]:
+        overrides = ["--override", "message.max.bytes=2097152"]
+        return (
+            [
+                sys.executable,
+                "-m",
+                "tidegate",
+                "serve",
+                "--port",
+                str(self.port),
+                "--data",
+                "data",
+                *overrides,
+            ],
+            dict(os.environ),
+        )
+
+
+class KafkaBench(BenchBroker):
+    """Apache Kafka 4.3, one combined node, as `kafka-server-start` would run it (1 GB heap, G1)."""
+
+    def _command(self) -> tuple[list[str], dict[str, str]]:
+        classpath = subprocess.run(
+            [ROOT / "scripts" / "kafka-jars.sh"], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        properties, log4j = self.directory / "server.properties", self.directory / "log4j2.yaml"
+        properties.write_text(
+            _KAFKA_PROPERTIES.format(port=self.port, controller_port=free_port(), directory=self.directory)
+        )
+        log4j.write_text(_LOG4J)
+        java = ["java", f"-Dlog4j2.configurationFile={log4j.as_uri()}", "-cp", f"{classpath}/*"]
+        if not (self.directory / "data" / "meta.properties").exists():
+            subprocess.run(
+                [*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)],
+                check=True,
+                capture_output=True,
+            )
+        return [java[0], "-Xmx1g", "-Xms1g", "-XX:+UseG1GC", *java[1:], "kafka.Kafka", str(properties)], dict(
+            os.environ
+        )
+
+
+def machine() -> str:
+    """Return the machine in one line."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        os.uname().machine,
+    )
+    return f"{model}, {os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}"
+
+
+def _answers(port: int) -> bool:
+    """Return whether an ApiVersions v0 is answered without error."""
+    request = bytes.fromhex("0000000a0012000000000001ffff")
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as sock:
+            sock.sendall(request)
+            head = sock.recv(10, socket.MSG_WAITALL)
+            return len(head) == 10 and head[8:10] == b"\0\0"
+    except OSError:
+        return False
+
+
+def _with_children(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(grand for child in children for grand in _with_children(int(child)))]
+
+
+def _resident_kb(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    return 0
+
+
+__all__ = ["BenchBroker", "KafkaBench", "TidegateBench", "free_port", "machine"]

@@ -1,0 +1,239 @@
+"""The rungs of the ladder: what is run against a broker, and what of it is compared."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.ladder.brokers import ROOT, BenchBroker
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tidegate.wire import encode_request
+from tidegate.wire.batch import build_batch
+
+__all__ = ["RUNGS", "Rung", "Sample", "prepare"]
+
+LOADER_CLASSES = ROOT / ".cache" / "bench" / "loader"
+WARMUP_S, SECONDS = 1.0, 4.0
+CONNECTIONS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One measurement: the figure that is compared, and CPU seconds of broker and client for each unit of work."""
+
+    value: float
+    broker_cpu: float
+    client_cpu: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One comparison. `wanted`: least (or, where lower is better, most) ratio of ours to Kafka's."""
+
+    name: str
+    unit: str
+    wanted: float
+    run: Callable[[BenchBroker, Path], Sample]
+    lower_is_better: bool = False
+    wanted_cpu: float | None = None
+
+
+def prepare(broker: BenchBroker, directory: Path) -> None:
+    """Create topics, fill those that are read, define a quota that throttles nobody, and write the raw frames."""
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    names = ("small", "kilo", "mega", "read1k", "read100")
+    for future in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+        future.result(30)
+    _define_quotas(broker)
+    _confluent(broker, "produce", "read1k", 1024, 1_000_000, 600)
+    _confluent(broker, "produce", "read100", 100, 1_000_000, 200)
+    fill = Producer({"bootstrap.servers": broker.address, "batch.size": 16_384, "linger.ms": 50})
+    for name in ("fetch16k", "fetch1m"):
+        admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    for _ in range(80):
+        fill.produce("fetch16k", bytes(1024), partition=0)
+    fill.flush(30)
+    large = Producer({"bootstrap.servers": broker.address, "batch.size": 1_000_000, "linger.ms": 100})
+    for _ in range(2000):
+        large.produce("fetch1m", bytes(1024), partition=0)
+    large.flush(30)
+    _compile_loader()
+    for name, frame in _frames().items():
+        (directory / name).write_bytes(frame)
+
+
+def _define_quotas(broker: BenchBroker) -> None:
+    """Define quotas of every kind that nobody reaches: deciding is what they cost."""
+    ops = [
+        {"key": key, "value": value, "remove": False}
+        for key, value in (
+            ("producer_byte_rate", 1e12),
+            ("consumer_byte_rate", 1e12),
+            ("request_percentage", 100_000.0),
+        )
+    ]
+    entries = [{"entity": [{"entity_type": "client-id", "entity_name": None}], "ops": ops}]
+    frame = encode_request(49, 1, 1, "bench", {"entries": entries, "validate_only": False})
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=30) as sock:
+        sock.sendall(frame)
+        size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
+        assert len(sock.recv(size, socket.MSG_WAITALL)) == size
+
+
+def _frames() -> dict[str, bytes]:
+    return {
+        "produce100": _produce("small", 100),
+        "produce16k": _produce("kilo", 16_000),
+        "metadata": encode_request(
+            3, 9, 1, "bench", {
+                "topics": [{"name": "small"}], "allow_auto_topic_creation": False,
+                "include_cluster_authorized_operations": False, "include_topic_authorized_operations": False,
+            },
+        ),
+        "api_versions": encode_request(
+            18, 3, 1, "bench", {"client_software_name": "bench", "client_software_version": "1"}
+        ),
+        "fetch16k": _fetch("fetch16k", 16_384),
+        "fetch1m": _fetch("fetch1m", 1_048_576),
+    }  # fmt: skip
+
+
+def _produce(topic: str, value_bytes: int) -> bytes:
+    batch = build_batch([(None, bytes(value_bytes))])
+    partition = {"index": 0, "records": batch}
+    message = {
+        "transactional_id": None,
+        "acks": 1,
+        "timeout_ms": 30_000,
+        "topic_data": [{"name": topic, "partition_data": [partition]}],
+    }
+    return encode_request(0, 9, 1, "bench", message)
+
+
+def _fetch(topic: str, max_bytes: int) -> bytes:
+    partition = {
+        "partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1,
+        "log_start_offset": -1, "partition_max_bytes": max_bytes,
+    }  # fmt: skip
+    message = {
+        "replica_id": -1, "max_wait_ms": 500, "min_bytes": 1, "max_bytes": max_bytes, "isolation_level": 0,
+        "session_id": 0, "session_epoch": -1, "topics": [{"topic": topic, "partitions": [partition]}],
+        "forgotten_topics_data": [], "rack_id": "",
+    }  # fmt: skip
+    return encode_request(1, 12, 1, "bench", message)
+
+
+def _compile_loader() -> None:
+    LOADER_CLASSES.mkdir(parents=True, exist_ok=True)
+    source = ROOT / "bench" / "java" / "RawLoader.java"
+    subprocess.run(["javac", "-d", str(LOADER_CLASSES), str(source)], check=True)
+
+
+def _confluent(
+    broker: BenchBroker, mode: str, topic: str, record: int, batch: int, total_mb: float
+) -> Sample:
+    command = [sys.executable, "-m", "bench.ladder.confluent", mode, broker.address, topic]
+    before = broker.cpu_s()
+    done = subprocess.run(
+        [*command, str(record), str(batch), str(total_mb)],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    result = json.loads(done.stdout)
+    return Sample(
+        value=result["mb_per_s"],
+        broker_cpu=(broker.cpu_s() - before) / total_mb,
+        client_cpu=result["client_cpu_s"] / total_mb,
+        seconds=result["seconds"],
+    )
+
+
+def _raw(
+    broker: BenchBroker, directory: Path, mode: str, frame: str, connections: int
+) -> tuple[dict, Sample]:
+    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", str(LOADER_CLASSES), "RawLoader", mode]
+    arguments = [str(broker.port), str(directory / frame), str(connections), str(WARMUP_S), str(SECONDS)]
+    with subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as loader:
+        assert loader.stderr is not None
+        line = loader.stderr.readline()
+        assert line == "counting\n", line + loader.stderr.read()
+        broker_before, client_before = broker.cpu_s(), _cpu_s(loader.pid)
+        assert loader.stdout is not None
+        line = loader.stdout.readline()
+        broker_after, client_after = broker.cpu_s(), _last_cpu_s(loader.pid, client_before)
+        assert line, loader.stderr.read()
+    result = json.loads(line)
+    requests = max(result["requests"], 1)
+    return result, Sample(
+        value=result["requests_per_s"],
+        broker_cpu=(broker_after - broker_before) / requests * 1e6,
+        client_cpu=(client_after - client_before) / requests * 1e6,
+        seconds=result["seconds"],
+    )
+
+
+def _cpu_s(pid: int) -> float:
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(stat[11]) + int(stat[12])) / 100
+
+
+def _last_cpu_s(pid: int, before: float) -> float:
+    try:
+        return _cpu_s(pid)
+    except (OSError, IndexError):
+        return before
+
+
+def _rate(
+    frame: str, connections: int = CONNECTIONS, mode: str = "request"
+) -> Callable[[BenchBroker, Path], Sample]:
+    return lambda broker, directory: _raw(broker, directory, mode, frame, connections)[1]
+
+
+def _latency(frame: str) -> Callable[[BenchBroker, Path], Sample]:
+    def run(broker: BenchBroker, directory: Path) -> Sample:
+        result, sample = _raw(broker, directory, "request", frame, 1)
+        return Sample(
+            value=result["p50_us"],
+            broker_cpu=sample.broker_cpu,
+            client_cpu=sample.client_cpu,
+            seconds=sample.seconds,
+        )
+
+    return run
+
+
+def _transfer(
+    mode: str, topic: str, record: int, batch: int, mb: float
+) -> Callable[[BenchBroker, Path], Sample]:
+    return lambda broker, directory: _confluent(broker, mode, topic, record, batch, mb)
+
+
+RUNGS = (
+    Rung(name="confluent produce 1 KB, 16 KB batches", unit="MB/s", wanted=1.0,
+         run=_transfer("produce", "kilo", 1024, 16_384, 400)),
+    Rung(name="confluent produce 1 KB, 1 MB batches", unit="MB/s", wanted=1.0,
+         run=_transfer("produce", "mega", 1024, 1_000_000, 800)),
+    Rung(name="confluent produce 100 B", unit="MB/s", wanted=1.0,
+         run=_transfer("produce", "small", 100, 1_000_000, 200)),
+    Rung(name="confluent consume 100 B", unit="MB/s", wanted=1.0, run=_transfer("consume", "read100", 100, 0, 190)),
+    Rung(name="confluent consume 1 KB", unit="MB/s", wanted=1.0, run=_transfer("consume", "read1k", 1024, 0, 580)),
+    Rung(name="raw Produce 100 B x32", unit="/s", wanted=0.8, wanted_cpu=0.7, run=_rate("produce100")),
+    Rung(name="raw Metadata x32", unit="/s", wanted=1.0, wanted_cpu=0.7, run=_rate("metadata")),
+    Rung(name="raw ApiVersions x32", unit="/s", wanted=1.0, wanted_cpu=0.7, run=_rate("api_versions")),
+    Rung(name="raw Produce 100 B x1, p50", unit="us", wanted=1.0, lower_is_better=True, run=_latency("produce100")),
+    Rung(name="raw Produce 16 KB x32", unit="/s", wanted=1.0, run=_rate("produce16k")),
+    Rung(name="raw Fetch 16 KB x32", unit="/s", wanted=0.8, run=_rate("fetch16k")),
+    Rung(name="raw Fetch 1 MB x32", unit="/s", wanted=0.5, run=_rate("fetch1m")),
+    Rung(name="connect + ApiVersions + close x16", unit="/s", wanted=1.0, run=_rate("api_versions", 16, "connect")),
+)  # fmt: skip
