@@ -17,3 +17,4 @@ class TopicSettings:
     timestamp_after_max_ms: int = 3_600_000
     retention_ms: int = 604_800_000
     retention_bytes: int = -1
+    min_insync_replicas: int = 1

@@ -1,0 +1,50 @@
+"""A handler per API of the embedded log, one module each."""
+
+from tidegate.server.handler import Handler
+from tidegate.storage.handlers.create_partitions import CREATE_PARTITIONS, create_partitions_handler
+from tidegate.storage.handlers.create_topics import CREATE_TOPICS, create_topics_handler
+from tidegate.storage.handlers.delete_topics import DELETE_TOPICS, delete_topics_handler
+from tidegate.storage.handlers.describe_cluster import DESCRIBE_CLUSTER, describe_cluster_handler
+from tidegate.storage.handlers.describe_configs import DESCRIBE_CONFIGS, describe_configs_handler
+from tidegate.storage.handlers.describe_topic_partitions import (
+    DESCRIBE_TOPIC_PARTITIONS,
+    describe_topic_partitions_handler,
+)
+from tidegate.storage.handlers.fetch import FETCH, fetch_handler
+from tidegate.storage.handlers.find_coordinator import FIND_COORDINATOR, find_coordinator_handler
+from tidegate.storage.handlers.init_producer_id import INIT_PRODUCER_ID, init_producer_id_handler
+from tidegate.storage.handlers.list_offsets import LIST_OFFSETS, list_offsets_handler
+from tidegate.storage.handlers.metadata import METADATA, metadata_handler
+from tidegate.storage.handlers.offset_commit import OFFSET_COMMIT, offset_commit_handler
+from tidegate.storage.handlers.offset_fetch import OFFSET_FETCH, offset_fetch_handler
+from tidegate.storage.handlers.produce import PRODUCE, produce_handler
+from tidegate.storage.scheduling import Scheduler, keep_house, running_loop
+from tidegate.storage.storage import Storage
+
+__all__ = ["handler_table"]
+
+
+def handler_table(storage: Storage, scheduler: Scheduler | None = None) -> dict[int, Handler]:
+    """Return the handlers of `storage` by API key, and begin its housekeeping.
+
+    `scheduler` runs what comes later: long polls and housekeeping; by default the running event loop.
+    """
+    if scheduler is None:
+        scheduler = running_loop()
+    keep_house(storage, scheduler)
+    return {
+        PRODUCE: produce_handler(storage),
+        FETCH: fetch_handler(storage, scheduler),
+        LIST_OFFSETS: list_offsets_handler(storage),
+        METADATA: metadata_handler(storage),
+        OFFSET_COMMIT: offset_commit_handler(storage),
+        OFFSET_FETCH: offset_fetch_handler(storage),
+        FIND_COORDINATOR: find_coordinator_handler(storage),
+        CREATE_TOPICS: create_topics_handler(storage),
+        DELETE_TOPICS: delete_topics_handler(storage),
+        INIT_PRODUCER_ID: init_producer_id_handler(storage),
+        DESCRIBE_CONFIGS: describe_configs_handler(storage),
+        CREATE_PARTITIONS: create_partitions_handler(storage),
+        DESCRIBE_CLUSTER: describe_cluster_handler(storage),
+        DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions_handler(storage),
+    }

@@ -1,0 +1,87 @@
+"""CreatePartitions (key 37), versions 0-3. KIP-195, KIP-599 (quota).
+
+Topic by topic in the request's order; each costs as many permits as it gains partitions, charged after the count has
+been checked but before the assignment is: a topic that then fails has cost them (B§5.3). validate_only is free unless
+`tidegate.kafka.exact` is set.
+Not implemented: more than one replica.
+"""
+
+from collections import Counter
+
+from tidegate.server.handler import Answer, Charge, Handler, Message, Request
+from tidegate.storage import error_codes
+from tidegate.storage.config import MAX_PARTITIONS
+from tidegate.storage.errors import StorageError
+from tidegate.storage.handlers.assignments import assignment_problem
+from tidegate.storage.storage import Storage
+from tidegate.storage.topics import Topic
+
+__all__ = ["CREATE_PARTITIONS", "create_partitions_handler"]
+
+CREATE_PARTITIONS = 37
+
+_Problem = tuple[int, str | None]
+
+
+def create_partitions_handler(storage: Storage) -> Handler:
+    """Return the handler that adds partitions to topics of `storage`."""
+
+    def handle(request: Request) -> Answer:
+        body = request.body()
+        times = Counter(topic["name"] for topic in body["topics"])
+        results = [
+            _result(name, (error_codes.INVALID_REQUEST, "Duplicate topic name."))
+            for name, count in times.items()
+            if count > 1
+        ]
+        for wanted in body["topics"]:
+            if times[wanted["name"]] == 1:
+                problem = _create(storage, request, wanted, validate_only=body["validate_only"])
+                results.append(_result(wanted["name"], problem))
+        return request.answer({"throttle_time_ms": 0, "results": results}, Charge.MUTATION)
+
+    return handle
+
+
+def _create(storage: Storage, request: Request, wanted: Message, *, validate_only: bool) -> _Problem:
+    """Check, charge and grow one topic."""
+    topic = storage.topics.by_name.get(wanted["name"])
+    if topic is None:
+        return error_codes.UNKNOWN_TOPIC_OR_PARTITION, None
+    problem = _count_problem(storage, topic, wanted)
+    if problem is not None:
+        return problem
+    added = wanted["count"] - len(topic.logs)
+    if (not validate_only or storage.config.kafka_exact) and not request.quotas.record_mutations(added):
+        return error_codes.THROTTLING_QUOTA_EXCEEDED, None
+    assignments = wanted["assignments"] or []
+    text = assignment_problem((assignment["broker_ids"] for assignment in assignments), storage.config.node_id)
+    if text is not None:
+        return error_codes.INVALID_REPLICA_ASSIGNMENT, text
+    if not validate_only:
+        try:
+            storage.topics.add_partitions(topic, wanted["count"])
+        except StorageError as error:
+            return error_codes.KAFKA_STORAGE_ERROR, str(error)
+    return error_codes.NONE, None
+
+
+def _count_problem(storage: Storage, topic: Topic, wanted: Message) -> _Problem | None:
+    count, current, assignments = wanted["count"], len(topic.logs), wanted["assignments"]
+    if count == current:
+        return error_codes.INVALID_PARTITIONS, f"Topic already has {current} partition(s)."
+    if count < current:
+        text = f"The topic {topic.name} currently has {current} partition(s); {count} would not be an increase."
+        return error_codes.INVALID_PARTITIONS, text
+    added = count - current
+    if assignments is not None and len(assignments) != added:
+        text = f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) were "
+        return error_codes.INVALID_REPLICA_ASSIGNMENT, text + "specified."
+    if added > storage.topics.room():
+        text = f"This node holds at most {MAX_PARTITIONS} partitions and has {storage.topics.partition_count}."
+        return error_codes.POLICY_VIOLATION, text
+    return None
+
+
+def _result(name: str, problem: _Problem) -> Message:
+    return {"name": name, "error_code": problem[0], "error_message": problem[1]}

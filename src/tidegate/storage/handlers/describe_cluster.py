@@ -1,0 +1,54 @@
+"""DescribeCluster (key 60), versions 0-2. KIP-700, KIP-919 (endpoint type, from 1).
+
+One node, which is also the controller. Asking for controllers' endpoints is error 114: this is a broker's.
+"""
+
+from tidegate.server.handler import Answer, Handler, Request
+from tidegate.storage import error_codes
+from tidegate.storage.handlers.addresses import CLUSTER_OPERATIONS, NO_OPERATIONS, address_of_node
+from tidegate.storage.storage import Storage
+
+__all__ = ["DESCRIBE_CLUSTER", "describe_cluster_handler"]
+
+DESCRIBE_CLUSTER = 60
+BROKERS = 1
+_WRONG_ENDPOINT_TEXT = (
+    "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+)
+
+
+def describe_cluster_handler(storage: Storage) -> Handler:
+    """Return the handler that describes this node as the whole cluster."""
+
+    def handle(request: Request) -> Answer:
+        body = request.body()
+        if body.get("endpoint_type", BROKERS) != BROKERS:
+            return request.answer(
+                {
+                    "throttle_time_ms": 0,
+                    "error_code": error_codes.MISMATCHED_ENDPOINT_TYPE,
+                    "error_message": _WRONG_ENDPOINT_TEXT,
+                    "endpoint_type": BROKERS,
+                    "cluster_id": "",
+                    "controller_id": -1,
+                    "brokers": [],
+                    "cluster_authorized_operations": NO_OPERATIONS,
+                }
+            )
+        node_id = storage.config.node_id
+        host, port = address_of_node(storage, request)
+        asked = body["include_cluster_authorized_operations"]
+        return request.answer(
+            {
+                "throttle_time_ms": 0,
+                "error_code": error_codes.NONE,
+                "error_message": None,
+                "endpoint_type": BROKERS,
+                "cluster_id": storage.cluster_id,
+                "controller_id": node_id,
+                "brokers": [{"broker_id": node_id, "host": host, "port": port, "rack": None, "is_fenced": False}],
+                "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NO_OPERATIONS,
+            }
+        )
+
+    return handle

@@ -1,0 +1,202 @@
+"""Fetch (key 1), versions 4-18. KIP-74 (max bytes), KIP-98, KIP-227, KIP-516 (topic ids from 13).
+
+Answers at once when `min_bytes` are there, something is wrong or the client does not want to wait; otherwise when
+enough has been appended or `max_wait_ms` are over. Records are slices of the log files, sent without being read. The
+client's quota caps the record bytes before reading (B§6.3.1); of the first partition with records at least one whole
+batch is given, later batches may be cut off at the limit, as on Apache Kafka (B§6.3).
+Nothing is transactional, so read_committed reads what read_uncommitted does.
+Not implemented: fetch sessions (a session is never given out; asking for one by number is error 70), followers
+(error 6), rack awareness.
+"""
+
+from typing import Any
+
+from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request
+from tidegate.storage import error_codes
+from tidegate.storage.errors import OffsetOutOfRangeError
+from tidegate.storage.fetch_waits import FetchWaits, Wait
+from tidegate.storage.log import LEADER_EPOCH, PartitionLog
+from tidegate.storage.scheduling import Scheduler
+from tidegate.storage.storage import Storage
+from tidegate.wire import Encoded
+
+__all__ = ["FETCH", "fetch_handler"]
+
+FETCH = 1
+CONSUMER = -1
+READ_COMMITTED = 1
+NO_SESSION = 0
+_TOPIC_IDS_SINCE = 13
+_REPLICA_STATE_SINCE = 15
+_SESSIONS_SINCE = 7
+_UNKNOWN = -1
+
+
+class _Wanted:
+    """One partition of a fetch: its log, or the error that stands for it."""
+
+    __slots__ = ("error_code", "index", "leader_epoch", "log", "max_bytes", "offset")
+
+    def __init__(self, part: Message, log: PartitionLog | None, error_code: int) -> None:
+        self.index: int = part["partition"]
+        self.offset: int = part["fetch_offset"]
+        self.max_bytes: int = part["partition_max_bytes"]
+        self.leader_epoch: int = part.get("current_leader_epoch", _UNKNOWN)
+        self.log = log
+        self.error_code = error_code
+
+
+class _Fetch:
+    """A fetch from its request to its answer, which may come when the request's frame is long gone."""
+
+    __slots__ = ("body", "max_bytes", "read_bytes", "request", "topics")
+
+    def __init__(self, request: Request, body: Message, max_bytes: int) -> None:
+        self.request = request
+        self.body = body
+        self.max_bytes = max_bytes
+        self.read_bytes = 0
+        self.topics: list[tuple[Message, list[_Wanted]]] = []
+
+    def logs(self) -> list[PartitionLog]:
+        """Return the logs that are read."""
+        return [wanted.log for _, parts in self.topics for wanted in parts if wanted.log is not None]
+
+    def read(self) -> tuple[list[Message], bool]:
+        """Read every partition; return the answer's topics and whether any partition has an error."""
+        left_bytes, at_least_one, failed = self.max_bytes, True, False
+        committed = self.body["isolation_level"] == READ_COMMITTED
+        answers = []
+        for key, parts in self.topics:
+            partitions = []
+            for wanted in parts:
+                answer, size = _read(wanted, left_bytes, at_least_one=at_least_one, committed=committed)
+                failed = failed or answer["error_code"] != 0
+                if size:
+                    at_least_one = False
+                    left_bytes = max(left_bytes - size, 0)
+                    self.read_bytes += size
+                partitions.append(answer)
+            answers.append({**key, "partitions": partitions})
+        return answers, failed
+
+    def answer(self, topics: list[Message]) -> Answer:
+        """Return the answer with these topics."""
+        return Answer(_encode(self.request, topics), Charge.FETCH, empty=self.empty)
+
+    def empty(self) -> Encoded:
+        """Return what a throttled client gets."""
+        return _encode(self.request, [])
+
+
+def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
+    """Return the handler that reads the logs of `storage`."""
+    waits = FetchWaits(scheduler)
+
+    def handle(request: Request) -> Answer | Deferred:
+        body = request.body()
+        version = request.header.api_version
+        if version >= _SESSIONS_SINCE and body["session_epoch"] > 0:
+            return _no_session(request)
+        max_bytes = min(body["max_bytes"], storage.config.fetch_max_bytes, request.quotas.fetch_limit_bytes())
+        fetch = _Fetch(request, body, max(max_bytes, 0))
+        follower = _replica_id(body, version) != CONSUMER
+        for part in body["topics"]:
+            fetch.topics.append(_resolve(storage, part, version, follower=follower))
+        topics, failed = fetch.read()
+        if follower:
+            return Answer(_encode(request, topics), Charge.EXEMPT)
+        missing_bytes = min(body["min_bytes"], fetch.max_bytes) - fetch.read_bytes
+        if missing_bytes <= 0 or failed or not topics or body["max_wait_ms"] <= 0:
+            return fetch.answer(topics)
+        return _wait(fetch, waits, missing_bytes)
+
+    return handle
+
+
+def _wait(fetch: _Fetch, waits: FetchWaits, missing_bytes: int) -> Deferred:
+    deferred = Deferred()
+
+    def answer_now() -> None:
+        fetch.read_bytes = 0
+        topics, _ = fetch.read()
+        deferred.complete(fetch.answer(topics))
+
+    wait = Wait(fetch.logs(), missing_bytes, answer_now)
+    deferred.on_cancel = lambda: waits.remove(wait)
+    waits.add(wait, fetch.body["max_wait_ms"])
+    return deferred
+
+
+def _replica_id(body: Message, version: int) -> int:
+    replica_id: int = body["replica_state"]["replica_id"] if version >= _REPLICA_STATE_SINCE else body["replica_id"]
+    return replica_id
+
+
+def _resolve(storage: Storage, part: Message, version: int, *, follower: bool) -> tuple[Message, list[_Wanted]]:
+    """Return how the answer names a topic, and its partitions with their logs."""
+    if version < _TOPIC_IDS_SINCE:
+        key = {"topic": part["topic"]}
+        topic, missing = storage.topics.by_name.get(part["topic"]), error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        key = {"topic_id": part["topic_id"]}
+        topic, missing = storage.topics.by_id.get(part["topic_id"]), error_codes.UNKNOWN_TOPIC_ID
+    wanted = []
+    for partition in part["partitions"]:
+        log = None if topic is None else topic.log(partition["partition"])
+        error = missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        if follower and log is not None:
+            log, error = None, error_codes.NOT_LEADER_OR_FOLLOWER
+        wanted.append(_Wanted(partition, log, error))
+    return key, wanted
+
+
+def _read(wanted: _Wanted, left_bytes: int, *, at_least_one: bool, committed: bool) -> tuple[dict[str, Any], int]:
+    """Read one partition; return its part of the answer and the bytes of its records."""
+    log = wanted.log
+    if log is None or log.deleted:
+        return _failed(wanted.index, wanted.error_code, aborted=[]), 0
+    if wanted.leader_epoch > LEADER_EPOCH:
+        return _failed(wanted.index, error_codes.UNKNOWN_LEADER_EPOCH, aborted=None), 0
+    try:
+        found = log.read(wanted.offset, max(min(wanted.max_bytes, left_bytes), 0), at_least_one=at_least_one)
+    except OffsetOutOfRangeError:
+        return _failed(wanted.index, error_codes.OFFSET_OUT_OF_RANGE, aborted=None), 0
+    end_offset = log.end_offset
+    return {
+        "partition_index": wanted.index,
+        "error_code": 0,
+        "high_watermark": end_offset,
+        "last_stable_offset": end_offset,
+        "log_start_offset": log.start_offset,
+        "aborted_transactions": [] if committed else None,
+        "preferred_read_replica": _UNKNOWN,
+        "records": b"" if found is None else found,
+    }, 0 if found is None else found.size
+
+
+def _failed(index: int, error_code: int, *, aborted: list[Message] | None) -> dict[str, Any]:
+    """Return a partition's error; Kafka tells null from empty in `aborted_transactions` even here."""
+    return {
+        "partition_index": index,
+        "error_code": error_code,
+        "high_watermark": _UNKNOWN,
+        "last_stable_offset": _UNKNOWN,
+        "log_start_offset": _UNKNOWN,
+        "aborted_transactions": aborted,
+        "preferred_read_replica": _UNKNOWN,
+        "records": b"",
+    }
+
+
+def _no_session(request: Request) -> Answer:
+    message = _message([], error_codes.FETCH_SESSION_ID_NOT_FOUND)
+    return Answer(request.encode(message), Charge.FETCH, empty=lambda: _encode(request, []))
+
+
+def _encode(request: Request, topics: list[Message]) -> Encoded:
+    return request.encode(_message(topics, error_codes.NONE))
+
+
+def _message(topics: list[Message], error_code: int) -> Message:
+    return {"throttle_time_ms": 0, "error_code": error_code, "session_id": NO_SESSION, "responses": topics}

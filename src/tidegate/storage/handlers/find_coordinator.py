@@ -1,0 +1,52 @@
+"""FindCoordinator (key 10), versions 0-6. KIP-699 (several keys, from 4).
+
+This node coordinates every group, so consumers that assign partitions themselves can commit and fetch offsets.
+Not implemented: group membership (JoinGroup is not served yet); transactions (error 53, which clients take as final);
+share groups (error 42).
+"""
+
+from tidegate.server.handler import Answer, Handler, Message, Request
+from tidegate.storage import error_codes
+from tidegate.storage.handlers.addresses import address_of_node
+from tidegate.storage.storage import Storage
+
+__all__ = ["FIND_COORDINATOR", "find_coordinator_handler"]
+
+FIND_COORDINATOR = 10
+GROUP, TRANSACTION = 0, 1
+_SEVERAL_KEYS_SINCE = 4
+_INVALID_REQUEST_TEXT = (
+    "This most likely occurs because of a request being malformed by the client library or the message was sent to an"
+    " incompatible broker. See the broker logs for more details."
+)
+_NO_TRANSACTIONS_TEXT = "This server does not serve transactions."
+_NO_NODE = -1
+
+
+def find_coordinator_handler(storage: Storage) -> Handler:
+    """Return the handler that names this node."""
+
+    def handle(request: Request) -> Answer:
+        body = request.body()
+        kind = body.get("key_type", GROUP)
+        if request.header.api_version < _SEVERAL_KEYS_SINCE:
+            return request.answer({"throttle_time_ms": 0, **_coordinator(storage, request, kind, text_of_none="NONE")})
+        coordinators = [
+            {"key": key, **_coordinator(storage, request, kind, text_of_none="")} for key in body["coordinator_keys"]
+        ]
+        return request.answer({"throttle_time_ms": 0, "coordinators": coordinators})
+
+    return handle
+
+
+def _coordinator(storage: Storage, request: Request, kind: int, *, text_of_none: str) -> Message:
+    if kind == GROUP:
+        host, port = address_of_node(storage, request)
+        node_id, error_code, text = storage.config.node_id, error_codes.NONE, text_of_none
+    else:
+        host, port, node_id = "", _NO_NODE, _NO_NODE
+        if kind == TRANSACTION:
+            error_code, text = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS_TEXT
+        else:
+            error_code, text = error_codes.INVALID_REQUEST, _INVALID_REQUEST_TEXT
+    return {"error_code": error_code, "error_message": text, "node_id": node_id, "host": host, "port": port}

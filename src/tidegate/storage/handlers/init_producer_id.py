@@ -1,0 +1,45 @@
+"""InitProducerId (key 22), versions 0-6. KIP-98, KIP-360.
+
+A producer without a transactional id gets a number that nobody had before, with epoch 0: what an idempotent producer
+needs. Not implemented: transactions. A transactional id is refused with error 53, which every client takes as final
+instead of trying for ever; an empty one or too long a timeout with Kafka's own errors.
+"""
+
+from tidegate.server.handler import Answer, Handler, Request
+from tidegate.storage import error_codes
+from tidegate.storage.storage import Storage
+
+__all__ = ["INIT_PRODUCER_ID", "MAX_TRANSACTION_TIMEOUT_MS", "init_producer_id_handler"]
+
+INIT_PRODUCER_ID = 22
+MAX_TRANSACTION_TIMEOUT_MS = 900_000  # Kafka's `transaction.max.timeout.ms`
+_NONE = -1
+
+
+def init_producer_id_handler(storage: Storage) -> Handler:
+    """Return the handler that gives out producer ids of `storage`."""
+
+    def handle(request: Request) -> Answer:
+        body = request.body()
+        error_code = _problem(body["transactional_id"], body["transaction_timeout_ms"])
+        granted = error_code == error_codes.NONE
+        return request.answer(
+            {
+                "throttle_time_ms": 0,
+                "error_code": error_code,
+                "producer_id": storage.take_producer_id() if granted else _NONE,
+                "producer_epoch": 0 if granted else _NONE,
+            }
+        )
+
+    return handle
+
+
+def _problem(transactional_id: str | None, timeout_ms: int) -> int:
+    if transactional_id is None:
+        return error_codes.NONE
+    if not transactional_id:
+        return error_codes.INVALID_REQUEST
+    if not 0 < timeout_ms <= MAX_TRANSACTION_TIMEOUT_MS:
+        return error_codes.INVALID_TRANSACTION_TIMEOUT
+    return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

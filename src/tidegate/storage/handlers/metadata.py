@@ -1,0 +1,148 @@
+"""Metadata (key 3), versions 0-13. KIP-4, KIP-430 (authorised operations), KIP-516 (topic ids), KIP-526.
+
+Version 0 asks for all topics with an empty list; from 1 on null is all and empty is none. A topic that does not exist
+is created when the client allows it (always before version 4) and answered with error 3 all the same: the client
+finds it when it asks again, as on Apache Kafka. Creating charges `controller_mutation_rate` (B§5.5).
+Answers about existing topics are kept encoded until a topic changes.
+Not implemented: authorisation; several nodes (this one leads every partition).
+"""
+
+from tidegate.server.handler import Answer, Handler, Message, Request
+from tidegate.storage import error_codes
+from tidegate.storage.errors import StorageError
+from tidegate.storage.handlers.addresses import (
+    CLUSTER_OPERATIONS,
+    NO_OPERATIONS,
+    TOPIC_OPERATIONS,
+    ZERO_ID,
+    address_of_node,
+)
+from tidegate.storage.log import LEADER_EPOCH
+from tidegate.storage.storage import Storage
+from tidegate.storage.topic_names import name_problem
+from tidegate.storage.topics import Topic
+from tidegate.wire import Encoded
+
+__all__ = ["MAX_KEPT_ANSWERS", "METADATA", "metadata_handler", "partition_message"]
+
+METADATA = 3
+MAX_KEPT_ANSWERS = 64
+_MAX_KEPT_REQUEST_BYTES = 1024
+
+_CacheKey = tuple[int, str, int, bytes]
+
+
+def metadata_handler(storage: Storage) -> Handler:
+    """Return the handler that answers from the topics of `storage`."""
+    kept: dict[_CacheKey, Encoded] = {}
+    kept_version = -1
+
+    def handle(request: Request) -> Answer:
+        nonlocal kept_version
+        if kept_version != storage.topics.version:
+            kept.clear()
+            kept_version = storage.topics.version
+        header = request.header
+        key = (header.api_version, *address_of_node(storage, request), bytes(request.frame[header.body_at :]))
+        known = kept.get(key)
+        if known is not None:
+            return Answer(known.with_correlation_id(header.correlation_id))
+        message, lasting = _metadata(storage, request)
+        answer = request.answer(message)
+        if lasting and len(key[3]) <= _MAX_KEPT_REQUEST_BYTES and answer.response is not None:
+            if len(kept) >= MAX_KEPT_ANSWERS:
+                kept.clear()
+            kept[key] = answer.response.with_correlation_id(0)
+        return answer
+
+    return handle
+
+
+def _metadata(storage: Storage, request: Request) -> tuple[Message, bool]:
+    """Return the answer, and whether it holds until a topic changes."""
+    body = request.body()
+    version = request.header.api_version
+    wanted = body["topics"]
+    operations = TOPIC_OPERATIONS if body.get("include_topic_authorized_operations") else NO_OPERATIONS
+    if wanted is None or (version == 0 and not wanted):
+        topics = [_topic_message(storage, topic, operations) for topic in storage.topics]
+        lasting = True
+    else:
+        may_create = storage.config.auto_create_topics_enable and body.get("allow_auto_topic_creation", True)
+        topics = [_wanted(storage, request, part, operations, may_create=may_create) for part in wanted]
+        lasting = all(topic["error_code"] == error_codes.NONE for topic in topics)
+    host, port = address_of_node(storage, request)
+    return {
+        "throttle_time_ms": 0,
+        "brokers": [{"node_id": storage.config.node_id, "host": host, "port": port, "rack": None}],
+        "cluster_id": storage.cluster_id,
+        "controller_id": storage.config.node_id,
+        "topics": topics,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        if body.get("include_cluster_authorized_operations")
+        else NO_OPERATIONS,
+        "error_code": error_codes.NONE,
+    }, lasting
+
+
+def _wanted(storage: Storage, request: Request, part: Message, operations: int, *, may_create: bool) -> Message:
+    """Return what is answered for one topic that was asked for by name or by id."""
+    name, topic_id = part["name"], part.get("topic_id", ZERO_ID)
+    if name is None and topic_id != ZERO_ID:
+        topic = storage.topics.by_id.get(topic_id)
+        if topic is None:
+            return _no_topic(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, operations)
+    else:
+        topic = storage.topics.by_name.get(name)
+        if topic is None:
+            return _no_topic(name, ZERO_ID, _missing(storage, request, name, may_create=may_create), operations)
+    return _topic_message(storage, topic, operations)
+
+
+def _missing(storage: Storage, request: Request, name: str | None, *, may_create: bool) -> int:
+    """Create a topic that is not there, where that is wanted and allowed; return the error for this time."""
+    if name is None or name_problem(name) is not None:
+        return error_codes.INVALID_TOPIC_EXCEPTION
+    partitions = storage.config.num_partitions
+    if may_create and partitions <= storage.topics.room() and request.quotas.record_mutations(partitions):
+        try:
+            storage.topics.create(name, partitions, {})
+        except StorageError:
+            return error_codes.KAFKA_STORAGE_ERROR
+    return error_codes.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _no_topic(name: str | None, topic_id: str, error_code: int, operations: int) -> Message:
+    return {
+        "error_code": error_code,
+        "name": name if name is not None or error_code == error_codes.UNKNOWN_TOPIC_ID else "",
+        "topic_id": topic_id,
+        "is_internal": False,
+        "partitions": [],
+        "topic_authorized_operations": operations,
+    }
+
+
+def _topic_message(storage: Storage, topic: Topic, operations: int) -> Message:
+    return {
+        "error_code": error_codes.NONE,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": False,
+        "partitions": [partition_message(storage, partition) for partition in range(len(topic.logs))],
+        "topic_authorized_operations": operations,
+    }
+
+
+def partition_message(storage: Storage, partition: int) -> Message:
+    """Return the description of a partition: this node is its leader and only replica."""
+    node = [storage.config.node_id]
+    return {
+        "error_code": error_codes.NONE,
+        "partition_index": partition,
+        "leader_id": storage.config.node_id,
+        "leader_epoch": LEADER_EPOCH,
+        "replica_nodes": node,
+        "isr_nodes": node,
+        "offline_replicas": [],
+    }

@@ -1,0 +1,131 @@
+"""Produce (key 0), versions 3-13. KIP-98 (idempotence), KIP-467 (record errors), KIP-516 (topic ids from 13).
+
+Every partition holds one record batch of format 2, in any compression: it is stored as it came. The answer is sent
+when the batch has been written to its file; acks=all means the same, there are no replicas. acks=0 has no answer; a
+refused batch then closes the connection (B§6.2). A first batch that cannot be taken apart fails the whole request, and
+its bytes are not charged (B§6.2).
+Not implemented: transactions (error 48 for a transactional batch), looking into the records.
+"""
+
+from typing import Any
+
+from tidegate.server.handler import Answer, Charge, Handler, Message, Request
+from tidegate.storage import error_codes
+from tidegate.storage.errors import AppendError
+from tidegate.storage.log import PartitionLog
+from tidegate.storage.records import is_one_batch, raise_unparsable
+from tidegate.storage.storage import Storage
+from tidegate.storage.topics import Topic
+from tidegate.wire.batch import CorruptRecordsError
+
+__all__ = ["PRODUCE", "produce_handler"]
+
+PRODUCE = 0
+ACKS = (-1, 1, 0)
+ACKS_ALL = -1
+NO_OFFSET = -1
+_TOPIC_IDS_SINCE = 13
+
+
+def produce_handler(storage: Storage) -> Handler:
+    """Return the handler that appends to the logs of `storage`."""
+    topics = storage.topics
+
+    def handle(request: Request) -> Answer:
+        body = request.body()
+        version = request.header.api_version
+        acks, topic_data = body["acks"], body["topic_data"]
+        try:
+            for part in topic_data:
+                for data in part["partition_data"]:
+                    if not is_one_batch(data["records"]):
+                        raise_unparsable(data["records"])
+        except CorruptRecordsError as error:
+            return _unparsable(request, topic_data, acks, str(error))
+        responses: list[Message] = []
+        failed = False
+        for part in topic_data:
+            if version < _TOPIC_IDS_SINCE:
+                key = part["name"]
+                topic, missing = topics.by_name.get(key), error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                response: Message = {"name": key}
+            else:
+                key = part["topic_id"]
+                topic, missing = topics.by_id.get(key), error_codes.UNKNOWN_TOPIC_ID
+                response = {"topic_id": key}
+            response["partition_responses"] = partitions = []
+            for data in part["partition_data"]:
+                result = _append(topic, missing, data, acks, request.now_ms, version)
+                failed = failed or result["error_code"] != 0
+                partitions.append(result)
+            responses.append(response)
+        if acks == 0:
+            return Answer(None, Charge.PRODUCE, close=failed)
+        return request.answer({"responses": responses, "throttle_time_ms": 0}, Charge.PRODUCE)
+
+    return handle
+
+
+def _append(
+    topic: Topic | None, missing: int, data: dict[str, Any], acks: int, now_ms: int, version: int
+) -> dict[str, Any]:
+    """Store one partition's batch and return its part of the answer."""
+    index = data["index"]
+    if topic is None:
+        return _refused(index, missing)
+    log = topic.log(index)
+    if log is None:
+        return _refused(index, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    if acks != 1:
+        problem = _acks_problem(topic, acks)
+        if problem:
+            return _refused(index, problem)
+    try:
+        base_offset, append_time_ms = log.append(data["records"], now_ms, version)
+    except AppendError as error:
+        return _refused(index, error.error_code, log if error.log_start_known else None)
+    return {
+        "index": index,
+        "error_code": 0,
+        "base_offset": base_offset,
+        "log_append_time": append_time_ms,
+        "log_start_offset": log.start_offset,
+        "record_errors": (),
+        "error_message": None,
+    }
+
+
+def _acks_problem(topic: Topic, acks: int) -> int:
+    if acks not in ACKS:
+        return error_codes.INVALID_REQUIRED_ACKS
+    if acks == ACKS_ALL and topic.settings.min_insync_replicas > 1:
+        return error_codes.NOT_ENOUGH_REPLICAS
+    return error_codes.NONE
+
+
+def _refused(index: int, error_code: int, log: PartitionLog | None = None, text: str | None = None) -> dict[str, Any]:
+    return {
+        "index": index,
+        "error_code": error_code,
+        "base_offset": NO_OFFSET,
+        "log_append_time": NO_OFFSET,
+        "log_start_offset": NO_OFFSET if log is None else log.start_offset,
+        "record_errors": (),
+        "error_message": text,
+    }
+
+
+def _unparsable(request: Request, topic_data: list[Message], acks: int, text: str) -> Answer:
+    """Fail every partition, charging the request alone; without an answer to send, close."""
+    if acks == 0:
+        return Answer(None, Charge.REQUEST, close=True)
+    responses = [
+        {
+            **part,
+            "partition_responses": [
+                _refused(data["index"], error_codes.CORRUPT_MESSAGE, text=text) for data in part["partition_data"]
+            ],
+        }
+        for part in topic_data
+    ]
+    return request.answer({"responses": responses, "throttle_time_ms": 0}, Charge.REQUEST)

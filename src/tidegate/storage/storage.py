@@ -1,0 +1,203 @@
+"""The data directory of a node: opened, recovered, kept and closed.
+
+    <data>/.lock                              held while a process uses the directory
+    <data>/.kafka_cleanshutdown               the last process closed every log
+    <data>/recovery-point-offset-checkpoint   up to where each log is known to be synced
+    <data>/tidegate.db                        topics, quotas, producer ids, committed offsets
+    <data>/<topic>-<partition>/               a log
+
+The marker, the checkpoint and the logs are Kafka's formats; the metadata is not.
+"""
+
+import fcntl
+import os
+import resource
+import uuid
+from base64 import urlsafe_b64encode
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tidegate.clock import Clock
+from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
+from tidegate.storage.errors import StorageError
+from tidegate.storage.file_slice import SegmentFile
+from tidegate.storage.log import PartitionLog
+from tidegate.storage.recovery import open_log
+from tidegate.storage.segment import Segment
+from tidegate.storage.store import MetadataStore, StoredTopic
+from tidegate.storage.topic_settings import TopicSettings
+from tidegate.storage.topics import Topics, remove_directory
+
+__all__ = ["Storage"]
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_CLEAN_MARKER = ".kafka_cleanshutdown"
+_CHECKPOINT = "recovery-point-offset-checkpoint"
+_DATABASE = "tidegate.db"
+_NO_BOOT = ""
+
+
+class Storage:
+    """Everything a node keeps. Used from one thread, the event loop's."""
+
+    def __init__(
+        self, directory: Path, config: StorageConfig, clock: Clock, store: MetadataStore, lock_fd: int
+    ) -> None:
+        """Put the parts together; `open` is how a storage is made."""
+        self.directory = directory
+        self.config = config
+        self.clock = clock
+        self.store = store
+        self.cluster_id = _cluster_id(store)
+        self.closed = False
+        self.topics = Topics(directory, store, config, remove=self._remove_later)
+        self._lock_fd = lock_fd
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-disk")
+        self._producer_ids = range(0)
+
+    @classmethod
+    def open(cls, directory: str | Path, config: StorageConfig, clock: Clock) -> "Storage":
+        """Open the data directory, made when absent, and recover its logs. Raises `StorageError`."""
+        directory = Path(directory)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            lock_fd = _lock(directory)
+        except OSError as error:
+            raise StorageError(f"cannot use data directory {str(directory)!r}: {error}") from error
+        try:
+            _raise_open_files_limit()
+            storage = cls(directory, config, clock, MetadataStore(directory / _DATABASE), lock_fd)
+            storage._recover()
+        except OSError as error:
+            os.close(lock_fd)
+            raise StorageError(f"cannot open data directory {str(directory)!r}: {error}") from error
+        except BaseException:
+            os.close(lock_fd)
+            raise
+        return storage
+
+    def _recover(self) -> None:
+        marker = self.directory / _CLEAN_MARKER
+        boot_id = _boot_id()
+        trust = marker.exists() or (boot_id != _NO_BOOT and self.store.meta("boot_id") == boot_id)
+        points = _read_checkpoint(self.directory / _CHECKPOINT)
+        self.store.set_meta("boot_id", boot_id)
+        marker.unlink(missing_ok=True)
+
+        def open_stored(stored: StoredTopic, partition: int, directory: Path, settings: TopicSettings) -> PartitionLog:
+            return self._watched(
+                open_log(
+                    directory,
+                    settings,
+                    producer_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
+                    recovery_point=points.get((stored.name, partition), 0),
+                    trust_writes=trust,
+                )
+            )
+
+        self.topics.load(open_stored)
+        open_new = self.topics.open_log
+        self.topics.open_log = lambda directory, settings: self._watched(open_new(directory, settings))
+
+    def _watched(self, log: PartitionLog) -> PartitionLog:
+        log.on_sealed = self._sync_later
+        return log
+
+    def take_producer_id(self) -> int:
+        """Return a producer id that was never given out before."""
+        if not self._producer_ids:
+            self._producer_ids = self.store.take_producer_ids()
+        producer_id, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+        return producer_id
+
+    def keep_house(self, now_ms: int) -> None:
+        """Delete expired segments and producers, and write down up to where logs are synced."""
+        for topic in self.topics:
+            for log in topic.logs:
+                log.expire(now_ms)
+        self._write_checkpoint()
+
+    def close(self) -> None:
+        """Sync and close every log and leave the marker of a clean end."""
+        if self.closed:
+            return
+        self.closed = True
+        self._worker.shutdown(wait=True)
+        for topic in self.topics:
+            for log in topic.logs:
+                log.close()
+        self._write_checkpoint()
+        (self.directory / _CLEAN_MARKER).write_text('{"version":0,"brokerEpoch":-1}')
+        self.store.close()
+        os.close(self._lock_fd)
+
+    # --- what the disk thread does
+
+    def _remove_later(self, directory: Path) -> None:
+        self._worker.submit(remove_directory, directory)
+
+    def _sync_later(self, log: PartitionLog, segment: Segment, file: SegmentFile) -> None:
+        self._worker.submit(_sync, log, log.end_offset, file)
+
+    def _write_checkpoint(self) -> None:
+        lines = [
+            f"{topic.name} {partition} {log.recovery_point}"
+            for topic in self.topics
+            for partition, log in enumerate(topic.logs)
+        ]
+        path = self.directory / _CHECKPOINT
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text("\n".join(["0", str(len(lines)), *lines, ""]))
+        temporary.replace(path)
+
+
+def _sync(log: PartitionLog, end_offset: int, file: SegmentFile) -> None:
+    """Sync a closed segment; what lies before `end_offset` then survives a power cut."""
+    os.fdatasync(file.fd)
+    log.recovery_point = max(log.recovery_point, end_offset)
+
+
+def _lock(directory: Path) -> int:
+    fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise StorageError(
+            f"data directory {str(directory)!r} is in use by another process",
+            hint="stop the other broker, or give this one a directory of its own (log.dirs)",
+        ) from error
+    return fd
+
+
+def _raise_open_files_limit() -> None:
+    """Allow as many open files as the system lets us: every partition and connection needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return _NO_BOOT
+
+
+def _cluster_id(store: MetadataStore) -> str:
+    """Return the cluster's id, made at the first start: a UUID in URL-safe base 64, as Kafka writes it."""
+    cluster_id = store.meta("cluster_id")
+    if cluster_id is None:
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        store.set_meta("cluster_id", cluster_id)
+    return cluster_id
+
+
+def _read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
+    """Return the synced offsets of Kafka's checkpoint file; none from a file that has no sense."""
+    try:
+        version, _, *lines = path.read_text().splitlines()
+        rows = [line.split(" ") for line in lines if line]
+        return {(name, int(partition)): int(offset) for name, partition, offset in rows} if version == "0" else {}
+    except (OSError, ValueError):
+        return {}

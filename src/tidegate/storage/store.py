@@ -1,0 +1,225 @@
+"""What must survive besides records: topics, quotas, producer ids, offsets, who this node is. One SQLite file.
+
+Write-ahead log with `synchronous=NORMAL`: what was committed survives `kill -9`, because it has been handed to the
+kernel; when the machine itself goes down the last commits may be lost, never torn.
+"""
+
+import json
+import sqlite3
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidegate.quota.definitions import QuotaRecord
+from tidegate.storage.errors import StorageError
+
+__all__ = ["PRODUCER_ID_BLOCK", "CommittedOffset", "MetadataStore", "StoredTopic"]
+
+PRODUCER_ID_BLOCK = 1000  # ids taken from the store at a time. Source: Kafka `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`
+
+_APPLICATION_ID = 0x54494445  # "TIDE": marks the file as ours
+_SCHEMA_VERSION = 1
+_DOUBLE = struct.Struct(">d")  # values are kept as their eight bytes: SQLite would turn NaN to null and -0.0 to 0
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE topics (
+    topic_id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL, configs TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE deleted_topics (topic_id TEXT PRIMARY KEY, name TEXT NOT NULL, partitions INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE quotas (
+    entity TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (entity, name)
+) WITHOUT ROWID;
+CREATE TABLE offsets (
+    group_id TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, committed_offset INTEGER NOT NULL,
+    leader_epoch INTEGER NOT NULL, metadata TEXT NOT NULL, PRIMARY KEY (group_id, topic, partition)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTopic:
+    """A topic as it is kept: `topic_id` is a UUID as text, `configs` holds only what the topic itself sets."""
+
+    topic_id: str
+    name: str
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """A group's position in one partition."""
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class MetadataStore:
+    """The SQLite file. Every method that changes something has committed when it returns. A `QuotaStore`."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, made when absent. Raises `StorageError` where it is not ours or cannot be used."""
+        self._path = path
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._prepare()
+        except sqlite3.Error as error:
+            raise self._unusable(str(error)) from error
+
+    def _prepare(self) -> None:
+        db = self._db
+        (application_id,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application_id != _APPLICATION_ID and tables:
+            raise self._unusable("it was made by another program")
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=NORMAL")
+        if not tables:
+            db.executescript(
+                f"BEGIN; {_SCHEMA} PRAGMA application_id={_APPLICATION_ID};"
+                f" PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;"
+            )
+        elif version != _SCHEMA_VERSION:
+            raise self._unusable(f"its schema version is {version}, expected {_SCHEMA_VERSION}")
+        elif (damage := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            raise self._unusable(damage)
+
+    def _unusable(self, why: str) -> StorageError:
+        return StorageError(
+            f"cannot use {str(self._path)!r}: {why}",
+            hint="restore the file from a backup, or move the data directory away to begin empty",
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    # --- the node
+
+    def meta(self, name: str) -> str | None:
+        """Return a fact about the node, None when it was never set."""
+        row = self._db.execute("SELECT value FROM meta WHERE name=?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_meta(self, name: str, value: str) -> None:
+        """Keep a fact about the node."""
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def take_producer_ids(self) -> range:
+        """Return producer ids that were never given out before."""
+        first = int(self.meta("next_producer_id") or 0)
+        self.set_meta("next_producer_id", str(first + PRODUCER_ID_BLOCK))
+        return range(first, first + PRODUCER_ID_BLOCK)
+
+    # --- topics
+
+    def topics(self) -> Iterator[StoredTopic]:
+        """Yield every topic."""
+        for topic_id, name, partitions, configs in self._db.execute(
+            "SELECT topic_id, name, partitions, configs FROM topics ORDER BY name"
+        ):
+            yield StoredTopic(topic_id=topic_id, name=name, partitions=partitions, configs=json.loads(configs))
+
+    def put_topic(self, topic: StoredTopic) -> None:
+        """Keep a topic, new or changed."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)",
+            (topic.topic_id, topic.name, topic.partitions, json.dumps(dict(topic.configs))),
+        )
+
+    def delete_topic(self, topic: StoredTopic) -> None:
+        """Forget a topic and the offsets committed in it; remember that its files have to go."""
+        with self._transaction():
+            self._db.execute("DELETE FROM topics WHERE topic_id=?", (topic.topic_id,))
+            self._db.execute("DELETE FROM offsets WHERE topic=?", (topic.name,))
+            self._db.execute(
+                "INSERT OR REPLACE INTO deleted_topics VALUES (?, ?, ?)",
+                (topic.topic_id, topic.name, topic.partitions),
+            )
+
+    def deleted_topics(self) -> Iterator[StoredTopic]:
+        """Yield the deleted topics whose files may still be there."""
+        for topic_id, name, partitions in self._db.execute("SELECT topic_id, name, partitions FROM deleted_topics"):
+            yield StoredTopic(topic_id=topic_id, name=name, partitions=partitions)
+
+    def forget_deleted_topic(self, topic_id: str) -> None:
+        """Forget a deleted topic: its files are out of the way."""
+        self._db.execute("DELETE FROM deleted_topics WHERE topic_id=?", (topic_id,))
+
+    # --- quotas
+
+    def load_quotas(self) -> Iterable[QuotaRecord]:
+        """Return a record per stored definition."""
+        rows = self._db.execute("SELECT entity, name, value FROM quotas ORDER BY entity, name").fetchall()
+        return [
+            QuotaRecord(
+                entity=tuple((part, name) for part, name in json.loads(entity)),
+                key=key,
+                value=_DOUBLE.unpack(value)[0],
+            )
+            for entity, key, value in rows
+        ]
+
+    def apply_quota_records(self, records: Sequence[QuotaRecord]) -> None:
+        """Store all of `records`, or none; a record without a value removes its definition."""
+        with self._transaction():
+            for record in records:
+                entity = json.dumps(record.entity)
+                if record.value is None:
+                    self._db.execute("DELETE FROM quotas WHERE entity=? AND name=?", (entity, record.key))
+                else:
+                    self._db.execute(
+                        "INSERT OR REPLACE INTO quotas VALUES (?, ?, ?)",
+                        (entity, record.key, _DOUBLE.pack(record.value)),
+                    )
+
+    # --- committed offsets
+
+    def commit_offsets(self, offsets: Sequence[CommittedOffset]) -> None:
+        """Store all of `offsets`, or none."""
+        with self._transaction():
+            self._db.executemany(
+                "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?, ?, ?)",
+                [(o.group_id, o.topic, o.partition, o.offset, o.leader_epoch, o.metadata) for o in offsets],
+            )
+
+    def committed_offsets(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
+        """Return a group's positions by topic name and partition."""
+        rows = self._db.execute(
+            "SELECT topic, partition, committed_offset, leader_epoch, metadata FROM offsets WHERE group_id=?"
+            " ORDER BY topic, partition",
+            (group_id,),
+        )
+        return {
+            (topic, partition): CommittedOffset(
+                group_id=group_id,
+                topic=topic,
+                partition=partition,
+                offset=offset,
+                leader_epoch=leader_epoch,
+                metadata=metadata,
+            )
+            for topic, partition, offset, leader_epoch, metadata in rows
+        }
+
+    def _transaction(self) -> "_Transaction":
+        return _Transaction(self._db)
+
+
+class _Transaction:
+    """Commits what happens inside, or takes all of it back."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._db.execute("COMMIT" if kind is None else "ROLLBACK")
