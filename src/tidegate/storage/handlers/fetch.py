@@ -30,6 +30,7 @@ _TOPIC_IDS_SINCE = 13
 _REPLICA_STATE_SINCE = 15
 _SESSIONS_SINCE = 7
 _UNKNOWN = -1
+_NO_TRANSACTIONS: list[Message] = []
 
 
 class _Wanted:
@@ -155,7 +156,8 @@ def _read(wanted: _Wanted, left_bytes: int, *, at_least_one: bool, committed: bo
     """Read one partition; return its part of the answer and the bytes of its records."""
     log = wanted.log
     if log is None or log.deleted:
-        return _failed(wanted.index, wanted.error_code, aborted=[]), 0
+        aborted = None if wanted.error_code == error_codes.NOT_LEADER_OR_FOLLOWER else _NO_TRANSACTIONS
+        return _failed(wanted.index, wanted.error_code, aborted=aborted), 0
     if wanted.leader_epoch > LEADER_EPOCH:
         return _failed(wanted.index, error_codes.UNKNOWN_LEADER_EPOCH, aborted=None), 0
     try:
@@ -169,7 +171,7 @@ def _read(wanted: _Wanted, left_bytes: int, *, at_least_one: bool, committed: bo
         "high_watermark": end_offset,
         "last_stable_offset": end_offset,
         "log_start_offset": log.start_offset,
-        "aborted_transactions": [] if committed else None,
+        "aborted_transactions": _NO_TRANSACTIONS if committed else None,
         "preferred_read_replica": _UNKNOWN,
         "records": b"" if found is None else found,
     }, 0 if found is None else found.size

@@ -13,7 +13,7 @@ from tidegate.storage.storage import Storage
 __all__ = ["FIND_COORDINATOR", "find_coordinator_handler"]
 
 FIND_COORDINATOR = 10
-GROUP, TRANSACTION = 0, 1
+GROUP, TRANSACTION, SHARE_GROUP = 0, 1, 2
 _SEVERAL_KEYS_SINCE = 4
 _INVALID_REQUEST_TEXT = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an"
@@ -48,5 +48,5 @@ def _coordinator(storage: Storage, request: Request, kind: int, *, text_of_none:
         if kind == TRANSACTION:
             error_code, text = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS_TEXT
         else:
-            error_code, text = error_codes.INVALID_REQUEST, _INVALID_REQUEST_TEXT
+            error_code, text = error_codes.INVALID_REQUEST, "" if kind == SHARE_GROUP else _INVALID_REQUEST_TEXT
     return {"error_code": error_code, "error_message": text, "node_id": node_id, "host": host, "port": port}

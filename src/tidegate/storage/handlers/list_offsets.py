@@ -1,7 +1,9 @@
 """ListOffsets (key 2), versions 1-11. KIP-79, KIP-734 (-3 from 7), KIP-405 (-4 from 8), KIP-1005 (-5 from 9).
+KIP-1023 (-6 from 11).
 
 Times below 0 name places: -1 the end, -2 the start, -3 the record with the largest time, -4 the start of what is kept
-locally (all of it), -5 the end of what is kept elsewhere (nothing: -1). Others are times: the first record not older.
+locally (all of it), -5 the end of what is kept elsewhere and -6 the start of what will be (nothing: -1). Others are
+times: the first record not older.
 In a compressed batch the batch's first offset is answered, the records are not opened.
 Not implemented: tiered storage, followers.
 """
@@ -15,8 +17,15 @@ from tidegate.storage.time_lookup import TimeAndOffset, offset_by_time, offset_o
 __all__ = ["LIST_OFFSETS", "list_offsets_handler"]
 
 LIST_OFFSETS = 2
-LATEST, EARLIEST, LARGEST_TIME, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-SINCE_VERSION = {LATEST: 1, EARLIEST: 1, LARGEST_TIME: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+LATEST, EARLIEST, LARGEST_TIME, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+SINCE_VERSION = {
+    LATEST: 1,
+    EARLIEST: 1,
+    LARGEST_TIME: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 _UNKNOWN = -1
 
 
@@ -56,7 +65,7 @@ def _find(log: PartitionLog, time_ms: int) -> TimeAndOffset | None:
         return _UNKNOWN, log.start_offset
     if time_ms == LARGEST_TIME:
         return offset_of_latest_time(log)
-    return None if time_ms == LATEST_TIERED else offset_by_time(log, time_ms)
+    return None if time_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD) else offset_by_time(log, time_ms)
 
 
 def _answer(index: int, found: TimeAndOffset | None, error_code: int) -> Message:
