@@ -118,7 +118,9 @@ class ConnectionQuotas:
         samples: int,
         window_ms: int,
         inter_broker_listener: str | None = None,
+        max_ip_rates: int = MAX_IP_RATES,
     ) -> None:
+        self._max_ip_rates = max_ip_rates
         self._samples, self._window_ms = samples, window_ms
         self._inter_broker_listener = inter_broker_listener
         self._listeners: dict[str, _Listener] = {}
@@ -295,7 +297,7 @@ class ConnectionQuotas:
         rate = self._ip_rates.pop(ip, None)
         if rate is None:
             rate = self._new_rate(limit)
-            if len(self._ip_rates) >= MAX_IP_RATES:
+            if len(self._ip_rates) >= self._max_ip_rates:
                 del self._ip_rates[next(iter(self._ip_rates))]
         self._ip_rates[ip] = rate
         return rate

@@ -1,0 +1,260 @@
+"""Stored definitions: what the vectors leave out, and a state machine against a naive model."""
+
+import math
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tidegate.quota.definitions import (
+    ERROR_INVALID_REQUEST,
+    ERROR_NONE,
+    ERROR_POLICY_VIOLATION,
+    MATCH_DEFAULT,
+    MATCH_EXACT,
+    MATCH_SPECIFIED,
+    MAX_RECORDS_PER_ALTER,
+    Alteration,
+    AlterOutcome,
+    FilterComponent,
+    QuotaDefinitions,
+    QuotaRecord,
+    entity_parts,
+    is_ip_address,
+)
+
+ALICE = (("user", "alice"),)
+NAN = float("nan")
+
+
+def _alter(
+    definitions: QuotaDefinitions, *ops: tuple[str, float | None], entity: tuple = ALICE
+) -> AlterOutcome:
+    outcome = definitions.alter([Alteration(entity=entity, ops=ops)])
+    definitions.apply(outcome.records)
+    return outcome
+
+
+def test_alter_changes_nothing_until_applied() -> None:
+    """What was decided holds only once its records, which were stored first, are applied."""
+    definitions = QuotaDefinitions()
+    outcome = definitions.alter([Alteration(entity=ALICE, ops=[("producer_byte_rate", 1.0)])])
+    assert len(definitions) == 0
+    definitions.apply(outcome.records)
+    assert definitions.values(ALICE) == {"producer_byte_rate": 1.0}
+
+
+def test_validate_only_gives_results_without_records() -> None:
+    """The same verdict, nothing to store."""
+    alterations = [Alteration(entity=ALICE, ops=[("producer_byte_rate", 1.0), ("bogus", None)])]
+    definitions = QuotaDefinitions()
+    outcome = definitions.alter(alterations, validate_only=True)
+    assert outcome.results == definitions.alter(alterations).results
+    assert outcome.records == ()
+
+
+def test_nan_is_accepted_and_equal_to_itself() -> None:
+    """As in Kafka: NaN passes every comparison, and setting it again writes nothing."""
+    definitions = QuotaDefinitions()
+    assert len(_alter(definitions, ("producer_byte_rate", NAN), ("request_percentage", NAN)).records) == 2
+    again = _alter(definitions, ("producer_byte_rate", NAN), ("request_percentage", NAN))
+    assert (again.results[0].error_code, again.records) == (ERROR_NONE, ())
+    assert math.isnan(definitions.values(ALICE)["producer_byte_rate"])
+
+
+def test_entity_vanishes_with_its_last_key() -> None:
+    """Removing the only key leaves no trace, and removing it again is fine."""
+    definitions = QuotaDefinitions()
+    _alter(definitions, ("producer_byte_rate", 5.0))
+    assert _alter(definitions, ("producer_byte_rate", None)).records[0].value is None
+    assert (len(definitions), list(definitions)) == (0, [])
+    assert _alter(definitions, ("producer_byte_rate", None)).records == ()
+    definitions.apply([QuotaRecord(entity=ALICE, key="producer_byte_rate", value=None)])
+    assert len(definitions) == 0
+
+
+def test_records_rebuild_the_definitions() -> None:
+    """What `records` yields, applied to an empty store, is the same store."""
+    definitions = QuotaDefinitions()
+    _alter(definitions, ("producer_byte_rate", 5.0), ("request_percentage", 50.0))
+    _alter(definitions, ("connection_creation_rate", 3.0), entity=(("ip", None),))
+    copy = QuotaDefinitions()
+    copy.apply(definitions.records())
+    assert {entity: dict(copy.values(entity)) for entity in copy} == {
+        entity: dict(definitions.values(entity)) for entity in definitions
+    }
+
+
+def test_batch_that_is_too_large_fails_as_a_whole() -> None:
+    """One record past the bound, and every entity is answered with the policy violation."""
+    many = [
+        Alteration(entity=[("user", f"u{number}")], ops=[("producer_byte_rate", 1.0)])
+        for number in range(MAX_RECORDS_PER_ALTER + 1)
+    ]
+    definitions = QuotaDefinitions()
+    assert len(definitions.alter(many[:-1]).records) == MAX_RECORDS_PER_ALTER
+    outcome = definitions.alter(many)
+    assert outcome.records == ()
+    assert {(one.error_code, one.error_message) for one in outcome.results} == {
+        (ERROR_POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+    }
+
+
+def test_host_names_are_asked_of_the_resolver() -> None:
+    """The engine asks no name server: who knows names hands in a function."""
+    alteration = Alteration(entity=[("ip", "broker.test")], ops=[("connection_creation_rate", 1.0)])
+    refused = QuotaDefinitions().alter([alteration]).results[0]
+    assert refused.error_message == "broker.test is not a valid IP or resolvable host."
+    knowing = QuotaDefinitions(is_known_host=lambda name: name == "broker.test")
+    assert knowing.alter([alteration]).results[0].error_code == ERROR_NONE
+
+
+def test_values_given_out_do_not_change_the_store() -> None:
+    """A description is a copy."""
+    definitions = QuotaDefinitions()
+    _alter(definitions, ("producer_byte_rate", 5.0))
+    [(_, values)] = definitions.describe([]).entries or ()
+    assert isinstance(values, dict)
+    values["producer_byte_rate"] = 6.0
+    assert definitions.values(ALICE) == {"producer_byte_rate": 5.0}
+
+
+def test_parts_are_sorted_and_the_last_of_a_type_wins() -> None:
+    """As a map decoded from the wire."""
+    assert entity_parts([("user", "a"), ("client-id", None), ("user", "b")]) == (
+        ("client-id", None),
+        ("user", "b"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("::1", True), ("10.0.0.1", True), ("10.0.0", False), ("", False), ("localhost", False)],
+)
+def test_addresses_are_known_without_asking(name: str, known: bool) -> None:
+    """IPv4 and IPv6 in full, nothing else."""
+    assert is_ip_address(name) is known
+
+
+KINDS = st.sampled_from(["user", "client-id", "ip"])
+NAMES = st.sampled_from([None, "a", "b", "10.0.0.1", ""])
+ENTITIES = st.dictionaries(KINDS, NAMES, max_size=3).map(lambda parts: tuple(parts.items()))
+KEYS = st.sampled_from(["producer_byte_rate", "request_percentage", "connection_creation_rate", "bogus"])
+VALUES = st.sampled_from(
+    [None, 1.0, 2.0, 2.5, 1000.0000001, 0.0, -1.0, NAN, math.inf, 2.0**31, 2.0**63, 1e19]
+)
+ALTERATIONS = st.lists(
+    st.builds(
+        lambda entity, ops: Alteration(entity=entity, ops=ops),
+        ENTITIES,
+        st.lists(st.tuples(KEYS, VALUES), max_size=3),
+    ),
+    max_size=4,
+)
+FILTERS = st.lists(
+    st.one_of(
+        st.builds(FilterComponent, KINDS, st.just(MATCH_EXACT), st.sampled_from(["a", "b", "10.0.0.1"])),
+        st.builds(FilterComponent, KINDS, st.just(MATCH_DEFAULT)),
+        st.builds(FilterComponent, KINDS, st.just(MATCH_SPECIFIED)),
+    ),
+    max_size=2,
+    unique_by=lambda component: component.entity_type,
+)
+
+Model = dict[frozenset, dict[str, float]]
+
+
+def _is_valid(entity: dict, ops: dict) -> bool:
+    """Say whether Kafka takes the alteration; slowly and without a text."""
+    ip_alone = set(entity) == {"ip"} and entity["ip"] in (None, "10.0.0.1")
+    client = bool(entity) and "ip" not in entity
+    if not (ip_alone or client) or "" in entity.values():
+        return False
+    wholes = {"producer_byte_rate": 2**63, "connection_creation_rate": 2**31 - 1}
+    allowed = {"connection_creation_rate"} if ip_alone else {"producer_byte_rate", "request_percentage"}
+    for key, value in ops.items():
+        if value is None:
+            continue
+        if key not in allowed or value <= 0:
+            return False
+        if key in wholes and not math.isnan(value) and (value > wholes[key] or value % 1 > 1e-6):
+            return False
+    return True
+
+
+def _model_alter(model: Model, alterations: list[Alteration]) -> set[frozenset]:
+    """Apply alterations to the model and return the entities that are answered with success."""
+    answered: dict[frozenset, bool] = {}
+    for alteration in alterations:
+        entity, ops = dict(alteration.entity), dict(alteration.ops)
+        name = frozenset(entity.items())
+        if name in answered or len(ops) < len(alteration.ops):
+            answered[name] = False
+            continue
+        answered[name] = _is_valid(entity, ops)
+        if answered[name]:
+            merged = model.pop(name, {}) | ops
+            kept = {key: value for key, value in merged.items() if value is not None}
+            if kept:
+                model[name] = kept
+    return {name for name, good in answered.items() if good}
+
+
+class DefinitionsMachine(RuleBasedStateMachine):
+    """Definitions beside a dict of dicts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.definitions = QuotaDefinitions()
+        self.model: Model = {}
+
+    @rule(alterations=ALTERATIONS)
+    def alter(self, alterations: list[Alteration]) -> None:
+        outcome = self.definitions.alter(alterations)
+        self.definitions.apply(outcome.records)
+        good = {frozenset(one.entity) for one in outcome.results if one.error_code == ERROR_NONE}
+        assert good == _model_alter(self.model, alterations)
+        assert all((one.error_code == ERROR_NONE) is (one.error_message is None) for one in outcome.results)
+        assert {one.error_code for one in outcome.results} <= {ERROR_NONE, ERROR_INVALID_REQUEST}
+
+    @rule(alterations=ALTERATIONS)
+    def alter_in_vain(self, alterations: list[Alteration]) -> None:
+        assert self.definitions.alter(alterations, validate_only=True).records == ()
+
+    @rule(components=FILTERS, strict=st.booleans())
+    def describe(self, components: list[FilterComponent], strict: bool) -> None:
+        description = self.definitions.describe(components, strict=strict)
+        kinds = {component.entity_type for component in components}
+        if "ip" in kinds and len(kinds) > 1:
+            assert (description.entries, description.error_code) == (None, ERROR_INVALID_REQUEST)
+            return
+        assert description.entries is not None
+        found = {frozenset(entity) for entity, _ in description.entries}
+        assert found == {name for name in self.model if _model_matches(dict(name), components, strict)}
+
+    @invariant()
+    def agrees_with_the_model(self) -> None:
+        stored = {frozenset(entity): dict(self.definitions.values(entity)) for entity in self.definitions}
+        assert repr(sorted(map(repr, _plain(stored)))) == repr(sorted(map(repr, _plain(self.model))))
+
+
+def _plain(model: Model) -> list[tuple]:
+    return [(sorted(name, key=repr), sorted(values.items())) for name, values in model.items()]
+
+
+def _model_matches(entity: dict, components: list[FilterComponent], strict: bool) -> bool:
+    if strict and len(entity) != len(components):
+        return False
+    for component in components:
+        if component.entity_type not in entity:
+            return False
+        name = entity[component.entity_type]
+        if component.match_type != MATCH_SPECIFIED and name != component.match:
+            return False
+    return True
+
+
+TestDefinitionsAgainstModel = DefinitionsMachine.TestCase
+TestDefinitionsAgainstModel.settings = settings(max_examples=60, stateful_step_count=25)
+TestDefinitionsAgainstModel.__doc__ = "Alter and describe do what a dict of dicts with plain checks does."
