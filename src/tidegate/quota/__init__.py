@@ -13,6 +13,7 @@ Produce quota of user 'alice', client id 'c1': 1000.0 of (user='alice'); shared 
 
 from tidegate.quota.callback import ClientQuotaCallback, DefaultQuotaCallback
 from tidegate.quota.channel_mute import ChannelMute, ChannelMuteError, MuteEvent, MuteState
+from tidegate.quota.cluster import ClusterMetadata, ClusterNode
 from tidegate.quota.connections import Admission, AdmissionOutcome, ConnectionQuotas
 from tidegate.quota.definitions import (
     Alteration,
@@ -59,6 +60,8 @@ __all__ = [
     "ChannelMuteError",
     "ClientQuotaCallback",
     "ClientQuotaManager",
+    "ClusterMetadata",
+    "ClusterNode",
     "ConnectionQuotas",
     "DefaultQuotaCallback",
     "DelayQueue",

@@ -15,6 +15,7 @@ Kafka never calls it.
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from tidegate.quota.cluster import ClusterMetadata
 from tidegate.quota.entity import EntityQuotas, Level, QuotaEntity, Tags
 from tidegate.quota.quota_type import QuotaType
 from tidegate.quota.sanitizer import sanitize
@@ -49,7 +50,7 @@ class ClientQuotaCallback(Protocol):
         """Return whether the limits of this type have changed since the last call."""
         ...
 
-    def update_cluster_metadata(self, cluster: Any) -> bool:
+    def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
         """Take note of changed topics or brokers; return whether limits have changed."""
         ...
 
@@ -96,7 +97,7 @@ class DefaultQuotaCallback:
         """Return False: changes are told at once."""
         return False
 
-    def update_cluster_metadata(self, cluster: Any) -> bool:
+    def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
         """Return False: no limit depends on the cluster."""
         return False
 

@@ -13,15 +13,14 @@
 Being over quota is a returned value. Follows: Kafka `ClientQuotaManager` (KIP-13, KIP-55, KIP-257, B§3).
 """
 
-import sys
 from collections.abc import Mapping
 
 from tidegate.quota.callback import ClientQuotaCallback
 from tidegate.quota.quota_type import QuotaType
 from tidegate.quota.rate_kernel import rate_decide, rate_record
-from tidegate.quota.sensor_manager import MAX_CACHED_CLIENTS, MAX_CACHED_NAME, Metric, SensorManager
+from tidegate.quota.sensor_manager import Metric, SensorManager
 from tidegate.quota.sensors import MAX_SENSORS, RateSensor
-from tidegate.quota.throttle import MAX_INT64, MS_PER_S
+from tidegate.quota.throttle import MAX_INT64
 from tidegate.quota.window import QuotaWindow
 
 __all__ = ["ClientQuotaManager"]
@@ -41,7 +40,6 @@ class ClientQuotaManager(SensorManager[RateSensor]):
     ) -> None:
         super().__init__(quota_type, window or QuotaWindow(), callback, max_sensors=max_sensors)
         self._cap_ms = cap_ms
-        self._max_values: dict[tuple[str, str], float] = {}
 
     def record(self, user: str, client_id: str, value: float, now_ms: int) -> int:
         """Charge `value` to a client and return its throttle time in ms; 0 while no quota of this type is defined.
@@ -70,45 +68,10 @@ class ClientQuotaManager(SensorManager[RateSensor]):
         """Take back what was charged at the same `now_ms`; done even while no quota is defined (B§6.3)."""
         self.record_unchecked(user, client_id, -value, now_ms)
 
-    def max_value_in_window(self, user: str, client_id: str, now_ms: int | None = None) -> float:
-        """Return the most that a client may use in n - 1 windows, the largest double where nothing limits it.
-
-        Given `now_ms`, or a custom callback, the client's sensor is made as Kafka makes it.
-        """
-        if not self.enabled:
-            return sys.float_info.max
-        if now_ms is None and self._custom is None:
-            return self._remembered_max(user, client_id)
-        tags = self.tags(user, client_id)
-        self._find(tags, now_ms or 0)
-        self._reset_if_required()
-        return self._max_value(tags)
-
     def peek(self, user: str, client_id: str, now_ms: int) -> float:
         """Return a client's rate per second, 0.0 if it has none, without any effect."""
         sensor = self.sensors.get(self.sensor_name(user, client_id))
         return 0.0 if sensor is None else sensor.peek(now_ms)
-
-    def _remembered_max(self, user: str, client_id: str) -> float:
-        try:
-            return self._max_values[user, client_id]
-        except KeyError:
-            value = self._max_value(self.tags(user, client_id))
-            if len(self._max_values) >= MAX_CACHED_CLIENTS:
-                self._max_values.clear()
-            if len(user) <= MAX_CACHED_NAME and len(client_id) <= MAX_CACHED_NAME:
-                self._max_values[user, client_id] = value
-            return value
-
-    def _max_value(self, tags: Mapping[str, str]) -> float:
-        limit = self._callback.quota_limit(self.quota_type, tags)
-        if limit is None:
-            return sys.float_info.max
-        return limit * (self.window.samples - 1) * (self.window.window_ms / MS_PER_S)
-
-    def _forget_lookups(self) -> None:
-        super()._forget_lookups()
-        self._max_values.clear()
 
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> RateSensor:
         return RateSensor(name, tags, window=self.window, bound=bound, cap_ms=self._cap_ms, now_ms=now_ms)

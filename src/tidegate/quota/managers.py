@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tidegate.quota.callback import ClientQuotaCallback
+from tidegate.quota.cluster import ClusterMetadata
 from tidegate.quota.definitions import QuotaRecord
 from tidegate.quota.entity import DEFAULT, EntityPart, QuotaEntity
 from tidegate.quota.manager import ClientQuotaManager
@@ -69,7 +70,7 @@ class QuotaManagers:
                 return True
         return False
 
-    def update_cluster_metadata(self, cluster: Any) -> bool:
+    def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
         """Tell a custom callback that topics or brokers changed; if it says so, ask it for all limits again."""
         if self.callback is None or not self.callback.update_cluster_metadata(cluster):
             return False

@@ -89,10 +89,7 @@ class MutationSensor:
 
 
 class MutationQuota:
-    """The quota of one request. It keeps the sensor it was made with. Make it with `MutationQuotaManager.new_quota`.
-
-    kind: see `MutationKind`. exceeded: whether permits were refused, or overdrew the bucket (permissive).
-    """
+    """The quota of one request. It keeps the sensor it was made with. Make it with `MutationQuotaManager.new_quota`."""
 
     __slots__ = ("_sensor", "_throttle_ms", "_throttled_at_ms", "kind")
 
@@ -110,8 +107,8 @@ class MutationQuota:
 
     @property
     def exceeded(self) -> bool:
-        """Whether there is a throttle time, or was one before it passed."""
-        return self._throttle_ms > 0
+        """Whether permits were refused with a throttle time; it stays so when that time has passed."""
+        return self.strict and self._throttle_ms > 0
 
     def record(self, permits: float, now_ms: int) -> bool:
         """Charge `permits` and return whether they are admitted; refused ones are not charged (error 89)."""

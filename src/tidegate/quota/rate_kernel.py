@@ -145,7 +145,9 @@ def rate_window_ms(floats: Floats, ints: Ints, now_ms: int) -> int:
 
 
 def rate_last_record_ms(ints: Ints) -> int:
-    """Return when a value was last recorded; LONG_AGO_MS or the time of the first measuring if never."""
+    """Return when a value was last recorded; `LONG_AGO_MS` if never."""
+    if ints[USED] == 0:
+        return LONG_AGO_MS
     if ints[EMPTIED]:
         return ints[RECORDED]
     return ints[LAST]

@@ -7,6 +7,7 @@ Follows: Kafka `ClientQuotaManager` (B§3.3–3.9).
 """
 
 import logging
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from tidegate.quota.entity import EntityPart, Level, QuotaEntity, candidates_of_
 from tidegate.quota.explain import Explanation
 from tidegate.quota.quota_type import QuotaType
 from tidegate.quota.sensors import MAX_SENSORS, Sensor, SensorTable, ThrottleSensor
-from tidegate.quota.throttle import UNLIMITED
+from tidegate.quota.throttle import MS_PER_S, UNLIMITED
 from tidegate.quota.window import QuotaWindow
 
 __all__ = ["MAX_CACHED_CLIENTS", "CallbackError", "Metric", "SensorManager"]
@@ -74,6 +75,7 @@ class SensorManager(ABC, Generic[S]):
         self._callback: ClientQuotaCallback = callback or self._own_rules
         self._cached: dict[str, dict[str, S]] = {}
         self._cached_clients = 0
+        self._max_values: dict[tuple[str, str], float] = {}
 
     @property
     def levels(self) -> Level:
@@ -143,6 +145,20 @@ class SensorManager(ABC, Generic[S]):
             sensor = self._look_up(user, client_id, now_ms)
         return sensor
 
+    def max_value_in_window(self, user: str, client_id: str, now_ms: int | None = None) -> float:
+        """Return the most that a client may use in n - 1 windows, the largest double where nothing limits it.
+
+        Given `now_ms`, or a custom callback, the client's sensor is made as Kafka makes it.
+        """
+        if not self.enabled:
+            return sys.float_info.max
+        if now_ms is None and self._custom is None:
+            return self._remembered_max(user, client_id)
+        tags = self.tags(user, client_id)
+        self._find(tags, now_ms or 0)
+        self._reset_if_required()
+        return self._max_value(tags)
+
     def note_throttle(self, user: str, client_id: str, throttle_ms: int, now_ms: int) -> None:
         """Record that a client is throttled for `throttle_ms`, for the metric `throttle-time` (B§3.8)."""
         if throttle_ms <= 0:
@@ -196,6 +212,23 @@ class SensorManager(ABC, Generic[S]):
         self._reset_if_required()
         return sensor
 
+    def _remembered_max(self, user: str, client_id: str) -> float:
+        try:
+            return self._max_values[user, client_id]
+        except KeyError:
+            value = self._max_value(self.tags(user, client_id))
+            if len(self._max_values) >= MAX_CACHED_CLIENTS:
+                self._max_values.clear()
+            if len(user) <= MAX_CACHED_NAME and len(client_id) <= MAX_CACHED_NAME:
+                self._max_values[user, client_id] = value
+            return value
+
+    def _max_value(self, tags: Mapping[str, str]) -> float:
+        limit = self._callback.quota_limit(self.quota_type, tags)
+        if limit is None:
+            return sys.float_info.max
+        return limit * (self.window.samples - 1) * (self.window.window_ms / MS_PER_S)
+
     def _find(self, tags: Mapping[str, str], now_ms: int) -> S:
         """Return the sensor for `tags`; it and its throttle sensor are made if there is none."""
         name = self._name(tags)
@@ -241,6 +274,7 @@ class SensorManager(ABC, Generic[S]):
     def _forget_lookups(self) -> None:
         self._cached.clear()
         self._cached_clients = 0
+        self._max_values.clear()
         self.version += 1
 
 
