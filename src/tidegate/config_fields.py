@@ -20,7 +20,7 @@ __all__ = ["Fields", "cut", "is_disputed_number", "is_number", "not_finite", "sh
 
 T = TypeVar("T")
 
-_MAX_NUMBER_CHARS = 320  # the largest double has 309 digits
+_MAX_NUMBER_CHARS = 400  # the longest double has 326 and a few more
 _MAX_SHOWN_CHARS = 80
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)

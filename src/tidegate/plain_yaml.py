@@ -93,11 +93,7 @@ Node = ScalarNode | ListNode | TableNode
 
 def read_plain_yaml(text: str, *, name: str) -> Node:
     """Return the one document in `text`. Raises `ConfigFileError`; `name` is the file's name in messages."""
-    size_bytes = len(text.encode(errors="surrogatepass"))
-    if size_bytes > MAX_FILE_BYTES:
-        raise ConfigFileError(
-            f"file must be at most {MAX_FILE_BYTES} bytes, got {size_bytes}", name=name, line=None
-        )
+    _check_size(text, name)
     try:
         return _Reader(text, name).document()
     except yaml.YAMLError as error:
@@ -175,14 +171,28 @@ class _Reader:
         return ConfigFileError(problem, name=self._name, line=_line(event))
 
 
+def _check_size(text: str, name: str) -> None:
+    try:
+        size_bytes = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise _bad_character(text, error.start, name) from error
+    if size_bytes > MAX_FILE_BYTES:
+        problem = f"file must be at most {MAX_FILE_BYTES} bytes, got {size_bytes}"
+        raise ConfigFileError(problem, name=name, line=None)
+
+
+def _bad_character(text: str, at: int, name: str) -> ConfigFileError:
+    line = text.count("\n", 0, at) + 1
+    return ConfigFileError("holds a character that YAML does not allow", name=name, line=line)
+
+
 def _line(event: Any) -> int:
     return int(event.start_mark.line) + 1
 
 
 def _syntax_error(error: yaml.YAMLError, text: str, name: str) -> ConfigFileError:
     if isinstance(error, yaml.reader.ReaderError):
-        line = text.count("\n", 0, error.position) + 1
-        return ConfigFileError("holds a character that YAML does not allow", name=name, line=line)
+        return _bad_character(text, error.position, name)
     mark: Any = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or "not YAML"
     return ConfigFileError(f"not YAML: {problem}", name=name, line=None if mark is None else mark.line + 1)
