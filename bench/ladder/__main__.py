@@ -1,7 +1,8 @@
 """Run the ladder: `make bench-kafka`, or `python -m bench.ladder [--rounds N] [--only TEXT]`.
 
-A real Apache Kafka and `tidegate serve` run side by side, with the same quotas defined, and are driven in turn by the same
-clients, in alternating order. Prints medians, ranges, ratios and CPU; exits with 1 when a rung is below what is wanted.
+A real Apache Kafka and `tidegate serve` run side by side, with the same quotas defined, and are driven in turn by
+the same clients, in alternating order. Prints medians, ranges, ratios and CPU; exits with 1 when a rung is below
+what is wanted.
 """
 
 import argparse

@@ -5,8 +5,10 @@ import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
+from tests.server.nodes import MemoryStore, Scenario, running_node
 
 from tidegate.server.buffers import FrameBuffers
 from tidegate.server.channel import ANSWER_DUE, Channel
@@ -113,3 +115,21 @@ def with_pair() -> Callable[..., None]:
 def frame(data: bytes) -> bytes:
     """Return `data` with its length prefix."""
     return struct.pack(">i", len(data)) + data
+
+
+@pytest.fixture
+def with_node(tmp_path: Path) -> Callable[..., MemoryStore]:
+    """Return a function that runs a coroutine function with a fresh node."""
+
+    def run(scenario: Scenario, store: MemoryStore | None = None, **settings: str) -> MemoryStore:
+        store = store or MemoryStore()
+
+        async def main() -> None:
+            names = {name.replace("_", "."): value for name, value in settings.items()}
+            async with running_node(tmp_path, store, names) as node:
+                await asyncio.wait_for(scenario(node), 30)
+
+        asyncio.run(main())
+        return store
+
+    return run

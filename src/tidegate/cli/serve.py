@@ -25,7 +25,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "serve",
         help="a broker for any Kafka client, with Kafka's quotas",
-        description="Serve the Kafka protocol with an embedded log; produce, fetch, request and mutation quotas throttle as Kafka's do.",
+        description="Serve the Kafka protocol with an embedded log; quotas throttle as Kafka's do.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -36,7 +36,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--port", type=int, metavar="P", help="port of the listener; 0: any free one")
     parser.add_argument("--data", metavar="DIR", help="where topics, quotas and the usage record are kept")
     parser.add_argument("--port-file", metavar="FILE", help="write the port there once the broker answers")
-    parser.add_argument("--list-settings", action="store_true", help="print every setting with its default, and stop")
+    parser.add_argument(
+        "--list-settings", action="store_true", help="print every setting with its default, and stop"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="log more")
     return parser
 

@@ -136,7 +136,7 @@ def connection_quotas(config: ServerConfig, listener_name: str) -> ConnectionQuo
 
 
 def addresses_of(host: str) -> list[str]:
-    """Return the addresses that a host name or an address stands for; none, with a warning, where it does not resolve."""
+    """Return the addresses that `host` stands for; none, with a warning, where it does not resolve."""
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:

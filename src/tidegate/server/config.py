@@ -21,7 +21,7 @@ _LONG_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting: its name, type (`int`, `long`, `bool`, `string`, or a list of allowed texts), default and least value."""
+    """One setting. `type` is int, long, bool, string, or the texts that are allowed."""
 
     name: str
     type: str | tuple[str, ...]
@@ -213,7 +213,7 @@ class ServerConfig:
 
     @classmethod
     def load(cls, texts: Mapping[str, str]) -> "ServerConfig":
-        """Return the settings that `texts` stand for. Raises `ConfigError` naming the setting, value and what was expected."""
+        """Return the settings that `texts` stand for. Raises `ConfigError` for a value that cannot be."""
         texts = dict(texts)
         if "log.dir" in texts:
             texts.setdefault("log.dirs", texts.pop("log.dir"))
