@@ -1,0 +1,216 @@
+"""`kill -9` of recorder and writer, as real processes: nothing recorded is lost, and nothing appears twice."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.e2e.usage_process import ROWS, open_recorder, record
+
+from tidegate.testing import ManualClock
+from tidegate.usage.convert import drain
+from tidegate.usage.directory import parquet_directory, spool_directory
+from tidegate.usage.events import read_segment
+from tidegate.usage.files import list_files
+from tidegate.usage.readers import read_events
+from tidegate.usage.segment import CLOSED_SUFFIX, segment_paths
+from tidegate.usage.writer_process import EXIT_NO_PYARROW, RESTART_MS, start_writer
+
+ROOT = Path(__file__).parents[2]
+RUN = 10**6  # numbers of one run of the recording process
+KEEP_MS = 10**13
+WAIT_S = 60
+
+
+def start(*arguments):
+    command = [sys.executable, "-m", "tests.e2e.usage_process", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.02)
+
+
+def spool_events(directory):
+    spool = spool_directory(directory, 1)
+    return [event for path in segment_paths(spool, CLOSED_SUFFIX) for event in read_segment(path)]
+
+
+def check_runs(events, acknowledged):
+    """Each run's rows are there without a hole, at least as many as it acknowledged, in order, with fresh numbers."""
+    for run, count in enumerate(acknowledged):
+        numbers = [event["request_bytes"] for event in events if event["request_bytes"] // RUN == run]
+        assert numbers == list(range(run * RUN, run * RUN + len(numbers)))
+        assert len(numbers) >= count
+    assert all(event["user"] == f"user-{event['request_bytes'] % 5}" for event in events)
+    for column in ("seq", "connection_id"):
+        values = [event[column] for event in events]
+        assert values == sorted(set(values))
+
+
+def test_recorder_killed_under_load(tmp_path):
+    """Every row acknowledged before the kill is there after it, over several lives."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    acknowledged = []
+    for run in range(4):
+        process = start("record", tmp_path, run * RUN)
+        target = chance.randrange(1, 6000)
+        for line in process.stdout:
+            if int(line) >= target:
+                process.kill()
+                break
+        last = process.stdout.read().split(b"\n")[:-1]
+        process.stdout.close()
+        process.wait()
+        acknowledged.append(int(last[-1]) if last else int(line))
+    open_recorder(tmp_path).close()
+    check_runs(spool_events(tmp_path), acknowledged)
+
+
+def test_recorder_killed_at_every_change_to_the_file_system(tmp_path):
+    """Killed before each file it makes, cuts, renames or removes, a recorder starts again and has lost nothing."""
+    acknowledged = []
+    while True:
+        run = len(acknowledged)
+        process = start("record-until", tmp_path, run * RUN, 2 * ROWS + 3, run + 1)
+        lines = process.stdout.read().split()
+        process.stdout.close()
+        acknowledged.append(int(lines[-1]) if lines else 0)
+        if process.wait() == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+    assert run > 8
+    check_runs(spool_events(tmp_path), acknowledged)
+
+
+@pytest.fixture
+def spooled(tmp_path):
+    """A usage directory with two closed segments, and the events in them."""
+    directory = tmp_path / "spooled"
+    recorder = open_recorder(directory)
+    for number in range(ROWS + 10):
+        record(recorder, number)
+    recorder.close()
+    return directory, spool_events(directory)
+
+
+def is_part(events, expected):
+    """Return whether `events` are some of `expected`, none twice, all whole."""
+    wanted = {event["seq"]: event for event in expected}
+    seqs = [event["seq"] for event in events]
+    return len(set(seqs)) == len(seqs) and all(wanted[event["seq"]] == event for event in events)
+
+
+def test_conversion_killed_at_every_change_to_the_file_system(spooled, tmp_path):
+    """Killed before each change it makes, conversion and compaction done again give every row once."""
+    template, expected = spooled
+    for change in range(1, 100):
+        directory = tmp_path / str(change)
+        shutil.copytree(template, directory)
+        process = start("convert", directory, change)
+        process.communicate()
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+        assert is_part(list(read_events(directory)) if list(directory.rglob("*.parquet")) else [], expected)
+        drain(spool_directory(directory, 1), parquet_directory(directory))
+        assert list(read_events(directory)) == expected
+    assert change > 10
+    assert list(read_events(directory)) == expected
+    assert len(list(directory.rglob("*.parquet"))) == 1
+
+
+def test_writer_killed_at_random(tmp_path):
+    """However often the writer is killed, and whenever one looks: no loss, no duplicates, no half-written file."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    recorder = open_recorder(tmp_path)
+    for number in range(40 * ROWS):
+        record(recorder, number)
+    recorder.close()
+    expected = spool_events(tmp_path)
+    clock = ManualClock()
+    spool, parquet = spool_directory(tmp_path, 1), parquet_directory(tmp_path)
+    writer = start_writer(spool, parquet, node_id=1, clock=clock, retention_ms=KEEP_MS)
+    for _ in range(5):
+        wait_until(lambda: parquet.exists() or not writer.running)
+        time.sleep(chance.uniform(0, 0.1))
+        os.kill(writer.pid, signal.SIGKILL)
+        wait_until(lambda: not writer.running)
+        assert is_part(list(read_events(tmp_path)), expected)
+        clock.advance(RESTART_MS)
+        writer.keep_running()
+        time.sleep(chance.uniform(0.3, 1.0))
+    wait_until(lambda: segment_paths(spool, CLOSED_SUFFIX) == [])
+    assert writer.stop(timeout_s=WAIT_S)
+    assert list(read_events(tmp_path)) == expected
+    assert len(list_files(tmp_path)) == 1
+    assert list(tmp_path.rglob("*.tmp")) == []
+
+
+def test_writer_ends_when_the_broker_is_killed(tmp_path):
+    """Without its parent the writer converts what is closed and exits; the next start hands it the rest."""
+    process = start("serve", tmp_path)
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.stdout.read()
+    process.stdout.close()
+    process.wait()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    assert len(list(read_events(tmp_path))) == 2 * ROWS
+    open_recorder(tmp_path).close()
+    drain(spool_directory(tmp_path, 1), parquet_directory(tmp_path))
+    assert [event["request_bytes"] for event in read_events(tmp_path)] == list(range(2 * ROWS + 5))
+
+
+def test_two_writers_take_turns(tmp_path):
+    """A writer waits until the one of an earlier broker is done with the spool."""
+    recorder = open_recorder(tmp_path)
+    spool, parquet = spool_directory(tmp_path, 1), parquet_directory(tmp_path)
+    writers = [
+        start_writer(spool, parquet, node_id=1, clock=ManualClock(), retention_ms=KEEP_MS) for _ in range(2)
+    ]
+    for number in range(3 * ROWS):
+        record(recorder, number)
+    recorder.close()
+    wait_until(lambda: segment_paths(spool, CLOSED_SUFFIX) == [])
+    for writer in writers:
+        assert writer.stop(timeout_s=WAIT_S)
+    assert len(list(read_events(tmp_path))) == 3 * ROWS
+
+
+def test_without_pyarrow_the_spool_waits(tmp_path):
+    """An interpreter without pyarrow says so once, with a hint, and exits with its own code."""
+    recorder = open_recorder(tmp_path)
+    record(recorder, 1)
+    recorder.close()
+    spool = spool_directory(tmp_path, 1)
+    command = [sys.executable, "-S", "-m", "tidegate.usage.writer", spool, tmp_path / "out", "--node-id", "1"]
+    environment = {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == EXIT_NO_PYARROW
+    assert done.stderr == (
+        f"tidegate usage writer: pyarrow is not installed, recorded events wait in {spool}; "
+        "hint: pip install 'tidegate[pipeline]'\n"
+    )
+    assert len(spool_events(tmp_path)) == 1
+
+
+def test_broker_side_needs_no_pyarrow(tmp_path):
+    """What the broker imports runs where neither pyarrow nor numpy is installed."""
+    modules = ("spool", "writer_process", "files", "events")
+    code = "import sys, " + ", ".join(f"tidegate.usage.{name}" for name in modules)
+    check = "; assert not {'pyarrow', 'numpy'} & set(sys.modules)"
+    environment = {"PYTHONPATH": str(ROOT / "src")}
+    subprocess.run([sys.executable, "-S", "-c", code + check], env=environment, check=True)
