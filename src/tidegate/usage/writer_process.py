@@ -11,6 +11,7 @@ other end only the broker holds, so it also ends when the broker is killed.
 import logging
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from tidegate.clock import Clock
@@ -52,6 +53,7 @@ class WriterProcess:
             return
         if self._clock.monotonic_ns() - self._started_ns >= RESTART_MS * 1_000_000:
             _log.warning("usage writer ended with code %s and is started again", code)
+            self._close_input()
             self._process = self._start()
 
     def stop(self, *, timeout_s: float = 0.0) -> bool:
@@ -59,13 +61,17 @@ class WriterProcess:
 
         It goes on by itself otherwise, and ends when everything closed is converted.
         """
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._close_input()
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
+            threading.Thread(target=self._process.wait, daemon=True).start()  # no zombie is left behind
             return False
         return True
+
+    def _close_input(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         self._started_ns = self._clock.monotonic_ns()

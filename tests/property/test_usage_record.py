@@ -1,0 +1,191 @@
+"""Whatever is recorded comes back, and whatever a disk does to it is one clear error at most."""
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.usage.recording import START_MS, client, open_recorder, record, segment_of, spool_directory
+
+from tidegate.testing import ManualClock
+from tidegate.usage.arrow import segment_table
+from tidegate.usage.columns import empty_event
+from tidegate.usage.convert import drain
+from tidegate.usage.directory import parquet_directory
+from tidegate.usage.events import CLIENT_COLUMNS, read_segment
+from tidegate.usage.files import ParquetFile, parquet_path, split_superseded
+from tidegate.usage.readers import read_events
+from tidegate.usage.segment import CLOSED_SUFFIX, NAMES_SUFFIX, SpoolError, load_segment, segment_paths
+from tidegate.usage.spool import EXEMPT, NONE, OBSERVED_ONLY, REJECTED, STRICT, Recorder
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+COUNT = st.integers(0, 2**63 - 1)
+INT32 = st.integers(0, 2**31 - 1)
+INT16 = st.integers(-(2**15), 2**15 - 1)
+TIME = st.integers(START_MS - 10**8, START_MS + 10**8)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+NAMES = st.tuples(*[TEXT] * len(CLIENT_COLUMNS))
+NULLABLE = st.one_of(st.none(), COUNT)
+
+REQUEST_COLUMNS = (
+    ("connection_id", INT64),
+    ("api_key", INT16),
+    ("api_version", INT16),
+    ("request_bytes", COUNT),
+    ("response_bytes", COUNT),
+    ("produce_bytes", NULLABLE),
+    ("fetch_bytes", NULLABLE),
+    ("handler_ns", COUNT),
+    ("network_ns", INT64),
+    ("produce_throttle_ms", INT32),
+    ("fetch_throttle_ms", INT32),
+    ("request_throttle_ms", INT32),
+    ("mutation_throttle_ms", INT32),
+    ("early_ms", st.one_of(st.none(), INT32)),
+)
+SHARED_COLUMNS = REQUEST_COLUMNS[:3]
+
+
+def event(kind, *columns, flags=()):
+    """Return a strategy of what fills an event of `kind`."""
+    fields = dict(columns) | {name: st.booleans() for name in flags}
+    return st.fixed_dictionaries({"kind": st.just(kind), "ts_ms": TIME, **fields})
+
+
+def client_event(kind, *columns, flags):
+    return st.tuples(event(kind, *columns, flags=flags), NAMES).map(
+        lambda pair: pair[0] | dict(zip(CLIENT_COLUMNS, pair[1], strict=True))
+    )
+
+
+EVENTS = st.one_of(
+    event("start"),
+    event("expire"),
+    event(
+        "quota",
+        ("quota_user", st.none() | TEXT),
+        ("quota_client_id", st.none() | TEXT),
+        ("quota_ip", st.none() | TEXT),
+        ("quota_key", TEXT),
+        ("quota_value", st.none() | st.floats(width=64)),
+    ),
+    client_event("request", *REQUEST_COLUMNS, flags=("exempt", "observed_only")),
+    client_event("network", *SHARED_COLUMNS, ("network_ns", INT64), flags=("exempt",)),
+    client_event("mutation", *SHARED_COLUMNS, ("mutations", COUNT), flags=("strict", "rejected")),
+)
+
+
+def replay(recorder: Recorder, fields: dict) -> None:
+    """Make the call that records an event."""
+    kind, now_ms = fields["kind"], fields["ts_ms"]
+    if kind in ("start", "expire"):
+        getattr(recorder, kind)(now_ms)
+        return
+    if kind == "quota":
+        parts = {name.removeprefix("quota_"): fields[name] for name in fields if name.startswith("quota_")}
+        recorder.quota(now_ms, **parts)
+        return
+    who = recorder.client(**{name: fields[name] for name in CLIENT_COLUMNS})
+    bits = {"strict": STRICT, "rejected": REJECTED, "exempt": EXEMPT, "observed_only": OBSERVED_ONLY}
+    flags = sum(bit for name, bit in bits.items() if fields.get(name))
+    columns = {"request": REQUEST_COLUMNS, "network": (*SHARED_COLUMNS, ("network_ns", None))}
+    values = [fields[name] for name, _ in columns.get(kind, (*SHARED_COLUMNS, ("mutations", None)))]
+    getattr(recorder, kind)(who, now_ms, *(NONE if value is None else value for value in values), flags)
+
+
+@settings(max_examples=40)
+@given(st.lists(EVENTS, max_size=30), st.integers(8, 20))
+def test_what_is_recorded_comes_back(fields, rows):
+    """Through the spool and through Parquet, every event and every bit, in order."""
+    with tempfile.TemporaryDirectory() as directory:
+        recorder = open_recorder(Path(directory), ManualClock(), segment_bytes=segment_of(rows))
+        for each in fields:
+            replay(recorder, each)
+        recorder.close()
+        spool = spool_directory(Path(directory), 1)
+        expected = [
+            empty_event(each["kind"]) | {"node_id": 1, "seq": START_MS * 1000 + index} | each
+            for index, each in enumerate(fields)
+        ]
+        found = [each for path in segment_paths(spool, CLOSED_SUFFIX) for each in read_segment(path)]
+        assert repr(found) == repr(expected)  # as text: NaN equals NaN, and 0.0 is not -0.0
+        drain(spool, parquet_directory(Path(directory)))
+        assert repr(list(read_events(Path(directory)))) == repr(expected)
+
+
+def _outcome(read):
+    """Return events, or where and why they cannot be read."""
+    try:
+        return repr(read())
+    except SpoolError as error:
+        return str(error)
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 4000), st.integers(0, 255)), max_size=4),
+    st.tuples(st.integers(0, 4000), st.integers(0, 4000)),
+    st.booleans(),
+)
+def test_random_damage(pokes, sizes, cut):
+    """Damaged bytes are one clear error or other values, the same for both readers, and never a crash."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = _segment(Path(directory))
+        for target, size in zip((path, path.with_suffix(NAMES_SUFFIX)), sizes, strict=True):
+            data = bytearray(target.read_bytes())
+            for rows, place, value in pokes:
+                if rows == (target == path):
+                    data[place % len(data)] = value
+            target.write_bytes(data[:size] if cut else data)
+        plain = _outcome(lambda: list(read_segment(path)))
+        columns = _outcome(lambda: segment_table(load_segment(path)).to_pylist())
+        assert plain == columns
+        assert drain_is_clean(Path(directory))
+
+
+def _segment(directory: Path) -> Path:
+    recorder = open_recorder(directory, ManualClock())
+    recorder.start(START_MS)
+    recorder.quota(START_MS, user="<default>", client_id=None, ip=None, key="producer_byte_rate", value=5.5)
+    for index in range(10):
+        record(recorder, client(recorder, f"app-{index}"), START_MS + index, index)
+        recorder.mutation(client(recorder), START_MS, 7, 19, 6, index, STRICT)
+    recorder.close()
+    (path,) = segment_paths(spool_directory(directory, 1), CLOSED_SUFFIX)
+    return path
+
+
+def drain_is_clean(directory: Path) -> bool:
+    """Return whether the writer is done with the segment, whatever is in it, and its Parquet can be read."""
+    spool = spool_directory(directory, 1)
+    drain(spool, parquet_directory(directory))
+    list(read_events(directory)) if parquet_directory(directory).exists() else None
+    return segment_paths(spool, CLOSED_SUFFIX) == []
+
+
+FILES = st.lists(
+    st.tuples(st.integers(1, 2), st.integers(0, 9), st.integers(0, 9), st.booleans()), unique=True
+)
+
+
+@given(FILES)
+def test_superseded_against_brute_force(parts):
+    """A file is superseded if and only if a compacted one of its node, other than itself, covers its range."""
+    files = [
+        ParquetFile.parse(
+            parquet_path(
+                Path("h"), node_id=node, first_seq=first, last_seq=first + length, compacted=compacted
+            )
+        )
+        for node, first, length, compacted in parts
+    ]
+    current, superseded = split_superseded(files)
+    assert {file.path for file in superseded} == {
+        file.path for file in files if any(_covers(other, file) for other in files)
+    }
+    assert len(current) + len(superseded) == len(files)
+
+
+def _covers(other: ParquetFile, file: ParquetFile) -> bool:
+    within = other.first_seq <= file.first_seq and file.last_seq <= other.last_seq
+    return other.compacted and other.node_id == file.node_id and other.path != file.path and within
