@@ -39,6 +39,7 @@ from tidegate.quota.config_values import (
 )
 from tidegate.quota.definitions import EntityParts, QuotaRecord
 from tidegate.quota.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS
+from tidegate.quota.window import QuotaWindow
 
 __all__ = [
     "MAX_ENTRIES",
@@ -85,11 +86,27 @@ class QuotasFile:
         """Return a window setting, Kafka's default where the file does not name it."""
         return self.windows.get(name, WINDOW_SETTINGS[name].default)
 
+    @property
+    def window(self) -> QuotaWindow:
+        """The window of produce, fetch, request and connection quotas."""
+        return self._quota_window("quota.window")
+
+    @property
+    def controller_window(self) -> QuotaWindow:
+        """The window of controller-mutation quotas."""
+        return self._quota_window("controller.quota.window")
+
     def records(self) -> Iterator[QuotaRecord]:
         """Yield a record per value, as the engine applies them."""
         for entry in self.entries:
             for key, value in entry.values.items():
                 yield QuotaRecord(entity=entry.entity, key=key, value=value)
+
+    def _quota_window(self, prefix: str) -> QuotaWindow:
+        return QuotaWindow(
+            samples=self.window_setting(f"{prefix}.num"),
+            window_ms=self.window_setting(f"{prefix}.size.seconds") * 1000,
+        )
 
 
 def load_quotas_file(path: str | Path) -> QuotasFile:

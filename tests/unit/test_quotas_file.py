@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tidegate.errors import ConfigError
 from tidegate.plain_yaml import MAX_FILE_BYTES, ConfigFileError
 from tidegate.quota.definitions import QuotaDefinitions, QuotaRecord
+from tidegate.quota.window import QuotaWindow
 from tidegate.quotas_file import (
     MAX_ENTRIES,
     QuotaEntry,
@@ -79,6 +80,8 @@ def test_window_settings_fall_back_to_kafkas_defaults() -> None:
     assert quotas.window_setting("quota.window.num") == 5
     assert quotas.window_setting("controller.quota.window.num") == 11
     assert quotas.window_setting("quota.window.size.seconds") == 1
+    assert quotas.window == QuotaWindow(samples=5, window_ms=1000)
+    assert quotas.controller_window == QuotaWindow(samples=11, window_ms=1000)
 
 
 def test_file_travels_to_executors() -> None:
@@ -116,12 +119,12 @@ def test_byte_rates(value: str, stored: float) -> None:
         ("quotas: [a]", "1: a quota must be a mapping, got 'a'", None),
         (
             "quotas: []\nwindows: {quota.window.num: 0}",
-            "2: quota.window.num must be a whole number from 1 to 2147483647, got 0",
+            "2: quota.window.num must be a whole number from 1 to 3600, got 0",
             None,
         ),
         (
             "quotas: []\nwindows: {quota.window.num: 11.0}",
-            "2: quota.window.num must be a whole number from 1 to 2147483647, got 11.0",
+            "2: quota.window.num must be a whole number from 1 to 3600, got 11.0",
             None,
         ),
         (
@@ -359,7 +362,7 @@ FILES = st.builds(
     ),
     st.dictionaries(
         st.sampled_from(["quota.window.num", "controller.quota.window.size.seconds"]),
-        st.integers(min_value=1, max_value=2**31 - 1),
+        st.integers(min_value=1, max_value=3600),
     ),
 )
 

@@ -11,6 +11,21 @@ from run import VectorFileError, main, run_file
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "engine").glob("*.json"))
+FAMILIES = {
+    "channel_mute",
+    "client_quota_manager",
+    "connection_rate",
+    "controller_mutation",
+    "custom_callback",
+    "delay_queue",
+    "entity_resolution",
+    "quota_admin",
+    "rate",
+    "request_quota_manager",
+    "sanitizer",
+    "sensor_quota",
+    "token_bucket",
+}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -20,6 +35,12 @@ def test_engine_gives_what_the_released_classes_gave(path: Path) -> None:
     assert outcome.failures[:5] == []
     assert outcome.failed == 0
     assert outcome.passed > 0
+
+
+def test_every_family_is_here() -> None:
+    """No file of vectors was lost, and none is left without a player."""
+    assert {path.stem for path in FILES} == FAMILIES
+    assert {path.stem for path in (HERE / "players").glob("[a-z]*.py")} == FAMILIES
 
 
 def _vector_file(folder: Path, **changes: object) -> Path:

@@ -30,6 +30,7 @@ from collections.abc import Iterable
 from tidegate.errors import ConfigError
 from tidegate.quota.definitions import EntityParts, entity_parts, is_ip_address
 from tidegate.quota.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, ValueType, keys_for
+from tidegate.quota.window import MAX_SAMPLES
 
 __all__ = [
     "MAX_NAME_BYTES",
@@ -131,12 +132,13 @@ def checked_value(key: str, value: object, entity: EntityParts) -> float:
 
 
 def checked_window_setting(name: str, value: object) -> int:
-    """Return a window setting as an int. Raises `ConfigError` unless it is one from 1 to 2**31 - 1."""
+    """Return a window setting as an int. Raises `ConfigError` unless it is a whole number in range."""
     setting = WINDOW_SETTINGS.get(name)
     if setting is None:
         raise ConfigError(f"unknown window setting {name!r}", hint=did_you_mean(name, WINDOW_SETTINGS))
-    if not isinstance(value, int) or isinstance(value, bool) or not setting.minimum <= value <= MAX_INT:
-        expected = f"a whole number from {setting.minimum} to {MAX_INT}"
+    maximum = MAX_SAMPLES if name.endswith(".num") else MAX_INT
+    if not isinstance(value, int) or isinstance(value, bool) or not setting.minimum <= value <= maximum:
+        expected = f"a whole number from {setting.minimum} to {maximum}"
         raise ConfigError(f"{name} must be {expected}, got {value!r}")
     return value
 

@@ -20,11 +20,14 @@ Follows: Kafka `ConnectionQuotas`, KIP-612, B§6.9. Different here: the number o
 bounded (`MAX_IP_RATES`); past it, the one that was quiet longest begins anew.
 """
 
-import enum
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from tidegate.errors import TidegateError
+from tidegate.quota.connection_admission import (
+    Admission,
+    AdmissionOutcome,
+    ConnectionCountError,
+    ConnectionMetric,
+)
 from tidegate.quota.connection_limits import (
     UNLIMITED_CONNECTIONS,
     ConnectionLimits,
@@ -52,47 +55,6 @@ IP_RATE_EXPIRY_MS = 3_600_000
 """How long an address may be quiet before its rate is forgotten. Follows: Kafka, one hour."""
 
 _AVG_SAMPLES, _AVG_WINDOW_MS = 2, 30_000  # the registry's default window (B§1.1)
-
-
-class AdmissionOutcome(enum.Enum):
-    """What becomes of a socket."""
-
-    ACCEPTED = "accepted"
-    THROTTLED = "throttled"
-    TOO_MANY_CONNECTIONS = "too_many_connections"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
-    """The verdict over one socket.
-
-    THROTTLED has `throttle_ms` and `end_ms`, TOO_MANY_CONNECTIONS the `maximum`; both have Kafka's `message`.
-    """
-
-    outcome: AdmissionOutcome
-    message: str | None = None
-    throttle_ms: int = 0
-    end_ms: int = 0
-    maximum: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionMetric:
-    """One metric of Kafka's group `socket-server-metrics`, and the statistic behind it."""
-
-    name: str
-    tags: Mapping[str, str]
-    stat: SampledRate | Avg
-
-
-class ConnectionCountError(TidegateError, ValueError):
-    """Raise when a connection is released that was never counted. Has the text of Kafka's exception."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__(
-            f"Attempted to decrease connection count for address with no connections, address: /{address}"
-        )
-        self.address = address
 
 
 class _Listener:

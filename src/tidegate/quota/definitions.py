@@ -26,6 +26,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from tidegate.quota.definition_filter import (
+    ERROR_INVALID_REQUEST,
+    ERROR_NONE,
+    ERROR_POLICY_VIOLATION,
+    ERROR_UNSUPPORTED_VERSION,
+    MATCH_DEFAULT,
+    MATCH_EXACT,
+    MATCH_SPECIFIED,
+    EntityParts,
+    FilterComponent,
+    filter_error,
+    matches,
+)
 from tidegate.quota.java_hash import hash_map_order
 from tidegate.quota.keys import ENTITY_TYPES, QUOTA_KEYS, QuotaKey, ValueType
 
@@ -49,20 +62,6 @@ __all__ = [
     "entity_parts",
     "is_ip_address",
 ]
-
-EntityParts = tuple[tuple[str, str | None], ...]
-"""An entity as (type, name) pairs sorted by type; the name None is the default entity of that type."""
-
-# Kafka's error codes.
-ERROR_NONE = 0
-ERROR_UNSUPPORTED_VERSION = 35
-ERROR_INVALID_REQUEST = 42
-ERROR_POLICY_VIOLATION = 44
-
-# The match types of DescribeClientQuotas.
-MATCH_EXACT = 0
-MATCH_DEFAULT = 1
-MATCH_SPECIFIED = 2
 
 MAX_RECORDS_PER_ALTER = 10_000
 """Records that one request may lead to. Follows: Kafka `QuorumController.MAX_RECORDS_PER_USER_OP`."""
@@ -102,15 +101,6 @@ class AlterOutcome:
 
     results: tuple[AlterResult, ...]
     records: tuple[QuotaRecord, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FilterComponent:
-    """One component of a describe filter; match types other than the three are answered with an error."""
-
-    entity_type: str
-    match_type: int
-    match: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,14 +170,14 @@ class QuotaDefinitions:
 
     def describe(self, components: Sequence[FilterComponent], *, strict: bool = False) -> Description:
         """Return the entries that match every component; `strict` refuses parts that none of them names."""
-        error = _filter_error(components)
+        error = filter_error(components)
         if error is not None:
             code, message = error
             return Description(entries=None, error_code=code, error_message=message)
         found = (
             (entity, dict(values))
             for entity, values in self._values.items()
-            if _matches(entity, components) and not (strict and len(entity) != len(components))
+            if matches(entity, components) and not (strict and len(entity) != len(components))
         )
         return Description(entries=tuple(found))
 
@@ -299,50 +289,3 @@ def _whole_number_error(key: QuotaKey, value: float) -> str | None:
     if abs(math.fmod(value, 1.0)) > _LARGEST_FRACTION:
         return f"{key.name} cannot be a fractional value."
     return None
-
-
-def _filter_error(components: Sequence[FilterComponent]) -> tuple[int, str] | None:
-    """Return code and text of the first component that is wrong."""
-    seen: set[str] = set()
-    for component in components:
-        entity_type = component.entity_type
-        if entity_type == "":
-            return ERROR_INVALID_REQUEST, "Invalid empty entity type."
-        if entity_type in seen:
-            return ERROR_INVALID_REQUEST, (
-                f"Entity type {entity_type} cannot appear more than once in the filter."
-            )
-        if entity_type not in ENTITY_TYPES:
-            return ERROR_UNSUPPORTED_VERSION, f"Unsupported entity type {entity_type}"
-        message = _match_error(component)
-        if message is not None:
-            return ERROR_INVALID_REQUEST, message
-        seen.add(entity_type)
-    if "ip" in seen and len(seen) > 1:
-        return ERROR_INVALID_REQUEST, (
-            "Invalid entity filter component combination. IP filter component should not be used with "
-            "user or clientId filter component."
-        )
-    return None
-
-
-def _match_error(component: FilterComponent) -> str | None:
-    match component.match_type, component.match:
-        case (0, None):
-            return "Request specified MATCH_TYPE_EXACT, but set match string to null."
-        case (1, str()):
-            return "Request specified MATCH_TYPE_DEFAULT, but also specified a match string."
-        case (2, str()):
-            return "Request specified MATCH_TYPE_SPECIFIED, but also specified a match string."
-        case (0 | 1 | 2, _):
-            return None
-    return f"Unknown match type {component.match_type}"
-
-
-def _matches(entity: EntityParts, components: Sequence[FilterComponent]) -> bool:
-    parts = dict(entity)
-    return all(
-        component.entity_type in parts
-        and (component.match_type == MATCH_SPECIFIED or parts[component.entity_type] == component.match)
-        for component in components
-    )

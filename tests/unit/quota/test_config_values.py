@@ -111,17 +111,18 @@ def test_entity_is_returned_in_stored_form() -> None:
     assert entity_text((("foo", "x"), ("ip", None))) == "ip=<default>, foo='x'"
 
 
-@pytest.mark.parametrize("value", [0, -1, 2**31, 1.0, True, "11", None, math.nan])
+@pytest.mark.parametrize("value", [0, -1, 3601, 1.0, True, "11", None, math.nan])
 def test_window_setting_is_a_whole_number_from_one(value: object) -> None:
     """Everything else is refused with the range."""
     with pytest.raises(ConfigError) as caught:
         checked_window_setting("quota.window.num", value)
-    assert str(caught.value) == f"quota.window.num must be a whole number from 1 to 2147483647, got {value!r}"
+    assert str(caught.value) == f"quota.window.num must be a whole number from 1 to 3600, got {value!r}"
 
 
 def test_window_settings_are_known_by_name() -> None:
     """A good value is returned, a wrong name comes with a hint."""
-    assert checked_window_setting("controller.quota.window.size.seconds", 30) == 30
+    assert checked_window_setting("controller.quota.window.size.seconds", 2**31 - 1) == 2**31 - 1
+    assert checked_window_setting("controller.quota.window.num", 3600) == 3600
     with pytest.raises(ConfigError, match=r"^unknown window setting 'quota.windows.num'$") as caught:
         checked_window_setting("quota.windows.num", 1)
     assert caught.value.hint == "did you mean 'quota.window.num'?"
