@@ -43,6 +43,7 @@ __all__ = [
     "did_you_mean",
     "entity_text",
     "parse_size_bytes",
+    "parse_value",
 ]
 
 MAX_NAME_BYTES = 2**15 - 1
@@ -56,6 +57,11 @@ SIZE_KEYS = frozenset({"producer_byte_rate", "consumer_byte_rate"})
 
 _MAX_SIZE_CHARS = 64
 MAX_INT = 2**31 - 1  # Kafka's INT
+_MAX_NUMBER_CHARS = 400
+_NUMBER = re.compile(
+    r"[-+]?(?:[0-9]+(?P<inexact>\.[0-9]*(?:e[-+]?[0-9]+)?|e[-+]?[0-9]+)?|(?P<other>inf|infinity|nan))",
+    re.IGNORECASE | re.ASCII,
+)
 _SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?[ \t]*([A-Za-z]*)")
 _UNITS: dict[str, int] = {
     "": 1,
@@ -129,6 +135,19 @@ def checked_value(key: str, value: object, entity: EntityParts) -> float:
     if definition.value_type is not ValueType.DOUBLE and not number.is_integer():
         raise refuse("must be a whole number")
     return number
+
+
+def parse_value(key: str, text: str, entity: EntityParts) -> float:
+    """Return the value that `key=text` on a command line sets: a number or, for byte rates, a size.
+
+    Raises `ConfigError` where it cannot be meant.
+    """
+    number = _NUMBER.fullmatch(text) if len(text) <= _MAX_NUMBER_CHARS else None
+    if number is not None:
+        return checked_value(key, float(text) if number["inexact"] or number["other"] else int(text), entity)
+    if key not in SIZE_KEYS:
+        return checked_value(key, text[:_MAX_SIZE_CHARS], entity)
+    return checked_value(key, parse_size_bytes(text), entity)
 
 
 def checked_window_setting(name: str, value: object) -> int:

@@ -31,6 +31,8 @@ UNLIMITED_CONNECTIONS = 2**31 - 1
 
 _MAX_INT = 2**31 - 1
 _MIN_INT = -(2**31)
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4 = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")  # the common case, without the library's cost
 _INT = re.compile(r"[-+]?[0-9]{1,10}")
 
 
@@ -81,6 +83,8 @@ def host_address(address: str) -> str:
     An IPv4 address written as IPv6 is the IPv4 address, and a zone does not matter. Follows: Java
     `InetAddress.getHostAddress`, which does not shorten IPv6.
     """
+    if _IPV4.fullmatch(address):
+        return address
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError as error:

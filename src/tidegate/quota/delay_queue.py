@@ -108,14 +108,12 @@ class DelayQueue:
         counts as ended and the others stay queued.
         """
         ended = 0
-        while ended < limit:
-            end_ns = self.next_end_ns
-            if end_ns is None or end_ns > now_ns:
-                break
-            _, _, channel = heapq.heappop(self._heap)
+        while ended < limit and self._heap and self._heap[0][0] <= now_ns:
+            on_end = heapq.heappop(self._heap)[2]._take_callback()
+            if on_end is None:
+                self._cancelled -= 1
+                continue
             ended += 1
-            on_end = channel._take_callback()
-            assert on_end is not None, "a cancelled head was dropped above"
             on_end()
         return ended
 

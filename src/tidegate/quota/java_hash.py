@@ -27,6 +27,8 @@ def string_hash(text: str) -> int:
 
 def hash_map_order(keys: Collection[str], *, initial_capacity: int = 16) -> list[str]:
     """Return distinct `keys`, given as they were inserted, in the order in which a `HashMap` visits them."""
+    if len(keys) < 2:
+        return list(keys)
     capacity = _table_size(len(keys), initial_capacity=initial_capacity)
     return sorted(keys, key=lambda key: _spread(string_hash(key)) & (capacity - 1))
 

@@ -17,6 +17,7 @@ from tidegate.quota.config_values import (
     did_you_mean,
     entity_text,
     parse_size_bytes,
+    parse_value,
 )
 
 ALICE = (("client-id", None), ("user", "alice"))
@@ -196,6 +197,44 @@ def test_any_text_is_a_size_or_one_error(text: str) -> None:
     except ConfigError:
         return
     assert 0 <= size_bytes <= MAX_SIZE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("producer_byte_rate", "4MiB", 4194304.0),
+        ("producer_byte_rate", "1000", 1000.0),
+        ("producer_byte_rate", "1e6", 1e6),
+        ("producer_byte_rate", "+5.", 5.0),
+        ("request_percentage", "2.5E-1", 0.25),
+    ],
+)
+def test_values_of_a_command_line(key: str, text: str, value: float) -> None:
+    """Numbers in any usual notation, and sizes for byte rates."""
+    assert parse_value(key, text, ALICE) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("producer_byte_rate", "NaN", "producer_byte_rate must be finite, got nan for"),
+        ("request_percentage", "-Infinity", "request_percentage must be finite, got -inf for"),
+        ("request_percentage", "1e999", "request_percentage must be finite, got inf for"),
+        ("request_percentage", "4MiB", "request_percentage must be a number, got '4MiB' for"),
+        ("request_percentage", "1_000", "request_percentage must be a number, got '1_000' for"),
+        ("request_percentage", "", "request_percentage must be a number, got '' for"),
+        ("producer_byte_rate", "-5", "producer_byte_rate must be greater than 0, got -5 for"),
+        ("producer_byte_rate", "0.5", "producer_byte_rate must be a whole number, got 0.5 for"),
+        ("producer_byte_rate", "lots", "'lots' is not a size"),
+        ("producer_byte_rate", "9" * 500, "'" + "9" * 64 + "...' is not a size"),
+        ("produce_byte_rate", "5", "unknown quota key 'produce_byte_rate'"),
+    ],
+)
+def test_nonsense_on_a_command_line_is_refused(key: str, text: str, message: str) -> None:
+    """Also what Kafka's own tool would send."""
+    with pytest.raises(ConfigError) as caught:
+        parse_value(key, text, ALICE)
+    assert str(caught.value).startswith(message)
 
 
 def test_hint_finds_the_word_in_spite_of_its_spelling() -> None:

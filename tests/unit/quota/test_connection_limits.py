@@ -1,8 +1,11 @@
 """Limits as they are configured: texts, addresses, and values stored as doubles."""
 
+import ipaddress
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidegate.errors import ConfigError
 from tidegate.quota.connection_limits import (
@@ -68,10 +71,19 @@ def test_an_address_has_one_notation(address: str, notation: str) -> None:
     assert host_address(address) == notation
 
 
-def test_host_name_is_no_address() -> None:
-    """Names are resolved before they come here."""
-    with pytest.raises(ConfigError, match=r"^'localhost' is not an IPv4 or IPv6 address$"):
-        host_address("localhost")
+@pytest.mark.parametrize("name", ["localhost", "", "256.0.0.1", "010.0.0.1", "1.2.3", "1.2.3.4\n", "١.2.3.4"])
+def test_what_is_no_address(name: str) -> None:
+    """Names are resolved before they come here, and half an address is none."""
+    with pytest.raises(ConfigError) as caught:
+        host_address(name)
+    assert str(caught.value) == f"{name!r} is not an IPv4 or IPv6 address"
+
+
+@given(address=st.ip_addresses())
+def test_notation_is_an_address_that_stays(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    """Taking the notation of a notation changes nothing."""
+    notation = host_address(str(address))
+    assert host_address(notation) == notation
 
 
 @pytest.mark.parametrize(
