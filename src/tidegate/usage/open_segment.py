@@ -12,6 +12,7 @@ from tidegate.usage.segment import (
     NAMES_MAX,
     NAMES_SUFFIX,
     OPEN_SUFFIX,
+    ROW_BYTES,
     Header,
     Names,
     encode_header,
@@ -36,7 +37,7 @@ class OpenSegment:
         self._path = segment_path(directory, header.first_seq, OPEN_SUFFIX)
         self._names_path = self._path.with_suffix(NAMES_SUFFIX)
         self._numbers: dict[Names, int] = {}
-        self._names_bytes = 0
+        self._names_bytes = self._used_bytes = 0
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
         self._names_fd = os.open(self._names_path, flags | os.O_APPEND, 0o600)
         try:
@@ -62,16 +63,28 @@ class OpenSegment:
         number = self._numbers[names] = len(self._numbers) + 1
         return number
 
-    def close(self, used_bytes: int) -> None:
-        """Cut the file after its last row and hand it to the writer, or drop it when it has none."""
+    def end(self, used_bytes: int) -> None:
+        """Take no more rows; `used_bytes` is where the last one ended."""
+        self._used_bytes = used_bytes
         self.rows.close()
         os.close(self._names_fd)
         self._numbers.clear()
-        if used_bytes <= HEADER_BYTES:
+
+    def hand_over(self) -> int:
+        """Cut the file after its last row and hand it to the writer, or drop it when it has none; after `end`.
+
+        Returns how many rows were lost: 0, or all when somebody has deleted the file. May be tried again
+        when it raises `OSError`.
+        """
+        if self._used_bytes <= HEADER_BYTES:
             self._unlink()
-            return
-        os.truncate(self._path, used_bytes)
-        self._path.rename(self._path.with_suffix(CLOSED_SUFFIX))
+            return 0
+        try:
+            os.truncate(self._path, self._used_bytes)
+            self._path.rename(self._path.with_suffix(CLOSED_SUFFIX))
+        except FileNotFoundError:
+            return (self._used_bytes - HEADER_BYTES) // ROW_BYTES
+        return 0
 
     def _unlink(self) -> None:
         for path in (self._path, self._names_path):

@@ -27,27 +27,13 @@ again. After a gap the definitions in force are written again, as the lost event
 A row survives `kill -9` from the moment the call returns: the page it is in belongs to the kernel.
 """
 
-import logging
-import mmap
-from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.clock import Clock
-from tidegate.errors import ConfigError
+from tidegate.usage.appender import Appender, RecorderStatistics
 from tidegate.usage.columns import EXEMPT, KINDS, OBSERVED_ONLY, REJECTED, STRICT
-from tidegate.usage.directory import SpoolDirectory
-from tidegate.usage.open_segment import NAMES_FULL, OpenSegment
-from tidegate.usage.segment import (
-    HEADER_BYTES,
-    NAMES_BYTES_MAX,
-    QUOTA_VALUE,
-    ROW_BYTES,
-    SEGMENT_BYTES_MAX,
-    Header,
-    Names,
-    row_struct,
-    row_tail,
-)
+from tidegate.usage.open_segment import OpenSegment
+from tidegate.usage.segment import QUOTA_VALUE, ROW_BYTES, Names, row_struct, row_tail
 
 __all__ = [
     "EXEMPT",
@@ -62,18 +48,13 @@ __all__ = [
 
 NONE = -1
 """For `produce_bytes`, `fetch_bytes` and `early_ms`: the column is null."""
-RETRY_MS = 250
-"""How often a recorder without room looks for some."""
 
-_START, _QUOTA, _MUTATION, _REQUEST, _NETWORK, _EXPIRE, _GAP = map(row_tail, KINDS)
+_START, _QUOTA, _MUTATION, _REQUEST, _NETWORK, _EXPIRE, _ = map(row_tail, KINDS)
 _pack_plain = row_struct("start").pack_into
 _pack_quota = row_struct("quota").pack_into
 _pack_mutation = row_struct("mutation").pack_into
 _pack_request = row_struct("request").pack_into
 _pack_network = row_struct("network").pack_into
-_pack_gap = row_struct("gap").pack_into
-
-_log = logging.getLogger(__name__)
 
 
 class Client:
@@ -87,27 +68,8 @@ class Client:
         self.segment: OpenSegment | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecorderStatistics:
-    """What a recorder did since it was made, and whether it can write now."""
-
-    rows: int
-    lost_events: int
-    gaps: int
-    segments: int
-    recovered_segments: int
-    spool_bytes: int
-    dropping: bool
-    last_error: str | None
-
-
-class Recorder:
-    """Append events of one node to its spool directory; see the module for the calls.
-
-    segment_bytes: size of a segment's rows; max_spool_bytes: most that all segments together take on disk;
-    segment_age_ms: `maybe_roll` hands a segment with rows over after this long.
-    Raises `ConfigError` for settings that do not fit and a directory that is not this node's alone.
-    """
+class Recorder(Appender):
+    """Append events of one node to its spool directory; see the module for the calls, `Appender` for settings."""
 
     def __init__(
         self,
@@ -119,25 +81,16 @@ class Recorder:
         max_spool_bytes: int = 1 << 30,
         segment_age_ms: int = 10_000,
     ) -> None:
-        _check("node_id", node_id, least=0, most=2**31 - 1)
-        _check("segment_bytes", segment_bytes, least=HEADER_BYTES + 8 * ROW_BYTES, most=SEGMENT_BYTES_MAX)
-        _check("max_spool_bytes", max_spool_bytes, least=2 * (segment_bytes + NAMES_BYTES_MAX))
-        _check("segment_age_ms", segment_age_ms, least=1)
-        self._clock = clock
-        self._node_id = node_id
-        self._segment_bytes = segment_bytes - segment_bytes % ROW_BYTES
-        self._max_spool_bytes = max_spool_bytes
-        self._segment_age_ms = segment_age_ms
-        self._directory = SpoolDirectory(directory, node_id=node_id, now_ms=clock.now_ms())
-        self._segment_seq = self._directory.next_number
+        super().__init__(
+            directory,
+            node_id=node_id,
+            clock=clock,
+            segment_bytes=segment_bytes,
+            max_spool_bytes=max_spool_bytes,
+            segment_age_ms=segment_age_ms,
+        )
         self._connection_id = self._directory.next_number
-        self._segment: OpenSegment | None = None
-        self._rows: mmap.mmap | bytearray = bytearray()
-        self._at = self._end = 0
         self._quotas: dict[Names, float] = {}
-        self._lost = self._lost_total = self._gaps = self._segments = 0
-        self._retry_ns = 0
-        self._last_error: str | None = None
 
     def next_connection_id(self) -> int:
         """Return an id that no connection of this node has had."""
@@ -265,40 +218,6 @@ class Recorder:
         """Record that idle sensors were swept."""
         self._write_plain(now_ms, _EXPIRE)
 
-    def maybe_roll(self, now_ms: int) -> None:
-        """Hand a segment that has grown old to the writer, and end a gap when there is room again."""
-        segment = self._segment
-        if segment is not None and abs(now_ms - segment.header.opened_ms) >= self._segment_age_ms:
-            self._close_segment()
-        if self._lost:
-            self._find_room(now_ms)
-
-    @property
-    def lost_events(self) -> int:
-        """Return how many events found no room so far. Cheap, for a timer."""
-        return self._lost_total
-
-    def statistics(self) -> RecorderStatistics:
-        """Return what was done so far."""
-        return RecorderStatistics(
-            rows=self._next_seq() - self._directory.next_number,
-            lost_events=self._lost_total,
-            gaps=self._gaps,
-            segments=self._segments,
-            recovered_segments=self._directory.recovered_segments,
-            spool_bytes=self._directory.size_bytes(),
-            dropping=self._lost > 0,
-            last_error=self._last_error,
-        )
-
-    def close(self) -> None:
-        """Hand the last segment to the writer and let go of the directory. No calls may follow."""
-        if self._lost:
-            self._retry_ns = 0
-            self._find_room(self._clock.now_ms())
-        self._close_segment()
-        self._directory.close()
-
     def _write_plain(self, now_ms: int, kind: int) -> None:
         if self._at == self._end and not self._find_room_or_drop(now_ms):
             return
@@ -322,90 +241,6 @@ class Recorder:
         client.segment = self._segment
         return True
 
-    def _number(self, names: Names, now_ms: int) -> int | None:
-        """Return the number of `names` in the segment of the next row; None: no room, counted as lost."""
-        while self._at != self._end or self._find_room_or_drop(now_ms):
-            assert self._segment is not None
-            try:
-                number = self._segment.number(names)
-            except OSError as error:
-                self._fail(error)
-                self._close_segment()
-                self._lost += 1
-                self._lost_total += 1
-                return None
-            if number != NAMES_FULL:
-                return number
-            self._close_segment()
-        return None
-
-    def _find_room_or_drop(self, now_ms: int) -> bool:
-        while self._at == self._end:  # writing definitions again after a gap can fill a segment
-            if not self._find_room(now_ms):
-                self._lost += 1
-                self._lost_total += 1
-                return False
-        return True
-
-    def _find_room(self, now_ms: int) -> bool:
-        """Open the next segment; write what a gap needs first."""
-        self._close_segment()
-        now_ns = self._clock.monotonic_ns()
-        if self._lost and now_ns < self._retry_ns:
-            return False
-        self._retry_ns = now_ns + RETRY_MS * 1_000_000
-        try:
-            self._open_segment(now_ms)
-        except OSError as error:
-            self._fail(error)
-            return False
-        if self._lost:
-            self._end_gap(now_ms)
-        return True
-
-    def _open_segment(self, now_ms: int) -> None:
-        size = self._directory.size_bytes()
-        if size + self._segment_bytes + NAMES_BYTES_MAX > self._max_spool_bytes:
-            raise OSError(
-                f"{size} bytes wait in the spool, another segment would pass {self._max_spool_bytes}"
-            )
-        self._directory.reserve(self._segment_seq + self._segment_bytes // ROW_BYTES)
-        header = Header(node_id=self._node_id, first_seq=self._segment_seq, opened_ms=now_ms)
-        self._segment = OpenSegment(self._directory.path, header, self._segment_bytes)
-        self._rows = self._segment.rows
-        self._at, self._end = HEADER_BYTES, self._segment_bytes
-        self._segments += 1
-
-    def _end_gap(self, now_ms: int) -> None:
-        _log.warning("usage record goes on, %d events were lost", self._lost)
-        _pack_gap(self._rows, self._at, now_ms, self._lost, 0, _GAP)
-        self._at += ROW_BYTES
-        self._gaps += 1
-        self._lost = 0
+    def _after_gap(self, now_ms: int) -> None:
         for names, value in list(self._quotas.items()):
             self._write_quota(now_ms, names, value)
-
-    def _next_seq(self) -> int:
-        return self._segment_seq + max(0, self._at - HEADER_BYTES) // ROW_BYTES
-
-    def _close_segment(self) -> None:
-        segment, used = self._segment, self._at
-        self._segment_seq = self._next_seq()
-        self._segment = None
-        self._rows = bytearray()
-        self._at = self._end = 0
-        if segment is not None:
-            try:
-                segment.close(used)
-            except OSError as error:  # stays open on disk; the next start recovers it
-                self._fail(error)
-
-    def _fail(self, error: OSError) -> None:
-        if not self._lost:
-            _log.warning("usage record has no room, events are dropped and counted: %s", error)
-        self._last_error = str(error)
-
-
-def _check(name: str, value: int, *, least: int, most: int = 2**63 - 1) -> None:
-    if not least <= value <= most:
-        raise ConfigError(f"{name} must be {least} to {most}, got {value!r}")

@@ -1,5 +1,6 @@
 """What the tests of the usage record share: a recorder on a clock that stands still, and ways to read back."""
 
+import shutil
 import struct
 from pathlib import Path
 
@@ -20,6 +21,7 @@ __all__ = [
     "client",
     "closed_events",
     "erase",
+    "lose_events",
     "open_recorder",
     "parquet_directory",
     "patch",
@@ -85,3 +87,13 @@ def erase(path: Path, *places: int) -> None:
         start = HEADER_BYTES + place * ROW_BYTES
         data[start : start + ROW_BYTES] = bytes(ROW_BYTES)
     path.write_bytes(data)
+
+
+def lose_events(recorder: Recorder, directory: Path, count: int) -> None:
+    """Take the spool away under the recorder, so that the next `count` events find no room."""
+    spool = spool_directory(directory, 1)
+    recorder.maybe_roll(START_MS + 10**9)
+    shutil.rmtree(spool)
+    for _ in range(count):
+        recorder.expire(START_MS)
+    spool.mkdir()

@@ -1,31 +1,29 @@
 """The recorder: what each call writes, when segments roll, and what happens without room."""
 
 import os
-import shutil
 
 import pytest
 from tests.unit.usage.recording import (
     START_MS,
     client,
     closed_events,
+    lose_events,
     open_recorder,
     record,
     segment_of,
     spool_directory,
 )
 
-from tidegate.errors import ConfigError
 from tidegate.testing import ManualClock
+from tidegate.usage.appender import RETRY_MS
 from tidegate.usage.columns import empty_event
 from tidegate.usage.events import read_segment
 from tidegate.usage.segment import (
     CLOSED_SUFFIX,
-    NAMES_BYTES_MAX,
     OPEN_SUFFIX,
-    SEGMENT_BYTES_MAX,
     segment_paths,
 )
-from tidegate.usage.spool import EXEMPT, NONE, OBSERVED_ONLY, REJECTED, RETRY_MS, STRICT, Recorder
+from tidegate.usage.spool import EXEMPT, NONE, OBSERVED_ONLY, REJECTED, STRICT
 
 CLIENT = {
     "listener": "PLAINTEXT",
@@ -191,84 +189,6 @@ def test_a_client_of_another_recorder_is_numbered_anew(tmp_path):
     assert [event["user"] for event in closed_events(tmp_path / "1")] == ["bob"]
 
 
-def test_age_rolls(tmp_path):
-    """A segment with rows is handed over when it is old enough, and none is opened while nothing happens."""
-    recorder = open_recorder(tmp_path, segment_age_ms=1000)
-    spool = spool_directory(tmp_path, 1)
-    record(recorder, client(recorder), START_MS)
-    recorder.maybe_roll(START_MS + 999)
-    assert segment_paths(spool, CLOSED_SUFFIX) == []
-    recorder.maybe_roll(START_MS + 1000)
-    recorder.maybe_roll(START_MS + 5000)
-    assert len(segment_paths(spool, CLOSED_SUFFIX)) == 1
-    assert segment_paths(spool, OPEN_SUFFIX) == []
-    recorder.close()
-
-
-def test_clock_stepping_back_rolls(tmp_path):
-    """A segment opened in what is now the future does not wait for it."""
-    recorder = open_recorder(tmp_path, segment_age_ms=1000)
-    record(recorder, client(recorder), START_MS)
-    recorder.maybe_roll(START_MS - 3_600_000)
-    assert len(segment_paths(spool_directory(tmp_path, 1), CLOSED_SUFFIX)) == 1
-    recorder.close()
-
-
-def test_full_table_of_names_rolls(tmp_path):
-    """Client ids that never repeat fill the table of names; the next segment has an empty one."""
-    recorder = open_recorder(tmp_path)
-    ids = [f"{index:05d}" + "x" * 30_000 for index in range(NAMES_BYTES_MAX // 30_000 + 3)]
-    for client_id in ids:
-        record(recorder, client(recorder, client_id), START_MS)
-    recorder.close()
-    assert [event["client_id"] for event in closed_events(tmp_path)] == ids
-    sizes = [path.stat().st_size for path in spool_directory(tmp_path, 1).glob("*.names")]
-    assert len(sizes) == 2
-    assert max(sizes) <= NAMES_BYTES_MAX
-
-
-def test_no_room_drops_and_counts(tmp_path):
-    """Past the bound of the spool, events are dropped and counted, and nothing is raised."""
-    bound = 2 * (segment_of(10_000) + NAMES_BYTES_MAX)
-    recorder = open_recorder(tmp_path, segment_bytes=segment_of(10_000), max_spool_bytes=bound)
-    who = client(recorder)
-    while not recorder.lost_events:
-        record(recorder, who, START_MS)
-    record(recorder, who, START_MS)
-    statistics = recorder.statistics()
-    assert (statistics.lost_events, statistics.dropping, statistics.gaps) == (2, True, 0)
-    assert statistics.rows % 10_000 == 0
-    assert bound - 2 * segment_of(10_000) - NAMES_BYTES_MAX < statistics.spool_bytes <= bound
-    assert "another segment would pass" in statistics.last_error
-    recorder.close()
-
-
-def test_room_again_ends_the_gap(tmp_path):
-    """When the writer has taken segments away, a gap row says how many events are missing, before the next event."""
-    clock = ManualClock(start_ms=START_MS)
-    recorder = open_recorder(
-        tmp_path, clock, segment_bytes=segment_of(10), max_spool_bytes=2 * (segment_of(10) + NAMES_BYTES_MAX)
-    )
-    ids = iter(range(10**6))
-    while not recorder.lost_events:
-        record(recorder, client(recorder, f"{next(ids)}" + "x" * 30_000), START_MS)
-    empty_spool(tmp_path)
-    record(recorder, client(recorder), START_MS)
-    clock.advance(RETRY_MS)
-    record(recorder, client(recorder), START_MS + 9)
-    recorder.close()
-    gap, event = closed_events(tmp_path)
-    assert (gap["kind"], gap["lost_events"], gap["ts_ms"]) == ("gap", 2, START_MS + 9)
-    assert (event["kind"], event["seq"]) == ("request", gap["seq"] + 1)
-    assert recorder.lost_events == 2
-
-
-def empty_spool(tmp_path):
-    for path in spool_directory(tmp_path, 1).iterdir():
-        if path.suffix in (".closed", ".names"):
-            path.unlink()
-
-
 def test_definitions_follow_a_gap(tmp_path):
     """After a gap the definitions in force are written again: what changed them may be lost."""
     clock = ManualClock(start_ms=START_MS)
@@ -288,37 +208,6 @@ def test_definitions_follow_a_gap(tmp_path):
     assert [event["quota_user"] for event in definitions] == [
         f"u{index}" for index in range(20) if index != 7
     ]
-
-
-def lose_events(recorder, tmp_path, count):
-    """Take the directory away under the recorder, so that the next `count` events find no room."""
-    spool = spool_directory(tmp_path, 1)
-    recorder.maybe_roll(START_MS + 10**9)
-    shutil.rmtree(spool)
-    for _ in range(count):
-        recorder.expire(START_MS)
-    spool.mkdir()
-
-
-def test_failing_disk_drops_and_counts(tmp_path):
-    """When no file can be made, for whatever reason, the broker goes on and the loss is in the record."""
-    clock = ManualClock(start_ms=START_MS)
-    recorder = open_recorder(tmp_path, clock)
-    lose_events(recorder, tmp_path, 5)
-    assert "No such file or directory" in recorder.statistics().last_error
-    clock.advance(RETRY_MS)
-    recorder.maybe_roll(START_MS)
-    assert not recorder.statistics().dropping
-    recorder.close()
-    assert [(event["kind"], event["lost_events"]) for event in closed_events(tmp_path)] == [("gap", 5)]
-
-
-def test_close_tries_to_record_the_gap(tmp_path):
-    """What was lost just before the end is in the record when there is room again, without waiting."""
-    recorder = open_recorder(tmp_path)
-    lose_events(recorder, tmp_path, 4)
-    recorder.close()
-    assert [event["lost_events"] for event in closed_events(tmp_path)] == [4]
 
 
 def test_restart_continues_the_sequence(tmp_path):
@@ -342,39 +231,4 @@ def test_files_are_private(tmp_path):
     paths = list((tmp_path / "usage").rglob("*"))
     assert {os.stat(path).st_mode & 0o777 for path in paths if path.is_file()} == {0o600}
     assert {os.stat(path).st_mode & 0o777 for path in paths if path.is_dir()} == {0o700}
-    recorder.close()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"segment_bytes": 1000}, "segment_bytes must be 1152 to 268435456, got 1000"),
-        ({"segment_bytes": SEGMENT_BYTES_MAX + 1}, "got 268435457"),
-        ({"max_spool_bytes": 1 << 20}, "max_spool_bytes must be 50331648 to .*, got 1048576"),
-        ({"segment_age_ms": 0}, "segment_age_ms must be 1 to .*, got 0"),
-    ],
-)
-def test_bad_settings(tmp_path, settings, message):
-    """A setting that cannot work is refused by name before anything is made."""
-    with pytest.raises(ConfigError, match=message):
-        open_recorder(tmp_path, **settings)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("node_id", [-1, 2**31])
-def test_bad_node_id(tmp_path, node_id):
-    """A node id is one that Kafka could give."""
-    with pytest.raises(ConfigError, match=f"node_id must be 0 to 2147483647, got {node_id}"):
-        Recorder(tmp_path, node_id=node_id, clock=ManualClock())
-
-
-def test_statistics(tmp_path):
-    """Counts of rows and segments, and what waits on disk."""
-    recorder = open_recorder(tmp_path, segment_bytes=segment_of(10))
-    for index in range(25):
-        record(recorder, client(recorder), START_MS, index)
-    statistics = recorder.statistics()
-    assert (statistics.rows, statistics.segments, statistics.lost_events) == (25, 3, 0)
-    assert statistics.spool_bytes > 3 * segment_of(10)
-    assert (statistics.dropping, statistics.last_error, statistics.recovered_segments) == (False, None, 0)
     recorder.close()

@@ -1,0 +1,224 @@
+"""Room for rows: the segment that is being written, when it rolls, and what happens when there is none.
+
+`Appender` holds the state that a row is packed into: `_rows` from `_at` on, up to `_end`. Without room (the
+spool is at its bound, or its disk takes nothing) both are 0, events are counted as lost, and room is looked for
+again every `RETRY_MS`. The next segment then begins with a `gap` row.
+
+Segments are handed over in order, and none is begun before the last one is: the writer relies on it.
+"""
+
+import logging
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.clock import Clock
+from tidegate.errors import ConfigError
+from tidegate.usage.directory import SpoolDirectory
+from tidegate.usage.open_segment import NAMES_FULL, OpenSegment
+from tidegate.usage.segment import (
+    HEADER_BYTES,
+    NAMES_BYTES_MAX,
+    ROW_BYTES,
+    SEGMENT_BYTES_MAX,
+    Header,
+    Names,
+    row_struct,
+    row_tail,
+)
+
+__all__ = ["RETRY_MS", "Appender", "RecorderStatistics"]
+
+RETRY_MS = 250
+"""How often room is looked for when there is none."""
+
+_pack_gap = row_struct("gap").pack_into
+_GAP = row_tail("gap")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecorderStatistics:
+    """What a recorder did since it was made, and whether it can write now."""
+
+    rows: int
+    lost_events: int
+    gaps: int
+    segments: int
+    recovered_segments: int
+    spool_bytes: int
+    dropping: bool
+    last_error: str | None
+
+
+class Appender:
+    """Make room for rows in the segments of a spool directory.
+
+    segment_bytes: size of a segment's rows; max_spool_bytes: most that all segments together take on disk;
+    segment_age_ms: `maybe_roll` hands a segment with rows over after this long.
+    Raises `ConfigError` for settings that do not fit and a directory that is not this node's alone.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        node_id: int,
+        clock: Clock,
+        segment_bytes: int,
+        max_spool_bytes: int,
+        segment_age_ms: int,
+    ) -> None:
+        _check("node_id", node_id, least=0, most=2**31 - 1)
+        _check("segment_bytes", segment_bytes, least=HEADER_BYTES + 8 * ROW_BYTES, most=SEGMENT_BYTES_MAX)
+        _check("max_spool_bytes", max_spool_bytes, least=2 * (segment_bytes + NAMES_BYTES_MAX))
+        _check("segment_age_ms", segment_age_ms, least=1)
+        self._clock = clock
+        self._node_id = node_id
+        self._segment_bytes = segment_bytes - segment_bytes % ROW_BYTES
+        self._max_spool_bytes = max_spool_bytes
+        self._segment_age_ms = segment_age_ms
+        self._directory = SpoolDirectory(directory, node_id=node_id, now_ms=clock.now_ms())
+        self._segment_seq = self._directory.next_number
+        self._segment: OpenSegment | None = None
+        self._closing: OpenSegment | None = None
+        self._rows: mmap.mmap | bytearray = bytearray()
+        self._at = self._end = 0
+        self._lost = self._lost_total = self._gaps = self._segments = 0
+        self._retry_ns = 0
+        self._last_error: str | None = None
+
+    @property
+    def lost_events(self) -> int:
+        """Return how many events found no room so far. Cheap, for a timer."""
+        return self._lost_total
+
+    def maybe_roll(self, now_ms: int) -> None:
+        """Hand a segment that has grown old to the writer, and end a gap when there is room again."""
+        segment = self._segment
+        if segment is not None and abs(now_ms - segment.header.opened_ms) >= self._segment_age_ms:
+            self._close_segment()
+        if self._lost:
+            self._find_room(now_ms)
+
+    def statistics(self) -> RecorderStatistics:
+        """Return what was done so far."""
+        return RecorderStatistics(
+            rows=self._next_seq() - self._directory.next_number,
+            lost_events=self._lost_total,
+            gaps=self._gaps,
+            segments=self._segments,
+            recovered_segments=self._directory.recovered_segments,
+            spool_bytes=self._directory.size_bytes(),
+            dropping=self._lost > 0,
+            last_error=self._last_error,
+        )
+
+    def close(self) -> None:
+        """Hand the last segment to the writer and let go of the directory. No calls may follow."""
+        if self._lost:
+            self._retry_ns = 0
+            self._find_room(self._clock.now_ms())
+        self._close_segment()
+        self._directory.close()
+
+    def _after_gap(self, now_ms: int) -> None:
+        """Write what has to follow a gap."""
+
+    def _number(self, names: Names, now_ms: int) -> int | None:
+        """Return the number of `names` in the segment of the next row; None: no room, counted as lost."""
+        while self._at != self._end or self._find_room_or_drop(now_ms):
+            assert self._segment is not None
+            try:
+                number = self._segment.number(names)
+            except OSError as error:
+                self._fail(error)
+                self._close_segment()
+                self._lose(1)
+                return None
+            if number != NAMES_FULL:
+                return number
+            self._close_segment()
+        return None
+
+    def _find_room_or_drop(self, now_ms: int) -> bool:
+        while self._at == self._end:  # what follows a gap can fill a segment
+            if not self._find_room(now_ms):
+                self._lose(1)
+                return False
+        return True
+
+    def _find_room(self, now_ms: int) -> bool:
+        """Begin the next segment, with a gap row if events were lost; False when that cannot be done now."""
+        self._close_segment()
+        now_ns = self._clock.monotonic_ns()
+        if self._lost and now_ns < self._retry_ns:
+            return False
+        self._retry_ns = now_ns + RETRY_MS * 1_000_000
+        try:
+            self._hand_over()
+            self._open_segment(now_ms)
+        except OSError as error:
+            self._fail(error)
+            return False
+        if self._lost:
+            self._end_gap(now_ms)
+        return True
+
+    def _open_segment(self, now_ms: int) -> None:
+        size = self._directory.size_bytes()
+        if size + self._segment_bytes + NAMES_BYTES_MAX > self._max_spool_bytes:
+            raise OSError(
+                f"{size} bytes wait in the spool, another segment would pass {self._max_spool_bytes}"
+            )
+        self._directory.reserve(self._segment_seq + self._segment_bytes // ROW_BYTES)
+        header = Header(node_id=self._node_id, first_seq=self._segment_seq, opened_ms=now_ms)
+        self._segment = OpenSegment(self._directory.path, header, self._segment_bytes)
+        self._rows = self._segment.rows
+        self._at, self._end = HEADER_BYTES, self._segment_bytes
+        self._segments += 1
+
+    def _end_gap(self, now_ms: int) -> None:
+        _log.warning("usage record goes on, %d events were lost", self._lost)
+        _pack_gap(self._rows, self._at, now_ms, self._lost, 0, _GAP)
+        self._at += ROW_BYTES
+        self._gaps += 1
+        self._lost = 0
+        self._after_gap(now_ms)
+
+    def _next_seq(self) -> int:
+        return self._segment_seq + max(0, self._at - HEADER_BYTES) // ROW_BYTES
+
+    def _close_segment(self) -> None:
+        segment = self._segment
+        if segment is None:
+            return
+        segment.end(self._at)
+        self._segment_seq = self._next_seq()
+        self._segment, self._closing = None, segment
+        self._rows = bytearray()
+        self._at = self._end = 0
+        try:
+            self._hand_over()
+        except OSError as error:  # tried again before the next segment is begun
+            self._fail(error)
+
+    def _hand_over(self) -> None:
+        if self._closing is not None:
+            self._lose(self._closing.hand_over())
+            self._closing = None
+
+    def _lose(self, events: int) -> None:
+        self._lost += events
+        self._lost_total += events
+
+    def _fail(self, error: OSError) -> None:
+        if not self._lost:
+            _log.warning("usage record has no room, events are dropped and counted: %s", error)
+        self._last_error = str(error)
+
+
+def _check(name: str, value: int, *, least: int, most: int = 2**63 - 1) -> None:
+    if not least <= value <= most:
+        raise ConfigError(f"{name} must be {least} to {most}, got {value!r}")

@@ -1,0 +1,239 @@
+"""Room for rows: when segments roll, and what happens when there is no room."""
+
+import resource
+import shutil
+from contextlib import contextmanager
+
+import pytest
+from tests.unit.usage.recording import (
+    START_MS,
+    client,
+    closed_events,
+    lose_events,
+    open_recorder,
+    record,
+    segment_of,
+    spool_directory,
+)
+
+from tidegate.errors import ConfigError
+from tidegate.testing import ManualClock
+from tidegate.usage.appender import RETRY_MS
+from tidegate.usage.segment import (
+    CLOSED_SUFFIX,
+    NAMES_BYTES_MAX,
+    OPEN_SUFFIX,
+    SEGMENT_BYTES_MAX,
+    segment_paths,
+)
+from tidegate.usage.spool import Recorder
+
+
+def test_age_rolls(tmp_path):
+    """A segment with rows is handed over when it is old enough, and none is opened while nothing happens."""
+    recorder = open_recorder(tmp_path, segment_age_ms=1000)
+    spool = spool_directory(tmp_path, 1)
+    record(recorder, client(recorder), START_MS)
+    recorder.maybe_roll(START_MS + 999)
+    assert segment_paths(spool, CLOSED_SUFFIX) == []
+    recorder.maybe_roll(START_MS + 1000)
+    recorder.maybe_roll(START_MS + 5000)
+    assert len(segment_paths(spool, CLOSED_SUFFIX)) == 1
+    assert segment_paths(spool, OPEN_SUFFIX) == []
+    recorder.close()
+
+
+def test_clock_stepping_back_rolls(tmp_path):
+    """A segment opened in what is now the future does not wait for it."""
+    recorder = open_recorder(tmp_path, segment_age_ms=1000)
+    record(recorder, client(recorder), START_MS)
+    recorder.maybe_roll(START_MS - 3_600_000)
+    assert len(segment_paths(spool_directory(tmp_path, 1), CLOSED_SUFFIX)) == 1
+    recorder.close()
+
+
+def test_full_table_of_names_rolls(tmp_path):
+    """Client ids that never repeat fill the table of names; the next segment has an empty one."""
+    recorder = open_recorder(tmp_path)
+    ids = [f"{index:05d}" + "x" * 30_000 for index in range(NAMES_BYTES_MAX // 30_000 + 3)]
+    for client_id in ids:
+        record(recorder, client(recorder, client_id), START_MS)
+    recorder.close()
+    assert [event["client_id"] for event in closed_events(tmp_path)] == ids
+    sizes = [path.stat().st_size for path in spool_directory(tmp_path, 1).glob("*.names")]
+    assert len(sizes) == 2
+    assert max(sizes) <= NAMES_BYTES_MAX
+
+
+def test_no_room_drops_and_counts(tmp_path):
+    """Past the bound of the spool, events are dropped and counted, and nothing is raised."""
+    bound = 2 * (segment_of(10_000) + NAMES_BYTES_MAX)
+    recorder = open_recorder(tmp_path, segment_bytes=segment_of(10_000), max_spool_bytes=bound)
+    who = client(recorder)
+    while not recorder.lost_events:
+        record(recorder, who, START_MS)
+    record(recorder, who, START_MS)
+    statistics = recorder.statistics()
+    assert (statistics.lost_events, statistics.dropping, statistics.gaps) == (2, True, 0)
+    assert statistics.rows % 10_000 == 0
+    assert bound - 2 * segment_of(10_000) - NAMES_BYTES_MAX < statistics.spool_bytes <= bound
+    assert "another segment would pass" in statistics.last_error
+    recorder.close()
+
+
+def test_room_again_ends_the_gap(tmp_path):
+    """When the writer has taken segments away, a gap row says how many events are missing, before the next event."""
+    clock = ManualClock(start_ms=START_MS)
+    recorder = open_recorder(
+        tmp_path, clock, segment_bytes=segment_of(10), max_spool_bytes=2 * (segment_of(10) + NAMES_BYTES_MAX)
+    )
+    ids = iter(range(10**6))
+    while not recorder.lost_events:
+        record(recorder, client(recorder, f"{next(ids)}" + "x" * 30_000), START_MS)
+    empty_spool(tmp_path)
+    record(recorder, client(recorder), START_MS)
+    clock.advance(RETRY_MS)
+    record(recorder, client(recorder), START_MS + 9)
+    recorder.close()
+    gap, event = closed_events(tmp_path)
+    assert (gap["kind"], gap["lost_events"], gap["ts_ms"]) == ("gap", 2, START_MS + 9)
+    assert (event["kind"], event["seq"]) == ("request", gap["seq"] + 1)
+    assert recorder.lost_events == 2
+
+
+def empty_spool(tmp_path):
+    for path in spool_directory(tmp_path, 1).iterdir():
+        if path.suffix in (".closed", ".names"):
+            path.unlink()
+
+
+def test_failing_disk_drops_and_counts(tmp_path):
+    """When no file can be made, for whatever reason, the broker goes on and the loss is in the record."""
+    clock = ManualClock(start_ms=START_MS)
+    recorder = open_recorder(tmp_path, clock)
+    lose_events(recorder, tmp_path, 5)
+    assert "No such file or directory" in recorder.statistics().last_error
+    clock.advance(RETRY_MS)
+    recorder.maybe_roll(START_MS)
+    assert not recorder.statistics().dropping
+    recorder.close()
+    assert [(event["kind"], event["lost_events"]) for event in closed_events(tmp_path)] == [("gap", 5)]
+
+
+def test_close_tries_to_record_the_gap(tmp_path):
+    """What was lost just before the end is in the record when there is room again, without waiting."""
+    recorder = open_recorder(tmp_path)
+    lose_events(recorder, tmp_path, 4)
+    recorder.close()
+    assert [event["lost_events"] for event in closed_events(tmp_path)] == [4]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"segment_bytes": 1000}, "segment_bytes must be 1152 to 268435456, got 1000"),
+        ({"segment_bytes": SEGMENT_BYTES_MAX + 1}, "got 268435457"),
+        ({"max_spool_bytes": 1 << 20}, "max_spool_bytes must be 50331648 to .*, got 1048576"),
+        ({"segment_age_ms": 0}, "segment_age_ms must be 1 to .*, got 0"),
+    ],
+)
+def test_bad_settings(tmp_path, settings, message):
+    """A setting that cannot work is refused by name before anything is made."""
+    with pytest.raises(ConfigError, match=message):
+        open_recorder(tmp_path, **settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("node_id", [-1, 2**31])
+def test_bad_node_id(tmp_path, node_id):
+    """A node id is one that Kafka could give."""
+    with pytest.raises(ConfigError, match=f"node_id must be 0 to 2147483647, got {node_id}"):
+        Recorder(tmp_path, node_id=node_id, clock=ManualClock())
+
+
+def test_statistics(tmp_path):
+    """Counts of rows and segments, and what waits on disk."""
+    recorder = open_recorder(tmp_path, segment_bytes=segment_of(10))
+    for index in range(25):
+        record(recorder, client(recorder), START_MS, index)
+    statistics = recorder.statistics()
+    assert (statistics.rows, statistics.segments, statistics.lost_events) == (25, 3, 0)
+    assert statistics.spool_bytes > 3 * segment_of(10)
+    assert (statistics.dropping, statistics.last_error, statistics.recovered_segments) == (False, None, 0)
+    recorder.close()
+
+
+@contextmanager
+def file_size_limit(size_bytes):
+    """Let no file grow past `size_bytes`: what a full disk does, for real."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_disk_that_takes_no_segment(tmp_path):
+    """A segment's blocks are reserved when it is made: a full disk is a counted loss then, not a crash later."""
+    clock = ManualClock(start_ms=START_MS)
+    recorder = open_recorder(tmp_path, clock)
+    with file_size_limit(100_000):
+        recorder.expire(START_MS)
+        assert "File too large" in recorder.statistics().last_error
+        assert list(spool_directory(tmp_path, 1).glob("0*")) == []
+    clock.advance(RETRY_MS)
+    recorder.expire(START_MS)
+    recorder.close()
+    assert [(event["kind"], event["lost_events"]) for event in closed_events(tmp_path)] == [
+        ("gap", 1),
+        ("expire", None),
+    ]
+
+
+@pytest.mark.parametrize("taken_bytes", [0, 50])
+def test_disk_that_takes_no_names(tmp_path, taken_bytes):
+    """A name that is written in part or not at all costs its event, and no other."""
+    clock = ManualClock(start_ms=START_MS)
+    recorder = open_recorder(tmp_path, clock)
+    alice, bob = client(recorder), client(recorder, user="bob")
+    record(recorder, alice, START_MS)
+    (names,) = spool_directory(tmp_path, 1).glob("*.names")
+    with file_size_limit(names.stat().st_size + taken_bytes):
+        record(recorder, bob, START_MS)
+    clock.advance(RETRY_MS)
+    record(recorder, bob, START_MS)
+    recorder.close()
+    events = [(event["kind"], event["user"], event["lost_events"]) for event in closed_events(tmp_path)]
+    assert events == [("request", "alice", None), ("gap", "", 1), ("request", "bob", None)]
+
+
+def test_segment_that_cannot_be_handed_over_holds_up_the_next(tmp_path):
+    """Segments are handed over in order: while one cannot be, events are lost rather than out of order."""
+    clock = ManualClock(start_ms=START_MS)
+    recorder = open_recorder(tmp_path, clock)
+    recorder.start(START_MS)
+    (path,) = segment_paths(spool_directory(tmp_path, 1), OPEN_SUFFIX)
+    path.with_suffix(CLOSED_SUFFIX).mkdir()
+    recorder.maybe_roll(START_MS + 10**6)
+    clock.advance(RETRY_MS)
+    recorder.expire(START_MS)
+    assert recorder.lost_events == 1
+    path.with_suffix(CLOSED_SUFFIX).rmdir()
+    clock.advance(RETRY_MS)
+    recorder.maybe_roll(START_MS)
+    recorder.close()
+    assert [event["kind"] for event in closed_events(tmp_path)] == ["start", "gap"]
+
+
+def test_segment_deleted_by_somebody(tmp_path):
+    """Rows in a file that is gone are counted as lost."""
+    recorder = open_recorder(tmp_path)
+    for _ in range(3):
+        recorder.expire(START_MS)
+    spool = spool_directory(tmp_path, 1)
+    shutil.rmtree(spool)
+    spool.mkdir()
+    recorder.maybe_roll(START_MS + 10**6)
+    recorder.close()
+    assert [event["lost_events"] for event in closed_events(tmp_path)] == [3]
