@@ -11,6 +11,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from crc32c import crc32c
 
@@ -27,13 +28,12 @@ from tidegate.storage.records import (
     OVERHEAD_BYTES,
     ZSTD,
     ZSTD_SINCE_PRODUCE_VERSION,
-    is_one_batch,
     only_batch,
-    refuse_flags,
     stamp_append_time,
 )
 from tidegate.storage.segment import Segment, segment_path
 from tidegate.storage.topic_settings import TopicSettings
+from tidegate.wire.batch import crc_matches, read_header
 
 __all__ = ["CHECKPOINT_BYTES", "LEADER_EPOCH", "PartitionLog"]
 
@@ -45,6 +45,7 @@ _KEPT_SNAPSHOTS = 2
 _MAX_RELATIVE_OFFSET = 2**31 - 1  # an index entry holds the offset in 32 bits
 _OFFSET_LENGTH_EPOCH = struct.Struct(">qii")
 
+_unpack = HEADER.unpack_from
 _logger = logging.getLogger(__name__)
 
 
@@ -94,76 +95,73 @@ class PartitionLog:
 
     # --- append
 
-    def append(self, records: memoryview | None, now_ms: int, produce_version: int) -> tuple[int, int]:
+    def append(self, batch: memoryview, now_ms: int, produce_version: int) -> tuple[int, int]:
         """Store one batch; return its base offset and the append time to answer (-1 with CreateTime).
 
-        The batch is patched in place where the memory allows it, copied first where it is read-only.
-        Raises `AppendError` with the client's error code; then nothing was stored.
+        `batch` is one whole batch (`records.is_one_batch`). It is patched in place where the memory allows it, and
+        copied first where it is read-only. Raises `AppendError` with the client's error code; then nothing was stored.
         """
-        if not is_one_batch(records):
-            records = only_batch(records, produce_version)
-        assert records is not None
-        header = HEADER.unpack_from(records)
-        offset, _, _, _, crc, attributes, last_delta, _, max_time_ms, producer_id, epoch, sequence, count = header
+        offset, _, _, _, crc, attributes, last_delta, _, max_time_ms, producer_id, epoch, sequence, count = _unpack(
+            batch
+        )
+        settings = self.settings
+        size = len(batch)
         if (
-            count != last_delta + 1
+            offset
+            or size > settings.max_message_bytes
+            or crc32c(batch[CRC_FROM:]) != crc
+            or count != last_delta + 1
             or count <= 0
-            or sequence < 0 <= producer_id
+            or attributes > ZSTD
+            or attributes < 0
+            or (not attributes and count * LEAST_RECORD_BYTES > size - HEADER_BYTES)
+            or (sequence < 0 <= producer_id)
             or (attributes == ZSTD and produce_version < ZSTD_SINCE_PRODUCE_VERSION)
+            or (max_time_ms - now_ms > settings.timestamp_after_max_ms and not settings.log_append_time)
         ):
-            records = only_batch(records, produce_version)
-        self._check(records, offset=offset, crc=crc, attributes=attributes, count=count)
-        if max_time_ms - now_ms > self.settings.timestamp_after_max_ms and not self.settings.log_append_time:
-            raise AppendError(
-                error_codes.INVALID_TIMESTAMP,
-                f"largest time is {max_time_ms}, more than {self.settings.timestamp_after_max_ms} ms after {now_ms}",
-                log_start_known=True,
-            )
+            self._refuse(batch, now_ms, produce_version)
         if producer_id != NO_PRODUCER_ID:
-            repeated = self.producers.check(
-                producer_id=producer_id, epoch=epoch, base_sequence=sequence, last_delta=last_delta
-            )
+            repeated = self.producers.check(producer_id, epoch, sequence, last_delta)
             if repeated is not None:
                 return repeated
-        if records.readonly:
-            records = memoryview(bytearray(records))
+        if batch.readonly:
+            batch = memoryview(bytearray(batch))
         append_time_ms = NO_TIME
-        if self.settings.log_append_time:
-            stamp_append_time(records, now_ms)
+        if settings.log_append_time:
+            stamp_append_time(batch, now_ms)
             append_time_ms = max_time_ms = now_ms
-        base_offset = self._write(records, last_delta, max_time_ms, now_ms)
+        base_offset = self._write(batch, last_delta, max_time_ms, now_ms)
         if producer_id != NO_PRODUCER_ID:
-            self.producers.note(
-                producer_id=producer_id,
-                epoch=epoch,
-                base_sequence=sequence,
-                last_delta=last_delta,
-                base_offset=base_offset,
-                time_ms=max_time_ms,
-            )
+            self.producers.note(producer_id, epoch, sequence, last_delta, base_offset, max_time_ms)
         if self.on_append is not None:
-            self.on_append(len(records))
+            self.on_append(size)
         return base_offset, append_time_ms
 
-    def _check(self, batch: memoryview, *, offset: int, crc: int, attributes: int, count: int) -> None:
-        """Raise `AppendError` for a batch that must not be stored, in Kafka's order of checks."""
-        if offset != 0:
-            raise AppendError(
-                error_codes.INVALID_RECORD, f"base offset is {offset}, expected 0", log_start_known=True
-            )
-        if len(batch) > self.settings.max_message_bytes:
-            raise AppendError(
-                error_codes.MESSAGE_TOO_LARGE,
-                f"batch is {len(batch)} bytes, expected at most {self.settings.max_message_bytes}",
-            )
-        if crc32c(batch[CRC_FROM:]) != crc:
-            raise AppendError(error_codes.CORRUPT_MESSAGE, f"batch does not match its crc {crc:#x}")
-        if not 0 <= attributes <= ZSTD:
-            refuse_flags(attributes)
-        if attributes == 0 and count * LEAST_RECORD_BYTES > len(batch) - HEADER_BYTES:
-            raise AppendError(
-                error_codes.INVALID_RECORD, f"{count} records in {len(batch)} bytes", log_start_known=True
-            )
+    def _refuse(self, batch: memoryview, now_ms: int, produce_version: int) -> NoReturn:
+        """Raise `AppendError` for a batch that must not be stored: what Kafka would check first goes first."""
+        settings = self.settings
+        header = read_header(batch)
+        only_batch(batch, produce_version)
+        code = error_codes.INVALID_RECORD
+        if header.base_offset:
+            problem = f"base offset is {header.base_offset}, expected 0"
+        elif len(batch) > settings.max_message_bytes:
+            problem = f"batch is {len(batch)} bytes, expected at most {settings.max_message_bytes}"
+            raise AppendError(error_codes.MESSAGE_TOO_LARGE, problem)
+        elif not crc_matches(batch, header):
+            raise AppendError(error_codes.CORRUPT_MESSAGE, f"batch does not match its crc {header.crc:#x}")
+        elif header.is_transactional:
+            code, problem = error_codes.INVALID_TXN_STATE, "the producer has no transaction"
+        elif header.is_log_append_time:
+            code, problem = error_codes.INVALID_TIMESTAMP, "producers may not set the append time"
+        elif not 0 <= header.attributes <= ZSTD:
+            problem = f"attributes are {header.attributes:#x}"
+        elif not header.attributes and header.record_count * LEAST_RECORD_BYTES > len(batch) - HEADER_BYTES:
+            problem = f"{header.record_count} records in {len(batch)} bytes"
+        else:
+            code = error_codes.INVALID_TIMESTAMP
+            problem = f"largest time {header.max_timestamp} is too far after {now_ms}"
+        raise AppendError(code, problem, log_start_known=True)
 
     def _write(self, batch: memoryview, last_delta: int, max_time_ms: int, now_ms: int) -> int:
         """Set the base offset, write the batch to the newest segment and return the offset."""
@@ -176,13 +174,7 @@ class PartitionLog:
             if active.first_append_ms is None:
                 active.first_append_ms = now_ms
             _OFFSET_LENGTH_EPOCH.pack_into(batch, 0, base_offset, len(batch) - OVERHEAD_BYTES, LEADER_EPOCH)
-            active.append(
-                batch,
-                base_offset=base_offset,
-                last_offset=base_offset + last_delta,
-                max_time_ms=max_time_ms,
-                interval=settings.index_interval_bytes,
-            )
+            active.append(batch, base_offset, base_offset + last_delta, max_time_ms, settings.index_interval_bytes)
         except OSError as error:
             _logger.error("cannot append to %s: %s", self.directory.name, error)
             raise AppendError(error_codes.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -298,13 +290,13 @@ class PartitionLog:
             self._last_read = None
         oldest.delete()
 
-    def close(self, *, sync: bool = True) -> None:
-        """Write what recovery would have to find out, sync the newest segment and close the files."""
-        if self.deleted:
-            return
-        self.checkpoint()
-        if sync:
-            os.fsync(self._active.file.fd)
+    def close(self) -> None:
+        """Write what recovery would have to find out, sync what is not synced yet and close the files."""
+        if self.end_offset > self.recovery_point:
+            self.checkpoint()
+            for at, segment in enumerate(self.segments):
+                if segment is self._active or self.segments[at + 1].base_offset > self.recovery_point:
+                    os.fsync(segment.file.fd)
             self.recovery_point = self.end_offset
         for segment in self.segments:
             segment.let_go()

@@ -54,7 +54,7 @@ class Producers:
     def __len__(self) -> int:
         return len(self._states)
 
-    def check(self, *, producer_id: int, epoch: int, base_sequence: int, last_delta: int) -> tuple[int, int] | None:
+    def check(self, producer_id: int, epoch: int, base_sequence: int, last_delta: int) -> tuple[int, int] | None:
         """Return None where a batch comes next, else (offset, time) of the stored batch that it repeats.
 
         Raises `AppendError` with Kafka's code for an old epoch (47) and for a gap (45).
@@ -87,7 +87,7 @@ class Producers:
         )
 
     def note(
-        self, *, producer_id: int, epoch: int, base_sequence: int, last_delta: int, base_offset: int, time_ms: int
+        self, producer_id: int, epoch: int, base_sequence: int, last_delta: int, base_offset: int, time_ms: int
     ) -> None:
         """Remember a batch that was stored."""
         state = self._states.get(producer_id)
@@ -154,12 +154,5 @@ class Producers:
         ):
             return False
         for producer_id, epoch, last, last_offset, delta, time_ms, _, _ in _SNAPSHOT_ROW.iter_unpack(rows):
-            self.note(
-                producer_id=producer_id,
-                epoch=epoch,
-                base_sequence=(last - delta) % 2**31,
-                last_delta=delta,
-                base_offset=last_offset - delta,
-                time_ms=time_ms,
-            )
+            self.note(producer_id, epoch, (last - delta) % 2**31, delta, last_offset - delta, time_ms)
         return True

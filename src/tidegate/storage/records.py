@@ -27,7 +27,6 @@ __all__ = [
     "last_sequence",
     "only_batch",
     "raise_unparsable",
-    "refuse_flags",
     "stamp_append_time",
 ]
 
@@ -47,7 +46,6 @@ _TIME = struct.Struct(">q")
 _CRC_AT = 17
 _MAX_TIME_AT = 35
 _LOG_APPEND_TIME_FLAG = 0x08
-_TRANSACTIONAL_FLAG = 0x10
 _SEQUENCES = 1 << 31  # sequence numbers wrap from 2**31 - 1 to 0
 
 
@@ -79,17 +77,6 @@ def only_batch(records: memoryview | None, produce_version: int) -> memoryview:
         raise AppendError(error.error_code, str(error)) from error
     assert records is not None
     return records[: header.end]
-
-
-def refuse_flags(attributes: int) -> None:
-    """Raise `AppendError` for attributes that no producer without a transaction sends."""
-    if attributes & _TRANSACTIONAL_FLAG:
-        code, problem = error_codes.INVALID_TXN_STATE, "the producer has no transaction"
-    elif attributes & _LOG_APPEND_TIME_FLAG:
-        code, problem = error_codes.INVALID_TIMESTAMP, "producers may not set the append time"
-    else:
-        code, problem = error_codes.INVALID_RECORD, f"attributes are {attributes:#x}"
-    raise AppendError(code, problem, log_start_known=True)
 
 
 def last_sequence(base_sequence: int, last_offset_delta: int) -> int:

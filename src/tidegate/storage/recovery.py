@@ -57,11 +57,10 @@ def open_log(
     walk = _Walk(log.producers, 0, settings.index_interval_bytes)
     start_offset = segments[0].base_offset
     walk.producers_from = _load_snapshot(log, start_offset)
-    if trust_writes:
-        recovery_point = segments[-1].base_offset
-    segments = _recover_segments(segments, walk, recovery_point=recovery_point, rebuild=not trust_writes)
+    sound_to = segments[-1].base_offset if trust_writes else recovery_point
+    segments = _recover_segments(segments, walk, sound_to=sound_to, rebuild=not trust_writes)
     log.begin(segments, start_offset=start_offset, end_offset=walk.end_offset)
-    log.recovery_point = min(recovery_point, walk.end_offset)
+    log.recovery_point = min(max(recovery_point, start_offset), walk.end_offset)
     if _drop_snapshots_past(log) and walk.producers_from > walk.end_offset:
         _rebuild_producers(log)
     return log
@@ -99,17 +98,17 @@ def _rebuild_producers(log: PartitionLog) -> None:
         for _, batch in segment.batches(segment.position_of(since)):
             if batch.producer_id != NO_PRODUCER_ID and batch.base_offset >= since:
                 log.producers.note(
-                    producer_id=batch.producer_id,
-                    epoch=batch.producer_epoch,
-                    base_sequence=batch.base_sequence,
-                    last_delta=batch.last_offset_delta,
-                    base_offset=batch.base_offset,
-                    time_ms=batch.max_timestamp,
+                    batch.producer_id,
+                    batch.producer_epoch,
+                    batch.base_sequence,
+                    batch.last_offset_delta,
+                    batch.base_offset,
+                    batch.max_timestamp,
                 )
 
 
 def _recover_segments(
-    segments: list[Segment], walk: _Walk, *, recovery_point: int, rebuild: bool
+    segments: list[Segment], walk: _Walk, *, sound_to: int, rebuild: bool
 ) -> list[Segment]:
     """Bring each segment's books up to date; return the segments kept. The last one ends the log."""
     kept: list[Segment] = []
@@ -117,11 +116,11 @@ def _recover_segments(
         newest = at == len(segments) - 1
         next_base = None if newest else segments[at + 1].base_offset
         kept.append(segment)
-        if next_base is not None and next_base <= min(recovery_point, walk.producers_from):
+        if next_base is not None and next_base <= min(sound_to, walk.producers_from):
             _seal_unread(segment)
             walk.end_offset = next_base
             continue
-        whole = _recover(segment, walk, rebuild=rebuild and (newest or segments[at + 1].base_offset > recovery_point))
+        whole = _recover(segment, walk, rebuild=rebuild and (newest or segments[at + 1].base_offset > sound_to))
         if newest:
             break
         if not whole or walk.end_offset != next_base:
@@ -208,13 +207,6 @@ def _walk(segment: Segment, walk: _Walk, view: memoryview) -> None:
         last_offset = offset + last_delta
         segment.note(position, size, offset, last_offset, max_time_ms, walk.interval)
         if producer_id != NO_PRODUCER_ID and offset >= walk.producers_from:
-            producers.note(
-                producer_id=producer_id,
-                epoch=epoch,
-                base_sequence=sequence,
-                last_delta=last_delta,
-                base_offset=offset,
-                time_ms=max_time_ms,
-            )
+            producers.note(producer_id, epoch, sequence, last_delta, offset, max_time_ms)
         position += size
         expected = walk.end_offset = last_offset + 1

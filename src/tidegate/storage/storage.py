@@ -10,6 +10,7 @@ The marker, the checkpoint and the logs are Kafka's formats; the metadata is not
 """
 
 import fcntl
+import logging
 import os
 import resource
 import uuid
@@ -35,6 +36,7 @@ _CLEAN_MARKER = ".kafka_cleanshutdown"
 _CHECKPOINT = "recovery-point-offset-checkpoint"
 _DATABASE = "tidegate.db"
 _NO_BOOT = ""
+_logger = logging.getLogger(__name__)
 
 
 class Storage:
@@ -112,10 +114,13 @@ class Storage:
 
     def keep_house(self, now_ms: int) -> None:
         """Delete expired segments and producers, and write down up to where logs are synced."""
-        for topic in self.topics:
-            for log in topic.logs:
-                log.expire(now_ms)
-        self._write_checkpoint()
+        try:
+            for topic in self.topics:
+                for log in topic.logs:
+                    log.expire(now_ms)
+            self._write_checkpoint()
+        except OSError as error:  # the next time it may work
+            _logger.warning("housekeeping of %s: %s", self.directory, error)
 
     def close(self) -> None:
         """Sync and close every log and leave the marker of a clean end."""
@@ -137,7 +142,7 @@ class Storage:
         self._worker.submit(remove_directory, directory)
 
     def _sync_later(self, log: PartitionLog, segment: Segment, file: SegmentFile) -> None:
-        self._worker.submit(_sync, log, log.end_offset, file)
+        self._worker.submit(_sync, log, segment.base_offset, log.end_offset, file)
 
     def _write_checkpoint(self) -> None:
         lines = [
@@ -151,10 +156,11 @@ class Storage:
         temporary.replace(path)
 
 
-def _sync(log: PartitionLog, end_offset: int, file: SegmentFile) -> None:
-    """Sync a closed segment; what lies before `end_offset` then survives a power cut."""
+def _sync(log: PartitionLog, base_offset: int, end_offset: int, file: SegmentFile) -> None:
+    """Sync a closed segment; where all before it is synced too, what lies before `end_offset` survives a power cut."""
     os.fdatasync(file.fd)
-    log.recovery_point = max(log.recovery_point, end_offset)
+    if base_offset <= log.recovery_point < end_offset:
+        log.recovery_point = end_offset
 
 
 def _lock(directory: Path) -> int:

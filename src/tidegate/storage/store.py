@@ -8,6 +8,7 @@ import json
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,7 +61,10 @@ class CommittedOffset:
 
 
 class MetadataStore:
-    """The SQLite file. Every method that changes something has committed when it returns. A `QuotaStore`."""
+    """The SQLite file. Every method that changes something has committed when it returns. A `QuotaStore`.
+
+    Every method raises `StorageError` where SQLite fails, and has then changed nothing.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open the file, made when absent. Raises `StorageError` where it is not ours or cannot be used."""
@@ -104,12 +108,12 @@ class MetadataStore:
 
     def meta(self, name: str) -> str | None:
         """Return a fact about the node, None when it was never set."""
-        row = self._db.execute("SELECT value FROM meta WHERE name=?", (name,)).fetchone()
+        row = self._run("SELECT value FROM meta WHERE name=?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
     def set_meta(self, name: str, value: str) -> None:
         """Keep a fact about the node."""
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+        self._run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     def take_producer_ids(self) -> range:
         """Return producer ids that were never given out before."""
@@ -121,14 +125,14 @@ class MetadataStore:
 
     def topics(self) -> Iterator[StoredTopic]:
         """Yield every topic."""
-        for topic_id, name, partitions, configs in self._db.execute(
+        for topic_id, name, partitions, configs in self._run(
             "SELECT topic_id, name, partitions, configs FROM topics ORDER BY name"
         ):
             yield StoredTopic(topic_id=topic_id, name=name, partitions=partitions, configs=json.loads(configs))
 
     def put_topic(self, topic: StoredTopic) -> None:
         """Keep a topic, new or changed."""
-        self._db.execute(
+        self._run(
             "INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)",
             (topic.topic_id, topic.name, topic.partitions, json.dumps(dict(topic.configs))),
         )
@@ -136,27 +140,27 @@ class MetadataStore:
     def delete_topic(self, topic: StoredTopic) -> None:
         """Forget a topic and the offsets committed in it; remember that its files have to go."""
         with self._transaction():
-            self._db.execute("DELETE FROM topics WHERE topic_id=?", (topic.topic_id,))
-            self._db.execute("DELETE FROM offsets WHERE topic=?", (topic.name,))
-            self._db.execute(
+            self._run("DELETE FROM topics WHERE topic_id=?", (topic.topic_id,))
+            self._run("DELETE FROM offsets WHERE topic=?", (topic.name,))
+            self._run(
                 "INSERT OR REPLACE INTO deleted_topics VALUES (?, ?, ?)",
                 (topic.topic_id, topic.name, topic.partitions),
             )
 
     def deleted_topics(self) -> Iterator[StoredTopic]:
         """Yield the deleted topics whose files may still be there."""
-        for topic_id, name, partitions in self._db.execute("SELECT topic_id, name, partitions FROM deleted_topics"):
+        for topic_id, name, partitions in self._run("SELECT topic_id, name, partitions FROM deleted_topics"):
             yield StoredTopic(topic_id=topic_id, name=name, partitions=partitions)
 
     def forget_deleted_topic(self, topic_id: str) -> None:
         """Forget a deleted topic: its files are out of the way."""
-        self._db.execute("DELETE FROM deleted_topics WHERE topic_id=?", (topic_id,))
+        self._run("DELETE FROM deleted_topics WHERE topic_id=?", (topic_id,))
 
     # --- quotas
 
     def load_quotas(self) -> Iterable[QuotaRecord]:
         """Return a record per stored definition."""
-        rows = self._db.execute("SELECT entity, name, value FROM quotas ORDER BY entity, name").fetchall()
+        rows = self._run("SELECT entity, name, value FROM quotas ORDER BY entity, name").fetchall()
         return [
             QuotaRecord(
                 entity=tuple((part, name) for part, name in json.loads(entity)),
@@ -172,9 +176,9 @@ class MetadataStore:
             for record in records:
                 entity = json.dumps(record.entity)
                 if record.value is None:
-                    self._db.execute("DELETE FROM quotas WHERE entity=? AND name=?", (entity, record.key))
+                    self._run("DELETE FROM quotas WHERE entity=? AND name=?", (entity, record.key))
                 else:
-                    self._db.execute(
+                    self._run(
                         "INSERT OR REPLACE INTO quotas VALUES (?, ?, ?)",
                         (entity, record.key, _DOUBLE.pack(record.value)),
                     )
@@ -184,14 +188,14 @@ class MetadataStore:
     def commit_offsets(self, offsets: Sequence[CommittedOffset]) -> None:
         """Store all of `offsets`, or none."""
         with self._transaction():
-            self._db.executemany(
+            self._run_many(
                 "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?, ?, ?)",
                 [(o.group_id, o.topic, o.partition, o.offset, o.leader_epoch, o.metadata) for o in offsets],
             )
 
     def committed_offsets(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
         """Return a group's positions by topic name and partition."""
-        rows = self._db.execute(
+        rows = self._run(
             "SELECT topic, partition, committed_offset, leader_epoch, metadata FROM offsets WHERE group_id=?"
             " ORDER BY topic, partition",
             (group_id,),
@@ -208,18 +212,23 @@ class MetadataStore:
             for topic, partition, offset, leader_epoch, metadata in rows
         }
 
-    def _transaction(self) -> "_Transaction":
-        return _Transaction(self._db)
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit what happens inside, or take all of it back."""
+        self._run("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._run("ROLLBACK")
+            raise
+        self._run("COMMIT")
 
+    def _run(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        try:
+            return self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise StorageError(f"cannot use {str(self._path)!r}: {error}") from error
 
-class _Transaction:
-    """Commits what happens inside, or takes all of it back."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    def __enter__(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        self._db.execute("COMMIT" if kind is None else "ROLLBACK")
+    def _run_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        for row in rows:
+            self._run(statement, row)

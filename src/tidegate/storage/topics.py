@@ -122,7 +122,7 @@ class Topics:
         self.version += 1
 
     def delete(self, topic: Topic) -> None:
-        """Delete a topic and its records; sends under way still read the files."""
+        """Delete a topic and its records; sends under way still read the files. Raises `StorageError`."""
         stored = topic.stored()
         self._store.delete_topic(stored)
         del self.by_name[topic.name]

@@ -9,6 +9,7 @@ from collections import Counter
 
 from tidegate.server.handler import Answer, Charge, Handler, Message, Request
 from tidegate.storage import error_codes
+from tidegate.storage.errors import StorageError
 from tidegate.storage.handlers.addresses import ZERO_ID
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
@@ -53,7 +54,10 @@ def _delete(storage: Storage, request: Request, name: str | None, topic_id: str,
             return _result(name, ZERO_ID, error_codes.UNKNOWN_TOPIC_OR_PARTITION, _TEXT_OF_UNKNOWN_NAME)
     if not request.quotas.record_mutations(len(topic.logs)):
         return _result(topic.name, topic.topic_id, error_codes.THROTTLING_QUOTA_EXCEEDED, None)
-    storage.topics.delete(topic)
+    try:
+        storage.topics.delete(topic)
+    except StorageError as error:
+        return _result(topic.name, topic.topic_id, error_codes.KAFKA_STORAGE_ERROR, str(error))
     return _result(topic.name, topic.topic_id, error_codes.NONE, None)
 
 

@@ -5,8 +5,11 @@ needs. Not implemented: transactions. A transactional id is refused with error 5
 instead of trying for ever; an empty one or too long a timeout with Kafka's own errors.
 """
 
+import logging
+
 from tidegate.server.handler import Answer, Handler, Request
 from tidegate.storage import error_codes
+from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 
 __all__ = ["INIT_PRODUCER_ID", "MAX_TRANSACTION_TIMEOUT_MS", "init_producer_id_handler"]
@@ -14,6 +17,7 @@ __all__ = ["INIT_PRODUCER_ID", "MAX_TRANSACTION_TIMEOUT_MS", "init_producer_id_h
 INIT_PRODUCER_ID = 22
 MAX_TRANSACTION_TIMEOUT_MS = 900_000  # Kafka's `transaction.max.timeout.ms`
 _NONE = -1
+_logger = logging.getLogger(__name__)
 
 
 def init_producer_id_handler(storage: Storage) -> Handler:
@@ -22,13 +26,19 @@ def init_producer_id_handler(storage: Storage) -> Handler:
     def handle(request: Request) -> Answer:
         body = request.body()
         error_code = _problem(body["transactional_id"], body["transaction_timeout_ms"])
-        granted = error_code == error_codes.NONE
+        producer_id = _NONE
+        if error_code == error_codes.NONE:
+            try:
+                producer_id = storage.take_producer_id()
+            except StorageError as error:
+                _logger.error("cannot give out a producer id: %s", error)
+                error_code = error_codes.COORDINATOR_NOT_AVAILABLE
         return request.answer(
             {
                 "throttle_time_ms": 0,
                 "error_code": error_code,
-                "producer_id": storage.take_producer_id() if granted else _NONE,
-                "producer_epoch": 0 if granted else _NONE,
+                "producer_id": producer_id,
+                "producer_epoch": 0 if error_code == error_codes.NONE else _NONE,
             }
         )
 

@@ -4,9 +4,12 @@ Keeps the positions of consumers that assign partitions themselves (no member, n
 Not implemented: members of a group (error 25, or 22 for a group that is not known), expiry of offsets.
 """
 
+import logging
+
 from tidegate.server.handler import Answer, Handler, Message, Request
 from tidegate.storage import error_codes
 from tidegate.storage.config import OFFSET_METADATA_MAX_BYTES
+from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.store import CommittedOffset
 from tidegate.storage.topics import Topic
@@ -16,6 +19,7 @@ __all__ = ["OFFSET_COMMIT", "offset_commit_handler"]
 OFFSET_COMMIT = 8
 NO_GENERATION = -1
 _TOPIC_IDS_SINCE = 10
+_logger = logging.getLogger(__name__)
 
 
 def offset_commit_handler(storage: Storage) -> Handler:
@@ -26,7 +30,7 @@ def offset_commit_handler(storage: Storage) -> Handler:
         group_id = body["group_id"]
         refused = _membership_problem(storage, body)
         accepted: list[CommittedOffset] = []
-        answers = []
+        answers: list[Message] = []
         for part in body["topics"]:
             if request.header.api_version < _TOPIC_IDS_SINCE:
                 key, missing = {"name": part["name"]}, error_codes.UNKNOWN_TOPIC_OR_PARTITION
@@ -41,8 +45,12 @@ def offset_commit_handler(storage: Storage) -> Handler:
                     accepted.append(_committed(group_id, topic.name, wanted))
                 partitions.append({"partition_index": wanted["partition_index"], "error_code": error_code})
             answers.append({**key, "partitions": partitions})
-        if accepted:
+        try:
             storage.store.commit_offsets(accepted)
+        except StorageError as error:
+            _logger.error("cannot keep offsets of group %r: %s", group_id, error)
+            for partition in (partition for answer in answers for partition in answer["partitions"]):
+                partition["error_code"] = partition["error_code"] or error_codes.COORDINATOR_NOT_AVAILABLE
         return request.answer({"throttle_time_ms": 0, "topics": answers})
 
     return handle

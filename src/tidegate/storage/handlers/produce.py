@@ -13,7 +13,7 @@ from tidegate.server.handler import Answer, Charge, Handler, Message, Request
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.log import PartitionLog
-from tidegate.storage.records import is_one_batch, raise_unparsable
+from tidegate.storage.records import is_one_batch, only_batch, raise_unparsable
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
 from tidegate.wire.batch import CorruptRecordsError
@@ -35,13 +35,15 @@ def produce_handler(storage: Storage) -> Handler:
         body = request.body()
         version = request.header.api_version
         acks, topic_data = body["acks"], body["topic_data"]
-        try:
-            for part in topic_data:
-                for data in part["partition_data"]:
-                    if not is_one_batch(data["records"]):
-                        raise_unparsable(data["records"])
-        except CorruptRecordsError as error:
-            return _unparsable(request, topic_data, acks, str(error))
+        odd = False
+        for part in topic_data:
+            for data in part["partition_data"]:
+                odd = odd or not is_one_batch(data["records"])
+        if odd:
+            try:
+                _frame_all(topic_data, version)
+            except CorruptRecordsError as error:
+                return _unparsable(request, topic_data, acks, str(error))
         responses: list[Message] = []
         failed = False
         for part in topic_data:
@@ -66,6 +68,20 @@ def produce_handler(storage: Storage) -> Handler:
     return handle
 
 
+def _frame_all(topic_data: list[Message], version: int) -> None:
+    """Put in place of each partition's records its one batch, or the error that stands for it.
+
+    Raises `CorruptRecordsError` where a first batch cannot be taken apart.
+    """
+    for part in topic_data:
+        for data in part["partition_data"]:
+            raise_unparsable(data["records"])
+            try:
+                data["records"] = only_batch(data["records"], version)
+            except AppendError as error:
+                data["records"] = error
+
+
 def _append(
     topic: Topic | None, missing: int, data: dict[str, Any], acks: int, now_ms: int, version: int
 ) -> dict[str, Any]:
@@ -80,8 +96,11 @@ def _append(
         problem = _acks_problem(topic, acks)
         if problem:
             return _refused(index, problem)
+    records = data["records"]
     try:
-        base_offset, append_time_ms = log.append(data["records"], now_ms, version)
+        if type(records) is AppendError:
+            raise records
+        base_offset, append_time_ms = log.append(records, now_ms, version)
     except AppendError as error:
         return _refused(index, error.error_code, log if error.log_start_known else None)
     return {

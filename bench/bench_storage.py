@@ -1,0 +1,218 @@
+"""What the embedded log costs, without sockets: the log itself, and the Produce and Fetch handlers on real frames.
+
+    python -m bench.storage [--records N]
+
+Prints microseconds per operation and, beside them, what the system call alone costs on this machine and disk.
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tidegate.clock import SystemClock
+from tidegate.server.handler import Connection, Request
+from tidegate.storage import Storage, StorageConfig
+from tidegate.storage.handlers import handler_table
+from tidegate.storage.recovery import open_log
+from tidegate.storage.topic_settings import TopicSettings
+from tidegate.wire import decode_request_header, encode_request
+from tidegate.wire.batch_builder import build_batch
+
+VALUE_BYTES = 100
+ROUNDS = 5
+
+
+class NoQuotas:
+    """A client without limits."""
+
+    def fetch_limit_bytes(self) -> int:
+        """Allow all."""
+        return 2**31 - 1
+
+    def record_mutations(self, permits: int) -> bool:
+        """Allow all."""
+        return True
+
+
+class NoTimers:
+    """A scheduler for handlers that never wait."""
+
+    def call_soon(self, callback, *args):
+        """Forget it."""
+        return self
+
+    def call_later(self, delay, callback, *args):
+        """Forget it."""
+        return self
+
+    def cancel(self):
+        """Do nothing."""
+
+
+def best_us(run: Callable[[], int]) -> float:
+    """Return the least microseconds per operation of a few rounds; `run` returns how many operations it did."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        count = run()
+        best = min(best, (time.perf_counter() - start) / count * 1e6)
+    return best
+
+
+def bench_write_alone(directory: Path, count: int) -> float:
+    """Return what `os.pwrite` of one batch costs."""
+    batch = build_batch([(None, bytes(VALUE_BYTES))])
+    fd = os.open(directory / "alone", os.O_RDWR | os.O_CREAT)
+
+    def run() -> int:
+        for at in range(0, count * len(batch), len(batch)):
+            os.pwrite(fd, batch, at)
+        os.ftruncate(fd, 0)
+        return count
+
+    took = best_us(run)
+    os.close(fd)
+    return took
+
+
+def bench_append(directory: Path, count: int, *, idempotent: bool) -> float:
+    """Return what `PartitionLog.append` of one small batch costs, write included."""
+    log = open_log(directory / f"log-{int(idempotent)}", TopicSettings(), producer_expiration_ms=1)
+    now_ms = int(time.time() * 1000)
+    next_sequence = 0
+
+    def batches() -> list[memoryview]:
+        producer = {"producer_id": 1, "producer_epoch": 0} if idempotent else {}
+        return [
+            memoryview(
+                bytearray(
+                    build_batch(
+                        [(None, bytes(VALUE_BYTES))],
+                        timestamp_ms=now_ms,
+                        base_sequence=next_sequence + at if idempotent else -1,
+                        **producer,
+                    )
+                )
+            )
+            for at in range(count)
+        ]
+
+    best = float("inf")
+    for _ in range(ROUNDS):
+        made = batches()
+        start = time.perf_counter()
+        for batch in made:
+            log.append(batch, now_ms, 9)
+        best = min(best, (time.perf_counter() - start) / count * 1e6)
+        next_sequence += count
+    log.close()
+    return best
+
+
+def request(frame: bytearray) -> Request:
+    """Return the request that a frame stands for, as the front makes it."""
+    view = memoryview(frame)
+    return Request(decode_request_header(view), view, CONNECTION, NoQuotas(), int(time.time() * 1000))
+
+
+CONNECTION = Connection(1, "PLAINTEXT", "127.0.0.1", "127.0.0.1", 9092)
+
+
+def produce_frame(value_bytes: int, version: int) -> bytearray:
+    """Return a Produce frame for partition 0 of `bench` with one record."""
+    batch = build_batch([(None, bytes(value_bytes))], timestamp_ms=int(time.time() * 1000))
+    data = {"name": "bench", "partition_data": [{"index": 0, "records": batch}]}
+    message = {"transactional_id": None, "acks": 1, "timeout_ms": 1000, "topic_data": [data]}
+    return bytearray(encode_request(0, version, 1, "bench", message)[4:])
+
+
+def bench_produce(storage: Storage, table, count: int, value_bytes: int) -> float:
+    """Return what the Produce handler costs for one partition and one batch, write included."""
+    handler, frame = table[0], produce_frame(value_bytes, 9)
+    records_at = len(frame) - len(build_batch([(None, bytes(value_bytes))])) - 3
+    fresh = bytes(frame[records_at : records_at + 16])
+
+    def run() -> int:
+        for _ in range(count):
+            frame[records_at : records_at + 16] = fresh  # the handler has set offset and epoch
+            handler(request(frame))
+        return count
+
+    return best_us(run)
+
+
+def bench_fetch(storage: Storage, table, count: int) -> float:
+    """Return what the Fetch handler costs for one partition and 1 MiB, without sending."""
+    handler = table[1]
+    part = {"partition": 0, "fetch_offset": 5, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
+    message = {
+        "replica_id": -1,
+        "max_wait_ms": 500,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": "bench", "partitions": [part]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+    frame = bytearray(encode_request(1, 12, 1, "bench", message)[4:])
+
+    def run() -> int:
+        for _ in range(count):
+            handler(request(frame))
+        return count
+
+    return best_us(run)
+
+
+def bench_recovery(directory: Path, count: int) -> tuple[float, float, int]:
+    """Return ms to open a log after `kill -9` and after a power cut, and its MiB."""
+    path = directory / "recovery-0"
+    log = open_log(path, TopicSettings(), producer_expiration_ms=1)
+    now_ms = int(time.time() * 1000)
+    batch = build_batch([(None, bytes(VALUE_BYTES))], timestamp_ms=now_ms)
+    for _ in range(count):
+        log.append(memoryview(batch), now_ms, 9)
+    size = log.size_bytes
+    took = []
+    for trust in (True, False):
+        start = time.perf_counter()
+        again = open_log(path, TopicSettings(), producer_expiration_ms=1, trust_writes=trust)
+        took.append((time.perf_counter() - start) * 1000)
+        assert again.end_offset == count
+    return took[0], took[1], size >> 20
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, default=50_000, help="operations per round")
+    count = parser.parse_args().records
+    directory = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
+    try:
+        print(f"{platform.machine()}, Python {platform.python_version()}, best of {ROUNDS} rounds of {count}")
+        print(f"{'os.pwrite of one small batch':52}{bench_write_alone(directory, count):8.2f} us")
+        print(f"{'log append, small batch':52}{bench_append(directory, count, idempotent=False):8.2f} us")
+        print(f"{'log append, small batch, idempotent':52}{bench_append(directory, count, idempotent=True):8.2f} us")
+        storage = Storage.open(directory / "node", StorageConfig(), SystemClock())
+        table = handler_table(storage, NoTimers())
+        storage.topics.create("bench", 1, {})
+        print(f"{'Produce, one small batch (decode to encoded answer)':52}{bench_produce(storage, table, count, 100):8.2f} us")
+        print(f"{'Produce, 16 KiB':52}{bench_produce(storage, table, count // 10, 16 << 10):8.2f} us")
+        print(f"{'Fetch, 1 MiB slice, not sent':52}{bench_fetch(storage, table, count // 5):8.2f} us")
+        storage.close()
+        killed, power, mib = bench_recovery(directory, 4 * count)
+        print(f"open a log of {mib} MiB of small batches: {killed:.0f} ms after kill -9, {power:.0f} ms after a power cut")
+    finally:
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()
