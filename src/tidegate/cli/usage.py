@@ -1,0 +1,94 @@
+"""`tidegate usage`: who used what, out of the usage files of a server."""
+
+import argparse
+from pathlib import Path
+
+__all__ = ["add_job_options", "add_parser", "run", "top_option"]
+
+_MOST_LINES = 100_000  # of a table on the terminal; --out has all
+
+_DESCRIPTION = """\
+Sum up the usage record of a server: requests, bytes, thread time, partition mutations and throttle time per client
+(user and client id). Prints the clients with most bytes; --out also writes everything, by client and by minute,
+as Parquet."""
+
+_EPILOG = """\
+examples:
+  tidegate usage ./usage                      the 20 clients with most bytes
+  tidegate usage ./usage --top 5
+  tidegate usage ./usage --out ./usage-out    usage_by_client.parquet, usage_by_minute.parquet
+  tidegate usage ./usage --master 'local[2]'  on two cores
+  tidegate usage /shared/usage --master spark://head:7077
+
+DIR is the usage directory of `tidegate serve`. The rows hold user names and client ids: personal data.
+Needs Java 17 or later and the extra: pip install 'tidegate[pipeline]'
+
+exit codes:
+  0    done
+  2    an option, the files, Java or Spark cannot be used; the reason is on stderr
+  130  interrupted with Ctrl-C"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "usage",
+        help="who used what",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    top_option(parser, "clients")
+    add_job_options(parser)
+
+
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that all Spark jobs share."""
+    parser.add_argument("--out", metavar="DIR", type=Path, help="also write the tables there, as Parquet")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="write into --out although it holds something that is not ours",
+    )
+    parser.add_argument(
+        "--master", metavar="M", help="where Spark runs, in its own notation (default: local[*])"
+    )
+
+
+def top_option(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the option that says how many lines of `what` to print."""
+    parser.add_argument(
+        "--top", metavar="N", type=_count, default=20, help=f"how many {what} to print (default: 20)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the job and print its table."""
+    from tidegate.pipeline.console import results_console
+    from tidegate.pipeline.jobs import open_usage, usage_job
+    from tidegate.pipeline.session import running_spark
+    from tidegate.pipeline.text import count_text
+    from tidegate.pipeline.usage_report import usage_table
+
+    files = open_usage(args.directory)
+    with running_spark(app_name="tidegate usage", master=args.master) as spark:
+        summary = usage_job(spark, files, out=args.out, overwrite=args.overwrite, top=args.top)
+    console = results_console()
+    console.print(usage_table(summary.top, clients=summary.clients))
+    console.print(f"{count_text(files.rows)} events, {count_text(summary.clients)} clients")
+    if args.out is not None:
+        console.print(f"tables: {args.out}")
+    return 0
+
+
+def _count(text: str) -> int:
+    """Return a number of lines to print. Raises `argparse.ArgumentTypeError`."""
+    if (
+        text.isascii()
+        and text.isdigit()
+        and len(text) <= len(str(_MOST_LINES))
+        and 1 <= int(text) <= _MOST_LINES
+    ):
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {_MOST_LINES}, got {text!r}")

@@ -1,0 +1,217 @@
+"""Replays the rows of one node against one plan, and keeps the books: who has which sensor, and how it went.
+
+The kernel sees arrays only. This is where names become numbers: a client's account under a quota type is opened
+when its first row comes, by asking the engine's own rules for tags and bound, and looked up again when the
+definitions of that type have changed since. Memory grows with the number of clients, not of rows.
+
+Steps (starts, changed quotas, gaps) are taken between the rows, in the order of `seq`; sweeps of idle sensors are
+many and cheap, and the kernel passes them by itself.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tidegate.pipeline.kernel import replay_kernel
+from tidegate.pipeline.layout import (
+    BUCKET_SAMPLES,
+    BUCKET_WINDOW_MS,
+    CHARGE_BITS,
+    EXEMPT,
+    FETCH_CHARGE,
+    KIND_BITS,
+    MUTATION,
+    MUTATION_ROW,
+    PRODUCE_CHARGE,
+    REQUEST,
+    SAMPLES,
+    SETTINGS,
+    WARM_AT_MS,
+    WINDOW_MS,
+    Int32s,
+    Rows,
+    State,
+)
+from tidegate.pipeline.pending import empty_pending, roomy_pending
+from tidegate.pipeline.plan import QUOTA_TYPES, Definitions, Plan
+from tidegate.pipeline.tables import Account, AccountTable, SensorTable
+from tidegate.pipeline.timeline import Step, Timeline
+from tidegate.pipeline.windows import Windows
+from tidegate.quota.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
+from tidegate.quota.rate_kernel import FLOAT_SLOTS, INT_SLOTS
+from tidegate.quota.throttle import MAX_INT64
+from tidegate.quota.window import QuotaWindow
+
+__all__ = ["Books", "ClientNames"]
+
+_LONG_AGO_MS = -(2**62)
+
+
+class ClientNames(Protocol):
+    """The clients of a partition by number, from 0."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, client: int, /) -> tuple[str, str]:
+        """Return user and client id."""
+        ...
+
+
+class Books:
+    """One plan on one node, or on those of its clients that a partition has."""
+
+    def __init__(self, plan: Plan, *, names: ClientNames, timeline: Timeline) -> None:
+        self._plan = plan
+        self._names = names
+        self._timeline = timeline
+        self._next_step = 0
+        self._definitions = Definitions(plan.records or ())
+        self._windows = plan.windows
+        self._rates = SensorTable(**_rate_widths(plan.windows.rate))
+        self._buckets = SensorTable(floats=BUCKET_FLOATS, ints=BUCKET_INTS)
+        self._accounts = AccountTable()
+        self._account_of = np.zeros((len(QUOTA_TYPES), len(names)), np.int32)
+        self._looked_up = np.zeros((len(QUOTA_TYPES), len(names)), np.int64)
+        self._versions = [1] * len(QUOTA_TYPES)
+        self._pending = empty_pending()
+        # Until the first start nobody knows which quotas were in force.
+        self._settings = np.zeros(SETTINGS, np.int64)
+        self._settings[WARM_AT_MS] = MAX_INT64 if plan.is_in_force else _LONG_AGO_MS
+        self._kernel = replay_kernel()
+
+    def replay(self, rows: Rows, decisions: Int32s) -> None:
+        """Replay one batch; its rows follow those of the batch before. `rows.client` counts from 0."""
+        steps = self._timeline.steps
+        first = 0
+        while self._next_step < len(steps) and steps[self._next_step].seq <= rows.seq[-1]:
+            step = steps[self._next_step]
+            end = int(np.searchsorted(rows.seq, step.seq))
+            self._run(rows, decisions, first, end)
+            self._take(step)
+            self._next_step += 1
+            first = end
+        self._run(rows, decisions, first, len(rows.seq))
+
+    def tallies(self) -> Iterator[tuple[Account, float, npt.NDArray[np.int64]]]:
+        """Yield every account with its last bound and its tallies."""
+        return iter(self._accounts)
+
+    # --- between the rows -----------------------------------------------------------------------------------------
+
+    def _take(self, step: Step) -> None:
+        match step.kind:
+            case "start":
+                self._start()
+            case "gap":
+                self._forget_sensors()
+                warm_at_ms = step.ts_ms + self._windows.memory_ms
+                self._settings[WARM_AT_MS] = max(warm_at_ms, int(self._settings[WARM_AT_MS]))
+            case "quota" if self._plan.is_in_force:
+                self._change_quota(step)
+
+    def _start(self) -> None:
+        self._forget_sensors()
+        self._settings[WARM_AT_MS] = _LONG_AGO_MS
+        if self._plan.is_in_force:
+            self._definitions.clear()
+            self._set_windows(Windows())
+            self._versions = [version + 1 for version in self._versions]
+
+    def _change_quota(self, step: Step) -> None:
+        if step.setting is not None:
+            self._set_windows(self._windows.replaced(*step.setting))
+        if step.record is not None:
+            changed = self._definitions.apply(step.record)
+            if changed is not None:
+                self._versions[changed] += 1
+
+    def _set_windows(self, windows: Windows) -> None:
+        """Measure in other windows from here on; the sensors begin anew."""
+        if windows == self._windows:
+            return
+        self._windows = windows
+        self._rates.resize(**_rate_widths(windows.rate))
+        self._forget_sensors()
+        self._versions = [version + 1 for version in self._versions]
+
+    def _forget_sensors(self) -> None:
+        self._rates.forget()
+        self._buckets.forget()
+        self._pending = empty_pending()
+
+    # --- the rows -------------------------------------------------------------------------------------------------
+
+    def _run(self, rows: Rows, decisions: Int32s, first: int, end: int) -> None:
+        if first == end:
+            return
+        mutations = self._open_accounts(rows.what[first:end], rows.client[first:end])
+        self._pending = roomy_pending(self._pending, mutations)
+        self._kernel(self._state(), rows, decisions, first, end)
+
+    def _open_accounts(self, what: npt.NDArray[np.int8], client: npt.NDArray[np.int32]) -> int:
+        """Look up the accounts that the rows need; return how many rows ask for permits."""
+        is_mutation = (what & KIND_BITS) == MUTATION_ROW
+        charge = what & CHARGE_BITS
+        needs = (
+            charge == PRODUCE_CHARGE,
+            charge == FETCH_CHARGE,
+            ~is_mutation & ((what & EXEMPT) == 0),
+            is_mutation,
+        )
+        for index, needed in enumerate(needs):
+            clients = client[needed]
+            stale = clients[self._looked_up[index, clients] != self._versions[index]]
+            for number in np.unique(stale).tolist():
+                self._look_up(index, number)
+        return int(is_mutation.sum())
+
+    def _look_up(self, index: int, client: int) -> None:
+        """Find the client's account and sensor under the definitions as they are now."""
+        user, client_id = self._names[client]
+        resolved = self._definitions.resolve(index, user, client_id, self._windows)
+        sensors = self._buckets if index == MUTATION else self._rates
+        cap_ms = self._windows.rate.window_ms if index == REQUEST else MAX_INT64  # B§2.1
+        cap_bytes = (
+            MAX_INT64 if self._plan.is_in_force else resolved.cap_bytes
+        )  # what was recorded had its cap
+        self._account_of[index, client] = self._accounts.number(
+            Account(index, client, resolved.tags),
+            sensor=sensors.number((index, resolved.tags), bound=resolved.bound),
+            bound=resolved.bound,
+            cap_ms=cap_ms,
+            cap_bytes=cap_bytes,
+        )
+        self._looked_up[index, client] = self._versions[index]
+
+    def _state(self) -> State:
+        rate, mutation = self._windows.rate, self._windows.mutation
+        self._settings[: len(QUOTA_TYPES)] = [
+            self._definitions.is_enabled(index) for index in range(len(QUOTA_TYPES))
+        ]
+        self._settings[SAMPLES], self._settings[WINDOW_MS] = rate.samples, rate.window_ms
+        self._settings[BUCKET_SAMPLES], self._settings[BUCKET_WINDOW_MS] = (
+            mutation.samples,
+            mutation.window_ms,
+        )
+        return State(
+            settings=self._settings,
+            account_of=self._account_of,
+            accounts=self._accounts.accounts,
+            bounds=self._accounts.bounds,
+            tallies=self._accounts.tallies,
+            rate_floats=self._rates.floats,
+            rate_ints=self._rates.ints,
+            rate_use=self._rates.use,
+            bucket_floats=self._buckets.floats,
+            bucket_ints=self._buckets.ints,
+            bucket_use=self._buckets.use,
+            sweeps=self._timeline.sweeps,
+            pending=self._pending,
+        )
+
+
+def _rate_widths(window: QuotaWindow) -> dict[str, int]:
+    slots = window.samples + 1
+    return {"floats": FLOAT_SLOTS + slots, "ints": INT_SLOTS + 2 * slots}

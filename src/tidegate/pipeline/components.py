@@ -1,0 +1,88 @@
+"""Which clients must be replayed together, and which partition replays them.
+
+Two clients touch when they share a sensor under any plan and any quota type; a *component* is a set of clients
+that touch one another, directly or through others. Components are independent: each goes to one partition, whole.
+A client is a (node, user, client id), for nodes measure apart; so a partition has clients of one node only.
+"""
+
+import heapq
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Assignment", "assign_partitions", "components"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Where each client goes. Clients of one partition are numbered in a row."""
+
+    partition: Ints  # [client as given]
+    number: Ints  # [client as given]
+    first_number: Ints  # [partition]; one more at the end: how many clients there are
+
+    @property
+    def partitions(self) -> int:
+        """Return how many partitions there are."""
+        return len(self.first_number) - 1
+
+
+def components(clients: int, shared: Iterable[tuple[int, Hashable]]) -> Ints:
+    """Return for each client the smallest client of its component; `shared` are (client, sensor) pairs."""
+    parent = list(range(clients))
+    first_user: dict[Hashable, int] = {}
+    for client, sensor in shared:
+        other = first_user.setdefault(sensor, client)
+        if other != client:
+            left, right = _root(parent, other), _root(parent, client)
+            parent[max(left, right)] = min(left, right)
+    return np.array([_root(parent, client) for client in range(clients)], np.int64)
+
+
+def assign_partitions(*, component: Ints, node_id: Ints, rows: Ints, wanted: int) -> Assignment:
+    """Return where each client goes: about `wanted` partitions with about equally many rows, each of one node.
+
+    component, node_id, rows: one entry per client.
+    """
+    partition = np.zeros(len(component), np.int64)
+    partitions = 0
+    total_rows = int(rows.sum()) or 1
+    for node in np.unique(node_id):
+        of_node = np.flatnonzero(node_id == node)
+        share = max(1, round(wanted * int(rows[of_node].sum()) / total_rows))
+        local = _pack(component[of_node], rows[of_node], share)
+        partition[of_node] = partitions + local
+        partitions += int(local.max()) + 1
+    return _numbered(partition, partitions)
+
+
+def _root(parent: list[int], client: int) -> int:
+    while parent[client] != client:
+        parent[client] = parent[parent[client]]
+        client = parent[client]
+    return client
+
+
+def _pack(component: Ints, rows: Ints, partitions: int) -> Ints:
+    """Return a partition per client: the largest component first, each to where there is least."""
+    _, member = np.unique(component, return_inverse=True)
+    sizes = np.bincount(member, weights=rows).astype(np.int64)
+    loads = [(0, partition) for partition in range(min(partitions, len(sizes)))]
+    target = np.zeros(len(sizes), np.int64)
+    for index in np.argsort(-sizes, kind="stable").tolist():
+        load, partition = heapq.heappop(loads)
+        target[index] = partition
+        heapq.heappush(loads, (load + int(sizes[index]), partition))
+    return target[member]
+
+
+def _numbered(partition: Ints, partitions: int) -> Assignment:
+    order = np.argsort(partition, kind="stable")
+    number = np.empty(len(partition), np.int64)
+    number[order] = np.arange(len(partition))
+    first = np.searchsorted(partition[order], np.arange(partitions + 1))
+    return Assignment(partition=partition, number=number, first_number=first.astype(np.int64))

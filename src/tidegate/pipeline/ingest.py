@@ -1,0 +1,84 @@
+"""Read the usage files: every file is looked at before Spark is asked, so that a bad one is named.
+
+Only names that the writer has finished are read (see `docs/usage-record.md`), with the schema given, never inferred.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.schemas import EVENTS
+from tidegate.usage.arrow import arrow_schema
+
+__all__ = ["check_files", "find_files", "read_events"]
+
+_GLOB = re.compile(r"([\\{}\[\]*?])")  # what Hadoop reads as a pattern in a path
+_ESCAPED = r"\\\1"
+_PATTERN = "date=*/hour=*/*.parquet"
+
+
+def find_files(directory: Path) -> list[Path]:
+    """Return the finished usage files under `directory`, sorted by path.
+
+    Raises `UsageFilesError` where there is no such directory or nothing in it.
+    """
+    if not directory.is_dir():
+        raise UsageFilesError(
+            f"{str(directory)!r} is not a directory", hint="give the usage directory of `tidegate serve`"
+        )
+    files = sorted(path for path in directory.glob(_PATTERN) if not path.name.startswith((".", "_")))
+    if not files:
+        raise UsageFilesError(
+            f"no usage files in {str(directory)!r}: expected date=YYYY-MM-DD/hour=HH/*.parquet",
+            hint="give the usage directory itself; a file appears when its spool segment is closed",
+        )
+    return files
+
+
+def check_files(files: Sequence[Path]) -> int:
+    """Read the footer of every file and return how many rows they hold in all.
+
+    Raises `UsageFilesError` naming the first file that is no Parquet file or lacks a column.
+    """
+    return sum(_rows_in(path) for path in files)
+
+
+def read_events(session: SparkSession, files: Sequence[Path]) -> DataFrame:
+    """Return the usage record out of `files`, columns as in `EVENTS`."""
+    paths = [f"file:{_GLOB.sub(_ESCAPED, str(path.absolute()))}" for path in files]
+    return session.read.schema(EVENTS).parquet(*paths).select(EVENTS.names)
+
+
+def _rows_in(path: Path) -> int:
+    try:
+        with pq.ParquetFile(path) as file:
+            _check_columns(path, file.schema_arrow)
+            rows: int = file.metadata.num_rows
+            return rows
+    except (pa.ArrowException, OSError) as error:
+        raise UsageFilesError(
+            f"{str(path)!r} is not a usable Parquet file: {_first_sentence(error)}",
+            hint="move the file away, or fetch an undamaged copy of it, and run again",
+        ) from error
+
+
+def _check_columns(path: Path, found: pa.Schema) -> None:
+    types = {field.name: field.type for field in found}
+    for field in arrow_schema():
+        if field.name not in types:
+            raise UsageFilesError(
+                f"{str(path)!r} has no column {field.name!r}: not a usage file of this version"
+            )
+        if types[field.name] != field.type:
+            raise UsageFilesError(
+                f"column {field.name!r} of {str(path)!r} is {str(types[field.name])!r}, expected {str(field.type)!r}"
+            )
+
+
+def _first_sentence(error: Exception) -> str:
+    return str(error).splitlines()[0].partition(". ")[0].rstrip(".")

@@ -1,0 +1,83 @@
+"""What the replay kernel works on: arrays, and the numbers that say what stands where in them.
+
+Which sensor a client has under which bound is decided outside the kernel, by the engine's own classes: the kernel
+sees only numbers. An *account* is a client under one quota type and one pair of metric tags: it leads to a sensor
+and has a line of tallies.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+# What a row is: two bits of kind, two bits of charge, three flags.
+KIND_BITS, REQUEST_ROW, NETWORK_ROW, MUTATION_ROW = 3, 0, 1, 2
+CHARGE_BITS, NO_CHARGE, PRODUCE_CHARGE, FETCH_CHARGE = 12, 0, 4, 8
+EXEMPT, STRICT, REJECTED = 16, 32, 64
+
+# Rows of `State.account_of`, in the order of `QUOTA_TYPES`.
+PRODUCE, FETCH, REQUEST, MUTATION = range(4)
+
+# Columns of `State.accounts`: its sensor, the longest throttle time of that, and the largest fetch.
+SENSOR, CAP_MS, CAP_BYTES = range(3)
+ACCOUNT_COLUMNS = 3
+
+# Columns of `State.rate_use` and `State.bucket_use`: it is ready while this equals `settings[SWEEP]` (-1: never); time
+# of the last record; sweeps that had been when it was last made ready.
+READY, LAST_MS, SWEPT = range(3)
+USE_COLUMNS = 3
+
+# Entries of `State.settings`: the first four say which quota types are enabled.
+SAMPLES, WINDOW_MS, BUCKET_SAMPLES, BUCKET_WINDOW_MS, SWEEP, WARM_AT_MS = range(4, 10)
+SETTINGS = 10
+
+# Columns of `State.tallies`. What was recorded stands `RECORDED` columns after what was decided.
+REQUESTS, WARMING_UP, DIFFERENT, CAPPED, AMOUNT = range(5)
+THROTTLED, TOTAL_MS, LONGEST_MS, FIRST_TS_MS, DELAYED_AMOUNT, REJECTED_PERMITS = range(5, 11)
+RECORDED = 6
+TALLIES = 17
+
+# Columns of the decisions, one row each; no rows where nobody asks.
+BYTE_MS, REQUEST_MS, IS_REJECTED, IS_CAPPED, IS_COUNTED = range(5)
+DECISIONS = 5
+
+PERCENT_PER_NS = 100.0 / 1e9  # B§4.1: percent-seconds of one thread
+IDLE_MS = 3_600_000  # B§3.5: a sensor expires after 3600 s without a record
+
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+Int8s = npt.NDArray[np.int8]
+Floats = npt.NDArray[np.float64]
+
+
+class Rows(NamedTuple):
+    """One batch of rows of one node, sorted by `seq`: one array per column."""
+
+    seq: Int64s
+    ts_ms: Int64s
+    client: Int32s
+    what: Int8s
+    amount: Int64s  # bytes charged, or permits asked for
+    handler_ns: Int64s
+    network_ns: Int64s
+    connection_id: Int64s
+    throttle_ms: Int32s  # recorded, of the byte quota, or of the mutation quota where no bytes are charged
+    request_throttle_ms: Int32s  # recorded
+
+
+class State(NamedTuple):
+    """All that the kernel knows of one plan on one node."""
+
+    settings: Int64s
+    account_of: Int32s  # [quota type, client]
+    accounts: Int64s  # [account, column]
+    bounds: Floats  # [account]
+    tallies: Int64s  # [account, tally]
+    rate_floats: Floats  # [sensor, ...]: the engine's flat state
+    rate_ints: Int64s
+    rate_use: Int64s  # [sensor, column]
+    bucket_floats: Floats
+    bucket_ints: Int64s
+    bucket_use: Int64s
+    sweeps: Int64s  # [sweep, (seq, ts_ms)]
+    pending: Int64s

@@ -1,0 +1,132 @@
+"""What to replay traffic against: quotas from a file, or those that were in force when it was recorded."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from tidegate.errors import ConfigError
+from tidegate.pipeline.windows import Windows
+from tidegate.quota.definitions import QuotaRecord
+from tidegate.quota.entity import DEFAULT, EntityQuotas, QuotaEntity, Tags
+from tidegate.quota.quota_type import QuotaType
+from tidegate.quota.sanitizer import sanitize
+from tidegate.quota.throttle import MAX_INT64, UNLIMITED
+from tidegate.quotas_file import load_quotas_file
+
+__all__ = ["IN_FORCE", "QUOTA_TYPES", "Definitions", "Plan", "Resolved", "in_force_plan", "load_plans"]
+
+IN_FORCE = "in force"
+"""Name of the plan that follows the recorded `quota` rows."""
+
+QUOTA_TYPES = (QuotaType.PRODUCE, QuotaType.FETCH, QuotaType.REQUEST, QuotaType.CONTROLLER_MUTATION)
+"""The order in which the kernel counts them."""
+
+_TYPE_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_TYPES)}
+_FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
+_LARGEST_FETCH_BYTES = 2**31 - 1  # B§3.7: the cap is narrowed to Java's int
+_MS_PER_SECOND = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Definitions and windows under a name. `records` is None for the quotas in force."""
+
+    name: str
+    records: tuple[QuotaRecord, ...] | None
+    windows: Windows = field(default_factory=Windows)
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether the recorded `quota` rows are followed."""
+        return self.records is None
+
+
+class Resolved(NamedTuple):
+    """Which sensor a client has, its bound per second, and the largest fetch in bytes."""
+
+    tags: Tags
+    bound: float
+    cap_bytes: int
+
+
+class Definitions:
+    """The definitions of client quotas at one moment, by the engine's own rules of matching (B§3.4)."""
+
+    def __init__(self, records: Iterable[QuotaRecord] = ()) -> None:
+        self._quotas = [EntityQuotas() for _ in QUOTA_TYPES]
+        for record in records:
+            self.apply(record)
+
+    def apply(self, record: QuotaRecord) -> int | None:
+        """Take a definition in; return the index of its quota type, None if it is no client quota."""
+        index = _TYPE_BY_KEY.get(record.key)
+        if index is None:
+            return None
+        entity = _entity(record)
+        if record.value is None:
+            self._quotas[index].remove(entity)
+        else:
+            self._quotas[index].set(entity, record.value)
+        return index
+
+    def clear(self) -> None:
+        """Forget all definitions."""
+        self._quotas = [EntityQuotas() for _ in QUOTA_TYPES]
+
+    def is_enabled(self, index: int) -> bool:
+        """Return whether any quota of the type is defined (B§3.3)."""
+        return bool(self._quotas[index].levels)
+
+    def entities(self, index: int) -> frozenset[QuotaEntity]:
+        """Return the entities that have a quota of the type: they alone decide who shares a sensor."""
+        return frozenset(entity for entity, _ in self._quotas[index])
+
+    def tags(self, index: int, user: str, client_id: str) -> Tags:
+        """Return the tags that a client's usage is counted under; `user` is raw."""
+        return self._quotas[index].tags(sanitize(user), client_id)
+
+    def resolve(self, index: int, user: str, client_id: str, windows: Windows) -> Resolved:
+        """Return where a client is counted, its bound, and the cap on its fetches (B§3.4, 3.7)."""
+        tags = self.tags(index, user, client_id)
+        bound = self._quotas[index].bound(tags)
+        cap_bytes = MAX_INT64
+        if index == _FETCH and bound is not None:
+            cap_bytes = _fetch_cap_bytes(bound, windows)
+        return Resolved(tags, UNLIMITED if bound is None else bound, cap_bytes)
+
+
+def in_force_plan() -> Plan:
+    """Return the plan that follows the recorded `quota` rows."""
+    return Plan(name=IN_FORCE, records=None)
+
+
+def load_plans(paths: Iterable[Path]) -> list[Plan]:
+    """Return a plan per file, named after it. Raises `ConfigError` for a bad file, or the same name twice."""
+    plans: dict[str, Plan] = {}
+    for path in paths:
+        file = load_quotas_file(path)
+        name = path.stem
+        if name in plans or name == IN_FORCE:
+            raise ConfigError(
+                f"two plans are called {name!r}", hint="plans are named after their files: rename one"
+            )
+        plans[name] = Plan(name=name, records=tuple(file.records()), windows=Windows.of(file.windows))
+    return list(plans.values())
+
+
+def _entity(record: QuotaRecord) -> QuotaEntity:
+    """Return the entity as quotas are matched by: the user sanitised, the client id raw."""
+    parts = dict(record.entity)
+    user = client_id = None
+    if "user" in parts:
+        user = DEFAULT if parts["user"] is None else sanitize(parts["user"])
+    if "client-id" in parts:
+        client_id = DEFAULT if parts["client-id"] is None else parts["client-id"]
+    return QuotaEntity(user=user, client_id=client_id)
+
+
+def _fetch_cap_bytes(bound: float, windows: Windows) -> int:
+    """Return the most bytes that one fetch may be given: a whole window's worth (B§3.7)."""
+    cap = bound * (windows.rate.samples - 1) * (windows.rate.window_ms // _MS_PER_SECOND)
+    return int(cap) if cap < _LARGEST_FETCH_BYTES else _LARGEST_FETCH_BYTES

@@ -1,0 +1,104 @@
+"""Growing arrays that the kernel works on: the sensors of one family, and the accounts with their tallies."""
+
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tidegate.pipeline.layout import (
+    ACCOUNT_COLUMNS,
+    CAP_BYTES,
+    CAP_MS,
+    READY,
+    SENSOR,
+    TALLIES,
+    USE_COLUMNS,
+)
+from tidegate.quota.entity import Tags
+
+__all__ = ["Account", "AccountTable", "SensorTable"]
+
+_FEW = 64  # rows that an array begins with
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Account(NamedTuple):
+    """A client under one quota type (an index of `QUOTA_TYPES`) and one pair of tags."""
+
+    quota_type: int
+    client: int
+    tags: Tags
+
+
+class SensorTable:
+    """Sensors by key, as rows of arrays: `floats` and `ints` wide, as the engine's flat state asks."""
+
+    def __init__(self, *, floats: int, ints: int) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._bounds: list[float] = []
+        self.floats = np.zeros((_FEW, floats))
+        self.ints: Int64s = np.zeros((_FEW, ints), np.int64)
+        self.use: Int64s = np.zeros((_FEW, USE_COLUMNS), np.int64)
+        self.forget()
+
+    def number(self, key: Hashable, *, bound: float) -> int:
+        """Return the row of the sensor `key`, made if it is not there, with this bound from now on."""
+        number = self._numbers.setdefault(key, len(self._numbers))
+        if number == len(self._bounds):
+            self._bounds.append(bound)
+            if number == len(self.use):
+                self.floats, self.ints, self.use = (
+                    _doubled(self.floats),
+                    _doubled(self.ints),
+                    _doubled(self.use),
+                )
+                self.use[number:, READY] = -1
+        elif self._bounds[number] != bound:
+            self._bounds[number] = bound
+            self.use[number, READY] = -1
+        return number
+
+    def forget(self) -> None:
+        """Make every sensor a new one."""
+        self.floats.fill(0.0)
+        self.ints.fill(0)
+        self.use[:, READY] = -1
+
+    def resize(self, *, floats: int, ints: int) -> None:
+        """Make every sensor a new one, of another width."""
+        self.floats = np.zeros((len(self.use), floats))
+        self.ints = np.zeros((len(self.use), ints), np.int64)
+        self.forget()
+
+
+class AccountTable:
+    """Accounts by (quota type, client, tags), as rows of arrays."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Account, int] = {}
+        self.accounts: Int64s = np.zeros((_FEW, ACCOUNT_COLUMNS), np.int64)
+        self.bounds = np.zeros(_FEW)
+        self.tallies: Int64s = np.zeros((_FEW, TALLIES), np.int64)
+
+    def number(self, account: Account, *, sensor: int, bound: float, cap_ms: int, cap_bytes: int) -> int:
+        """Return the row of `account`, made if it is not there, leading to `sensor` from now on."""
+        number = self._numbers.setdefault(account, len(self._numbers))
+        if number == len(self.bounds):
+            self.accounts, self.bounds = _doubled(self.accounts), _doubled(self.bounds)
+            self.tallies = _doubled(self.tallies)
+        self.accounts[number, SENSOR] = sensor
+        self.accounts[number, CAP_MS] = cap_ms
+        self.accounts[number, CAP_BYTES] = cap_bytes
+        self.bounds[number] = bound
+        return number
+
+    def __iter__(self) -> Iterator[tuple[Account, float, Int64s]]:
+        """Yield every account with its last bound and its tallies."""
+        for account, number in self._numbers.items():
+            yield account, float(self.bounds[number]), self.tallies[number]
+
+
+def _doubled(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.concatenate([column, np.zeros_like(column)])
