@@ -71,7 +71,9 @@ def test_an_address_has_one_notation(address: str, notation: str) -> None:
     assert host_address(address) == notation
 
 
-@pytest.mark.parametrize("name", ["localhost", "", "256.0.0.1", "010.0.0.1", "1.2.3", "1.2.3.4\n", "\u0661.2.3.4"])
+@pytest.mark.parametrize(
+    "name", ["localhost", "", "256.0.0.1", "010.0.0.1", "1.2.3", "1.2.3.4\n", "\u0661.2.3.4"]
+)
 def test_what_is_no_address(name: str) -> None:
     """Names are resolved before they come here, and half an address is none."""
     with pytest.raises(ConfigError) as caught:
