@@ -1,0 +1,128 @@
+"""`make`, set-up and the rule that nothing is skipped: the ground that the other tests stand on."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+TARGETS = ("help", "setup", "demo", "test", "lint", "check", "bench", "codecs", "clean")
+TOOLS_OF_SETUP = ("bash", "cat", "cksum", "dirname", "env", "grep", "id", "sed", "xargs")
+
+
+def run(*command, cwd=ROOT, env=None):
+    """Run a command to its end."""
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_make_alone_prints_help():
+    """A newcomer who types `make` is told what there is, and nothing else happens."""
+    done = run("make")
+    assert done.returncode == 0
+    assert tuple(re.findall(r"^  make (\w+)", done.stdout, re.MULTILINE)) == TARGETS
+
+
+def test_set_up_has_nothing_to_do_the_second_time():
+    """With everything in place set-up is silent and takes less than a second."""
+    started = time.monotonic()
+    done = run("make", "setup")
+    assert time.monotonic() - started < 1
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    """Return a fresh clone's directory, and a PATH on which the only Python is too old."""
+    clone, tools = tmp_path / "clone", tmp_path / "bin"
+    tools.mkdir()
+    for name in TOOLS_OF_SETUP:
+        (tools / name).symlink_to(shutil.which(name))
+    (tools / "python3").write_text("#!/bin/sh\n[ \"$1\" = -V ] && echo 'Python 3.9.2' && exit 0\nexit 1\n")
+    (tools / "python3").chmod(0o755)
+    (clone / "scripts").mkdir(parents=True)
+    shutil.copy(ROOT / "scripts" / "setup.sh", clone / "scripts")
+    shutil.copytree(ROOT / "constraints", clone / "constraints")
+    shutil.copy(ROOT / "pyproject.toml", clone)
+    return clone, {"PATH": str(tools)}
+
+
+def test_an_old_python_is_named(fresh):
+    """Without Python 3.11 set-up says which Python it found and how to name another."""
+    clone, env = fresh
+    done = run("bash", "scripts/setup.sh", cwd=clone, env=env)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: no Python 3.11 or newer found (python3 is Python 3.9.2)\n"
+        "hint: install one, or name it: PYTHON=/path/to/python3.11 make setup\n"
+    )
+
+
+def test_pins_are_names_and_versions_only():
+    """No pin says where a package comes from, and every direct dependency has one."""
+    pins = (ROOT / "constraints" / "python.txt").read_text(encoding="utf-8").splitlines()
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", pin) for pin in pins)
+    pinned = {re.sub(r"[._-]+", "-", pin.partition("==")[0]).lower() for pin in pins}
+    requirements = re.findall(r'^    "([A-Za-z0-9-]+)(?:[<>=].*)?",', _dependency_tables(), re.MULTILINE)
+    assert len(requirements) > 20
+    assert {name.lower() for name in requirements} <= pinned
+
+
+def _dependency_tables():
+    """Return the parts of pyproject.toml that name packages."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    return text[text.index("\ndependencies = [") : text.index("[tool.setuptools")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "pytest.skip('no time')",
+        "pytest.importorskip('no_such_module')",
+        "pytest.xfail('some day')",
+    ],
+)
+def test_a_test_that_did_not_run_fails_the_run(tmp_path, body):
+    """Skipped or expected to fail: the run fails and names the test."""
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_it.py").write_text(f"import pytest\ndef test_runs(): pass\ndef test_not(): {body}\n")
+    done = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout
+    assert "tests that did not run" in done.stdout
+    assert "test_it.py::test_not" in done.stdout
+
+
+def test_the_cheap_tests_run_first(tmp_path):
+    """Whatever the random order, the tiers come from cheap to dear: engine, then Spark, then end to end."""
+    tests = tmp_path / "tests"
+    for tier in ("e2e", "spark", "unit"):
+        (tests / tier).mkdir(parents=True)
+        (tests / tier / f"test_{tier}.py").write_text("def test_it(): pass\n")
+    shutil.copy(ROOT / "tests" / "conftest.py", tests)
+    (tmp_path / "pytest.ini").touch()
+    done = run(sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", cwd=tmp_path)
+    assert re.findall(r"tests/(\w+)/", done.stdout) == ["unit", "spark", "e2e"], done.stdout
+
+
+def test_lint_holds_the_layers(tmp_path):
+    """The contracts are not only written down: an import that breaks one is found."""
+    shutil.copytree(
+        ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__")
+    )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with (tmp_path / "src" / "tidegate" / "quota" / "throttle.py").open("a") as module:
+        module.write("\nimport asyncio\nimport rich\nimport tidegate.server.config\n")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+    done = run(Path(sys.executable).with_name("lint-imports"), "--no-cache", cwd=tmp_path, env=env)
+    assert done.returncode == 1
+    broken = re.findall(r"^(.+) BROKEN$", done.stdout, re.MULTILINE)
+    assert {
+        "imports go down the layers",
+        "the engine needs the standard library only",
+        "asyncio belongs to server, storage and cli",
+    } <= set(broken), done.stdout
