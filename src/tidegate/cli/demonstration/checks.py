@@ -47,7 +47,8 @@ def _limited(traffic: Traffic, client: str) -> Check:
     through = traffic.settling[client].bytes + traffic.after[client].bytes
     most = limit * (traffic.limited_s + _WINDOW_S) + _IN_FLIGHT_BYTES
     throttled = bool(traffic.settling[client].throttles_ms or traffic.after[client].throttles_ms)
-    claim = f"{client} was throttled: {bytes_text(through)} in {traffic.limited_s:.0f} s at a limit of {bytes_text(limit)}/s"
+    amount = f"{bytes_text(through)} in {traffic.limited_s:.0f} s"
+    claim = f"{client} was throttled: {amount} at a limit of {bytes_text(limit)}/s"
     return Check(claim, throttled and 0 < through <= most)
 
 
