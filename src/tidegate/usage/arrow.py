@@ -1,7 +1,7 @@
 """The usage record as Arrow tables and Parquet files. The only module of the package that needs pyarrow.
 
 Names are kept dictionary-encoded all the way: a client id of 32 KiB in a hundred thousand rows must not
-become gigabytes in memory.
+become gigabytes in memory. Arrays are made from buffers, as `pyarrow.array` would import pandas into the writer.
 """
 
 import os
@@ -77,7 +77,9 @@ def segment_table(segment: Segment) -> pa.Table:
             pass
     if lost.any():
         rows, places = _with_gaps(segment, rows, lost)
-    columns = [_column(segment, column, rows, places) for column in COLUMNS]
+    kinds = rows["kind"]
+    filled = {of: np.isin(np.arange(len(KINDS) + 1), _codes(of))[kinds] for of in {c.kinds for c in COLUMNS}}
+    columns = [_column(segment, column, rows, places, filled[column.kinds]) for column in COLUMNS]
     return pa.Table.from_arrays(columns, schema=_table_schema())
 
 
@@ -91,14 +93,15 @@ def split_by_hour(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """Yield for each hour in `table` its first millisecond and its rows, in their order."""
     if len(table) == 0:
         return
-    hours = table.column("ts_ms").to_numpy() // HOUR_MS
+    (ts_ms,) = table.column("ts_ms").chunks
+    hours = np.frombuffer(ts_ms.buffers()[1], dtype=np.int64, count=len(table)) // HOUR_MS
     order = np.argsort(hours, kind="stable")
     starts = np.flatnonzero(np.diff(hours[order], prepend=-1))
     if len(starts) == 1:
         yield int(hours[0]) * HOUR_MS, table
         return
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
-        yield int(hours[order[start]]) * HOUR_MS, table.take(pa.array(order[start:end]))
+        yield int(hours[order[start]]) * HOUR_MS, table.take(_array(order[start:end], pa.int64()))
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
@@ -160,6 +163,7 @@ def _parquet_writer(path: Path) -> Iterator[pq.ParquetWriter]:
             file,
             _table_schema(),
             compression="zstd",
+            use_dictionary=_STRINGS,
             dictionary_pagesize_limit=_DICTIONARY_BYTES_MAX,
             store_schema=False,
         ) as writer:
@@ -175,9 +179,9 @@ def _are_good(segment: Segment, rows: Rows) -> bool:
     sizes = np.array([0, *(len(names) for names in segment.names[1:])])
     expected = np.array([-1, *(names_size(kind) for kind in KINDS)])
     kinds = rows["kind"]
-    if len(rows) and not 1 <= kinds.min() <= kinds.max() <= len(KINDS):
+    if not ((rows["marker"] == MARKER) & (kinds >= 1) & (kinds <= len(KINDS))).all():
         return False
-    good = (rows["marker"] == MARKER) & (rows["ts_ms"] >= 0) & (rows["ts_ms"] <= TS_MS_MAX)
+    good = (rows["ts_ms"] >= 0) & (rows["ts_ms"] <= TS_MS_MAX)
     good &= (rows["flags"] & ~np.uint8(FLAGS_MAX) == 0) & (sizes[rows["names"]] == expected[kinds])
     return bool(good.all())
 
@@ -197,19 +201,22 @@ def _with_gaps(segment: Segment, rows: Rows, lost: Rows) -> tuple[Rows, Rows]:
     return rows[kept], np.flatnonzero(kept)
 
 
-def _column(segment: Segment, column: Column, rows: Rows, places: Rows) -> pa.Array:
-    kinds = rows["kind"]
-    filled = np.isin(kinds, [KINDS.index(kind) + 1 for kind in column.kinds])
+def _codes(kinds: Sequence[str]) -> list[int]:
+    return [KINDS.index(kind) + 1 for kind in kinds]
+
+
+def _column(segment: Segment, column: Column, rows: Rows, places: Rows, filled: Rows) -> pa.Array:
+    """Return a column; `filled` says which rows are of a kind that fills it."""
     if column.name == "kind":
-        return pa.DictionaryArray.from_arrays(pa.array(kinds - 1, pa.int32()), pa.array(KINDS))
+        return pa.DictionaryArray.from_arrays(_array(rows["kind"] - 1, pa.int32()), _strings(KINDS))
     if column.name == "seq":
-        return pa.array(segment.header.first_seq + places, pa.int64())
+        return _array(segment.header.first_seq + places, pa.int64())
     if column.name == "node_id":
-        return pa.array(np.full(len(rows), segment.header.node_id), pa.int32())
+        return _array(np.full(len(rows), segment.header.node_id), pa.int32())
     if column.type == "string":
         return _names_column(segment.names, column, rows["names"], filled)
     if column.type == "bool":
-        return pa.array((rows["flags"] & FLAGS[column.name] != 0) & filled)
+        return _array((rows["flags"] & FLAGS[column.name] != 0) & filled, pa.bool_())
     return _number_column(column, rows, filled)
 
 
@@ -220,7 +227,7 @@ def _number_column(column: Column, rows: Rows, filled: Rows) -> pa.Array:
         null = ~filled | (rows["flags"] & QUOTA_VALUE == 0)
     elif column.nullable:
         null = ~filled | (values == -1)
-    return pa.array(values, _TYPES[column.type], mask=null, from_pandas=False)
+    return _array(values, _TYPES[column.type], null)
 
 
 def _names_column(names: Sequence[Names], column: Column, numbers: Rows, filled: Rows) -> pa.Array:
@@ -235,6 +242,21 @@ def _names_column(names: Sequence[Names], column: Column, numbers: Rows, filled:
             indices[number] = -1 if text is None else values.setdefault(text, len(values))
     found = np.where(filled, indices[numbers], 0)
     null = ~filled | (found == -1) if column.nullable else None
-    return pa.DictionaryArray.from_arrays(
-        pa.array(found, pa.int32(), mask=null), pa.array(list(values), pa.string())
-    )
+    return pa.DictionaryArray.from_arrays(_array(found, pa.int32(), null), _strings(list(values)))
+
+
+def _array(values: Rows, type_: pa.DataType, null: Rows | None = None) -> pa.Array:
+    """Return `values` as an array of `type_`, null where `null` says so."""
+    if pa.types.is_boolean(type_):
+        data = np.packbits(values, bitorder="little")
+    else:
+        data = np.ascontiguousarray(values, dtype=type_.to_pandas_dtype())
+    valid = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
+    return pa.Array.from_buffers(type_, len(values), [valid, pa.py_buffer(data)])
+
+
+def _strings(texts: Sequence[str]) -> pa.Array:
+    """Return `texts` as an array."""
+    data = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, data)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(data), pa.py_buffer(ends), pa.py_buffer(b"".join(data)))
