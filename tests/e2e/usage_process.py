@@ -3,7 +3,8 @@
 record DIR FIRST      record requests with `request_bytes` FIRST, FIRST + 1, ... and acknowledge each by a line
 record-until DIR FIRST COUNT KILL_AT
                       record COUNT of them, and kill this process at the KILL_AT-th change to the file system
-convert DIR KILL_AT   turn the spool into Parquet and compact it, and kill this process likewise
+convert DIR...        turn the spool of each into Parquet and compact it, in a process of its own; the first is
+                      killed at its first change, the second at its second; print how each ended
 serve DIR             record a few requests with a writer beside, print its id, and wait
 """
 
@@ -98,17 +99,23 @@ def _record_until(directory: Path, first: str, count: str, change: str) -> None:
     record_and_acknowledge(directory, int(first), int(count))
 
 
-def _convert_until(directory: Path, change: str) -> None:
-    import tidegate.usage.convert  # noqa: F401  # the imports are not what is tested
+def _convert_all(*directories: str) -> None:
+    import tidegate.usage.convert  # noqa: F401  # imported once, for all the processes
 
-    kill_at(int(change))
-    convert(directory)
+    for change, directory in enumerate(directories, 1):
+        pid = os.fork()
+        if pid == 0:
+            kill_at(change)
+            convert(Path(directory))
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        os.write(1, b"%d\n" % os.waitstatus_to_exitcode(status))
 
 
 MODES: dict[str, Callable] = {
     "record": lambda directory, first: record_and_acknowledge(directory, int(first), 10**9),
     "record-until": _record_until,
-    "convert": _convert_until,
+    "convert": _convert_all,
     "serve": serve,
 }
 

@@ -1,0 +1,131 @@
+"""What the usage record costs: a row on the request path, and turning rows into Parquet in the writer.
+
+    python bench/bench_spool.py [ROWS]
+
+Prints nanoseconds and bytes per row, and rows per second of the writer's steps.
+"""
+
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tidegate.clock import SystemClock
+from tidegate.usage.convert import compact, drain
+from tidegate.usage.directory import parquet_directory, spool_directory
+from tidegate.usage.files import list_files
+from tidegate.usage.segment import CLOSED_SUFFIX, segment_paths
+from tidegate.usage.spool import NONE, Client, Recorder
+
+CHUNK_ROWS = 10_000
+CLIENTS = 1000
+DAY_MS = 86_400_000
+
+
+def clients(recorder: Recorder) -> list[Client]:
+    """Return clients with different names."""
+    return [
+        recorder.client(
+            listener="PLAINTEXT",
+            user=f"user-{index % 100}",
+            client_id=f"client-{index}",
+            client_host=f"10.0.0.{index % 256}",
+            client_software="librdkafka",
+            client_software_version="2.8.0",
+        )
+        for index in range(CLIENTS)
+    ]
+
+
+def requests(recorder: Recorder, who: list[Client], rows: int, now_ms: int) -> None:
+    """Record requests of clients in turn."""
+    request, count = recorder.request, len(who)
+    for index in range(rows):
+        request(
+            who[index % count], now_ms, index % count, 0, 9, 1000 + index, 60, 1000 + index, NONE, 21_000, 3_000,
+            0, 0, 0, 0, NONE, 0,
+        )  # fmt: skip
+
+
+def networks(recorder: Recorder, who: list[Client], rows: int, now_ms: int) -> None:
+    """Record network time of clients in turn."""
+    network, count = recorder.network, len(who)
+    for index in range(rows):
+        network(who[index % count], now_ms, index % count, 0, 9, 3_000, 0)
+
+
+def loop(recorder: Recorder, who: list[Client], rows: int, now_ms: int) -> None:
+    """Do what the others do besides recording."""
+    count = len(who)
+    for index in range(rows):
+        who[index % count]
+
+
+def chunks_ns(work: Callable, *arguments: object, rows: int, now_ms: int) -> list[float]:
+    """Return the processor time per row of each chunk: other processes on the machine do not count."""
+    times = []
+    for chunk in range(rows // CHUNK_ROWS):
+        start = time.thread_time_ns()
+        work(*arguments, CHUNK_ROWS, now_ms + chunk)
+        times.append((time.thread_time_ns() - start) / CHUNK_ROWS)
+    return times
+
+
+def report(name: str, times: list[float], floor: float) -> None:
+    """Print the fastest and the median chunk, without the loop around the calls."""
+    print(f"{name:32} {min(times) - floor:8.0f} ns  median {statistics.median(times) - floor:8.0f} ns")
+
+
+def rate(name: str, rows: int, seconds: float) -> None:
+    """Print rows per second."""
+    print(f"{name:32} {rows / seconds:12,.0f} rows/s")
+
+
+def timed(work: Callable) -> float:
+    """Return how many seconds of processor time `work` takes, all threads together."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def main() -> None:
+    """Run everything in a directory of its own."""
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {rows:,} rows")
+    with tempfile.TemporaryDirectory() as directory:
+        spool, parquet = spool_directory(Path(directory), 1), parquet_directory(Path(directory))
+        now_ms = SystemClock().now_ms() // DAY_MS * DAY_MS - DAY_MS
+        recorder = Recorder(spool, node_id=1, clock=SystemClock(), max_spool_bytes=64 << 30)
+        who = clients(recorder)
+        floor = min(chunks_ns(loop, recorder, who, rows=CHUNK_ROWS * 20, now_ms=0))
+        report("request row", chunks_ns(requests, recorder, who, rows=rows // 2, now_ms=now_ms), floor)
+        report(
+            "request row, one client",
+            chunks_ns(requests, recorder, who[:1], rows=rows // 4, now_ms=now_ms),
+            floor,
+        )
+        report("network row", chunks_ns(networks, recorder, who, rows=rows // 4, now_ms=now_ms), floor)
+        recorder.close()
+        rows = recorder.statistics().rows
+        spool_bytes = sum(path.stat().st_size for path in spool.iterdir())
+        print(
+            f"{'spool':32} {spool_bytes / rows:8.1f} bytes/row, {len(segment_paths(spool, CLOSED_SUFFIX))} segments"
+        )
+        rate("spool to Parquet, one core", rows, timed(lambda: drain(spool, parquet)))
+        parquet_bytes = sum(path.stat().st_size for path in list_files(Path(directory)))
+        print(f"{'Parquet':32} {parquet_bytes / rows:8.1f} bytes/row")
+        rate(
+            "compaction, one core",
+            rows,
+            timed(lambda: list(compact(parquet, node_id=1, now_ms=now_ms + DAY_MS))),
+        )
+        parquet_bytes = sum(path.stat().st_size for path in list_files(Path(directory)))
+        print(f"{'Parquet, compacted':32} {parquet_bytes / rows:8.1f} bytes/row")
+
+
+if __name__ == "__main__":
+    main()
