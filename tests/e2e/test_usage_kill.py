@@ -19,7 +19,7 @@ from tidegate.usage.events import read_segment
 from tidegate.usage.files import list_files
 from tidegate.usage.readers import read_events
 from tidegate.usage.segment import CLOSED_SUFFIX, segment_paths
-from tidegate.usage.writer_process import EXIT_NO_PYARROW, RESTART_MS, start_writer
+from tidegate.usage.writer_process import EXIT_NO_PYARROW, RESTART_MS, WriterProcess, start_writer
 
 ROOT = Path(__file__).parents[2]
 RUN = 10**6  # numbers of one run of the recording process
@@ -204,6 +204,18 @@ def test_without_pyarrow_the_spool_waits(tmp_path):
         "hint: pip install 'tidegate[pipeline]'\n"
     )
     assert len(spool_events(tmp_path)) == 1
+
+
+def test_writer_without_pyarrow_is_not_started_again():
+    """A writer that said that pyarrow is missing is left alone."""
+    clock = ManualClock()
+    writer = WriterProcess([sys.executable, "-c", f"raise SystemExit({EXIT_NO_PYARROW})"], clock)
+    pid = writer.pid
+    wait_until(lambda: not writer.running)
+    clock.advance(RESTART_MS)
+    writer.keep_running()
+    assert (writer.pid, writer.running) == (pid, False)
+    assert writer.stop()
 
 
 def test_broker_side_needs_no_pyarrow(tmp_path):

@@ -7,9 +7,12 @@ none is skipped, so nothing can still come for a sequence range that has been co
 
 import contextlib
 import logging
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidegate.errors import ConfigError
 from tidegate.usage.arrow import (
     ParquetError,
     gap_table,
@@ -18,7 +21,7 @@ from tidegate.usage.arrow import (
     split_by_hour,
     write_parquet,
 )
-from tidegate.usage.directory import node_of
+from tidegate.usage.directory import WRITER_LOCK, lock_file, node_of
 from tidegate.usage.files import (
     HOUR_MS,
     ParquetFile,
@@ -57,12 +60,29 @@ SUPERSEDED_KEEP_MS = 3_600_000
 _log = logging.getLogger(__name__)
 
 
-def drain(spool: Path, parquet: Path) -> int:
+def drain(spool: Path, parquet: Path, *, timeout_s: float = 60.0) -> int:
     """Turn every closed segment in `spool` into Parquet now and return how many there were.
 
-    For one-shot use where no writer runs. A recorder's last segment is closed by `Recorder.close`.
+    For one-shot use: a writer that is still finishing is waited for, and a `ConfigError` is raised when it is
+    not done after `timeout_s`. A recorder's last segment is closed by `Recorder.close`.
     """
-    return convert_all(spool, parquet, node_id=node_of(spool))
+    node_id = node_of(spool)
+    lock = _wait_for_lock(spool, time.monotonic() + timeout_s)
+    try:
+        return convert_all(spool, parquet, node_id=node_id)
+    finally:
+        os.close(lock)
+
+
+def _wait_for_lock(spool: Path, deadline_s: float) -> int:
+    while (lock := lock_file(spool / WRITER_LOCK)) is None:
+        if time.monotonic() >= deadline_s:
+            raise ConfigError(
+                f"a writer is at work on the usage spool {str(spool)!r}, expected none",
+                hint="stop the broker first; its writer then ends by itself",
+            )
+        time.sleep(0.05)
+    return lock
 
 
 def convert_all(spool: Path, parquet: Path, *, node_id: int) -> int:

@@ -32,6 +32,7 @@ from tidegate.usage.segment import (
 
 __all__ = [
     "RESERVED_NUMBERS",
+    "WRITER_LOCK",
     "SpoolDirectory",
     "lock_file",
     "make_private_directory",
@@ -44,6 +45,9 @@ __all__ = [
 
 RESERVED_NUMBERS = 1 << 32
 """Numbers that a process takes for itself at a time; an int64 has room for 2**31 such blocks."""
+
+WRITER_LOCK = "writer.lock"
+"""File that the process at work on the closed segments holds locked."""
 
 _STATE_BYTES_MAX = 4096
 _log = logging.getLogger(__name__)

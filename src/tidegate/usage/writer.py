@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tidegate.clock import Clock, SystemClock
 from tidegate.errors import TidegateError
-from tidegate.usage.directory import lock_file
+from tidegate.usage.directory import WRITER_LOCK, lock_file
 from tidegate.usage.writer_process import EXIT_NO_PYARROW, RETENTION_MS
 
 __all__ = ["Writer", "main"]
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the broker too, which ends our input
     os.nice(NICENESS)
     try:
-        _wait_for_lock(arguments.spool / "writer.lock")
+        _wait_for_lock(arguments.spool / WRITER_LOCK)
         _run(arguments)
     except (TidegateError, OSError) as error:
         _log.error("%s", error)

@@ -46,7 +46,10 @@ def test_lost_rows_become_the_same_gaps(tmp_path):
     assert segment_table(load_segment(path)).column("lost_events").to_pylist() == [10]
 
 
-@pytest.mark.parametrize("fields", [{"marker": 3, "names": 99}, {"kind": 9}, {"marker": 3}, {"ts_ms": -5}, {"flags": 64}, {"names": 0}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"marker": 3, "names": 99}, {"kind": 9}, {"marker": 3}, {"ts_ms": -5}, {"flags": 64}, {"names": 0}],
+)
 def test_bad_rows_are_the_plain_readers_error(tmp_path, fields):
     """What is wrong is said once, by the plain reader."""
     path = write_segment(tmp_path)

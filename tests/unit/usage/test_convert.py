@@ -24,6 +24,7 @@ from tidegate.usage.convert import (
     delete_expired,
     drain,
 )
+from tidegate.usage.directory import WRITER_LOCK, lock_file
 from tidegate.usage.files import HOUR_MS, hour_directories, list_files
 from tidegate.usage.readers import read_events
 from tidegate.usage.segment import BAD_SUFFIX, CLOSED_SUFFIX, segment_paths
@@ -55,7 +56,11 @@ def test_every_row_once(tmp_path):
     expected = record_segments(tmp_path)
     assert convert(tmp_path) == 3
     assert list(read_events(tmp_path)) == expected
-    assert sorted(path.name for path in spool_directory(tmp_path, 1).iterdir()) == ["lock", "state.json"]
+    assert sorted(path.name for path in spool_directory(tmp_path, 1).iterdir()) == [
+        "lock",
+        "state.json",
+        "writer.lock",
+    ]
     assert convert(tmp_path) == 0
 
 
@@ -115,6 +120,16 @@ def test_drain_of_no_spool(tmp_path):
     """A directory where no recorder has been is an error."""
     with pytest.raises(ConfigError, match="is no usage spool"):
         drain(tmp_path, tmp_path / "out")
+
+
+def test_drain_beside_a_writer(tmp_path):
+    """Two never work on one spool: while a writer does, draining waits, then says so."""
+    record_segments(tmp_path)
+    lock = lock_file(spool_directory(tmp_path, 1) / WRITER_LOCK)
+    with pytest.raises(ConfigError, match="a writer is at work on the usage spool"):
+        drain(spool_directory(tmp_path, 1), parquet_directory(tmp_path), timeout_s=0)
+    os.close(lock)
+    assert convert(tmp_path) == 3
 
 
 def test_hour_that_is_over_is_compacted(tmp_path):
