@@ -21,9 +21,7 @@ __all__ = ["cache_directory", "compile_cached", "compile_together", "compiled"]
 _DIGEST_CHARACTERS = 16
 
 
-def compiled(
-    function: Callable[..., Any], *, cache: bool = False
-) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], *, cache: bool = False) -> Callable[..., Any]:
     """Return `function` compiled; what it calls must be compiled, too.
 
     Division by zero gives infinity or NaN, as in Java and unlike Python; looking for it took half of the time.

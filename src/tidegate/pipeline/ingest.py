@@ -11,32 +11,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.schemas import EVENTS
 from tidegate.usage.arrow import arrow_schema
+from tidegate.usage.readers import list_files
 
 __all__ = ["check_files", "find_files", "read_events"]
 
 _GLOB = re.compile(r"([\\{}\[\]*?])")  # what Hadoop reads as a pattern in a path
 _ESCAPED = r"\\\1"
-_PATTERN = "date=*/hour=*/*.parquet"
+_HINT = "give the usage directory of `tidegate serve`; a file appears there when its spool segment is closed"
 
 
 def find_files(directory: Path) -> list[Path]:
-    """Return the finished usage files under `directory`, sorted by path.
+    """Return the finished usage files under `directory`.
 
     Raises `UsageFilesError` where there is no such directory or nothing in it.
     """
-    if not directory.is_dir():
-        raise UsageFilesError(
-            f"{str(directory)!r} is not a directory", hint="give the usage directory of `tidegate serve`"
-        )
-    files = sorted(path for path in directory.glob(_PATTERN) if not path.name.startswith((".", "_")))
+    try:
+        files = list_files(directory)
+    except ConfigError as error:
+        raise UsageFilesError(str(error), hint=_HINT) from error
     if not files:
-        raise UsageFilesError(
-            f"no usage files in {str(directory)!r}: expected date=YYYY-MM-DD/hour=HH/*.parquet",
-            hint="give the usage directory itself; a file appears when its spool segment is closed",
-        )
+        raise UsageFilesError(f"no usage files in {str(directory)!r}", hint=_HINT)
     return files
 
 

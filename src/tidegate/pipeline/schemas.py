@@ -19,7 +19,14 @@ from pyspark.sql.types import (
 
 from tidegate.usage.columns import COLUMNS
 
-__all__ = ["EVENTS", "USAGE_BY_CLIENT", "USAGE_BY_MINUTE"]
+__all__ = [
+    "DECISIONS",
+    "EVENTS",
+    "REPLAY_BY_CLIENT",
+    "REPLAY_BY_ENTITY",
+    "USAGE_BY_CLIENT",
+    "USAGE_BY_MINUTE",
+]
 
 _STRING, _LONG, _INT = StringType(), LongType(), IntegerType()
 
@@ -78,3 +85,53 @@ USAGE_BY_CLIENT = _table(
         *_SUMS,
     ]
 )
+
+_TALLY: list[_Column] = [
+    ("requests", _LONG),
+    ("amount", _LONG),
+    ("throttled_requests", _LONG),
+    ("throttle_ms", _LONG),
+    ("longest_throttle_ms", _LONG),
+    ("first_throttled_ts_ms", _LONG),
+    ("delayed_amount", _LONG),
+    ("rejected_mutations", _LONG),
+    ("recorded_throttled_requests", _LONG),
+    ("recorded_throttle_ms", _LONG),
+    ("recorded_longest_throttle_ms", _LONG),
+    ("recorded_first_throttled_ts_ms", _LONG),
+    ("recorded_delayed_amount", _LONG),
+    ("recorded_rejected_mutations", _LONG),
+    ("capped_fetches", _LONG),
+    ("different_decisions", _LONG),
+    ("warming_up_requests", _LONG),
+]
+
+_ENTITY: list[_Column] = [
+    ("plan", _STRING),
+    ("quota_type", _STRING),
+    ("entity_user", _STRING),
+    ("entity_client_id", _STRING),
+    ("bound", DoubleType()),
+]
+
+REPLAY_BY_CLIENT = _table([*_ENTITY, ("node_id", _INT), ("user", _STRING), ("client_id", _STRING), *_TALLY])
+"""What a plan would have done to one client. An entity part is null where its level is not used; so is the bound
+where nothing limits. `amount`: bytes (Produce, Fetch), ns (Request) or permits (ControllerMutation)."""
+
+REPLAY_BY_ENTITY = _table([*_ENTITY, *_TALLY])
+"""The same for all clients, on all nodes, that share a quota."""
+
+DECISIONS = _table(
+    [
+        ("plan", _STRING),
+        ("node_id", _INT),
+        ("seq", _LONG),
+        ("throttle_ms", _INT),
+        ("request_throttle_ms", _INT),
+        ("rejected", BooleanType()),
+        ("capped", BooleanType()),
+        ("counted", BooleanType()),
+    ]
+)
+"""One row per plan and `request` or `mutation` row. `throttle_ms` is that of the byte quota, or of the mutation
+quota where no bytes are charged. Not counted: sensors were warming up after a gap."""

@@ -1,0 +1,114 @@
+"""`tidegate replay`: what other quotas would have done to recorded traffic."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tidegate.cli.usage import add_job_options, top_option
+
+__all__ = ["add_parser", "run"]
+
+_EXIT_DIFFERENT = 1  # the check of --in-force failed
+
+_DESCRIPTION = """\
+Feed the requests that a server has recorded to the quota engine again, under the quotas of a file, and show per
+quota entity how many of them would have been throttled, for how long, and since when; next to what really
+happened. Times stay as recorded: a client that would have waited does not come later (open loop)."""
+
+_EPILOG = """\
+examples:
+  tidegate replay ./usage --quotas quotas.yaml
+  tidegate replay ./usage --quotas tight.yaml --quotas loose.yaml   two plans side by side
+  tidegate replay ./usage --in-force                                check the record: every decision again
+  tidegate replay ./usage --quotas quotas.yaml --out ./replay-out --decisions
+
+DIR is the usage directory of `tidegate serve`; quotas.yaml is described in docs/quotas-file.md. A plan is named
+after its file. With --out: replay_by_entity.parquet, replay_by_client.parquet and, with --decisions,
+decisions.parquet (one row per plan and request). They hold user names and client ids: personal data.
+
+A recorded fetch that is larger than a plan's cap (B = limit * (windows - 1)) is replayed at the cap; a fetch that
+was throttled when it was recorded, and tried again, counts each time.
+Needs Java 17 or later and the extra: pip install 'tidegate[pipeline]'
+
+exit codes:
+  0    done
+  1    --in-force: not every decision came out as recorded
+  2    an option, the files, Java or Spark cannot be used; the reason is on stderr
+  130  interrupted with Ctrl-C"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "replay",
+        help="what these quotas would have done to recorded traffic",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    parser.add_argument(
+        "--quotas",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a plan: quotas.yaml; may be given several times",
+    )
+    parser.add_argument(
+        "--in-force", action="store_true", help="also replay the quotas that were in force, and compare"
+    )
+    parser.add_argument(
+        "--decisions", action="store_true", help="also write every single decision (needs --out)"
+    )
+    top_option(parser, "entities of each plan")
+    add_job_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the job and print a table per plan."""
+    _check_options(args)
+    from tidegate.pipeline.jobs import open_usage, replay_job
+    from tidegate.pipeline.plan import in_force_plan, load_plans
+    from tidegate.pipeline.session import running_spark
+
+    plans = load_plans(args.quotas)
+    if args.in_force:
+        plans.append(in_force_plan())
+    files = open_usage(args.directory)
+    with running_spark(app_name="tidegate replay", master=args.master) as spark:
+        rows = replay_job(
+            spark, files, plans, out=args.out, overwrite=args.overwrite, with_decisions=args.decisions
+        )
+    _print(args, [plan.name for plan in plans], rows, events=files.rows)
+    in_force = [row for row in rows if args.in_force and row["plan"] == plans[-1].name]
+    return _EXIT_DIFFERENT if any(row["different_decisions"] for row in in_force) else 0
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    from tidegate.errors import ConfigError
+
+    if not args.quotas and not args.in_force:
+        raise ConfigError("no plan to replay against", hint="give --quotas quotas.yaml, or --in-force")
+    if args.decisions and args.out is None:
+        raise ConfigError("--decisions writes a table", hint="give --out DIR as well")
+
+
+def _print(
+    args: argparse.Namespace, plans: Sequence[str], rows: Sequence[Mapping[str, Any]], *, events: int
+) -> None:
+    from tidegate.pipeline.console import results_console
+    from tidegate.pipeline.plan import IN_FORCE
+    from tidegate.pipeline.replay_report import replay_notes, replay_table
+    from tidegate.pipeline.text import count_text
+
+    console = results_console()
+    for plan in plans:
+        of_plan = [row for row in rows if row["plan"] == plan]
+        console.print(replay_table(plan, of_plan, top=args.top))
+        for note in replay_notes(plan, of_plan, in_force=plan == IN_FORCE):
+            console.print(note)
+    console.print(f"{count_text(events)} events")
+    if args.out is not None:
+        console.print(f"tables: {args.out}")

@@ -1,0 +1,59 @@
+"""Tallies of the kernel as rows of the table `REPLAY_BY_CLIENT`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tidegate.pipeline import layout
+from tidegate.pipeline.books import Books, ClientNames
+from tidegate.pipeline.plan import QUOTA_TYPES, Plan
+from tidegate.quota.sanitizer import desanitize
+from tidegate.quota.throttle import UNLIMITED
+
+__all__ = ["client_results"]
+
+_COLUMNS = {
+    "requests": layout.REQUESTS,
+    "amount": layout.AMOUNT,
+    "throttled_requests": layout.THROTTLED,
+    "throttle_ms": layout.TOTAL_MS,
+    "longest_throttle_ms": layout.LONGEST_MS,
+    "delayed_amount": layout.DELAYED_AMOUNT,
+    "rejected_mutations": layout.REJECTED_PERMITS,
+    "recorded_throttled_requests": layout.RECORDED + layout.THROTTLED,
+    "recorded_throttle_ms": layout.RECORDED + layout.TOTAL_MS,
+    "recorded_longest_throttle_ms": layout.RECORDED + layout.LONGEST_MS,
+    "recorded_delayed_amount": layout.RECORDED + layout.DELAYED_AMOUNT,
+    "recorded_rejected_mutations": layout.RECORDED + layout.REJECTED_PERMITS,
+    "capped_fetches": layout.CAPPED,
+    "different_decisions": layout.DIFFERENT,
+    "warming_up_requests": layout.WARMING_UP,
+}
+
+
+def client_results(plan: Plan, node_id: int, names: ClientNames, books: Books) -> Iterator[dict[str, Any]]:
+    """Yield a row per account that was used, columns `REPLAY_BY_CLIENT`."""
+    for account, bound, tally in books.tallies():
+        if not tally.any():
+            continue
+        user, client_id = names[account.client]
+        entity_user, entity_client_id = account.tags
+        yield {
+            "plan": plan.name,
+            "quota_type": QUOTA_TYPES[account.quota_type].value,
+            "entity_user": desanitize(entity_user) if entity_user else None,
+            "entity_client_id": entity_client_id or None,
+            "bound": None if bound == UNLIMITED else bound,
+            "node_id": node_id,
+            "user": user,
+            "client_id": client_id,
+            **{name: int(tally[column]) for name, column in _COLUMNS.items()},
+            "first_throttled_ts_ms": _first(tally, 0),
+            "recorded_first_throttled_ts_ms": _first(tally, layout.RECORDED),
+        }
+
+
+def _first(tally: npt.NDArray[np.int64], offset: int) -> int | None:
+    return int(tally[offset + layout.FIRST_TS_MS]) if tally[offset + layout.THROTTLED] else None

@@ -1,0 +1,84 @@
+"""Which clients share sensors under some plans: the pairs that `components` joins clients by.
+
+A sensor that only one client can have (its tags name user and client id) joins nobody and is left out. Under the
+quotas in force, tags change when the set of entities with a quota changes; every set that was in force while there
+were requests counts.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+from tidegate.pipeline.plan import QUOTA_TYPES, Definitions, Plan
+from tidegate.pipeline.timeline import Timeline
+from tidegate.quota.quota_type import QuotaType
+
+__all__ = ["MAX_ENTITY_SETS", "shared_sensors"]
+
+MAX_ENTITY_SETS = 64
+"""Sets of entities per node that are looked at one by one; past it whoever has a name in common is joined."""
+
+_FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
+_REQUEST = QUOTA_TYPES.index(QuotaType.REQUEST)
+
+Client = tuple[str, str]
+Shared = Iterator[tuple[int, Hashable]]
+
+
+def shared_sensors(
+    plans: Sequence[Plan], clients: Mapping[int, Mapping[int, Client]], timelines: Mapping[int, Timeline]
+) -> Shared:
+    """Yield (client number, sensor) for every sensor that several clients might have.
+
+    clients: by node, then by number: user and client id. Sensors of two nodes are two sensors.
+    """
+    for place, plan in enumerate(plans):
+        for node_id, of_node in clients.items():
+            for number, sensor in _on_node(plan, of_node, timelines[node_id]):
+                yield number, (place, node_id, sensor)
+
+
+def _on_node(plan: Plan, clients: Mapping[int, Client], timeline: Timeline) -> Shared:
+    if plan.records is not None:
+        yield from _under(Definitions(plan.records), clients)
+        return
+    seen: set[Hashable] = set()
+    for definitions in _in_force(timeline):
+        entities = tuple(definitions.entities(index) for index in range(len(QUOTA_TYPES)))
+        if entities in seen:
+            continue
+        if len(seen) == MAX_ENTITY_SETS:
+            yield from _by_name(clients)
+            return
+        seen.add(entities)
+        yield from _under(definitions, clients)
+
+
+def _in_force(timeline: Timeline) -> Iterator[Definitions]:
+    """Yield the definitions after every run of steps that a request may have followed."""
+    definitions = Definitions()
+    following = (*timeline.steps[1:], None)[: len(timeline.steps)]
+    for step, after in zip(timeline.steps, following, strict=True):
+        if step.kind == "start":
+            definitions.clear()
+        if step.record is not None:
+            definitions.apply(step.record)
+        if after is None or after.seq != step.seq + 1:
+            yield definitions
+
+
+def _under(definitions: Definitions, clients: Mapping[int, Client]) -> Shared:
+    """Yield the shared sensors under one set of definitions."""
+    in_use = [index for index in range(len(QUOTA_TYPES)) if definitions.is_enabled(index)]
+    if _REQUEST in in_use and _FETCH not in in_use:
+        in_use.append(_FETCH)  # a request throttle takes fetch bytes back, quota or not (B§6.3)
+    for index in in_use:
+        for number, (user, client_id) in clients.items():
+            tags = definitions.tags(index, user, client_id)
+            if not all(tags):
+                yield number, (index, tags)
+
+
+def _by_name(clients: Mapping[int, Client]) -> Shared:
+    """Yield what joins all clients with a user or a client id in common: never too little."""
+    for number, (user, client_id) in clients.items():
+        yield number, ("user", user)
+        yield number, ("client-id", client_id)

@@ -1,0 +1,107 @@
+"""The replay kernel against the live engine: the same decision for every row of any log."""
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.replaying.kernel import Replayed, replay_events
+from tests.replaying.logs import START_MS, random_records, random_traffic, random_window
+from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline import layout
+from tidegate.pipeline.kernel import replay, replay_kernel
+from tidegate.pipeline.plan import Plan, in_force_plan
+from tidegate.pipeline.windows import Windows
+
+_SEEDS = st.integers(0, 2**32 - 1)
+_LONG = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_EVENTS = 400
+
+
+def _differences(
+    replayed: Replayed, expected: list[dict[str, Any]]
+) -> list[tuple[dict[str, Any], list[int]]]:
+    """Return every event that was decided otherwise than expected, with the decision."""
+    return [
+        (event, decision)
+        for event, decision in zip(expected, replayed.decisions.tolist(), strict=True)
+        if event["kind"] != "network" and decision[: layout.IS_CAPPED] != _recorded(event)
+    ]
+
+
+def _recorded(event: dict[str, Any]) -> list[int]:
+    byte_ms = event["produce_throttle_ms"] or event["fetch_throttle_ms"] or event["mutation_throttle_ms"]
+    return [byte_ms, event["request_throttle_ms"], int(event["rejected"])]
+
+
+@_LONG
+@given(_SEEDS, st.integers(1, 50))
+def test_quotas_in_force_decide_again_as_recorded(seed, batch_rows):
+    """Following the recorded quota rows gives every recorded throttle time and refusal again."""
+    rng = Random(seed)
+    node = RecordingNode()
+    node.start(
+        START_MS,
+        window=random_window(rng),
+        controller_window=random_window(rng),
+        records=random_records(rng, at_most=8),
+    )
+    random_traffic(node, rng, events=_EVENTS)
+    replayed = replay_events(node.events, in_force_plan(), batch_rows=batch_rows)
+    assert _differences(replayed, replayed.events) == []
+    assert sum(result["different_decisions"] for result in replayed.results) == 0
+
+
+@_LONG
+@given(_SEEDS)
+def test_a_plan_decides_as_an_engine_with_its_quotas(seed):
+    """Rows recorded without quotas, replayed against a plan, are decided as by an engine that had the plan's."""
+    rng = Random(seed)
+    window, controller_window = random_window(rng), random_window(rng)
+    records = random_records(rng, at_most=8)
+    free, limited = RecordingNode(), RecordingNode(fetches_are_capped=True)
+    free.start(START_MS)
+    limited.start(START_MS, window=window, controller_window=controller_window, records=records)
+    for node in (free, limited):
+        random_traffic(node, Random(seed + 1), events=_EVENTS, quotas_change=False)
+    plan = Plan(name="p", records=records, windows=Windows(rate=window, mutation=controller_window))
+    replayed = replay_events(free.events, plan)
+    decided = [event for event in limited.events if event["kind"] in {"request", "network", "mutation"}]
+    assert _differences(replayed, decided) == []
+
+
+def test_the_random_logs_have_every_kind_of_decision():
+    """What the properties above are tried on holds throttles of all four quotas, refusals and capped fetches."""
+    seen: Counter[str] = Counter()
+    for seed in range(30):
+        rng = Random(seed)
+        node = RecordingNode()
+        node.start(START_MS, records=random_records(rng, at_most=8))
+        random_traffic(node, rng, events=_EVENTS)
+        for event in node.events:
+            seen[event["kind"]] += 1
+            seen["rejected"] += event["rejected"]
+            for name in (
+                "produce_throttle_ms",
+                "fetch_throttle_ms",
+                "request_throttle_ms",
+                "mutation_throttle_ms",
+            ):
+                seen[name] += event[name] > 0
+                seen[f"{name} below 0"] += event[name] < 0
+    rare = {name: seen[name] for name in _EXPECTED if seen[name] < 20}
+    assert rare == {}
+
+
+_EXPECTED = (
+    "start", "quota", "expire", "mutation", "request", "network", "rejected", "produce_throttle_ms",
+    "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms", "produce_throttle_ms below 0",
+)  # fmt: skip
+
+
+def test_the_kernel_is_compiled():
+    """What the properties are tried on is machine code, as on Spark, not the Python functions."""
+    assert replay_kernel() is not replay
+    assert hasattr(replay_kernel(), "signatures")

@@ -1,0 +1,73 @@
+"""The replay kernel without Spark: events in, decisions and tallies out."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tidegate.pipeline import layout
+from tidegate.pipeline.books import Books
+from tidegate.pipeline.plan import Plan
+from tidegate.pipeline.results import client_results
+from tidegate.pipeline.timeline import CONTROL_KINDS, empty_timeline, timelines
+from tidegate.quota.mutation import STRICT_SINCE
+
+__all__ = ["Replayed", "kernel_rows", "replay_events"]
+
+Event = dict[str, Any]
+
+_KINDS = {"request": layout.REQUEST_ROW, "network": layout.NETWORK_ROW, "mutation": layout.MUTATION_ROW}
+_FLAGS = {"exempt": layout.EXEMPT, "rejected": layout.REJECTED}
+
+
+class Replayed:
+    """What came out: the events that were decided, a row of decisions for each, and the tallies by client."""
+
+    def __init__(self, events: list[Event], decisions: np.ndarray, results: list[dict[str, Any]]) -> None:
+        self.events = events
+        self.decisions = decisions
+        self.results = results
+
+
+def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -> Replayed:
+    """Replay the events of one node, some rows at a time."""
+    control = [event for event in events if event["kind"] in CONTROL_KINDS]
+    decided = [event for event in events if event["kind"] in _KINDS]
+    names = sorted({(event["user"], event["client_id"]) for event in decided})
+    timeline = next(iter(timelines(control).values()), empty_timeline())
+    books = Books(plan, names=names, timeline=timeline)
+    rows = kernel_rows(decided, {name: number for number, name in enumerate(names)}.__getitem__)
+    decisions = np.zeros((len(decided), layout.DECISIONS), np.int32)
+    for first in range(0, len(decided), batch_rows):
+        batch = layout.Rows(*(column[first : first + batch_rows] for column in rows))
+        books.replay(batch, decisions[first : first + batch_rows])
+    return Replayed(decided, decisions, list(client_results(plan, 1, names, books)))
+
+
+def kernel_rows(events: Sequence[Event], number: Callable[[tuple[str, str]], int]) -> layout.Rows:
+    """Return what the kernel takes. Written apart from `prepare`, which does the same with Spark."""
+    rows = [_row(event, number((event["user"], event["client_id"]))) for event in events]
+    types = (np.int64, np.int64, np.int32, np.int8, *([np.int64] * 4), np.int32, np.int32)
+    columns = zip(*rows, strict=True) if rows else [()] * len(types)
+    return layout.Rows(*(np.array(column, dtype) for column, dtype in zip(columns, types, strict=True)))
+
+
+def _row(event: Event, client: int) -> tuple[int, ...]:
+    charge, amount, throttle_ms = 0, 0, event["mutation_throttle_ms"]
+    if event["produce_bytes"] is not None:
+        charge, amount, throttle_ms = (
+            layout.PRODUCE_CHARGE,
+            event["produce_bytes"],
+            event["produce_throttle_ms"],
+        )
+    elif event["fetch_bytes"] is not None:
+        charge, amount, throttle_ms = layout.FETCH_CHARGE, event["fetch_bytes"], event["fetch_throttle_ms"]
+    elif event["mutations"] is not None:
+        amount = event["mutations"]
+    what = _KINDS[event["kind"]] + charge + sum(bit for name, bit in _FLAGS.items() if event[name])
+    if event["kind"] == "mutation" and event["api_version"] >= STRICT_SINCE[event["api_key"]]:
+        what += layout.STRICT
+    return (
+        event["seq"], event["ts_ms"], client, what, amount, event["handler_ns"], event["network_ns"],
+        event["connection_id"], throttle_ms, event["request_throttle_ms"],
+    )  # fmt: skip

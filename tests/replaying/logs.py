@@ -1,0 +1,109 @@
+"""Random logs of a node: made from a seed, dense enough that every quota throttles now and then."""
+
+from random import Random
+
+from tests.replaying.node import RecordingNode
+
+from tidegate.quota.definitions import QuotaRecord
+from tidegate.quota.window import QuotaWindow
+
+__all__ = ["START_MS", "random_records", "random_traffic", "random_window"]
+
+START_MS = 1_700_000_000_000
+_USERS = ("ANONYMOUS", "alice", "a b:c", "bob")
+_CLIENT_IDS = ("", "c1", "c2", "é/*")
+_BOUNDS = {
+    "producer_byte_rate": (1.0, 100.0, 2000.0, 50_000.0, 1e12, float("nan")),
+    "consumer_byte_rate": (100.0, 2000.0, 50_000.0, 1e12),
+    "request_percentage": (0.01, 0.5, 3.7, 200.0),
+    "controller_mutation_rate": (0.5, 2.0, 30.0, 1e6),
+}
+_STEPS_MS = (
+    lambda rng: rng.randrange(30),
+    lambda rng: rng.randrange(30),
+    lambda rng: rng.randrange(1500),
+    lambda rng: rng.randrange(4000),
+    lambda rng: -rng.randrange(2500) if rng.random() < 0.2 else 0,
+    lambda rng: rng.randrange(9000, 40_000) if rng.random() < 0.2 else 1,
+    lambda rng: rng.choice([3_599_000, 3_600_000, 3_600_001, 7_300_000]) if rng.random() < 0.1 else 1000,
+)
+_QUOTA_EVENTS = ("quota", "quota", "removal", "start")
+
+
+def random_window(rng: Random) -> QuotaWindow:
+    """Return Kafka's window, or another one."""
+    if rng.random() < 0.5:
+        return QuotaWindow()
+    return QuotaWindow(samples=rng.randint(1, 12), window_ms=1000 * rng.randint(1, 3))
+
+
+def random_records(rng: Random, *, at_most: int) -> tuple[QuotaRecord, ...]:
+    """Return some definitions, most keys and levels among them."""
+    return tuple(_record(rng) for _ in range(rng.randint(1, at_most)))
+
+
+def random_traffic(node: RecordingNode, rng: Random, *, events: int, quotas_change: bool = True) -> None:
+    """Let `events` things happen on `node`, after its start."""
+    now_ms = START_MS
+    set_before: list[QuotaRecord] = []
+    for _ in range(events):
+        now_ms += rng.choice(_STEPS_MS)(rng)
+        if rng.random() < 0.05:
+            node.expire(now_ms)
+        elif rng.random() < 0.06:
+            what, record = rng.choice(_QUOTA_EVENTS), _record(rng)
+            if quotas_change:
+                _change_quotas(node, rng, what, record, set_before, now_ms)
+        else:
+            _ask(node, rng, now_ms)
+
+
+def _change_quotas(
+    node: RecordingNode,
+    rng: Random,
+    what: str,
+    record: QuotaRecord,
+    set_before: list[QuotaRecord],
+    now_ms: int,
+) -> None:
+    if what == "quota":
+        node.quota(record, now_ms)
+        set_before.append(record)
+    elif what == "removal" and set_before:
+        gone = set_before.pop()
+        node.quota(QuotaRecord(entity=gone.entity, key=gone.key, value=None), now_ms)
+    elif what == "start" and rng.random() < 0.3:
+        node.start(now_ms, window=random_window(rng), records=(record, *set_before))
+
+
+def _ask(node: RecordingNode, rng: Random, now_ms: int) -> None:
+    user, client_id = rng.choice(_USERS), rng.choice(_CLIENT_IDS)
+    size = rng.choice([rng.randrange(300), rng.randrange(20_000), rng.randrange(2_000_000), 2**31 - 1])
+    times = {
+        "handler_ns": rng.randrange(rng.choice([100_000, 50_000_000])),
+        "network_ns": rng.randrange(2_000_000),
+    }
+    match rng.choice(["produce", "fetch", "fetch", "other", "mutations", "network"]):
+        case "produce":
+            node.produce(user, client_id, size, now_ms, exempt=rng.random() < 0.1, **times)
+        case "fetch":
+            node.fetch(user, client_id, size, now_ms, **times)
+        case "other":
+            node.other(user, client_id, now_ms, **times)
+        case "network":
+            node.network(user, client_id, rng.randrange(2_000_000_000), now_ms, exempt=rng.random() < 0.1)
+        case "mutations":
+            connection_id, strict = rng.randrange(100), rng.random() < 0.6
+            for _ in range(rng.randint(0, 4)):
+                permits = rng.randrange(rng.choice([3, 300]))
+                node.mutate(user, client_id, permits, now_ms, strict=strict, connection_id=connection_id)
+            after_ms = now_ms + rng.choice([0, 0, 700])
+            node.other(user, client_id, after_ms, connection_id=connection_id, api_key=19, **times)
+
+
+def _record(rng: Random) -> QuotaRecord:
+    key = rng.choice(list(_BOUNDS))
+    kinds = rng.choice([["user"], ["client-id"], ["client-id", "user"]])
+    names = {"user": _USERS, "client-id": _CLIENT_IDS[1:]}
+    entity = tuple((kind, None if rng.random() < 0.4 else rng.choice(names[kind])) for kind in kinds)
+    return QuotaRecord(entity=entity, key=key, value=rng.choice(_BOUNDS[key]))

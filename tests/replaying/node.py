@@ -1,0 +1,161 @@
+"""A node without sockets: asks the live engine as a broker does, and keeps the events of the usage record."""
+
+from typing import Any
+
+from tidegate.quota.definitions import QuotaRecord
+from tidegate.quota.managers import QuotaManagers
+from tidegate.quota.mutation import CREATE_TOPICS, STRICT_SINCE, MutationQuota
+from tidegate.quota.sanitizer import sanitize
+from tidegate.quota.window import QuotaWindow
+from tidegate.usage.columns import empty_event
+
+__all__ = ["RecordingNode"]
+
+Event = dict[str, Any]
+
+
+class RecordingNode:
+    """One node: every call is a decision of `tidegate.quota` and an event in `events`."""
+
+    def __init__(self, node_id: int = 1, *, first_seq: int = 1, fetches_are_capped: bool = False) -> None:
+        self.events: list[Event] = []
+        self._node_id = node_id
+        self._seq = first_seq
+        self._managers = QuotaManagers()
+        self._open: dict[int, MutationQuota] = {}
+        self._fetches_are_capped = fetches_are_capped
+
+    def start(
+        self,
+        now_ms: int,
+        *,
+        window: QuotaWindow | None = None,
+        controller_window: QuotaWindow | None = None,
+        records: tuple[QuotaRecord, ...] = (),
+    ) -> None:
+        """Start anew: no sensors; window settings, then definitions."""
+        window, controller_window = window or QuotaWindow(), controller_window or QuotaWindow()
+        self._managers = QuotaManagers(window=window, controller_window=controller_window)
+        self._open.clear()
+        self._add("start", now_ms)
+        for prefix, part in (("", window), ("controller.", controller_window)):
+            settings = {"num": part.samples, "size.seconds": part.window_ms // 1000}
+            for name, value in settings.items():
+                self._add("quota", now_ms, quota_key=f"{prefix}quota.window.{name}", quota_value=float(value))
+        for record in records:
+            self.quota(record, now_ms)
+
+    def quota(self, record: QuotaRecord, now_ms: int) -> None:
+        """Put a definition in force."""
+        self._managers.apply(record)
+        names = {kind: "<default>" if name is None else sanitize(name) for kind, name in record.entity}
+        self._add(
+            "quota",
+            now_ms,
+            quota_user=names.get("user"),
+            quota_client_id=names.get("client-id"),
+            quota_ip=names.get("ip"),
+            quota_key=record.key,
+            quota_value=record.value,
+        )
+
+    def expire(self, now_ms: int) -> None:
+        """Sweep idle sensors."""
+        self._managers.expire(now_ms)
+        self._add("expire", now_ms)
+
+    def gap(self, now_ms: int, lost_events: int = 1) -> None:
+        """Lose events."""
+        self._seq += lost_events
+        self._add("gap", now_ms, lost_events=lost_events)
+
+    def produce(
+        self, user: str, client_id: str, size: int, now_ms: int, *, handler_ns: int = 0, network_ns: int = 0,
+        exempt: bool = False,
+    ) -> Event:  # fmt: skip
+        """Decide a produce request (B§6.2); exempt: acks=0."""
+        produce_ms = self._managers.produce.record(user, client_id, size, now_ms)
+        request_ms = 0
+        if exempt:
+            self._managers.request.record_exempt(handler_ns, now_ms)
+        else:
+            request_ms = self._managers.request.record_handler_ns(user, client_id, handler_ns, now_ms)
+            self._network(user, client_id, network_ns, now_ms)
+        return self._add_request(
+            user, client_id, now_ms, api_key=0, produce_bytes=size, handler_ns=handler_ns, network_ns=network_ns,
+            produce_throttle_ms=produce_ms, request_throttle_ms=request_ms, exempt=exempt,
+        )  # fmt: skip
+
+    def fetch(
+        self, user: str, client_id: str, size: int, now_ms: int, *, handler_ns: int = 0, network_ns: int = 0
+    ) -> Event:
+        """Decide a consumer's fetch (B§6.3); capped ones are given no more than the quota allows (B§3.7)."""
+        if self._fetches_are_capped:
+            size = min(size, int(min(self._managers.fetch.max_value_in_window(user, client_id), 2**31 - 1)))
+        request_ms = self._managers.request.record_handler_ns(user, client_id, handler_ns, now_ms)
+        fetch_ms = self._managers.fetch.record(user, client_id, size, now_ms)
+        if max(request_ms, fetch_ms) > 0:
+            self._managers.fetch.unrecord(user, client_id, size, now_ms)
+        self._network(user, client_id, network_ns, now_ms)
+        return self._add_request(
+            user, client_id, now_ms, api_key=1, fetch_bytes=size, handler_ns=handler_ns, network_ns=network_ns,
+            fetch_throttle_ms=fetch_ms, request_throttle_ms=request_ms,
+        )  # fmt: skip
+
+    def mutate(
+        self,
+        user: str,
+        client_id: str,
+        permits: int,
+        now_ms: int,
+        *,
+        strict: bool = True,
+        connection_id: int = 1,
+    ) -> Event:
+        """Ask for the permits of one topic of a CreateTopics request (B§5.2)."""
+        api_version = STRICT_SINCE[CREATE_TOPICS] if strict else 5
+        quota = self._open.get(connection_id)
+        if quota is None:
+            manager = self._managers.controller_mutation
+            quota = manager.new_quota(user, client_id, CREATE_TOPICS, api_version, now_ms)
+            self._open[connection_id] = quota
+        admitted = quota.record(permits, now_ms)
+        return self._add(
+            "mutation", now_ms, user=user, client_id=client_id, api_key=CREATE_TOPICS, api_version=api_version,
+            connection_id=connection_id, mutations=permits, strict=quota.strict, rejected=not admitted,
+        )  # fmt: skip
+
+    def other(
+        self, user: str, client_id: str, now_ms: int, *, handler_ns: int = 0, network_ns: int = 0,
+        connection_id: int = 1, api_key: int = 3,
+    ) -> Event:  # fmt: skip
+        """Decide a request that charges no bytes; it ends the CreateTopics request of its connection, if any."""
+        mutation = self._open.pop(connection_id, None)
+        mutation_ms = 0 if mutation is None else mutation.throttle_time_ms(now_ms)
+        request_ms = self._managers.request.record_handler_ns(user, client_id, handler_ns, now_ms)
+        self._network(user, client_id, network_ns, now_ms)
+        return self._add_request(
+            user, client_id, now_ms, api_key=api_key, connection_id=connection_id, handler_ns=handler_ns,
+            network_ns=network_ns, mutation_throttle_ms=mutation_ms, request_throttle_ms=request_ms,
+        )  # fmt: skip
+
+    def network(
+        self, user: str, client_id: str, network_ns: int, now_ms: int, *, exempt: bool = False
+    ) -> None:
+        """Charge network time of an earlier request."""
+        if not exempt:
+            self._network(user, client_id, network_ns, now_ms)
+        self._add("network", now_ms, user=user, client_id=client_id, network_ns=network_ns, exempt=exempt)
+
+    def _network(self, user: str, client_id: str, network_ns: int, now_ms: int) -> None:
+        if self._managers.request.enabled:
+            self._managers.request.record_network_ns(user, client_id, network_ns, now_ms)
+
+    def _add_request(self, user: str, client_id: str, now_ms: int, **columns: Any) -> Event:
+        return self._add("request", now_ms, user=user, client_id=client_id, request_bytes=100, **columns)
+
+    def _add(self, kind: str, now_ms: int, **columns: Any) -> Event:
+        event = empty_event(kind) | {"node_id": self._node_id, "seq": self._seq, "ts_ms": now_ms} | columns
+        self._seq += 1
+        self.events.append(event)
+        return event
