@@ -34,6 +34,7 @@ __all__ = [
 
 TOPIC_SOURCE, CLUSTER_DEFAULT_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = 1, 3, 4, 5  # Kafka `ConfigSource`
 
+_LONGEST_NUMBER = 20  # sign and digits of the smallest long
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
 
@@ -156,7 +157,7 @@ def config_problem(name: str, value: str | None) -> str | None:
 
 def _number_problem(config: TopicConfig, text: str) -> str | None:
     try:
-        number = float(text) if config.type is ConfigType.DOUBLE else _java_number(text, config.type)
+        number = _java_double(text) if config.type is ConfigType.DOUBLE else _java_number(text, config.type)
     except ValueError:
         return _invalid(config, text, f"Not a number of type {config.type.name}")
     if config.least is not None and not number >= config.least:
@@ -166,9 +167,16 @@ def _number_problem(config: TopicConfig, text: str) -> str | None:
     return None
 
 
+def _java_double(text: str) -> float:
+    """Return the number that Java would read, without Python's underscores. Raises `ValueError`."""
+    if "_" in text:
+        raise ValueError(text)
+    return float(text)
+
+
 def _java_number(text: str, kind: ConfigType) -> int:
-    """Return the number that Java would read, only decimal digits with a sign. Raises `ValueError`."""
-    if not text.lstrip("+-").isdecimal() or len(text) > 20:
+    """Return the number that Java would read. Raises `ValueError`."""
+    if not text.lstrip("+-").isdecimal() or len(text) > _LONGEST_NUMBER:
         raise ValueError(text)
     number = int(text)
     most = _INT_MAX if kind is ConfigType.INT else _LONG_MAX

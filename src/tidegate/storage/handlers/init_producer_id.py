@@ -1,4 +1,4 @@
-"""InitProducerId (key 22), versions 0-6. KIP-98, KIP-360.
+"""InitProducerId (key 22), versions 0-5 (6 is unstable in Kafka 4.3). KIP-98, KIP-360.
 
 A producer without a transactional id gets a number that nobody had before, with epoch 0: what an idempotent producer
 needs. Not implemented: transactions. A transactional id is refused with error 53, which every client takes as final

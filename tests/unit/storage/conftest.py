@@ -1,0 +1,15 @@
+"""Fixtures of the storage tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.storage.node import Node
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """Return a node over an empty directory."""
+    node = Node(tmp_path / "data")
+    yield node
+    node.storage.close()

@@ -1,0 +1,101 @@
+"""Tests of InitProducerId, DescribeCluster, DescribeConfigs and DescribeTopicPartitions."""
+
+from typing import Any
+
+import pytest
+from tests.unit.storage.node import Node
+
+INIT_PRODUCER_ID, DESCRIBE_CONFIGS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 22, 32, 60, 75
+
+
+def producer(node: Node, version: int, transactional_id: str | None, timeout_ms: int = 1000) -> tuple[int, int, int]:
+    """Return error code, producer id and epoch."""
+    request = {
+        "transactional_id": transactional_id,
+        "transaction_timeout_ms": timeout_ms,
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
+    answer = node.call(INIT_PRODUCER_ID, version, request)
+    return answer["error_code"], answer["producer_id"], answer["producer_epoch"]
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_each_producer_has_its_number(node: Node, version: int) -> None:
+    """Ids count up, epochs begin at 0."""
+    assert [producer(node, version, None) for _ in range(2)] == [(0, 0, 0), (0, 1, 0)]
+
+
+def test_transactions_are_refused_for_good(node: Node) -> None:
+    """A transactional id is error 53; an empty one 42, too long a timeout 50, as on Apache Kafka."""
+    assert producer(node, 4, "t") == (53, -1, -1)
+    assert producer(node, 4, "") == (42, -1, -1)
+    assert producer(node, 4, "t", 900_001) == (50, -1, -1)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_cluster_is_this_node(node: Node, version: int) -> None:
+    """One broker, which is the controller; controllers' endpoints are elsewhere."""
+    request = {"include_cluster_authorized_operations": True, "endpoint_type": 1, "include_fenced_brokers": False}
+    answer = node.call(DESCRIBE_CLUSTER, version, request)
+    assert (answer["controller_id"], [broker["broker_id"] for broker in answer["brokers"]]) == (1, [1])
+    assert (answer["cluster_id"], answer["cluster_authorized_operations"]) == (node.storage.cluster_id, 8096)
+    if version:
+        answer = node.call(DESCRIBE_CLUSTER, version, {**request, "endpoint_type": 2})
+        assert (answer["error_code"], answer["brokers"]) == (114, [])
+
+
+def described(node: Node, version: int, kind: int, name: str, keys: list[str] | None = None) -> dict[str, Any]:
+    """Return the description of one resource."""
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+    request = {"resources": [resource], "include_synonyms": True, "include_documentation": False}
+    return node.call(DESCRIBE_CONFIGS, version, request)["results"][0]
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_topic_settings(node: Node, version: int) -> None:
+    """A topic's settings are described in every version, some or all."""
+    node.create("orders", retention_ms="5")
+    everything = {config["name"]: config for config in described(node, version, 2, "orders")["configs"]}
+    assert len(everything) == 33
+    assert (everything["retention.ms"]["value"], everything["retention.ms"]["config_source"]) == ("5", 1)
+    some = described(node, version, 2, "orders", ["retention.ms", "nope"])["configs"]
+    assert [config["name"] for config in some] == ["retention.ms"]
+
+
+def test_node_settings(node: Node) -> None:
+    """The node describes its own settings, read only."""
+    configs = {config["name"]: config for config in described(node, 4, 4, "1")["configs"]}
+    assert configs["auto.create.topics.enable"]["value"] == "true"
+    assert configs["message.max.bytes"]["read_only"]
+
+
+@pytest.mark.parametrize(("kind", "name", "code"), [(2, "absent", 3), (4, "9", 42), (8, "1", 42)])
+def test_what_cannot_be_described(node: Node, kind: int, name: str, code: int) -> None:
+    """Unknown topics, other nodes and other resources have an error and no settings."""
+    answer = described(node, 4, kind, name)
+    assert (answer["error_code"], answer["configs"]) == (code, [])
+
+
+def test_partitions_come_page_by_page(node: Node) -> None:
+    """The cursor leads through all partitions of all topics exactly once."""
+    for name, partitions in (("a", 3), ("b", 1), ("c", 4)):
+        node.create(name, partitions)
+    seen, cursor = [], None
+    for _ in range(10):
+        request = {"topics": [], "response_partition_limit": 2, "cursor": cursor}
+        answer = node.call(DESCRIBE_TOPIC_PARTITIONS, 0, request)
+        page = [(topic["name"], part["partition_index"]) for topic in answer["topics"] for part in topic["partitions"]]
+        assert len(page) <= 2
+        seen += page
+        cursor = answer["next_cursor"]
+        if cursor is None:
+            break
+    assert seen == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("c", 0), ("c", 1), ("c", 2), ("c", 3)]
+
+
+def test_unknown_topics_are_described_as_such(node: Node) -> None:
+    """Error 3 for a name that could be, 17 for one that could not."""
+    request = {"topics": [{"name": "absent"}, {"name": "bad name"}], "response_partition_limit": 10, "cursor": None}
+    topics = node.call(DESCRIBE_TOPIC_PARTITIONS, 0, request)["topics"]
+    assert [(topic["name"], topic["error_code"]) for topic in topics] == [("absent", 3), ("bad name", 17)]

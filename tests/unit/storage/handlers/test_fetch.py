@@ -1,0 +1,238 @@
+"""Tests of the Fetch handler."""
+
+from typing import Any
+
+import pytest
+from tests.unit.storage.node import Node, append, batch, contents, decoded
+
+from tidegate.server.handler import Answer, Charge, Deferred
+from tidegate.storage import error_codes
+from tidegate.storage.file_slice import FileSlice
+
+FETCH = 1
+SIZE = len(batch())
+
+
+def message(
+    *parts: tuple[str, int, int],
+    wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    partition_max_bytes: int = 1 << 20,
+    **fields: Any,
+) -> dict[str, Any]:
+    """Return a request for (topic, partition, offset) parts."""
+    topics = [
+        {
+            "topic": topic,
+            "topic_id": topic if "-" in topic else "11111111-2222-3333-4444-555555555555",
+            "partitions": [
+                {
+                    "partition": partition,
+                    "current_leader_epoch": fields.get("epoch", -1),
+                    "fetch_offset": offset,
+                    "last_fetched_epoch": -1,
+                    "log_start_offset": -1,
+                    "partition_max_bytes": partition_max_bytes,
+                }
+            ],
+        }
+        for topic, partition, offset in parts
+    ]
+    return {
+        "replica_id": fields.get("replica_id", -1),
+        "replica_state": {"replica_id": fields.get("replica_id", -1), "replica_epoch": -1},
+        "max_wait_ms": wait_ms,
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
+        "isolation_level": fields.get("isolation_level", 0),
+        "session_id": fields.get("session_id", 0),
+        "session_epoch": fields.get("session_epoch", -1),
+        "topics": topics,
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+
+
+def partitions(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return every partition of an answer."""
+    return [part for topic in answer["responses"] for part in topic["partitions"]]
+
+
+@pytest.fixture
+def filled(node: Node) -> Node:
+    """Return a node with three batches in each of two partitions of `orders`."""
+    node.create("orders", 2)
+    for partition in range(2):
+        for _ in range(3):
+            append(node.log("orders", partition), batch())
+    return node
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_records_are_answered(filled: Node, version: int) -> None:
+    """Every version gives the records as they are stored, and the end of the log."""
+    topic = "orders" if version < 13 else filled.storage.topics.by_name["orders"].topic_id
+    (part,) = partitions(filled.call(FETCH, version, message((topic, 0, 1))))
+    assert (part["error_code"], part["high_watermark"], part["last_stable_offset"]) == (0, 3, 3)
+    assert bytes(part["records"]) == contents(filled.log("orders"))[SIZE:]
+
+
+def test_records_are_a_slice_of_the_file(filled: Node) -> None:
+    """The answer refers to the file instead of holding its bytes; the fetch is charged as one."""
+    answer = filled.ask(FETCH, 12, message(("orders", 0, 0)))
+    assert isinstance(answer, Answer)
+    assert answer.charge is Charge.FETCH
+    assert answer.response is not None
+    assert any(isinstance(buffer, FileSlice) for buffer in answer.response.buffers)
+
+
+def test_empty_form_has_no_topics(filled: Node) -> None:
+    """What a throttled client gets has no records and no error (B§6.3.4)."""
+    answer = filled.ask(FETCH, 12, message(("orders", 0, 0)))
+    assert isinstance(answer, Answer)
+    assert answer.empty is not None
+    empty = decoded(FETCH, 12, Answer(answer.empty()))
+    assert (empty["error_code"], empty["session_id"], empty["responses"]) == (0, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("part", "code"),
+    [
+        (("orders", 0, 4), error_codes.OFFSET_OUT_OF_RANGE),
+        (("orders", 0, -1), error_codes.OFFSET_OUT_OF_RANGE),
+        (("orders", 7, 0), error_codes.UNKNOWN_TOPIC_OR_PARTITION),
+        (("absent", 0, 0), error_codes.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_errors_are_answered_at_once(filled: Node, part: tuple[str, int, int], code: int) -> None:
+    """A partition's error ends all waiting; the other partitions are answered too."""
+    answer = filled.call(FETCH, 12, message(("orders", 1, 3), part, wait_ms=10_000))
+    assert [part["error_code"] for part in partitions(answer)] == [0, code]
+
+
+def test_unknown_id_is_error_100(filled: Node) -> None:
+    """From 13 on topics have ids."""
+    (part,) = partitions(filled.call(FETCH, 13, message(("absent", 0, 0))))
+    assert part["error_code"] == error_codes.UNKNOWN_TOPIC_ID
+
+
+def test_leader_epoch_ahead_of_ours_is_refused(filled: Node) -> None:
+    """There is only leader epoch 0."""
+    for epoch, code in ((0, 0), (1, error_codes.UNKNOWN_LEADER_EPOCH)):
+        (part,) = partitions(filled.call(FETCH, 12, message(("orders", 0, 0), epoch=epoch)))
+        assert part["error_code"] == code
+
+
+def test_limits_hold_over_all_partitions(filled: Node) -> None:
+    """max_bytes is for all partitions, partition_max_bytes for each; the first batch of all is always whole."""
+    both = ("orders", 0, 0), ("orders", 1, 0)
+
+    def sizes(**limits: int) -> list[int]:
+        return [len(part["records"]) for part in partitions(filled.call(FETCH, 12, message(*both, **limits)))]
+
+    assert sizes() == [3 * SIZE, 3 * SIZE]
+    assert sizes(partition_max_bytes=SIZE + 1) == [SIZE + 1, SIZE + 1]
+    assert sizes(max_bytes=4 * SIZE) == [3 * SIZE, SIZE]
+    assert sizes(max_bytes=4 * SIZE - 1) == [3 * SIZE, 0]
+    assert sizes(max_bytes=0) == [SIZE, 0]
+    assert sizes(max_bytes=-1, partition_max_bytes=-1) == [SIZE, 0]
+
+
+def test_quota_caps_what_is_read(filled: Node) -> None:
+    """Record bytes are capped before reading, and with them what a fetch waits for (B§6.3.1)."""
+    filled.permits.fetch_bytes = 2 * SIZE
+    request = message(("orders", 0, 0), min_bytes=1 << 20, wait_ms=10_000)
+    (part,) = partitions(filled.call(FETCH, 12, request))
+    assert len(part["records"]) == 2 * SIZE
+
+
+def test_isolation_is_told_apart_in_the_answer_only(filled: Node) -> None:
+    """Nothing is transactional: the records are the same, the list of aborted transactions empty or null."""
+    for level, aborted in ((0, None), (1, [])):
+        (part,) = partitions(filled.call(FETCH, 12, message(("orders", 0, 0), isolation_level=level)))
+        assert (part["aborted_transactions"], len(part["records"])) == (aborted, 3 * SIZE)
+
+
+def waiting(node: Node, *parts: tuple[str, int, int], min_bytes: int = 1) -> tuple[Deferred, list[Answer]]:
+    """Return a fetch that waits half a second, and where its answer will appear."""
+    deferred = node.ask(FETCH, 12, message(*parts, wait_ms=500, min_bytes=min_bytes))
+    assert isinstance(deferred, Deferred)
+    answers: list[Answer] = []
+    deferred.then(answers.append)
+    return deferred, answers
+
+
+def test_append_ends_the_wait(filled: Node) -> None:
+    """A long poll at the end of the log is answered with what comes in."""
+    _, answers = waiting(filled, ("orders", 0, 3), ("orders", 1, 3))
+    append(filled.log("orders", 1), batch())
+    filled.scheduler.turn()
+    sizes = [len(part["records"]) for part in partitions(decoded(FETCH, 12, answers[0]))]
+    assert sizes == [0, SIZE]
+    assert answers[0].charge is Charge.FETCH
+
+
+def test_min_bytes_are_waited_for(filled: Node) -> None:
+    """What is there already counts; the rest is waited for."""
+    _, answers = waiting(filled, ("orders", 0, 2), min_bytes=3 * SIZE)
+    append(filled.log("orders"), batch())
+    filled.scheduler.turn()
+    assert answers == []
+    append(filled.log("orders"), batch())
+    filled.scheduler.turn()
+    (part,) = partitions(decoded(FETCH, 12, answers[0]))
+    assert len(part["records"]) == 3 * SIZE
+
+
+def test_time_ends_the_wait(filled: Node) -> None:
+    """After max_wait_ms an empty answer is sent."""
+    _, answers = waiting(filled, ("orders", 0, 3))
+    filled.scheduler.advance(0.5)
+    (part,) = partitions(decoded(FETCH, 12, answers[0]))
+    assert (part["error_code"], part["high_watermark"], bytes(part["records"])) == (0, 3, b"")
+
+
+def test_deletion_ends_the_wait(filled: Node) -> None:
+    """Who waits for a topic that is deleted is told that it is not there."""
+    _, answers = waiting(filled, ("orders", 0, 3))
+    filled.storage.topics.delete(filled.storage.topics.by_name["orders"])
+    filled.scheduler.turn()
+    (part,) = partitions(decoded(FETCH, 12, answers[0]))
+    assert part["error_code"] == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_lost_client_leaves_nothing(filled: Node) -> None:
+    """When the connection goes away nothing waits on."""
+    timers = filled.scheduler.waiting()
+    deferred, answers = waiting(filled, ("orders", 0, 3))
+    deferred.cancel()
+    append(filled.log("orders"), batch())
+    filled.scheduler.advance(1)
+    assert (answers, filled.scheduler.waiting()) == ([], timers)
+
+
+def test_sessions_are_never_given_out(filled: Node) -> None:
+    """Asking for a session gets a full answer without one; naming one is error 70."""
+    answer = filled.call(FETCH, 12, message(("orders", 0, 0), session_epoch=0))
+    assert (answer["session_id"], len(partitions(answer))) == (0, 1)
+    answer = filled.call(FETCH, 12, message(session_id=77, session_epoch=1))
+    assert (answer["error_code"], answer["responses"]) == (error_codes.FETCH_SESSION_ID_NOT_FOUND, [])
+    answer = filled.call(FETCH, 12, message(session_id=77, session_epoch=-1))
+    assert answer["error_code"] == 0
+
+
+@pytest.mark.parametrize("version", [12, 15])
+def test_followers_are_refused(filled: Node, version: int) -> None:
+    """There are no followers: error 6, and exempt from quotas as a follower's fetch is (B§6.3)."""
+    topic = "orders" if version < 13 else filled.storage.topics.by_name["orders"].topic_id
+    answer = filled.ask(FETCH, version, message((topic, 0, 0), replica_id=2))
+    assert isinstance(answer, Answer)
+    assert answer.charge is Charge.EXEMPT
+    (part,) = partitions(decoded(FETCH, version, answer))
+    assert part["error_code"] == error_codes.NOT_LEADER_OR_FOLLOWER
+
+
+def test_no_topics_no_wait(filled: Node) -> None:
+    """A fetch of nothing is answered at once."""
+    assert filled.call(FETCH, 12, message(wait_ms=10_000))["responses"] == []

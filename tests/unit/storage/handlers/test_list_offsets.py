@@ -1,0 +1,73 @@
+"""Tests of the ListOffsets handler."""
+
+from typing import Any
+
+import pytest
+from tests.unit.storage.node import NOW_MS, Node, append, batch
+
+LIST_OFFSETS = 2
+
+
+def ask(node: Node, version: int, time_ms: int, *, topic: str = "orders", index: int = 0, epoch: int = -1) -> Any:
+    """Return (error code, time, offset) for one partition."""
+    part = {"partition_index": index, "current_leader_epoch": epoch, "timestamp": time_ms}
+    request = {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [{"name": topic, "partitions": [part]}],
+        "timeout_ms": 1000,
+    }
+    (answer,) = node.call(LIST_OFFSETS, version, request)["topics"][0]["partitions"]
+    return answer["error_code"], answer["timestamp"], answer["offset"]
+
+
+@pytest.fixture
+def filled(node: Node) -> Node:
+    """Return a node with records at three times."""
+    node.create("orders")
+    for delta in (0, 20, 10):
+        append(node.log("orders"), batch(2, time_ms=NOW_MS + delta))
+    return node
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+def test_ends_are_answered_in_every_version(filled: Node, version: int) -> None:
+    """-1 is the end, -2 the start."""
+    assert ask(filled, version, -1) == (0, -1, 6)
+    assert ask(filled, version, -2) == (0, -1, 0)
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "since", "expected"),
+    [
+        (-3, 7, (0, NOW_MS + 20, 2)),
+        (-4, 8, (0, -1, 0)),
+        (-5, 9, (0, -1, -1)),
+        (-6, 11, (0, -1, -1)),
+        (-7, 12, (0, -1, -1)),
+    ],
+)
+def test_places_exist_from_their_version_on(filled: Node, time_ms: int, since: int, expected: Any) -> None:
+    """Before its version a place is error 35."""
+    for version in range(1, 12):
+        assert ask(filled, version, time_ms) == (expected if version >= since else (35, -1, -1))
+
+
+def test_times_are_looked_up(filled: Node) -> None:
+    """The first record not older than the time, nothing past the last one."""
+    assert ask(filled, 5, NOW_MS - 1) == (0, NOW_MS, 0)
+    assert ask(filled, 5, NOW_MS + 1) == (0, NOW_MS + 20, 2)
+    assert ask(filled, 5, NOW_MS + 21) == (0, -1, -1)
+
+
+def test_errors(filled: Node) -> None:
+    """Unknown partitions and epochs ahead of ours."""
+    assert ask(filled, 5, -1, index=3) == (3, -1, -1)
+    assert ask(filled, 5, -1, topic="absent") == (3, -1, -1)
+    assert ask(filled, 5, -1, epoch=1) == (75, -1, -1)
+
+
+def test_empty_log(node: Node) -> None:
+    """Without records start and end are the same and no time is found."""
+    node.create("orders")
+    assert [ask(node, 7, time_ms) for time_ms in (-1, -2, -3, 0)] == [(0, -1, 0), (0, -1, 0), (0, -1, -1), (0, -1, -1)]

@@ -1,0 +1,120 @@
+"""Tests of the Metadata handler."""
+
+from typing import Any
+
+import pytest
+from tests.unit.storage.node import Node
+
+from tidegate.storage import error_codes
+from tidegate.storage.handlers.metadata import MAX_KEPT_ANSWERS
+
+METADATA = 3
+ZERO_ID = "00000000-0000-0000-0000-000000000000"
+
+
+def message(*names: str, create: bool = False, operations: bool = False) -> dict[str, Any]:
+    """Return a request for topics by name."""
+    return {
+        "topics": [{"name": name, "topic_id": ZERO_ID} for name in names],
+        "allow_auto_topic_creation": create,
+        "include_cluster_authorized_operations": operations,
+        "include_topic_authorized_operations": operations,
+    }
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_topic_and_node_are_described(node: Node, version: int) -> None:
+    """Every version names this node as broker and as the leader of each partition."""
+    topic_id = node.create("orders", 2)
+    answer = node.call(METADATA, version, message("orders"))
+    (broker,) = answer["brokers"]
+    assert (broker["node_id"], broker["host"], broker["port"]) == (1, "127.0.0.1", 9092)
+    (topic,) = answer["topics"]
+    assert (topic["error_code"], topic["name"]) == (0, "orders")
+    assert [(part["partition_index"], part["leader_id"]) for part in topic["partitions"]] == [(0, 1), (1, 1)]
+    assert version < 10 or topic["topic_id"] == topic_id
+
+
+def test_advertised_address_wins(tmp_path: Any) -> None:
+    """Clients are told what was configured, not what they came in by."""
+    node = Node(tmp_path, advertised=("broker.example", 19092))
+    (broker,) = node.call(METADATA, 9, message())["brokers"]
+    assert (broker["host"], broker["port"]) == ("broker.example", 19092)
+    node.storage.close()
+
+
+def test_all_and_none(node: Node) -> None:
+    """Empty is all in version 0 and none later; null is all from version 1 on."""
+    node.create("orders")
+    node.create("other")
+
+    def names(version: int, topics: list[Any] | None) -> list[str]:
+        answer = node.call(METADATA, version, {**message(), "topics": topics})
+        return sorted(topic["name"] for topic in answer["topics"])
+
+    assert names(0, []) == names(1, None) == names(12, None) == ["orders", "other"]
+    assert names(1, []) == names(12, []) == []
+
+
+def test_topic_by_id(node: Node) -> None:
+    """From 12 on a topic may be asked for by its id; an unknown one is error 100."""
+    topic_id = node.create("orders")
+    for wanted, name, code in ((topic_id, "orders", 0), ("11111111-2222-3333-4444-555555555555", None, 100)):
+        request = {**message(), "topics": [{"name": None, "topic_id": wanted}]}
+        (topic,) = node.call(METADATA, 12, request)["topics"]
+        assert (topic["error_code"], topic["name"], topic["topic_id"]) == (code, name, wanted)
+
+
+def test_absent_topic_is_created_for_the_next_time(node: Node) -> None:
+    """The answer is error 3, and the topic is there when the client asks again; it costs its permits (B§5.5)."""
+    codes = [node.call(METADATA, 9, message("new", create=True))["topics"][0]["error_code"] for _ in range(2)]
+    assert codes == [error_codes.UNKNOWN_TOPIC_OR_PARTITION, 0]
+    assert node.permits.charged == [1]
+
+
+def test_absent_topic_is_not_created_where_nobody_wants_it(node: Node) -> None:
+    """Neither against the client's word, nor without permits, nor under a bad name."""
+    node.call(METADATA, 9, message("new"))
+    node.permits.mutations = -1
+    node.call(METADATA, 9, message("new", create=True))
+    node.permits.mutations = 5
+    (topic,) = node.call(METADATA, 9, message("bad name", create=True))["topics"]
+    assert topic["error_code"] == error_codes.INVALID_TOPIC_EXCEPTION
+    assert node.storage.topics.by_name == {}
+
+
+def test_automatic_creation_can_be_switched_off(tmp_path: Any) -> None:
+    """With `auto.create.topics.enable=false` nothing is created."""
+    node = Node(tmp_path, auto_create_topics_enable=False)
+    node.call(METADATA, 9, message("new", create=True))
+    assert node.storage.topics.by_name == {}
+    node.storage.close()
+
+
+def test_operations_only_when_asked(node: Node) -> None:
+    """The bit sets are there when the client asks for them."""
+    node.create("orders")
+    for asked, of_topic, of_cluster in ((True, 3576, 8096), (False, -(2**31), -(2**31))):
+        answer = node.call(METADATA, 8, message("orders", operations=asked))
+        assert answer["topics"][0]["topic_authorized_operations"] == of_topic
+        assert answer["cluster_authorized_operations"] == of_cluster
+
+
+def test_kept_answer_is_never_stale(node: Node) -> None:
+    """The answer to the same question changes with the topics."""
+    node.create("orders")
+    counts = []
+    for count in (1, 3):
+        if count > 1:
+            node.storage.topics.add_partitions(node.storage.topics.by_name["orders"], count)
+        for _ in range(2):
+            counts.append(len(node.call(METADATA, 9, message("orders"))["topics"][0]["partitions"]))
+    assert counts == [1, 1, 3, 3]
+
+
+def test_kept_answers_are_bounded(node: Node) -> None:
+    """Many different questions do not grow memory, and each has its own answer."""
+    for at in range(2 * MAX_KEPT_ANSWERS):
+        node.create(f"t{at}")
+    for at in range(2 * MAX_KEPT_ANSWERS):
+        assert node.call(METADATA, 9, message(f"t{at}"))["topics"][0]["name"] == f"t{at}"

@@ -1,0 +1,239 @@
+"""Tests of CreateTopics, CreatePartitions and DeleteTopics: charges, order, refusals. Texts: the wire vectors."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.storage.node import Node
+
+from tidegate.server.handler import Answer, Charge
+from tidegate.storage import error_codes
+
+CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
+ZERO_ID = "00000000-0000-0000-0000-000000000000"
+
+
+def creation(*topics: tuple[str, int], validate_only: bool = False, **fields: Any) -> dict[str, Any]:
+    """Return a CreateTopics request for (name, partitions)."""
+    return {
+        "topics": [
+            {
+                "name": name,
+                "num_partitions": partitions,
+                "replication_factor": fields.get("replicas", 1),
+                "assignments": fields.get("assignments", []),
+                "configs": fields.get("configs", []),
+            }
+            for name, partitions in topics
+        ],
+        "timeout_ms": 1000,
+        "validate_only": validate_only,
+    }
+
+
+def growth(*topics: tuple[str, int], validate_only: bool = False, assignments: Any = None) -> dict[str, Any]:
+    """Return a CreatePartitions request for (name, count)."""
+    return {
+        "topics": [{"name": name, "count": count, "assignments": assignments} for name, count in topics],
+        "timeout_ms": 1000,
+        "validate_only": validate_only,
+    }
+
+
+def deletion(*names: str) -> dict[str, Any]:
+    """Return a DeleteTopics request by name, for every version."""
+    return {
+        "topic_names": list(names),
+        "topics": [{"name": name, "topic_id": ZERO_ID} for name in names],
+        "timeout_ms": 1000,
+    }
+
+
+def codes(answer: dict[str, Any]) -> dict[str, int]:
+    """Return error codes by topic name."""
+    parts = next(answer[key] for key in ("topics", "results", "responses") if key in answer)
+    return {part["name"]: part["error_code"] for part in parts}
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_topics_are_created(node: Node, version: int) -> None:
+    """Every version creates topics and charges one permit per partition, topic by topic."""
+    assert codes(node.call(CREATE_TOPICS, version, creation(("a", 2), ("b", 3)))) == {"a": 0, "b": 0}
+    assert node.permits.charged == [2, 3]
+    assert [len(topic.logs) for topic in node.storage.topics] == [2, 3]
+
+
+def test_mutations_are_charged_as_such(node: Node) -> None:
+    """All three answers go to the controller mutation quota."""
+    node.create("a")
+    for key, version, request in (
+        (CREATE_TOPICS, 7, creation(("b", 1))),
+        (CREATE_PARTITIONS, 3, growth(("a", 2))),
+        (DELETE_TOPICS, 6, deletion("a")),
+    ):
+        answer = node.ask(key, version, request)
+        assert isinstance(answer, Answer)
+        assert answer.charge is Charge.MUTATION
+
+
+def test_topics_without_permits_are_refused_one_by_one(node: Node) -> None:
+    """A topic is admitted whole while nothing is owed; later ones are error 89 without a text (B§5.3, 5.4)."""
+    node.permits.mutations = 5
+    answer = node.call(CREATE_TOPICS, 7, creation(("a", 3), ("b", 9), ("c", 1), ("a b", 1)))
+    assert codes(answer) == {"a": 0, "b": 0, "c": error_codes.THROTTLING_QUOTA_EXCEEDED, "a b": 17}
+    refused = answer["topics"][2]
+    assert (refused["error_message"], refused["topic_id"], refused["num_partitions"]) == (None, ZERO_ID, -1)
+    assert "c" not in node.storage.topics.by_name
+
+
+def test_failed_topics_are_free(node: Node) -> None:
+    """What fails before it is charged costs nothing (B§5.3)."""
+    node.create("a")
+    for request in (
+        creation(("a", 5)),
+        creation(("bad/name", 5)),
+        creation(("b", 5), ("b", 5)),
+        creation(("b", 5), replicas=3),
+        creation(("b", 0)),
+        creation(("b", 5), configs=[{"name": "nope", "value": "1"}]),
+        creation(("b", 10_001)),
+        creation(("a.b", 1), ("a_b", 1)),
+    ):
+        node.call(CREATE_TOPICS, 7, request)
+    assert node.permits.charged == [1]
+
+
+def test_validation_alone_is_free_and_creates_nothing(node: Node) -> None:
+    """KIP-599 promises validate_only without charge."""
+    node.create("a")
+    assert codes(node.call(CREATE_TOPICS, 7, creation(("b", 3), validate_only=True))) == {"b": 0}
+    assert codes(node.call(CREATE_PARTITIONS, 3, growth(("a", 3), validate_only=True))) == {"a": 0}
+    assert node.permits.charged == []
+    assert [len(topic.logs) for topic in node.storage.topics] == [1]
+
+
+def test_validation_is_charged_like_kafka_on_request(tmp_path: Path) -> None:
+    """With `tidegate.kafka.exact` validate_only costs what Kafka 4.3 takes for it."""
+    node = Node(tmp_path, kafka_exact=True)
+    node.create("a")
+    node.call(CREATE_TOPICS, 7, creation(("b", 3), validate_only=True))
+    node.call(CREATE_PARTITIONS, 3, growth(("a", 3), validate_only=True))
+    assert node.permits.charged == [3, 2]
+    node.storage.close()
+
+
+def test_too_many_partitions_at_once(node: Node) -> None:
+    """More than 10,000 in one request fail all of it, as on Apache Kafka."""
+    answer = node.call(CREATE_TOPICS, 7, creation(("a", 1), ("b", 10_000)))
+    assert codes(answer) == {"a": error_codes.POLICY_VIOLATION, "b": error_codes.POLICY_VIOLATION}
+    assert answer["topics"][0]["error_message"] == "Excessively large number of partitions per request."
+
+
+def test_names_that_would_collide_in_metrics(node: Node) -> None:
+    """Dots and underscores count as the same, as on Apache Kafka."""
+    node.create("a.b")
+    answer = node.call(CREATE_TOPICS, 7, creation(("a_b", 1)))
+    assert answer["topics"][0]["error_code"] == error_codes.INVALID_TOPIC_EXCEPTION
+    assert answer["topics"][0]["error_message"] == "Topic 'a_b' collides with existing topic: a.b"
+
+
+def assigned(*partitions: tuple[int, list[int]]) -> list[dict[str, Any]]:
+    """Return a manual assignment."""
+    return [{"partition_index": index, "broker_ids": nodes} for index, nodes in partitions]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "code", "text"),
+    [
+        (assigned((0, [1]), (1, [1])), 0, None),
+        (
+            assigned((0, [9])),
+            39,
+            "The manual partition assignment includes broker 9, but no such broker is registered.",
+        ),
+        (assigned((0, [])), 39, "The manual partition assignment includes an empty replica list."),
+        (assigned((0, [1, 1])), 39, "The manual partition assignment includes the broker 1 more than once."),
+        (assigned((0, [1]), (2, [1])), 39, "partitions should be a consecutive 0-based integer sequence"),
+        (assigned((0, [1]), (0, [1])), 39, "Found multiple manual partition assignments for partition 0"),
+    ],
+)
+def test_manual_assignments(node: Node, assignments: Any, code: int, text: str | None) -> None:
+    """The only assignment there is puts every partition on this node."""
+    request = creation(("a", -1), replicas=-1, assignments=assignments)
+    (topic,) = node.call(CREATE_TOPICS, 7, request)["topics"]
+    assert (topic["error_code"], topic["error_message"]) == (code, text)
+
+
+def test_storage_failure_is_answered(node: Node) -> None:
+    """A topic that cannot be made on disk is error 56, and the node goes on."""
+    (node.storage.directory / "a-0").write_text("in the way")
+    assert codes(node.call(CREATE_TOPICS, 7, creation(("a", 1), ("b", 1)))) == {"a": 56, "b": 0}
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_partitions_are_added(node: Node, version: int) -> None:
+    """Every version adds partitions and charges the added ones."""
+    node.create("a", 2)
+    assert codes(node.call(CREATE_PARTITIONS, version, growth(("a", 5)))) == {"a": 0}
+    assert (node.permits.charged, len(node.storage.topics.by_name["a"].logs)) == ([3], 5)
+
+
+def test_failed_assignment_has_cost_its_permits(node: Node) -> None:
+    """CreatePartitions is charged before the assignment is looked at (B§5.3)."""
+    node.create("a")
+    request = growth(("a", 3), assignments=[{"broker_ids": [9]}, {"broker_ids": [9]}])
+    assert codes(node.call(CREATE_PARTITIONS, 3, request)) == {"a": error_codes.INVALID_REPLICA_ASSIGNMENT}
+    assert (node.permits.charged, len(node.storage.topics.by_name["a"].logs)) == ([2], 1)
+
+
+def test_wrong_counts_are_free(node: Node) -> None:
+    """Counts that are no increase, unknown and repeated topics cost nothing."""
+    node.create("a", 3)
+    node.create("b")
+    request = growth(("a", 3), ("absent", 2), ("b", 2), ("b", 3))
+    assert codes(node.call(CREATE_PARTITIONS, 3, request)) == {"a": 37, "absent": 3, "b": 42}
+    node.call(CREATE_PARTITIONS, 3, growth(("b", 3), assignments=[{"broker_ids": [1]}]))
+    node.call(CREATE_PARTITIONS, 3, growth(("b", 10_000)))
+    assert node.permits.charged == []
+
+
+def test_growth_without_permits_is_refused(node: Node) -> None:
+    """Without permits a topic keeps its partitions: error 89 without a text."""
+    node.create("a")
+    node.permits.mutations = -1
+    (result,) = node.call(CREATE_PARTITIONS, 3, growth(("a", 3)))["results"]
+    assert (result["error_code"], result["error_message"]) == (89, None)
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_topics_are_deleted(node: Node, version: int) -> None:
+    """Every version deletes by name and charges one permit per partition."""
+    node.create("a", 2)
+    node.create("b", 3)
+    assert codes(node.call(DELETE_TOPICS, version, deletion("a", "absent", "b"))) == {"a": 0, "absent": 3, "b": 0}
+    assert node.permits.charged == [2, 3]
+    assert node.storage.topics.by_name == {}
+
+
+def test_deletion_by_id(node: Node) -> None:
+    """Version 6 deletes by id and answers the name; naming both ways or none is error 42."""
+    topic_id = node.create("a")
+
+    def ask(name: str | None, topic_id: str) -> tuple[Any, ...]:
+        request = {"topics": [{"name": name, "topic_id": topic_id}], "timeout_ms": 1000}
+        (answer,) = node.call(DELETE_TOPICS, 6, request)["responses"]
+        return answer["name"], answer["error_code"], answer["error_message"]
+
+    assert ask("a", topic_id) == ("a", 42, "You may not specify both topic name and topic id.")
+    assert ask(None, ZERO_ID) == (None, 42, "Neither topic name nor id were specified.")
+    assert ask(None, topic_id) == ("a", 0, None)
+    assert ask(None, topic_id) == (None, 100, "This server does not host this topic ID.")
+
+
+def test_deletion_without_permits_is_refused(node: Node) -> None:
+    """Without permits the topic stays: error 89 without a text."""
+    node.create("a")
+    node.permits.mutations = -1
+    (answer,) = node.call(DELETE_TOPICS, 6, deletion("a"))["responses"]
+    assert (answer["error_code"], answer["error_message"]) == (89, None)
+    assert "a" in node.storage.topics.by_name

@@ -1,0 +1,137 @@
+"""Tests of what a partition remembers of idempotent producers."""
+
+from pathlib import Path
+
+import pytest
+
+from tidegate.storage import error_codes
+from tidegate.storage.errors import AppendError
+from tidegate.storage.producers import MAX_PRODUCERS, REMEMBERED_BATCHES, Producers
+
+DAY_MS = 86_400_000
+
+
+def with_batches(count: int, *, epoch: int = 0) -> Producers:
+    """Return producers where number 1 has stored `count` batches of ten records each."""
+    producers = Producers(DAY_MS)
+    for at in range(count):
+        producers.note(1, epoch, 10 * at, 9, 100 + 10 * at, 1000 + at)
+    return producers
+
+
+def refusal(producers: Producers, epoch: int, sequence: int) -> int:
+    """Return the error code of a batch of ten records."""
+    with pytest.raises(AppendError) as raised:
+        producers.check(1, epoch, sequence, 9)
+    assert raised.value.log_start_known
+    return raised.value.error_code
+
+
+def test_unknown_producer_may_begin_anywhere() -> None:
+    """Without anything remembered every sequence is taken."""
+    assert Producers(DAY_MS).check(1, 3, 55, 9) is None
+
+
+def test_next_sequence_is_taken() -> None:
+    """A batch that follows the last one is new."""
+    assert with_batches(2).check(1, 0, 20, 9) is None
+
+
+@pytest.mark.parametrize("back", range(1, REMEMBERED_BATCHES + 1))
+def test_last_five_batches_are_known_again(back: int) -> None:
+    """A repeated batch is answered with its first offset and its time."""
+    at = 8 - back
+    assert with_batches(8).check(1, 0, 10 * at, 9) == (100 + 10 * at, 1000 + at)
+
+
+def test_sixth_batch_back_is_out_of_order() -> None:
+    """What is no longer remembered counts as a gap, as in Kafka."""
+    assert refusal(with_batches(8), 0, 20) == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_gap_is_refused() -> None:
+    """A batch that skips sequences is error 45."""
+    assert refusal(with_batches(2), 0, 21) == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_same_start_with_another_length_is_no_repetition() -> None:
+    """A repeated batch has the same first and last sequence."""
+    with pytest.raises(AppendError):
+        with_batches(2).check(1, 0, 10, 4)
+
+
+def test_old_epoch_is_refused() -> None:
+    """A producer that another one has replaced is error 47."""
+    assert refusal(with_batches(2, epoch=3), 2, 20) == error_codes.INVALID_PRODUCER_EPOCH
+
+
+def test_new_epoch_begins_at_zero() -> None:
+    """A new epoch starts a new sequence, and only at 0."""
+    producers = with_batches(2)
+    assert producers.check(1, 1, 0, 9) is None
+    assert refusal(producers, 1, 20) == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_new_epoch_forgets_the_old_batches() -> None:
+    """After a batch of a new epoch the old epoch's batches are not repetitions any more."""
+    producers = with_batches(2)
+    producers.note(1, 1, 0, 9, 500, 2000)
+    assert producers.check(1, 1, 0, 9) == (500, 2000)
+    assert refusal(producers, 1, 20) == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequence_goes_on_from_zero_after_the_largest() -> None:
+    """After 2**31 - 1 comes 0."""
+    producers = Producers(DAY_MS)
+    producers.note(1, 0, 2**31 - 10, 9, 100, 1000)
+    assert producers.check(1, 0, 0, 9) is None
+
+
+def test_batch_across_the_wrap_is_known_again() -> None:
+    """A batch whose sequences wrap is recognised by both ends."""
+    producers = Producers(DAY_MS)
+    producers.note(1, 0, 2**31 - 3, 9, 100, 1000)
+    assert producers.check(1, 0, 2**31 - 3, 9) == (100, 1000)
+    assert producers.check(1, 0, 7, 9) is None
+
+
+def test_silent_producers_are_forgotten() -> None:
+    """A producer goes after `producer.id.expiration.ms` without a batch."""
+    producers = with_batches(1)
+    assert producers.expire(1000 + DAY_MS - 1) == 0
+    assert producers.expire(1000 + DAY_MS) == 1
+    assert len(producers) == 0
+
+
+def test_table_is_bounded() -> None:
+    """Past the bound those silent longest go, never the newest."""
+    producers = Producers(DAY_MS)
+    for producer_id in range(MAX_PRODUCERS + 1):
+        producers.note(producer_id, 0, 0, 0, producer_id, producer_id)
+    assert len(producers) == MAX_PRODUCERS - MAX_PRODUCERS // 10 + 1
+    assert producers.check(MAX_PRODUCERS, 0, 0, 0) == (MAX_PRODUCERS, MAX_PRODUCERS)
+    assert producers.check(0, 0, 0, 0) is None
+
+
+def test_snapshot_gives_back_everything(tmp_path: Path) -> None:
+    """A saved table answers like the one it was saved from."""
+    producers = with_batches(8, epoch=2)
+    producers.note(1, 2, 2**31 - 3, 9, 900, 5000)
+    producers.save(tmp_path / "5.snapshot")
+    again = Producers(DAY_MS)
+    assert again.load(tmp_path / "5.snapshot")
+    assert again.check(1, 2, 70, 9) == (170, 1007)
+    assert again.check(1, 2, 2**31 - 3, 9) == (900, 5000)
+    assert refusal(again, 1, 80) == error_codes.INVALID_PRODUCER_EPOCH
+
+
+def test_every_broken_byte_of_a_snapshot_is_noticed(tmp_path: Path) -> None:
+    """A damaged or short snapshot is not believed."""
+    path = tmp_path / "5.snapshot"
+    with_batches(2).save(path)
+    sound = path.read_bytes()
+    for at in range(len(sound)):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
+        assert not Producers(DAY_MS).load(path)
+        path.write_bytes(sound[:at])
+        assert not Producers(DAY_MS).load(path)

@@ -1,0 +1,78 @@
+"""Tests of topic settings: checks, defaults, meaning."""
+
+import pytest
+
+from tidegate.storage.config import StorageConfig
+from tidegate.storage.topic_configs import (
+    EFFECTIVE,
+    TOPIC_CONFIGS,
+    config_problem,
+    described_configs,
+    settings_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention.ms", "-1"),
+        ("retention.ms", " 604800000 "),
+        ("cleanup.policy", "compact,delete"),
+        ("min.cleanable.dirty.ratio", "0.25"),
+        ("preallocate", "TRUE"),
+        ("compression.type", "zstd"),
+        ("leader.replication.throttled.replicas", "0:1,1:1"),
+    ],
+)
+def test_good_values(name: str, value: str) -> None:
+    """Values within type and limits have no problem."""
+    assert config_problem(name, value) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("nope", "1", "Unknown topic config name: nope"),
+        ("retention.ms", None, "Null value not supported for topic configs: retention.ms"),
+        ("retention.ms", "abc", "Invalid value abc for configuration retention.ms: Not a number of type LONG"),
+        ("retention.ms", "9223372036854775808", None),
+        ("min.cleanable.dirty.ratio", "0.2_5", None),
+        ("retention.ms", "1_000", None),
+        ("max.message.bytes", "-1", "Invalid value -1 for configuration max.message.bytes: Value must be at least 0"),
+        ("segment.bytes", "2147483648", None),
+        ("min.cleanable.dirty.ratio", "nan", None),
+        ("min.cleanable.dirty.ratio", "1.5", None),
+        ("preallocate", "yes", None),
+        ("compression.type", "brotli", None),
+        ("cleanup.policy", "delete,sometimes", None),
+        ("message.timestamp.type", "createtime", None),
+    ],
+)
+def test_bad_values(name: str, value: str | None, problem: str | None) -> None:
+    """Everything else is refused, naming the setting; where Kafka's text is known, with it."""
+    found = config_problem(name, value)
+    assert found is not None
+    assert name in found
+    assert problem is None or found == problem
+
+
+def test_topic_wins_over_node() -> None:
+    """A topic's own setting counts before the node's, the node's before the default."""
+    node = StorageConfig(message_max_bytes=5000, log_segment_bytes=1 << 21)
+    settings = settings_of({"max.message.bytes": "77", "message.timestamp.type": "LogAppendTime"}, node)
+    assert (settings.max_message_bytes, settings.segment_bytes, settings.log_append_time) == (77, 1 << 21, True)
+
+
+def test_description_names_the_source() -> None:
+    """Each setting is described once, with where its value comes from."""
+    node = StorageConfig(message_max_bytes=5000)
+    described = {config.name: config for config in described_configs({"segment.ms": "9"}, node)}
+    assert described.keys() == TOPIC_CONFIGS.keys()
+    assert (described["segment.ms"].value, described["segment.ms"].source) == ("9", 1)
+    assert (described["max.message.bytes"].value, described["max.message.bytes"].source) == ("5000", 4)
+    assert (described["flush.ms"].value, described["flush.ms"].source) == ("9223372036854775807", 5)
+
+
+def test_effective_settings_exist() -> None:
+    """What is said to have an effect is a setting."""
+    assert TOPIC_CONFIGS.keys() >= EFFECTIVE
