@@ -13,6 +13,10 @@ from typing import Any
 from tidegate.wire.errors import MalformedError
 
 __all__ = [
+    "MAX_KEPT_TAGS",
+    "MAX_REQUEST_ELEMENTS",
+    "MAX_STRING_BYTES",
+    "crowded",
     "cut_off",
     "int_packer",
     "int_unpacker",
@@ -34,6 +38,9 @@ Bytes = bytes | bytearray | memoryview
 
 MAX_VARINT_BYTES = 5  # Kafka `ByteUtils.readUnsignedVarint`: 32 bits, seven at a time
 MAX_KEPT_TAGS = 64  # unknown tagged fields kept per structure; further ones are read and forgotten
+MAX_REQUEST_ELEMENTS = (
+    500_000  # array elements of one request in all: some 200 MB of dicts; Kafka has no such bound
+)
 MAX_STRING_BYTES = 0x7FFF  # Kafka generated messages: "string field ... had invalid length"
 
 
@@ -109,6 +116,11 @@ def too_many(wire_type: str, count: int, least: int, remaining: int) -> Malforme
     return MalformedError(
         f"{count} times {wire_type} of {least} or more bytes expected, {remaining} bytes remain"
     )
+
+
+def crowded() -> MalformedError:
+    """Return the error of a request with too many array elements."""
+    return MalformedError(f"a request has at most {MAX_REQUEST_ELEMENTS} array elements, this one has more")
 
 
 def misplaced(tag: int, at: int, stop: int) -> MalformedError:

@@ -14,6 +14,7 @@ from tidegate.wire.source import FIXED_CODES, Program, Source, repeated_structs
 __all__ = ["compile_reader"]
 
 NAMESPACE = {
+    "crowded": primitives.crowded,
     "cut_off": primitives.cut_off,
     "int_unpacker": primitives.int_unpacker,
     "keep_tag": primitives.keep_tag,
@@ -37,6 +38,8 @@ def compile_reader(layout: Layout) -> Program:
         if not reader.keeps_slices:
             reader.out.line("buf = bytes(buf)")
         reader.out.line("end = len(buf)")
+        if reader.counts:
+            reader.out.line(f"left = {primitives.MAX_REQUEST_ELEMENTS}")
         reader.out.line(f"return {reader.struct_body(layout.fields)}")
     return reader.out.program(str(layout), NAMESPACE)
 
@@ -50,6 +53,8 @@ class _ReaderSource:
 
     keeps_slices: records are slices of the caller's buffer; a message without records is read from a copy as `bytes`,
     which makes texts in half the time.
+    counts: array elements of requests are counted, so that few bytes cannot become a mountain of objects; the variable
+    `left` holds how many more are allowed.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -57,6 +62,8 @@ class _ReaderSource:
         self.flexible = layout.flexible
         self.extra = 1 if layout.flexible else 0
         self.keeps_slices = _has_records(layout.fields)
+        self.counts = layout.direction == "request"
+        self.left = ", left" * self.counts
         self.pending: list[tuple[str, str]] = []
         self.repeated = repeated_structs(layout.fields)
         self.functions: dict[str, str] = {}
@@ -69,10 +76,10 @@ class _ReaderSource:
         self.flush()
         if key not in self.functions:
             self.functions[key] = self.out.name("read_")
-            with self.out.function(f"def {self.functions[key]}(buf, at, end):"):
-                self.out.line(f"return {self.struct_body(fields)}, at")
+            with self.out.function(f"def {self.functions[key]}(buf, at, end{self.left}):"):
+                self.out.line(f"return {self.struct_body(fields)}, at{self.left}")
         result = self.out.name("d")
-        self.out.line(f"{result}, at = {self.functions[key]}(buf, at, end)")
+        self.out.line(f"{result}, at{self.left} = {self.functions[key]}(buf, at, end{self.left})")
         return result
 
     def struct_body(self, fields: tuple[Field, ...]) -> str:
@@ -189,6 +196,9 @@ class _ReaderSource:
     def elements(self, field: Field, count: str, items: str) -> None:
         """Read the elements of an array into a list."""
         out = self.out
+        if self.counts:
+            out.line(f"left -= {count}")
+            out.line("if left < 0: raise crowded()")
         plain_count = f"{count} - {self.extra}" if self.extra else count
         code = FIXED_CODES.get(field.type, "")
         if code and field.type != "uuid":
