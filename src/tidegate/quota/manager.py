@@ -17,7 +17,6 @@ from collections.abc import Mapping
 
 from tidegate.quota.callback import ClientQuotaCallback
 from tidegate.quota.quota_type import QuotaType
-from tidegate.quota.rate_kernel import rate_decide, rate_record
 from tidegate.quota.sensor_manager import Metric, SensorManager
 from tidegate.quota.sensors import MAX_SENSORS, RateSensor
 from tidegate.quota.throttle import MAX_INT64
@@ -52,17 +51,22 @@ class ClientQuotaManager(SensorManager[RateSensor]):
             sensor = self._cached[user][client_id]
         except KeyError:
             sensor = self._look_up(user, client_id, now_ms)
-        return rate_decide(sensor.floats, sensor.ints, value, now_ms)
+        # `SampledRate.decide` for the usual case: the call would cost as much again.
+        if now_ms < sensor.due_ms:
+            total = sensor.total + value
+            if total <= sensor.room:
+                sensor.total = total
+                sensor.last_ms = now_ms
+                return 0
+        return sensor.decide(value, now_ms)
 
     def charge(self, user: str, client_id: str, value: float, now_ms: int) -> int:
         """Charge `value` as `record` does, but also while no quota of this type is defined (B§3.6)."""
-        sensor = self.sensor(user, client_id, now_ms)
-        return rate_decide(sensor.floats, sensor.ints, value, now_ms)
+        return self.sensor(user, client_id, now_ms).decide(value, now_ms)
 
     def record_unchecked(self, user: str, client_id: str, value: float, now_ms: int) -> None:
         """Charge `value` without asking for a verdict: it bites on the next `record`."""
-        sensor = self.sensor(user, client_id, now_ms)
-        rate_record(sensor.floats, sensor.ints, value, now_ms)
+        self.sensor(user, client_id, now_ms).record(value, now_ms)
 
     def unrecord(self, user: str, client_id: str, value: float, now_ms: int) -> None:
         """Take back what was charged at the same `now_ms`; done even while no quota is defined (B§6.3)."""

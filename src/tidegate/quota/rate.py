@@ -12,8 +12,13 @@ Follows: Kafka `Rate`, `SampledStat` (B§1.3–1.4); the rules are in `tidegate.
 from tidegate.quota.rate_kernel import (
     BOUND,
     CAP_MS,
+    DUE,
     FLOAT_SLOTS,
-    INT_SLOTS,
+    LAST,
+    ROOM,
+    SAMPLES,
+    SUM,
+    WINDOW_MS,
     rate_configure,
     rate_decide,
     rate_last_record_ms,
@@ -21,6 +26,7 @@ from tidegate.quota.rate_kernel import (
     rate_peek,
     rate_record,
     rate_state,
+    rate_verdict,
     rate_window_ms,
 )
 from tidegate.quota.throttle import MAX_INT64, UNLIMITED
@@ -29,54 +35,86 @@ __all__ = ["SampledRate"]
 
 
 class SampledRate:
-    """A rate per second over n windows, with a bound."""
+    """A rate per second over n windows, with a bound.
 
-    __slots__ = ("floats", "ints")
+    While nothing is due and there is room, a decision needs four numbers only; they are kept here, outside of the
+    kernel's rows, close to one another: over thousands of clients a decision costs what it reads from memory.
+
+    due_ms, last_ms, total, room: `DUE`, `LAST`, `SUM` and `ROOM` of `tidegate.quota.rate_kernel`.
+    """
+
+    __slots__ = ("_floats", "_ints", "due_ms", "last_ms", "room", "total")
 
     def __init__(
         self, *, samples: int, window_ms: int, bound: float = UNLIMITED, cap_ms: int = MAX_INT64
     ) -> None:
-        self.floats, self.ints = rate_state(samples)
+        self._floats, self._ints = rate_state(samples)
+        self._take()
         self.configure(samples=samples, window_ms=window_ms, bound=bound, cap_ms=cap_ms)
 
     def configure(self, *, samples: int, window_ms: int, bound: float, cap_ms: int = MAX_INT64) -> None:
         """Set bound and windows. What was recorded stays and counts under the new ones."""
-        missing = samples + 1 - (len(self.floats) - FLOAT_SLOTS)
-        self.floats.extend([0.0] * missing)
-        self.ints.extend([0] * (2 * missing))
-        assert len(self.ints) - INT_SLOTS == 2 * (len(self.floats) - FLOAT_SLOTS)
-        rate_configure(self.floats, self.ints, bound, samples, window_ms, cap_ms)
+        missing = samples + 1 - (len(self._floats) - FLOAT_SLOTS)
+        self._floats.extend([0.0] * missing)
+        self._ints.extend([0] * (2 * missing))
+        rate_configure(*self._give(), bound, samples, window_ms, cap_ms)
+        self._take()
+
+    def set_bound(self, bound: float) -> None:
+        """Set the bound; what was recorded stays."""
+        ints = self._ints
+        self.configure(samples=ints[SAMPLES], window_ms=ints[WINDOW_MS], bound=bound, cap_ms=ints[CAP_MS])
 
     @property
     def bound(self) -> float:
         """The quota, per second."""
-        return self.floats[BOUND]
-
-    @property
-    def cap_ms(self) -> int:
-        """The most that a throttle time may be."""
-        return self.ints[CAP_MS]
+        return self._floats[BOUND]
 
     def record(self, value: float, now_ms: int) -> None:
         """Record `value`, unchecked."""
-        rate_record(self.floats, self.ints, value, now_ms)
+        rate_record(*self._give(), value, now_ms)
+        self._take()
 
     def decide(self, value: float, now_ms: int) -> int:
         """Record `value` and return the throttle time in ms as a 32-bit number; 0 while within the bound."""
-        return rate_decide(self.floats, self.ints, value, now_ms)
+        if now_ms >= self.due_ms:
+            throttle_ms = rate_decide(*self._give(), value, now_ms)
+            self._take()
+            return throttle_ms
+        self.total += value
+        self.last_ms = now_ms
+        if self.total <= self.room:
+            return 0
+        return rate_verdict(*self._give(), now_ms)
 
     def measure(self, now_ms: int) -> float:
         """Return the rate as Kafka measures it, which changes later rates; for scrapes there is `peek`."""
-        return rate_measure(self.floats, self.ints, now_ms)
+        rate = rate_measure(*self._give(), now_ms)
+        self._take()
+        return rate
 
     def window_ms(self, now_ms: int) -> int:
         """Return the window in ms that the rate is divided by; forgets samples as `measure` does."""
-        return rate_window_ms(self.floats, self.ints, now_ms)
+        window_ms = rate_window_ms(*self._give(), now_ms)
+        self._take()
+        return window_ms
 
     def peek(self, now_ms: int) -> float:
         """Return what `measure` would return, without any effect."""
-        return rate_peek(self.floats, self.ints, now_ms)
+        return rate_peek(*self._give(), now_ms)
 
     def last_record_ms(self) -> int:
         """Return when a value was last recorded, or `LONG_AGO_MS` if never."""
-        return rate_last_record_ms(self.ints)
+        return rate_last_record_ms(self._give()[1])
+
+    def _give(self) -> tuple[list[float], list[int]]:
+        """Return the kernel's rows, brought up to date."""
+        floats, ints = self._floats, self._ints
+        floats[SUM] = self.total
+        ints[LAST] = self.last_ms
+        return floats, ints
+
+    def _take(self) -> None:
+        """Take over what the kernel may have changed."""
+        self.total, self.room = self._floats[SUM], self._floats[ROOM]
+        self.due_ms, self.last_ms = self._ints[DUE], self._ints[LAST]

@@ -66,6 +66,7 @@ __all__ = [
     "rate_peek",
     "rate_record",
     "rate_state",
+    "rate_verdict",
     "rate_window_ms",
 ]
 
@@ -129,7 +130,7 @@ def rate_decide(floats: Floats, ints: Ints, value: float, now_ms: int) -> int:
     floats[0] = total  # SUM
     if total <= floats[1]:  # ROOM
         return 0
-    return _verdict(floats, ints, now_ms)
+    return rate_verdict(floats, ints, now_ms)
 
 
 def rate_measure(floats: Floats, ints: Ints, now_ms: int) -> float:
@@ -170,8 +171,8 @@ def rate_peek(floats: Floats, ints: Ints, now_ms: int) -> float:
     return total / (_padded_ms(now_ms - oldest_ms, ints[SAMPLES], ints[WINDOW_MS]) / MS_PER_S)
 
 
-def _verdict(floats: Floats, ints: Ints, now_ms: int) -> int:
-    """Return the throttle time for the rate as it is now; nothing is left to forget."""
+def rate_verdict(floats: Floats, ints: Ints, now_ms: int) -> int:
+    """Return the throttle time for the rate as it is, after a record at `now_ms`, which left nothing to forget."""
     # `_total` and `_window_ms` are written out for the usual case: a call costs Python as much as the sum.
     total = floats[SUM]
     exact = floats[EXACT]
@@ -192,8 +193,6 @@ def _verdict(floats: Floats, ints: Ints, now_ms: int) -> int:
     throttle_ms = rate_throttle_ms(rate, floats[BOUND], window_ms)
     if throttle_ms > ints[CAP_MS]:
         throttle_ms = ints[CAP_MS]
-    if -0x80000000 <= throttle_ms <= 0x7FFFFFFF:
-        return throttle_ms
     return narrow_to_int32(throttle_ms)
 
 
@@ -313,7 +312,7 @@ RATE_KERNEL = (
     rate_window_ms,
     rate_last_record_ms,
     rate_peek,
-    _verdict,
+    rate_verdict,
     _total,
     _window_ms,
     _padded_ms,

@@ -13,15 +13,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-from tidegate.quota.rate_kernel import (
-    BOUND,
-    LONG_AGO_MS,
-    rate_configure,
-    rate_last_record_ms,
-    rate_measure,
-    rate_peek,
-    rate_state,
-)
+from tidegate.quota.rate import SampledRate
+from tidegate.quota.rate_kernel import LONG_AGO_MS
 from tidegate.quota.stats import Avg
 from tidegate.quota.window import REGISTRY_WINDOW, QuotaWindow
 
@@ -55,10 +48,10 @@ class Sensor(Protocol):
         ...
 
 
-class RateSensor:
-    """A rate with a bound. `floats` and `ints` are the rows of `tidegate.quota.rate_kernel`."""
+class RateSensor(SampledRate):
+    """The rate of the clients with certain tags."""
 
-    __slots__ = ("_cap_ms", "_created_ms", "_window", "floats", "ints", "name", "tags")
+    __slots__ = ("_created_ms", "name", "tags")
 
     def __init__(
         self,
@@ -70,35 +63,14 @@ class RateSensor:
         cap_ms: int,
         now_ms: int,
     ) -> None:
+        super().__init__(samples=window.samples, window_ms=window.window_ms, bound=bound, cap_ms=cap_ms)
         self.name = name
         self.tags = tags
-        self._window = window
-        self._cap_ms = cap_ms
         self._created_ms = now_ms
-        self.floats, self.ints = rate_state(window.samples)
-        self.set_bound(bound)
-
-    @property
-    def bound(self) -> float:
-        """The bound, per second."""
-        return self.floats[BOUND]
-
-    def set_bound(self, bound: float) -> None:
-        """Set the bound; what was recorded stays."""
-        window = self._window
-        rate_configure(self.floats, self.ints, bound, window.samples, window.window_ms, self._cap_ms)
-
-    def measure(self, now_ms: int) -> float:
-        """Return the rate as Kafka measures it, which changes later rates. For decisions and vectors only."""
-        return rate_measure(self.floats, self.ints, now_ms)
-
-    def peek(self, now_ms: int) -> float:
-        """Return the rate without any effect."""
-        return rate_peek(self.floats, self.ints, now_ms)
 
     def last_record_ms(self) -> int:
         """Return when a value was last recorded, or when the sensor was made if never."""
-        recorded_ms = rate_last_record_ms(self.ints)
+        recorded_ms = super().last_record_ms()
         return self._created_ms if recorded_ms == LONG_AGO_MS else recorded_ms
 
 

@@ -1,0 +1,1 @@
+"""Straightforward ports of Kafka's own classes, to hold the engine against."""
