@@ -138,7 +138,8 @@ def connection_quotas(config: ServerConfig, listener_name: str) -> ConnectionQuo
 def addresses_of(host: str) -> list[str]:
     """Return the addresses that `host` stands for; none, with a warning, where it does not resolve."""
     try:
-        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        name = host[1:-1] if host[:1] == "[" and host[-1:] == "]" else host  # as Java reads an IPv6 address
+        infos = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
         _log.warning("%r does not resolve; the limit of its connections has no effect", host)
         return []

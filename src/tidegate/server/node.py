@@ -45,7 +45,7 @@ class Node:
         self, config: ServerConfig, *, clock: Clock, loop: asyncio.AbstractEventLoop, usage: UsageLog
     ) -> None:
         self.config = config
-        self.definitions = QuotaDefinitions()
+        self.definitions = QuotaDefinitions(is_known_host=lambda host: bool(addresses_of(host)))
         self.managers = QuotaManagers(
             window=_window(config, "quota.window"),
             controller_window=_window(config, "controller.quota.window"),
