@@ -11,7 +11,6 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 from crc32c import crc32c
 
@@ -28,12 +27,11 @@ from tidegate.storage.records import (
     OVERHEAD_BYTES,
     ZSTD,
     ZSTD_SINCE_PRODUCE_VERSION,
-    only_batch,
+    refuse,
     stamp_append_time,
 )
 from tidegate.storage.segment import Segment, segment_path
 from tidegate.storage.topic_settings import TopicSettings
-from tidegate.wire.batch import crc_matches, read_header
 
 __all__ = ["CHECKPOINT_BYTES", "LEADER_EPOCH", "PartitionLog"]
 
@@ -119,7 +117,7 @@ class PartitionLog:
             or (attributes == ZSTD and produce_version < ZSTD_SINCE_PRODUCE_VERSION)
             or (max_time_ms - now_ms > settings.timestamp_after_max_ms and not settings.log_append_time)
         ):
-            self._refuse(batch, now_ms, produce_version)
+            refuse(batch, settings, now_ms, produce_version)
         if producer_id != NO_PRODUCER_ID:
             repeated = self.producers.check(producer_id, epoch, sequence, last_delta)
             if repeated is not None:
@@ -136,32 +134,6 @@ class PartitionLog:
         if self.on_append is not None:
             self.on_append(size)
         return base_offset, append_time_ms
-
-    def _refuse(self, batch: memoryview, now_ms: int, produce_version: int) -> NoReturn:
-        """Raise `AppendError` for a batch that must not be stored: what Kafka would check first goes first."""
-        settings = self.settings
-        header = read_header(batch)
-        only_batch(batch, produce_version)
-        code = error_codes.INVALID_RECORD
-        if header.base_offset:
-            problem = f"base offset is {header.base_offset}, expected 0"
-        elif len(batch) > settings.max_message_bytes:
-            problem = f"batch is {len(batch)} bytes, expected at most {settings.max_message_bytes}"
-            raise AppendError(error_codes.MESSAGE_TOO_LARGE, problem)
-        elif not crc_matches(batch, header):
-            raise AppendError(error_codes.CORRUPT_MESSAGE, f"batch does not match its crc {header.crc:#x}")
-        elif header.is_transactional:
-            code, problem = error_codes.INVALID_TXN_STATE, "the producer has no transaction"
-        elif header.is_log_append_time:
-            code, problem = error_codes.INVALID_TIMESTAMP, "producers may not set the append time"
-        elif not 0 <= header.attributes <= ZSTD:
-            problem = f"attributes are {header.attributes:#x}"
-        elif not header.attributes and header.record_count * LEAST_RECORD_BYTES > len(batch) - HEADER_BYTES:
-            problem = f"{header.record_count} records in {len(batch)} bytes"
-        else:
-            code = error_codes.INVALID_TIMESTAMP
-            problem = f"largest time {header.max_timestamp} is too far after {now_ms}"
-        raise AppendError(code, problem, log_start_known=True)
 
     def _write(self, batch: memoryview, last_delta: int, max_time_ms: int, now_ms: int) -> int:
         """Set the base offset, write the batch to the newest segment and return the offset."""

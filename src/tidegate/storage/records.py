@@ -5,13 +5,21 @@ Follows: Kafka `UnifiedLog.analyzeAndValidateRecords`, `LogValidator`.
 """
 
 import struct
-from typing import Final
+from typing import Final, NoReturn
 
 from crc32c import crc32c
 
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
-from tidegate.wire.batch import CorruptRecordsError, InvalidRecordsError, batches, check_produced
+from tidegate.storage.topic_settings import TopicSettings
+from tidegate.wire.batch import (
+    CorruptRecordsError,
+    InvalidRecordsError,
+    batches,
+    check_produced,
+    crc_matches,
+    read_header,
+)
 
 __all__ = [
     "CRC_FROM",
@@ -27,6 +35,7 @@ __all__ = [
     "last_sequence",
     "only_batch",
     "raise_unparsable",
+    "refuse",
     "stamp_append_time",
 ]
 
@@ -77,6 +86,31 @@ def only_batch(records: memoryview | None, produce_version: int) -> memoryview:
         raise AppendError(error.error_code, str(error)) from error
     assert records is not None
     return records[: header.end]
+
+
+def refuse(batch: memoryview, settings: TopicSettings, now_ms: int, produce_version: int) -> NoReturn:
+    """Raise `AppendError` for a batch that must not be stored: what Kafka would check first goes first."""
+    only_batch(batch, produce_version)
+    header = read_header(batch)
+    code = error_codes.INVALID_RECORD
+    if header.base_offset:
+        problem = f"base offset is {header.base_offset}, expected 0"
+    elif len(batch) > settings.max_message_bytes:
+        problem = f"batch is {len(batch)} bytes, expected at most {settings.max_message_bytes}"
+        raise AppendError(error_codes.MESSAGE_TOO_LARGE, problem)
+    elif not crc_matches(batch, header):
+        raise AppendError(error_codes.CORRUPT_MESSAGE, f"batch does not match its crc {header.crc:#x}")
+    elif header.is_transactional:
+        code, problem = error_codes.INVALID_TXN_STATE, "the producer has no transaction"
+    elif header.is_log_append_time:
+        code, problem = error_codes.INVALID_TIMESTAMP, "producers may not set the append time"
+    elif not 0 <= header.attributes <= ZSTD:
+        problem = f"attributes are {header.attributes:#x}"
+    elif not header.attributes and header.record_count * LEAST_RECORD_BYTES > len(batch) - HEADER_BYTES:
+        problem = f"{header.record_count} records in {len(batch)} bytes"
+    else:
+        code, problem = error_codes.INVALID_TIMESTAMP, f"largest time {header.max_timestamp} is too far after {now_ms}"
+    raise AppendError(code, problem, log_start_known=True)
 
 
 def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
