@@ -14,8 +14,8 @@ from tidegate.wire.codec_types import MALFORMED, UNWRITABLE, Buffer, Message
 from tidegate.wire.common_shape import with_common_shape
 from tidegate.wire.definitions import Direction, Layout, layout
 from tidegate.wire.errors import MalformedError, MessageError, ProtocolError
+from tidegate.wire.program import Program, failure
 from tidegate.wire.reader_source import compile_reader
-from tidegate.wire.source import Program, failed_at
 from tidegate.wire.writer_source import compile_writer
 
 __all__ = [
@@ -117,7 +117,7 @@ def _read(program: Program, buffer: Buffer, at: int) -> Message:
     try:
         message: Message = program.function(buffer if type(buffer) is memoryview else memoryview(buffer), at)
     except MALFORMED as error:
-        raise _protocol_error(program, error, len(buffer)) from None
+        raise _protocol_error(program, error) from None
     return message
 
 
@@ -133,18 +133,22 @@ def _joined(program: Program, message: Message) -> bytes:
         ) from error
 
 
-def _protocol_error(program: Program, error: Exception, end: int) -> ProtocolError:
-    path, variables = failed_at(program, error.__traceback__)
-    at: int = variables.get("at", 0)
+def _protocol_error(program: Program, error: Exception) -> ProtocolError:
+    """Return the error that says what `program` found malformed, and where."""
+    where = failure(program, error.__traceback__)
     what = (
-        str(error) if isinstance(error, MalformedError) else f"more bytes expected, {max(end - at, 0)} remain"
+        str(error) if isinstance(error, MalformedError) else f"more bytes expected, {where.remaining} remain"
     )
-    message = f"malformed {program.title} at byte {at}, {path or 'body'}: {what}"
-    return ProtocolError(message, path=path or None, byte_offset=at)
+    message = f"malformed {program.title} at byte {where.at}, {where.path or 'body'}: {what}"
+    return ProtocolError(message, path=where.path or None, byte_offset=where.at)
 
 
 def message_error(program: Program, error: Exception) -> MessageError:
     """Return the error that says which field of a message `program` could not write."""
-    path, _ = failed_at(program, error.__traceback__)
-    what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-    return MessageError(f"cannot write {program.title}: {path or 'message'}: {what}", path=path)
+    where = failure(program, error.__traceback__)
+    what = str(error)
+    if isinstance(error, KeyError):
+        what = f"{error.args[0]!r} is missing"
+    elif where.value is not None:
+        what += f", got {where.value!r}"
+    return MessageError(f"cannot write {program.title}: {where.path or 'message'}: {what}", path=where.path)

@@ -12,7 +12,8 @@ from dataclasses import replace
 from tidegate.wire import primitives
 from tidegate.wire.codec_types import MALFORMED, UNWRITABLE
 from tidegate.wire.definitions import REQUIRED, Field, Layout
-from tidegate.wire.source import FIXED_CODES, Program, Source
+from tidegate.wire.program import Program
+from tidegate.wire.source import FIXED_CODES, Source
 from tidegate.wire.writer_source import JOINED_RECORDS_BYTES
 
 __all__ = ["NOTHING", "NULL", "SHAPES", "with_common_shape"]

@@ -10,7 +10,7 @@ from tidegate.wire.apis import API_BY_KEY
 from tidegate.wire.codec_types import UNWRITABLE, Message
 from tidegate.wire.codecs import message_error, write_into, writer
 from tidegate.wire.header import encode_request_header
-from tidegate.wire.source import Program
+from tidegate.wire.program import Program
 
 __all__ = ["Encoded", "encode_request", "encode_response"]
 

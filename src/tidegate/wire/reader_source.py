@@ -9,7 +9,8 @@ takes every negative length as null, and so does this.
 
 from tidegate.wire import primitives
 from tidegate.wire.definitions import Field, Layout, minimum_size
-from tidegate.wire.source import FIXED_CODES, Program, Source, repeated_structs
+from tidegate.wire.program import Member, Program
+from tidegate.wire.source import FIXED_CODES, Source, repeated_structs
 
 __all__ = ["compile_reader"]
 
@@ -64,7 +65,7 @@ class _ReaderSource:
         self.keeps_slices = _has_records(layout.fields)
         self.counts = layout.direction == "request"
         self.left = ", left" * self.counts
-        self.pending: list[tuple[str, str]] = []
+        self.pending: list[Member] = []
         self.repeated = repeated_structs(layout.fields)
         self.functions: dict[str, str] = {}
 
@@ -111,19 +112,21 @@ class _ReaderSource:
     def fixed(self, code: str) -> str:
         """Put a fixed-width value behind those not yet read; return its name."""
         name = self.out.name("v")
-        self.pending.append((code, name))
+        self.pending.append(Member(code, name, self.out.path))
         return name
 
     def flush(self) -> None:
         """Read the fixed-width values put off so far, in one call."""
         if not self.pending:
             return
-        codes = "".join(code for code, _ in self.pending)
+        codes = "".join(member.code for member in self.pending)
         if codes == "B":
-            self.out.line(f"{self.pending[0][1]} = buf[at]")
+            self.out.line(f"{self.pending[0].value} = buf[at]", *self.pending)
         else:
-            names = ", ".join(name for _, name in self.pending)
-            self.out.line(f"{names}, = {self.out.struct_method(codes, 'unpack_from')}(buf, at)")
+            names = ", ".join(member.value for member in self.pending)
+            self.out.line(
+                f"{names}, = {self.out.struct_method(codes, 'unpack_from')}(buf, at)", *self.pending
+            )
         self.out.line(f"at += {self.out.size(codes)}")
         self.pending.clear()
 

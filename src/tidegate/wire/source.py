@@ -1,20 +1,18 @@
 """Source text of a compiled reader or writer, with the message field that each line is about.
 
-The readers and writers are straight-line code without checks of their own for what Python checks anyway: reading past
-the end raises `struct.error` or `IndexError`, a missing key `KeyError`. When that happens the line that failed tells
-the field, and the variables of the function tell the offset and the array indexes. Nothing is spent on it before.
+What the lines are about is kept beside them, for `program.failure` to tell where something went wrong.
 """
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from tidegate.wire.definitions import Field
+from tidegate.wire.program import Member, Path, Program, Spot
 
-__all__ = ["FIXED_CODES", "Program", "Source", "failed_at", "repeated_structs"]
+__all__ = ["FIXED_CODES", "Source", "repeated_structs"]
 
 FIXED_CODES: Mapping[str, str] = {
     "bool": "?",
@@ -28,17 +26,14 @@ FIXED_CODES: Mapping[str, str] = {
 }
 """The `struct` type of each type of fixed width."""
 
-Path = tuple[tuple[str, str | None], ...]
-"""Field names from the outside in, each with the variable that holds an array's index or its element."""
-
 
 @dataclass(slots=True)
 class _Function:
-    """One function under construction: its lines, and for each the field that it is about."""
+    """One function under construction: its lines, and for each what it is about."""
 
     header: str
     lines: list[str] = field(default_factory=list)
-    paths: list[Path] = field(default_factory=list)
+    spots: list[Spot] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -52,10 +47,10 @@ class Source:
     depth: int = 1
     _names: int = 0
 
-    def line(self, text: str) -> None:
-        """Add one line at the present indentation."""
+    def line(self, text: str, *members: Member) -> None:
+        """Add one line at the present indentation; `members` are the fields that it reads or packs together."""
         self.open[-1].lines.append(" " * self.depth + text)
-        self.open[-1].paths.append(self.path)
+        self.open[-1].spots.append(Spot(self.path, members))
 
     @contextmanager
     def indented(self, text: str = "") -> Iterator[None]:
@@ -111,10 +106,10 @@ class Source:
     def program(self, title: str, namespace: Mapping[str, Any]) -> "Program":
         """Compile the finished functions; the one called `run` is the program's."""
         lines: list[str] = []
-        paths: list[Path] = []
+        spots: list[Spot] = []
         for function in self.finished:
             lines += function.header, *function.lines
-            paths += (), *function.paths
+            spots += Spot((), ()), *function.spots
         text = "\n".join(lines) + "\n"
         bound = dict(namespace)
         for name, packed in self.structs.items():
@@ -123,24 +118,8 @@ class Source:
         exec(compile(text, file_name, "exec"), bound)  # our own text, made from our own table
         run = bound["run"]
         return Program(
-            title=title, generic=run, function=run, file_name=file_name, paths=tuple(paths), text=text
+            title=title, generic=run, function=run, file_name=file_name, spots=tuple(spots), text=text
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """A compiled reader or writer.
-
-    function: what to call; where a common shape is handled by hand it is that code, which hands on to `generic`.
-    paths: the field that each line is about. text: the source, for who wants to read it.
-    """
-
-    title: str
-    generic: Callable[..., Any]
-    function: Callable[..., Any]
-    file_name: str
-    paths: tuple[Path, ...]
-    text: str
 
 
 def repeated_structs(fields: tuple[Field, ...]) -> set[str]:
@@ -151,29 +130,6 @@ def repeated_structs(fields: tuple[Field, ...]) -> set[str]:
         key = repr(inner)
         (repeated if key in seen else seen).add(key)
     return repeated
-
-
-def failed_at(program: Program, traceback: TracebackType | None) -> tuple[str, dict[str, Any]]:
-    """Return (path of the field, variables) of the innermost line of `program` that raised."""
-    parts: list[str] = []
-    variables: dict[str, Any] = {}
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename == program.file_name:
-            variables = dict(traceback.tb_frame.f_locals)
-            parts += [_step(*step, variables) for step in program.paths[traceback.tb_lineno - 1]]
-        traceback = traceback.tb_next
-    return ".".join(parts), variables
-
-
-def _step(name: str, index: str | None, variables: dict[str, Any]) -> str:
-    """Return one step of a path: `topics[2]`. A writer's index is told by the element it was at."""
-    if index is None:
-        return name
-    items, _, item = index.partition("/")
-    if not item:
-        return f"{name}[{variables.get(items, '')}]"
-    found = (place for place, value in enumerate(variables.get(items, ())) if value is variables.get(item))
-    return f"{name}[{next(found, '')}]"
 
 
 def _structs(fields: tuple[Field, ...]) -> Iterator[tuple[Field, ...]]:

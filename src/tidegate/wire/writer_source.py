@@ -9,7 +9,8 @@ from typing import Any
 
 from tidegate.wire import primitives
 from tidegate.wire.definitions import REQUIRED, Field, Layout
-from tidegate.wire.source import FIXED_CODES, Program, Source, repeated_structs
+from tidegate.wire.program import Member, Program
+from tidegate.wire.source import FIXED_CODES, Source, repeated_structs
 
 __all__ = ["JOINED_RECORDS_BYTES", "compile_writer"]
 
@@ -49,7 +50,7 @@ class _WriterSource:
     def __init__(self, layout: Layout) -> None:
         self.out = Source()
         self.flexible = layout.flexible
-        self.pending: list[tuple[str, str]] = []
+        self.pending: list[Member] = []
         self.defaults: dict[str, Any] = {}
         self.repeated = repeated_structs(layout.fields)
         self.functions: dict[str, str] = {}
@@ -92,7 +93,7 @@ class _WriterSource:
         if field.default is not REQUIRED:
             value = f"{message}.get({field.name!r}, {self.default(field)})"
         if is_throttle:
-            self.throttle_after = "".join(code for code, _ in self.pending)
+            self.throttle_after = "".join(member.code for member in self.pending)
         self.array(field, value) if field.array else self.value(field, value)
 
     def default(self, field: Field) -> str:
@@ -105,27 +106,32 @@ class _WriterSource:
     def value(self, field: Field, value: str) -> None:
         """Write a value that is no array."""
         if field.type == "uuid":
-            self.pending.append(("16s", f"uuid_bytes({value})"))
+            self.pending.append(self.member("16s", f"uuid_bytes({value})"))
         elif field.type in FIXED_CODES:
-            self.pending.append((FIXED_CODES[field.type], value))
+            self.pending.append(self.member(FIXED_CODES[field.type], value))
         elif field.type == "struct":
             self.nested(field, value)
         else:
             self.sized(field, value)
 
+    def member(self, code: str, value: str) -> Member:
+        """Return a value to be packed, of the field that is being written."""
+        return Member(code, value, self.out.path)
+
     def flush(self, *last: tuple[str, str]) -> None:
         """Pack the values put off so far, and `last` without putting it off, in one call."""
-        values = [*self.pending, *last]
+        values = [*self.pending, *(self.member(*one) for one in last)]
         if self.throttle_after is not None:
             self.out.line(f"throttle_at = len(out) + {self.out.size(self.throttle_after)}")
         self.throttle_after = None
         self.pending.clear()
-        codes = "".join(code for code, _ in values)
+        codes = "".join(member.code for member in values)
         if codes in ("x", "B"):
-            self.out.line(f"out.append({values[0][1]})")
+            self.out.line(f"out.append({values[0].value})")
         elif codes:
             pack = self.out.struct_method(codes, "pack")
-            self.out.line(f"out += {pack}({', '.join(text for code, text in values if code != 'x')})")
+            packed = [member for member in values if member.code != "x"]
+            self.out.line(f"out += {pack}({', '.join(member.value for member in packed)})", *packed)
 
     def either(self, condition: str, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
         """Write both ways on; the values put off so far are packed in each."""
@@ -183,7 +189,7 @@ class _WriterSource:
             return
 
         def present() -> None:
-            self.pending.append(("b", "1"))
+            self.pending.append(self.member("b", "1"))
             self.struct(name, field.fields)
 
         self.either(f"{name} is None", lambda: self.flush(("b", "-1")), present)
