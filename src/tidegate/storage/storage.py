@@ -66,15 +66,18 @@ class Storage:
             lock_fd = _lock(directory)
         except OSError as error:
             raise StorageError(f"cannot use data directory {str(directory)!r}: {error}") from error
+        store = None
         try:
             _raise_open_files_limit()
-            storage = cls(directory, config, clock, MetadataStore(directory / _DATABASE), lock_fd)
+            store = MetadataStore(directory / _DATABASE)
+            storage = cls(directory, config, clock, store, lock_fd)
             storage._recover()
-        except OSError as error:
+        except BaseException as error:
+            if store is not None:
+                store.close()
             os.close(lock_fd)
-            raise StorageError(f"cannot open data directory {str(directory)!r}: {error}") from error
-        except BaseException:
-            os.close(lock_fd)
+            if isinstance(error, OSError):
+                raise StorageError(f"cannot open data directory {str(directory)!r}: {error}") from error
             raise
         return storage
 
@@ -83,7 +86,6 @@ class Storage:
         boot_id = _boot_id()
         trust = marker.exists() or (boot_id != _NO_BOOT and self.store.meta("boot_id") == boot_id)
         points = _read_checkpoint(self.directory / _CHECKPOINT)
-        self.store.set_meta("boot_id", boot_id)
         marker.unlink(missing_ok=True)
 
         def open_stored(stored: StoredTopic, partition: int, directory: Path, settings: TopicSettings) -> PartitionLog:
@@ -98,6 +100,7 @@ class Storage:
             )
 
         self.topics.load(open_stored)
+        self.store.set_meta("boot_id", boot_id)  # not earlier: a recovery that is broken off begins anew
         open_new = self.topics.open_log
         self.topics.open_log = lambda directory, settings: self._watched(open_new(directory, settings))
 

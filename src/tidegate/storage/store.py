@@ -71,9 +71,16 @@ class MetadataStore:
         self._path = path
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
-            self._prepare()
         except sqlite3.Error as error:
             raise self._unusable(str(error)) from error
+        try:
+            self._prepare()
+        except sqlite3.Error as error:
+            self.close()
+            raise self._unusable(str(error)) from error
+        except StorageError:
+            self.close()
+            raise
 
     def _prepare(self) -> None:
         db = self._db

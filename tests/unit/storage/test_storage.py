@@ -120,3 +120,26 @@ def test_closed_segments_are_synced_in_order(tmp_path: Path) -> None:
     node.storage._worker.submit(lambda: None).result()
     assert node.log("orders").recovery_point == 2
     node.storage.close()
+
+
+def test_broken_off_recovery_begins_anew(tmp_path: Path) -> None:
+    """The logs of another boot count as checked only when all of them have been."""
+    node = Node(tmp_path)
+    node.create("orders")
+    append(node.log("orders"), batch())
+    node.storage.store.set_meta("boot_id", "another boot")
+    node.storage.close()
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    log = tmp_path / "orders-0" / "00000000000000000000.log"
+    log.rename(tmp_path / "kept")
+    log.mkdir()
+    with pytest.raises(StorageError, match="cannot open data directory"):
+        Storage.open(tmp_path, StorageConfig(), ManualClock())
+    log.rmdir()
+    (tmp_path / "kept").rename(log)
+    with open(log, "r+b") as file:
+        file.seek(65)
+        file.write(b"\xff")
+    again = Node(tmp_path)
+    assert again.log("orders").end_offset == 0
+    again.storage.close()

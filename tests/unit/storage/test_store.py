@@ -4,6 +4,7 @@ import math
 import shutil
 import sqlite3
 import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,52 +17,69 @@ ALICE = (("user", "alice"),)
 DEFAULTS = (("client-id", None), ("user", None))
 
 
+Opened = Callable[[Path], MetadataStore]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Return a function that opens a store; all are closed in the end."""
+    stores: list[MetadataStore] = []
+
+    def open_store(path: Path) -> MetadataStore:
+        stores.append(MetadataStore(path))
+        return stores[-1]
+
+    yield open_store
+    for store in stores:
+        store.close()
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Return where the store lies."""
     return tmp_path / "tidegate.db"
 
 
-def killed(path: Path) -> MetadataStore:
-    """Return the store as the death of the process would leave it."""
+def killed(path: Path) -> Path:
+    """Return a copy of the file as the death of the process would leave it."""
     copy = path.parent / "copy"
     copy.mkdir()
     for file in path.parent.glob("tidegate.db*"):
         shutil.copy(file, copy / file.name)
-    return MetadataStore(copy / path.name)
+    return copy / path.name
 
 
-def test_quotas_survive_a_kill(path: Path) -> None:
+def test_quotas_survive_a_kill(opened: Opened, path: Path) -> None:
     """Definitions are there as soon as the call has returned."""
-    store = MetadataStore(path)
+    store = opened(path)
     records = [
         QuotaRecord(entity=ALICE, key="producer_byte_rate", value=1024.5),
         QuotaRecord(entity=DEFAULTS, key="request_percentage", value=200.0),
     ]
     store.apply_quota_records(records)
-    assert sorted(killed(path).load_quotas(), key=lambda record: record.key) == records
+    assert sorted(opened(killed(path)).load_quotas(), key=lambda record: record.key) == records
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, -0.0, 5e-324, float(2**63), math.inf, math.nan, 1e22 / 3])
-def test_values_keep_every_bit(path: Path, value: float) -> None:
+def test_values_keep_every_bit(opened: Opened, path: Path, value: float) -> None:
     """A quota's value comes back as the same double."""
-    MetadataStore(path).apply_quota_records([QuotaRecord(entity=ALICE, key="k", value=value)])
-    (record,) = MetadataStore(path).load_quotas()
+    opened(path).apply_quota_records([QuotaRecord(entity=ALICE, key="k", value=value)])
+    (record,) = opened(path).load_quotas()
     assert record.value is not None
     assert struct.pack(">d", record.value) == struct.pack(">d", value)
 
 
-def test_removal_removes(path: Path) -> None:
+def test_removal_removes(opened: Opened, path: Path) -> None:
     """A record without a value deletes its definition and no other."""
-    store = MetadataStore(path)
+    store = opened(path)
     store.apply_quota_records([QuotaRecord(entity=ALICE, key=key, value=1.0) for key in ("a", "b")])
     store.apply_quota_records([QuotaRecord(entity=ALICE, key="a", value=None)])
     assert [record.key for record in store.load_quotas()] == ["b"]
 
 
-def test_records_are_stored_together_or_not_at_all(path: Path) -> None:
+def test_records_are_stored_together_or_not_at_all(opened: Opened, path: Path) -> None:
     """When one record cannot be stored none is."""
-    store = MetadataStore(path)
+    store = opened(path)
     good = QuotaRecord(entity=ALICE, key="a", value=1.0)
     bad = QuotaRecord(entity=ALICE, key="\ud800", value=1.0)
     with pytest.raises(UnicodeEncodeError):
@@ -69,19 +87,19 @@ def test_records_are_stored_together_or_not_at_all(path: Path) -> None:
     assert list(store.load_quotas()) == []
 
 
-def test_topics_come_back(path: Path) -> None:
+def test_topics_come_back(opened: Opened, path: Path) -> None:
     """A topic keeps id, partitions and settings; putting it again replaces it."""
-    store = MetadataStore(path)
+    store = opened(path)
     topic = StoredTopic(topic_id="id-1", name="orders", partitions=3, configs={"retention.ms": "5"})
     store.put_topic(topic)
     grown = StoredTopic(topic_id="id-1", name="orders", partitions=7, configs={"retention.ms": "5"})
     store.put_topic(grown)
-    assert list(killed(path).topics()) == [grown]
+    assert list(opened(killed(path)).topics()) == [grown]
 
 
-def test_deleted_topic_is_remembered_until_its_files_are_gone(path: Path) -> None:
+def test_deleted_topic_is_remembered_until_its_files_are_gone(opened: Opened, path: Path) -> None:
     """Deleting takes the offsets along and leaves a note for a restart."""
-    store = MetadataStore(path)
+    store = opened(path)
     topic = StoredTopic(topic_id="id-1", name="orders", partitions=3)
     store.put_topic(topic)
     store.commit_offsets([offset("orders"), offset("other")])
@@ -98,21 +116,21 @@ def offset(topic: str, value: int = 5) -> CommittedOffset:
     return CommittedOffset(group_id="g", topic=topic, partition=1, offset=value, leader_epoch=0, metadata="m")
 
 
-def test_last_commit_counts(path: Path) -> None:
+def test_last_commit_counts(opened: Opened, path: Path) -> None:
     """A later commit replaces an earlier one."""
-    store = MetadataStore(path)
+    store = opened(path)
     store.commit_offsets([offset("orders")])
     store.commit_offsets([offset("orders", 9)])
-    assert killed(path).committed_offsets("g") == {("orders", 1): offset("orders", 9)}
+    assert opened(killed(path)).committed_offsets("g") == {("orders", 1): offset("orders", 9)}
 
 
-def test_producer_ids_are_never_given_out_twice(path: Path) -> None:
+def test_producer_ids_are_never_given_out_twice(opened: Opened, path: Path) -> None:
     """Every block begins after all that were taken, also after a kill."""
-    first = MetadataStore(path).take_producer_ids()
-    assert set(first).isdisjoint(killed(path).take_producer_ids())
+    first = opened(path).take_producer_ids()
+    assert set(first).isdisjoint(opened(killed(path)).take_producer_ids())
 
 
-def test_foreign_database_is_left_alone(path: Path) -> None:
+def test_foreign_database_is_left_alone(opened: Opened, path: Path) -> None:
     """A database of another program is refused and not changed."""
     db = sqlite3.connect(path)
     db.execute("CREATE TABLE theirs (a)")
@@ -120,22 +138,22 @@ def test_foreign_database_is_left_alone(path: Path) -> None:
     db.close()
     before = path.read_bytes()
     with pytest.raises(StorageError, match="made by another program") as raised:
-        MetadataStore(path)
+        opened(path)
     assert raised.value.hint is not None
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("data", [b"not a database at all, but long enough to be looked at" * 100])
-def test_what_is_no_database_is_refused(path: Path, data: bytes) -> None:
+def test_what_is_no_database_is_refused(opened: Opened, path: Path, data: bytes) -> None:
     """Garbage in the place of the file is one clear error."""
     path.write_bytes(data)
     with pytest.raises(StorageError, match="cannot use"):
-        MetadataStore(path)
+        opened(path)
 
 
-def test_damage_is_noticed_at_the_start(path: Path) -> None:
+def test_damage_is_noticed_at_the_start(opened: Opened, path: Path) -> None:
     """A damaged page is found when the file is opened, not when it is needed."""
-    store = MetadataStore(path)
+    store = opened(path)
     for at in range(200):
         store.put_topic(StoredTopic(topic_id=f"id-{at}", name=f"topic-{at}", partitions=1))
     store.close()
@@ -143,14 +161,14 @@ def test_damage_is_noticed_at_the_start(path: Path) -> None:
     data[4096 * 2 : 4096 * 3] = b"\xa5" * 4096
     path.write_bytes(data)
     with pytest.raises(StorageError):
-        MetadataStore(path)
+        opened(path)
 
 
-def test_newer_schema_is_refused(path: Path) -> None:
+def test_newer_schema_is_refused(opened: Opened, path: Path) -> None:
     """A file of a later version is not touched by this one."""
-    MetadataStore(path).close()
+    opened(path).close()
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version=99")
     db.close()
     with pytest.raises(StorageError, match="schema version is 99, expected 1"):
-        MetadataStore(path)
+        opened(path)
