@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidegate.wire import encode_request
-from tidegate.wire.batch import build_batch
+from tidegate.wire.batch_builder import build_batch
 
 __all__ = ["RUNGS", "Rung", "Sample", "prepare"]
 

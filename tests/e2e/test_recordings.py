@@ -23,8 +23,12 @@ SERVED = {
     "DescribeCluster", "DescribeConfigs", "DescribeTopicPartitions", "Fetch", "FindCoordinator", "InitProducerId",
     "ListOffsets", "Metadata", "OffsetCommit", "OffsetFetch", "Produce",
 }  # fmt: skip
-"""The APIs that the broker serves; a scenario that uses another cannot be played yet (README, "does / does not")."""EXCEPTIONS = {
+"""The APIs that the broker serves; a scenario that uses another cannot be played yet (README, "does / does not")."""
+
+EXCEPTIONS = {
     "coordinators-ready": "asks for the coordinator of a transaction, and transactions are not served",
+    "fetch-session-throttled": "fetch sessions are not kept: every answer is to a full fetch",
+    "fetch-session-throttled-v15": "the same",
     "request-quota-init_producer_id": "Kafka's transaction coordinator was still loading (error 14)",
 }
 """Scenarios that need what we do not have, and why."""

@@ -23,7 +23,6 @@ from tidegate.wire import Encoded
 __all__ = ["FETCH", "fetch_handler"]
 
 FETCH = 1
-CONSUMER = -1
 READ_COMMITTED = 1
 NO_SESSION = 0
 _TOPIC_IDS_SINCE = 13
@@ -101,7 +100,7 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
             return _no_session(request)
         max_bytes = min(body["max_bytes"], storage.config.fetch_max_bytes, request.quotas.fetch_limit_bytes())
         fetch = _Fetch(request, body, max(max_bytes, 0))
-        follower = _replica_id(body, version) != CONSUMER
+        follower = _replica_id(body, version) >= 0  # -1 is a consumer, -2 one that debugs
         for part in body["topics"]:
             fetch.topics.append(_resolve(storage, part, version, follower=follower))
         topics, failed = fetch.read()
