@@ -1,0 +1,129 @@
+"""Varints, tags and UUIDs."""
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.wire.errors import MalformedError
+from tidegate.wire.primitives import (
+    MAX_KEPT_TAGS,
+    int_packer,
+    int_unpacker,
+    keep_tag,
+    long_size,
+    read_tags,
+    string_size,
+    tag_header,
+    tag_section,
+    uuid_bytes,
+    uuid_text,
+    uvarint,
+    varint,
+)
+
+
+@given(st.integers(0, 2**31 - 1), st.binary(max_size=3))
+def test_varint_comes_back(value, before):
+    """An unsigned varint is read back at any place, and the place after it told."""
+    written = uvarint(value)
+    assert varint(before + written + b"\xff", len(before)) == (value, len(before) + len(written))
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (0, "00"),
+        (127, "7f"),
+        (128, "8001"),
+        (16383, "ff7f"),
+        (16384, "808001"),
+        (2**21, "80808001"),
+        (2**31 - 1, "ffffffff07"),
+    ],
+)
+def test_varint_bytes(value, written):
+    """Seven bits a byte, the lowest first; the high bit says that more follow."""
+    assert uvarint(value).hex() == written
+    assert varint(bytes.fromhex(written), 0) == (value, len(written) // 2)
+
+
+def test_varint_above_31_bits_is_negative():
+    """A varint is a signed 32-bit number, as in Java: 2**32 - 1 is -1, and bits above are lost."""
+    assert varint(bytes.fromhex("ffffffff0f"), 0) == (-1, 5)
+    assert varint(bytes.fromhex("ffffffff7f"), 0) == (-1, 5)
+
+
+def test_varint_is_bounded():
+    """Five bytes are the most; a varint cut off is an IndexError, which compiled readers turn into their error."""
+    with pytest.raises(MalformedError, match="at most 5 bytes"):
+        varint(b"\x80" * 9, 0)
+    with pytest.raises(IndexError):
+        varint(b"\x80\x80", 0)
+
+
+def test_string_size_is_bounded():
+    """A string has at most 32767 bytes, read or written."""
+    assert string_size(uvarint(32768), 0) == (32768, 3)
+    with pytest.raises(MalformedError, match="at most 32767 bytes, this one has 32768"):
+        string_size(uvarint(32769), 0)
+    assert long_size(32767, "h") == uvarint(32768)
+    assert long_size(32768, "i") == uvarint(32769)
+    with pytest.raises(ValueError, match="at most 32767 bytes, this one has 32768"):
+        long_size(32768, "h")
+
+
+def test_tag_section_is_sorted():
+    """Known and unknown tagged fields are written in one ascending order, after their number."""
+    assert (
+        tag_section({5: b"e"}, {300: b"", 1: b"aa"}).hex()
+        == "03" + "0102" + b"aa".hex() + "0501" + b"e".hex() + "ac0200"
+    )
+    assert tag_section(None, None) == b"\0"
+
+
+def test_tags_are_read_into_the_message():
+    """Tagged fields that nobody knows are kept under `_unknown_tags`."""
+    message = {}
+    section = tag_section({7: b"\1\2"}, {})
+    assert read_tags(section + b"rest", 0, len(section) + 4, message) == len(section)
+    assert message == {"_unknown_tags": {7: b"\1\2"}}
+    assert read_tags(b"\0", 0, 1, message := {}) == 1
+    assert message == {}
+
+
+def test_tag_past_the_end_is_refused():
+    """The size of a tagged field is checked against what remains."""
+    assert tag_header(b"\x09\x02ab", 0, 4) == (9, 4, 2)
+    with pytest.raises(MalformedError, match="tagged field 9 is said to have 3 bytes, 2 remain"):
+        tag_header(b"\x09\x03ab", 0, 4)
+
+
+def test_tags_beyond_the_bound_are_forgotten():
+    """No more than the named number of unknown tagged fields is kept."""
+    message = {}
+    for tag in range(MAX_KEPT_TAGS + 5):
+        assert keep_tag(b"x", 0, 1, tag, message) == 1
+    assert sorted(message["_unknown_tags"]) == list(range(MAX_KEPT_TAGS))
+
+
+@given(st.uuids())
+def test_uuid_comes_back(value):
+    """A UUID is text in messages; a `uuid.UUID` is written as well."""
+    assert uuid_text(value.bytes) == str(value)
+    assert uuid_bytes(str(value)) == uuid_bytes(value) == value.bytes
+
+
+def test_bad_uuid_is_refused():
+    """A text that is no UUID cannot be written."""
+    with pytest.raises(ValueError, match="badly formed"):
+        uuid_bytes("nonsense")
+    assert uuid_bytes(uuid.UUID(int=0)) == bytes(16)
+
+
+def test_numbers_of_any_count():
+    """Arrays of numbers are packed and read in one call."""
+    packed = int_packer("h", 3)(1, -2, 3)
+    assert packed.hex() == "0001fffe0003"
+    assert int_unpacker("h", 3)(b"x" + packed, 1) == (1, -2, 3)
