@@ -134,7 +134,9 @@ SETTINGS: Mapping[str, Setting] = {
         _bool("tidegate.kafka.exact", False, "follow Kafka 4.3 where it breaks a KIP's promise"),
         _bool("tidegate.usage.enable", True, "keep the usage record"),
         _string("tidegate.usage.dir", "", "where the usage record is kept; default: `usage` in log.dirs"),
-        _long("tidegate.usage.spool.max.bytes", 1 << 30, 1 << 20, "events are dropped and counted past this"),
+        _long(
+            "tidegate.usage.spool.max.bytes", 1 << 30, 48 << 20, "events are dropped and counted past this"
+        ),
         _long(
             "tidegate.usage.segment.ms",
             10_000,

@@ -61,7 +61,9 @@ class Decider:
             self._request.record_exempt(handler_ns, now_ms)
             return Decision(now_ms, exempt=True)
         mutation_ms = 0
-        if charge is Charge.MUTATION and mutation is not None:  # topics that Metadata creates tell no throttle (B§5.5)
+        if (
+            charge is Charge.MUTATION and mutation is not None
+        ):  # topics that Metadata creates tell no throttle (B§5.5)
             mutation_ms = mutation.throttle_time_ms(now_ms)
         request_ms = self._request.record_handler_ns(user, client_id, handler_ns, now_ms)
         throttle_ms = max(mutation_ms, request_ms, 0)

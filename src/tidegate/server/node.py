@@ -7,7 +7,7 @@ administration it answers itself. Everything runs on one asyncio loop, in one th
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tidegate.clock import Clock
 from tidegate.quota import QuotaDefinitions, QuotaManagers, QuotaRecord, QuotaWindow
@@ -27,6 +27,7 @@ from tidegate.server.handlers.client_quotas import (
 from tidegate.server.listener import Listener
 from tidegate.server.stores import QuotaStore
 from tidegate.server.usage_log import UsageLog
+from tidegate.wire import API_BY_KEY, Api, compile_ahead
 
 __all__ = ["EXPIRE_SENSORS_EVERY_S", "Node"]
 
@@ -35,6 +36,7 @@ _log = logging.getLogger("tidegate.server")
 EXPIRE_SENSORS_EVERY_S = 30  # Kafka's own period (B§1.2)
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 _ROLL_USAGE_EVERY_S = 0.5
+_COMPILE_EVERY_S = 0.005
 _IDLE_CHECKS_PER_LIMIT = 4
 
 
@@ -62,6 +64,7 @@ class Node:
         self._buffers = FrameBuffers()
         self._front: Front | None = None
         self._store: QuotaStore | None = None
+        self._codecs: Iterator[tuple[int, int]] = iter(())
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     @property
@@ -79,8 +82,11 @@ class Node:
         stored = list(store.load_quotas())
         self._usage.start(now_ms, self.config)
         self._put_in_force(stored)
+        handlers = {**handlers, **self._own_handlers(handlers)}
+        self._codecs = iter(_newest_first(handlers))
+        self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
         self._front = Front(
-            handlers={**handlers, **self._own_handlers(handlers)},
+            handlers=handlers,
             managers=self.managers,
             usage=self._usage,
             clock=self._clock,
@@ -172,11 +178,29 @@ class Node:
 
         self._timers[name] = self._loop.call_later(period_s, run)
 
+    def _compile_one(self) -> None:
+        """Compile the codecs of one API version ahead of its first request, a little at a time (some ms each)."""
+        pair = next(self._codecs, None)
+        if pair is not None:
+            compile_ahead([pair])
+            self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
+
     def _expire_sensors(self) -> None:
         now_ms = self._clock.now_ms()
         self.managers.expire(now_ms)
         self.connections.expire(now_ms)
         self._usage.expire(now_ms)
+
+
+def _newest_first(handlers: HandlerTable) -> list[tuple[int, int]]:
+    """Return every (api key, version) that is served: the newest versions of all APIs first, as clients choose them."""
+    apis = [API_BY_KEY[key] for key in handlers]
+    pairs = [(api.max_version - version, api.key, version) for api in apis for version in _versions(api)]
+    return [(key, version) for _, key, version in sorted(pairs)]
+
+
+def _versions(api: Api) -> range:
+    return range(api.min_version, api.max_version + 1)
 
 
 def _window(config: ServerConfig, prefix: str) -> QuotaWindow:
