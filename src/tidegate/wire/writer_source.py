@@ -230,8 +230,8 @@ class _WriterSource:
         out.line(f"{tags} = None")
         for field in tagged:
             value, kept, default = out.name("v"), out.name("o"), self.default(field)
-            out.line(f"{value} = {message}.get({field.name!r}, {default})")
-            with out.about(field.name), out.indented(f"if {value} != {default}:"):
+            given = f"{field.name!r} in {message} and ({value} := {message}[{field.name!r}]) != {default}"
+            with out.about(field.name), out.indented(f"if {given}:"):
                 out.line(f"{kept} = out; out = bytearray()")
                 self.array(field, value) if field.array else self.value(field, value)
                 self.flush()
