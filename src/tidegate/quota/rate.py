@@ -45,6 +45,11 @@ class SampledRate:
 
     __slots__ = ("_floats", "_ints", "due_ms", "last_ms", "room", "total")
 
+    due_ms: int
+    last_ms: int
+    room: float
+    total: float
+
     def __init__(
         self, *, samples: int, window_ms: int, bound: float = UNLIMITED, cap_ms: int = MAX_INT64
     ) -> None:
@@ -81,11 +86,13 @@ class SampledRate:
             throttle_ms = rate_decide(*self._give(), value, now_ms)
             self._take()
             return throttle_ms
-        self.total += value
         self.last_ms = now_ms
-        if self.total <= self.room:
+        self.total = total = self.total + value
+        if total <= self.room:
             return 0
-        return rate_verdict(*self._give(), now_ms)
+        floats = self._floats
+        floats[SUM] = total  # all that a verdict reads of what `_give` would bring up to date
+        return rate_verdict(floats, self._ints, now_ms)
 
     def measure(self, now_ms: int) -> float:
         """Return the rate as Kafka measures it, which changes later rates; for scrapes there is `peek`."""
