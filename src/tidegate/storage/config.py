@@ -4,32 +4,20 @@ from dataclasses import dataclass
 from typing import Final
 
 __all__ = [
-    "LOG_RETENTION_BYTES",
-    "LOG_RETENTION_MS",
     "MAX_PARTITIONS",
     "OFFSET_METADATA_MAX_BYTES",
     "PRODUCER_ID_EXPIRATION_MS",
-    "TIMESTAMP_AFTER_MAX_MS",
     "StorageConfig",
 ]
 
 MAX_PARTITIONS: Final = 4000
 """Most partitions of a node: each holds a file open. Source: what Kafka recommends at most per broker."""
 
-LOG_RETENTION_MS: Final = -1
-"""For ever. Kafka's `log.retention.hours` is 168: here only a topic's own `retention.ms` deletes records."""
-
-LOG_RETENTION_BYTES: Final = -1
-"""Unlimited: Kafka's `log.retention.bytes`."""
-
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 """Silence after which a producer id is forgotten: Kafka's `producer.id.expiration.ms`."""
 
 OFFSET_METADATA_MAX_BYTES: Final = 4096
 """Longest text beside a committed offset: Kafka's `offset.metadata.max.bytes`."""
-
-TIMESTAMP_AFTER_MAX_MS: Final = 3_600_000
-"""How far ahead of the clock a record's time may be: Kafka's `log.message.timestamp.after.max.ms`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +34,9 @@ class StorageConfig:
     auto_create_topics_enable: bool = True
     message_max_bytes: int = 1_048_588
     log_message_timestamp_type: str = "CreateTime"
+    log_message_timestamp_after_max_ms: int = 3_600_000
+    log_retention_ms: int = 604_800_000
+    log_retention_bytes: int = -1
     log_segment_bytes: int = 1 << 30
     log_index_interval_bytes: int = 4096
     fetch_max_bytes: int = 57_671_680

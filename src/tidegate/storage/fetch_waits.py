@@ -17,7 +17,9 @@ class Wait:
 
     __slots__ = ("logs", "missing_bytes", "on_ready", "timer")
 
-    def __init__(self, logs: Iterable[PartitionLog], missing_bytes: int, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self, logs: Iterable[PartitionLog], missing_bytes: int, on_ready: Callable[[], None]
+    ) -> None:
         self.logs = tuple(dict.fromkeys(logs))
         self.missing_bytes = missing_bytes
         self.on_ready = on_ready

@@ -99,8 +99,8 @@ class PartitionLog:
         `batch` is one whole batch (`records.is_one_batch`). It is patched in place where the memory allows it, and
         copied first where it is read-only. Raises `AppendError` with the client's error code; then nothing was stored.
         """
-        offset, _, _, _, crc, attributes, last_delta, _, max_time_ms, producer_id, epoch, sequence, count = _unpack(
-            batch
+        offset, _, _, _, crc, attributes, last_delta, _, max_time_ms, producer_id, epoch, sequence, count = (
+            _unpack(batch)
         )
         settings = self.settings
         size = len(batch)
@@ -146,7 +146,9 @@ class PartitionLog:
             if active.first_append_ms is None:
                 active.first_append_ms = now_ms
             _OFFSET_LENGTH_EPOCH.pack_into(batch, 0, base_offset, len(batch) - OVERHEAD_BYTES, LEADER_EPOCH)
-            active.append(batch, base_offset, base_offset + last_delta, max_time_ms, settings.index_interval_bytes)
+            active.append(
+                batch, base_offset, base_offset + last_delta, max_time_ms, settings.index_interval_bytes
+            )
         except OSError as error:
             _logger.error("cannot append to %s: %s", self.directory.name, error)
             raise AppendError(error_codes.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -191,7 +193,9 @@ class PartitionLog:
         if offset >= self.end_offset or offset < self.start_offset:
             if offset == self.end_offset:
                 return None
-            raise OffsetOutOfRangeError(f"offset is {offset}, expected {self.start_offset} to {self.end_offset}")
+            raise OffsetOutOfRangeError(
+                f"offset is {offset}, expected {self.start_offset} to {self.end_offset}"
+            )
         segment = self._active
         if offset < segment.base_offset:
             segment = self._segment_of(offset)

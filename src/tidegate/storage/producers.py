@@ -18,7 +18,9 @@ from tidegate.storage.records import last_sequence
 __all__ = ["MAX_PRODUCERS", "REMEMBERED_BATCHES", "ProducerState", "Producers"]
 
 MAX_PRODUCERS = 10_000  # of one partition; past it the tenth that was silent longest is forgotten
-REMEMBERED_BATCHES = 5  # Kafka's `ProducerStateEntry.NUM_BATCHES_TO_RETAIN`: what a producer may have in flight
+REMEMBERED_BATCHES = (
+    5  # Kafka's `ProducerStateEntry.NUM_BATCHES_TO_RETAIN`: what a producer may have in flight
+)
 
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
@@ -54,7 +56,9 @@ class Producers:
     def __len__(self) -> int:
         return len(self._states)
 
-    def check(self, producer_id: int, epoch: int, base_sequence: int, last_delta: int) -> tuple[int, int] | None:
+    def check(
+        self, producer_id: int, epoch: int, base_sequence: int, last_delta: int
+    ) -> tuple[int, int] | None:
         """Return None where a batch comes next, else (offset, time) of the stored batch that it repeats.
 
         Raises `AppendError` with Kafka's code for an old epoch (47) and for a gap (45).
@@ -87,7 +91,13 @@ class Producers:
         )
 
     def note(
-        self, producer_id: int, epoch: int, base_sequence: int, last_delta: int, base_offset: int, time_ms: int
+        self,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        last_delta: int,
+        base_offset: int,
+        time_ms: int,
     ) -> None:
         """Remember a batch that was stored."""
         state = self._states.get(producer_id)

@@ -42,7 +42,9 @@ __all__ = [
 HEADER = struct.Struct(">qiibIhiqqqhii")  # as in `wire.batch`, unpacked here without making an object
 HEADER_BYTES: Final = 61
 OVERHEAD_BYTES: Final = 12  # base offset and length: what the length does not count
-LEAST_RECORD_BYTES: Final = 7  # of an uncompressed record: length, attributes, deltas, no key, value or header
+LEAST_RECORD_BYTES: Final = (
+    7  # of an uncompressed record: length, attributes, deltas, no key, value or header
+)
 MAGIC: Final = 2
 ZSTD: Final = 4
 ZSTD_SINCE_PRODUCE_VERSION: Final = 7  # KIP-110
@@ -109,7 +111,10 @@ def refuse(batch: memoryview, settings: TopicSettings, now_ms: int, produce_vers
     elif not header.attributes and header.record_count * LEAST_RECORD_BYTES > len(batch) - HEADER_BYTES:
         problem = f"{header.record_count} records in {len(batch)} bytes"
     else:
-        code, problem = error_codes.INVALID_TIMESTAMP, f"largest time {header.max_timestamp} is too far after {now_ms}"
+        code, problem = (
+            error_codes.INVALID_TIMESTAMP,
+            f"largest time {header.max_timestamp} is too far after {now_ms}",
+        )
     raise AppendError(code, problem, log_start_known=True)
 
 

@@ -68,7 +68,9 @@ def open_log(
 
 def _base_offsets(directory: Path) -> list[int]:
     names = (path.stem for path in directory.glob("*.log"))
-    return sorted(int(name) for name in names if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit())
+    return sorted(
+        int(name) for name in names if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
+    )
 
 
 def _load_snapshot(log: PartitionLog, start_offset: int) -> int:
@@ -107,9 +109,7 @@ def _rebuild_producers(log: PartitionLog) -> None:
                 )
 
 
-def _recover_segments(
-    segments: list[Segment], walk: _Walk, *, sound_to: int, rebuild: bool
-) -> list[Segment]:
+def _recover_segments(segments: list[Segment], walk: _Walk, *, sound_to: int, rebuild: bool) -> list[Segment]:
     """Bring each segment's books up to date; return the segments kept. The last one ends the log."""
     kept: list[Segment] = []
     for at, segment in enumerate(segments):
@@ -120,7 +120,9 @@ def _recover_segments(
             _seal_unread(segment)
             walk.end_offset = next_base
             continue
-        whole = _recover(segment, walk, rebuild=rebuild and (newest or segments[at + 1].base_offset > sound_to))
+        whole = _recover(
+            segment, walk, rebuild=rebuild and (newest or segments[at + 1].base_offset > sound_to)
+        )
         if newest:
             break
         if not whole or walk.end_offset != next_base:
@@ -143,7 +145,9 @@ def _seal_unread(segment: Segment) -> None:
 
 def _delete_rest(segments: list[Segment], walk: _Walk) -> None:
     for segment in segments:
-        _logger.warning("deleting %s: the log ends at offset %d before it", segment.path.name, walk.end_offset)
+        _logger.warning(
+            "deleting %s: the log ends at offset %d before it", segment.path.name, walk.end_offset
+        )
         segment.delete()
 
 
@@ -161,7 +165,10 @@ def _recover(segment: Segment, walk: _Walk, *, rebuild: bool) -> bool:
     if segment.size == file_size:
         return True
     _logger.warning(
-        "cutting %d torn bytes off %s/%s", file_size - segment.size, segment.path.parent.name, segment.path.name
+        "cutting %d torn bytes off %s/%s",
+        file_size - segment.size,
+        segment.path.parent.name,
+        segment.path.name,
     )
     segment.cut(segment.size)
     return False
@@ -200,7 +207,13 @@ def _walk(segment: Segment, walk: _Walk, view: memoryview) -> None:
         header = HEADER.unpack_from(view, position)
         offset, length, _, magic, crc, _, last_delta, _, max_time_ms, producer_id, epoch, sequence, _ = header
         size = length + OVERHEAD_BYTES
-        if size < HEADER_BYTES or position + size > end or magic != MAGIC or offset < expected or last_delta < 0:
+        if (
+            size < HEADER_BYTES
+            or position + size > end
+            or magic != MAGIC
+            or offset < expected
+            or last_delta < 0
+        ):
             return
         if crc32c(view[position + CRC_FROM : position + size]) != crc:
             return

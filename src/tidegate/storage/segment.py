@@ -64,7 +64,9 @@ class Segment:
             self._file = SegmentFile(self.path)
         return self._file
 
-    def append(self, batch: memoryview, base_offset: int, last_offset: int, max_time_ms: int, interval: int) -> None:
+    def append(
+        self, batch: memoryview, base_offset: int, last_offset: int, max_time_ms: int, interval: int
+    ) -> None:
         """Write a batch at the end. On failure the file ends where it did and `OSError` is raised."""
         fd = self.file.fd
         position = self.size

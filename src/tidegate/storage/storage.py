@@ -88,7 +88,9 @@ class Storage:
         points = _read_checkpoint(self.directory / _CHECKPOINT)
         marker.unlink(missing_ok=True)
 
-        def open_stored(stored: StoredTopic, partition: int, directory: Path, settings: TopicSettings) -> PartitionLog:
+        def open_stored(
+            stored: StoredTopic, partition: int, directory: Path, settings: TopicSettings
+        ) -> PartitionLog:
             return self._watched(
                 open_log(
                     directory,
@@ -207,6 +209,10 @@ def _read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
     try:
         version, _, *lines = path.read_text().splitlines()
         rows = [line.split(" ") for line in lines if line]
-        return {(name, int(partition)): int(offset) for name, partition, offset in rows} if version == "0" else {}
+        return (
+            {(name, int(partition)): int(offset) for name, partition, offset in rows}
+            if version == "0"
+            else {}
+        )
     except (OSError, ValueError):
         return {}

@@ -17,11 +17,15 @@ from tidegate.storage.errors import StorageError
 
 __all__ = ["PRODUCER_ID_BLOCK", "CommittedOffset", "MetadataStore", "StoredTopic"]
 
-PRODUCER_ID_BLOCK = 1000  # ids taken from the store at a time. Source: Kafka `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`
+PRODUCER_ID_BLOCK = (
+    1000  # ids taken from the store at a time. Source: Kafka `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`
+)
 
 _APPLICATION_ID = 0x54494445  # "TIDE": marks the file as ours
 _SCHEMA_VERSION = 1
-_DOUBLE = struct.Struct(">d")  # values are kept as their eight bytes: SQLite would turn NaN to null and -0.0 to 0
+_DOUBLE = struct.Struct(
+    ">d"
+)  # values are kept as their eight bytes: SQLite would turn NaN to null and -0.0 to 0
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE topics (
@@ -135,7 +139,9 @@ class MetadataStore:
         for topic_id, name, partitions, configs in self._run(
             "SELECT topic_id, name, partitions, configs FROM topics ORDER BY name"
         ):
-            yield StoredTopic(topic_id=topic_id, name=name, partitions=partitions, configs=json.loads(configs))
+            yield StoredTopic(
+                topic_id=topic_id, name=name, partitions=partitions, configs=json.loads(configs)
+            )
 
     def put_topic(self, topic: StoredTopic) -> None:
         """Keep a topic, new or changed."""

@@ -8,12 +8,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidegate.storage.config import (
-    LOG_RETENTION_BYTES,
-    LOG_RETENTION_MS,
-    TIMESTAMP_AFTER_MAX_MS,
-    StorageConfig,
-)
+from tidegate.storage.config import StorageConfig
 from tidegate.storage.topic_settings import TopicSettings
 
 __all__ = [
@@ -104,7 +99,9 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
         _long("message.timestamp.after.max.ms", 3_600_000, 0),
         _long("message.timestamp.before.max.ms", _LONG_MAX, 0),
         _string("message.timestamp.type", "CreateTime", "CreateTime", "LogAppendTime"),
-        TopicConfig(name="min.cleanable.dirty.ratio", type=ConfigType.DOUBLE, default="0.5", least=0.0, most=1.0),
+        TopicConfig(
+            name="min.cleanable.dirty.ratio", type=ConfigType.DOUBLE, default="0.5", least=0.0, most=1.0
+        ),
         _long("min.compaction.lag.ms", 0, 0),
         _int("min.insync.replicas", 1, 1),
         _bool("preallocate"),
@@ -195,9 +192,9 @@ def default_value(name: str, node: StorageConfig) -> str:
         "index.interval.bytes": node.log_index_interval_bytes,
         "max.message.bytes": node.message_max_bytes,
         "message.timestamp.type": node.log_message_timestamp_type,
-        "message.timestamp.after.max.ms": TIMESTAMP_AFTER_MAX_MS,
-        "retention.bytes": LOG_RETENTION_BYTES,
-        "retention.ms": LOG_RETENTION_MS,
+        "message.timestamp.after.max.ms": node.log_message_timestamp_after_max_ms,
+        "retention.bytes": node.log_retention_bytes,
+        "retention.ms": node.log_retention_ms,
         "segment.bytes": node.log_segment_bytes,
     }
     return str(of_node.get(name, TOPIC_CONFIGS[name].default))
@@ -214,7 +211,8 @@ def settings_of(configs: Mapping[str, str], node: StorageConfig) -> TopicSetting
         segment_bytes=number("segment.bytes"),
         segment_ms=number("segment.ms"),
         index_interval_bytes=number("index.interval.bytes"),
-        log_append_time=configs.get("message.timestamp.type", node.log_message_timestamp_type) == "LogAppendTime",
+        log_append_time=configs.get("message.timestamp.type", node.log_message_timestamp_type)
+        == "LogAppendTime",
         timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
         retention_ms=number("retention.ms"),
         retention_bytes=number("retention.bytes"),

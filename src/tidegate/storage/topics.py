@@ -144,7 +144,9 @@ class Topics:
             for partition in range(len(topic.logs), count):
                 topic.logs.append(self.open_log(self._own_directory(stored, partition), topic.settings))
         except OSError as error:
-            raise StorageError(f"cannot create partition {len(topic.logs)} of topic {topic.name!r}: {error}") from error
+            raise StorageError(
+                f"cannot create partition {len(topic.logs)} of topic {topic.name!r}: {error}"
+            ) from error
 
     def _own_directory(self, stored: StoredTopic, partition: int) -> Path:
         """Return a partition's directory, made when absent. One that belongs to another topic is moved aside."""
@@ -152,7 +154,9 @@ class Topics:
         owner = _owner(directory)
         if owner is not None and owner != stored.topic_id:
             stray = self._data_dir / f"{stored.name}-{partition}.{owner}-stray"
-            _logger.warning("moving %s to %s: it belongs to a topic of another id", directory.name, stray.name)
+            _logger.warning(
+                "moving %s to %s: it belongs to a topic of another id", directory.name, stray.name
+            )
             directory.rename(stray)
         directory.mkdir(parents=True, exist_ok=True)
         metadata = directory / _PARTITION_METADATA

@@ -55,7 +55,9 @@ def _create(storage: Storage, request: Request, wanted: Message, *, validate_onl
     if (not validate_only or storage.config.kafka_exact) and not request.quotas.record_mutations(added):
         return error_codes.THROTTLING_QUOTA_EXCEEDED, None
     assignments = wanted["assignments"] or []
-    text = assignment_problem((assignment["broker_ids"] for assignment in assignments), storage.config.node_id)
+    text = assignment_problem(
+        (assignment["broker_ids"] for assignment in assignments), storage.config.node_id
+    )
     if text is not None:
         return error_codes.INVALID_REPLICA_ASSIGNMENT, text
     if not validate_only:
@@ -71,14 +73,18 @@ def _count_problem(storage: Storage, topic: Topic, wanted: Message) -> _Problem 
     if count == current:
         return error_codes.INVALID_PARTITIONS, f"Topic already has {current} partition(s)."
     if count < current:
-        text = f"The topic {topic.name} currently has {current} partition(s); {count} would not be an increase."
+        text = (
+            f"The topic {topic.name} currently has {current} partition(s); {count} would not be an increase."
+        )
         return error_codes.INVALID_PARTITIONS, text
     added = count - current
     if assignments is not None and len(assignments) != added:
         text = f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) were "
         return error_codes.INVALID_REPLICA_ASSIGNMENT, text + "specified."
     if added > storage.topics.room():
-        text = f"This node holds at most {MAX_PARTITIONS} partitions and has {storage.topics.partition_count}."
+        text = (
+            f"This node holds at most {MAX_PARTITIONS} partitions and has {storage.topics.partition_count}."
+        )
         return error_codes.POLICY_VIOLATION, text
     return None
 

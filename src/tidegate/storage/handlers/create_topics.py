@@ -66,7 +66,9 @@ def _create(storage: Storage, request: Request, wanted: Message, *, validate_onl
         return _refused(name, problem)
     partitions = _partitions(storage, wanted)
     if partitions > storage.topics.room():
-        text = f"This node holds at most {MAX_PARTITIONS} partitions and has {storage.topics.partition_count}."
+        text = (
+            f"This node holds at most {MAX_PARTITIONS} partitions and has {storage.topics.partition_count}."
+        )
         return _refused(name, (error_codes.POLICY_VIOLATION, text))
     if (not validate_only or storage.config.kafka_exact) and not request.quotas.record_mutations(partitions):
         return _refused(name, (error_codes.THROTTLING_QUOTA_EXCEEDED, None))
@@ -129,7 +131,11 @@ def _config_problem(configs: Mapping[str, str | None]) -> _Problem | None:
 
 def _placement_problem(storage: Storage, wanted: Message) -> _Problem | None:
     """Return what is wrong with the numbers of partitions and replicas, or with the assignment, in Kafka's order."""
-    replicas, partitions, assignments = wanted["replication_factor"], wanted["num_partitions"], wanted["assignments"]
+    replicas, partitions, assignments = (
+        wanted["replication_factor"],
+        wanted["num_partitions"],
+        wanted["assignments"],
+    )
     if assignments:
         text = "A manual partition assignment was specified, but {} was not set to -1."
         if replicas != _DEFAULT:
@@ -141,7 +147,10 @@ def _placement_problem(storage: Storage, wanted: Message) -> _Problem | None:
         text = "Replication factor must be larger than 0, or -1 to use the default value."
         return error_codes.INVALID_REPLICATION_FACTOR, text
     if partitions < _DEFAULT or partitions == 0:
-        return error_codes.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+        return (
+            error_codes.INVALID_PARTITIONS,
+            "Number of partitions was set to an invalid non-positive value.",
+        )
     if replicas > 1:
         return (
             error_codes.INVALID_REPLICATION_FACTOR,
@@ -158,7 +167,9 @@ def _assignment_problem(storage: Storage, assignments: list[Message]) -> _Proble
         if times > 1:
             text = f"Found multiple manual partition assignments for partition {partition}"
             return error_codes.INVALID_REPLICA_ASSIGNMENT, text
-    problem = assignment_problem((assignment["broker_ids"] for assignment in assignments), storage.config.node_id)
+    problem = assignment_problem(
+        (assignment["broker_ids"] for assignment in assignments), storage.config.node_id
+    )
     if problem is None and any(partition not in seen for partition in range(len(assignments))):
         problem = "partitions should be a consecutive 0-based integer sequence"
     return None if problem is None else (error_codes.INVALID_REPLICA_ASSIGNMENT, problem)

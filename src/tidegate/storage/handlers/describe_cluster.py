@@ -46,7 +46,9 @@ def describe_cluster_handler(storage: Storage) -> Handler:
                 "endpoint_type": BROKERS,
                 "cluster_id": storage.cluster_id,
                 "controller_id": node_id,
-                "brokers": [{"broker_id": node_id, "host": host, "port": port, "rack": None, "is_fenced": False}],
+                "brokers": [
+                    {"broker_id": node_id, "host": host, "port": port, "rack": None, "is_fenced": False}
+                ],
                 "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NO_OPERATIONS,
             }
         )

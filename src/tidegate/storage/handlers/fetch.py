@@ -129,11 +129,15 @@ def _wait(fetch: _Fetch, waits: FetchWaits, missing_bytes: int) -> Deferred:
 
 
 def _replica_id(body: Message, version: int) -> int:
-    replica_id: int = body["replica_state"]["replica_id"] if version >= _REPLICA_STATE_SINCE else body["replica_id"]
+    replica_id: int = (
+        body["replica_state"]["replica_id"] if version >= _REPLICA_STATE_SINCE else body["replica_id"]
+    )
     return replica_id
 
 
-def _resolve(storage: Storage, part: Message, version: int, *, follower: bool) -> tuple[Message, list[_Wanted]]:
+def _resolve(
+    storage: Storage, part: Message, version: int, *, follower: bool
+) -> tuple[Message, list[_Wanted]]:
     """Return how the answer names a topic, and its partitions with their logs."""
     if version < _TOPIC_IDS_SINCE:
         key = {"topic": part["topic"]}
@@ -151,7 +155,9 @@ def _resolve(storage: Storage, part: Message, version: int, *, follower: bool) -
     return key, wanted
 
 
-def _read(wanted: _Wanted, left_bytes: int, *, at_least_one: bool, committed: bool) -> tuple[dict[str, Any], int]:
+def _read(
+    wanted: _Wanted, left_bytes: int, *, at_least_one: bool, committed: bool
+) -> tuple[dict[str, Any], int]:
     """Read one partition; return its part of the answer and the bytes of its records."""
     log = wanted.log
     if log is None or log.deleted:

@@ -30,9 +30,12 @@ def find_coordinator_handler(storage: Storage) -> Handler:
         body = request.body()
         kind = body.get("key_type", GROUP)
         if request.header.api_version < _SEVERAL_KEYS_SINCE:
-            return request.answer({"throttle_time_ms": 0, **_coordinator(storage, request, kind, text_of_none="NONE")})
+            return request.answer(
+                {"throttle_time_ms": 0, **_coordinator(storage, request, kind, text_of_none="NONE")}
+            )
         coordinators = [
-            {"key": key, **_coordinator(storage, request, kind, text_of_none="")} for key in body["coordinator_keys"]
+            {"key": key, **_coordinator(storage, request, kind, text_of_none="")}
+            for key in body["coordinator_keys"]
         ]
         return request.answer({"throttle_time_ms": 0, "coordinators": coordinators})
 
@@ -48,5 +51,8 @@ def _coordinator(storage: Storage, request: Request, kind: int, *, text_of_none:
         if kind == TRANSACTION:
             error_code, text = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS_TEXT
         else:
-            error_code, text = error_codes.INVALID_REQUEST, "" if kind == SHARE_GROUP else _INVALID_REQUEST_TEXT
+            error_code, text = (
+                error_codes.INVALID_REQUEST,
+                "" if kind == SHARE_GROUP else _INVALID_REQUEST_TEXT,
+            )
     return {"error_code": error_code, "error_message": text, "node_id": node_id, "host": host, "port": port}

@@ -17,7 +17,14 @@ from tidegate.storage.time_lookup import TimeAndOffset, offset_by_time, offset_o
 __all__ = ["LIST_OFFSETS", "list_offsets_handler"]
 
 LIST_OFFSETS = 2
-LATEST, EARLIEST, LARGEST_TIME, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+LATEST, EARLIEST, LARGEST_TIME, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
 SINCE_VERSION = {
     LATEST: 1,
     EARLIEST: 1,

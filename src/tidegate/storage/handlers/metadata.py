@@ -85,7 +85,9 @@ def _metadata(storage: Storage, request: Request) -> tuple[Message, bool]:
     }, lasting
 
 
-def _wanted(storage: Storage, request: Request, part: Message, operations: int, *, may_create: bool) -> Message:
+def _wanted(
+    storage: Storage, request: Request, part: Message, operations: int, *, may_create: bool
+) -> Message:
     """Return what is answered for one topic that was asked for by name or by id."""
     name, topic_id = part["name"], part.get("topic_id", ZERO_ID)
     if name is None and topic_id != ZERO_ID:
@@ -95,7 +97,9 @@ def _wanted(storage: Storage, request: Request, part: Message, operations: int, 
     else:
         topic = storage.topics.by_name.get(name)
         if topic is None:
-            return _no_topic(name, ZERO_ID, _missing(storage, request, name, may_create=may_create), operations)
+            return _no_topic(
+                name, ZERO_ID, _missing(storage, request, name, may_create=may_create), operations
+            )
     return _topic_message(storage, topic, operations)
 
 

@@ -34,7 +34,9 @@ def offset_fetch_handler(storage: Storage) -> Handler:
         groups = [
             {
                 "group_id": group["group_id"],
-                "topics": _topics(storage, group["group_id"], group["topics"], by_id=version >= _TOPIC_IDS_SINCE),
+                "topics": _topics(
+                    storage, group["group_id"], group["topics"], by_id=version >= _TOPIC_IDS_SINCE
+                ),
                 "error_code": error_codes.NONE,
             }
             for group in body["groups"]
@@ -69,7 +71,8 @@ def _topic(storage: Storage, offsets: _Offsets, part: Message, *, by_id: bool) -
     topic = storage.topics.by_id.get(part["topic_id"])
     if topic is None:
         partitions = [
-            _position(index, None, error_code=error_codes.UNKNOWN_TOPIC_ID) for index in part["partition_indexes"]
+            _position(index, None, error_code=error_codes.UNKNOWN_TOPIC_ID)
+            for index in part["partition_indexes"]
         ]
     else:
         partitions = [_partition(offsets, topic.name, index) for index in part["partition_indexes"]]

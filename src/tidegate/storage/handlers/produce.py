@@ -122,7 +122,9 @@ def _acks_problem(topic: Topic, acks: int) -> int:
     return error_codes.NONE
 
 
-def _refused(index: int, error_code: int, log: PartitionLog | None = None, text: str | None = None) -> dict[str, Any]:
+def _refused(
+    index: int, error_code: int, log: PartitionLog | None = None, text: str | None = None
+) -> dict[str, Any]:
     return {
         "index": index,
         "error_code": error_code,
@@ -142,7 +144,8 @@ def _unparsable(request: Request, topic_data: list[Message], acks: int, text: st
         {
             **part,
             "partition_responses": [
-                _refused(data["index"], error_codes.CORRUPT_MESSAGE, text=text) for data in part["partition_data"]
+                _refused(data["index"], error_codes.CORRUPT_MESSAGE, text=text)
+                for data in part["partition_data"]
             ],
         }
         for part in topic_data

@@ -33,7 +33,7 @@ def scenarios() -> list[Any]:
 @pytest.mark.parametrize("scenario", scenarios())
 def test_answers_are_kafkas(tmp_path: Path, scenario: dict[str, Any]) -> None:
     """Every step of ours gives the recorded answer."""
-    node = Node(tmp_path, kafka_exact=True)
+    node = Node(tmp_path, kafka_exact=True, log_retention_ms=-1)
     node.create(SHARED)
     answers: dict[int, Any] = {}
     for at, step in enumerate(scenario["steps"]):
