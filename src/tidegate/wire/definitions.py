@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
+from pkgutil import get_data
 from typing import Any, Literal
 
 __all__ = ["REQUIRED", "Direction", "Field", "Layout", "layout", "minimum_size", "table"]
@@ -65,8 +65,7 @@ class Layout:
 @cache
 def table() -> Mapping[str, Any]:
     """Return the parsed `definitions.json`."""
-    text = files("tidegate.wire").joinpath("definitions.json").read_text(encoding="utf-8")
-    parsed: Mapping[str, Any] = json.loads(text)
+    parsed: Mapping[str, Any] = json.loads(get_data("tidegate.wire", "definitions.json") or b"")
     return parsed
 
 
