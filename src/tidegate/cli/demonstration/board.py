@@ -13,12 +13,7 @@ from tidegate.pipeline.text import bytes_text, duration_text
 __all__ = ["board", "watch"]
 
 _REFRESH_S = 0.25
-
-DOES = {
-    "checkout": "a 400 byte order every 5 ms",
-    "loader": "as much as it can",
-    "analytics": "reads what was loaded",
-}
+_MS_PER_S = 1000
 
 
 def watch(
@@ -30,7 +25,7 @@ def watch(
     seconds: float,
     check: Callable[[], None],
 ) -> None:
-    """Show the board for `seconds`, calling `check` all along; where there is no terminal, print its last state."""
+    """Show the board for `seconds`, calling `check` all along, and leave its last state on the console."""
     end_s = time.monotonic() + seconds
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while (now_s := time.monotonic()) < end_s:
@@ -45,11 +40,10 @@ def board(tallies: Mapping[str, Tally], *, title: str, limits: Mapping[str, floa
     """Return the table at `now_s`. limits: client id → bytes per second."""
     table = Table(title=title, title_justify="left")
     table.add_column("client")
-    table.add_column("what it does")
     for name in ("rate now", "mean rate", "limit", "throttled", "longest", "latency p50", "p99"):
         table.add_column(name, justify="right")
     for client, tally in tallies.items():
-        table.add_row(client, DOES[client], *_numbers(tally, limits.get(client), now_s))
+        table.add_row(client, *_numbers(tally, limits.get(client), now_s))
     return table
 
 
@@ -62,6 +56,10 @@ def _numbers(tally: Tally, limit: float | None, now_s: float) -> tuple[str, ...]
         "none" if limit is None else f"{bytes_text(limit)}/s",
         f"{len(tally.throttles_ms)} times" if tally.throttles_ms else "never",
         duration_text(max(tally.throttles_ms)) if tally.throttles_ms else "–",
-        f"{tally.latency_ms(0.5):.1f} ms" if has_latency else "–",
-        f"{tally.latency_ms(0.99):.1f} ms" if has_latency else "–",
+        _latency_text(tally.latency_ms(0.5)) if has_latency else "–",
+        _latency_text(tally.latency_ms(0.99)) if has_latency else "–",
     )
+
+
+def _latency_text(ms: float) -> str:
+    return f"{ms:.1f} ms" if ms < _MS_PER_S else f"{ms / _MS_PER_S:.1f} s"

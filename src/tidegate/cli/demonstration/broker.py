@@ -25,7 +25,9 @@ def running_broker(results: Results) -> Iterator[int]:
     command = [sys.executable, "-m", "tidegate", "serve", "--port", "0"]
     command += ["--data", str(results.broker), "--port-file", str(port_file)]
     with results.broker_log.open("ab") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+        )  # a group of its own: Ctrl-C is ours to handle
     try:
         yield _wait_port(process, port_file, results.broker_log)
     finally:

@@ -11,7 +11,6 @@ from tidegate.pipeline.text import bytes_text
 __all__ = ["Check", "print_checks", "traffic_checks"]
 
 _WINDOW_S = 11  # quota.window.num * quota.window.size.seconds: what was let through is forgotten after it
-_IN_FLIGHT_BYTES = 16 << 20  # one request of each connection that the quota did not yet know of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +41,14 @@ def _latency(traffic: Traffic) -> Check:
 
 
 def _limited(traffic: Traffic, client: str) -> Check:
-    """The window lets at most limit * 11 s through at once; what is left after it is the limit itself."""
+    """A window of 11 s lets as much through at once; over and above that, the limit holds."""
     limit = RATE_LIMITS[client]
-    through = traffic.settling[client].bytes + traffic.after[client].bytes
-    most = limit * (traffic.limited_s + _WINDOW_S) + _IN_FLIGHT_BYTES
-    throttled = bool(traffic.settling[client].throttles_ms or traffic.after[client].throttles_ms)
-    amount = f"{bytes_text(through)} in {traffic.limited_s:.0f} s"
+    settling, after = traffic.settling[client], traffic.after[client]
+    throttled = bool(settling.throttles_ms or after.throttles_ms)
+    goes_on = settling.bytes + after.bytes > 0
+    amount = f"{bytes_text(after.bytes)} in {traffic.after_s:.0f} s"
     claim = f"{client} was throttled: {amount} at a limit of {bytes_text(limit)}/s"
-    return Check(claim, throttled and 0 < through <= most)
+    return Check(claim, throttled and goes_on and after.bytes <= limit * (traffic.after_s + _WINDOW_S))
 
 
 def _unthrottled(traffic: Traffic) -> Check:

@@ -31,7 +31,13 @@ class Crew:
         self.begin_phase()
         for name in CLIENTS:
             command = [sys.executable, "-m", "tidegate.cli.demonstration.clients", name, self._address]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                process_group=0,  # Ctrl-C is ours to handle
+            )
             self._processes[name] = process
             threading.Thread(target=self._listen, args=(name, process), daemon=True).start()
         return self

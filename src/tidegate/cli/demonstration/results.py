@@ -8,7 +8,7 @@ from tidegate.errors import ConfigError
 __all__ = ["Results"]
 
 _MARKER = ".tidegate-demo"
-_PARTS = ("broker", "plans", "usage-tables", "replays", "broker.log")
+_PARTS = ("broker", "plans", "usage-tables", "replay-tables", "broker.log")
 
 
 class Results:
@@ -49,9 +49,10 @@ class Results:
         """Return where the usage tables go."""
         return self.directory / "usage-tables"
 
-    def replay(self, name: str) -> Path:
-        """Return where the tables of a replay go."""
-        return self.directory / "replays" / name
+    @property
+    def replays(self) -> Path:
+        """Return where the replay's tables go."""
+        return self.directory / "replay-tables"
 
     def _make(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)

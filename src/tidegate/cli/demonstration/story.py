@@ -17,6 +17,12 @@ from tidegate.pipeline.text import bytes_text
 
 __all__ = ["tell"]
 
+_INTRODUCTION = """\
+One broker, three clients:
+  checkout   sends an order of 400 bytes every 5 ms and waits for its acknowledgement
+  loader     sends as much as it can over eight connections
+  analytics  reads all that loader sent, as fast as it comes
+"""
 _BYTES_PER_SECOND_MAX = 300 << 20  # what the flood was seen to write on a fast machine
 
 
@@ -30,6 +36,7 @@ def tell(directory: Path, *, seconds: int) -> bool:
     results = Results(directory)
     _require_space(results.directory, seconds)
     console = results_console()
+    console.print(_INTRODUCTION)
     traffic = run_traffic(console, results, seconds=seconds)
     checks = [*traffic_checks(traffic), *run_jobs(console, results)]
     console.print()
@@ -49,12 +56,11 @@ def _require_space(directory: Path, seconds: int) -> None:
 
 
 def _print_end(console: Console, results: Results, checks: list[Check], took_s: float) -> None:
-    where = results.directory
     held = sum(check.holds for check in checks)
     console.print(f"\n{held} of {len(checks)} checks hold, {took_s:.0f} seconds in all\n")
     console.print(f"the broker's data and usage record  {results.broker}")
     console.print(f"the plans                           {results.plans}")
-    console.print(f"the tables                          {results.usage_tables}, {where / 'replays'}")
+    console.print(f"the tables                          {results.usage_tables}, {results.replays}")
     console.print("\nnext, change a limit in a plan and see what it would have done:")
     console.print(f"  tidegate replay {results.usage} --quotas {results.plans / 'generous.yaml'}")
     console.print("or start a broker of your own and point any Kafka client at it:")

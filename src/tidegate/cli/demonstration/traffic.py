@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
@@ -14,10 +15,11 @@ from tidegate.cli.demonstration.crew import Crew
 from tidegate.cli.demonstration.plans import QUOTAS, RATE_LIMITS
 from tidegate.cli.demonstration.results import Results
 from tidegate.cli.demonstration.tally import Tally
+from tidegate.errors import TidegateError
 
 __all__ = ["Traffic", "run_traffic"]
 
-SETTLE_S = 3.0
+_SETTLE_S = 3.0
 _ADMIN_TIMEOUT_S = 20.0
 
 
@@ -28,23 +30,36 @@ class Traffic:
     before: dict[str, Tally]
     settling: dict[str, Tally]
     after: dict[str, Tally]
-    limited_s: float
+    after_s: float
 
 
 def run_traffic(console: Console, results: Results, *, seconds: float) -> Traffic:
     """Run the clients for `seconds` without quotas and for `seconds` with. Raises `TidegateError`."""
-    with running_broker(results) as port:
-        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
-        _create_topics(admin)
-        traffic = _run_clients(console, port, seconds=seconds)
-        admin.delete_topics([BULK_TOPIC])[BULK_TOPIC].result(_ADMIN_TIMEOUT_S)  # gives its disk space back
+    try:
+        with running_broker(results) as port:
+            _create_topics(port)
+            traffic = _run_clients(console, port, seconds=seconds)
+            _delete_bulk(port)
+    except KafkaException as error:
+        raise TidegateError(f"the broker refused a topic: {error}") from error
     return traffic
 
 
-def _create_topics(admin: AdminClient) -> None:
+def _create_topics(port: int) -> None:
     topics = [NewTopic(ORDERS_TOPIC, 1, 1), NewTopic(BULK_TOPIC, BULK_PARTITIONS, 1)]
+    admin = _admin(port)
     for created in admin.create_topics(topics).values():
         created.result(_ADMIN_TIMEOUT_S)
+
+
+def _delete_bulk(port: int) -> None:
+    """Give the disk space of the flood back."""
+    admin = _admin(port)
+    admin.delete_topics([BULK_TOPIC])[BULK_TOPIC].result(_ADMIN_TIMEOUT_S)
+
+
+def _admin(port: int) -> AdminClient:
+    return AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "client.id": "tidegate-demo"})
 
 
 def _run_clients(console: Console, port: int, *, seconds: float) -> Traffic:
@@ -58,11 +73,11 @@ def _run_clients(console: Console, port: int, *, seconds: float) -> Traffic:
         before = crew.begin_phase()
         console.print("\nquotas set over the wire (AlterClientQuotas): loader 2 MiB/s, analytics 4 MiB/s\n")
         show(
-            f"the first {SETTLE_S:.0f} seconds: the burst that a new window lets through",
+            f"the first {_SETTLE_S:.0f} seconds: the burst that a new window lets through",
             dict(RATE_LIMITS),
-            SETTLE_S,
+            _SETTLE_S,
         )
         settling = crew.begin_phase()
         show(f"under quotas, {seconds:.0f} seconds", dict(RATE_LIMITS), seconds)
         after = crew.begin_phase()
-    return Traffic(before=before, settling=settling, after=after, limited_s=SETTLE_S + seconds)
+    return Traffic(before=before, settling=settling, after=after, after_s=seconds)

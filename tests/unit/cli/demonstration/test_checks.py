@@ -29,7 +29,7 @@ def traffic():
         before=phase([90.0, 100.0]),
         settling=phase([50.0], loader=500, analytics=100),
         after=phase([1.0, 2.0]),
-        limited_s=15.0,
+        after_s=14.0,
     )
 
 
@@ -65,6 +65,12 @@ def test_more_than_limit_and_burst_is_noticed(traffic):
     """Throttled or not, more than the limit allows is a failure."""
     traffic.after["analytics"].bytes = int(RATE_LIMITS["analytics"] * 100)
     assert [claim.partition(" ")[0] for claim in failed(traffic)] == ["analytics"]
+
+
+def test_a_client_that_got_nothing_is_noticed(traffic):
+    """A throttled client is slow, not shut out."""
+    traffic.settling["loader"].bytes = traffic.after["loader"].bytes = 0
+    assert [claim.partition(" ")[0] for claim in failed(traffic)] == ["loader"]
 
 
 @pytest.mark.parametrize("which", ["before", "settling", "after"])

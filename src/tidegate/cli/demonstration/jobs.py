@@ -1,0 +1,113 @@
+"""The second half of the demo: what was recorded, summed up and replayed on Spark."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tidegate.cli.demonstration.checks import Check
+from tidegate.cli.demonstration.clients import CLIENTS
+from tidegate.cli.demonstration.plans import write_plans
+from tidegate.cli.demonstration.results import Results
+from tidegate.pipeline.jobs import UsageFiles, open_usage, replay_job, usage_job
+from tidegate.pipeline.plan import IN_FORCE, Plan, in_force_plan, load_plans
+from tidegate.pipeline.session import RunningSpark, running_spark
+from tidegate.pipeline.text import bytes_text, count_text, duration_text, percent_text
+from tidegate.pipeline.usage_report import usage_table
+
+__all__ = ["replay_checks", "replay_summary", "run_jobs"]
+
+_BYTE_QUOTAS = ("Produce", "Fetch")
+_USAGE_LINES = 5
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def run_jobs(console: Console, results: Results) -> list[Check]:
+    """Sum up and replay what the broker recorded, print both, and return what must have come out."""
+    plans = load_plans(write_plans(results.plans).values())
+    files = open_usage(results.usage)
+    console.print(f"\nthe broker recorded {count_text(files.rows)} events; starting Spark\n")
+    with running_spark(app_name="tidegate demo", rows=files.rows) as spark:
+        checks = [_sum_up(console, results, spark, files)]
+        rows = replay_job(
+            spark,
+            files,
+            [in_force_plan(), *plans],
+            out=results.replays,
+            overwrite=False,
+            with_decisions=False,
+        )
+    console.print(replay_summary(rows, plans))
+    console.print(
+        "times are kept as recorded: a client that would have waited does not come later", style="dim"
+    )
+    return [*checks, *replay_checks(rows)]
+
+
+def _sum_up(console: Console, results: Results, spark: RunningSpark, files: UsageFiles) -> Check:
+    summary = usage_job(spark, files, out=results.usage_tables, overwrite=False, top=_USAGE_LINES)
+    console.print(usage_table(summary.top, clients=summary.clients))
+    console.print()
+    found = {row["client_id"] for row in summary.top}
+    return Check("the usage table has all three clients", found >= set(CLIENTS))
+
+
+def replay_summary(rows: Rows, plans: Iterable[Plan]) -> Table:
+    """Return a table of what each plan would have done to each client. rows: columns `REPLAY_BY_ENTITY`."""
+    table = Table(
+        title="replay: what these quotas would have done to the same requests", title_justify="left"
+    )
+    for name in ("plan", "client", "quota"):
+        table.add_column(name)
+    for name in ("limit", "requests", "throttled", "longest", "bytes delayed"):
+        table.add_column(name, justify="right")
+    for name in (IN_FORCE, *(plan.name for plan in plans)):
+        of_plan = [row for row in rows if row["plan"] == name and _is_of_interest(row)]
+        for row in sorted(of_plan, key=lambda row: list(CLIENTS).index(row["entity_client_id"])):
+            table.add_row(name, *_cells(row))
+        table.add_section()
+    return table
+
+
+def _is_of_interest(row: Mapping[str, Any]) -> bool:
+    return row["quota_type"] in _BYTE_QUOTAS and row["entity_client_id"] in CLIENTS and row["amount"] > 0
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        row["entity_client_id"],
+        "bytes in" if row["quota_type"] == _BYTE_QUOTAS[0] else "bytes out",
+        "none" if row["bound"] is None else f"{bytes_text(row['bound'])}/s",
+        count_text(row["requests"]),
+        percent_text(row["throttled_requests"], row["requests"]) if row["throttled_requests"] else "never",
+        duration_text(row["longest_throttle_ms"]) if row["throttled_requests"] else "–",
+        percent_text(row["delayed_amount"], row["amount"]),
+    )
+
+
+def replay_checks(rows: Rows) -> list[Check]:
+    """Return what a replay of the demo's traffic must show."""
+    in_force = [row for row in rows if row["plan"] == IN_FORCE]
+    decisions = sum(row["requests"] for row in in_force)
+    different = sum(row["different_decisions"] for row in in_force)
+    same = f"{count_text(decisions - different)} of {count_text(decisions)}"
+    claim = f"replayed under the quotas in force, {same} decisions come out as recorded"
+    return [Check(claim, decisions > 0 and different == 0), _plans_differ(rows)]
+
+
+def _plans_differ(rows: Rows) -> Check:
+    """The plans were made so that one of them hits the client that the quotas are there to protect."""
+    generous, for_all = (_throttled(rows, plan, "checkout") for plan in ("generous", "one-for-all"))
+    times = f"{count_text(for_all)} times, 'generous' {count_text(generous)}"
+    claim = f"'one-for-all' would have throttled checkout {times}"
+    return Check(claim, for_all > 0 and generous == 0)
+
+
+def _throttled(rows: Rows, plan: str, client: str) -> int:
+    return sum(
+        row["throttled_requests"]
+        for row in rows
+        if row["plan"] == plan and row["entity_client_id"] == client and row["quota_type"] in _BYTE_QUOTAS
+    )
