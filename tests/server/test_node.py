@@ -146,6 +146,37 @@ def test_request_time_is_throttled_for_one_window_at_most(with_node) -> None:
     with_node(scenario)
 
 
+def test_request_time_is_charged_once_handler_and_network(with_node) -> None:
+    """What request quotas were charged is handler plus network time of each request, once, as in the usage record."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await node.connect()
+        await client.alter(CLIENT, "request_percentage", 1e6)
+        for number in range(5):
+            topics = [
+                {
+                    "name": "t",
+                    "num_partitions": number,
+                    "replication_factor": 1,
+                    "assignments": [],
+                    "configs": [],
+                }
+            ]
+            await client.ask(
+                CREATE_TOPICS,
+                CREATE_TOPICS_VERSION,
+                {"topics": topics, "timeout_ms": 1, "validate_only": False},
+            )
+        now_ms = node.node._clock.now_ms()
+        percent = node.node.managers.request.peek("ANONYMOUS", "c1", now_ms)
+        rows = [event for event in spool_events(node) if event["kind"] == "request"]
+        charged_ns = sum(row["handler_ns"] + row["network_ns"] for row in rows)
+        assert len(rows) == 6
+        assert percent == pytest.approx(charged_ns * 1e-7 / WINDOW_S, rel=0.1)
+
+    with_node(scenario)
+
+
 def test_acks_0_is_muted_without_an_answer(with_node) -> None:
     """A Produce without answer is charged and mutes; one that failed closes."""
 
