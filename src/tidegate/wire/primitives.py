@@ -134,7 +134,7 @@ def tag_header(buf: Bytes, at: int, end: int) -> tuple[int, int, int]:
     size, at = varint(buf, at)
     if not 0 <= size <= end - at:
         raise MalformedError(f"tagged field {tag} is said to have {size} bytes, {end - at} remain")
-    return tag, at + size, at
+    return tag & 0xFFFFFFFF, at + size, at
 
 
 def keep_tag(buf: Bytes, at: int, stop: int, tag: int, message: dict[str, Any]) -> int:

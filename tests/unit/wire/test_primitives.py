@@ -93,6 +93,14 @@ def test_tags_are_read_into_the_message():
     assert message == {}
 
 
+def test_largest_tag_comes_back():
+    """A tag of 32 bits is kept as the number that it is, and written again (found by fuzzing)."""
+    section = bytes.fromhex("01" + "ffffffff0f" + "01") + b"x"
+    read_tags(section, 0, len(section), message := {})
+    assert message == {"_unknown_tags": {2**32 - 1: b"x"}}
+    assert tag_section(None, message["_unknown_tags"]) == section
+
+
 def test_tag_past_the_end_is_refused():
     """The size of a tagged field is checked against what remains."""
     assert tag_header(b"\x09\x02ab", 0, 4) == (9, 4, 2)
