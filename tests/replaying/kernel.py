@@ -49,7 +49,12 @@ def kernel_rows(events: Sequence[Event], number: Callable[[tuple[str, str]], int
     rows = [_row(event, number((event["user"], event["client_id"]))) for event in events]
     types = (np.int64, np.int64, np.int32, np.int8, *([np.int64] * 4), np.int32, np.int32)
     columns = zip(*rows, strict=True) if rows else [()] * len(types)
-    return layout.Rows(*(np.array(column, dtype) for column, dtype in zip(columns, types, strict=True)))
+    arrays = layout.Rows(*(np.array(column, dtype) for column, dtype in zip(columns, types, strict=True)))
+    for name, array in arrays._asdict().items():
+        array.flags.writeable = (
+            name == "client"
+        )  # as from Arrow: so there is one form of the kernel to compile
+    return arrays
 
 
 def _row(event: Event, client: int) -> tuple[int, ...]:

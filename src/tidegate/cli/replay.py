@@ -72,12 +72,14 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.jobs import open_usage, replay_job
     from tidegate.pipeline.plan import in_force_plan, load_plans
     from tidegate.pipeline.session import running_spark
+    from tidegate.pipeline.warm_up import kernel_in_the_making
 
     plans = load_plans(args.quotas)
     if args.in_force:
         plans.append(in_force_plan())
     files = open_usage(args.directory)
-    with running_spark(app_name="tidegate replay", master=args.master) as spark:
+    session = running_spark(app_name="tidegate replay", master=args.master, rows=files.rows)
+    with kernel_in_the_making(), session as spark:
         rows = replay_job(
             spark, files, plans, out=args.out, overwrite=args.overwrite, with_decisions=args.decisions
         )

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.usage_report import usage_table
 
     files = open_usage(args.directory)
-    with running_spark(app_name="tidegate usage", master=args.master) as spark:
+    with running_spark(app_name="tidegate usage", master=args.master, rows=files.rows) as spark:
         summary = usage_job(spark, files, out=args.out, overwrite=args.overwrite, top=args.top)
     console = results_console()
     console.print(usage_table(summary.top, clients=summary.clients))

@@ -72,7 +72,7 @@ from tidegate.quota.kernel import compile_kernel
 from tidegate.quota.rate_kernel import rate_configure, rate_decide, rate_record
 from tidegate.quota.throttle import MAX_INT64, narrow_to_int32, tokens_throttle_ms
 
-__all__ = ["replay_kernel"]
+__all__ = ["KERNEL_MODULES", "replay_kernel"]
 
 
 @functools.cache
@@ -84,7 +84,7 @@ def replay_kernel() -> Callable[[State, Rows, Int32s, int, int], None]:
         **compile_together(PENDING_KERNEL, vars(pending)),
     }
     names |= compile_together(_KERNEL, names)
-    return compile_cached(replay, names, modules=_MODULES)
+    return compile_cached(replay, names, modules=KERNEL_MODULES)
 
 
 def replay(state: State, rows: Rows, decisions: Int32s, first: int, end: int) -> None:
@@ -324,4 +324,4 @@ _KERNEL = (
     _tally,
     _tally_permits,
 )
-_MODULES = (throttle, rate_kernel, bucket_kernel, pending, layout, sys.modules[__name__])
+KERNEL_MODULES = (throttle, rate_kernel, bucket_kernel, pending, layout, sys.modules[__name__])

@@ -33,7 +33,7 @@ from tidegate.pipeline.schemas import DECISIONS as DECISIONS_TABLE
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.pipeline.timeline import Timeline
 
-__all__ = ["Names", "ReplayTask", "replay_decisions", "replay_tallies"]
+__all__ = ["Names", "Partition", "ReplayTask", "replay_decisions", "replay_tallies"]
 
 _MAX_BYTES = 2**31 - 1  # the protocol's length fields are 32 bits
 _MAX_NS = 2**53  # a hundred days; doubles hold it exactly
@@ -73,8 +73,8 @@ class Names:
         return self._users[client].as_py(), self._client_ids[client].as_py()
 
 
-class _Partition:
-    """The clients, node and books of the partition that a batch belongs to."""
+class Partition:
+    """The clients, node and books of the partition that `client` belongs to."""
 
     def __init__(self, task: ReplayTask, client: int) -> None:
         index = int(np.searchsorted(task.first_client, client, side="right")) - 1
@@ -86,7 +86,22 @@ class _Partition:
         self.books = [(plan, Books(plan, names=self.names, timeline=timeline)) for plan in task.plans]
         self._last_seq = -1
 
-    def rows(self, batch: pa.RecordBatch) -> Rows:
+    def replay(self, batch: pa.RecordBatch) -> None:
+        """Replay the batch against every plan."""
+        rows = self._rows(batch)
+        no_decisions = np.zeros((0, DECISIONS), np.int32)
+        for _, books in self.books:
+            books.replay(rows, no_decisions)
+
+    def decide(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Replay the batch and yield a table of decisions per plan."""
+        rows = self._rows(batch)
+        for plan, books in self.books:
+            decisions = np.zeros((batch.num_rows, DECISIONS), np.int32)
+            books.replay(rows, decisions)
+            yield _decision_batch(plan, self.node_id, rows, decisions)
+
+    def _rows(self, batch: pa.RecordBatch) -> Rows:
         """Return the batch as arrays, its clients counted from 0. Raises `UsageFilesError` for impossible rows."""
         columns = [column.to_numpy(zero_copy_only=True) for column in batch.columns]
         rows = Rows(*columns)
@@ -119,15 +134,11 @@ def replay_tallies(
     batches: Iterator[pa.RecordBatch], *, task: Broadcast[ReplayTask]
 ) -> Iterator[pa.RecordBatch]:
     """Replay a partition and yield its tallies at the end, columns `REPLAY_BY_CLIENT`."""
-    partition: _Partition | None = None
-    no_decisions = np.zeros((0, DECISIONS), np.int32)
+    partition: Partition | None = None
     for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        partition = partition or _Partition(task.value, batch.column(2)[0].as_py())
-        rows = partition.rows(batch)
-        for _, books in partition.books:
-            books.replay(rows, no_decisions)
+        if batch.num_rows:
+            partition = partition or Partition(task.value, _first_client(batch))
+            partition.replay(batch)
     if partition is not None:
         yield from _tally_batches(partition)
 
@@ -136,19 +147,19 @@ def replay_decisions(
     batches: Iterator[pa.RecordBatch], *, task: Broadcast[ReplayTask]
 ) -> Iterator[pa.RecordBatch]:
     """Replay a partition and yield what was decided, row by row, columns `DECISIONS`."""
-    partition: _Partition | None = None
+    partition: Partition | None = None
     for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        partition = partition or _Partition(task.value, batch.column(2)[0].as_py())
-        rows = partition.rows(batch)
-        for plan, books in partition.books:
-            decisions = np.zeros((batch.num_rows, DECISIONS), np.int32)
-            books.replay(rows, decisions)
-            yield _decision_batch(plan, partition.node_id, rows, decisions)
+        if batch.num_rows:
+            partition = partition or Partition(task.value, _first_client(batch))
+            yield from partition.decide(batch)
 
 
-def _tally_batches(partition: _Partition) -> Iterator[pa.RecordBatch]:
+def _first_client(batch: pa.RecordBatch) -> int:
+    client: int = batch.column("client")[0].as_py()
+    return client
+
+
+def _tally_batches(partition: Partition) -> Iterator[pa.RecordBatch]:
     schema = to_arrow_schema(REPLAY_BY_CLIENT)
     for plan, books in partition.books:
         waiting: list[dict[str, Any]] = []

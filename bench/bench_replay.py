@@ -1,0 +1,199 @@
+"""Rows per second and peak memory of `tidegate replay`, over 2 and 20 million rows.
+
+    python bench/bench_replay.py [--rows N ...] [--master M] [--hot]
+
+Rows are made once, from a fixed seed, and kept under .cache/bench. `--hot`: 80 % of them are one client's.
+Time is that of the job: reading, laying out, shuffle, sort and kernel; not that of starting Spark and Java. Memory is
+the largest resident size seen of the Java process and of all Python workers together.
+"""
+
+import argparse
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidegate.pipeline.jobs import UsageFiles, open_usage, replay_job
+from tidegate.pipeline.plan import Plan
+from tidegate.pipeline.session import running_spark
+from tidegate.pipeline.warm_up import compile_replay_kernel
+from tidegate.quota.definitions import QuotaRecord
+from tidegate.usage.arrow import arrow_schema
+
+CACHE = Path(__file__).parent.parent / ".cache" / "bench"
+ROWS_PER_FILE = 1_000_000
+SEED = 1
+START_MS = 1_700_000_000_000
+USERS, CLIENT_IDS = 200, 5
+MASTER = "local[2]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Largest resident sizes in MB."""
+
+    java: int
+    python: int
+
+
+def bench_plan() -> Plan:
+    """Return the plan of the benchmark: every quota that the rows can meet, tight enough to throttle."""
+    quotas = {"producer_byte_rate": 80_000.0, "consumer_byte_rate": 80_000.0, "request_percentage": 0.4}
+    records = tuple(
+        QuotaRecord(entity=(("user", None),), key=key, value=value) for key, value in quotas.items()
+    )
+    return Plan(name="bench", records=records)
+
+
+def bench_files(rows: int, *, hot: bool) -> UsageFiles:
+    """Return usage files with `rows` rows, made if they are not there."""
+    directory = CACHE / f"usage-{rows}{'-hot' if hot else ''}"
+    if not (directory / "done").exists():
+        for number in range(-(-rows // ROWS_PER_FILE)):
+            first = number * ROWS_PER_FILE
+            _write(directory, first, min(ROWS_PER_FILE, rows - first), hot=hot)
+        (directory / "done").touch()
+    return open_usage(directory)
+
+
+def _write(directory: Path, first_seq: int, rows: int, *, hot: bool) -> None:
+    path = (
+        directory
+        / "date=2023-11-14"
+        / "hour=22"
+        / f"node-1-{first_seq:020d}-{first_seq + rows - 1:020d}.parquet"
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(_table(first_seq, rows, hot=hot), path, compression="zstd")
+
+
+def _table(first_seq: int, rows: int, *, hot: bool) -> pa.Table:
+    """Return requests at 5,000 a second: four of ten produce, four fetch, two neither."""
+    rng = np.random.default_rng(SEED + first_seq)
+    seq = np.arange(first_seq, first_seq + rows)
+    client = rng.integers(0, USERS * CLIENT_IDS, rows)
+    if hot:
+        client[rng.random(rows) < 0.8] = 0
+    kind = rng.choice([0, 0, 1, 1, 3], rows)
+    size = rng.integers(100, 20_000, rows)
+    values = {
+        "kind": _repeated("request", rows),
+        "ts_ms": START_MS + seq // 5,
+        "seq": seq,
+        "node_id": np.ones(rows, np.int32),
+        "user": _names("user", client // CLIENT_IDS, USERS),
+        "client_id": _names("client", client % CLIENT_IDS, CLIENT_IDS),
+        "api_key": kind.astype(np.int16),
+        "connection_id": client,
+        "produce_bytes": pa.array(size, pa.int64(), mask=kind != 0),
+        "fetch_bytes": pa.array(size, pa.int64(), mask=kind != 1),
+        "request_bytes": size,
+        "handler_ns": rng.integers(5_000, 400_000, rows),
+        "network_ns": rng.integers(1_000, 50_000, rows),
+    }
+    return pa.table(
+        [_column(field, values.get(field.name), rows) for field in arrow_schema()], arrow_schema()
+    )
+
+
+def _column(field: pa.Field, values: object, rows: int) -> pa.Array:
+    if values is not None:
+        return values if isinstance(values, pa.Array) else pa.array(values, field.type)
+    if field.nullable:
+        return pa.nulls(rows, field.type)
+    return _repeated({pa.string(): "", pa.bool_(): False}.get(field.type, 0), rows, field.type)
+
+
+def _repeated(value: object, rows: int, data_type: pa.DataType | None = None) -> pa.Array:
+    return pa.repeat(pa.scalar(value, data_type), rows)
+
+
+def _names(prefix: str, numbers: np.ndarray, count: int) -> pa.Array:
+    names = pa.array([f"{prefix}-{number:03d}" for number in range(count)])
+    return names.take(pa.array(numbers))
+
+
+@contextmanager
+def memory_watched() -> Iterator[list[Memory]]:
+    """Give a list that holds the peak memory of our child processes when the block ends."""
+    peak: list[Memory] = [Memory(java=0, python=0)]
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.1):
+            now = _resident_now()
+            peak[0] = Memory(java=max(peak[0].java, now.java), python=max(peak[0].python, now.python))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _resident_now() -> Memory:
+    """Return what our children, and theirs, have resident now."""
+    parents, kilobytes, is_java = {}, {}, {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+        except OSError:
+            continue
+        pid = int(status.parent.name)
+        parents[pid] = int(fields["PPid"])
+        kilobytes[pid] = int(fields.get("VmRSS", "0 kB").split()[0])
+        is_java[pid] = fields["Name"].strip() == "java"
+    ours = {os.getpid()}
+    for _ in range(6):
+        ours |= {pid for pid, parent in parents.items() if parent in ours}
+    ours.discard(os.getpid())
+    java = sum(kilobytes[pid] for pid in ours if is_java[pid])
+    return Memory(java=java // 1024, python=(sum(kilobytes[pid] for pid in ours) - java) // 1024)
+
+
+def measure(rows: int, *, hot: bool, master: str) -> None:
+    """Replay once and print a line."""
+    files = bench_files(rows, hot=hot)
+    with memory_watched() as peak, running_spark(app_name="bench", master=master, rows=files.rows) as spark:
+        started = time.perf_counter()
+        found = replay_job(spark, files, [bench_plan()], out=None, overwrite=False, with_decisions=False)
+        seconds = time.perf_counter() - started
+    decided = sum(row["requests"] for row in found)
+    throttled = sum(row["throttled_requests"] for row in found)
+    print(
+        f"replay {rows:>11,} rows{' (hot)' if hot else '':6} {rows / seconds / 1e6:5.2f} M rows/s  {seconds:6.1f} s  "
+        f"java {peak[0].java:5} MB  python {peak[0].python:5} MB  {decided:,} decisions, {throttled:,} throttled",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, nargs="+", default=[2_000_000, 20_000_000])
+    parser.add_argument("--master", default=MASTER)
+    parser.add_argument("--hot", action="store_true", help="80 %% of the rows are one client's")
+    args = parser.parse_args()
+    print(
+        f"# python {' '.join(sys.argv)}; Python {platform.python_version()}, {platform.machine()}", flush=True
+    )
+    compile_replay_kernel()
+    for rows in args.rows:
+        measure(rows, hot=args.hot, master=args.master)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Compile the replay kernel in a process of its own, while Spark starts, where it has not been compiled before.
+
+`python -m tidegate.pipeline.warm_up` does the same by hand, for an image or a cluster node.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.pipeline.compiled import cache_directory
+from tidegate.pipeline.kernel import KERNEL_MODULES
+from tidegate.pipeline.layout import Rows
+from tidegate.pipeline.partition import Partition, ReplayTask
+from tidegate.pipeline.plan import Plan
+from tidegate.pipeline.timeline import empty_timeline
+
+__all__ = ["compile_replay_kernel", "kernel_in_the_making"]
+
+_TYPES = {
+    "client": pa.int32(),
+    "what": pa.int8(),
+    "throttle_ms": pa.int32(),
+    "request_throttle_ms": pa.int32(),
+}
+
+
+@contextmanager
+def kernel_in_the_making() -> Iterator[None]:
+    """Have the kernel compiled meanwhile; does nothing where it was before."""
+    if any(cache_directory(os.environ, KERNEL_MODULES).rglob("*.nbc")):
+        yield
+        return
+    command = [sys.executable, "-m", "tidegate.pipeline.warm_up"]
+    compiler = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        compiler.kill()  # if it is still at it, the executors were faster
+        compiler.wait()
+
+
+def compile_replay_kernel() -> None:
+    """Compile the kernel for the types that it meets on Spark, by replaying one row."""
+    columns = [pa.array([0], _TYPES.get(name, pa.int64())) for name in Rows._fields]
+    batch = pa.RecordBatch.from_arrays(columns, names=list(Rows._fields))
+    task = ReplayTask(
+        plans=(Plan(name="", records=()),),
+        users=pa.array([""]),
+        client_ids=pa.array([""]),
+        first_client=np.array([0, 1]),
+        node_id=np.array([0]),
+        timelines={0: empty_timeline()},
+    )
+    Partition(task, 0).replay(batch)
+
+
+if __name__ == "__main__":
+    compile_replay_kernel()

@@ -1,0 +1,185 @@
+"""Replay through Spark: the record of a throttled node, the engine, and the kernel alone all agree."""
+
+from random import Random
+
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.kernel import replay_events
+from tests.replaying.logs import START_MS, random_records, random_traffic, random_window
+from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.jobs import open_usage, replay_job
+from tidegate.pipeline.plan import Plan, in_force_plan
+from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
+from tidegate.quota.definitions import QuotaRecord
+
+_NODES = (1, 2, 7)
+_TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")
+
+
+def _nodes(rng):
+    nodes = []
+    for node_id in _NODES:
+        node = RecordingNode(node_id)
+        node.start(START_MS, window=random_window(rng), records=random_records(rng, at_most=8))
+        random_traffic(node, rng, events=700)
+        nodes.append(node)
+    return nodes
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    """Nodes whose random logs lie in files, in which rows of all hours and nodes are mixed."""
+    seed = Random().randrange(2**32)
+    print(f"seed {seed}")
+    directory = tmp_path_factory.mktemp("usage")
+    nodes = _nodes(Random(seed))
+    for node in nodes:
+        write_events(directory, node.events, rows_per_file=150)
+    return nodes, directory
+
+
+def _job(spark, directory, plans, out=None):
+    return replay_job(
+        spark, open_usage(directory), plans, out=out, overwrite=False, with_decisions=out is not None
+    )
+
+
+def test_quotas_in_force_decide_again_as_recorded(spark, logs):
+    """Every throttle time and refusal of three nodes comes out as it was recorded."""
+    rows = _job(spark, logs[1], [in_force_plan()])
+    assert sum(row["requests"] for row in rows) > 1000
+    assert sum(row["throttled_requests"] for row in rows) > 100
+    assert sum(row["different_decisions"] for row in rows) == 0
+
+
+def test_spark_decides_as_the_kernel_alone(spark, logs, tmp_path):
+    """Partitions, joins and sorting change no decision and lose no row."""
+    nodes, directory = logs
+    plans = [Plan(name=name, records=random_records(Random(name), at_most=6)) for name in ("a", "b")]
+    rows = _job(spark, directory, plans, out=tmp_path)
+    found = {
+        (row.plan, row.node_id, row.seq): (row.throttle_ms, row.request_throttle_ms, row.rejected, row.capped)
+        for row in spark.session.read.parquet(str(tmp_path / "decisions.parquet")).collect()
+    }
+    expected = {}
+    for plan in plans:
+        for node_id, node in zip(_NODES, nodes, strict=True):
+            replayed = replay_events(node.events, plan, batch_rows=10_000)
+            for event, decision in zip(replayed.events, replayed.decisions.tolist(), strict=True):
+                if event["kind"] != "network":
+                    byte_ms, request_ms, rejected, capped, _ = decision
+                    key = (plan.name, node_id, event["seq"])
+                    expected[key] = (byte_ms, request_ms, bool(rejected), bool(capped))
+    assert found == expected
+    _check_sums(rows, found)
+
+
+def _check_sums(rows, decisions):
+    """The summary counts what the decisions say."""
+    throttled = sum((decision[0] > 0) + (decision[1] > 0) for decision in decisions.values())
+    delay_ms = sum(max(0, decision[0]) + max(0, decision[1]) for decision in decisions.values())
+    assert sum(row["throttled_requests"] for row in rows) == throttled
+    assert sum(row["throttle_ms"] for row in rows) == delay_ms
+    assert max(row["longest_throttle_ms"] for row in rows) == max(max(d[:2]) for d in decisions.values())
+
+
+def test_tables_are_written(spark, logs, tmp_path):
+    """By entity and by client; the summary is the table."""
+    plan = Plan(
+        name="p", records=(QuotaRecord(entity=(("user", None),), key="producer_byte_rate", value=50.0),)
+    )
+    rows = _job(spark, logs[1], [plan], out=tmp_path)
+    table = spark.session.read.parquet(str(tmp_path / "replay_by_entity.parquet"))
+    assert table.columns == REPLAY_BY_ENTITY.names
+    key = ("plan", "quota_type", "entity_user", "entity_client_id")
+    written = {tuple(row[name] for name in key): row.asDict() for row in table.collect()}
+    assert written == {tuple(row[name] for name in key): row for row in rows}
+    by_client = spark.session.read.parquet(str(tmp_path / "replay_by_client.parquet")).collect()
+    assert sum(row.throttle_ms for row in by_client) == sum(row["throttle_ms"] for row in rows)
+
+
+def test_a_file_given_twice_is_one_clear_error(spark, tmp_path):
+    """The same rows in two files would be charged twice."""
+    node = RecordingNode(3)
+    node.start(START_MS)
+    node.produce("alice", "c1", 10, START_MS)
+    for directory in ("a", "b"):
+        write_events(tmp_path / directory, node.events)
+    with pytest.raises(UsageFilesError, match=r"^seq 6 of node 3 occurs twice"):
+        _job(spark, tmp_path, [Plan(name="p", records=())])
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"produce_bytes": -5}, "amount must be from 0 to 2147483647, got -5 in seq 6 of node 1"),
+        ({"handler_ns": 2**62}, "handler_ns must be from 0 to"),
+        ({"ts_ms": 2**60}, "ts_ms must be from 0 to"),
+    ],
+)
+def test_impossible_rows_are_named(spark, tmp_path, columns, reason):
+    """A number that no engine wrote is refused with the row's node and seq."""
+    node = RecordingNode()
+    node.start(START_MS)
+    node.produce("alice", "c1", 10, START_MS).update(columns)
+    (tmp_path / "x").mkdir()
+    _write_flat(tmp_path / "x" / "rows.parquet", node.events)
+    with pytest.raises(UsageFilesError) as caught:
+        _job(spark, tmp_path, [Plan(name="p", records=())])
+    assert str(caught.value).startswith(reason)
+
+
+def _write_flat(path, events):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from tidegate.usage.arrow import arrow_schema
+
+    pq.write_table(pa.Table.from_pylist(events, schema=arrow_schema()), path)
+
+
+def test_damaged_data_is_named(spark, tmp_path):
+    """A file whose footer is good and whose pages are not is named when Spark meets it."""
+    node = RecordingNode()
+    node.start(START_MS)
+    random_traffic(node, Random(1), events=500)
+    (tmp_path / "x").mkdir()
+    path = tmp_path / "x" / "rows.parquet"
+    _write_flat(path, node.events)
+    content = bytearray(path.read_bytes())
+    content[4 : len(content) // 2] = b"\xff" * (len(content) // 2 - 4)
+    path.write_bytes(content)
+    with pytest.raises(UsageFilesError, match=r"^cannot read '.*rows\.parquet': its data is damaged$"):
+        _job(spark, tmp_path, [Plan(name="p", records=())])
+
+
+def test_a_log_without_requests_gives_nothing(spark, tmp_path):
+    """A node that only started has no entities."""
+    node = RecordingNode()
+    node.start(START_MS)
+    write_events(tmp_path, node.events)
+    assert _job(spark, tmp_path, [in_force_plan()]) == []
+
+
+def test_missing_names_are_empty_ones(spark, tmp_path):
+    """A row without user or client id is one of the client with empty names."""
+    node = RecordingNode()
+    node.start(START_MS)
+    for _ in range(2):
+        node.produce("", "", 30_000, START_MS)
+    for column in ("user", "client_id"):
+        node.events[-1][column] = None
+    (tmp_path / "x").mkdir()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from tidegate.usage.arrow import arrow_schema
+
+    schema = pa.schema([field.with_nullable(True) for field in arrow_schema()])
+    pq.write_table(pa.Table.from_pylist(node.events, schema=schema), tmp_path / "x" / "rows.parquet")
+    (produce, _) = sorted(
+        _job(spark, tmp_path, [Plan(name="p", records=())]), key=lambda row: row["quota_type"]
+    )
+    assert produce["requests"] == 2

@@ -1,0 +1,105 @@
+"""The usage tables against plain Python, on random logs."""
+
+from collections import defaultdict
+from random import Random
+
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS, random_records, random_traffic
+from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline.ingest import find_files, read_events
+from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
+from tidegate.pipeline.schemas import USAGE_BY_CLIENT, USAGE_BY_MINUTE
+
+_THROTTLES = [f"{kind}_throttle_ms" for kind in ("produce", "fetch", "request", "mutation")]
+_PEAKS = {"produce_bytes": "peak_produce_bytes_per_second", "fetch_bytes": "peak_fetch_bytes_per_second"}
+
+
+def _amounts(event):
+    """Return what one event adds to every sum, by the words of docs/usage-record.md."""
+    amounts = defaultdict(int)
+    if event["kind"] == "mutation":
+        amounts["rejected_mutations" if event["rejected"] else "mutations"] = event["mutations"]
+        return amounts
+    amounts["network_ns"] = event["network_ns"]
+    if event["kind"] == "request":
+        amounts["requests"] = 1
+        amounts["throttled_requests"] = int(max(event[name] for name in _THROTTLES) > 0)
+        for name in ("request_bytes", "response_bytes", "handler_ns"):
+            amounts[name] = event[name]
+        amounts["produce_bytes"] = event["produce_bytes"] or 0
+        taken_back = max(event["fetch_throttle_ms"], event["request_throttle_ms"]) > 0
+        amounts["fetch_bytes"] = 0 if taken_back else event["fetch_bytes"] or 0
+        for name in _THROTTLES:
+            amounts[name] = max(0, event[name])
+    return amounts
+
+
+def _rolled_up(events, key, columns):
+    """Return a row per key: sums, and the largest sums of one second on one node."""
+    sums = defaultdict(lambda: defaultdict(int))
+    seconds = defaultdict(lambda: defaultdict(int))
+    for event in events:
+        if event["kind"] in {"request", "network", "mutation"}:
+            for name, amount in _amounts(event).items():
+                sums[key(event)][name] += amount
+                if name in _PEAKS:
+                    seconds[key(event), _PEAKS[name]][event["ts_ms"] // 1000, event["node_id"]] += amount
+            sums[key(event)]["requests"] += 0
+    for (entity, peak), by_second in seconds.items():
+        sums[entity][peak] = max(by_second.values())
+    return {entity: {name: row[name] for name in columns} for entity, row in sums.items()}
+
+
+def _found(table, keys, columns):
+    rows = [row.asDict() for row in table.collect()]
+    found = {tuple(row[key] for key in keys): {name: row[name] for name in columns} for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory, spark, request):
+    """Random logs of two nodes, as events and as a table."""
+    seed = Random().randrange(2**32)
+    print(f"seed {seed}")
+    rng = Random(seed)
+    directory = tmp_path_factory.mktemp("usage")
+    events = []
+    for node_id in (1, 2):
+        node = RecordingNode(node_id)
+        node.start(START_MS, records=random_records(rng, at_most=8))
+        random_traffic(node, rng, events=1500)
+        write_events(directory, node.events, rows_per_file=400)
+        events += node.events
+    return events, read_events(spark.session, find_files(directory))
+
+
+def test_usage_by_minute_is_what_plain_python_counts(events):
+    """Every sum and peak of every minute, node and client."""
+    rows, table = events
+    keys = USAGE_BY_MINUTE.names[:4]
+    columns = USAGE_BY_MINUTE.names[4:]
+
+    def minute_of(event):
+        return event["ts_ms"] // 60_000 * 60_000, event["node_id"], event["user"], event["client_id"]
+
+    assert _found(usage_by_minute(table), keys, columns) == _rolled_up(rows, minute_of, columns)
+
+
+def test_usage_by_client_is_what_plain_python_counts(events):
+    """Every sum and peak of every client."""
+    rows, table = events
+    columns = [name for name in USAGE_BY_CLIENT.names[2:] if not name.endswith("ts_ms")]
+    expected = _rolled_up(rows, lambda event: (event["user"], event["client_id"]), columns)
+    assert _found(usage_by_client(table), ("user", "client_id"), columns) == expected
+
+
+def test_tables_have_their_schemas(events):
+    """Names, order and types are those of `schemas`."""
+    for table, schema in (
+        (usage_by_minute(events[1]), USAGE_BY_MINUTE),
+        (usage_by_client(events[1]), USAGE_BY_CLIENT),
+    ):
+        assert [(f.name, f.dataType) for f in table.schema] == [(f.name, f.dataType) for f in schema]

@@ -1,0 +1,159 @@
+"""What the kernel does besides deciding: starts, gaps, sweeps, caps, tallies."""
+
+import pytest
+from tests.replaying.kernel import replay_events
+from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline import layout
+from tidegate.pipeline.plan import Plan, in_force_plan
+from tidegate.quota.definitions import QuotaRecord
+
+_T0 = 1_700_000_000_000
+_HOUR_MS = 3_600_000
+
+
+def _quota(key, value, user="alice"):
+    return QuotaRecord(entity=(("user", user),), key=key, value=value)
+
+
+def _plan(*records):
+    return Plan(name="p", records=records)
+
+
+def _free_node():
+    node = RecordingNode()
+    node.start(_T0)
+    return node
+
+
+def _result(replayed, quota_type):
+    (found,) = [result for result in replayed.results if result["quota_type"] == quota_type]
+    return found
+
+
+def test_tallies_of_a_throttled_producer():
+    """30 kB against 1 kB/s: the first passes the burst of ten, the rest waits; nothing was recorded."""
+    node = _free_node()
+    for second in range(3):
+        node.produce("alice", "c1", 10_000, _T0 + second * 100)
+    replayed = replay_events(node.events, _plan(_quota("producer_byte_rate", 1000.0)))
+    result = _result(replayed, "Produce")
+    assert replayed.decisions[:, layout.BYTE_MS].tolist() == [0, 9_900, 19_800]
+    assert result["requests"] == 3
+    assert result["throttled_requests"] == 2
+    assert (result["throttle_ms"], result["longest_throttle_ms"]) == (29_700, 19_800)
+    assert result["first_throttled_ts_ms"] == _T0 + 100
+    assert (result["amount"], result["delayed_amount"]) == (30_000, 20_000)
+    assert (result["entity_user"], result["entity_client_id"], result["bound"]) == ("alice", None, 1000.0)
+    assert result["recorded_throttled_requests"] == 0
+    assert result["recorded_first_throttled_ts_ms"] is None
+
+
+def test_what_was_recorded_stands_beside():
+    """Throttles of the quota in force are tallied next to those of a plan without it."""
+    node = RecordingNode()
+    node.start(_T0, records=(_quota("producer_byte_rate", 1000.0),))
+    for second in range(3):
+        node.produce("alice", "c1", 10_000, _T0 + second * 100)
+    result = _result(replay_events(node.events, _plan()), "Produce")
+    assert result["throttled_requests"] == 0
+    assert (result["recorded_throttled_requests"], result["recorded_longest_throttle_ms"]) == (2, 19_800)
+    assert result["recorded_delayed_amount"] == 20_000
+    assert result["different_decisions"] == 2
+
+
+def test_a_start_empties_the_sensors():
+    """What a node used before its restart does not count after it."""
+    node = _free_node()
+    node.produce("alice", "c1", 20_000, _T0)
+    node.start(_T0 + 10)
+    node.produce("alice", "c1", 5_000, _T0 + 20)
+    replayed = replay_events(node.events, _plan(_quota("producer_byte_rate", 1000.0)))
+    assert replayed.decisions[:, layout.BYTE_MS].tolist() == [10_000, 0]
+
+
+def test_a_gap_empties_the_sensors_and_decisions_count_again_eleven_windows_later():
+    """After lost events nothing is known; rows feed the sensors but are not tallied for 11 seconds."""
+    node = _free_node()
+    node.produce("alice", "c1", 20_000, _T0)
+    node.gap(_T0 + 10)
+    for ms in (20, 10_900, 11_010):
+        node.produce("alice", "c1", 6_000, _T0 + ms)
+    replayed = replay_events(node.events, _plan(_quota("producer_byte_rate", 1000.0)))
+    assert replayed.decisions[:, layout.IS_COUNTED].tolist() == [1, 0, 0, 1]
+    result = _result(replayed, "Produce")
+    assert (result["requests"], result["warming_up_requests"]) == (2, 2)
+    assert replayed.decisions[3, layout.BYTE_MS] > 0
+
+
+def test_before_the_first_start_the_quotas_in_force_are_unknown():
+    """A record whose beginning was deleted is not counted until a node starts."""
+    node = _free_node()
+    node.produce("alice", "c1", 100, _T0)
+    node.start(_T0 + 10)
+    node.produce("alice", "c1", 100, _T0 + 20)
+    replayed = replay_events(node.events[5:], in_force_plan())
+    assert replayed.decisions[:, layout.IS_COUNTED].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("idle_ms", "expected_ms"), [(_HOUR_MS, 30_000), (_HOUR_MS + 1, 0)])
+def test_a_sweep_forgets_what_idled_for_more_than_an_hour(idle_ms, expected_ms):
+    """A bucket far below zero is full again when its sensor was forgotten, else it is still below (B§3.5)."""
+    node = _free_node()
+    for permits in (1, 3_640):
+        node.mutate("alice", "c1", permits, _T0)
+    node.other("alice", "c1", _T0)
+    node.expire(_T0 + idle_ms)
+    node.mutate("alice", "c1", 1, _T0 + idle_ms)
+    node.other("alice", "c1", _T0 + idle_ms)
+    replayed = replay_events(node.events, _plan(_quota("controller_mutation_rate", 1.0)))
+    assert replayed.decisions[-1, layout.BYTE_MS] == expected_ms
+
+
+def test_a_fetch_above_the_cap_is_replayed_at_the_cap_and_marked():
+    """A consumer under 1 kB/s is given at most 10 kB at a time (B§3.7)."""
+    node = _free_node()
+    node.fetch("alice", "c1", 50_000, _T0)
+    replayed = replay_events(node.events, _plan(_quota("consumer_byte_rate", 1000.0)))
+    result = _result(replayed, "Fetch")
+    assert (result["amount"], result["capped_fetches"]) == (10_000, 1)
+    assert replayed.decisions[0, layout.IS_CAPPED] == 1
+    assert replayed.decisions[0, layout.BYTE_MS] == 0
+
+
+def test_a_request_throttle_takes_fetch_bytes_back_without_a_fetch_quota():
+    """Taking back is not guarded: the credit shows when a fetch quota is set within the window (B§6.3)."""
+    node = RecordingNode()
+    node.start(_T0, records=(_quota("request_percentage", 0.1),))
+    node.other("alice", "c1", _T0, handler_ns=2_000_000_000)
+    node.fetch("alice", "c1", 30_000, _T0 + 1)
+    node.quota(QuotaRecord(entity=(("client-id", "c1"),), key="consumer_byte_rate", value=1000.0), _T0 + 2)
+    node.fetch("bob", "c1", 35_000, _T0 + 3)
+    replayed = replay_events(node.events, in_force_plan())
+    assert node.events[-1]["fetch_throttle_ms"] == 0
+    assert replayed.decisions[-1, layout.BYTE_MS] == 0
+
+
+def test_refused_permits_are_tallied():
+    """A strict request is refused while the bucket is below zero; its throttle counts for the request."""
+    node = _free_node()
+    for permits in (200, 5, 6):
+        node.mutate("alice", "c1", permits, _T0)
+    node.other("alice", "c1", _T0 + 1000, api_key=19)
+    replayed = replay_events(node.events, _plan(_quota("controller_mutation_rate", 10.0)))
+    result = _result(replayed, "ControllerMutation")
+    assert replayed.decisions[:, layout.IS_REJECTED].tolist() == [0, 1, 1, 0]
+    assert (result["amount"], result["rejected_mutations"]) == (211, 11)
+    assert (result["throttled_requests"], result["throttle_ms"]) == (1, 8000)
+
+
+def test_two_connections_keep_their_quota_objects_apart():
+    """A throttle belongs to the request of the connection that asked for the permits."""
+    node = _free_node()
+    node.mutate("alice", "c1", 200, _T0, connection_id=1)
+    node.mutate("alice", "c1", 5, _T0, connection_id=2)
+    node.other("alice", "c1", _T0, connection_id=1)
+    node.other("alice", "c1", _T0, connection_id=2)
+    node.other("alice", "c1", _T0, connection_id=2)
+    replayed = replay_events(node.events, _plan(_quota("controller_mutation_rate", 10.0)))
+    assert replayed.decisions[2:, layout.BYTE_MS].tolist() == [0, 9000, 0]

@@ -1,0 +1,72 @@
+"""Looking at usage files before Spark does: each bad one is named."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.ingest import check_files, find_files
+from tidegate.usage.arrow import arrow_schema
+
+
+@pytest.fixture
+def usage(tmp_path):
+    """A directory with one good file of three events."""
+    node = RecordingNode()
+    for ts_ms in range(3):
+        node.expire(ts_ms)
+    write_events(tmp_path, node.events)
+    return tmp_path
+
+
+def test_rows_of_good_files_are_counted(usage):
+    """The footers tell how many rows there are."""
+    assert check_files(find_files(usage)) == 3
+
+
+def test_missing_directory(tmp_path):
+    """A directory that is not there is named."""
+    with pytest.raises(UsageFilesError, match=r"no usage record at '.*nowhere'") as caught:
+        find_files(tmp_path / "nowhere")
+    assert "usage directory" in caught.value.hint
+
+
+def test_empty_directory(tmp_path):
+    """A directory without usage files is named, with what was expected."""
+    with pytest.raises(UsageFilesError, match="no usage files in"):
+        find_files(tmp_path)
+
+
+def test_corrupt_file(usage):
+    """A file that is no Parquet is named."""
+    (usage / "date=1970-01-01" / "hour=00" / "zz.parquet").write_bytes(b"no parquet at all")
+    with pytest.raises(UsageFilesError, match=r"zz\.parquet' is not a usable Parquet file") as caught:
+        check_files(find_files(usage))
+    assert "move the file away" in caught.value.hint
+
+
+def test_truncated_file(usage):
+    """A file that lost its end is named."""
+    file = find_files(usage)[0]
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(UsageFilesError, match="is not a usable Parquet file"):
+        check_files(find_files(usage))
+
+
+def test_missing_column(usage):
+    """A Parquet file of something else is named with the first column that it lacks."""
+    pq.write_table(pa.table({"kind": ["request"]}), usage / "other.parquet")
+    with pytest.raises(UsageFilesError, match=r"other\.parquet' has no column 'ts_ms'"):
+        check_files(find_files(usage))
+
+
+def test_column_of_another_type(usage):
+    """A column of another type is named with both types."""
+    fields = [field.with_type(pa.int32()) if field.name == "seq" else field for field in arrow_schema()]
+    pq.write_table(pa.schema(fields).empty_table(), usage / "other.parquet")
+    with pytest.raises(
+        UsageFilesError, match=r"column 'seq' of '.*other\.parquet' is 'int32', expected 'int64'"
+    ):
+        check_files(find_files(usage))

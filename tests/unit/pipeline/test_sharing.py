@@ -1,0 +1,96 @@
+"""Which clients share sensors."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.replaying.logs import START_MS, random_records, random_traffic
+from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline.components import components
+from tidegate.pipeline.plan import QUOTA_TYPES, Plan, in_force_plan
+from tidegate.pipeline.sharing import MAX_ENTITY_SETS, shared_sensors
+from tidegate.pipeline.timeline import CONTROL_KINDS, empty_timeline, timelines
+from tidegate.quota.definitions import QuotaRecord
+from tidegate.quota.managers import QuotaManagers
+
+_CLIENTS = dict(enumerate([("alice", "c1"), ("alice", "c2"), ("bob", "c1"), ("bob", "c3"), ("carol", "c4")]))
+
+
+def _quota(entity, key="producer_byte_rate"):
+    return QuotaRecord(entity=entity, key=key, value=10.0)
+
+
+def _joined(plans, timeline=None):
+    timelines_by_node = {1: timeline or empty_timeline()}
+    return components(len(_CLIENTS), shared_sensors(plans, {1: _CLIENTS}, timelines_by_node)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ((), [0, 1, 2, 3, 4]),
+        ((_quota((("user", None),)),), [0, 0, 2, 2, 4]),
+        ((_quota((("client-id", None),)),), [0, 1, 0, 3, 4]),
+        ((_quota((("client-id", None), ("user", None))),), [0, 1, 2, 3, 4]),
+        ((_quota((("user", None),)), _quota((("client-id", None),), "request_percentage")), [0, 0, 0, 0, 4]),
+        ((_quota((("user", "bob"),), "controller_mutation_rate"),), [0, 0, 2, 2, 4]),
+    ],
+)
+def test_clients_are_joined_by_what_they_share(records, expected):
+    """Users share by user, client ids across users; levels that name both share nothing."""
+    assert _joined([Plan(name="p", records=records)]) == expected
+
+
+def test_plans_are_joined_together():
+    """Rows go through all plans at once, so what shares under any of them goes together."""
+    by_user = Plan(name="a", records=(_quota((("user", None),)),))
+    by_client = Plan(name="b", records=(_quota((("client-id", None),)),))
+    assert _joined([by_user, by_client]) == [0, 0, 0, 0, 4]
+
+
+@given(st.integers(0, 2**32))
+def test_who_shares_a_sensor_is_joined_under_quotas_in_force(seed):
+    """Whatever the definitions were while requests came, clients with equal tags are in one component."""
+    rng = Random(seed)
+    node = RecordingNode()
+    node.start(START_MS, records=random_records(rng, at_most=4))
+    random_traffic(node, rng, events=60)
+    control = [event for event in node.events if event["kind"] in CONTROL_KINDS]
+    timeline = timelines(control)[1]
+    names = sorted(
+        {(event["user"], event["client_id"]) for event in node.events if event["kind"] == "request"}
+    )
+    clients = dict(enumerate(names))
+    joined = components(len(clients), shared_sensors([in_force_plan()], {1: clients}, {1: timeline}))
+    managers = QuotaManagers()
+    steps = {step.seq: step for step in timeline.steps}
+    for event in node.events:
+        step = steps.get(event["seq"])
+        if step is not None and step.kind == "start":
+            managers = QuotaManagers()
+        if step is not None and step.record is not None:
+            managers.apply(step.record)
+        if event["kind"] == "request":
+            _check_joined(managers, clients, joined)
+
+
+def _check_joined(managers, clients, joined):
+    for quota_type in QUOTA_TYPES:
+        manager = managers.manager(quota_type)
+        seen = {}
+        for number, name in clients.items():
+            tags = tuple(manager.tags(*name).values())
+            if manager.enabled:
+                assert joined[seen.setdefault(tags, number)] == joined[number]
+
+
+def test_too_many_sets_of_entities_join_by_name():
+    """Past the bound nobody is looked at one by one, and nobody who might share is left apart."""
+    node = RecordingNode()
+    node.start(0)
+    for number in range(2 * (MAX_ENTITY_SETS + 2)):
+        node.quota(_quota((("client-id", f"x{number}"), ("user", "x"))), number)
+        node.gap(number)
+    assert _joined([in_force_plan()], timelines(node.events)[1]) == [0, 0, 0, 0, 4]

@@ -1,0 +1,66 @@
+"""Control events, in order and checked."""
+
+import pytest
+from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.timeline import CONTROL_KINDS, timelines
+from tidegate.quota.definitions import QuotaRecord
+from tidegate.quota.window import QuotaWindow
+from tidegate.usage.columns import empty_event
+
+_ALICE = QuotaRecord(entity=(("client-id", None), ("user", "a b%")), key="producer_byte_rate", value=10.0)
+
+
+def _quota(**columns):
+    return empty_event("quota") | {"node_id": 7, "seq": 3} | columns
+
+
+def test_steps_come_in_order_of_seq():
+    """Start, settings, definitions and gaps are steps; sweeps stand apart."""
+    node = RecordingNode()
+    node.start(1000, window=QuotaWindow(samples=5, window_ms=2000), records=(_ALICE,))
+    node.expire(2000)
+    node.gap(3000)
+    node.quota(QuotaRecord(entity=_ALICE.entity, key=_ALICE.key, value=None), 4000)
+    timeline = timelines([event for event in reversed(node.events) if event["kind"] in CONTROL_KINDS])[1]
+    assert [step.kind for step in timeline.steps] == ["start", *["quota"] * 5, "gap", "quota"]
+    assert timeline.steps[1].setting == ("quota.window.num", 5)
+    assert timeline.steps[5].record == _ALICE
+    assert timeline.steps[7].record.value is None
+    assert timeline.sweeps.tolist() == [[7, 2000]]
+
+
+def test_each_node_has_its_own():
+    """Events of two nodes make two timelines."""
+    nodes = [RecordingNode(1), RecordingNode(2)]
+    for node in nodes:
+        node.expire(1)
+    assert timelines([*nodes[0].events, *nodes[1].events]).keys() == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (
+            _quota(quota_key="nonsense"),
+            "quota_key must be a key of Kafka's or a window setting, got 'nonsense'",
+        ),
+        (_quota(quota_key=None), "got None"),
+        (_quota(quota_key="quota.window.num", quota_value=0.0), "number of samples must be from 1 to"),
+        (_quota(quota_key="quota.window.num", quota_value=1e9), "number of samples must be from 1 to"),
+        (_quota(quota_key="quota.window.num", quota_value=1.5), "must be a whole number, got 1.5"),
+        (_quota(quota_key="quota.window.num", quota_value=None), "must be a whole number, got None"),
+        (_quota(quota_key="quota.window.num", quota_value=float("nan")), "must be a whole number, got nan"),
+        (_quota(quota_key="producer_byte_rate", quota_value=1.0), "needs a user, a client id or an ip"),
+        (
+            _quota(quota_key="producer_byte_rate", quota_user="%zz", quota_value=1.0),
+            "cannot desanitise '%zz'",
+        ),
+    ],
+)
+def test_senseless_events_are_named(event, reason):
+    """A row that no engine wrote is named by node and seq."""
+    with pytest.raises(UsageFilesError, match=r"^quota event seq=3 of node 7: ") as caught:
+        timelines([event])
+    assert reason in str(caught.value)
