@@ -20,7 +20,7 @@ from tidegate.server.usage_log import open_usage_log
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.handlers import handler_table
 
-__all__ = ["list_settings", "serve"]
+__all__ = ["list_settings", "serve", "storage_config"]
 
 
 def list_settings() -> int:
@@ -76,7 +76,7 @@ async def _serve(config: ServerConfig, port_file: str | None) -> None:
     usage = open_usage_log(config, clock)
     node = Node(config, clock=clock, loop=loop, usage=usage)
     try:
-        storage = Storage.open(config.data_dir, _storage_config(config, node), clock)
+        storage = Storage.open(config.data_dir, storage_config(config, node), clock)
         try:
             node.serve(handler_table(storage), storage.store)
             gc.collect()
@@ -104,7 +104,7 @@ def _announce(config: ServerConfig, node: Node, port_file: str | None) -> None:
         unfinished.rename(path)
 
 
-def _storage_config(config: ServerConfig, node: Node) -> StorageConfig:
+def storage_config(config: ServerConfig, node: Node) -> StorageConfig:
     """Return the storage's settings: its field `a_b_c` is the setting `a.b.c`, or ours, `tidegate.a.b.c`."""
     names = {field.name: field.name.replace("_", ".") for field in dataclasses.fields(StorageConfig)}
     values: dict[str, Any] = {

@@ -1,6 +1,8 @@
 """The demo from its first line to its last."""
 
+import os
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -62,6 +64,14 @@ def _print_end(console: Console, results: Results, checks: list[Check], took_s: 
     console.print(f"the plans                           {results.plans}")
     console.print(f"the tables                          {results.usage_tables}, {results.replays}")
     console.print("\nnext, change a limit in a plan and see what it would have done:")
-    console.print(f"  tidegate replay {results.usage} --quotas {results.plans / 'generous.yaml'}")
+    tidegate = _command()
+    console.print(f"  {tidegate} replay {results.usage} --quotas {results.plans / 'generous.yaml'}")
     console.print("or start a broker of your own and point any Kafka client at it:")
-    console.print("  tidegate serve --port 9092")
+    console.print(f"  {tidegate} serve --port 9092")
+
+
+def _command() -> str:
+    """Return how the user can type our command here."""
+    if shutil.which("tidegate"):
+        return "tidegate"
+    return os.path.relpath(Path(sys.executable).with_name("tidegate"))
