@@ -64,7 +64,7 @@ def prepare(broker: BenchBroker, directory: Path) -> None:
         large.produce("fetch1m", bytes(1024), partition=0)
     large.flush(30)
     _compile_loader()
-    for name, frame in _frames().items():
+    for name, frame in frames().items():
         (directory / name).write_bytes(frame)
 
 
@@ -86,7 +86,7 @@ def _define_quotas(broker: BenchBroker) -> None:
         assert len(sock.recv(size, socket.MSG_WAITALL)) == size
 
 
-def _frames() -> dict[str, bytes]:
+def frames() -> dict[str, bytes]:
     return {
         "produce100": _produce("small", 100),
         "produce16k": _produce("kilo", 16_000),

@@ -13,6 +13,7 @@ from tests.server.nodes import MemoryStore, Scenario, running_node
 from tidegate.server.buffers import FrameBuffers
 from tidegate.server.channel import ANSWER_DUE, Channel
 from tidegate.server.handler import Connection
+from tidegate.server.poller import make_poller
 
 
 class EchoOwner:
@@ -61,11 +62,12 @@ class Pair:
         self.client.setblocking(False)
         self.loop = loop
         self.owner = EchoOwner()
+        self.poller = make_poller(loop)
         self.channel = Channel(
             server,
             Connection(id=1, listener="PLAINTEXT", client_host="test", local_host="test", local_port=1),
             owner=self.owner,
-            loop=loop,
+            poller=self.poller,
             buffers=FrameBuffers(),
             monotonic_ns=time.monotonic_ns,
             max_frame_bytes=max_frame_bytes,
@@ -93,6 +95,7 @@ class Pair:
         """Close both ends."""
         self.channel.close()
         self.client.close()
+        self.poller.close()
 
 
 @pytest.fixture

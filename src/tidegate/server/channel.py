@@ -2,14 +2,13 @@
 
 A channel has at most one request in flight, as in Kafka: the next frame is looked at only after the previous
 answer has left *and* its throttle is over. Those are the two bits of `held`; both clear is NOT_MUTED of B§6.6.
-The socket stays in the event loop's poller all the time, except while throttled, while too much waits unread,
+The socket stays in the poller all the time, except while throttled, while too much waits unread,
 or when its output is full.
 
 Bounds: `PENDING_BYTES` plus one receive of bytes that came early, one request of `socket.request.max.bytes`, and one
 answer on the way out.
 """
 
-import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 
 from tidegate.server.buffers import FrameBuffers
 from tidegate.server.handler import Connection, Deferred
+from tidegate.server.poller import Poller
 from tidegate.server.sending import Sendable, discard, send_some
 
 __all__ = ["ANSWER_DUE", "PENDING_BYTES", "THROTTLED", "Channel", "ChannelOwner"]
@@ -51,12 +51,12 @@ class Channel:
         "_filled",
         "_frame",
         "_frame_bytes",
-        "_loop",
         "_max_frame_bytes",
         "_monotonic_ns",
         "_out",
         "_owner",
         "_pending",
+        "_poller",
         "_reading",
         "_since_ns",
         "_sock",
@@ -81,7 +81,7 @@ class Channel:
         connection: Connection,
         *,
         owner: ChannelOwner,
-        loop: asyncio.AbstractEventLoop,
+        poller: Poller,
         buffers: FrameBuffers,
         monotonic_ns: Callable[[], int],
         max_frame_bytes: int,
@@ -99,7 +99,7 @@ class Channel:
         self.late: Any = None  # the owner's: what to charge when a late answer has left
         self._sock = sock
         self._owner = owner
-        self._loop = loop
+        self._poller = poller
         self._buffers = buffers
         self._monotonic_ns = monotonic_ns
         self._max_frame_bytes = max_frame_bytes
@@ -112,7 +112,7 @@ class Channel:
         self._out: deque[Sendable] = deque()
         self._writing = False
         self._reading = True
-        loop.add_reader(self.fd, self._on_readable)
+        poller.add_reader(self.fd, self._on_readable)
 
     # --- bytes in -------------------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class Channel:
             self.close()
             return True
         self._writing = True
-        self._loop.add_writer(self.fd, self._on_writable)
+        self._poller.add_writer(self.fd, self._on_writable)
         return False
 
     def _on_writable(self) -> None:
@@ -246,7 +246,7 @@ class Channel:
         self.network_ns += self._monotonic_ns() - started_ns
         if done:
             self._writing = False
-            self._loop.remove_writer(self.fd)
+            self._poller.remove_writer(self.fd)
             self._owner.on_answer_left(self)
             self.release_hold(ANSWER_DUE)
 
@@ -281,12 +281,12 @@ class Channel:
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self.fd)
+            self._poller.remove_reader(self.fd)
 
     def _start_reading(self) -> None:
         if not self._reading:
             self._reading = True
-            self._loop.add_reader(self.fd, self._on_readable)
+            self._poller.add_reader(self.fd, self._on_readable)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class Channel:
         self.closed = True
         self._stop_reading()
         if self._writing:
-            self._loop.remove_writer(self.fd)
+            self._poller.remove_writer(self.fd)
         discard(self._out)
         self._out.clear()
         self._owner.on_closed(self)

@@ -25,6 +25,7 @@ from tidegate.server.handlers.client_quotas import (
     describe_client_quotas_handler,
 )
 from tidegate.server.listener import Listener
+from tidegate.server.poller import EpollPoller, make_poller
 from tidegate.server.stores import QuotaStore
 from tidegate.server.usage_log import UsageLog
 from tidegate.wire import API_BY_KEY, Api, compile_ahead
@@ -62,6 +63,7 @@ class Node:
         self._loop = loop
         self._usage = usage
         self._buffers = FrameBuffers()
+        self._poller = make_poller(loop)
         self._front: Front | None = None
         self._store: QuotaStore | None = None
         self._codecs: Iterator[tuple[int, int]] = iter(())
@@ -110,6 +112,8 @@ class Node:
             for channel in list(self._front.channels):
                 channel.close()
             self._front.muting.close()
+        if isinstance(self._poller, EpollPoller):
+            self._poller.close()
         self._usage.close()
 
     def publish(self, records: Sequence[QuotaRecord]) -> None:
@@ -156,7 +160,7 @@ class Node:
             sock,
             connection,
             owner=self._front,
-            loop=self._loop,
+            poller=self._poller,
             buffers=self._buffers,
             monotonic_ns=self._clock.monotonic_ns,
             max_frame_bytes=self.config["socket.request.max.bytes"],

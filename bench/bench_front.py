@@ -1,0 +1,141 @@
+"""The front's own cost of a request: frame to answer, without system calls, with quotas defined and usage recorded.
+
+python bench/bench_front.py [--profile NAME]
+"""
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.ladder.brokers import machine
+from bench.ladder.rungs import frames
+
+from tidegate.cli.serving import storage_config
+from tidegate.clock import SystemClock
+from tidegate.quota import QuotaRecord
+from tidegate.server.channel import Channel
+from tidegate.server.config import ServerConfig
+from tidegate.server.handler import Connection
+from tidegate.server.node import Node
+from tidegate.server.usage_log import RecordedUsageLog
+from tidegate.storage import Storage
+from tidegate.storage.handlers import handler_table
+from tidegate.usage.spool import Recorder
+from tidegate.wire import encode_request
+
+ROUNDS, REQUESTS = 30, 1000
+
+
+class Socket:
+    """Receives the same frame again and again, and sends to nowhere."""
+
+    def __init__(self, frame: bytes) -> None:
+        self._frame, self._size = frame, len(frame)
+
+    def fileno(self) -> int:
+        """Return a number that the fake loop takes."""
+        return 0
+
+    def recv_into(self, buffer) -> int:
+        """Copy the frame."""
+        buffer[: self._size] = self._frame
+        return self._size
+
+    def send(self, data) -> int:
+        """Take all."""
+        return len(data)
+
+    def sendmsg(self, buffers, *_) -> int:
+        """Take all."""
+        return sum(map(len, buffers))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class NoLoop:
+    """Takes registrations."""
+
+    def add_reader(self, *_) -> None:
+        """Do nothing."""
+
+    remove_reader = add_writer = remove_writer = add_reader
+
+
+class NoWriter:
+    """Leaves the spool alone."""
+
+    def keep_running(self) -> None:
+        """Do nothing."""
+
+    stop = keep_running
+
+
+async def main() -> None:
+    """Measure every frame that needs no file to be sent."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--profile", default="")
+    args = parser.parse_args()
+    print(f"$ python bench/bench_front.py\nmachine: {machine()}")
+    with tempfile.TemporaryDirectory() as name:
+        clock = SystemClock()
+        config = ServerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": name})
+        usage = RecordedUsageLog(Recorder(Path(name) / "spool", node_id=1, clock=clock), NoWriter())
+        node = Node(config, clock=clock, loop=asyncio.get_running_loop(), usage=usage)
+        storage = Storage.open(Path(name), storage_config(config, node), clock)
+        node.serve(handler_table(storage), storage.store)
+        keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+        entity = (("client-id", None),)
+        node.publish([QuotaRecord(entity=entity, key=key, value=1e12) for key in keys])
+        create = {"name": "", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        topics = [{**create, "name": topic} for topic in ("small", "kilo")]
+        message = {"topics": topics, "timeout_ms": 1000, "validate_only": False}
+        _run(node, encode_request(19, 5, 1, "bench", message), 1)
+        for frame_name, frame in frames().items():
+            if frame_name.startswith("fetch"):
+                continue
+            if args.profile:
+                if args.profile == frame_name:
+                    with cProfile.Profile() as profile:
+                        _run(node, frame, 20_000)
+                    pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+                continue
+            times = sorted(_run(node, frame, REQUESTS) for _ in range(ROUNDS))
+            print(f"{frame_name:14} {times[0]:7.2f} µs best, {times[ROUNDS // 2]:7.2f} µs median")
+        node.close()
+        storage.close()
+
+
+def _run(node: Node, frame: bytes, count: int) -> float:
+    """Return the microseconds of processor time for each request."""
+    connection = Connection(
+        id=1, listener="PLAINTEXT", client_host="127.0.0.1", local_host="127.0.0.1", local_port=1
+    )
+    channel = Channel(
+        Socket(frame),
+        connection,
+        owner=node._front,
+        poller=NoLoop(),
+        buffers=node._buffers,
+        monotonic_ns=time.monotonic_ns,
+        max_frame_bytes=1 << 26,
+    )
+    node.connections.admit("PLAINTEXT", "127.0.0.1", now_ms=0)
+    on_readable = channel._on_readable
+    begun = time.process_time_ns()
+    for _ in range(count):
+        on_readable()
+    took = time.process_time_ns() - begun
+    channel.close()
+    return took / count / 1000
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,101 @@
+"""One epoll for all channels, itself watched by the event loop.
+
+The loop is woken once for a batch of sockets instead of once for each: its own bookkeeping for every ready socket
+(a handle, a context, a queue) costs more than a small request. Timers, signals and everything else stay with the loop.
+Where there is no epoll, channels register with the loop itself: it has the same four methods.
+"""
+
+import asyncio
+import select
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["EpollPoller", "Poller", "make_poller"]
+
+BATCH = 256
+"""Sockets served before timers and new connections get a turn."""
+
+
+class Poller(Protocol):
+    """Calls back when a socket can be read or written; an asyncio loop is one."""
+
+    def add_reader(self, fd: int, callback: Callable[[], None]) -> object:
+        """Call `callback` whenever `fd` can be read."""
+
+    def remove_reader(self, fd: int) -> object:
+        """Stop that."""
+
+    def add_writer(self, fd: int, callback: Callable[[], None]) -> object:
+        """Call `callback` whenever `fd` can be written."""
+
+    def remove_writer(self, fd: int) -> object:
+        """Stop that."""
+
+
+class EpollPoller:
+    """A `Poller` over one epoll. Must be told before a socket closes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._epoll = select.epoll()
+        self._readers: dict[int, Callable[[], None]] = {}
+        self._writers: dict[int, Callable[[], None]] = {}
+        loop.add_reader(self._epoll.fileno(), self._serve_ready)
+
+    def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever `fd` can be read."""
+        self._update(fd, self._readers, callback)
+
+    def remove_reader(self, fd: int) -> None:
+        """Stop that."""
+        self._update(fd, self._readers, None)
+
+    def add_writer(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever `fd` can be written."""
+        self._update(fd, self._writers, callback)
+
+    def remove_writer(self, fd: int) -> None:
+        """Stop that."""
+        self._update(fd, self._writers, None)
+
+    def close(self) -> None:
+        """Let go of the epoll."""
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    def _update(
+        self, fd: int, callbacks: dict[int, Callable[[], None]], callback: Callable[[], None] | None
+    ) -> None:
+        """Set or remove one callback. A socket without any is taken out: a closed one would be reported for ever."""
+        before = self._mask(fd)
+        if callback is None:
+            callbacks.pop(fd, None)
+        else:
+            callbacks[fd] = callback
+        after = self._mask(fd)
+        if not before and after:
+            self._epoll.register(fd, after)
+        elif before and not after:
+            self._epoll.unregister(fd)
+        elif before != after:
+            self._epoll.modify(fd, after)
+
+    def _mask(self, fd: int) -> int:
+        return (select.EPOLLIN if fd in self._readers else 0) | (
+            select.EPOLLOUT if fd in self._writers else 0
+        )
+
+    def _serve_ready(self) -> None:
+        readers, writers = self._readers, self._writers
+        for fd, events in self._epoll.poll(0, BATCH):
+            if events & select.EPOLLOUT and fd in writers:
+                writers[fd]()
+            if events != select.EPOLLOUT:
+                callback = readers.get(fd) or writers.get(fd)
+                if callback is not None:
+                    callback()
+
+
+def make_poller(loop: asyncio.AbstractEventLoop) -> Poller:
+    """Return the fastest poller there is."""
+    return EpollPoller(loop) if hasattr(select, "epoll") else loop
