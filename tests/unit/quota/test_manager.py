@@ -1,0 +1,180 @@
+"""The manager of byte rates: what its vectors do not reach."""
+
+import sys
+
+import pytest
+
+from tidegate.quota import (
+    DEFAULT,
+    UNLIMITED,
+    ClientQuotaManager,
+    Level,
+    QuotaEntity,
+    QuotaType,
+    QuotaWindow,
+)
+from tidegate.quota.sensor_manager import MAX_CACHED_NAME
+
+NOW_MS = 1_700_000_000_000
+ALICE = QuotaEntity(user="alice")
+
+
+def _manager(**settings: object) -> ClientQuotaManager:
+    manager = ClientQuotaManager(QuotaType.PRODUCE, **settings)
+    manager.update_quota(ALICE, 100.0)
+    return manager
+
+
+def test_nothing_is_kept_while_no_quota_is_defined() -> None:
+    """Record returns 0 and makes no sensor (B§3.3); without a quota the window holds any amount."""
+    manager = ClientQuotaManager(QuotaType.PRODUCE)
+    assert manager.record("alice", "c1", 1e12, NOW_MS) == 0
+    assert (len(manager.sensors), manager.enabled) == (0, False)
+    assert manager.max_value_in_window("alice", "c1") == sys.float_info.max
+
+
+def test_clients_of_a_user_share_its_quota() -> None:
+    """The example of the vectors: 600 at 0, then 2000 at 250 ms, taken back."""
+    manager = _manager()
+    assert manager.record("alice", "c1", 600.0, NOW_MS) == 0
+    assert manager.record("alice", "c2", 2000.0, NOW_MS + 250) == 15750
+    manager.unrecord("alice", "c2", 2000.0, NOW_MS + 250)
+    assert manager.peek("alice", "c3", NOW_MS + 250) == 58.53658536585366
+
+
+def test_unchecked_records_bite_on_the_next_decision() -> None:
+    """They return nothing, and count."""
+    manager = _manager()
+    manager.record_unchecked("alice", "c1", 1500.0, NOW_MS)
+    assert manager.record("alice", "c1", 0.0, NOW_MS) == 5000
+
+
+def test_a_changed_quota_holds_for_clients_already_looked_up() -> None:
+    """A remembered lookup does not outlive a change, in value, level or removal."""
+    manager = _manager()
+    assert manager.record("alice", "c1", 2000.0, NOW_MS) == 10_000
+    before = manager.version
+    manager.update_quota(ALICE, 1000.0)
+    assert manager.version > before
+    assert manager.record("alice", "c1", 0.0, NOW_MS) == 0
+    manager.update_quota(QuotaEntity(user="alice", client_id="c1"), 1.0)
+    assert manager.record("alice", "c1", 5.0, NOW_MS) == 0  # other tags, a fresh sensor
+    assert manager.record("alice", "c2", 30_000.0, NOW_MS) == 22_000
+    manager.update_quota(ALICE, None)
+    manager.update_quota(QuotaEntity(user="alice", client_id="c1"), None)
+    assert manager.record("alice", "c1", 1e9, NOW_MS) == 0
+
+
+def test_the_size_cap_follows_changes() -> None:
+    """Q * (n - 1) * w, remembered by client until a quota changes (B§3.7)."""
+    manager = _manager(window=QuotaWindow(samples=3, window_ms=2000))
+    assert manager.max_value_in_window("alice", "c1") == manager.max_value_in_window("alice", "c1") == 400.0
+    assert manager.max_value_in_window("bob", "c1") == sys.float_info.max
+    manager.update_quota(ALICE, 7.0)
+    assert manager.max_value_in_window("alice", "c1") == 28.0
+    assert len(manager.sensors) == 0
+
+
+def test_a_scrape_changes_no_decision() -> None:
+    """Snapshots and peeks at any time leave throttle times as they are."""
+    scraped, alone = _manager(), _manager()
+    for at_ms in range(0, 60_000, 700):
+        scraped.metrics_snapshot(NOW_MS + at_ms + 699)
+        scraped.peek("alice", "c1", NOW_MS + at_ms + 400)
+        expected = alone.record("alice", "c1", 90.0, NOW_MS + at_ms)
+        assert scraped.record("alice", "c1", 90.0, NOW_MS + at_ms) == expected
+
+
+def test_a_snapshot_has_rate_bound_and_throttle_time() -> None:
+    """One metric per sensor, with the tags of Kafka."""
+    manager = _manager()
+    manager.record("alice", "c1", 2000.0, NOW_MS)
+    manager.note_throttle("alice", "c1", 10_000, NOW_MS)
+    manager.note_throttle("alice", "c1", 0, NOW_MS)
+    tags = {"user": "alice", "client-id": ""}
+    rows = [(m.group, m.name, m.tags, m.value, m.bound) for m in manager.metrics_snapshot(NOW_MS)]
+    assert rows == [
+        ("Produce", "byte-rate", tags, 200.0, 100.0),
+        ("Produce", "throttle-time", tags, 10_000.0, None),
+    ]
+
+
+def test_expired_sensors_are_made_anew() -> None:
+    """After an hour a client's usage is forgotten, and the next request finds a new sensor."""
+    manager = _manager()
+    manager.record("alice", "c1", 5.0, NOW_MS)
+    names = manager.expire(NOW_MS + 3600 * 1000 + 1)
+    assert names == ["Produce-alice:", "ProduceThrottleTime-alice:"]
+    assert manager.record("alice", "c1", 1.0, NOW_MS + 3600 * 1000 + 2) == 0
+    assert len(manager.sensors) == 1
+
+
+def test_a_flood_of_client_ids_is_bounded_and_changes_no_verdict_of_others() -> None:
+    """Past the bound sensors go, and a steady client keeps its throttle times."""
+    manager = _manager(max_sensors=100)
+    manager.update_quota(QuotaEntity(client_id=DEFAULT), 50.0)
+    alone = _manager()
+    for number in range(3_000):
+        now_ms = NOW_MS + number * 10
+        manager.record("flood", f"client-{number}", 10.0, now_ms)
+        assert manager.record("alice", "c1", 2.0, now_ms) == alone.record("alice", "c1", 2.0, now_ms)
+    assert len(manager.sensors) <= 100
+    assert manager.sensors.dropped > 2_800
+
+
+def test_long_names_are_looked_up_each_time() -> None:
+    """They are not remembered, and are decided alike."""
+    manager = ClientQuotaManager(QuotaType.PRODUCE)
+    manager.update_quota(QuotaEntity(client_id=DEFAULT), 100.0)
+    name = "x" * (MAX_CACHED_NAME + 1)
+    assert [manager.record("u", name, 600.0, NOW_MS) for _ in range(3)] == [0, 2000, 8000]
+    assert manager.max_value_in_window("u", name) == 1000.0
+
+
+@pytest.mark.parametrize(
+    ("quotas", "client", "sentence"),
+    [
+        (
+            [],
+            ("alice", "c1"),
+            "Produce quota of user 'alice', client id 'c1': unlimited, as no quota of this kind is defined",
+        ),
+        (
+            [(QuotaEntity(user=DEFAULT), 5.0)],
+            ("alice", "c1"),
+            "Produce quota of user 'alice', client id 'c1': 5.0 of (user=<default>), after (user='alice') had none; "
+            "shared by all clients with user='alice'",
+        ),
+        (
+            [(QuotaEntity(user="bob"), 5.0)],
+            ("alice", "c1"),
+            "Produce quota of user 'alice', client id 'c1': unlimited, as (user='alice'), (user=<default>) had none; "
+            "shared by all clients with user='alice'",
+        ),
+        (
+            [(QuotaEntity(client_id=DEFAULT), 5.0)],
+            ("alice", ""),
+            "Produce quota of user 'alice', client id '': unlimited, as an empty client id had none; "
+            "shared by all clients with no tags",
+        ),
+    ],
+)
+def test_explaining_says_which_quota_holds_and_why(
+    quotas: list, client: tuple[str, str], sentence: str
+) -> None:
+    """The levels looked at before, and who shares it; no sensor is made."""
+    manager = ClientQuotaManager(QuotaType.PRODUCE)
+    for entity, bound in quotas:
+        manager.update_quota(entity, bound)
+    assert str(manager.explain(*client)) == sentence
+    assert len(manager.sensors) == 0
+
+
+def test_bound_and_levels_are_told() -> None:
+    """`UNLIMITED` is the double nearest to the largest long (B§3.4)."""
+    manager = _manager()
+    assert (manager.bound("alice", "x"), manager.bound("bob", "x"), manager.levels) == (
+        100.0,
+        UNLIMITED,
+        Level.USER,
+    )

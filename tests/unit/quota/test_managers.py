@@ -1,0 +1,56 @@
+"""The four managers together: where a stored definition goes, and what they share."""
+
+import pytest
+
+from tidegate.quota import QuotaManagers, QuotaRecord, QuotaType, QuotaWindow
+
+
+@pytest.mark.parametrize("quota_type", QuotaType)
+def test_a_definition_goes_to_the_manager_of_its_key(quota_type: QuotaType) -> None:
+    """And to no other; removing it takes it away again."""
+    managers = QuotaManagers()
+    entity = (("client-id", None), ("user", "alice"))
+    assert managers.apply(QuotaRecord(entity=entity, key=quota_type.key, value=5.0))
+    assert [manager.enabled for manager in managers] == [m.quota_type is quota_type for m in managers]
+    assert managers.manager(quota_type).bound("alice", "any") == 5.0
+    assert managers.apply(QuotaRecord(entity=entity, key=quota_type.key, value=None))
+    assert not any(manager.enabled for manager in managers)
+
+
+@pytest.mark.parametrize(
+    ("entity", "key"),
+    [
+        ((("ip", "127.0.0.1"),), "connection_creation_rate"),
+        ((("user", "a"),), "connection_creation_rate"),
+        ((("user", "a"),), "no_such_key"),
+        ((("ip", None), ("user", "a")), "producer_byte_rate"),
+        ((), "producer_byte_rate"),
+    ],
+)
+def test_definitions_for_others_are_left_alone(entity: tuple, key: str) -> None:
+    """Kafka logs a warning and ignores what it does not know (B§10.1)."""
+    managers = QuotaManagers()
+    assert not managers.apply(QuotaRecord(entity=entity, key=key, value=5.0))
+    assert not any(manager.enabled for manager in managers)
+
+
+def test_windows_of_controller_mutations_are_their_own() -> None:
+    """`controller.quota.window.*` (B§3.1); the request cap is one window of the others."""
+    managers = QuotaManagers(
+        window=QuotaWindow(samples=2, window_ms=3000), controller_window=QuotaWindow(samples=5)
+    )
+    assert [manager.window.samples for manager in managers] == [2, 2, 2, 5]
+    managers.apply(QuotaRecord(entity=(("user", "a"),), key="request_percentage", value=1.0))
+    assert managers.request.record_handler_ns("a", "c", 10**12, 0) == 3000
+
+
+def test_sweep_and_snapshot_cover_all_four() -> None:
+    """One call for the node."""
+    managers = QuotaManagers()
+    for quota_type in QuotaType:
+        managers.apply(QuotaRecord(entity=(("user", "a"),), key=quota_type.key, value=1.0))
+    managers.produce.record("a", "c", 1.0, 0)
+    managers.controller_mutation.new_quota("a", "c", 19, 6, 0)
+    names = {metric.name for metric in managers.metrics_snapshot(0)}
+    assert names == {"byte-rate", "throttle-time", "mutation-rate", "tokens", "exempt-request-time"}
+    assert len(managers.expire(3_600_001)) == 4

@@ -1,0 +1,80 @@
+"""The controller-mutation quota: which flavour, and what is charged."""
+
+import pytest
+
+from tidegate.quota import STRICT_SINCE, MutationKind, MutationQuotaManager, QuotaEntity, QuotaWindow
+
+NOW_MS = 1_700_000_000_000
+CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
+
+
+def _manager() -> MutationQuotaManager:
+    manager = MutationQuotaManager(QuotaWindow(samples=10, window_ms=1000))
+    manager.update_quota(QuotaEntity(user="alice"), 10.0)
+    return manager
+
+
+@pytest.mark.parametrize(
+    ("api_key", "first_strict"), [(CREATE_TOPICS, 6), (DELETE_TOPICS, 5), (CREATE_PARTITIONS, 3)]
+)
+def test_requests_are_strict_from_the_version_that_knows_the_error(api_key: int, first_strict: int) -> None:
+    """B§5.1; below it the client would not understand error 89."""
+    manager = _manager()
+    assert STRICT_SINCE[api_key] == first_strict
+    assert manager.new_quota("alice", "c", api_key, first_strict).kind is MutationKind.STRICT
+    below = manager.new_quota("alice", "c", api_key, first_strict - 1)
+    assert (below.kind, below.strict) == (MutationKind.PERMISSIVE, False)
+
+
+def test_without_a_quota_everything_is_admitted_and_nothing_is_kept() -> None:
+    """The quota object is unbounded."""
+    manager = MutationQuotaManager()
+    quota = manager.new_quota("alice", "c", CREATE_TOPICS, 7)
+    assert quota.kind is MutationKind.UNBOUNDED
+    assert quota.record(10**9, NOW_MS)
+    assert (quota.throttle_time_ms(NOW_MS), quota.exceeded, len(manager.sensors)) == (0, False, 0)
+
+
+def test_strict_refuses_only_after_the_bucket_is_overdrawn() -> None:
+    """90, 90 admitted, 90 refused with 8 s, of which 3 s are left 5 s later (B§5.2); the refused are not charged."""
+    manager = _manager()
+    quota = manager.new_quota("alice", "c", CREATE_TOPICS, 6, NOW_MS)
+    assert [quota.record(90.0, NOW_MS) for _ in range(3)] == [True, True, False]
+    assert (quota.refused_throttle_ms, quota.throttle_time_ms(NOW_MS + 5000), quota.exceeded) == (
+        8000,
+        3000,
+        True,
+    )
+    assert manager.peek("alice", "c", NOW_MS) == -80.0
+    assert quota.throttle_time_ms(NOW_MS + 9000) == 0
+
+
+def test_permissive_admits_everything_and_throttles() -> None:
+    """The client is told the time of the final balance."""
+    quota = _manager().new_quota("alice", "c", CREATE_TOPICS, 5, NOW_MS)
+    assert [quota.record(90.0, NOW_MS) for _ in range(3)] == [True, True, True]
+    assert (quota.throttle_time_ms(NOW_MS), quota.exceeded) == (17_000, False)
+
+
+def test_peeking_takes_no_tokens_and_makes_no_sensor() -> None:
+    """A client without a sensor has a full bucket."""
+    manager = _manager()
+    assert manager.peek("alice", "c", NOW_MS) == 100.0
+    assert len(manager.sensors) == 0
+
+
+def test_a_snapshot_has_rate_and_tokens() -> None:
+    """`mutation-rate` without a bound, then `tokens` with one (B§3.5)."""
+    manager = _manager()
+    manager.new_quota("alice", "c", CREATE_TOPICS, 6, NOW_MS).record(90.0, NOW_MS)
+    rows = [(m.name, m.value, m.bound) for m in manager.metrics_snapshot(NOW_MS)[:2]]
+    assert rows == [("mutation-rate", 3.0, None), ("tokens", 10.0, 10.0)]
+
+
+def test_a_removed_quota_does_not_refill_an_exhausted_bucket() -> None:
+    """Nobody touches the bucket while its level is off (B§1.6)."""
+    manager = _manager()
+    manager.new_quota("alice", "c", CREATE_TOPICS, 6, NOW_MS).record(500.0, NOW_MS)
+    manager.update_quota(QuotaEntity(user="alice"), None)
+    manager.update_quota(QuotaEntity(user="alice"), 10.0)
+    assert manager.peek("alice", "c", NOW_MS + 1) == -399.99
