@@ -7,7 +7,7 @@ PYTHON := .venv/bin/python
 .PHONY: help
 help: ## print this help
 	@printf 'Tidegate: Apache Kafka'"'"'s client quotas in Python\n\n'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@printf '\nFirst time here? `make demo` takes a few minutes to set up and less than two to run.\n'
 
 .PHONY: setup
@@ -35,6 +35,11 @@ check: lint test ## lint, then test: what .ci/run runs
 .PHONY: bench
 bench: setup ## run the benchmarks and print their numbers with the machine's (docs/performance.md)
 	@scripts/bench.sh
+
+.PHONY: bench-kafka
+bench-kafka: setup ## run the same load against a real Apache Kafka and `tidegate serve`, in turn
+	@scripts/kafka-jars.sh >/dev/null
+	@$(PYTHON) -m bench.ladder
 
 .PHONY: codecs
 codecs: setup ## make the table of Kafka's message definitions anew
