@@ -356,6 +356,28 @@ def test_an_address_over_its_connection_rate_is_parked_and_closed(with_node) -> 
     with_node(scenario)
 
 
+def test_a_client_that_does_not_read_is_closed_in_the_end(with_node, caplog) -> None:
+    """An answer that nobody takes is kept for a named time, then the connection closes with one line."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await node.connect()
+        client.writer.transport.pause_reading()
+        client.send_fetch(max_bytes=30_000_000)
+        await asyncio.sleep(0.2)
+        (channel,) = node.node._front.channels
+        assert channel.sending
+        node.node.close_stalled()
+        assert not channel.closed
+        channel.last_active_ns -= 61_000_000_000
+        node.node.close_stalled()
+        assert channel.closed
+
+    with_node(scenario)
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "it took no byte of its answer for 60 s"
+    ]
+
+
 def test_an_idle_connection_is_closed(with_node) -> None:
     """connections.max.idle.ms closes a connection that asks nothing."""
 

@@ -274,6 +274,11 @@ class Channel:
         if not self.closed and not self.held & THROTTLED and len(self._pending) < PENDING_BYTES:
             self._start_reading()
 
+    @property
+    def sending(self) -> bool:
+        """Whether part of an answer waits for the client to read."""
+        return self._writing
+
     def unread_bytes(self) -> int:
         """Return how many bytes were received and not looked at (those in the kernel's buffer aside)."""
         return len(self._pending)

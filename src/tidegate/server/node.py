@@ -38,6 +38,9 @@ EXPIRE_SENSORS_EVERY_S = 30  # Kafka's own period (B§1.2)
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 _ROLL_USAGE_EVERY_S = 0.5
 _COMPILE_EVERY_S = 0.005
+MAX_SEND_STALL_S = 60.0
+"""How long a client may take no byte of its answer before its connection is closed."""
+_STALL_CHECK_S = 5.0
 _IDLE_CHECKS_PER_LIMIT = 4
 
 
@@ -97,6 +100,7 @@ class Node:
         )
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
         self._every("roll", _ROLL_USAGE_EVERY_S, lambda: self._usage.maybe_roll(self._clock.now_ms()))
+        self._every("stalled", _STALL_CHECK_S, self.close_stalled)
         idle_ms = self.config["connections.max.idle.ms"]
         if idle_ms > 0:
             self._every("idle", idle_ms / 1000 / _IDLE_CHECKS_PER_LIMIT, self._close_idle)
@@ -171,6 +175,14 @@ class Node:
         assert self._front is not None
         oldest_ns = self._clock.monotonic_ns() - self.config["connections.max.idle.ms"] * 1_000_000
         for channel in [c for c in self._front.channels if c.last_active_ns < oldest_ns]:
+            channel.close()
+
+    def close_stalled(self) -> None:
+        """Close the connections whose clients do not read: each holds an answer, and maybe a deleted file, in memory."""
+        assert self._front is not None
+        since_ns = self._clock.monotonic_ns() - int(MAX_SEND_STALL_S * 1e9)
+        for channel in [c for c in self._front.channels if c.sending and c.last_active_ns < since_ns]:
+            self._front.on_bad_frame(channel, f"it took no byte of its answer for {MAX_SEND_STALL_S:.0f} s")
             channel.close()
 
     # --- timers ---------------------------------------------------------------------------------------------------
