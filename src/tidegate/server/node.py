@@ -178,7 +178,7 @@ class Node:
             channel.close()
 
     def close_stalled(self) -> None:
-        """Close the connections whose clients do not read: each holds an answer, and maybe a deleted file, in memory."""
+        """Close the connections whose clients do not read: each holds an answer, and maybe a deleted file."""
         assert self._front is not None
         since_ns = self._clock.monotonic_ns() - int(MAX_SEND_STALL_S * 1e9)
         for channel in [c for c in self._front.channels if c.sending and c.last_active_ns < since_ns]:
