@@ -167,7 +167,7 @@ def measure(rows: int, *, hot: bool, master: str) -> None:
     files = bench_files(rows, hot=hot)
     with memory_watched() as peak, running_spark(app_name="bench", master=master, rows=files.rows) as spark:
         started = time.perf_counter()
-        found = replay_job(spark, files, [bench_plan()], out=None, overwrite=False, with_decisions=False)
+        found = replay_job(spark, files, [bench_plan()], out=None)
         seconds = time.perf_counter() - started
     decided = sum(row["requests"] for row in found)
     throttled = sum(row["throttled_requests"] for row in found)

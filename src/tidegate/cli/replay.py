@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the job and print a table per plan."""
     _check_options(args)
     from tidegate.pipeline.jobs import open_usage, replay_job
+    from tidegate.pipeline.output import check_output
     from tidegate.pipeline.plan import in_force_plan, load_plans
     from tidegate.pipeline.session import running_spark
     from tidegate.pipeline.warm_up import kernel_in_the_making
@@ -78,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     if args.in_force:
         plans.append(in_force_plan())
     files = open_usage(args.directory)
+    if args.out is not None:
+        check_output(args.out, overwrite=args.overwrite)
     session = running_spark(app_name="tidegate replay", master=args.master, rows=files.rows)
     with kernel_in_the_making(), session as spark:
         rows = replay_job(

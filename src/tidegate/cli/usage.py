@@ -67,11 +67,14 @@ def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
     from tidegate.pipeline.console import results_console
     from tidegate.pipeline.jobs import open_usage, usage_job
+    from tidegate.pipeline.output import check_output
     from tidegate.pipeline.session import running_spark
     from tidegate.pipeline.text import count_text
     from tidegate.pipeline.usage_report import usage_table
 
     files = open_usage(args.directory)
+    if args.out is not None:
+        prepare_output(args.out, command="usage", tables=overwrite=args.overwrite)
     with running_spark(app_name="tidegate usage", master=args.master, rows=files.rows) as spark:
         summary = usage_job(spark, files, out=args.out, overwrite=args.overwrite, top=args.top)
     console = results_console()

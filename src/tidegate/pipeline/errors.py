@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -15,9 +16,8 @@ __all__ = ["JobError", "MissingJavaError", "OutputError", "UsageFilesError", "sp
 _OWN_MESSAGE = re.compile(
     r"^(?:tidegate\.pipeline\.errors\.)?UsageFilesError: (?P<message>.+)$", re.MULTILINE
 )
-_UNREADABLE_FILE = re.compile(
-    r"(?:reading file|read file|Could not read footer for file:?)\s*:?\s*'?(?:file:)?(?P<path>/[^\s'\"]+\.parquet)"
-)
+_UNREADABLE_FILE = re.compile(r"while reading file (?:file:/*)?(?P<path>/?[^\s'\"]+\.parquet)")
+_VANISHED_FILE = re.compile(r"FILE_NOT_EXIST|FileNotFoundException")
 _OUT_OF_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError")
 _OVERFLOW = re.compile(r"\[ARITHMETIC_OVERFLOW")
 _LONGEST_REASON = 300  # characters of a foreign message that are shown
@@ -51,9 +51,14 @@ def spark_errors_as_ours(*, spark_log: Path | None) -> Iterator[None]:
 def _as_ours(text: str, spark_log: Path | None) -> TidegateError:
     if own := _OWN_MESSAGE.search(text):
         return UsageFilesError(own["message"])
-    if unreadable := _UNREADABLE_FILE.search(text):
+    if _VANISHED_FILE.search(text):
         return UsageFilesError(
-            f"cannot read {unreadable['path']!r}: its data is damaged",
+            "a usage file vanished while it was read", hint="run again: old files are compacted"
+        )
+    if unreadable := _UNREADABLE_FILE.search(text):
+        path = "/" + unquote(unreadable["path"]).lstrip("/")
+        return UsageFilesError(
+            f"cannot read {path!r}: its data is damaged",
             hint="move the file away, or fetch an undamaged copy of it, and run again",
         )
     if _OVERFLOW.search(text):

@@ -61,7 +61,7 @@ def open_usage(directory: Path) -> UsageFiles:
 
 
 def usage_job(
-    spark: RunningSpark, files: UsageFiles, *, out: Path | None, overwrite: bool, top: int
+    spark: RunningSpark, files: UsageFiles, *, out: Path | None, overwrite: bool = False, top: int
 ) -> UsageSummary:
     """Sum up the usage files; write the tables to `out` if given. Raises `TidegateError`."""
     if out is not None:
@@ -88,8 +88,8 @@ def replay_job(
     plans: Sequence[Plan],
     *,
     out: Path | None,
-    overwrite: bool,
-    with_decisions: bool,
+    overwrite: bool = False,
+    with_decisions: bool = False,
 ) -> list[dict[str, Any]]:
     """Replay the usage files against the plans; write the tables to `out` if given.
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from tidegate.pipeline.errors import OutputError
 
-__all__ = ["MARKER", "prepare_output", "write_table"]
+__all__ = ["MARKER", "check_output", "prepare_output", "write_table"]
 
 MARKER = "tidegate-results.json"
 
@@ -24,7 +24,7 @@ def prepare_output(directory: Path, *, command: str, tables: Iterable[str], over
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        _refuse_foreign(directory, overwrite=overwrite)
+        check_output(directory, overwrite=overwrite)
         content = {"command": command, "tables": sorted(tables)}
         (directory / MARKER).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
@@ -38,8 +38,9 @@ def write_table(table: DataFrame, directory: Path, name: str) -> Path:
     return path
 
 
-def _refuse_foreign(directory: Path, *, overwrite: bool) -> None:
-    if overwrite or (directory / MARKER).is_file():
+def check_output(directory: Path, *, overwrite: bool) -> None:
+    """Raise `OutputError` where `directory` holds what is not ours and `overwrite` is not given."""
+    if overwrite or not directory.is_dir() or (directory / MARKER).is_file():
         return
     other = next(directory.iterdir(), None)
     if other is not None:

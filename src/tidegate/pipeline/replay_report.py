@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -11,38 +12,47 @@ from tidegate.quota.quota_type import QuotaType
 
 __all__ = ["replay_notes", "replay_table"]
 
-_NS_PER_MS = 1_000_000
-_QUOTA_NAMES = {quota_type.value: quota_type.key for quota_type in QuotaType}
+_QUOTA_NAMES = {
+    QuotaType.PRODUCE.value: "produce",
+    QuotaType.FETCH.value: "fetch",
+    QuotaType.REQUEST.value: "request",
+    QuotaType.CONTROLLER_MUTATION.value: "mutation",
+}
 _BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
 _COLUMNS = (
+    "limit",
     "requests",
-    "used",
     "throttled",
     "delay",
     "longest",
-    "first throttled (UTC)",
+    "since (UTC)",
     "delayed",
     "refused",
-    "then: throttled",
+    "recorded",
     "delay",
-    "longest",
+    "refused",
 )
+_REFUSED = [place for place, name in enumerate(_COLUMNS) if name == "refused"]
 
 
 def replay_table(plan: str, rows: Sequence[Mapping[str, Any]], *, top: int) -> Table:
-    """Return the table of one plan: the entities that waited longest, then those that used most.
+    """Return the table of one plan: the entities that waited longest, then those that really did.
 
-    rows: columns `REPLAY_BY_ENTITY`. The last columns, after `then:`, are what was recorded.
+    rows: columns `REPLAY_BY_ENTITY`. From `recorded` on it is what really happened.
     """
     ordered = sorted(rows, key=_rank)
     shown = "" if len(ordered) <= top else f" (the first {top} of {count_text(len(ordered))} entities)"
-    table = Table(title=f"plan {name_text(plan)}{shown}", title_justify="left")
-    for name in ("quota", "user", "client-id"):
-        table.add_column(name)
-    for name in ("limit", *_COLUMNS):
-        table.add_column(name, justify="right")
+    table = Table(title=f"plan {name_text(plan)}{shown}", title_justify="left", box=SIMPLE_HEAD)
+    any_refused = any(row["rejected_mutations"] or row["recorded_rejected_mutations"] for row in rows)
+    left_out = set() if any_refused else set(_REFUSED)
+    table.add_column("quota")
+    table.add_column("entity", overflow="fold")
+    for place, name in enumerate(_COLUMNS):
+        if place not in left_out:
+            table.add_column(name, justify="right")
     for row in ordered[:top]:
-        table.add_row(*(Text(cell) for cell in _cells(row)))
+        cells = [cell for place, cell in enumerate(_cells(row)) if place not in left_out]
+        table.add_row(_QUOTA_NAMES[row["quota_type"]], Text(_entity(row)), *cells)
     return table
 
 
@@ -74,14 +84,17 @@ def _rank(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return -row["throttle_ms"], -row["recorded_throttle_ms"], -row["requests"], *entity
 
 
+def _entity(row: Mapping[str, Any]) -> str:
+    """Return whose quota it is, in the words of the command line."""
+    parts = (("user", row["entity_user"]), ("client-id", row["entity_client_id"]))
+    return " ".join(f"{kind}={name_text(name)}" for kind, name in parts if name is not None) or "–"
+
+
 def _cells(row: Mapping[str, Any]) -> list[str]:
+    """Return the cells of `_COLUMNS`."""
     return [
-        _QUOTA_NAMES[row["quota_type"]],
-        name_text(row["entity_user"]),
-        name_text(row["entity_client_id"]),
         _limit(row),
         count_text(row["requests"]),
-        _amount(row, "amount"),
         _throttled(row, ""),
         duration_text(row["throttle_ms"]),
         duration_text(row["longest_throttle_ms"]),
@@ -90,7 +103,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         count_text(row["rejected_mutations"]),
         _throttled(row, "recorded_"),
         duration_text(row["recorded_throttle_ms"]),
-        duration_text(row["recorded_longest_throttle_ms"]),
+        count_text(row["recorded_rejected_mutations"]),
     ]
 
 
@@ -106,14 +119,3 @@ def _limit(row: Mapping[str, Any]) -> str:
     if row["quota_type"] in _BYTE_QUOTAS:
         return f"{bytes_text(bound)}/s"
     return f"{bound:g} %" if row["quota_type"] == QuotaType.REQUEST.value else f"{bound:g}/s"
-
-
-def _amount(row: Mapping[str, Any], column: str) -> str:
-    amount = row[column]
-    if row["quota_type"] in _BYTE_QUOTAS:
-        return bytes_text(amount)
-    return (
-        duration_text(amount // _NS_PER_MS)
-        if row["quota_type"] == QuotaType.REQUEST.value
-        else count_text(amount)
-    )

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from tidegate.pipeline.errors import JobError
 from tidegate.pipeline.java import require_java
 
-__all__ = ["ARROW_BATCH_ROWS", "DEFAULT_MASTER", "RunningSpark", "running_spark"]
+__all__ = ["ARROW_BATCH_ROWS", "DEFAULT_MASTER", "RunningSpark", "running_spark", "spark_settings"]
 
 DEFAULT_MASTER = "local[*]"
 ARROW_BATCH_ROWS = 1 << 16  # rows that the replay kernel gets at once: 5 MB
@@ -72,7 +72,7 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
         return
     require_java()
     log = _new_log()
-    session = _start(_settings(app_name=app_name, master=master, rows=rows), log)
+    session = _start(spark_settings(app_name=app_name, master=master, rows=rows), log)
     try:
         yield RunningSpark(session=session, log=log)
     finally:
@@ -80,7 +80,7 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
     log.unlink(missing_ok=True)
 
 
-def _settings(*, app_name: str, master: str | None, rows: int) -> dict[str, str]:
+def spark_settings(*, app_name: str, master: str | None, rows: int) -> dict[str, str]:
     """Return the settings of a new session. Under `spark-submit` its own settings stay in force."""
     settings = {"spark.app.name": app_name, **_SQL_SETTINGS}
     if "PYSPARK_GATEWAY_PORT" in os.environ and master is None:

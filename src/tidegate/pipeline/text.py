@@ -82,8 +82,8 @@ def duration_text(ms: int) -> str:
 def time_text(ts_ms: int) -> str:
     """Return a time stamp in UTC to the second; the bare number where the calendar ends.
 
-    >>> time_text(1_700_000_000_123)
-    '2023-11-14 22:13:20'
+    >>> time_text(1_700_000_000_123), time_text(2**62)
+    ('2023-11-14 22:13:20', '4611686018427387904')
     """
     try:
         return datetime.fromtimestamp(ts_ms / _MS_PER_SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S")

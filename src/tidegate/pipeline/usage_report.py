@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +17,7 @@ _NS_PER_MS = 1_000_000
 def usage_table(rows: Sequence[Mapping[str, Any]], *, clients: int) -> Table:
     """Return the table of `rows` (columns `USAGE_BY_CLIENT`), the first of `clients` in all."""
     shown = "" if len(rows) == clients else f" (the {len(rows)} with most bytes of {count_text(clients)})"
-    table = Table(title=f"usage by client{shown}", title_justify="left")
+    table = Table(title=f"usage by client{shown}", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("user")
     table.add_column("client-id")
     for name in (

@@ -1,0 +1,25 @@
+"""Replays one directory on a small cluster of processes and prints what came out; run by `test_cluster.py`.
+
+python cluster_job.py DIRECTORY
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from tidegate.pipeline.jobs import open_usage, replay_job
+from tidegate.pipeline.plan import in_force_plan
+from tidegate.pipeline.session import running_spark
+
+
+def main() -> None:
+    """Replay the quotas in force with two executors of one core each."""
+    files = open_usage(Path(sys.argv[1]))
+    with running_spark(app_name="cluster", master="local-cluster[2,1,1024]", rows=files.rows) as spark:
+        executors = spark.session.sparkContext.defaultParallelism
+        rows = replay_job(spark, files, [in_force_plan()], out=None)
+    print(json.dumps({"executors": executors, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

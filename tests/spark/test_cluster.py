@@ -1,0 +1,28 @@
+"""On executors of their own: they find the package, which local mode would not tell."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS, random_records, random_traffic
+from tests.replaying.node import RecordingNode
+
+
+def test_executors_in_processes_of_their_own_decide_as_recorded(tmp_path):
+    """Two executors that share nothing with the driver but the installed package replay a record exactly."""
+    rng = Random(1)
+    node = RecordingNode()
+    node.start(START_MS, records=random_records(rng, at_most=8))
+    random_traffic(node, rng, events=600)
+    write_events(tmp_path / "usage", node.events)
+    script = Path(__file__).with_name("cluster_job.py")
+    command = [sys.executable, str(script), str(tmp_path / "usage")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["executors"] == 2
+    assert sum(row["throttled_requests"] for row in answer["rows"]) > 0
+    assert sum(row["different_decisions"] for row in answer["rows"]) == 0

@@ -1,0 +1,131 @@
+"""`tidegate usage` and `tidegate replay` as they are typed."""
+
+import os
+import subprocess
+import sys
+from random import Random
+
+import pyarrow.parquet as pq
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS, random_records, random_traffic
+from tests.replaying.node import RecordingNode
+
+_QUOTAS = "quotas:\n  - user: {default: true}\n    producer_byte_rate: 1KiB\n    request_percentage: 0.01\n"
+
+
+def _tidegate(*arguments, **environ):
+    command = [sys.executable, "-m", "tidegate", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=280, check=False, env=os.environ | environ
+    )
+
+
+@pytest.fixture(scope="module")
+def usage(tmp_path_factory):
+    """A directory with the record of one throttled node."""
+    directory = tmp_path_factory.mktemp("usage")
+    rng = Random(3)
+    node = RecordingNode()
+    node.start(START_MS, records=random_records(rng, at_most=8))
+    random_traffic(node, rng, events=600)
+    write_events(directory / "parquet", node.events)
+    return directory
+
+
+def test_usage_prints_a_table_and_writes_two(usage, tmp_path):
+    """The table is on stdout, nothing on stderr, and the Parquet files hold every client and minute."""
+    done = _tidegate("usage", usage, "--out", tmp_path / "out", "--top", 3, "--master", "local[1]")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage by client (the 3 with most bytes of 16)" in done.stdout
+    assert "16 clients" in done.stdout
+    by_client = pq.read_table(tmp_path / "out" / "usage_by_client.parquet")
+    by_minute = pq.read_table(tmp_path / "out" / "usage_by_minute.parquet")
+    assert len(by_client) == 16
+    assert sum(by_client["requests"].to_pylist()) == sum(by_minute["requests"].to_pylist()) > 0
+
+
+def test_replay_prints_a_table_per_plan_and_checks_the_record(usage, tmp_path):
+    """The plan and the quotas in force are shown, and every decision is as recorded."""
+    plan = tmp_path / "tight.yaml"
+    plan.write_text(_QUOTAS)
+    done = _tidegate(
+        "replay",
+        usage,
+        "--quotas",
+        plan,
+        "--in-force",
+        "--out",
+        tmp_path / "out",
+        "--decisions",
+        "--master",
+        "local[1]",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "plan tight" in done.stdout
+    assert "plan in force" in done.stdout
+    (checked,) = [line for line in done.stdout.splitlines() if "decisions as recorded" in line]
+    same, of = checked.removeprefix("in force: ").removesuffix(" decisions as recorded").split(" of ")
+    assert same == of != "0"
+    for table in ("replay_by_entity", "replay_by_client", "decisions"):
+        plans = pq.read_table(tmp_path / "out" / f"{table}.parquet", columns=["plan"])["plan"]
+        assert set(plans.to_pylist()) == {"tight", "in force"}
+
+
+def test_a_record_that_does_not_come_out_again_fails_the_check(tmp_path):
+    """A throttle time that no engine decided makes `--in-force` answer 1."""
+    node = RecordingNode()
+    node.start(START_MS)
+    node.produce("alice", "c1", 10, START_MS)["produce_throttle_ms"] = 5
+    write_events(tmp_path, node.events)
+    done = _tidegate("replay", tmp_path, "--in-force", "--master", "local[1]")
+    assert done.returncode == 1
+    assert "in force: 1 of 2 decisions as recorded" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["usage", "replay"])
+def test_missing_java_is_one_clear_error(command, usage, tmp_path):
+    """Before Spark fails on it with a stack trace."""
+    more = ("--in-force",) if command == "replay" else ()
+    done = _tidegate(command, usage, *more, JAVA_HOME=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: JAVA_HOME is ")
+    assert done.stderr.splitlines()[1].startswith("hint: install Java 17 or later")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("usage", "{tmp}/nowhere"), "error: no usage record at '{tmp}/nowhere'"),
+        (("replay", "{usage}"), "error: no plan to replay against"),
+        (("replay", "{usage}", "--quotas", "{tmp}/none.yaml"), "error: {tmp}/none.yaml: cannot be read"),
+        (("replay", "{usage}", "--in-force", "--decisions"), "error: --decisions writes a table"),
+        (("usage", "{usage}", "--out", "{tmp}/full"), "error: '{tmp}/full' is not empty"),
+        (("usage", "{usage}", "--top", "0"), "expected a whole number from 1 to 100000, got '0'"),
+    ],
+)
+def test_bad_options_are_one_clear_error(arguments, error, usage, tmp_path):
+    """Exit code 2 and the reason on stderr, nothing on stdout."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").touch()
+    done = _tidegate(*(argument.format(tmp=tmp_path, usage=usage) for argument in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error.format(tmp=tmp_path) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_corrupt_file_is_named(tmp_path):
+    """Before Spark is started."""
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 but nothing else PAR1")
+    done = _tidegate("usage", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: '{tmp_path / 'x.parquet'}' is not a usable Parquet file")
+
+
+@pytest.mark.parametrize("command", ["usage", "replay"])
+def test_help_has_examples_and_exit_codes(command):
+    """A newcomer can begin with the help alone."""
+    done = _tidegate(command, "--help")
+    assert done.returncode == 0
+    assert "examples:" in done.stdout
+    assert "exit codes:" in done.stdout

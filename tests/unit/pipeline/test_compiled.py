@@ -1,0 +1,48 @@
+"""Compiling, and where compiled code is kept."""
+
+import sys
+
+from tidegate.pipeline import pending, windows
+from tidegate.pipeline.compiled import cache_directory, compile_together
+from tidegate.pipeline.pending import PENDING_KERNEL, empty_pending
+
+
+def test_the_cache_is_named_after_what_is_compiled(tmp_path):
+    """Other code, another directory: numba itself looks only at the file of the outermost function."""
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    one, other = cache_directory(environ, [pending]), cache_directory(environ, [windows])
+    assert one.parent == other.parent == tmp_path / "tidegate" / "numba"
+    assert one != other
+    assert one == cache_directory(environ, [pending])
+
+
+def test_numba_cache_dir_is_followed(tmp_path):
+    """Who moves numba's cache moves ours."""
+    directory = cache_directory({"NUMBA_CACHE_DIR": str(tmp_path)}, [pending])
+    assert directory.parent == tmp_path / "tidegate"
+
+
+def test_functions_see_each_other_compiled():
+    """Compiled together, they call one another."""
+    together = compile_together(PENDING_KERNEL, vars(pending))
+    table = empty_pending()
+    together["pending_put"](table, 5, 1, 2, 3)
+    assert together["pending_take"](table, 5) == (1, 2, 3)
+
+
+def test_a_home_that_cannot_be_written_needs_no_cache(tmp_path):
+    """Where no cache can be kept, code is compiled without one."""
+    import subprocess
+
+    blocked = tmp_path / "file"
+    blocked.touch()
+    program = (
+        "from tidegate.pipeline import compiled, pending;"
+        "f = compiled.compile_cached(pending._home, vars(pending), modules=[pending]);"
+        "print(f(pending.empty_pending(), 1) >= 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"NUMBA_CACHE_DIR": str(blocked), "PATH": "/usr/bin"},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.stdout == "True\n", done.stderr

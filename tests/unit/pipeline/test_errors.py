@@ -1,0 +1,63 @@
+"""What Spark raises, as our errors."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tidegate.pipeline.errors import JobError, UsageFilesError, spark_errors_as_ours
+
+_WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+tidegate.pipeline.errors.UsageFilesError: seq 6 of node 3 occurs twice
+"""
+_DAMAGED = "Encountered error while reading file file:///data/date=2026-01-01/hour=00/a%20b.parquet. Details:"
+_UNKNOWN = (
+    "Job aborted.\n\nCaused by: java.io.IOException: No space left on device\n\tat java.base/java.io..."
+)
+
+
+def _raised(text, log=None):
+    with pytest.raises((JobError, UsageFilesError)) as caught, spark_errors_as_ours(spark_log=log):
+        raise PySparkException(text)
+    return caught.value
+
+
+def test_our_own_error_comes_back_from_a_worker():
+    """What a partition found wrong with its rows is said as it was raised there."""
+    error = _raised(_WORKER)
+    assert isinstance(error, UsageFilesError)
+    assert str(error) == "seq 6 of node 3 occurs twice"
+
+
+def test_a_file_that_cannot_be_read_is_named():
+    """Spark's report of a damaged file becomes one line with its path."""
+    assert str(_raised(_DAMAGED)) == (
+        "cannot read '/data/date=2026-01-01/hour=00/a b.parquet': its data is damaged"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[ARITHMETIC_OVERFLOW] long overflow", "does not fit into 64 bits"),
+        ("java.lang.OutOfMemoryError: Java heap space", "Spark ran out of memory"),
+        (
+            "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file x",
+            "vanished while it was read",
+        ),
+        (_UNKNOWN, "the Spark job failed: java.io.IOException: No space left on device"),
+        ("", "no reason given"),
+    ],
+)
+def test_other_failures_are_one_line(text, reason):
+    """The reason that helps is picked out of Spark's pages."""
+    error = _raised(text)
+    assert reason in str(error)
+    assert "\n" not in str(error)
+
+
+def test_the_log_of_spark_is_pointed_to():
+    """Whoever wants to know more is told where it is."""
+    assert _raised(_UNKNOWN, Path("/tmp/x.log")).hint == "what Spark said is in /tmp/x.log"
