@@ -67,8 +67,9 @@ class SampledRate:
 
     def set_bound(self, bound: float) -> None:
         """Set the bound; what was recorded stays."""
-        ints = self._ints
-        self.configure(samples=ints[SAMPLES], window_ms=ints[WINDOW_MS], bound=bound, cap_ms=ints[CAP_MS])
+        floats, ints = self._give()
+        rate_configure(floats, ints, bound, ints[SAMPLES], ints[WINDOW_MS], ints[CAP_MS])
+        self._take()
 
     @property
     def bound(self) -> float:

@@ -101,7 +101,9 @@ class SensorManager(ABC, Generic[S]):
     def refresh(self) -> None:
         """Ask for the limit of every sensor again."""
         for sensor in self.sensors:
-            sensor.set_bound(self._limit(sensor.tags))
+            bound = self._limit(sensor.tags)
+            if bound != sensor.bound:
+                sensor.set_bound(bound)
 
     def tags(self, user: str, client_id: str) -> Mapping[str, str]:
         """Return the tags that a client's usage is counted under. Raises `CallbackError` when they are none."""
