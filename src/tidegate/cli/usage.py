@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
     files = open_usage(args.directory)
     if args.out is not None:
-        prepare_output(args.out, command="usage", tables=overwrite=args.overwrite)
+        check_output(args.out, overwrite=args.overwrite)
     with running_spark(app_name="tidegate usage", master=args.master, rows=files.rows) as spark:
         summary = usage_job(spark, files, out=args.out, overwrite=args.overwrite, top=args.top)
     console = results_console()
