@@ -72,7 +72,7 @@ class SensorManager(ABC, Generic[S]):
         )
         self._own_rules = DefaultQuotaCallback()
         self._custom = callback
-        self._callback: ClientQuotaCallback = callback or self._own_rules
+        self._callback: ClientQuotaCallback = self._own_rules if callback is None else callback
         self._cached: dict[str, dict[str, S]] = {}
         self._cached_clients = 0
         self._max_values: dict[tuple[str, str], float] = {}
