@@ -16,7 +16,9 @@ TOOLS_OF_SETUP = ("bash", "cat", "cksum", "dirname", "env", "grep", "id", "sed",
 
 
 def run(*command, cwd=ROOT, env=None):
-    """Run a command to its end."""
+    """Run a command to its end, knowing nothing of the `make` that may have started the tests."""
+    if env is None:
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
