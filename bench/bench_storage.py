@@ -47,6 +47,10 @@ class NoTimers:
         """Forget it."""
         return self
 
+    def call_soon_threadsafe(self, callback, *args):
+        """Forget it."""
+        return self
+
     def call_later(self, delay, callback, *args):
         """Forget it."""
         return self

@@ -91,6 +91,13 @@ SETTINGS: Mapping[str, Setting] = {
         _int("log.segment.bytes", 1 << 30, 1024 * 1024, "size at which a segment file is closed"),
         _int("log.index.interval.bytes", 4096, 0, "bytes between two entries of the offset index"),
         _long(
+            "log.flush.interval.messages",
+            _LONG_MAX,
+            1,
+            "records after which a partition is synced; 1: acks=all is answered after the sync",
+        ),
+        _long("log.flush.interval.ms", _LONG_MAX, 0, "age at which records are synced"),
+        _long(
             "log.message.timestamp.after.max.ms", 3_600_000, 0, "how far in the future a time stamp may lie"
         ),
         _long("log.retention.ms", 604_800_000, -1, "age at which segments are deleted; -1: never"),

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from tidegate.storage.topic_settings import NEVER
+
 __all__ = [
     "MAX_PARTITIONS",
     "OFFSET_METADATA_MAX_BYTES",
@@ -39,5 +41,7 @@ class StorageConfig:
     log_retention_bytes: int = -1
     log_segment_bytes: int = 1 << 30
     log_index_interval_bytes: int = 4096
+    log_flush_interval_messages: int = NEVER
+    log_flush_interval_ms: int = NEVER
     fetch_max_bytes: int = 57_671_680
     kafka_exact: bool = False

@@ -31,7 +31,7 @@ from tidegate.storage.records import (
     stamp_append_time,
 )
 from tidegate.storage.segment import Segment, segment_path
-from tidegate.storage.topic_settings import TopicSettings
+from tidegate.storage.topic_settings import NEVER, TopicSettings
 
 __all__ = ["CHECKPOINT_BYTES", "LEADER_EPOCH", "PartitionLog"]
 
@@ -57,14 +57,18 @@ class PartitionLog:
         "deleted",
         "directory",
         "end_offset",
+        "failed",
         "on_append",
         "on_sealed",
+        "on_sync_due",
         "producers",
         "recovery_point",
         "segments",
         "settings",
         "snapshots",
         "start_offset",
+        "sync_asked_offset",
+        "sync_due_offset",
     )
 
     def __init__(self, directory: Path, settings: TopicSettings, producers: Producers) -> None:
@@ -77,8 +81,12 @@ class PartitionLog:
         self.start_offset = 0
         self.end_offset = 0
         self.recovery_point = 0
+        self.sync_asked_offset = 0  # a sync of all before it has been asked for
+        self.sync_due_offset = NEVER  # `on_sync_due` is called when the log ends there or later
+        self.failed = False  # a sync failed: what the disk holds is not known, nothing more is appended
         self.deleted = False
         self.on_append: Callable[[int], None] | None = None
+        self.on_sync_due: Callable[[PartitionLog], None] | None = None
         self.on_sealed: Callable[[PartitionLog, Segment, SegmentFile], None] | None = None
         self._snapshot_due_bytes = CHECKPOINT_BYTES
         self._last_read: Segment | None = None
@@ -118,6 +126,8 @@ class PartitionLog:
             or (max_time_ms - now_ms > settings.timestamp_after_max_ms and not settings.log_append_time)
         ):
             refuse(batch, settings, now_ms, produce_version)
+        if self.failed:
+            raise AppendError(error_codes.KAFKA_STORAGE_ERROR, f"{self.directory.name} could not be synced")
         if producer_id != NO_PRODUCER_ID:
             repeated = self.producers.check(producer_id, epoch, sequence, last_delta)
             if repeated is not None:
@@ -131,6 +141,8 @@ class PartitionLog:
         base_offset = self._write(batch, last_delta, max_time_ms, now_ms)
         if producer_id != NO_PRODUCER_ID:
             self.producers.note(producer_id, epoch, sequence, last_delta, base_offset, max_time_ms)
+        if self.end_offset >= self.sync_due_offset and self.on_sync_due is not None:
+            self.on_sync_due(self)
         if self.on_append is not None:
             self.on_append(size)
         return base_offset, append_time_ms
@@ -266,14 +278,23 @@ class PartitionLog:
             self._last_read = None
         oldest.delete()
 
+    def unsynced_files(self) -> list[SegmentFile]:
+        """Return the files that hold records past the recovery point, and the newest. Raises `OSError`."""
+        active, point = self._active, self.recovery_point
+        files = [active.file]
+        if active.base_offset > point:
+            newer = zip(self.segments, self.segments[1:], strict=False)
+            files += [SegmentFile(segment.path) for segment, after in newer if after.base_offset > point]
+        return files
+
     def close(self) -> None:
         """Write what recovery would have to find out, sync what is not synced yet and close the files."""
         if self.end_offset > self.recovery_point:
             self.checkpoint()
-            for at, segment in enumerate(self.segments):
-                if segment is self._active or self.segments[at + 1].base_offset > self.recovery_point:
-                    os.fsync(segment.file.fd)
-            self.recovery_point = self.end_offset
+            if not self.failed:
+                for file in self.unsynced_files():
+                    os.fsync(file.fd)
+                self.recovery_point = self.end_offset
         for segment in self.segments:
             segment.let_go()
 

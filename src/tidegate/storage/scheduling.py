@@ -1,14 +1,10 @@
-"""What the storage needs of an event loop, and the housekeeping that runs on it."""
+"""What the storage needs of an event loop."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tidegate.storage.storage import Storage
-
-__all__ = ["HOUSEKEEPING_EVERY_S", "Scheduler", "Timer", "keep_house", "running_loop"]
-
-HOUSEKEEPING_EVERY_S = 60.0  # Kafka's `log.flush.offset.checkpoint.interval.ms`
+__all__ = ["Scheduler", "Timer", "running_loop"]
 
 
 class Timer(Protocol):
@@ -26,6 +22,10 @@ class Scheduler(Protocol):
         """Call in the next turn."""
         ...
 
+    def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any) -> Timer:
+        """Call in a later turn; the only call that other threads may make."""
+        ...
+
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> Timer:
         """Call after `delay` seconds."""
         ...
@@ -34,14 +34,3 @@ class Scheduler(Protocol):
 def running_loop() -> Scheduler:
     """Return the event loop that runs this."""
     return asyncio.get_running_loop()
-
-
-def keep_house(storage: Storage, scheduler: Scheduler) -> None:
-    """Let `storage` clean up again and again, until it is closed."""
-
-    def run() -> None:
-        if not storage.closed:
-            storage.keep_house(storage.clock.now_ms())
-            scheduler.call_later(HOUSEKEEPING_EVERY_S, run)
-
-    scheduler.call_later(HOUSEKEEPING_EVERY_S, run)

@@ -21,10 +21,9 @@ from pathlib import Path
 from tidegate.clock import Clock
 from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
 from tidegate.storage.errors import StorageError
-from tidegate.storage.file_slice import SegmentFile
+from tidegate.storage.group_commit import GroupCommit, SyncFile
 from tidegate.storage.log import PartitionLog
 from tidegate.storage.recovery import open_log
-from tidegate.storage.segment import Segment
 from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.storage.topics import Topics, remove_directory
@@ -43,7 +42,13 @@ class Storage:
     """Everything a node keeps. Used from one thread, the event loop's."""
 
     def __init__(
-        self, directory: Path, config: StorageConfig, clock: Clock, store: MetadataStore, lock_fd: int
+        self,
+        directory: Path,
+        config: StorageConfig,
+        clock: Clock,
+        store: MetadataStore,
+        lock_fd: int,
+        sync: SyncFile,
     ) -> None:
         """Put the parts together; `open` is how a storage is made."""
         self.directory = directory
@@ -55,11 +60,17 @@ class Storage:
         self.topics = Topics(directory, store, config, remove=self._remove_later)
         self._lock_fd = lock_fd
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-disk")
+        self.commits = GroupCommit(self._worker, sync, metadata=store.recent_path, on_failed=self._distrust)
         self._producer_ids = range(0)
 
     @classmethod
-    def open(cls, directory: str | Path, config: StorageConfig, clock: Clock) -> "Storage":
-        """Open the data directory, made when absent, and recover its logs. Raises `StorageError`."""
+    def open(
+        cls, directory: str | Path, config: StorageConfig, clock: Clock, *, sync: SyncFile = os.fdatasync
+    ) -> "Storage":
+        """Open the data directory, made when absent, and recover its logs. Raises `StorageError`.
+
+        `sync` brings a log file to the disk; it runs on a thread of its own.
+        """
         directory = Path(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -70,7 +81,7 @@ class Storage:
         try:
             _raise_open_files_limit()
             store = MetadataStore(directory / _DATABASE)
-            storage = cls(directory, config, clock, store, lock_fd)
+            storage = cls(directory, config, clock, store, lock_fd, sync)
             storage._recover()
         except BaseException as error:
             if store is not None:
@@ -91,7 +102,7 @@ class Storage:
         def open_stored(
             stored: StoredTopic, partition: int, directory: Path, settings: TopicSettings
         ) -> PartitionLog:
-            return self._watched(
+            return self.commits.watch(
                 open_log(
                     directory,
                     settings,
@@ -104,11 +115,7 @@ class Storage:
         self.topics.load(open_stored)
         self.store.set_meta("boot_id", boot_id)  # not earlier: a recovery that is broken off begins anew
         open_new = self.topics.open_log
-        self.topics.open_log = lambda directory, settings: self._watched(open_new(directory, settings))
-
-    def _watched(self, log: PartitionLog) -> PartitionLog:
-        log.on_sealed = self._sync_later
-        return log
+        self.topics.open_log = lambda directory, settings: self.commits.watch(open_new(directory, settings))
 
     def take_producer_id(self) -> int:
         """Return a producer id that was never given out before."""
@@ -132,12 +139,14 @@ class Storage:
         if self.closed:
             return
         self.closed = True
+        self.commits.close()
         self._worker.shutdown(wait=True)
         for topic in self.topics:
             for log in topic.logs:
                 log.close()
         self._write_checkpoint()
-        (self.directory / _CLEAN_MARKER).write_text('{"version":0,"brokerEpoch":-1}')
+        if not any(log.failed for topic in self.topics for log in topic.logs):
+            (self.directory / _CLEAN_MARKER).write_text('{"version":0,"brokerEpoch":-1}')
         self.store.close()
         os.close(self._lock_fd)
 
@@ -146,8 +155,14 @@ class Storage:
     def _remove_later(self, directory: Path) -> None:
         self._worker.submit(remove_directory, directory)
 
-    def _sync_later(self, log: PartitionLog, segment: Segment, file: SegmentFile) -> None:
-        self._worker.submit(_sync, log, segment.base_offset, log.end_offset, file)
+    def _distrust(self) -> None:
+        """Let the next start check all that is not known to be synced, as after a power cut."""
+        if self.closed:
+            return
+        try:
+            self.store.set_meta("boot_id", _NO_BOOT)
+        except StorageError as error:  # the same disk: nothing more can be done
+            _logger.warning("cannot note that a sync failed: %s", error)
 
     def _write_checkpoint(self) -> None:
         lines = [
@@ -159,13 +174,6 @@ class Storage:
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_text("\n".join(["0", str(len(lines)), *lines, ""]))
         temporary.replace(path)
-
-
-def _sync(log: PartitionLog, base_offset: int, end_offset: int, file: SegmentFile) -> None:
-    """Sync a closed segment; where all before it is synced too, what lies before `end_offset` survives a power cut."""
-    os.fdatasync(file.fd)
-    if base_offset <= log.recovery_point < end_offset:
-        log.recovery_point = end_offset
 
 
 def _lock(directory: Path) -> int:

@@ -86,6 +86,11 @@ class MetadataStore:
             self.close()
             raise
 
+    @property
+    def recent_path(self) -> Path:
+        """The file that holds the last commits (SQLite's write-ahead log); with it synced, all of them are."""
+        return self._path.with_name(self._path.name + "-wal")
+
     def _prepare(self) -> None:
         db = self._db
         (application_id,) = db.execute("PRAGMA application_id").fetchone()

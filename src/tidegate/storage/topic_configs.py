@@ -120,6 +120,8 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
 
 EFFECTIVE = frozenset(
     (
+        "flush.messages",
+        "flush.ms",
         "index.interval.bytes",
         "max.message.bytes",
         "message.timestamp.after.max.ms",
@@ -189,6 +191,8 @@ def _invalid(config: TopicConfig, value: str, why: str) -> str:
 def default_value(name: str, node: StorageConfig) -> str:
     """Return the value in force where a topic does not set `name` itself."""
     of_node = {
+        "flush.messages": node.log_flush_interval_messages,
+        "flush.ms": node.log_flush_interval_ms,
         "index.interval.bytes": node.log_index_interval_bytes,
         "max.message.bytes": node.message_max_bytes,
         "message.timestamp.type": node.log_message_timestamp_type,
@@ -217,6 +221,8 @@ def settings_of(configs: Mapping[str, str], node: StorageConfig) -> TopicSetting
         retention_ms=number("retention.ms"),
         retention_bytes=number("retention.bytes"),
         min_insync_replicas=number("min.insync.replicas"),
+        flush_messages=number("flush.messages"),
+        flush_ms=number("flush.ms"),
     )
 
 

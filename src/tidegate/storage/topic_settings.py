@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-__all__ = ["TopicSettings"]
+__all__ = ["NEVER", "TopicSettings"]
+
+NEVER = 2**63 - 1  # Kafka's default of `flush.messages` and `flush.ms`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,3 +20,10 @@ class TopicSettings:
     retention_ms: int = 604_800_000
     retention_bytes: int = -1
     min_insync_replicas: int = 1
+    flush_messages: int = NEVER
+    flush_ms: int = NEVER
+
+    @property
+    def flushes(self) -> bool:
+        """Whether appends are ever synced before their segment is closed."""
+        return self.flush_messages != NEVER or self.flush_ms != NEVER

@@ -1,11 +1,13 @@
 """A storage with its handlers, driven by real encoded requests without sockets, and small batches to feed it."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tidegate.server.handler import Answer, Connection, Deferred, Handler, Request
 from tidegate.storage import Storage, StorageConfig
+from tidegate.storage.group_commit import SyncFile
 from tidegate.storage.handlers import handler_table
 from tidegate.storage.log import PartitionLog
 from tidegate.storage.recovery import open_log
@@ -61,6 +63,10 @@ class ManualScheduler:
         self._soon.append(_Timer(lambda: callback(*args)))
         return self._soon[-1]
 
+    def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any) -> _Timer:
+        """Put a call into the next turn, from any thread."""
+        return self.call_soon(callback, *args)
+
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> _Timer:
         """Put a call off."""
         timer = _Timer(lambda: callback(*args))
@@ -92,10 +98,10 @@ class ManualScheduler:
 class Node:
     """A storage in a directory, and its handlers."""
 
-    def __init__(self, directory: Path, **config: Any) -> None:
+    def __init__(self, directory: Path, *, sync: SyncFile = os.fdatasync, **config: Any) -> None:
         self.clock = ManualClock(start_ms=NOW_MS)
         self.scheduler = ManualScheduler()
-        self.storage = Storage.open(directory, StorageConfig(**config), self.clock)
+        self.storage = Storage.open(directory, StorageConfig(**config), self.clock, sync=sync)
         self.handlers: dict[int, Handler] = handler_table(self.storage, self.scheduler)
         self.permits = Permits()
 
@@ -114,6 +120,12 @@ class Node:
         answer = self.ask(api_key, version, message, **options)
         assert isinstance(answer, Answer)
         return decoded(api_key, version, answer)
+
+    def round(self) -> None:
+        """Run a turn, let the disk thread do what it was given, and run a turn with what came of it."""
+        self.scheduler.turn()
+        self.storage._worker.submit(lambda: None).result()
+        self.scheduler.turn()
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> str:
         """Create a topic past its handler; return its id."""

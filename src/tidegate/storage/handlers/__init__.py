@@ -18,20 +18,22 @@ from tidegate.storage.handlers.metadata import METADATA, metadata_handler
 from tidegate.storage.handlers.offset_commit import OFFSET_COMMIT, offset_commit_handler
 from tidegate.storage.handlers.offset_fetch import OFFSET_FETCH, offset_fetch_handler
 from tidegate.storage.handlers.produce import PRODUCE, produce_handler
-from tidegate.storage.scheduling import Scheduler, keep_house, running_loop
+from tidegate.storage.housekeeping import keep_house
+from tidegate.storage.scheduling import Scheduler, running_loop
 from tidegate.storage.storage import Storage
 
 __all__ = ["handler_table"]
 
 
 def handler_table(storage: Storage, scheduler: Scheduler | None = None) -> dict[int, Handler]:
-    """Return the handlers of `storage` by API key, and begin its housekeeping.
+    """Return the handlers of `storage` by API key, and begin its housekeeping and syncs.
 
-    `scheduler` runs what comes later: long polls and housekeeping; by default the running event loop.
+    `scheduler` runs what comes later: long polls, syncs and housekeeping; by default the running event loop.
     """
     if scheduler is None:
         scheduler = running_loop()
     keep_house(storage, scheduler)
+    storage.commits.start(scheduler)
     return {
         PRODUCE: produce_handler(storage),
         FETCH: fetch_handler(storage, scheduler),

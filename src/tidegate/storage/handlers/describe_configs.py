@@ -25,6 +25,15 @@ DESCRIBE_CONFIGS = 32
 TOPIC, NODE = 2, 4
 _NOT_DESCRIBED = ("advertised", "kafka_exact")
 _TYPES = {bool: ConfigType.BOOLEAN, int: ConfigType.INT, str: ConfigType.STRING}
+_LONGS = frozenset(
+    (
+        "log_flush_interval_messages",
+        "log_flush_interval_ms",
+        "log_message_timestamp_after_max_ms",
+        "log_retention_bytes",
+        "log_retention_ms",
+    )
+)
 
 
 def describe_configs_handler(storage: Storage) -> Handler:
@@ -82,7 +91,7 @@ def _of_node(config: StorageConfig) -> list[DescribedConfig]:
                 name=field.name.replace("_", "."),
                 value=str(value).lower() if isinstance(value, bool) else str(value),
                 source=DEFAULT_SOURCE if value == field.default else STATIC_SOURCE,
-                type=_TYPES[type(value)],
+                type=ConfigType.LONG if field.name in _LONGS else _TYPES[type(value)],
             )
         )
     return described

@@ -1,17 +1,19 @@
 """Produce (key 0), versions 3-13. KIP-98 (idempotence), KIP-467 (record errors), KIP-516 (topic ids from 13).
 
 Every partition holds one record batch of format 2, in any compression: it is stored as it came. The answer is sent
-when the batch has been written to its file; acks=all means the same, there are no replicas. acks=0 has no answer; a
-refused batch then closes the connection (B§6.2). A first batch that cannot be taken apart fails the whole request, and
-its bytes are not charged (B§6.2).
+when the batch has been written to its file; there are no replicas. Where an append makes a sync due (`flush.messages`),
+acks=all is answered after the sync, which all who wait then share; acks=1 and acks=0 never wait for the disk (in Kafka
+every append that makes a sync due does). acks=0 has no answer; a refused batch then closes the connection (B§6.2). A
+first batch that cannot be taken apart fails the whole request, and its bytes are not charged (B§6.2).
 Not implemented: transactions (error 48 for a transactional batch), looking into the records.
 """
 
 from typing import Any
 
-from tidegate.server.handler import Answer, Charge, Handler, Message, Request
+from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
+from tidegate.storage.group_commit import GroupCommit
 from tidegate.storage.log import PartitionLog
 from tidegate.storage.records import is_one_batch, only_batch, raise_unparsable
 from tidegate.storage.storage import Storage
@@ -26,12 +28,15 @@ ACKS_ALL = -1
 NO_OFFSET = -1
 _TOPIC_IDS_SINCE = 13
 
+_Unsynced = tuple[PartitionLog, int, dict[str, Any]]
+"""A log, the offset that must be synced, and the part of the answer that depends on it."""
+
 
 def produce_handler(storage: Storage) -> Handler:
     """Return the handler that appends to the logs of `storage`."""
-    topics = storage.topics
+    topics, commits = storage.topics, storage.commits
 
-    def handle(request: Request) -> Answer:
+    def handle(request: Request) -> Answer | Deferred:
         body = request.body()
         version = request.header.api_version
         acks, topic_data = body["acks"], body["topic_data"]
@@ -46,6 +51,7 @@ def produce_handler(storage: Storage) -> Handler:
                 return _unparsable(request, topic_data, acks, str(error))
         responses: list[Message] = []
         failed = False
+        unsynced: list[_Unsynced] = []
         for part in topic_data:
             if version < _TOPIC_IDS_SINCE:
                 key = part["name"]
@@ -58,14 +64,42 @@ def produce_handler(storage: Storage) -> Handler:
             response["partition_responses"] = partitions = []
             for data in part["partition_data"]:
                 result = _append(topic, missing, data, acks, request.now_ms, version)
-                failed = failed or result["error_code"] != 0
+                if result["error_code"]:
+                    failed = True
+                elif acks == ACKS_ALL:
+                    assert topic is not None
+                    log = topic.logs[data["index"]]
+                    if log.recovery_point < log.end_offset <= log.sync_asked_offset:
+                        unsynced.append((log, log.end_offset, result))
                 partitions.append(result)
             responses.append(response)
         if acks == 0:
             return Answer(None, Charge.PRODUCE, close=failed)
-        return request.answer({"responses": responses, "throttle_time_ms": 0}, Charge.PRODUCE)
+        message = {"responses": responses, "throttle_time_ms": 0}
+        if unsynced:
+            return _answer_synced(request, message, unsynced, commits)
+        return request.answer(message, Charge.PRODUCE)
 
     return handle
+
+
+def _answer_synced(
+    request: Request, message: Message, unsynced: list[_Unsynced], commits: GroupCommit
+) -> Deferred:
+    """Answer when the disk has what was appended, or has failed."""
+    deferred = Deferred()
+
+    def answer_now() -> None:
+        for log, end_offset, result in unsynced:
+            if log.recovery_point < end_offset:
+                gone = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                result.update(
+                    _refused(result["index"], gone if log.deleted else error_codes.KAFKA_STORAGE_ERROR)
+                )
+        deferred.complete(request.answer(message, Charge.PRODUCE))
+
+    commits.wait([log for log, _, _ in unsynced], answer_now)
+    return deferred
 
 
 def _frame_all(topic_data: list[Message], version: int) -> None:

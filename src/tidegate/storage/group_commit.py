@@ -1,0 +1,216 @@
+"""Syncing logs to the disk: after so many records, at such an age, many logs in one round.
+
+A log asks for a sync when `flush.messages` records are not synced, or when the oldest of them is `flush.ms` old. What
+is asked for in one turn of the loop, or while the disk is busy, makes up the next round: the disk thread syncs each of
+its files once, however many producers wait for it.
+A sync that fails ends the log for writing: the kernel may have dropped what it could not write, and the next sync
+would succeed all the same.
+Follows: Kafka `UnifiedLog.append` and `flush`, `LogManager.flushDirtyLogs`; there every append syncs for itself.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.storage.file_slice import SegmentFile
+from tidegate.storage.log import PartitionLog
+from tidegate.storage.scheduling import Scheduler, Timer
+from tidegate.storage.segment import Segment
+from tidegate.storage.topic_settings import NEVER
+
+__all__ = ["GroupCommit", "SyncFile"]
+
+SyncFile = Callable[[int], None]
+"""Brings a file, given by descriptor, to the disk, as `os.fdatasync` does. Raises `OSError`."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What one round does for one log: with `files` synced, all before `end_offset` is."""
+
+    log: PartitionLog
+    files: list[SegmentFile]
+    end_offset: int
+    new_names: bool
+
+
+class GroupCommit:
+    """The syncs of one data directory. Called on the event loop; the last part below runs on the disk thread."""
+
+    def __init__(
+        self, worker: Executor, sync: SyncFile, *, metadata: Path, on_failed: Callable[[], None]
+    ) -> None:
+        """Make one that collects until `start`.
+
+        metadata: the file in which a log's topic may be new; synced with the log's own name.
+        on_failed: called on the loop when a log has failed.
+        """
+        self._worker = worker
+        self._sync = sync
+        self._metadata = metadata
+        self._on_failed = on_failed
+        self._scheduler: Scheduler | None = None
+        self._asked: dict[PartitionLog, None] = {}
+        self._waiters: list[Callable[[], None]] = []
+        self._timers: dict[PartitionLog, Timer] = {}
+        self._busy = False
+        self._closed = False
+
+    def start(self, scheduler: Scheduler) -> None:
+        """Begin with what was asked for so far."""
+        self._scheduler = scheduler
+        self._begin_soon()
+
+    def watch(self, log: PartitionLog) -> PartitionLog:
+        """Follow the flush settings of a log from now on, and return it."""
+        log.on_sealed = self._sealed
+        log.on_sync_due = self._due
+        self._note_asked(log, log.recovery_point)
+        if log.end_offset > log.recovery_point and log.settings.flushes:
+            self.ask(log)  # left by a process that was killed
+        return log
+
+    def ask(self, log: PartitionLog) -> None:
+        """Have all that was appended to `log` synced in the next round."""
+        self._note_asked(log, log.end_offset)
+        timer = self._timers.pop(log, None)
+        if timer is not None:
+            timer.cancel()
+        self._asked[log] = None
+        self._begin_soon()
+
+    def wait(self, logs: list[PartitionLog], on_over: Callable[[], None]) -> None:
+        """Have `logs` synced in the next round; call `on_over` after it, on the loop, whether or not it succeeded.
+
+        Afterwards `log.recovery_point` tells what is synced.
+        """
+        for log in logs:
+            self.ask(log)
+        self._waiters.append(on_over)
+
+    def close(self) -> None:
+        """Begin no more rounds; nobody who waits is called."""
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._asked.clear()
+        self._waiters.clear()
+
+    # --- on the loop
+
+    def _note_asked(self, log: PartitionLog, offset: int) -> None:
+        """Set from where records count as not asked for, and at which end offset the log is looked at again."""
+        log.sync_asked_offset = offset
+        log.sync_due_offset = offset + (log.settings.flush_messages if log.settings.flush_ms == NEVER else 1)
+
+    def _due(self, log: PartitionLog) -> None:
+        """Ask now when there are enough records, otherwise when they are old enough."""
+        enough_offset = log.sync_asked_offset + log.settings.flush_messages
+        if log.end_offset >= enough_offset:
+            self.ask(log)
+            return
+        log.sync_due_offset = enough_offset
+        if log not in self._timers and self._scheduler is not None:
+            self._timers[log] = self._scheduler.call_later(log.settings.flush_ms / 1000, self._old, log)
+
+    def _old(self, log: PartitionLog) -> None:
+        self._timers.pop(log, None)
+        self.ask(log)
+
+    def _sealed(self, log: PartitionLog, segment: Segment, file: SegmentFile) -> None:
+        self._worker.submit(self._sync_sealed, log, segment.base_offset, log.end_offset, file)
+
+    def _begin_soon(self) -> None:
+        """Begin a round in the next turn, so that all who ask in this one share it."""
+        if self._asked and not self._busy and self._scheduler is not None:
+            self._busy = True
+            self._scheduler.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        if self._closed:
+            return
+        asked, self._asked = self._asked, {}
+        waiters, self._waiters = self._waiters, []
+        jobs = [job for job in map(_job, asked) if job is not None]
+        self._worker.submit(self._run, jobs, waiters)
+
+    def _over(self, waiters: list[Callable[[], None]]) -> None:
+        if self._closed:
+            return
+        self._busy = False
+        for on_over in waiters:
+            on_over()
+        self._begin_soon()
+
+    # --- on the disk thread
+
+    def _run(self, jobs: list[_Job], waiters: list[Callable[[], None]]) -> None:
+        assert self._scheduler is not None
+        try:
+            for job in jobs:
+                if self._succeeds(job) and job.end_offset > job.log.recovery_point:
+                    job.log.recovery_point = job.end_offset
+        finally:
+            self._scheduler.call_soon_threadsafe(self._over, waiters)
+
+    def _succeeds(self, job: _Job) -> bool:
+        """Sync the files of a log; return whether they, and all before them, are on the disk."""
+        if job.log.failed:
+            return False
+        try:
+            for file in job.files:
+                self._sync(file.fd)
+            if job.new_names:
+                for path in (job.log.directory, job.log.directory.parent, self._metadata):
+                    _sync_path(path)
+        except OSError as error:
+            self._fail(job.log, error)
+            return False
+        return True
+
+    def _sync_sealed(self, log: PartitionLog, base_offset: int, end_offset: int, file: SegmentFile) -> None:
+        """Sync a closed segment; where all before it is synced too, all before `end_offset` is."""
+        job = _Job(log=log, files=[file], end_offset=end_offset, new_names=False)
+        if self._succeeds(job) and base_offset <= log.recovery_point < end_offset:
+            log.recovery_point = end_offset
+
+    def _fail(self, log: PartitionLog, error: OSError) -> None:
+        log.failed = True
+        _logger.error("cannot sync %s, it takes no more records: %s", log.directory.name, error)
+        if self._scheduler is not None:
+            self._scheduler.call_soon_threadsafe(self._on_failed)
+
+
+def _job(log: PartitionLog) -> _Job | None:
+    """Return what is to be done for a log, None where nothing can be."""
+    if log.deleted:
+        return None
+    try:
+        files = log.unsynced_files()
+    except OSError as error:  # no descriptor left: what waits is refused, the next round may succeed
+        _logger.warning("cannot open %s to sync it: %s", log.directory.name, error)
+        return None
+    return _Job(
+        log=log,
+        files=files,
+        end_offset=log.end_offset,
+        new_names=log.segments[-1].base_offset >= log.recovery_point,
+    )
+
+
+def _sync_path(path: Path) -> None:
+    """Sync a file or directory by name; one that is deleted by now needs no sync."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
