@@ -63,7 +63,7 @@ def _differences(name: str, directory: Path) -> list[str]:
     config = {
         key: value
         for key, value in broker_config(name).items()
-        if "window" in key or key in ("num.partitions", "socket.request.max.bytes")
+        if "window" in key or key in ("num.partitions", "socket.request.max.bytes", "log.retention.ms")
     }
     broker = Broker(directory, {**config, "tidegate.kafka.exact": "true"}).start()
     failures = []
