@@ -83,7 +83,7 @@ def _ask(node: RecordingNode, rng: Random, now_ms: int) -> None:
         "handler_ns": rng.randrange(rng.choice([100_000, 50_000_000])),
         "network_ns": rng.randrange(2_000_000),
     }
-    match rng.choice(["produce", "fetch", "fetch", "other", "mutations", "network"]):
+    match rng.choice(["produce", "fetch", "fetch", "other", "mutations", "auto_create", "network"]):
         case "produce":
             node.produce(user, client_id, size, now_ms, exempt=rng.random() < 0.1, **times)
         case "fetch":
@@ -92,6 +92,10 @@ def _ask(node: RecordingNode, rng: Random, now_ms: int) -> None:
             node.other(user, client_id, now_ms, **times)
         case "network":
             node.network(user, client_id, rng.randrange(2_000_000_000), now_ms, exempt=rng.random() < 0.1)
+        case "auto_create":
+            for _ in range(rng.randint(1, 3)):
+                node.auto_create(user, client_id, rng.randrange(1, 300), now_ms)
+            node.other(user, client_id, now_ms, **times)
         case "mutations":
             connection_id, strict = rng.randrange(100), rng.random() < 0.6
             for _ in range(rng.randint(0, 4)):

@@ -12,6 +12,7 @@ from tidegate.usage.columns import empty_event
 __all__ = ["RecordingNode"]
 
 Event = dict[str, Any]
+METADATA = 3
 
 
 class RecordingNode:
@@ -122,6 +123,17 @@ class RecordingNode:
         admitted = quota.record(permits, now_ms)
         return self._add(
             "mutation", now_ms, user=user, client_id=client_id, api_key=CREATE_TOPICS, api_version=api_version,
+            connection_id=connection_id, mutations=permits, strict=quota.strict, rejected=not admitted,
+        )  # fmt: skip
+
+    def auto_create(
+        self, user: str, client_id: str, permits: int, now_ms: int, *, connection_id: int = 1
+    ) -> Event:
+        """Ask for the permits of a topic that Metadata creates: strict, and no answer tells the throttle (B§5.5)."""
+        quota = self._managers.controller_mutation.new_quota(user, client_id, METADATA, 12, now_ms)
+        admitted = quota.record(permits, now_ms)
+        return self._add(
+            "mutation", now_ms, user=user, client_id=client_id, api_key=METADATA, api_version=12,
             connection_id=connection_id, mutations=permits, strict=quota.strict, rejected=not admitted,
         )  # fmt: skip
 
