@@ -17,7 +17,7 @@ def read_values(broker, topic):
         consumer.assign([partition])
         found = []
         while len(found) < end:
-            messages = consumer.consume(1000, timeout=TIMEOUT_S)
+            messages = consumer.consume(end - len(found), timeout=TIMEOUT_S)
             assert messages, f"only {len(found)} of {end} records came"
             found += [message.value() for message in messages]
         return found
@@ -28,7 +28,13 @@ def read_values(broker, topic):
 def idempotent_producer(broker):
     """Return an idempotent producer with acks=all and small batches."""
     return Producer(
-        {"bootstrap.servers": broker.address, "enable.idempotence": True, "batch.num.messages": 10, "linger.ms": 1}
+        {
+            "bootstrap.servers": broker.address,
+            "enable.idempotence": True,
+            "batch.num.messages": 10,
+            "linger.ms": 1,
+            "reconnect.backoff.max.ms": 100,
+        }
     )
 
 
@@ -52,6 +58,8 @@ def test_nothing_acknowledged_is_lost_with_a_sync_per_append(new_broker, create_
         producer.poll(0 if sent - len(acknowledged) < 200 else 0.01)
     broker.kill()
     broker.start()
-    assert producer.flush(TIMEOUT_S) == 0  # what was under way is sent again, and recognised where it was stored
+    assert (
+        producer.flush(TIMEOUT_S) == 0
+    )  # what was under way is sent again, and recognised where it was stored
     assert len(acknowledged) == sent
     assert read_values(broker, "ledger") == [b"%d" % at for at in range(sent)]
