@@ -3,17 +3,19 @@
 import time
 from collections.abc import Callable, Mapping
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from tidegate.cli.demonstration.tally import Tally
-from tidegate.pipeline.text import bytes_text, duration_text
+from tidegate.pipeline.text import duration_text
 
 __all__ = ["board", "watch"]
 
 _REFRESH_S = 0.25
 _MS_PER_S = 1000
+_MIB = 1024 * 1024
 
 
 def watch(
@@ -37,11 +39,11 @@ def watch(
 
 
 def board(tallies: Mapping[str, Tally], *, title: str, limits: Mapping[str, float], now_s: float) -> Table:
-    """Return the table at `now_s`. limits: client id → bytes per second."""
-    table = Table(title=title, title_justify="left")
+    """Return the table at `now_s`, rates in MiB/s, latencies at the end. limits: client id → bytes per second."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("client")
-    for name in ("rate now", "mean rate", "limit", "throttled", "longest", "latency p50", "p99"):
-        table.add_column(name, justify="right")
+    for name in ("MiB/s now", "mean", "limit", "throttled", "longest", "p50", "p99"):
+        table.add_column(name, justify="right", no_wrap=True)
     for client, tally in tallies.items():
         table.add_row(client, *_numbers(tally, limits.get(client), now_s))
     return table
@@ -51,14 +53,18 @@ def _numbers(tally: Tally, limit: float | None, now_s: float) -> tuple[str, ...]
     mean = tally.bytes / max(now_s - tally.started_s, 0.001)
     has_latency = bool(tally.latencies_ms)
     return (
-        f"{bytes_text(tally.recent_bytes_per_second(now_s))}/s",
-        f"{bytes_text(mean)}/s",
-        "none" if limit is None else f"{bytes_text(limit)}/s",
+        _mib_text(tally.recent_bytes_per_second(now_s)),
+        _mib_text(mean),
+        "none" if limit is None else _mib_text(limit),
         f"{len(tally.throttles_ms)} times" if tally.throttles_ms else "never",
         duration_text(max(tally.throttles_ms)) if tally.throttles_ms else "–",
         _latency_text(tally.latency_ms(0.5)) if has_latency else "–",
         _latency_text(tally.latency_ms(0.99)) if has_latency else "–",
     )
+
+
+def _mib_text(amount: float) -> str:
+    return f"{amount / _MIB:.2f}"
 
 
 def _latency_text(ms: float) -> str:

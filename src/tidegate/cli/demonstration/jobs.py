@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -56,13 +57,12 @@ def _sum_up(console: Console, results: Results, spark: RunningSpark, files: Usag
 
 def replay_summary(rows: Rows, plans: Iterable[Plan]) -> Table:
     """Return a table of what each plan would have done to each client. rows: columns `REPLAY_BY_ENTITY`."""
-    table = Table(
-        title="replay: what these quotas would have done to the same requests", title_justify="left"
-    )
-    for name in ("plan", "client", "quota"):
-        table.add_column(name)
-    for name in ("limit", "requests", "throttled", "longest", "bytes delayed"):
-        table.add_column(name, justify="right")
+    title = "replay: what these quotas would have done to the same requests"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("plan")
+    table.add_column("client")
+    for name in ("limit", "requests", "throttled", "longest", "delayed"):
+        table.add_column(name, justify="right", no_wrap=True)
     for name in (IN_FORCE, *(plan.name for plan in plans)):
         of_plan = [row for row in rows if row["plan"] == name and _is_of_interest(row)]
         for row in sorted(of_plan, key=lambda row: list(CLIENTS).index(row["entity_client_id"])):
@@ -78,7 +78,6 @@ def _is_of_interest(row: Mapping[str, Any]) -> bool:
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         row["entity_client_id"],
-        "bytes in" if row["quota_type"] == _BYTE_QUOTAS[0] else "bytes out",
         "none" if row["bound"] is None else f"{bytes_text(row['bound'])}/s",
         count_text(row["requests"]),
         percent_text(row["throttled_requests"], row["requests"]) if row["throttled_requests"] else "never",

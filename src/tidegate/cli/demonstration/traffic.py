@@ -59,7 +59,12 @@ def _delete_bulk(port: int) -> None:
 
 
 def _admin(port: int) -> AdminClient:
-    return AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "client.id": "tidegate-demo"})
+    settings: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": f"127.0.0.1:{port}",
+        "client.id": "tidegate-demo",
+        "log_level": 4,
+    }
+    return AdminClient(settings)
 
 
 def _run_clients(console: Console, port: int, *, seconds: float) -> Traffic:
@@ -73,7 +78,7 @@ def _run_clients(console: Console, port: int, *, seconds: float) -> Traffic:
         before = crew.begin_phase()
         console.print("\nquotas set over the wire (AlterClientQuotas): loader 2 MiB/s, analytics 4 MiB/s\n")
         show(
-            f"the first {_SETTLE_S:.0f} seconds: the burst that a new window lets through",
+            f"the first {_SETTLE_S:.0f} seconds under quotas: a new window lets a burst through",
             dict(RATE_LIMITS),
             _SETTLE_S,
         )

@@ -1,6 +1,7 @@
 """The board shows rate against limit, throttles and latency, and says where there are none."""
 
 import io
+import re
 
 from rich.console import Console
 
@@ -10,29 +11,24 @@ from tidegate.cli.demonstration.tally import Tally
 
 
 def rows(tallies, limits, now_s):
-    """Return the board's lines, cells stripped."""
+    """Return the board's rows on a terminal of the usual width, split into cells."""
     out = io.StringIO()
-    Console(file=out, width=200).print(board(tallies, title="t", limits=limits, now_s=now_s))
-    return [
-        [cell.strip() for cell in line.split("│")[1:-1]]
-        for line in out.getvalue().splitlines()
-        if "│" in line
-    ]
+    Console(file=out, width=80).print(board(tallies, title="t", limits=limits, now_s=now_s))
+    lines = [re.split(r"\s{2,}", line.strip()) for line in out.getvalue().splitlines()]
+    return [line for line in lines if line[0] in tallies]
 
 
 def test_a_throttled_client():
-    """Rates, limit, number of throttles and the longest of them."""
+    """Rates in MiB/s, limit, number of throttles and the longest of them."""
     tally = Tally(started_s=0.0)
-    tally.add(Report(bytes=4096, throttles_ms=[250, 2100]), 4.0)
-    [row] = rows({"loader": tally}, {"loader": 1024.0}, 4.0)
-    assert row[0] == "loader"
-    assert row[1:6] == ["2.0 KiB/s", "1.0 KiB/s", "1.0 KiB/s", "2 times", "2.1 s"]
-    assert row[6:] == ["–", "–"]
+    tally.add(Report(bytes=4 << 20, throttles_ms=[250, 2100]), 4.0)
+    row = ["loader", "2.00", "1.00", "0.50", "2 times", "2.1 s", "–", "–"]
+    assert rows({"loader": tally}, {"loader": 524288.0}, 4.0) == [row]
 
 
 def test_a_client_without_limit():
     """No limit is `none`, no throttle is `never`."""
     tally = Tally(started_s=0.0)
-    tally.add(Report(latencies_ms=[1.25, 8.0]), 1.0)
-    [row] = rows({"checkout": tally}, {}, 1.0)
-    assert row[3:] == ["none", "never", "–", "1.2 ms", "8.0 ms"]
+    tally.add(Report(latencies_ms=[1.25, 8.0, 15_579.6]), 1.0)
+    row = ["checkout", "0.00", "0.00", "none", "never", "–", "8.0 ms", "15.6 s"]
+    assert rows({"checkout": tally}, {}, 1.0) == [row]
