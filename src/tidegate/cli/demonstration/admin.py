@@ -21,7 +21,6 @@ Quotas = Mapping[str, Mapping[str, float]]
 
 def set_client_quotas(port: int, quotas: Quotas) -> None:
     """Set `quotas`, client id → key → value, at the broker on `port`. Raises `TidegateError` if it refuses."""
-    entries = [_entry(client_id, values) for client_id, values in quotas.items()]
     request = encode_request(_ALTER_CLIENT_QUOTAS, _VERSION, 1, "tidegate-demo", _request(quotas))
     try:
         frame = _ask(port, request)
