@@ -219,12 +219,16 @@ def main() -> None:
         storage = Storage.open(directory / "node", StorageConfig(), SystemClock())
         table = handler_table(storage, NoTimers())
         storage.topics.create("bench", 1, {})
-        show("Produce, small batch, frame to encoded answer", bench_produce(storage, table, count, VALUE_BYTES))
+        show(
+            "Produce, small batch, frame to encoded answer", bench_produce(storage, table, count, VALUE_BYTES)
+        )
         show("Produce, 16 KiB", bench_produce(storage, table, count, 16 << 10))
         show("Fetch, 1 MiB slice, frame to encoded answer", bench_fetch(storage, table, count))
         storage.close()
         killed, power, mib = bench_recovery(directory, RECOVERED_BATCHES)
-        print(f"{RECOVERED_BATCHES} small batches, {mib} MiB: {killed:.0f} ms to open after kill -9,", end=" ")
+        print(
+            f"{RECOVERED_BATCHES} small batches, {mib} MiB: {killed:.0f} ms to open after kill -9,", end=" "
+        )
         print(f"{power:.0f} ms after a power cut")
     finally:
         shutil.rmtree(directory)

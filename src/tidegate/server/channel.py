@@ -10,6 +10,7 @@ answer on the way out.
 """
 
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ PENDING_BYTES = 64 * 1024  # early bytes kept before the socket is left alone
 ANSWER_DUE = 1  # a request was taken and its answer has not left completely
 THROTTLED = 2  # muted until its throttle ends (KIP-219)
 _NO_BYTES = memoryview(b"")
+_read_length = struct.Struct(">i").unpack_from
 
 
 class ChannelOwner(Protocol):
@@ -141,16 +143,17 @@ class Channel:
         """Serve the whole frames in `data` while nothing is held; keep the rest."""
         at, end = 0, len(data)
         while not self.held and end - at >= 4:
-            size = int.from_bytes(data[at : at + 4], "big", signed=True)
+            (size,) = _read_length(data, at)
             if not 0 <= size <= self._max_frame_bytes:
                 self._refuse(size)
                 return
             at += 4
-            if end - at < size:
+            frame_end = at + size
+            if end < frame_end:
                 self._begin_frame(data[at:], size)
                 return
-            self._serve(data[at : at + size])
-            at += size
+            self._serve(data[at:frame_end])
+            at = frame_end
             if self.closed:
                 return
         if at < end:

@@ -6,6 +6,7 @@ mutations were charged by the handler (B§5.4); everything else is time alone (B
 """
 
 from tidegate.quota import MutationQuota, QuotaManagers, QuotaType
+from tidegate.quota.request import PERCENT_PER_NS
 from tidegate.server.handler import Answer, Charge
 
 __all__ = ["Decider", "Decision"]
@@ -68,6 +69,12 @@ class Decider:
         decision = self._decision
         decision.begin(now_ms)
         charge = answer.charge
+        if charge is Charge.REQUEST:
+            request_ms = self._request.record(user, client_id, handler_ns * PERCENT_PER_NS, now_ms)
+            if request_ms > 0:
+                decision.request_ms = request_ms
+                self._throttle(user, client_id, decision)
+            return decision
         if charge is Charge.EXEMPT:
             decision.exempt = True
             self._request.record_exempt(handler_ns, now_ms)
@@ -82,7 +89,7 @@ class Decider:
                 if decision.produce_ms > 0:
                     self._throttle(user, client_id, decision)
                 return decision
-        decision.request_ms = self._request.record_handler_ns(user, client_id, handler_ns, now_ms)
+        decision.request_ms = self._request.record(user, client_id, handler_ns * PERCENT_PER_NS, now_ms)
         if charge is Charge.FETCH:
             assert answer.response is not None
             decision.fetch_bytes = 4 + answer.response.body_size

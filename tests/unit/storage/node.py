@@ -105,7 +105,9 @@ class Node:
         self.handlers: dict[int, Handler] = handler_table(self.storage, self.scheduler)
         self.permits = Permits()
 
-    def ask(self, api_key: int, version: int, message: dict[str, Any], *, writable: bool = True) -> Answer | Deferred:
+    def ask(
+        self, api_key: int, version: int, message: dict[str, Any], *, writable: bool = True
+    ) -> Answer | Deferred:
         """Send a request through its bytes; return what the handler gave."""
         frame: bytes | bytearray = encode_request(api_key, version, 7, "tester", message)[4:]
         if writable:
@@ -154,7 +156,9 @@ def batch(count: int = 1, *, value: bytes = b"v", time_ms: int = NOW_MS, **field
     return build_batch([(None, value)] * count, timestamp_ms=time_ms, **fields)
 
 
-def new_log(directory: Path, *, trust_writes: bool = True, recovery_point: int = 0, **settings: Any) -> PartitionLog:
+def new_log(
+    directory: Path, *, trust_writes: bool = True, recovery_point: int = 0, **settings: Any
+) -> PartitionLog:
     """Open a log of its own."""
     return open_log(
         directory,

@@ -17,7 +17,9 @@ def logs(tmp_path: Path) -> list[PartitionLog]:
     return [new_log(tmp_path / str(at)) for at in range(2)]
 
 
-def waiting(logs: list[PartitionLog], missing_bytes: int) -> tuple[ManualScheduler, FetchWaits, Wait, list[str]]:
+def waiting(
+    logs: list[PartitionLog], missing_bytes: int
+) -> tuple[ManualScheduler, FetchWaits, Wait, list[str]]:
     """Return a fetch that waits half a second for bytes in `logs`, and what has happened."""
     scheduler, happened = ManualScheduler(), []
     waits = FetchWaits(scheduler)

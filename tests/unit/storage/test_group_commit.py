@@ -51,9 +51,13 @@ class DiskNode(Node):
 
     def produce(self, *topics: str, acks: int = ACKS_ALL, **fields: Any) -> Answer | Deferred:
         """Send one batch for partition 0 of each topic."""
-        parts = [{"name": name, "partition_data": [{"index": 0, "records": batch(**fields)}]} for name in topics]
+        parts = [
+            {"name": name, "partition_data": [{"index": 0, "records": batch(**fields)}]} for name in topics
+        ]
         return self.ask(
-            PRODUCE, VERSION, {"transactional_id": None, "acks": acks, "timeout_ms": 1000, "topic_data": parts}
+            PRODUCE,
+            VERSION,
+            {"transactional_id": None, "acks": acks, "timeout_ms": 1000, "topic_data": parts},
         )
 
 

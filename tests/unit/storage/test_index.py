@@ -22,7 +22,9 @@ def filled(path: Path) -> SparseIndex:
     ("key", "expected"),
     [(0, None), (2, None), (3, (3, 0)), (19, (7, 100)), (20, (20, 250)), (10**6, (21, 400))],
 )
-def test_floor_is_the_same_in_memory_and_on_disk(tmp_path: Path, key: int, expected: tuple[int, int] | None) -> None:
+def test_floor_is_the_same_in_memory_and_on_disk(
+    tmp_path: Path, key: int, expected: tuple[int, int] | None
+) -> None:
     """Both searches find the last entry that is not above the key."""
     index = filled(tmp_path / "index")
     index.flush()

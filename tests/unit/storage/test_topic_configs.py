@@ -34,11 +34,19 @@ def test_good_values(name: str, value: str) -> None:
     [
         ("nope", "1", "Unknown topic config name: nope"),
         ("retention.ms", None, "Null value not supported for topic configs: retention.ms"),
-        ("retention.ms", "abc", "Invalid value abc for configuration retention.ms: Not a number of type LONG"),
+        (
+            "retention.ms",
+            "abc",
+            "Invalid value abc for configuration retention.ms: Not a number of type LONG",
+        ),
         ("retention.ms", "9223372036854775808", None),
         ("min.cleanable.dirty.ratio", "0.2_5", None),
         ("retention.ms", "1_000", None),
-        ("max.message.bytes", "-1", "Invalid value -1 for configuration max.message.bytes: Value must be at least 0"),
+        (
+            "max.message.bytes",
+            "-1",
+            "Invalid value -1 for configuration max.message.bytes: Value must be at least 0",
+        ),
         ("segment.bytes", "2147483648", None),
         ("min.cleanable.dirty.ratio", "nan", None),
         ("min.cleanable.dirty.ratio", "1.5", None),
@@ -60,7 +68,11 @@ def test_topic_wins_over_node() -> None:
     """A topic's own setting counts before the node's, the node's before the default."""
     node = StorageConfig(message_max_bytes=5000, log_segment_bytes=1 << 21)
     settings = settings_of({"max.message.bytes": "77", "message.timestamp.type": "LogAppendTime"}, node)
-    assert (settings.max_message_bytes, settings.segment_bytes, settings.log_append_time) == (77, 1 << 21, True)
+    assert (settings.max_message_bytes, settings.segment_bytes, settings.log_append_time) == (
+        77,
+        1 << 21,
+        True,
+    )
 
 
 def test_description_names_the_source() -> None:

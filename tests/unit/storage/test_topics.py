@@ -140,5 +140,3 @@ def test_node_is_bounded(node: Node) -> None:
     assert answer["error_code"] == error_codes.POLICY_VIOLATION
     assert answer["error_message"] == f"This node holds at most {MAX_PARTITIONS} partitions and has 0."
     assert node.permits.charged == []
-
-

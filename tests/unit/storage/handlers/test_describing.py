@@ -8,7 +8,9 @@ from tests.unit.storage.node import Node
 INIT_PRODUCER_ID, DESCRIBE_CONFIGS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 22, 32, 60, 75
 
 
-def producer(node: Node, version: int, transactional_id: str | None, timeout_ms: int = 1000) -> tuple[int, int, int]:
+def producer(
+    node: Node, version: int, transactional_id: str | None, timeout_ms: int = 1000
+) -> tuple[int, int, int]:
     """Return error code, producer id and epoch."""
     request = {
         "transactional_id": transactional_id,
@@ -36,7 +38,11 @@ def test_transactions_are_refused_for_good(node: Node) -> None:
 @pytest.mark.parametrize("version", range(3))
 def test_cluster_is_this_node(node: Node, version: int) -> None:
     """One broker, which is the controller; controllers' endpoints are elsewhere."""
-    request = {"include_cluster_authorized_operations": True, "endpoint_type": 1, "include_fenced_brokers": False}
+    request = {
+        "include_cluster_authorized_operations": True,
+        "endpoint_type": 1,
+        "include_fenced_brokers": False,
+    }
     answer = node.call(DESCRIBE_CLUSTER, version, request)
     assert (answer["controller_id"], [broker["broker_id"] for broker in answer["brokers"]]) == (1, [1])
     assert (answer["cluster_id"], answer["cluster_authorized_operations"]) == (node.storage.cluster_id, 8096)
@@ -45,7 +51,9 @@ def test_cluster_is_this_node(node: Node, version: int) -> None:
         assert (answer["error_code"], answer["brokers"]) == (114, [])
 
 
-def described(node: Node, version: int, kind: int, name: str, keys: list[str] | None = None) -> dict[str, Any]:
+def described(
+    node: Node, version: int, kind: int, name: str, keys: list[str] | None = None
+) -> dict[str, Any]:
     """Return the description of one resource."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
     request = {"resources": [resource], "include_synonyms": True, "include_documentation": False}
@@ -85,7 +93,11 @@ def test_partitions_come_page_by_page(node: Node) -> None:
     for _ in range(10):
         request = {"topics": [], "response_partition_limit": 2, "cursor": cursor}
         answer = node.call(DESCRIBE_TOPIC_PARTITIONS, 0, request)
-        page = [(topic["name"], part["partition_index"]) for topic in answer["topics"] for part in topic["partitions"]]
+        page = [
+            (topic["name"], part["partition_index"])
+            for topic in answer["topics"]
+            for part in topic["partitions"]
+        ]
         assert len(page) <= 2
         seen += page
         cursor = answer["next_cursor"]
@@ -96,6 +108,10 @@ def test_partitions_come_page_by_page(node: Node) -> None:
 
 def test_unknown_topics_are_described_as_such(node: Node) -> None:
     """Error 3 for a name that could be, 17 for one that could not."""
-    request = {"topics": [{"name": "absent"}, {"name": "bad name"}], "response_partition_limit": 10, "cursor": None}
+    request = {
+        "topics": [{"name": "absent"}, {"name": "bad name"}],
+        "response_partition_limit": 10,
+        "cursor": None,
+    }
     topics = node.call(DESCRIBE_TOPIC_PARTITIONS, 0, request)["topics"]
     assert [(topic["name"], topic["error_code"]) for topic in topics] == [("absent", 3), ("bad name", 17)]

@@ -45,7 +45,9 @@ def fetch(node: Node, version: int, partitions: list[int] | None) -> dict[int, i
     group = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": topics}
     answer = node.call(OFFSET_FETCH, version, {**group, "groups": [group], "require_stable": False})
     found = answer["topics"] if version < 8 else answer["groups"][0]["topics"]
-    return {part["partition_index"]: part["committed_offset"] for topic in found for part in topic["partitions"]}
+    return {
+        part["partition_index"]: part["committed_offset"] for topic in found for part in topic["partitions"]
+    }
 
 
 @pytest.mark.parametrize("version", range(2, 11))

@@ -8,7 +8,9 @@ from tests.unit.storage.node import NOW_MS, Node, append, batch
 LIST_OFFSETS = 2
 
 
-def ask(node: Node, version: int, time_ms: int, *, topic: str = "orders", index: int = 0, epoch: int = -1) -> Any:
+def ask(
+    node: Node, version: int, time_ms: int, *, topic: str = "orders", index: int = 0, epoch: int = -1
+) -> Any:
     """Return (error code, time, offset) for one partition."""
     part = {"partition_index": index, "current_leader_epoch": epoch, "timestamp": time_ms}
     request = {
@@ -70,4 +72,9 @@ def test_errors(filled: Node) -> None:
 def test_empty_log(node: Node) -> None:
     """Without records start and end are the same and no time is found."""
     node.create("orders")
-    assert [ask(node, 7, time_ms) for time_ms in (-1, -2, -3, 0)] == [(0, -1, 0), (0, -1, 0), (0, -1, -1), (0, -1, -1)]
+    assert [ask(node, 7, time_ms) for time_ms in (-1, -2, -3, 0)] == [
+        (0, -1, 0),
+        (0, -1, 0),
+        (0, -1, -1),
+        (0, -1, -1),
+    ]

@@ -210,7 +210,11 @@ def test_topics_are_deleted(node: Node, version: int) -> None:
     """Every version deletes by name and charges one permit per partition."""
     node.create("a", 2)
     node.create("b", 3)
-    assert codes(node.call(DELETE_TOPICS, version, deletion("a", "absent", "b"))) == {"a": 0, "absent": 3, "b": 0}
+    assert codes(node.call(DELETE_TOPICS, version, deletion("a", "absent", "b"))) == {
+        "a": 0,
+        "absent": 3,
+        "b": 0,
+    }
     assert node.permits.charged == [2, 3]
     assert node.storage.topics.by_name == {}
 
