@@ -45,15 +45,13 @@ def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -
 
 
 def kernel_rows(events: Sequence[Event], number: Callable[[tuple[str, str]], int]) -> layout.Rows:
-    """Return what the kernel takes. Written apart from `prepare`, which does the same with Spark."""
+    """Return what the kernel takes. Written apart from `chunks`, which does the same with whole columns."""
     rows = [_row(event, number((event["user"], event["client_id"]))) for event in events]
-    types = (np.int64, np.int64, np.int32, np.int8, *([np.int64] * 4), np.int32, np.int32)
+    types = layout.ROW_TYPES
     columns = zip(*rows, strict=True) if rows else [()] * len(types)
     arrays = layout.Rows(*(np.array(column, dtype) for column, dtype in zip(columns, types, strict=True)))
-    for name, array in arrays._asdict().items():
-        array.flags.writeable = (
-            name == "client"
-        )  # as from Arrow: so there is one form of the kernel to compile
+    for array in arrays:
+        array.flags.writeable = False  # as from Arrow: so there is one form of the kernel to compile
     return arrays
 
 
@@ -70,9 +68,11 @@ def _row(event: Event, client: int) -> tuple[int, ...]:
     elif event["mutations"] is not None:
         amount = event["mutations"]
     what = _KINDS[event["kind"]] + charge + sum(bit for name, bit in _FLAGS.items() if event[name])
-    if event["kind"] == "mutation" and event["api_version"] >= STRICT_SINCE[event["api_key"]]:
+    if event["kind"] == "mutation" and event["api_version"] >= STRICT_SINCE.get(event["api_key"], 0):
         what += layout.STRICT
+    is_untold = event["kind"] == "mutation" and event["api_key"] not in STRICT_SINCE
+    connection_id = -1 if is_untold else event["connection_id"]
     return (
-        event["seq"], event["ts_ms"], client, what, amount, event["handler_ns"], event["network_ns"],
-        event["connection_id"], throttle_ms, event["request_throttle_ms"],
+        event["seq"], event["ts_ms"], amount, event["handler_ns"], event["network_ns"], connection_id,
+        client, throttle_ms, event["request_throttle_ms"], what,
     )  # fmt: skip

@@ -1,28 +1,28 @@
 """The jobs: read, transform, write. The one place in the pipeline that does input and output."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.types import StructType
 
-from tidegate.pipeline.errors import UsageFilesError, spark_errors_as_ours
+from tidegate.pipeline.chunks import list_chunks
+from tidegate.pipeline.errors import spark_errors_as_ours
 from tidegate.pipeline.ingest import check_files, find_files, read_events
 from tidegate.pipeline.outcome import by_entity
 from tidegate.pipeline.output import prepare_output, write_table
-from tidegate.pipeline.partition import replay_decisions, replay_tallies
+from tidegate.pipeline.partition import pack_chunks, replay_decisions, replay_tallies, survey_chunks
 from tidegate.pipeline.plan import Plan
-from tidegate.pipeline.prepare import client_rows, control_events, kernel_rows
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
-from tidegate.pipeline.schemas import DECISIONS, REPLAY_BY_CLIENT
+from tidegate.pipeline.schemas import BLOCKS, CHUNKS, DECISIONS, NUMBERED_CHUNKS, REPLAY_BY_CLIENT, SURVEYS
 from tidegate.pipeline.session import RunningSpark
-from tidegate.pipeline.task import MAX_CLIENTS, lay_out
-from tidegate.pipeline.timeline import MAX_CONTROL_EVENTS, timelines
+from tidegate.pipeline.task import lay_out
 
 __all__ = [
     "REPLAY_TABLES",
@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 USAGE_TABLES = ("usage_by_client", "usage_by_minute")
+_SLICES_PER_CORE = 4  # tasks of the passes over the files
+
 REPLAY_TABLES = ("replay_by_entity", "replay_by_client", "decisions")
 
 
@@ -99,7 +101,7 @@ def replay_job(
         tables = REPLAY_TABLES if with_decisions else REPLAY_TABLES[:-1]
         prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "replaying"):
-        run = _replay_of(spark, read_events(spark.session, files.paths), plans)
+        run = _replay_of(spark, files.paths, plans)
         by_client = run(replay_tallies, REPLAY_BY_CLIENT).cache()
         entities = by_entity(by_client)
         if out is not None:
@@ -116,18 +118,25 @@ _Kernel = Callable[..., Iterator[pa.RecordBatch]]
 
 
 def _replay_of(
-    spark: RunningSpark, events: DataFrame, plans: Sequence[Plan]
-) -> Callable[[_Kernel, Any], DataFrame]:
+    spark: RunningSpark, paths: Sequence[Path], plans: Sequence[Plan]
+) -> Callable[[_Kernel, StructType], DataFrame]:
     """Return a function that runs a kernel over all rows: (kernel, schema) -> table."""
-    control = control_events(events).limit(MAX_CONTROL_EVENTS + 1).toArrow()
-    if len(control) > MAX_CONTROL_EVENTS:
-        raise UsageFilesError(
-            f"more than {MAX_CONTROL_EVENTS} starts, quota changes and sweeps", hint="give fewer hours"
-        )
-    clients = client_rows(events).limit(MAX_CLIENTS + 1).toArrow()
     session = spark.session
     cores = session.sparkContext.defaultParallelism
-    task, numbers = lay_out(clients, timelines(control.to_pylist()), plans, cores=cores)
-    rows = kernel_rows(events, session.createDataFrame(numbers), partitions=max(1, len(task.node_id)))
+    chunks = list_chunks(paths)
+    surveys = _spread(session, [(*astuple(chunk), at) for at, chunk in enumerate(chunks)], CHUNKS)
+    found = surveys.mapInArrow(survey_chunks, SURVEYS).orderBy("place").toArrow().to_pylist()
+    task, numbers = lay_out(found, plans, cores=cores)
     broadcast = session.sparkContext.broadcast(task)
-    return lambda kernel, schema: rows.mapInArrow(partial(kernel, task=broadcast), schema)
+    work = [(*astuple(chunk), clients) for chunk, clients in zip(chunks, numbers, strict=True)]
+    blocks = _spread(session, work, NUMBERED_CHUNKS).mapInArrow(partial(pack_chunks, task=broadcast), BLOCKS)
+    partitions = max(1, len(task.node_id))
+    sorted_blocks = blocks.repartitionById(partitions, F.col("partition")).sortWithinPartitions("first_seq")
+    return lambda kernel, schema: sorted_blocks.mapInArrow(partial(kernel, task=broadcast), schema)
+
+
+def _spread(session: SparkSession, rows: Sequence[tuple[Any, ...]], schema: StructType) -> DataFrame:
+    """Return the rows as a table whose partitions are runs of rows, some for every core."""
+    context = session.sparkContext
+    slices = min(len(rows), _SLICES_PER_CORE * context.defaultParallelism)
+    return session.createDataFrame(context.parallelize(rows, max(1, slices)), schema)

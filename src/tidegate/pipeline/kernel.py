@@ -94,18 +94,8 @@ def replay(state: State, rows: Rows, decisions: Int32s, first: int, end: int) ->
     """
     settings, account_of, accounts, bounds, tallies = state[:5]
     floats, ints, use, bucket_floats, bucket_ints, bucket_use, sweeps, pending_table = state[5:]
-    (
-        seq,
-        ts_ms,
-        client,
-        what,
-        amounts,
-        handler_ns,
-        network_ns,
-        connection_id,
-        recorded_ms,
-        recorded_request_ms,
-    ) = rows
+    seq, ts_ms, amounts, handler_ns, network_ns, connection_id = rows[:6]
+    client, recorded_ms, recorded_request_ms, what = rows[6:]
     warm_at_ms = settings[WARM_AT_MS]
     for at in range(first, end):
         now_ms = ts_ms[at]

@@ -5,7 +5,7 @@ sees only numbers. An *account* is a client under one quota type and one pair of
 and has a line of tallies.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,18 +51,25 @@ Floats = npt.NDArray[np.float64]
 
 
 class Rows(NamedTuple):
-    """One batch of rows of one node, sorted by `seq`: one array per column."""
+    """One batch of rows of one node, sorted by `seq`: one array per column, the wider ones first."""
 
     seq: Int64s
     ts_ms: Int64s
-    client: Int32s
-    what: Int8s
     amount: Int64s  # bytes charged, or permits asked for
     handler_ns: Int64s
     network_ns: Int64s
     connection_id: Int64s
+    client: Int32s
     throttle_ms: Int32s  # recorded, of the byte quota, or of the mutation quota where no bytes are charged
     request_throttle_ms: Int32s  # recorded
+    what: Int8s
+
+
+ROW_TYPES: tuple[np.dtype[Any], ...] = (
+    *[np.dtype("<i8")] * 6,
+    *[np.dtype("<i4")] * 3,
+    np.dtype("<i1"),
+)
 
 
 class State(NamedTuple):

@@ -1,4 +1,4 @@
-"""One partition of a replay, as an executor runs it: Arrow batches in, tallies or decisions out.
+"""What executors run: look at chunks, pack chunks, replay a partition. Arrow batches in and out.
 
 Everything here is reached through the installed package, never pickled: executors need it importable.
 """
@@ -14,6 +14,7 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.books import Books
+from tidegate.pipeline.chunks import Chunk, control_events, read_clients, read_rows
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import (
     BYTE_MS,
@@ -27,19 +28,19 @@ from tidegate.pipeline.layout import (
     Int32s,
     Rows,
 )
+from tidegate.pipeline.packing import merged, pack, unpack
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.results import client_results
+from tidegate.pipeline.schemas import BLOCKS, REPLAY_BY_CLIENT, SURVEYS
 from tidegate.pipeline.schemas import DECISIONS as DECISIONS_TABLE
-from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.pipeline.timeline import Timeline
 
-__all__ = ["Names", "Partition", "ReplayTask", "replay_decisions", "replay_tallies"]
+__all__ = ["Partition", "ReplayTask", "pack_chunks", "replay_decisions", "replay_tallies", "survey_chunks"]
 
-_MAX_BYTES = 2**31 - 1  # the protocol's length fields are 32 bits
-_MAX_NS = 2**53  # a hundred days; doubles hold it exactly
-_MAX_MS = 2**53
-_LIMITS = {"ts_ms": _MAX_MS, "amount": _MAX_BYTES, "handler_ns": _MAX_NS, "network_ns": _MAX_NS}
+_BLOCK_NUMBERS = ("partition", "first_seq", "rows")
 _RESULT_ROWS = 1 << 14  # rows of tallies in one batch
+
+Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,102 +75,113 @@ class Names:
 
 
 class Partition:
-    """The clients, node and books of the partition that `client` belongs to."""
+    """The clients, node and books of one partition."""
 
-    def __init__(self, task: ReplayTask, client: int) -> None:
-        index = int(np.searchsorted(task.first_client, client, side="right")) - 1
-        self.first = int(task.first_client[index])
-        clients = int(task.first_client[index + 1]) - self.first
-        self.node_id = int(task.node_id[index])
-        self.names = Names(task.users.slice(self.first, clients), task.client_ids.slice(self.first, clients))
+    def __init__(self, task: ReplayTask, number: int) -> None:
+        first, end = task.first_client[number : number + 2].tolist()
+        self.node_id = int(task.node_id[number])
+        self.names = Names(task.users.slice(first, end - first), task.client_ids.slice(first, end - first))
         timeline = task.timelines[self.node_id]
         self.books = [(plan, Books(plan, names=self.names, timeline=timeline)) for plan in task.plans]
         self._last_seq = -1
 
-    def replay(self, batch: pa.RecordBatch) -> None:
-        """Replay the batch against every plan."""
-        rows = self._rows(batch)
+    def replay(self, rows: Rows) -> None:
+        """Replay the rows against every plan."""
+        self._check(rows)
         no_decisions = np.zeros((0, DECISIONS), np.int32)
         for _, books in self.books:
             books.replay(rows, no_decisions)
 
-    def decide(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Replay the batch and yield a table of decisions per plan."""
-        rows = self._rows(batch)
+    def decide(self, rows: Rows) -> Batches:
+        """Replay the rows and yield a table of decisions per plan."""
+        self._check(rows)
         for plan, books in self.books:
-            decisions = np.zeros((batch.num_rows, DECISIONS), np.int32)
+            decisions = np.zeros((len(rows.seq), DECISIONS), np.int32)
             books.replay(rows, decisions)
             yield _decision_batch(plan, self.node_id, rows, decisions)
-
-    def _rows(self, batch: pa.RecordBatch) -> Rows:
-        """Return the batch as arrays, its clients counted from 0. Raises `UsageFilesError` for impossible rows."""
-        columns = [column.to_numpy(zero_copy_only=True) for column in batch.columns]
-        rows = Rows(*columns)
-        self._check(rows)
-        client = rows.client - np.int32(self.first)
-        assert 0 <= client.min() <= client.max() < len(self.names), (
-            "a partition has the clients of one node only"
-        )
-        return rows._replace(client=client)
 
     def _check(self, rows: Rows) -> None:
         steps = np.diff(rows.seq, prepend=self._last_seq)
         if not (steps > 0).all():
             seq = int(rows.seq[int(np.argmax(steps <= 0))])
-            raise UsageFilesError(
-                f"seq {seq} of node {self.node_id} occurs twice: a file was given twice, or two nodes have one id"
-            )
+            reason = f"seq {seq} of node {self.node_id} occurs twice"
+            raise UsageFilesError(f"{reason}: a file was given twice, or two nodes have one id")
         self._last_seq = int(rows.seq[-1])
-        for name, largest in _LIMITS.items():
-            column = getattr(rows, name)
-            if column.min() < 0 or column.max() > largest:
-                at = int(np.argmax((column < 0) | (column > largest)))
-                raise UsageFilesError(
-                    f"{name} must be from 0 to {largest}, "
-                    f"got {int(column[at])} in seq {int(rows.seq[at])} of node {self.node_id}"
-                )
 
 
-def replay_tallies(
-    batches: Iterator[pa.RecordBatch], *, task: Broadcast[ReplayTask]
-) -> Iterator[pa.RecordBatch]:
+def survey_chunks(batches: Batches) -> Batches:
+    """Yield what each chunk holds, columns `SURVEYS`; in: path, row_group, place."""
+    for chunk, row in _chunks(batches):
+        keys, rows = read_clients(chunk)
+        node_ids, users, client_ids = zip(*keys, strict=True) if keys else ((), (), ())
+        found = {"node_id": node_ids, "user": users, "client_id": client_ids, "rows": rows.tolist()}
+        survey = {"place": row["place"], **{name: list(column) for name, column in found.items()}}
+        yield _batch([survey | {"control": control_events(chunk)}], to_arrow_schema(SURVEYS))
+
+
+def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
+    """Yield the rows of each chunk, columns `BLOCKS`; in: path, row_group, numbers."""
+    for chunk, row in _chunks(batches):
+        rows = read_rows(chunk, np.array(row["numbers"], np.int64))
+        for block in pack(rows, task.value.first_client):
+            yield _batch([block._asdict()], to_arrow_schema(BLOCKS))
+
+
+def replay_tallies(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
     """Replay a partition and yield its tallies at the end, columns `REPLAY_BY_CLIENT`."""
     partition: Partition | None = None
-    for batch in batches:
-        if batch.num_rows:
-            partition = partition or Partition(task.value, _first_client(batch))
-            partition.replay(batch)
+    for number, rows in _partition_rows(batches):
+        partition = partition or Partition(task.value, number)
+        partition.replay(rows)
     if partition is not None:
         yield from _tally_batches(partition)
 
 
-def replay_decisions(
-    batches: Iterator[pa.RecordBatch], *, task: Broadcast[ReplayTask]
-) -> Iterator[pa.RecordBatch]:
+def replay_decisions(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
     """Replay a partition and yield what was decided, row by row, columns `DECISIONS`."""
     partition: Partition | None = None
+    for number, rows in _partition_rows(batches):
+        partition = partition or Partition(task.value, number)
+        yield from partition.decide(rows)
+
+
+def _chunks(batches: Batches) -> Iterator[tuple[Chunk, dict[str, Any]]]:
     for batch in batches:
-        if batch.num_rows:
-            partition = partition or Partition(task.value, _first_client(batch))
-            yield from partition.decide(batch)
+        for row in batch.to_pylist():
+            yield Chunk(row["path"], row["row_group"]), row
 
 
-def _first_client(batch: pa.RecordBatch) -> int:
-    client: int = batch.column("client")[0].as_py()
-    return client
+def _partition_rows(batches: Batches) -> Iterator[tuple[int, Rows]]:
+    """Yield the number of the partition and its rows, in order of `seq`, out of its blocks."""
+    partitions: set[int] = set()
+
+    def blocks() -> Iterator[tuple[int, Rows]]:
+        for batch in batches:
+            for at in range(batch.num_rows):
+                partition, first_seq, rows = (batch.column(name)[at].as_py() for name in _BLOCK_NUMBERS)
+                partitions.add(partition)
+                yield first_seq, unpack(batch.column("data")[at].as_buffer(), rows)
+
+    for rows in merged(blocks()):
+        (number,) = partitions  # one partition has the clients of one node only
+        yield number, rows
 
 
-def _tally_batches(partition: Partition) -> Iterator[pa.RecordBatch]:
+def _tally_batches(partition: Partition) -> Batches:
     schema = to_arrow_schema(REPLAY_BY_CLIENT)
     for plan, books in partition.books:
         waiting: list[dict[str, Any]] = []
         for row in client_results(plan, partition.node_id, partition.names, books):
             waiting.append(row)
             if len(waiting) == _RESULT_ROWS:
-                yield pa.RecordBatch.from_pylist(waiting, schema=schema)
+                yield _batch(waiting, schema)
                 waiting = []
         if waiting:
-            yield pa.RecordBatch.from_pylist(waiting, schema=schema)
+            yield _batch(waiting, schema)
+
+
+def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
 def _decision_batch(plan: Plan, node_id: int, rows: Rows, decisions: Int32s) -> pa.RecordBatch:

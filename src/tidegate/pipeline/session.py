@@ -22,16 +22,16 @@ from pyspark.sql import SparkSession
 from tidegate.pipeline.errors import JobError
 from tidegate.pipeline.java import require_java
 
-__all__ = ["ARROW_BATCH_ROWS", "DEFAULT_MASTER", "RunningSpark", "running_spark", "spark_settings"]
+__all__ = ["ARROW_BATCH_BYTES", "DEFAULT_MASTER", "RunningSpark", "running_spark", "spark_settings"]
 
 DEFAULT_MASTER = "local[*]"
-ARROW_BATCH_ROWS = 1 << 16  # rows that the replay kernel gets at once: 5 MB
+ARROW_BATCH_BYTES = 16 << 20  # of what a Python worker gets at once: four blocks of rows
 _DRIVER_MEMORY = "2g"  # local mode; SPARK_DRIVER_MEMORY says otherwise
 
 _SQL_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_ROWS),
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BATCH_BYTES),
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.caseSensitive": "true",
 }

@@ -1,63 +1,87 @@
 """Lay out a replay on the driver: number the clients, find who belongs together, and give out the work."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from tidegate.pipeline.chunks import ClientKey
 from tidegate.pipeline.components import assign_partitions, components
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.partition import ReplayTask
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.sharing import shared_sensors
-from tidegate.pipeline.timeline import Timeline, empty_timeline
+from tidegate.pipeline.timeline import MAX_CONTROL_EVENTS, empty_timeline, timelines
 
-__all__ = ["MAX_CLIENTS", "lay_out"]
+__all__ = ["MAX_CLIENTS", "Layout", "lay_out"]
 
 MAX_CLIENTS = 2_000_000
 """Clients (node, user, client id) of one replay: their names are held on the driver and on every executor."""
 
-_ROWS_PER_PARTITION = 2_000_000  # what a partition sorts in memory: some 200 MB
+_ROWS_PER_PARTITION = 10_000_000  # what a partition sorts: blocks of some 600 MB
+_FEWER = "give fewer hours, or one date=... directory at a time"
+
+Ints = npt.NDArray[np.int64]
 
 
-def lay_out(
-    clients: pa.Table, timelines: dict[int, Timeline], plans: Sequence[Plan], *, cores: int
-) -> tuple[ReplayTask, pa.Table]:
-    """Return the task for the executors and the table `CLIENT_NUMBERS`.
+class Layout(NamedTuple):
+    """What a replay needs to begin: the task of every partition, and the client numbers of every chunk."""
 
-    clients: columns node_id, user, client_id, rows. Raises `UsageFilesError` where there are too many.
+    task: ReplayTask
+    numbers: list[list[int]]
+
+
+def lay_out(surveys: Sequence[Mapping[str, Any]], plans: Sequence[Plan], *, cores: int) -> Layout:
+    """Return who goes where. surveys: rows of `SURVEYS`, in the order of their place.
+
+    Raises `UsageFilesError` where there is too much of something, or an event makes no sense.
     """
-    if len(clients) > MAX_CLIENTS:
-        raise UsageFilesError(
-            f"more than {MAX_CLIENTS} different clients (node, user, client id)",
-            hint="give fewer hours, or one date=... directory at a time",
-        )
-    clients = clients.sort_by([("node_id", "ascending"), ("user", "ascending"), ("client_id", "ascending")])
-    node_ids, rows = clients["node_id"].to_numpy(), clients["rows"].to_numpy()
-    for node_id in np.unique(node_ids).tolist():
-        timelines.setdefault(node_id, empty_timeline())
-    joined = components(len(clients), shared_sensors(plans, _by_node(clients), timelines))
+    found = timelines(_control_events(surveys))
+    clients, rows, places = _clients(surveys)
+    by_node: dict[int, dict[int, tuple[str, str]]] = {}
+    for place, (node_id, user, client_id) in enumerate(clients):
+        by_node.setdefault(node_id, {})[place] = (user, client_id)
+        found.setdefault(node_id, empty_timeline())
+    joined = components(len(clients), shared_sensors(plans, by_node, found))
+    node_ids = np.array([node_id for node_id, _, _ in clients], np.int64)
     wanted = max(cores, math.ceil(int(rows.sum()) / _ROWS_PER_PARTITION))
-    assignment = assign_partitions(component=joined, node_id=node_ids, rows=rows, wanted=wanted)
-    ordered = clients.take(pa.array(np.argsort(assignment.number)))
+    given_out = assign_partitions(component=joined, node_id=node_ids, rows=rows, wanted=wanted)
+    order = np.argsort(given_out.number).tolist()
     task = ReplayTask(
         plans=tuple(plans),
-        users=ordered["user"].combine_chunks(),
-        client_ids=ordered["client_id"].combine_chunks(),
-        first_client=assignment.first_number,
-        node_id=ordered["node_id"].to_numpy()[assignment.first_number[:-1]],
-        timelines=timelines,
+        users=pa.array([clients[place][1] for place in order], pa.string()),
+        client_ids=pa.array([clients[place][2] for place in order], pa.string()),
+        first_client=given_out.first_number,
+        node_id=node_ids[order][given_out.first_number[:-1]],
+        timelines=found,
     )
-    numbers = clients.drop_columns(["rows"])
-    numbers = numbers.append_column("client", pa.array(assignment.number, pa.int32()))
-    return task, numbers.append_column("partition", pa.array(assignment.partition, pa.int32()))
+    return Layout(task, [given_out.number[chunk].tolist() for chunk in places])
 
 
-def _by_node(clients: pa.Table) -> dict[int, dict[int, tuple[str, str]]]:
-    """Return user and client id by node and place in the table."""
-    found: dict[int, dict[int, tuple[str, str]]] = {}
-    columns = (clients[name].to_pylist() for name in ("node_id", "user", "client_id"))
-    for place, (node_id, user, client_id) in enumerate(zip(*columns, strict=True)):
-        found.setdefault(node_id, {})[place] = (user, client_id)
-    return found
+def _control_events(surveys: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    events = [event for survey in surveys for event in survey["control"]]
+    if len(events) > MAX_CONTROL_EVENTS:
+        reason = f"more than {MAX_CONTROL_EVENTS} starts, quota changes and sweeps"
+        raise UsageFilesError(reason, hint=_FEWER)
+    return events
+
+
+def _clients(surveys: Sequence[Mapping[str, Any]]) -> tuple[list[ClientKey], Ints, list[Ints]]:
+    """Return all clients, how many rows each has, and the clients of every chunk by their place among all."""
+    place_of: dict[ClientKey, int] = {}
+    rows: list[int] = []
+    places: list[Ints] = []
+    for survey in surveys:
+        keys = zip(survey["node_id"], survey["user"], survey["client_id"], strict=True)
+        chunk = [place_of.setdefault(key, len(place_of)) for key in keys]
+        rows += [0] * (len(place_of) - len(rows))
+        for place, count in zip(chunk, survey["rows"], strict=True):
+            rows[place] += count
+        places.append(np.array(chunk, np.int64))
+        if len(place_of) > MAX_CLIENTS:
+            reason = f"more than {MAX_CLIENTS} different clients (node, user, client id)"
+            raise UsageFilesError(reason, hint=_FEWER)
+    return list(place_of), np.array(rows, np.int64), places

@@ -14,19 +14,13 @@ import pyarrow as pa
 
 from tidegate.pipeline.compiled import cache_directory
 from tidegate.pipeline.kernel import KERNEL_MODULES
-from tidegate.pipeline.layout import Rows
+from tidegate.pipeline.layout import ROW_TYPES, Rows
+from tidegate.pipeline.packing import pack, unpack
 from tidegate.pipeline.partition import Partition, ReplayTask
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.timeline import empty_timeline
 
 __all__ = ["compile_replay_kernel", "kernel_in_the_making"]
-
-_TYPES = {
-    "client": pa.int32(),
-    "what": pa.int8(),
-    "throttle_ms": pa.int32(),
-    "request_throttle_ms": pa.int32(),
-}
 
 
 @contextmanager
@@ -48,8 +42,7 @@ def kernel_in_the_making() -> Iterator[None]:
 
 def compile_replay_kernel() -> None:
     """Compile the kernel for the types that it meets on Spark, by replaying one row."""
-    columns = [pa.array([0], _TYPES.get(name, pa.int64())) for name in Rows._fields]
-    batch = pa.RecordBatch.from_arrays(columns, names=list(Rows._fields))
+    (block,) = pack(Rows._make(np.zeros(1, dtype) for dtype in ROW_TYPES), np.array([0, 1]))
     task = ReplayTask(
         plans=(Plan(name="", records=()),),
         users=pa.array([""]),
@@ -58,7 +51,7 @@ def compile_replay_kernel() -> None:
         node_id=np.array([0]),
         timelines={0: empty_timeline()},
     )
-    Partition(task, 0).replay(batch)
+    Partition(task, 0).replay(unpack(block.data, block.rows))
 
 
 if __name__ == "__main__":

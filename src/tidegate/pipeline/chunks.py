@@ -1,0 +1,265 @@
+"""Chunks of usage files: what one task reads at once. Read with Arrow, straight into numbers.
+
+A chunk is one row group of one file. Names stay dictionary-encoded and are never handled row by row; what the
+kernel takes is computed with whole columns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.layout import (
+    EXEMPT,
+    FETCH_CHARGE,
+    MUTATION_ROW,
+    NETWORK_ROW,
+    PRODUCE_CHARGE,
+    REJECTED,
+    REQUEST_ROW,
+    STRICT,
+    Rows,
+)
+from tidegate.pipeline.timeline import CONTROL_COLUMNS, CONTROL_KINDS
+from tidegate.quota.mutation import STRICT_SINCE
+
+__all__ = ["Chunk", "ClientKey", "control_events", "in_order", "list_chunks", "read_clients", "read_rows"]
+
+ClientKey = tuple[int, str, str]
+"""Node, user, client id."""
+
+_KIND_CODES = {"request": REQUEST_ROW, "network": NETWORK_ROW, "mutation": MUTATION_ROW}
+_CLIENT_COLUMNS = ("kind", "node_id", "user", "client_id")
+_NAMES = ("kind", "user", "client_id")
+_THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
+_ROW_COLUMNS = (
+    *_CLIENT_COLUMNS,
+    "ts_ms",
+    "seq",
+    "api_key",
+    "api_version",
+    "connection_id",
+    "produce_bytes",
+    "fetch_bytes",
+    "handler_ns",
+    "network_ns",
+    "mutations",
+    "rejected",
+    "exempt",
+    *_THROTTLES,
+)
+_MAX_BYTES = 2**31 - 1  # the protocol's length fields are 32 bits
+_MAX_NS = 2**53  # a hundred days; doubles hold it exactly
+_MAX_MS = 2**53
+_LIMITS = {"ts_ms": _MAX_MS, "amount": _MAX_BYTES, "handler_ns": _MAX_NS, "network_ns": _MAX_NS}
+_NO_CONNECTION = -1
+_LARGEST_TABLE = 1 << 22  # pairs of names that are looked up in an array
+
+Numbers = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One row group of a file."""
+
+    path: str
+    row_group: int
+
+
+class Clients(NamedTuple):
+    """The clients of a chunk: each row's place in `keys`, which has no order but always the same one."""
+
+    place: Numbers
+    keys: list[ClientKey]
+
+
+def list_chunks(paths: Sequence[Path]) -> list[Chunk]:
+    """Return the chunks of the files, in order."""
+    found = []
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            found += [Chunk(str(path.absolute()), group) for group in range(file.metadata.num_row_groups)]
+    return found
+
+
+def read_clients(chunk: Chunk) -> tuple[list[ClientKey], Numbers]:
+    """Return the clients of a chunk and how many rows each has."""
+    table = _read(chunk, _CLIENT_COLUMNS)
+    clients = _clients(table.filter(pa.array(_kinds(table) >= 0)))
+    return clients.keys, np.bincount(clients.place, minlength=len(clients.keys))
+
+
+def control_events(chunk: Chunk) -> list[dict[str, Any]]:
+    """Return the events of a chunk that are no requests, columns `CONTROL_COLUMNS`."""
+    table = _read(chunk, CONTROL_COLUMNS)
+    wanted = pc.is_in(table["kind"].cast(pa.string()), pa.array(CONTROL_KINDS))
+    events: list[dict[str, Any]] = table.filter(wanted).to_pylist()
+    return events
+
+
+def read_rows(chunk: Chunk, numbers: Numbers) -> Rows:
+    """Return the rows of a chunk in order of `seq`.
+
+    numbers: of the clients, in the order of `read_clients`. Raises `UsageFilesError` for impossible rows.
+    """
+    table = _read(chunk, _ROW_COLUMNS)
+    kinds = _kinds(table)
+    if (kinds < 0).any():
+        table, kinds = table.filter(pa.array(kinds >= 0)), kinds[kinds >= 0]
+    clients = _clients(table)
+    if len(clients.keys) != len(numbers):
+        raise UsageFilesError(f"{chunk.path!r} changed while it was read", hint="run again")
+    rows = _rows(table, kinds)._replace(client=numbers[clients.place].astype(np.int32, copy=False))
+    _check(rows, chunk)
+    return in_order(rows)
+
+
+def in_order(rows: Rows) -> Rows:
+    """Return the rows in order of `seq`."""
+    if not (np.diff(rows.seq) < 0).any():
+        return rows
+    order = np.argsort(rows.seq, kind="stable")
+    return Rows._make(column[order] for column in rows)
+
+
+def _read(chunk: Chunk, columns: Sequence[str]) -> pa.Table:
+    try:
+        with pq.ParquetFile(chunk.path, read_dictionary=list(_NAMES)) as file:
+            table = file.read_row_group(chunk.row_group, columns=list(columns), use_threads=False)
+    except FileNotFoundError as error:
+        reason = f"{chunk.path!r} vanished while it was read"
+        raise UsageFilesError(reason, hint="run again: old files are compacted") from error
+    except (pa.ArrowException, OSError) as error:
+        raise UsageFilesError(f"cannot read {chunk.path!r}: its data is damaged") from error
+    return table.unify_dictionaries().combine_chunks()
+
+
+def _names(table: pa.Table, column: str) -> tuple[Numbers, pa.Array]:
+    """Return each row's place in the names, and the names; place 0 is for a missing one."""
+    chunked = table[column]
+    if chunked.num_chunks == 0:
+        return np.zeros(0, np.int64), pa.array([""])
+    encoded = chunked.chunk(0)
+    places = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+    return places, pa.concat_arrays([pa.array([""]), encoded.dictionary.cast(pa.string())])
+
+
+def _kinds(table: pa.Table) -> Numbers:
+    """Return the kind of each row as the kernel counts them, -1 where it is none of the kernel's."""
+    places, names = _names(table, "kind")
+    codes = np.array([_KIND_CODES.get(name, -1) for name in names.to_pylist()], np.int8)
+    return codes[places]
+
+
+def _clients(table: pa.Table) -> Clients:
+    """Return the clients of the rows. Follows what the rows hold, so it is the same at every reading."""
+    user, users = _names(table, "user")
+    client_id, client_ids = _names(table, "client_id")
+    nodes, node = np.unique(_plain(table, "node_id"), return_inverse=True)
+    code = (node * len(users) + user) * len(client_ids) + client_id
+    used, place = _used(code, len(nodes) * len(users) * len(client_ids))
+    rest, client_place = np.divmod(used, len(client_ids))
+    node_place, user_place = np.divmod(rest, len(users))
+    names = users.take(pa.array(user_place)).to_pylist(), client_ids.take(pa.array(client_place)).to_pylist()
+    return Clients(place, list(zip(nodes[node_place].tolist(), *names, strict=True)))
+
+
+def _used(code: Numbers, codes: int) -> tuple[Numbers, Numbers]:
+    """Return which codes occur, rising, and each row's place among them."""
+    if codes > _LARGEST_TABLE:
+        used, place = np.unique(code, return_inverse=True)
+        return used, place
+    occurs = np.zeros(codes, bool)
+    occurs[code] = True
+    used = np.flatnonzero(occurs)
+    place_of = np.zeros(codes, np.int64)
+    place_of[used] = np.arange(len(used))
+    return used, place_of[code]
+
+
+def _plain(table: pa.Table, column: str) -> Numbers:
+    """Return a column of numbers, 0 where it is null."""
+    chunked = table[column]
+    if chunked.null_count:
+        chunked = pc.fill_null(chunked, False if chunked.type == pa.bool_() else 0)
+    values: Numbers = chunked.to_numpy()
+    return values
+
+
+def _rows(table: pa.Table, kinds: Numbers) -> Rows:
+    """Return what the kernel takes; the clients are not filled in."""
+    is_request = kinds == REQUEST_ROW
+    produces = is_request & _has(table, "produce_bytes")
+    fetches = is_request & ~produces & _has(table, "fetch_bytes")
+    amount = np.where(produces, _plain(table, "produce_bytes"), 0)
+    amount = np.where(fetches, _plain(table, "fetch_bytes"), amount)
+    amount = np.where(kinds == MUTATION_ROW, _plain(table, "mutations"), amount)
+    throttle_ms = np.where(
+        produces, _plain(table, "produce_throttle_ms"), _plain(table, "mutation_throttle_ms")
+    )
+    throttle_ms = np.where(fetches, _plain(table, "fetch_throttle_ms"), throttle_ms)
+    return Rows(
+        seq=_plain(table, "seq"),
+        ts_ms=_plain(table, "ts_ms"),
+        amount=amount.astype(np.int64, copy=False),
+        handler_ns=_plain(table, "handler_ns"),
+        network_ns=_plain(table, "network_ns"),
+        connection_id=_connection_ids(table, kinds).astype(np.int64, copy=False),
+        client=np.zeros(len(table), np.int32),
+        throttle_ms=throttle_ms.astype(np.int32, copy=False),
+        request_throttle_ms=_plain(table, "request_throttle_ms"),
+        what=_what(table, kinds, produces, fetches),
+    )
+
+
+def _has(table: pa.Table, column: str) -> Numbers:
+    values: Numbers = table[column].is_valid().to_numpy()
+    return values
+
+
+def _what(table: pa.Table, kinds: Numbers, produces: Numbers, fetches: Numbers) -> npt.NDArray[np.int8]:
+    """Return kind, charge and flags in one byte, as `layout` has them."""
+    what = kinds + PRODUCE_CHARGE * produces.astype(np.int8) + FETCH_CHARGE * fetches.astype(np.int8)
+    what += EXEMPT * _plain(table, "exempt").astype(np.int8)
+    mutations = np.flatnonzero(kinds == MUTATION_ROW)
+    if len(mutations):
+        asked = table.take(pa.array(mutations))
+        what[mutations] += STRICT * _is_strict(asked) + REJECTED * _plain(asked, "rejected").astype(np.int8)
+    return what.astype(np.int8, copy=False)
+
+
+def _is_strict(table: pa.Table) -> npt.NDArray[np.int8]:
+    """Return whether permits were asked for strictly: by API and version, for where no quota was defined the row
+    itself does not tell (B§5.1)."""
+    api_key, api_version = _plain(table, "api_key"), _plain(table, "api_version")
+    strict = np.ones(len(table), bool)
+    for key, since in STRICT_SINCE.items():
+        strict[api_key == key] = api_version[api_key == key] >= since
+    return strict.astype(np.int8)
+
+
+def _connection_ids(table: pa.Table, kinds: Numbers) -> Numbers:
+    """Return the connections; -1 for permits whose throttle no request is told: topics made by asking for them.
+
+    A Metadata request creates topics on behalf of its client, but answers without a mutation throttle (B§5.5).
+    """
+    is_told = np.isin(_plain(table, "api_key"), list(STRICT_SINCE))
+    return np.where((kinds == MUTATION_ROW) & ~is_told, _NO_CONNECTION, _plain(table, "connection_id"))
+
+
+def _check(rows: Rows, chunk: Chunk) -> None:
+    for name, largest in _LIMITS.items():
+        column = getattr(rows, name)
+        if len(column) and (column.min() < 0 or column.max() > largest):
+            at = int(np.argmax((column < 0) | (column > largest)))
+            raise UsageFilesError(
+                f"{name} must be from 0 to {largest}, got {int(column[at])} "
+                f"in seq {int(rows.seq[at])} of {chunk.path!r}"
+            )
