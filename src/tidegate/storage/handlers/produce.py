@@ -87,7 +87,7 @@ def produce_handler(storage: Storage) -> Handler:
         return request.answer(message, Charge.PRODUCE)
 
     def one_batch(request: Request, version: int, acks: int, part: Message) -> Answer | None:
-        """Store the only batch of a request and answer, the quick way; None, with nothing done, where it is not plain."""
+        """Store the only batch of a request, the quick way, and answer; None, with nothing done, if it is not plain."""
         data = part["partition_data"][0]
         records, index = data["records"], data["index"]
         if version < _TOPIC_IDS_SINCE:
