@@ -87,7 +87,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         clock = SystemClock()
         config = ServerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": name})
-        usage = RecordedUsageLog(Recorder(Path(name) / "spool", node_id=1, clock=clock), NoWriter())
+        usage = RecordedUsageLog(Recorder(Path(name) / "spool", node_id=1, clock=clock), NoWriter)
         node = Node(config, clock=clock, loop=asyncio.get_running_loop(), usage=usage)
         storage = Storage.open(Path(name), storage_config(config, node), clock)
         node.serve(handler_table(storage), storage.store)

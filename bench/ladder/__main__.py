@@ -9,12 +9,16 @@ import argparse
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from bench.ladder.brokers import BenchBroker, KafkaBench, TidegateBench, machine
 from bench.ladder.rungs import RUNGS, Rung, Sample, prepare
 from rich.console import Console
 from rich.table import Table
+
+
+IDLE_AFTER_S = 3.0
 
 
 def main() -> int:
@@ -42,6 +46,7 @@ def _climb(kafka: BenchBroker, ours: BenchBroker, rungs: list[Rung], rounds: int
     console.print(f"$ python -m bench.ladder --rounds {rounds}\nmachine: {machine()}")
     for broker in (kafka, ours):
         broker.start()
+    time.sleep(IDLE_AFTER_S)
     idle = {broker.name: broker.resident_mb() for broker in (kafka, ours)}
     for broker in (kafka, ours):
         prepare(broker, directory)

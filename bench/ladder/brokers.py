@@ -109,21 +109,12 @@ class TidegateBench(BenchBroker):
     """`tidegate serve` with recording of usage on, as by default."""
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        serve = [sys.executable, "-m", "tidegate", "serve"]
+        # As installed: with compiled bytecode in place.
+        subprocess.run([*serve, "--list-settings"], env=environment, check=True, stdout=subprocess.DEVNULL)
         overrides = ["--override", "message.max.bytes=2097152"]
-        return (
-            [
-                sys.executable,
-                "-m",
-                "tidegate",
-                "serve",
-                "--port",
-                str(self.port),
-                "--data",
-                "data",
-                *overrides,
-            ],
-            dict(os.environ),
-        )
+        return [*serve, "--port", str(self.port), "--data", "data", *overrides], environment
 
 
 class KafkaBench(BenchBroker):

@@ -18,7 +18,7 @@ from tidegate.wire.batch_builder import build_batch
 __all__ = ["RUNGS", "Rung", "Sample", "prepare"]
 
 LOADER_CLASSES = ROOT / ".cache" / "bench" / "loader"
-WARMUP_S, SECONDS = 1.0, 4.0
+WARMUP_S, SECONDS = 2.0, 4.0
 CONNECTIONS = 32
 
 

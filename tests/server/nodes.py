@@ -189,7 +189,7 @@ class RunningNode:
         texts = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **settings}
         clock = SystemClock()
         self.spool = directory / "spool"
-        self.usage = RecordedUsageLog(Recorder(self.spool, node_id=1, clock=clock), NoWriter())
+        self.usage = RecordedUsageLog(Recorder(self.spool, node_id=1, clock=clock), NoWriter)
         self.node = Node(
             ServerConfig.load(texts), clock=clock, loop=asyncio.get_running_loop(), usage=self.usage
         )

@@ -1,6 +1,7 @@
 """Write what the engine was asked into the usage record (`tidegate.usage`), in the order in which it was asked."""
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from tidegate.clock import Clock
@@ -98,9 +99,10 @@ class NoUsageLog:
 class RecordedUsageLog:
     """Keeps everything in the spool of one node."""
 
-    def __init__(self, recorder: Recorder, writer: WriterProcess) -> None:
+    def __init__(self, recorder: Recorder, start_writer: Callable[[], WriterProcess]) -> None:
         self._recorder = recorder
-        self._writer = writer
+        self._start_writer = start_writer  # when the node serves already: it takes a processor for a while
+        self._writer: WriterProcess | None = None
         self._reported_losses = 0
         self._closed = False
         self.next_connection_id = recorder.next_connection_id
@@ -198,6 +200,8 @@ class RecordedUsageLog:
     def maybe_roll(self, now_ms: int) -> None:
         """Hand old segments to the writer, which is kept running; report losses once."""
         self._recorder.maybe_roll(now_ms)
+        if self._writer is None:
+            self._writer = self._start_writer()
         self._writer.keep_running()
         lost = self._recorder.lost_events
         if lost > self._reported_losses:
@@ -209,7 +213,8 @@ class RecordedUsageLog:
         if not self._closed:
             self._closed = True
             self._recorder.close()
-            self._writer.stop()
+            writer = self._writer or self._start_writer()
+            writer.stop()
 
     def _client(self, channel: Channel, header: RequestHeader) -> Client:
         """Return the names of this connection and client id, as the recorder wants them."""
@@ -244,11 +249,14 @@ def open_usage_log(config: ServerConfig, clock: Clock) -> UsageLog:
         max_spool_bytes=config["tidegate.usage.spool.max.bytes"],
         segment_age_ms=config["tidegate.usage.segment.ms"],
     )
-    writer = start_writer(
-        spool,
-        parquet_directory(config.usage_dir),
-        node_id=node_id,
-        clock=clock,
-        retention_ms=config["tidegate.usage.retention.ms"],
-    )
-    return RecordedUsageLog(recorder, writer)
+
+    def start() -> WriterProcess:
+        return start_writer(
+            spool,
+            parquet_directory(config.usage_dir),
+            node_id=node_id,
+            clock=clock,
+            retention_ms=config["tidegate.usage.retention.ms"],
+        )
+
+    return RecordedUsageLog(recorder, start)
