@@ -4,7 +4,7 @@
 
 Rows are made once, from a fixed seed, and kept under .cache/bench. `--hot`: 80 % of them are one client's.
 Time is that of the job: reading, laying out, shuffle, sort and kernel; not that of starting Spark and Java. Memory is
-the largest resident size seen of the Java process and of all Python workers together.
+the largest seen of the Java process and of all Python workers together; what they share counts once.
 """
 
 import argparse
@@ -144,7 +144,7 @@ def memory_watched() -> Iterator[list[Memory]]:
 
 def _resident_now() -> Memory:
     """Return what our children, and theirs, have resident now."""
-    parents, kilobytes, is_java = {}, {}, {}
+    parents, is_java = {}, {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
             fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
@@ -152,20 +152,29 @@ def _resident_now() -> Memory:
             continue
         pid = int(status.parent.name)
         parents[pid] = int(fields["PPid"])
-        kilobytes[pid] = int(fields.get("VmRSS", "0 kB").split()[0])
         is_java[pid] = fields["Name"].strip() == "java"
     ours = {os.getpid()}
     for _ in range(6):
         ours |= {pid for pid, parent in parents.items() if parent in ours}
     ours.discard(os.getpid())
-    java = sum(kilobytes[pid] for pid in ours if is_java[pid])
-    return Memory(java=java // 1024, python=(sum(kilobytes[pid] for pid in ours) - java) // 1024)
+    java = sum(_shared_out_kb(pid) for pid in ours if is_java[pid])
+    python = sum(_shared_out_kb(pid) for pid in ours if not is_java[pid])
+    return Memory(java=java // 1024, python=python // 1024)
+
+
+def _shared_out_kb(pid: int) -> int:
+    """Return what a process has resident; pages that several share count in part for each (PSS)."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
 def measure(rows: int, *, hot: bool, master: str) -> None:
     """Replay once and print a line."""
     files = bench_files(rows, hot=hot)
-    with memory_watched() as peak, running_spark(app_name="bench", master=master, rows=files.rows) as spark:
+    with memory_watched() as peak, running_spark(app_name="bench", master=master, rows=0) as spark:
         started = time.perf_counter()
         found = replay_job(spark, files, [bench_plan()], out=None)
         seconds = time.perf_counter() - started

@@ -49,10 +49,7 @@ def kernel_rows(events: Sequence[Event], number: Callable[[tuple[str, str]], int
     rows = [_row(event, number((event["user"], event["client_id"]))) for event in events]
     types = layout.ROW_TYPES
     columns = zip(*rows, strict=True) if rows else [()] * len(types)
-    arrays = layout.Rows(*(np.array(column, dtype) for column, dtype in zip(columns, types, strict=True)))
-    for array in arrays:
-        array.flags.writeable = False  # as from Arrow: so there is one form of the kernel to compile
-    return arrays
+    return layout.Rows(*(np.array(column, dtype) for column, dtype in zip(columns, types, strict=True)))
 
 
 def _row(event: Event, client: int) -> tuple[int, ...]:

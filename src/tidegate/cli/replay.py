@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     files = open_usage(args.directory)
     if args.out is not None:
         check_output(args.out, overwrite=args.overwrite)
-    session = running_spark(app_name="tidegate replay", master=args.master, rows=files.rows)
+    session = running_spark(app_name="tidegate replay", master=args.master, rows=0)
     with kernel_in_the_making(), session as spark:
         rows = replay_job(
             spark, files, plans, out=args.out, overwrite=args.overwrite, with_decisions=args.decisions

@@ -30,12 +30,18 @@ from tidegate.pipeline.layout import (
 from tidegate.pipeline.timeline import CONTROL_COLUMNS, CONTROL_KINDS
 from tidegate.quota.mutation import STRICT_SINCE
 
-__all__ = ["Chunk", "ClientKey", "control_events", "in_order", "list_chunks", "read_clients", "read_rows"]
+__all__ = ["Chunk", "ClientKey", "Survey", "in_order", "list_chunks", "read_rows", "survey_chunk"]
 
 ClientKey = tuple[int, str, str]
 """Node, user, client id."""
 
-_KIND_CODES = {"request": REQUEST_ROW, "network": NETWORK_ROW, "mutation": MUTATION_ROW}
+_CONTROL, _UNKNOWN = -1, -2
+_KIND_CODES = {
+    "request": REQUEST_ROW,
+    "network": NETWORK_ROW,
+    "mutation": MUTATION_ROW,
+    **dict.fromkeys(CONTROL_KINDS, _CONTROL),
+}
 _CLIENT_COLUMNS = ("kind", "node_id", "user", "client_id")
 _NAMES = ("kind", "user", "client_id")
 _THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
@@ -80,6 +86,14 @@ class Clients(NamedTuple):
     keys: list[ClientKey]
 
 
+class Survey(NamedTuple):
+    """The clients of a chunk, how many rows each has, and the events that are no requests (`CONTROL_COLUMNS`)."""
+
+    keys: list[ClientKey]
+    rows: Numbers
+    control: list[dict[str, Any]]
+
+
 def list_chunks(paths: Sequence[Path]) -> list[Chunk]:
     """Return the chunks of the files, in order."""
     found = []
@@ -89,25 +103,21 @@ def list_chunks(paths: Sequence[Path]) -> list[Chunk]:
     return found
 
 
-def read_clients(chunk: Chunk) -> tuple[list[ClientKey], Numbers]:
-    """Return the clients of a chunk and how many rows each has."""
+def survey_chunk(chunk: Chunk) -> Survey:
+    """Look at what a chunk holds."""
     table = _read(chunk, _CLIENT_COLUMNS)
-    clients = _clients(table.filter(pa.array(_kinds(table) >= 0)))
-    return clients.keys, np.bincount(clients.place, minlength=len(clients.keys))
-
-
-def control_events(chunk: Chunk) -> list[dict[str, Any]]:
-    """Return the events of a chunk that are no requests, columns `CONTROL_COLUMNS`."""
-    table = _read(chunk, CONTROL_COLUMNS)
-    wanted = pc.is_in(table["kind"].cast(pa.string()), pa.array(CONTROL_KINDS))
-    events: list[dict[str, Any]] = table.filter(wanted).to_pylist()
-    return events
+    kinds = _kinds(table)
+    clients = _clients(table.filter(pa.array(kinds >= 0)))
+    control: list[dict[str, Any]] = []
+    if (kinds == _CONTROL).any():
+        control = _read(chunk, CONTROL_COLUMNS).filter(pa.array(kinds == _CONTROL)).to_pylist()
+    return Survey(clients.keys, np.bincount(clients.place, minlength=len(clients.keys)), control)
 
 
 def read_rows(chunk: Chunk, numbers: Numbers) -> Rows:
     """Return the rows of a chunk in order of `seq`.
 
-    numbers: of the clients, in the order of `read_clients`. Raises `UsageFilesError` for impossible rows.
+    numbers: of the clients, in the order of `survey_chunk`. Raises `UsageFilesError` for impossible rows.
     """
     table = _read(chunk, _ROW_COLUMNS)
     kinds = _kinds(table)
@@ -152,9 +162,9 @@ def _names(table: pa.Table, column: str) -> tuple[Numbers, pa.Array]:
 
 
 def _kinds(table: pa.Table) -> Numbers:
-    """Return the kind of each row as the kernel counts them, -1 where it is none of the kernel's."""
+    """Return the kind of each row as the kernel counts them, below 0 where it is none of the kernel's."""
     places, names = _names(table, "kind")
-    codes = np.array([_KIND_CODES.get(name, -1) for name in names.to_pylist()], np.int8)
+    codes = np.array([_KIND_CODES.get(name, _UNKNOWN) for name in names.to_pylist()], np.int8)
     return codes[places]
 
 

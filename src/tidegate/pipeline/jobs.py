@@ -1,7 +1,7 @@
 """The jobs: read, transform, write. The one place in the pipeline that does input and output."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.pipeline.chunks import list_chunks
@@ -124,19 +125,21 @@ def _replay_of(
     session = spark.session
     cores = session.sparkContext.defaultParallelism
     chunks = list_chunks(paths)
-    surveys = _spread(session, [(*astuple(chunk), at) for at, chunk in enumerate(chunks)], CHUNKS)
-    found = surveys.mapInArrow(survey_chunks, SURVEYS).orderBy("place").toArrow().to_pylist()
+    surveys = _spread(session, [{**asdict(chunk), "place": at} for at, chunk in enumerate(chunks)], CHUNKS)
+    found = surveys.mapInArrow(survey_chunks, SURVEYS).toArrow().sort_by("place").to_pylist()
     task, numbers = lay_out(found, plans, cores=cores)
     broadcast = session.sparkContext.broadcast(task)
-    work = [(*astuple(chunk), clients) for chunk, clients in zip(chunks, numbers, strict=True)]
+    work = [{**asdict(chunk), "numbers": clients} for chunk, clients in zip(chunks, numbers, strict=True)]
     blocks = _spread(session, work, NUMBERED_CHUNKS).mapInArrow(partial(pack_chunks, task=broadcast), BLOCKS)
     partitions = max(1, len(task.node_id))
     sorted_blocks = blocks.repartitionById(partitions, F.col("partition")).sortWithinPartitions("first_seq")
     return lambda kernel, schema: sorted_blocks.mapInArrow(partial(kernel, task=broadcast), schema)
 
 
-def _spread(session: SparkSession, rows: Sequence[tuple[Any, ...]], schema: StructType) -> DataFrame:
+def _spread(session: SparkSession, rows: Sequence[dict[str, Any]], schema: StructType) -> DataFrame:
     """Return the rows as a table whose partitions are runs of rows, some for every core."""
-    context = session.sparkContext
-    slices = min(len(rows), _SLICES_PER_CORE * context.defaultParallelism)
-    return session.createDataFrame(context.parallelize(rows, max(1, slices)), schema)
+    slices = max(1, min(len(rows), _SLICES_PER_CORE * session.sparkContext.defaultParallelism))
+    table = pa.Table.from_pylist(list(rows), schema=to_arrow_schema(schema))
+    slice_of = pa.array([at * slices // len(rows) for at in range(len(rows))], pa.int32())
+    spread = session.createDataFrame(table.append_column("slice", slice_of))
+    return spread.repartitionById(slices, F.col("slice")).select(schema.names)

@@ -1,5 +1,6 @@
 """Rows packed for the shuffle: one block of bytes for many rows, column after column.
 
+A column is stored as distances from its least number, in as few bytes as they need; none where all are equal.
 Spark moves and sorts blocks, not rows: a row that goes through the JVM alone costs more than everything that is
 done with it here. Blocks of a partition are sorted by their first `seq`; where their ranges overlap (rows of one
 hour may come a little before others of the next), they are merged while they are read.
@@ -18,11 +19,12 @@ from tidegate.pipeline.layout import ROW_TYPES, Rows
 __all__ = ["BLOCK_ROWS", "Block", "merged", "pack", "unpack"]
 
 BLOCK_ROWS = 1 << 16
-"""Most rows of a block: 4 MB."""
+"""Most rows of a block: 4 MB at worst, a third of that as a rule."""
 
 Numbers = npt.NDArray[Any]
 
-_ALIGNED = 8  # bytes; every column begins where its numbers may lie
+_HEADER = np.dtype([("base", "<i8"), ("width", "<i8")])
+_STORED: dict[int, np.dtype[Any]] = {width: np.dtype(f"<u{width or 1}") for width in (0, 1, 2, 4, 8)}
 
 
 class Block(NamedTuple):
@@ -48,12 +50,14 @@ def pack(rows: Rows, first_client: Numbers) -> Iterator[Block]:
 
 
 def unpack(data: bytes | pa.Buffer, rows: int) -> Rows:
-    """Return the rows of a block, without a copy."""
+    """Return the rows of a block."""
+    header = np.frombuffer(data, _HEADER, len(ROW_TYPES))
     columns: list[Numbers] = []
-    at = 0
-    for dtype in ROW_TYPES:
-        columns.append(np.frombuffer(data, dtype, rows, at))
-        at += _padded(rows * dtype.itemsize)
+    at = header.nbytes
+    for dtype, (base, width) in zip(ROW_TYPES, header.tolist(), strict=True):
+        stored = np.frombuffer(data, _STORED[width], rows if width else 0, at)
+        columns.append(_restored(stored, base, rows, dtype))
+        at += stored.nbytes
     return Rows._make(columns)
 
 
@@ -80,12 +84,32 @@ def merged(blocks: Iterable[tuple[int, Rows]]) -> Iterator[Rows]:
 
 
 def _block(partition: int, rows: Rows, where: Numbers) -> Block:
-    taken = Rows._make(column[where] for column in rows)
-    columns: Iterable[tuple[Numbers, np.dtype[Any]]] = zip(taken, ROW_TYPES, strict=True)
-    parts = [column.astype(dtype, copy=False).tobytes() for column, dtype in columns]
-    data = b"".join(part.ljust(_padded(len(part)), b"\0") for part in parts)
-    return Block(partition, int(taken.seq[0]), len(where), data)
+    columns: list[Numbers] = [column[where] for column in rows]
+    header = np.array([_base_and_width(column) for column in columns], _HEADER)
+    parts = [
+        _stored(column, base, width) for column, (base, width) in zip(columns, header.tolist(), strict=True)
+    ]
+    return Block(partition, int(columns[0][0]), len(where), b"".join([header.tobytes(), *parts]))
 
 
-def _padded(length: int) -> int:
-    return -(-length // _ALIGNED) * _ALIGNED
+def _base_and_width(column: Numbers) -> tuple[int, int]:
+    """Return the least number of a column, and how many bytes the distances from it need."""
+    base, largest = int(column.min()), int(column.max())
+    return base, next(width for width, dtype in _STORED.items() if largest - base <= _largest(width, dtype))
+
+
+def _largest(width: int, dtype: np.dtype[Any]) -> int:
+    return int(np.iinfo(dtype).max) if width else 0
+
+
+def _stored(column: Numbers, base: int, width: int) -> bytes:
+    if width == 0:
+        return b""
+    distances: Numbers = column.astype(np.int64) - base  # wraps where it must: so does putting it back
+    return distances.astype(_STORED[width]).tobytes()
+
+
+def _restored(stored: Numbers, base: int, rows: int, dtype: np.dtype[Any]) -> Numbers:
+    if len(stored) == 0:
+        return np.full(rows, base, dtype)
+    return (stored.astype(np.int64) + base).astype(dtype, copy=False)

@@ -5,6 +5,7 @@ Everything here is reached through the installed package, never pickled: executo
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.books import Books
-from tidegate.pipeline.chunks import Chunk, control_events, read_clients, read_rows
+from tidegate.pipeline.chunks import Chunk, read_rows, survey_chunk
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import (
     BYTE_MS,
@@ -38,6 +39,7 @@ from tidegate.pipeline.timeline import Timeline
 __all__ = ["Partition", "ReplayTask", "pack_chunks", "replay_decisions", "replay_tallies", "survey_chunks"]
 
 _BLOCK_NUMBERS = ("partition", "first_seq", "rows")
+_BLOCKS_AT_ONCE = 4
 _RESULT_ROWS = 1 << 14  # rows of tallies in one batch
 
 Batches = Iterator[pa.RecordBatch]
@@ -112,19 +114,20 @@ class Partition:
 def survey_chunks(batches: Batches) -> Batches:
     """Yield what each chunk holds, columns `SURVEYS`; in: path, row_group, place."""
     for chunk, row in _chunks(batches):
-        keys, rows = read_clients(chunk)
-        node_ids, users, client_ids = zip(*keys, strict=True) if keys else ((), (), ())
-        found = {"node_id": node_ids, "user": users, "client_id": client_ids, "rows": rows.tolist()}
-        survey = {"place": row["place"], **{name: list(column) for name, column in found.items()}}
-        yield _batch([survey | {"control": control_events(chunk)}], to_arrow_schema(SURVEYS))
+        survey = survey_chunk(chunk)
+        columns = [list(column) for column in zip(*survey.keys, strict=True)] or [[], [], []]
+        found = dict(zip(("node_id", "user", "client_id"), columns, strict=True))
+        found |= {"place": row["place"], "rows": survey.rows.tolist(), "control": survey.control}
+        yield _batch([found], to_arrow_schema(SURVEYS))
 
 
 def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
     """Yield the rows of each chunk, columns `BLOCKS`; in: path, row_group, numbers."""
     for chunk, row in _chunks(batches):
         rows = read_rows(chunk, np.array(row["numbers"], np.int64))
-        for block in pack(rows, task.value.first_client):
-            yield _batch([block._asdict()], to_arrow_schema(BLOCKS))
+        blocks = pack(rows, task.value.first_client)
+        while some := list(islice(blocks, _BLOCKS_AT_ONCE)):
+            yield _batch([block._asdict() for block in some], to_arrow_schema(BLOCKS))
 
 
 def replay_tallies(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:

@@ -26,7 +26,7 @@ __all__ = ["ARROW_BATCH_BYTES", "DEFAULT_MASTER", "RunningSpark", "running_spark
 
 DEFAULT_MASTER = "local[*]"
 ARROW_BATCH_BYTES = 16 << 20  # of what a Python worker gets at once: four blocks of rows
-_DRIVER_MEMORY = "2g"  # local mode; SPARK_DRIVER_MEMORY says otherwise
+_DRIVER_MEMORY = "1g"  # local mode; SPARK_DRIVER_MEMORY says otherwise
 
 _SQL_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -35,6 +35,7 @@ _SQL_SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.caseSensitive": "true",
 }
+_DAEMON = "tidegate.pipeline.daemon"
 _FEW_ROWS = 300_000
 _FEW_ROWS_SETTINGS = {
     # Half of a short job's time goes into compiling what then hardly runs.
@@ -63,7 +64,7 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
     """Give a session; end it, and remove its log, if it was started here and nothing failed.
 
     master: Spark's own notation; None is what `spark-submit` was told, else `local[*]`.
-    rows: how many rows there are to do, so that a short job starts quickly.
+    rows: how many rows Spark itself handles (a replay: none), so that a short job starts quickly.
     Raises `MissingJavaError`, or `JobError` where Spark does not start.
     """
     active = SparkSession.getActiveSession()
@@ -82,7 +83,7 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
 
 def spark_settings(*, app_name: str, master: str | None, rows: int) -> dict[str, str]:
     """Return the settings of a new session. Under `spark-submit` its own settings stay in force."""
-    settings = {"spark.app.name": app_name, **_SQL_SETTINGS}
+    settings = {"spark.app.name": app_name, "spark.python.daemon.module": _DAEMON, **_SQL_SETTINGS}
     if "PYSPARK_GATEWAY_PORT" in os.environ and master is None:
         return settings
     master = master or DEFAULT_MASTER

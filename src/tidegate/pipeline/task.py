@@ -21,7 +21,7 @@ __all__ = ["MAX_CLIENTS", "Layout", "lay_out"]
 MAX_CLIENTS = 2_000_000
 """Clients (node, user, client id) of one replay: their names are held on the driver and on every executor."""
 
-_ROWS_PER_PARTITION = 10_000_000  # what a partition sorts: blocks of some 600 MB
+_ROWS_PER_PARTITION = 2_000_000  # what a core sorts at once: blocks of 120 MB
 _FEWER = "give fewer hours, or one date=... directory at a time"
 
 Ints = npt.NDArray[np.int64]

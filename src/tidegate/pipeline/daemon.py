@@ -1,0 +1,27 @@
+"""What Spark starts in place of its own daemon, which forks the Python workers: it loads what they all need first.
+
+Loading numba, Arrow and the compiled kernel takes about a second; here it is done once and shared by all workers.
+Named in `spark.python.daemon.module`. Follows: pyspark's own `pyspark.daemon`, whose `manager` it runs.
+"""
+
+import contextlib
+
+from pyspark.daemon import manager
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Load, then wait for Spark to ask for workers."""
+    with contextlib.suppress(
+        Exception
+    ):  # whatever is wrong shows in the worker, which says what it was doing
+        import tidegate.pipeline.partition  # noqa: F401
+        from tidegate.pipeline.kernel import replay_kernel
+
+        replay_kernel()
+    manager()
+
+
+if __name__ == "__main__":
+    main()
