@@ -1,12 +1,13 @@
 """The jobs: read, transform, write. The one place in the pipeline that does input and output."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -17,7 +18,13 @@ from tidegate.pipeline.errors import spark_errors_as_ours
 from tidegate.pipeline.ingest import check_files, find_files, read_events
 from tidegate.pipeline.outcome import by_entity
 from tidegate.pipeline.output import prepare_output, write_table
-from tidegate.pipeline.partition import pack_chunks, replay_decisions, replay_tallies, survey_chunks
+from tidegate.pipeline.partition import (
+    ReplayTask,
+    pack_chunks,
+    replay_decisions,
+    replay_tallies,
+    survey_chunks,
+)
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
@@ -31,6 +38,7 @@ __all__ = [
     "UsageFiles",
     "UsageSummary",
     "open_usage",
+    "replay_blocks",
     "replay_job",
     "usage_job",
 ]
@@ -102,38 +110,37 @@ def replay_job(
         tables = REPLAY_TABLES if with_decisions else REPLAY_TABLES[:-1]
         prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "replaying"):
-        run = _replay_of(spark, files.paths, plans)
-        by_client = run(replay_tallies, REPLAY_BY_CLIENT).cache()
+        blocks, task = replay_blocks(spark, files.paths, plans)
+        by_client = blocks.mapInArrow(partial(replay_tallies, task=task), REPLAY_BY_CLIENT).cache()
         entities = by_entity(by_client)
         if out is not None:
             write_table(by_client, out, "replay_by_client")
             write_table(entities, out, "replay_by_entity")
         if out is not None and with_decisions:
-            write_table(run(replay_decisions, DECISIONS), out, "decisions")
+            decisions = blocks.mapInArrow(partial(replay_decisions, task=task), DECISIONS)
+            write_table(decisions, out, "decisions")
         rows = [row.asDict() for row in entities.collect()]
         by_client.unpersist()
     return rows
 
 
-_Kernel = Callable[..., Iterator[pa.RecordBatch]]
-
-
-def _replay_of(
+def replay_blocks(
     spark: RunningSpark, paths: Sequence[Path], plans: Sequence[Plan]
-) -> Callable[[_Kernel, StructType], DataFrame]:
-    """Return a function that runs a kernel over all rows: (kernel, schema) -> table."""
+) -> tuple[DataFrame, Broadcast[ReplayTask]]:
+    """Return the rows of the files as blocks, where they belong and in order, and what a replay of them needs.
+
+    The first pass over the files finds out who there is; the second, which is still to be run, reads the rows.
+    """
     session = spark.session
-    cores = session.sparkContext.defaultParallelism
     chunks = list_chunks(paths)
     surveys = _spread(session, [{**asdict(chunk), "place": at} for at, chunk in enumerate(chunks)], CHUNKS)
     found = surveys.mapInArrow(survey_chunks, SURVEYS).toArrow().sort_by("place").to_pylist()
-    task, numbers = lay_out(found, plans, cores=cores)
+    task, numbers = lay_out(found, plans, cores=session.sparkContext.defaultParallelism)
     broadcast = session.sparkContext.broadcast(task)
     work = [{**asdict(chunk), "numbers": clients} for chunk, clients in zip(chunks, numbers, strict=True)]
     blocks = _spread(session, work, NUMBERED_CHUNKS).mapInArrow(partial(pack_chunks, task=broadcast), BLOCKS)
-    partitions = max(1, len(task.node_id))
-    sorted_blocks = blocks.repartitionById(partitions, F.col("partition")).sortWithinPartitions("first_seq")
-    return lambda kernel, schema: sorted_blocks.mapInArrow(partial(kernel, task=broadcast), schema)
+    placed = blocks.repartitionById(max(1, len(task.node_id)), F.col("partition"))
+    return placed.sortWithinPartitions("first_seq"), broadcast
 
 
 def _spread(session: SparkSession, rows: Sequence[dict[str, Any]], schema: StructType) -> DataFrame:

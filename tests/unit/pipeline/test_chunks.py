@@ -1,0 +1,93 @@
+"""Chunks of Parquet files as the kernel's rows, against rows made one by one."""
+
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.replaying.files import write_events
+from tests.replaying.kernel import kernel_rows
+from tests.replaying.logs import START_MS, random_records, random_traffic
+from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline import chunks
+from tidegate.pipeline.chunks import Chunk, list_chunks, read_rows, survey_chunk
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.ingest import find_files
+from tidegate.pipeline.timeline import CONTROL_KINDS
+from tidegate.usage.arrow import arrow_schema
+
+
+def _node(seed, events=200):
+    rng = Random(seed)
+    node = RecordingNode(4)
+    node.start(START_MS, records=random_records(rng, at_most=8))
+    random_traffic(node, rng, events=events)
+    return node
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([1, 1 << 22]))
+def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table):
+    """Every number of every row, every client and every control event, whichever way names are looked up."""
+    directory = tmp_path_factory.mktemp("usage")
+    node = _node(seed)
+    write_events(directory, node.events, rows_per_file=64)
+    numbers, rows, counts, control = {}, [], {}, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks, "_LARGEST_TABLE", largest_table)
+        for chunk in list_chunks(find_files(directory)):
+            survey = survey_chunk(chunk)
+            places = np.array([numbers.setdefault(key, len(numbers)) for key in survey.keys], np.int64)
+            for key, count in zip(survey.keys, survey.rows.tolist(), strict=True):
+                counts[key] = counts.get(key, 0) + count
+            control += survey.control
+            rows += zip(*(column.tolist() for column in read_rows(chunk, places)), strict=True)
+    decided = [event for event in node.events if event["kind"] not in CONTROL_KINDS]
+    expected = kernel_rows(decided, lambda name: numbers[4, *name])
+    assert sorted(rows) == list(zip(*(column.tolist() for column in expected), strict=True))
+    assert sorted(event["seq"] for event in control) == [
+        event["seq"] for event in node.events if event["kind"] in CONTROL_KINDS
+    ]
+    assert sum(counts.values()) == len(decided)
+
+
+def test_rows_out_of_order_are_put_in_order(tmp_path):
+    """A file that somebody sorted otherwise is as good."""
+    events = _node(1).events
+    pq.write_table(pa.Table.from_pylist(events[::-1], schema=arrow_schema()), tmp_path / "x.parquet")
+    (chunk,) = list_chunks([tmp_path / "x.parquet"])
+    rows = read_rows(chunk, np.arange(len(survey_chunk(chunk).keys)))
+    assert (np.diff(rows.seq) > 0).all()
+
+
+def test_a_file_that_changes_between_the_passes_is_refused(tmp_path):
+    """Its clients are no longer those that were counted."""
+    write_events(tmp_path, _node(1).events)
+    chunk = list_chunks(find_files(tmp_path))[0]
+    with pytest.raises(UsageFilesError, match="changed while it was read"):
+        read_rows(chunk, np.array([0]))
+
+
+def test_a_file_that_vanishes_is_named(tmp_path):
+    """Old files are compacted away while a long job reads."""
+    with pytest.raises(UsageFilesError, match=r"gone\.parquet' vanished while it was read") as caught:
+        survey_chunk(Chunk(str(tmp_path / "gone.parquet"), 0))
+    assert caught.value.hint == "run again: old files are compacted"
+
+
+def test_unknown_kinds_are_passed_over(tmp_path):
+    """A later version may record more than this one knows."""
+    events = _node(1).events
+    for event in events:
+        if event["kind"] == "network":
+            event["kind"] = "weather"
+    pq.write_table(pa.Table.from_pylist(events, schema=arrow_schema()), tmp_path / "x.parquet")
+    (chunk,) = list_chunks([tmp_path / "x.parquet"])
+    survey = survey_chunk(chunk)
+    known = [event for event in events if event["kind"] in {"request", "mutation"}]
+    assert survey.rows.sum() == len(known)
+    assert len(read_rows(chunk, np.arange(len(survey.keys))).seq) == len(known)
