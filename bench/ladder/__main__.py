@@ -17,7 +17,6 @@ from bench.ladder.rungs import RUNGS, Rung, Sample, prepare
 from rich.console import Console
 from rich.table import Table
 
-
 IDLE_AFTER_S = 3.0
 
 

@@ -17,7 +17,7 @@ from tidegate.clock import Clock
 from tidegate.quota import MutationQuota, QuotaManagers
 from tidegate.server.channel import ANSWER_DUE, Channel
 from tidegate.server.decision import Decider
-from tidegate.server.handler import Answer, Deferred, HandlerTable, Request
+from tidegate.server.handler import Answer, Deferred, Handler, HandlerTable, Request
 from tidegate.server.handlers.api_versions import API_VERSIONS, unsupported_version_answer
 from tidegate.server.muting import Muting
 from tidegate.server.quota_desk import QuotaDesk
@@ -65,7 +65,12 @@ class Front:
             now_ms = self._now_ms()
             desk = self._desk
             desk.begin(channel, header, now_ms)
-            result = handler(Request(header, frame, channel.connection, desk, now_ms))
+            if header.api_key == API_VERSIONS:
+                result = self._meet(
+                    channel, handler, Request(header, frame, channel.connection, desk, now_ms)
+                )
+            else:
+                result = handler(Request(header, frame, channel.connection, desk, now_ms))
         except UnsupportedVersionError as error:
             self._answer_unsupported(channel, error)
             return
@@ -82,8 +87,6 @@ class Front:
             channel.close()
             return
         handler_ns = self._monotonic_ns() - started_ns
-        if header.api_key == API_VERSIONS:
-            channel.cache = None  # it may have told the client's software
         if type(result) is Deferred:
             self._await(channel, header, len(frame), handler_ns, result)
         else:
@@ -108,6 +111,15 @@ class Front:
         self.channels.discard(channel)
         self.muting.forget(channel)
         self._on_closed(channel)
+
+    @staticmethod
+    def _meet(channel: Channel, handler: Handler, request: Request) -> Answer | Deferred:
+        """Answer ApiVersions; a client that names other software than before gets new names in the usage record."""
+        before = channel.connection.software
+        result = handler(request)
+        if channel.connection.software != before:
+            channel.cache = None
+        return result
 
     # --- the path -------------------------------------------------------------------------------------------------
 

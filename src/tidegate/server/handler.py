@@ -51,6 +51,11 @@ class Connection:
     client_software: str = ""
     client_software_version: str = ""
 
+    @property
+    def software(self) -> tuple[str, str]:
+        """Name and version of the client's software, as its ApiVersions told."""
+        return self.client_software, self.client_software_version
+
 
 class RequestQuotas(Protocol):
     """What a handler may ask of the quota engine while it works."""

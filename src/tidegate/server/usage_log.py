@@ -220,7 +220,6 @@ class RecordedUsageLog:
         """Return the names of this connection and client id, as the recorder wants them."""
         cache = channel.cache
         connection = channel.connection
-        software = connection.client_software
         if cache is None or len(cache) >= _CLIENT_IDS_PER_CHANNEL:
             cache = channel.cache = {}
         client: Client | None = cache.get(header.client_id)
@@ -230,7 +229,7 @@ class RecordedUsageLog:
                 user=connection.user,
                 client_id=header.client_id,
                 client_host=connection.client_host,
-                client_software=software,
+                client_software=connection.client_software,
                 client_software_version=connection.client_software_version,
             )
         return client

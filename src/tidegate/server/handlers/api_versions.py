@@ -17,6 +17,9 @@ from tidegate.wire import API_BY_KEY, Encoded, encode_response
 __all__ = ["API_VERSIONS", "api_versions_handler", "unsupported_version_answer"]
 
 API_VERSIONS = 18
+MAX_KNOWN_SOFTWARE = 256
+"""Kinds of client software that are recognised by their bytes; others are decoded each time."""
+_LONGEST_KNOWN_BYTES = 256
 _PRODUCE = 0
 _NONE, _UNSUPPORTED_VERSION, _INVALID_REQUEST = 0, 35, 42
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # Kafka `ApiVersionsRequest`
@@ -26,11 +29,18 @@ def api_versions_handler(served: Iterable[int]) -> Handler:
     """Return the handler that advertises the API keys `served`."""
     keys = [_range(key) for key in sorted({*served, API_VERSIONS})]
     kept: dict[int, Encoded] = {}
+    known: dict[bytes, tuple[str, str]] = {}  # good software by the bytes that told it
 
     def handle(request: Request) -> Answer:
         header = request.header
-        if header.api_version >= 3 and not _note_software(request):
-            return request.answer(_body(_INVALID_REQUEST, []))
+        if header.api_version >= 3:
+            told = bytes(request.frame[header.body_at :])
+            software = known.get(told) or _good_software(request)
+            if software is None:
+                return request.answer(_body(_INVALID_REQUEST, []))
+            if len(known) < MAX_KNOWN_SOFTWARE and len(told) <= _LONGEST_KNOWN_BYTES:
+                known[told] = software
+            request.connection.client_software, request.connection.client_software_version = software
         encoded = kept.get(header.api_version)
         if encoded is None:
             encoded = kept[header.api_version] = request.encode(_body(_NONE, keys))
@@ -46,14 +56,12 @@ def unsupported_version_answer(correlation_id: int) -> Encoded:
     )
 
 
-def _note_software(request: Request) -> bool:
+def _good_software(request: Request) -> tuple[str, str] | None:
+    """Return name and version of the client's software, None where one of them is not in Kafka's form."""
     body = request.body()
     name, version = body["client_software_name"], body["client_software_version"]
-    if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
-        return False
-    request.connection.client_software = name
-    request.connection.client_software_version = version
-    return True
+    is_good = _SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)
+    return (name, version) if is_good else None
 
 
 def _range(key: int) -> Message:
