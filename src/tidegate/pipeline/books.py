@@ -101,6 +101,9 @@ class Books:
     # --- between the rows -----------------------------------------------------------------------------------------
 
     def _take(self, step: Step) -> None:
+        if step.states_all and self._plan.is_in_force:
+            self._definitions.clear()
+            self._versions = [version + 1 for version in self._versions]
         match step.kind:
             case "start":
                 self._start()
@@ -115,9 +118,7 @@ class Books:
         self._forget_sensors()
         self._settings[WARM_AT_MS] = _LONG_AGO_MS
         if self._plan.is_in_force:
-            self._definitions.clear()
             self._set_windows(Windows())
-            self._versions = [version + 1 for version in self._versions]
 
     def _change_quota(self, step: Step) -> None:
         if step.setting is not None:

@@ -57,7 +57,7 @@ def _in_force(timeline: Timeline) -> Iterator[Definitions]:
     definitions = Definitions()
     following = (*timeline.steps[1:], None)[: len(timeline.steps)]
     for step, after in zip(timeline.steps, following, strict=True):
-        if step.kind == "start":
+        if step.states_all:
             definitions.clear()
         if step.record is not None:
             definitions.apply(step.record)

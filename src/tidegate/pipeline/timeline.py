@@ -6,7 +6,7 @@ them in the order of `seq` among the requests.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,13 +50,17 @@ _PART_COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "qu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A start, a changed definition (`record`) or window setting (`setting`), or a gap."""
+    """A start, a changed definition (`record`) or window setting (`setting`), or a gap.
+
+    states_all: the steps right after it state all definitions that are in force; what they do not state is not.
+    """
 
     seq: int
     ts_ms: int
     kind: str
     record: QuotaRecord | None = None
     setting: tuple[str, int] | None = None
+    states_all: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +88,22 @@ def empty_timeline() -> Timeline:
 
 
 def _timeline(events: Sequence[Mapping[str, Any]]) -> Timeline:
+    steps = [_step(event) for event in events if event["kind"] != "expire"]
+    following = (*steps[1:], None)[: len(steps)]
     sweeps = [(event["seq"], event["ts_ms"]) for event in events if event["kind"] == "expire"]
     return Timeline(
-        steps=tuple(_step(event) for event in events if event["kind"] != "expire"),
+        steps=tuple(
+            replace(step, states_all=_states_all(step, after))
+            for step, after in zip(steps, following, strict=True)
+        ),
         sweeps=np.array(sweeps, np.int64).reshape(-1, 2),
     )
+
+
+def _states_all(step: Step, after: Step | None) -> bool:
+    """A start does. A gap does where the node noticed it itself; not where a file of the spool was damaged."""
+    is_followed = after is not None and after.kind == "quota" and after.seq == step.seq + 1
+    return step.kind == "start" or (step.kind == "gap" and is_followed)
 
 
 def _step(event: Mapping[str, Any]) -> Step:

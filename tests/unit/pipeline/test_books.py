@@ -157,3 +157,16 @@ def test_two_connections_keep_their_quota_objects_apart():
     node.other("alice", "c1", _T0, connection_id=2)
     replayed = replay_events(node.events, _plan(_quota("controller_mutation_rate", 10.0)))
     assert replayed.decisions[2:, layout.BYTE_MS].tolist() == [0, 9000, 0]
+
+
+@pytest.mark.parametrize(("states_all", "expected"), [(True, 0), (False, 10_000)])
+def test_after_a_gap_only_what_is_stated_anew_is_in_force(states_all, expected):
+    """A quota that was removed among the lost events is gone; where nothing is stated, all stays as it was."""
+    node = RecordingNode()
+    node.start(_T0, records=(_quota("producer_byte_rate", 1000.0),))
+    node.gap(_T0 + 10)
+    if states_all:
+        node.quota(_quota("producer_byte_rate", 1000.0, user="bob"), _T0 + 10)
+    node.produce("alice", "c1", 20_000, _T0 + 12_000)
+    replayed = replay_events(node.events, in_force_plan())
+    assert replayed.decisions[0, layout.BYTE_MS] == expected
