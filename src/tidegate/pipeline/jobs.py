@@ -1,7 +1,7 @@
 """The jobs: read, transform, write. The one place in the pipeline that does input and output."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,24 +11,17 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
-from tidegate.pipeline.chunks import list_chunks
+from tidegate.pipeline.chunks import Chunk, list_chunks, survey_chunk
 from tidegate.pipeline.errors import spark_errors_as_ours
 from tidegate.pipeline.ingest import check_files, find_files, read_events
 from tidegate.pipeline.outcome import by_entity
 from tidegate.pipeline.output import prepare_output, write_table
-from tidegate.pipeline.partition import (
-    ReplayTask,
-    pack_chunks,
-    replay_decisions,
-    replay_tallies,
-    survey_chunks,
-)
+from tidegate.pipeline.partition import ReplayTask, pack_chunks, replay_decisions, replay_tallies
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
-from tidegate.pipeline.schemas import BLOCKS, CHUNKS, DECISIONS, NUMBERED_CHUNKS, REPLAY_BY_CLIENT, SURVEYS
+from tidegate.pipeline.schemas import BLOCKS, DECISIONS, NUMBERED_CHUNKS, REPLAY_BY_CLIENT
 from tidegate.pipeline.session import RunningSpark
 from tidegate.pipeline.task import lay_out
 
@@ -131,22 +124,25 @@ def replay_blocks(
 
     The first pass over the files finds out who there is; the second, which is still to be run, reads the rows.
     """
-    session = spark.session
+    session, context = spark.session, spark.session.sparkContext
     chunks = list_chunks(paths)
-    surveys = _spread(session, [{**asdict(chunk), "place": at} for at, chunk in enumerate(chunks)], CHUNKS)
-    found = surveys.mapInArrow(survey_chunks, SURVEYS).toArrow().sort_by("place").to_pylist()
-    task, numbers = lay_out(found, plans, cores=session.sparkContext.defaultParallelism)
-    broadcast = session.sparkContext.broadcast(task)
-    work = [{**asdict(chunk), "numbers": clients} for chunk, clients in zip(chunks, numbers, strict=True)]
-    blocks = _spread(session, work, NUMBERED_CHUNKS).mapInArrow(partial(pack_chunks, task=broadcast), BLOCKS)
+    slices = max(1, min(len(chunks), _SLICES_PER_CORE * context.defaultParallelism))
+    surveys = context.parallelize(chunks, slices).map(survey_chunk).collect()
+    task, numbers = lay_out(surveys, plans, cores=context.defaultParallelism)
+    broadcast = context.broadcast(task)
+    work = _spread(session, chunks, numbers, slices=slices)
+    blocks = work.mapInArrow(partial(pack_chunks, task=broadcast), BLOCKS)
     placed = blocks.repartitionById(max(1, len(task.node_id)), F.col("partition"))
     return placed.sortWithinPartitions("first_seq"), broadcast
 
 
-def _spread(session: SparkSession, rows: Sequence[dict[str, Any]], schema: StructType) -> DataFrame:
-    """Return the rows as a table whose partitions are runs of rows, some for every core."""
-    slices = max(1, min(len(rows), _SLICES_PER_CORE * session.sparkContext.defaultParallelism))
-    table = pa.Table.from_pylist(list(rows), schema=to_arrow_schema(schema))
-    slice_of = pa.array([at * slices // len(rows) for at in range(len(rows))], pa.int32())
+def _spread(
+    session: SparkSession, chunks: Sequence[Chunk], numbers: Sequence[Sequence[int]], *, slices: int
+) -> DataFrame:
+    """Return the table `NUMBERED_CHUNKS` in as many partitions, each a run of chunks."""
+    paths, row_groups = zip(*map(astuple, chunks), strict=True) if chunks else ((), ())
+    columns = [pa.array(column) for column in (paths, row_groups, numbers)]
+    table = pa.table(columns, schema=to_arrow_schema(NUMBERED_CHUNKS))
+    slice_of = pa.array([at * slices // len(chunks) for at in range(len(chunks))], pa.int32())
     spread = session.createDataFrame(table.append_column("slice", slice_of))
-    return spread.repartitionById(slices, F.col("slice")).select(schema.names)
+    return spread.repartitionById(slices, F.col("slice")).select(NUMBERED_CHUNKS.names)

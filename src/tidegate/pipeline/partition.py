@@ -1,4 +1,4 @@
-"""What executors run: look at chunks, pack chunks, replay a partition. Arrow batches in and out.
+"""What executors run: pack chunks of rows, replay a partition. Arrow batches in and out.
 
 Everything here is reached through the installed package, never pickled: executors need it importable.
 """
@@ -15,7 +15,7 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.books import Books
-from tidegate.pipeline.chunks import Chunk, read_rows, survey_chunk
+from tidegate.pipeline.chunks import Chunk, read_rows
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import (
     BYTE_MS,
@@ -32,11 +32,11 @@ from tidegate.pipeline.layout import (
 from tidegate.pipeline.packing import merged, pack, unpack
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.results import client_results
-from tidegate.pipeline.schemas import BLOCKS, REPLAY_BY_CLIENT, SURVEYS
+from tidegate.pipeline.schemas import BLOCKS, REPLAY_BY_CLIENT
 from tidegate.pipeline.schemas import DECISIONS as DECISIONS_TABLE
 from tidegate.pipeline.timeline import Timeline
 
-__all__ = ["Partition", "ReplayTask", "pack_chunks", "replay_decisions", "replay_tallies", "survey_chunks"]
+__all__ = ["Partition", "ReplayTask", "pack_chunks", "replay_decisions", "replay_tallies"]
 
 _BLOCK_NUMBERS = ("partition", "first_seq", "rows")
 _BLOCKS_AT_ONCE = 4
@@ -109,16 +109,6 @@ class Partition:
             reason = f"seq {seq} of node {self.node_id} occurs twice"
             raise UsageFilesError(f"{reason}: a file was given twice, or two nodes have one id")
         self._last_seq = int(rows.seq[-1])
-
-
-def survey_chunks(batches: Batches) -> Batches:
-    """Yield what each chunk holds, columns `SURVEYS`; in: path, row_group, place."""
-    for chunk, row in _chunks(batches):
-        survey = survey_chunk(chunk)
-        columns = [list(column) for column in zip(*survey.keys, strict=True)] or [[], [], []]
-        found = dict(zip(("node_id", "user", "client_id"), columns, strict=True))
-        found |= {"place": row["place"], "rows": survey.rows.tolist(), "control": survey.control}
-        yield _batch([found], to_arrow_schema(SURVEYS))
 
 
 def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:

@@ -19,18 +19,15 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidegate.pipeline.timeline import CONTROL_COLUMNS
 from tidegate.usage.columns import COLUMNS
 
 __all__ = [
     "BLOCKS",
-    "CHUNKS",
     "DECISIONS",
     "EVENTS",
     "NUMBERED_CHUNKS",
     "REPLAY_BY_CLIENT",
     "REPLAY_BY_ENTITY",
-    "SURVEYS",
     "USAGE_BY_CLIENT",
     "USAGE_BY_MINUTE",
 ]
@@ -143,23 +140,8 @@ DECISIONS = _table(
 """One row per plan and `request` or `mutation` row. `throttle_ms` is that of the byte quota, or of the mutation
 quota where no bytes are charged. Not counted: sensors were warming up after a gap."""
 
-CHUNKS = _table([("path", _STRING), ("row_group", _INT), ("place", _INT)])
-"""What one task of the first pass reads: a row group of a file."""
-
 NUMBERED_CHUNKS = _table([("path", _STRING), ("row_group", _INT), ("numbers", ArrayType(_LONG))])
-"""The same for the second pass, with the number of each of its clients."""
-
-SURVEYS = _table(
-    [
-        ("place", _INT),
-        ("node_id", ArrayType(_INT)),
-        ("user", ArrayType(_STRING)),
-        ("client_id", ArrayType(_STRING)),
-        ("rows", ArrayType(_LONG)),
-        ("control", ArrayType(StructType([EVENTS[name] for name in CONTROL_COLUMNS]))),
-    ]
-)
-"""What a chunk holds: its clients and how many rows each has, and the events that are no requests."""
+"""Row groups of files, with the number of each of their clients."""
 
 BLOCKS = _table([("partition", _INT), ("first_seq", _LONG), ("rows", _INT), ("data", BinaryType())])
 """Packed rows, see `packing`."""

@@ -1,14 +1,14 @@
 """Lay out a replay on the driver: number the clients, find who belongs together, and give out the work."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.pipeline.chunks import ClientKey
+from tidegate.pipeline.chunks import ClientKey, Survey
 from tidegate.pipeline.components import assign_partitions, components
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.partition import ReplayTask
@@ -34,8 +34,8 @@ class Layout(NamedTuple):
     numbers: list[list[int]]
 
 
-def lay_out(surveys: Sequence[Mapping[str, Any]], plans: Sequence[Plan], *, cores: int) -> Layout:
-    """Return who goes where. surveys: rows of `SURVEYS`, in the order of their place.
+def lay_out(surveys: Sequence[Survey], plans: Sequence[Plan], *, cores: int) -> Layout:
+    """Return who goes where. surveys: of every chunk, in order.
 
     Raises `UsageFilesError` where there is too much of something, or an event makes no sense.
     """
@@ -61,24 +61,23 @@ def lay_out(surveys: Sequence[Mapping[str, Any]], plans: Sequence[Plan], *, core
     return Layout(task, [given_out.number[chunk].tolist() for chunk in places])
 
 
-def _control_events(surveys: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    events = [event for survey in surveys for event in survey["control"]]
+def _control_events(surveys: Sequence[Survey]) -> list[dict[str, Any]]:
+    events = [event for survey in surveys for event in survey.control]
     if len(events) > MAX_CONTROL_EVENTS:
         reason = f"more than {MAX_CONTROL_EVENTS} starts, quota changes and sweeps"
         raise UsageFilesError(reason, hint=_FEWER)
     return events
 
 
-def _clients(surveys: Sequence[Mapping[str, Any]]) -> tuple[list[ClientKey], Ints, list[Ints]]:
+def _clients(surveys: Sequence[Survey]) -> tuple[list[ClientKey], Ints, list[Ints]]:
     """Return all clients, how many rows each has, and the clients of every chunk by their place among all."""
     place_of: dict[ClientKey, int] = {}
     rows: list[int] = []
     places: list[Ints] = []
     for survey in surveys:
-        keys = zip(survey["node_id"], survey["user"], survey["client_id"], strict=True)
-        chunk = [place_of.setdefault(key, len(place_of)) for key in keys]
+        chunk = [place_of.setdefault(key, len(place_of)) for key in survey.keys]
         rows += [0] * (len(place_of) - len(rows))
-        for place, count in zip(chunk, survey["rows"], strict=True):
+        for place, count in zip(chunk, survey.rows.tolist(), strict=True):
             rows[place] += count
         places.append(np.array(chunk, np.int64))
         if len(place_of) > MAX_CLIENTS:
