@@ -4,7 +4,8 @@ A chunk is one row group of one file. Names stay dictionary-encoded and are neve
 kernel takes is computed with whole columns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,8 +46,7 @@ _KIND_CODES = {
 _CLIENT_COLUMNS = ("kind", "node_id", "user", "client_id")
 _NAMES = ("kind", "user", "client_id")
 _THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
-_ROW_COLUMNS = (
-    *_CLIENT_COLUMNS,
+_NUMBER_COLUMNS = (
     "ts_ms",
     "seq",
     "api_key",
@@ -66,6 +66,7 @@ _MAX_NS = 2**53  # a hundred days; doubles hold it exactly
 _MAX_MS = 2**53
 _LIMITS = {"ts_ms": _MAX_MS, "amount": _MAX_BYTES, "handler_ns": _MAX_NS, "network_ns": _MAX_NS}
 _NO_CONNECTION = -1
+_BATCH_ROWS = 1 << 17
 _LARGEST_TABLE = 1 << 22  # pairs of names that are looked up in an array
 
 Numbers = npt.NDArray[Any]
@@ -114,21 +115,28 @@ def survey_chunk(chunk: Chunk) -> Survey:
     return Survey(clients.keys, np.bincount(clients.place, minlength=len(clients.keys)), control)
 
 
-def read_rows(chunk: Chunk, numbers: Numbers) -> Rows:
-    """Return the rows of a chunk in order of `seq`.
+def read_rows(chunk: Chunk, numbers: Numbers) -> Iterator[Rows]:
+    """Yield the rows of a chunk in batches, each in order of `seq`.
 
     numbers: of the clients, in the order of `survey_chunk`. Raises `UsageFilesError` for impossible rows.
     """
-    table = _read(chunk, _ROW_COLUMNS)
-    kinds = _kinds(table)
-    if (kinds < 0).any():
-        table, kinds = table.filter(pa.array(kinds >= 0)), kinds[kinds >= 0]
-    clients = _clients(table)
+    names = _read(chunk, _CLIENT_COLUMNS)
+    kinds = _kinds(names)
+    known = kinds >= 0
+    clients = _clients(names.filter(pa.array(known)))
     if len(clients.keys) != len(numbers):
         raise UsageFilesError(f"{chunk.path!r} changed while it was read", hint="run again")
-    rows = _rows(table, kinds)._replace(client=numbers[clients.place].astype(np.int32, copy=False))
-    _check(rows, chunk)
-    return in_order(rows)
+    client = np.zeros(len(kinds), np.int32)
+    client[known] = numbers[clients.place]
+    first = 0
+    for table in _number_batches(chunk):
+        here = slice(first, first + len(table))
+        first = here.stop
+        if not known[here].all():
+            table = table.filter(pa.array(known[here]))
+        rows = _rows(table, kinds[here][known[here]])._replace(client=client[here][known[here]])
+        _check(rows, chunk)
+        yield in_order(rows)
 
 
 def in_order(rows: Rows) -> Rows:
@@ -140,15 +148,29 @@ def in_order(rows: Rows) -> Rows:
 
 
 def _read(chunk: Chunk, columns: Sequence[str]) -> pa.Table:
+    with _opened(chunk) as file:
+        table = file.read_row_group(chunk.row_group, columns=list(columns), use_threads=False)
+    return table.unify_dictionaries().combine_chunks()
+
+
+def _number_batches(chunk: Chunk) -> Iterator[pa.Table]:
+    """Yield all that is no name, a part at a time that the processor's cache can hold."""
+    options = {"row_groups": [chunk.row_group], "columns": list(_NUMBER_COLUMNS), "use_threads": False}
+    with _opened(chunk) as file:
+        for batch in file.iter_batches(_BATCH_ROWS, **options):
+            yield pa.Table.from_batches([batch])
+
+
+@contextmanager
+def _opened(chunk: Chunk) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(chunk.path, read_dictionary=list(_NAMES)) as file:
-            table = file.read_row_group(chunk.row_group, columns=list(columns), use_threads=False)
+            yield file
     except FileNotFoundError as error:
         reason = f"{chunk.path!r} vanished while it was read"
         raise UsageFilesError(reason, hint="run again: old files are compacted") from error
     except (pa.ArrowException, OSError) as error:
         raise UsageFilesError(f"cannot read {chunk.path!r}: its data is damaged") from error
-    return table.unify_dictionaries().combine_chunks()
 
 
 def _names(table: pa.Table, column: str) -> tuple[Numbers, pa.Array]:

@@ -5,7 +5,7 @@ Everything here is reached through the installed package, never pickled: executo
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from tidegate.pipeline.timeline import Timeline
 __all__ = ["Partition", "ReplayTask", "pack_chunks", "replay_decisions", "replay_tallies"]
 
 _BLOCK_NUMBERS = ("partition", "first_seq", "rows")
-_BLOCKS_AT_ONCE = 4
+_BLOCKS_AT_ONCE = 16
 _RESULT_ROWS = 1 << 14  # rows of tallies in one batch
 
 Batches = Iterator[pa.RecordBatch]
@@ -114,8 +114,8 @@ class Partition:
 def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
     """Yield the rows of each chunk, columns `BLOCKS`; in: path, row_group, numbers."""
     for chunk, row in _chunks(batches):
-        rows = read_rows(chunk, np.array(row["numbers"], np.int64))
-        blocks = pack(rows, task.value.first_client)
+        batches_of_rows = read_rows(chunk, np.array(row["numbers"], np.int64))
+        blocks = chain.from_iterable(pack(rows, task.value.first_client) for rows in batches_of_rows)
         while some := list(islice(blocks, _BLOCKS_AT_ONCE)):
             yield _batch([block._asdict() for block in some], to_arrow_schema(BLOCKS))
 

@@ -39,13 +39,15 @@ def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table):
     numbers, rows, counts, control = {}, [], {}, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "_LARGEST_TABLE", largest_table)
+        patch.setattr(chunks, "_BATCH_ROWS", 50)
         for chunk in list_chunks(find_files(directory)):
             survey = survey_chunk(chunk)
             places = np.array([numbers.setdefault(key, len(numbers)) for key in survey.keys], np.int64)
             for key, count in zip(survey.keys, survey.rows.tolist(), strict=True):
                 counts[key] = counts.get(key, 0) + count
             control += survey.control
-            rows += zip(*(column.tolist() for column in read_rows(chunk, places)), strict=True)
+            for batch in read_rows(chunk, places):
+                rows += zip(*(column.tolist() for column in batch), strict=True)
     decided = [event for event in node.events if event["kind"] not in CONTROL_KINDS]
     expected = kernel_rows(decided, lambda name: numbers[4, *name])
     assert sorted(rows) == list(zip(*(column.tolist() for column in expected), strict=True))
@@ -60,7 +62,7 @@ def test_rows_out_of_order_are_put_in_order(tmp_path):
     events = _node(1).events
     pq.write_table(pa.Table.from_pylist(events[::-1], schema=arrow_schema()), tmp_path / "x.parquet")
     (chunk,) = list_chunks([tmp_path / "x.parquet"])
-    rows = read_rows(chunk, np.arange(len(survey_chunk(chunk).keys)))
+    (rows,) = read_rows(chunk, np.arange(len(survey_chunk(chunk).keys)))
     assert (np.diff(rows.seq) > 0).all()
 
 
@@ -69,7 +71,7 @@ def test_a_file_that_changes_between_the_passes_is_refused(tmp_path):
     write_events(tmp_path, _node(1).events)
     chunk = list_chunks(find_files(tmp_path))[0]
     with pytest.raises(UsageFilesError, match="changed while it was read"):
-        read_rows(chunk, np.array([0]))
+        list(read_rows(chunk, np.array([0])))
 
 
 def test_a_file_that_vanishes_is_named(tmp_path):
@@ -90,4 +92,5 @@ def test_unknown_kinds_are_passed_over(tmp_path):
     survey = survey_chunk(chunk)
     known = [event for event in events if event["kind"] in {"request", "mutation"}]
     assert survey.rows.sum() == len(known)
-    assert len(read_rows(chunk, np.arange(len(survey.keys))).seq) == len(known)
+    (rows,) = read_rows(chunk, np.arange(len(survey.keys)))
+    assert len(rows.seq) == len(known)

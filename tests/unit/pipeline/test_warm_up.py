@@ -2,6 +2,7 @@
 
 from tests.replaying.kernel import replay_events
 from tests.replaying.node import RecordingNode
+
 from tidegate.pipeline.kernel import replay_kernel
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.warm_up import compile_replay_kernel, kernel_in_the_making
