@@ -4,7 +4,9 @@
 
 Rows are made once, from a fixed seed, and kept under .cache/bench. `--hot`: 80 % of them are one client's.
 Time is that of the job: both passes over the files, laying out, shuffle, sort and kernel. Starting Spark and Java, and
-a first replay of 100,000 rows (its time is shown) that Java needs to warm up, are not in it. On a busy machine look at the CPU time a row. Memory is the largest seen of the Java process and of all Python workers together; what they share counts once.
+a first replay of 100,000 rows (its time is shown) that Java needs to warm up, are not in it. On a busy machine look at
+the CPU time a row. Memory is the largest seen of the Java process and of all Python workers together; what they share
+counts once.
 """
 
 import argparse

@@ -61,7 +61,7 @@ class RunningSpark:
 
 @contextmanager
 def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Iterator[RunningSpark]:
-    """Give a session; end it, and remove its log, if it was started here and nothing failed.
+    """Give a session; end it, and remove its log, if it was started here; a `JobError` keeps the log.
 
     master: Spark's own notation; None is what `spark-submit` was told, else `local[*]`.
     rows: how many rows Spark itself handles (a replay: none), so that a short job starts quickly.
@@ -74,11 +74,16 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
     require_java()
     log = _new_log()
     session = _start(spark_settings(app_name=app_name, master=master, rows=rows), log)
+    is_wanted = False
     try:
         yield RunningSpark(session=session, log=log)
+    except JobError:
+        is_wanted = True  # its hint names the log
+        raise
     finally:
         _stop(session)
-    log.unlink(missing_ok=True)
+        if not is_wanted:
+            log.unlink(missing_ok=True)
 
 
 def spark_settings(*, app_name: str, master: str | None, rows: int) -> dict[str, str]:
