@@ -14,7 +14,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.ladder.brokers import machine
 from bench.ladder.rungs import frames
 
 from tidegate.cli.serving import storage_config
@@ -83,7 +82,6 @@ async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--profile", default="")
     args = parser.parse_args()
-    print(f"$ python bench/bench_front.py\nmachine: {machine()}")
     with tempfile.TemporaryDirectory() as name:
         clock = SystemClock()
         config = ServerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": name})

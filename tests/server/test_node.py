@@ -187,8 +187,13 @@ def test_acks_0_is_muted_without_an_answer(with_node) -> None:
         begun = time.monotonic()
         await client.metadata()
         assert time.monotonic() - begun > 0.35
+        await client.alter(CLIENT, "request_percentage", 1e6)
         client.send_produce(padding=1, acks=0, timeout_ms=13)
         assert await client.closed()
+        exempt = node.node.managers.request.exempt.peek(node.node._clock.now_ms())
+        rows = [event for event in spool_events(node) if event["kind"] == "request" and event["api_key"] == 0]
+        assert [(row["exempt"], row["network_ns"] > 0) for row in rows] == [(True, True), (True, False)]
+        assert exempt == 0.0, "a failed request without an answer is charged to nobody"
 
     with_node(scenario)
 

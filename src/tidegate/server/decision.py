@@ -83,8 +83,8 @@ class Decider:
             decision.produce_bytes = frame_bytes
             decision.produce_ms = self._produce.record(user, client_id, frame_bytes, now_ms)
             if answer.response is None:
-                if not answer.close:
-                    decision.exempt = True
+                decision.exempt = True
+                if not answer.close:  # a failed one is charged to nobody (B§6.2)
                     self._request.record_exempt(handler_ns, now_ms)
                 if decision.produce_ms > 0:
                     self._throttle(user, client_id, decision)

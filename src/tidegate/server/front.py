@@ -178,7 +178,9 @@ class Front:
         if decision.throttle_ms and not channel.closed:
             self.muting.start(channel, decision.throttle_ms, decision.muted_by)
         network_ns = 0
-        if left:
+        if response is None and answer.close:
+            channel.network_ns = 0
+        elif left:
             channel.held &= ~ANSWER_DUE
             network_ns = self._charge_network(channel, header, exempt=decision.exempt, now_ms=decision.now_ms)
         else:
