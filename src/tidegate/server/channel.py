@@ -1,7 +1,8 @@
 """One client connection: bytes in, frames out; answers in, bytes out; deaf while its client is throttled.
 
 A channel has at most one request in flight, as in Kafka: the next frame is looked at only after the previous
-answer has left *and* its throttle is over. Those are the two bits of `held`; both clear is NOT_MUTED of B§6.6.
+answer has left *and* its throttle is over. Those are the two bits of `held`; both clear is NOT_MUTED of B§6.6 (a test
+walks them through `tidegate.quota.ChannelMute`, which has the table).
 The socket stays in the poller all the time, except while throttled, while too much waits unread,
 or when its output is full.
 
