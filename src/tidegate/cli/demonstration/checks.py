@@ -35,9 +35,10 @@ def print_checks(console: Console, checks: list[Check]) -> bool:
 
 
 def _latency(traffic: Traffic) -> Check:
+    """Judged by p90: p99 is a dozen of a phase's records, and one moment in which the disk writes back decides it."""
     before, after = traffic.before["checkout"], traffic.after["checkout"]
-    fell = [_fall(before, after, share) for share in (0.5, 0.99)]
-    claim = f"checkout's latency fell: p50 {fell[0].claim}, p99 {fell[1].claim}"
+    fell = [_fall(before, after, share) for share in (0.5, 0.9)]
+    claim = f"checkout's latency fell: p50 {fell[0].claim}, p90 {fell[1].claim}"
     return Check(claim, all(fall.holds for fall in fell))
 
 
