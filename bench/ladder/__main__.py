@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="rungs whose name has this text")
     args = parser.parse_args()
     rungs = [rung for rung in RUNGS if args.only in rung.name]
-    with tempfile.TemporaryDirectory(prefix="tidegate-ladder-") as name:
+    with tempfile.TemporaryDirectory(prefix="tidegate-ladder-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         kafka, ours = (
             KafkaBench("kafka", directory / "kafka"),

@@ -27,7 +27,7 @@ class EchoOwner:
         self.hold_answers = False
         self.on_each: Callable[[Channel], None] = lambda channel: None
 
-    def on_frame(self, channel: Channel, frame: memoryview, started_ns: int) -> None:
+    def on_frame(self, channel: Channel, frame: memoryview, started_ns: int, more: bool) -> None:
         """Note the frame and answer it."""
         assert started_ns
         self.frames.append(bytes(frame))

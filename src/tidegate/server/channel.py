@@ -33,8 +33,11 @@ _read_length = struct.Struct(">i").unpack_from
 class ChannelOwner(Protocol):
     """What a channel tells the front."""
 
-    def on_frame(self, channel: "Channel", frame: memoryview, started_ns: int) -> None:
-        """Serve one request: the bytes after the length prefix, valid during this call only."""
+    def on_frame(self, channel: "Channel", frame: memoryview, started_ns: int, more: bool) -> None:
+        """Serve one request: the bytes after the length prefix, valid during this call only.
+
+        `more`: bytes after it wait, to be served as soon as its answer has left.
+        """
 
     def on_bad_frame(self, channel: "Channel", reason: str) -> None:
         """Learn that the client broke the protocol; the channel closes next."""
@@ -153,7 +156,7 @@ class Channel:
             if end < frame_end:
                 self._begin_frame(data[at:], size)
                 return
-            self._serve(data[at:frame_end])
+            self._serve(data[at:frame_end], frame_end < end)
             at = frame_end
             if self.closed:
                 return
@@ -171,12 +174,12 @@ class Channel:
         early, self._pending = self._pending, bytearray()
         self._consume(memoryview(early))
 
-    def _serve(self, frame: memoryview) -> None:
+    def _serve(self, frame: memoryview, more: bool) -> None:
         """Hand one frame over. What the owner does with it is not the network's time."""
         self.held = ANSWER_DUE
         now_ns = self._monotonic_ns()
         self.network_ns += now_ns - self._since_ns
-        self._owner.on_frame(self, frame, now_ns)
+        self._owner.on_frame(self, frame, now_ns, more)
         self._since_ns = self._monotonic_ns()
 
     def _refuse(self, size: int) -> None:
@@ -197,7 +200,7 @@ class Channel:
         if self._filled == self._frame_bytes:
             frame, view = self._frame, self._view
             self._frame, self._view = None, _NO_BYTES
-            self._serve(view)
+            self._serve(view, False)
             self._buffers.give_back(frame)
             return
         if self._filled == len(self._frame):

@@ -98,6 +98,8 @@ class Node:
             loop=self._loop,
             on_closed=lambda channel: self._admission.release(channel.connection.client_host),
         )
+        if isinstance(self._poller, EpollPoller):
+            self._poller.surround(self._front.gather, self._front.finish_gathered)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
         self._every("roll", _ROLL_USAGE_EVERY_S, lambda: self._usage.maybe_roll(self._clock.now_ms()))
         self._every("stalled", _STALL_CHECK_S, self.close_stalled)

@@ -12,8 +12,8 @@ from typing import Protocol
 
 __all__ = ["EpollPoller", "Poller", "make_poller"]
 
-BATCH = 256
-"""Sockets served before timers and new connections get a turn."""
+BATCH = 64
+"""Sockets served before their answers are sent, and timers and new connections get a turn."""
 
 
 class Poller(Protocol):
@@ -40,7 +40,13 @@ class EpollPoller:
         self._epoll = select.epoll()
         self._readers: dict[int, Callable[[], None]] = {}
         self._writers: dict[int, Callable[[], None]] = {}
+        self._before: Callable[[], None] = _nothing
+        self._after: Callable[[], None] = _nothing
         loop.add_reader(self._epoll.fileno(), self._serve_ready)
+
+    def surround(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Call `before` and `after` around the callbacks of sockets that are ready together."""
+        self._before, self._after = before, after
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         """Call `callback` whenever `fd` can be read."""
@@ -86,14 +92,29 @@ class EpollPoller:
         )
 
     def _serve_ready(self) -> None:
+        ready = self._epoll.poll(0, BATCH)
+        if len(ready) == 1:
+            self._call_back(ready)
+            return
+        self._before()
+        try:
+            self._call_back(ready)
+        finally:
+            self._after()
+
+    def _call_back(self, ready: list[tuple[int, int]]) -> None:
         readers, writers = self._readers, self._writers
-        for fd, events in self._epoll.poll(0, BATCH):
+        for fd, events in ready:
             if events & select.EPOLLOUT and fd in writers:
                 writers[fd]()
             if events != select.EPOLLOUT:
                 callback = readers.get(fd) or writers.get(fd)
                 if callback is not None:
                     callback()
+
+
+def _nothing() -> None:
+    pass
 
 
 def make_poller(loop: asyncio.AbstractEventLoop) -> Poller:
