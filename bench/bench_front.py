@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.ladder.rungs import frames
+from bench.ladder.rungs import frames, produce_frame
 
 from tidegate.cli.serving import storage_config
 from tidegate.clock import SystemClock
@@ -93,11 +93,12 @@ async def main() -> None:
         entity = (("client-id", None),)
         node.publish([QuotaRecord(entity=entity, key=key, value=1e12) for key in keys])
         create = {"name": "", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-        topics = [{**create, "name": topic} for topic in ("small", "kilo")]
+        topics = [{**create, "name": topic} for topic in ("small", "kilo", "fetch16k")]
         message = {"topics": topics, "timeout_ms": 1000, "validate_only": False}
         _run(node, encode_request(19, 5, 1, "bench", message), 1)
+        _run(node, produce_frame("fetch16k", 16_000), 3)
         for frame_name, frame in frames().items():
-            if frame_name.startswith("fetch"):
+            if frame_name == "fetch1m":  # leaves by sendfile
                 continue
             if args.profile:
                 if args.profile == frame_name:

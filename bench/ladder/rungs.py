@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tidegate.wire import encode_request
 from tidegate.wire.batch_builder import build_batch
 
-__all__ = ["RUNGS", "Rung", "Sample", "prepare"]
+__all__ = ["RUNGS", "Rung", "Sample", "frames", "prepare", "produce_frame"]
 
 LOADER_CLASSES = ROOT / ".cache" / "bench" / "loader"
 WARMUP_S, SECONDS = 2.0, 4.0
@@ -88,8 +88,8 @@ def _define_quotas(broker: BenchBroker) -> None:
 
 def frames() -> dict[str, bytes]:
     return {
-        "produce100": _produce("small", 100),
-        "produce16k": _produce("kilo", 16_000),
+        "produce100": produce_frame("small", 100),
+        "produce16k": produce_frame("kilo", 16_000),
         "metadata": encode_request(
             3, 9, 1, "bench", {
                 "topics": [{"name": "small"}], "allow_auto_topic_creation": False,
@@ -104,7 +104,7 @@ def frames() -> dict[str, bytes]:
     }  # fmt: skip
 
 
-def _produce(topic: str, value_bytes: int) -> bytes:
+def produce_frame(topic: str, value_bytes: int) -> bytes:
     batch = build_batch([(None, bytes(value_bytes))])
     partition = {"index": 0, "records": batch}
     message = {

@@ -66,7 +66,11 @@ class ClientQuotaManager(SensorManager[RateSensor]):
 
     def record_unchecked(self, user: str, client_id: str, value: float, now_ms: int) -> None:
         """Charge `value` without asking for a verdict: it bites on the next `record`."""
-        self.sensor(user, client_id, now_ms).record(value, now_ms)
+        try:
+            sensor = self._cached[user][client_id]
+        except KeyError:
+            sensor = self._look_up(user, client_id, now_ms)
+        sensor.record(value, now_ms)
 
     def unrecord(self, user: str, client_id: str, value: float, now_ms: int) -> None:
         """Take back what was charged at the same `now_ms`; done even while no quota is defined (B§6.3)."""

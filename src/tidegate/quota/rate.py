@@ -78,8 +78,12 @@ class SampledRate:
 
     def record(self, value: float, now_ms: int) -> None:
         """Record `value`, unchecked."""
-        rate_record(*self._give(), value, now_ms)
-        self._take()
+        if now_ms >= self.due_ms:
+            rate_record(*self._give(), value, now_ms)
+            self._take()
+        else:
+            self.last_ms = now_ms
+            self.total += value
 
     def decide(self, value: float, now_ms: int) -> int:
         """Record `value` and return the throttle time in ms as a 32-bit number; 0 while within the bound."""

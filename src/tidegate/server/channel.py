@@ -156,7 +156,11 @@ class Channel:
             if end < frame_end:
                 self._begin_frame(data[at:], size)
                 return
-            self._serve(data[at:frame_end], frame_end < end)
+            self.held = ANSWER_DUE
+            now_ns = self._monotonic_ns()
+            self.network_ns += now_ns - self._since_ns
+            self._owner.on_frame(self, data[at:frame_end], now_ns, frame_end < end)
+            self._since_ns = self._monotonic_ns()  # what the owner did is not the network's time
             at = frame_end
             if self.closed:
                 return
@@ -173,14 +177,6 @@ class Channel:
             return
         early, self._pending = self._pending, bytearray()
         self._consume(memoryview(early))
-
-    def _serve(self, frame: memoryview, more: bool) -> None:
-        """Hand one frame over. What the owner does with it is not the network's time."""
-        self.held = ANSWER_DUE
-        now_ns = self._monotonic_ns()
-        self.network_ns += now_ns - self._since_ns
-        self._owner.on_frame(self, frame, now_ns, more)
-        self._since_ns = self._monotonic_ns()
 
     def _refuse(self, size: int) -> None:
         self._owner.on_bad_frame(self, f"frame length is {size}, expected 0 to {self._max_frame_bytes} bytes")
@@ -200,7 +196,10 @@ class Channel:
         if self._filled == self._frame_bytes:
             frame, view = self._frame, self._view
             self._frame, self._view = None, _NO_BYTES
-            self._serve(view, False)
+            self.held = ANSWER_DUE
+            now_ns = self._monotonic_ns()
+            self.network_ns += now_ns - self._since_ns
+            self._owner.on_frame(self, view, now_ns, False)
             self._buffers.give_back(frame)
             return
         if self._filled == len(self._frame):
@@ -216,31 +215,26 @@ class Channel:
             discard(buffers)
             return True
         started_ns = self._monotonic_ns()
-        done = self._send_now(buffers)
-        self.network_ns += self._monotonic_ns() - started_ns
-        return done
-
-    def _send_now(self, buffers: Sequence[Sendable]) -> bool:
-        out = self._out
+        sent = 0
         try:
             if len(buffers) == 1:
-                data = buffers[0]
-                sent = self._sock.send(data)
-                if sent == len(data):
-                    return True
-                out.append(memoryview(data)[sent:])
+                sent = self._sock.send(buffers[0])
+                done = sent == len(buffers[0])
             else:
-                out.extend(buffers)
-                if send_some(self._sock, out):
-                    return True
+                self._out.extend(buffers)
+                done = send_some(self._sock, self._out)
         except (BlockingIOError, InterruptedError):
-            out.append(buffers[0])
+            done = False
         except OSError:
             self.close()
             return True
-        self._writing = True
-        self._poller.add_writer(self.fd, self._on_writable)
-        return False
+        if not done:
+            if len(buffers) == 1:
+                self._out.append(memoryview(buffers[0])[sent:])
+            self._writing = True
+            self._poller.add_writer(self.fd, self._on_writable)
+        self.network_ns += self._monotonic_ns() - started_ns
+        return done
 
     def _on_writable(self) -> None:
         started_ns = self._monotonic_ns()

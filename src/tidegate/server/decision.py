@@ -31,16 +31,16 @@ class Decision:
         "throttle_ms",
     )
 
-    def __init__(self) -> None:
-        self.begin(0)
-
-    def begin(self, now_ms: int) -> None:
-        """Start over: nothing is charged and nobody throttled."""
-        self.now_ms = now_ms
-        self.throttle_ms = self.produce_ms = self.fetch_ms = self.request_ms = self.mutation_ms = 0
-        self.produce_bytes = self.fetch_bytes = -1
-        self.exempt = False
-        self.muted_by = QuotaType.REQUEST
+    now_ms: int
+    throttle_ms: int
+    produce_ms: int
+    fetch_ms: int
+    request_ms: int
+    mutation_ms: int
+    produce_bytes: int
+    fetch_bytes: int
+    exempt: bool
+    muted_by: QuotaType
 
 
 class Decider:
@@ -67,7 +67,12 @@ class Decider:
     ) -> Decision:
         """Charge the request that `answer` answers. `frame_bytes` is its size without the length prefix."""
         decision = self._decision
-        decision.begin(now_ms)
+        decision.now_ms = now_ms
+        decision.throttle_ms = decision.produce_ms = decision.fetch_ms = 0
+        decision.request_ms = decision.mutation_ms = 0
+        decision.produce_bytes = decision.fetch_bytes = -1
+        decision.exempt = False
+        decision.muted_by = QuotaType.REQUEST
         charge = answer.charge
         if charge is Charge.REQUEST:
             request_ms = self._request.record(user, client_id, handler_ns * PERCENT_PER_NS, now_ms)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from tidegate.clock import Clock
 from tidegate.quota import MutationQuota, QuotaManagers
+from tidegate.quota.request import PERCENT_PER_NS
 from tidegate.server.channel import ANSWER_DUE, Channel
 from tidegate.server.decision import Decider
 from tidegate.server.handler import Answer, Deferred, Handler, HandlerTable, Request
@@ -94,7 +95,7 @@ class Front:
             channel.close()
             return
         handler_ns = self._monotonic_ns() - started_ns
-        if type(result) is Deferred:
+        if isinstance(result, Deferred):
             self._await(channel, header, len(frame), handler_ns, result)
         elif self._gathering and not more:
             self._gathered.append((channel, header, len(frame), handler_ns, result, desk.mutation))
@@ -221,9 +222,8 @@ class Front:
             if exempt:
                 self._request_quota.record_exempt(network_ns, now_ms)
             else:
-                self._request_quota.record_network_ns(
-                    channel.connection.user, header.client_id, network_ns, now_ms
-                )
+                user, percent = channel.connection.user, network_ns * PERCENT_PER_NS
+                self._request_quota.record_unchecked(user, header.client_id, percent, now_ms)
         return network_ns
 
     def _answer_unsupported(self, channel: Channel, error: UnsupportedVersionError) -> None:

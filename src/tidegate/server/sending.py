@@ -1,4 +1,4 @@
-"""Write the buffers of an answer to a non-blocking socket: memory by `sendmsg`, pieces of files by `sendfile`."""
+"""Write the buffers of an answer to a non-blocking socket: memory by `send`/`sendmsg`, files by `sendfile`."""
 
 import os
 import socket
@@ -10,9 +10,6 @@ __all__ = ["MAX_BURST_BYTES", "Sendable", "discard", "send_some"]
 
 Sendable = Any  # bytes-like, or a file slice with fd, offset, size and release()
 MAX_BURST_BYTES = 4 * 1024 * 1024  # one connection's share before the others get a turn
-COPIED_BYTES = 32 * 1024
-"""A slice of a file up to this size is read and sent with what is around it: one call and one packet instead of three."""
-MEMORY = (bytes, bytearray, memoryview)
 _IOV_MAX = 64
 
 
@@ -28,7 +25,7 @@ def send_some(sock: socket.socket, out: deque[Sendable]) -> bool:
             if budget <= 0:
                 return False
             first = out[0]
-            if isinstance(first, MEMORY) or first.size <= COPIED_BYTES:
+            if isinstance(first, (bytes, bytearray, memoryview)):
                 sent = _send_memory(sock, out)
             else:
                 sent = os.sendfile(sock.fileno(), first.fd, first.offset, first.size)
@@ -42,13 +39,17 @@ def send_some(sock: socket.socket, out: deque[Sendable]) -> bool:
 
 
 def _send_memory(sock: socket.socket, out: deque[Sendable]) -> int:
+    if len(out) == 1:
+        sent = sock.send(out[0])
+        if sent == len(out[0]):
+            out.popleft()
+        else:
+            out[0] = memoryview(out[0])[sent:]
+        return sent
     batch: list[Sendable] = []
-    while len(batch) < min(len(out), _IOV_MAX):
-        item = out[len(batch)]
-        if not isinstance(item, MEMORY):
-            if item.size > COPIED_BYTES:
-                break
-            out[len(batch)] = item = _copied(item)
+    for item in out:
+        if not isinstance(item, (bytes, bytearray, memoryview)) or len(batch) == _IOV_MAX:
+            break
         batch.append(item)
     flags = socket.MSG_MORE if len(batch) < len(out) else 0
     sent = left = sock.sendmsg(batch, (), flags)
@@ -60,14 +61,6 @@ def _send_memory(sock: socket.socket, out: deque[Sendable]) -> int:
         left -= size
         out.popleft()
     return sent
-
-
-def _copied(item: Sendable) -> bytes:
-    data: bytes = item.read()
-    if len(data) < item.size:
-        raise ConnectionAbortedError("the file ended before the slice did")
-    item.release()
-    return data
 
 
 def _advance_file(out: deque[Sendable], sent: int) -> None:
@@ -82,5 +75,5 @@ def _advance_file(out: deque[Sendable], sent: int) -> None:
 def discard(items: Iterable[Sendable]) -> None:
     """Let go of buffers that will not be sent: files behind slices are released."""
     for item in items:
-        if not isinstance(item, MEMORY):
+        if not isinstance(item, (bytes, bytearray, memoryview)):
             item.release()

@@ -138,7 +138,7 @@ class PartitionLog:
         if settings.log_append_time:
             stamp_append_time(batch, now_ms)
             append_time_ms = max_time_ms = now_ms
-        base_offset = self._write(batch, last_delta, max_time_ms, now_ms)
+        base_offset = self._write(batch, size, last_delta, max_time_ms, now_ms)
         if producer_id != NO_PRODUCER_ID:
             self.producers.note(producer_id, epoch, sequence, last_delta, base_offset, max_time_ms)
         if self.end_offset >= self.sync_due_offset and self.on_sync_due is not None:
@@ -147,36 +147,33 @@ class PartitionLog:
             self.on_append(size)
         return base_offset, append_time_ms
 
-    def _write(self, batch: memoryview, last_delta: int, max_time_ms: int, now_ms: int) -> int:
+    def _write(self, batch: memoryview, size: int, last_delta: int, max_time_ms: int, now_ms: int) -> int:
         """Set the base offset, write the batch to the newest segment and return the offset."""
         base_offset = self.end_offset
+        last_offset = base_offset + last_delta
         settings = self.settings
         active = self._active
         try:
-            if active.size and self._must_roll(active, len(batch), base_offset + last_delta, now_ms):
+            begun_ms = active.first_append_ms
+            if active.size and (
+                active.size + size > settings.segment_bytes
+                or (begun_ms is not None and now_ms - begun_ms > settings.segment_ms)
+                or last_offset - active.base_offset > _MAX_RELATIVE_OFFSET
+            ):
                 active = self._roll()
-            if active.first_append_ms is None:
+                begun_ms = None
+            if begun_ms is None:
                 active.first_append_ms = now_ms
-            _OFFSET_LENGTH_EPOCH.pack_into(batch, 0, base_offset, len(batch) - OVERHEAD_BYTES, LEADER_EPOCH)
-            active.append(
-                batch, base_offset, base_offset + last_delta, max_time_ms, settings.index_interval_bytes
-            )
+            _OFFSET_LENGTH_EPOCH.pack_into(batch, 0, base_offset, size - OVERHEAD_BYTES, LEADER_EPOCH)
+            active.append(batch, size, base_offset, last_offset, max_time_ms, settings.index_interval_bytes)
         except OSError as error:
             _logger.error("cannot append to %s: %s", self.directory.name, error)
             raise AppendError(error_codes.KAFKA_STORAGE_ERROR, str(error)) from error
-        self.end_offset = base_offset + last_delta + 1
-        self._snapshot_due_bytes -= len(batch)
+        self.end_offset = last_offset + 1
+        self._snapshot_due_bytes -= size
         if self._snapshot_due_bytes <= 0:
             self.checkpoint()
         return base_offset
-
-    def _must_roll(self, active: Segment, size: int, last_offset: int, now_ms: int) -> bool:
-        settings = self.settings
-        return (
-            active.size + size > settings.segment_bytes
-            or (active.first_append_ms is not None and now_ms - active.first_append_ms > settings.segment_ms)
-            or last_offset - active.base_offset > _MAX_RELATIVE_OFFSET
-        )
 
     def _roll(self) -> Segment:
         """Close the newest segment and begin the next one. Raises `OSError`; then nothing has changed."""
@@ -214,10 +211,12 @@ class PartitionLog:
         position = segment.position_of(offset)
         size = segment.size - position
         if max_bytes < size:
-            first_bytes = segment.batch_size(position)
-            if max_bytes < first_bytes and not at_least_one:
-                return None
-            size = max(max_bytes, first_bytes)
+            size = max_bytes
+            if max_bytes < segment.largest_batch_bytes:
+                first_bytes = segment.batch_size(position)
+                if max_bytes < first_bytes and not at_least_one:
+                    return None
+                size = max(max_bytes, first_bytes)
         return segment.slice(position, size)
 
     def _segment_of(self, offset: int) -> Segment:

@@ -18,6 +18,7 @@ _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _LAST_DELTA = struct.Struct(">i")
 _LAST_DELTA_AT = 23
 _NO_TIME = -1
+_UNKNOWN_BYTES = 2**31 - 1
 
 
 def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
@@ -34,6 +35,7 @@ class Segment:
         "_since_entry_bytes",
         "base_offset",
         "first_append_ms",
+        "largest_batch_bytes",
         "max_time_ms",
         "max_time_offset",
         "offsets",
@@ -53,6 +55,7 @@ class Segment:
         self.max_time_ms = _NO_TIME
         self.max_time_offset = base_offset
         self.first_append_ms: int | None = None
+        self.largest_batch_bytes = _UNKNOWN_BYTES  # at most this much; known if noted from the first batch on
         self._since_entry_bytes = 0
         self._file: SegmentFile | None = None
         self._recent: dict[int, int] = {}
@@ -65,12 +68,17 @@ class Segment:
         return self._file
 
     def append(
-        self, batch: memoryview, base_offset: int, last_offset: int, max_time_ms: int, interval: int
+        self,
+        batch: memoryview,
+        size: int,
+        base_offset: int,
+        last_offset: int,
+        max_time_ms: int,
+        interval: int,
     ) -> None:
-        """Write a batch at the end. On failure the file ends where it did and `OSError` is raised."""
-        fd = self.file.fd
+        """Write a batch of `size` bytes at the end. On failure the file ends where it did and `OSError` is raised."""
+        fd = (self._file or self.file).fd
         position = self.size
-        size = len(batch)
         if os.pwrite(fd, batch, position) != size:
             self._write_rest(fd, batch)
         self.note(position, size, base_offset, last_offset, max_time_ms, interval)
@@ -100,6 +108,8 @@ class Segment:
             self._add_time_entry()
             self._since_entry_bytes = 0
         self._since_entry_bytes += size
+        if not position or size > self.largest_batch_bytes:
+            self.largest_batch_bytes = size
         recent = self._recent
         if len(recent) >= RECENT_BATCHES:
             recent.clear()

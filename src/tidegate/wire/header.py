@@ -14,6 +14,8 @@ from tidegate.wire.primitives import read_tags, uvarint
 __all__ = ["RequestHeader", "decode_request_header", "encode_request_header"]
 
 _FIXED = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
+_FIXED_BYTES = _FIXED.size
+_unpack_fixed = _FIXED.unpack_from
 
 _TAGGED = {
     (api.key, version): api.is_flexible(version)
@@ -43,12 +45,12 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
     `UnsupportedVersionError` for an API or version that is not spoken, `ProtocolError` for a header cut short.
     """
     try:
-        api_key, api_version, correlation_id, size = _FIXED.unpack_from(frame)
+        api_key, api_version, correlation_id, size = _unpack_fixed(frame)
     except struct.error:
         raise ProtocolError(
             f"malformed request header: {_FIXED.size} or more bytes expected, got {len(frame)}", byte_offset=0
         ) from None
-    at = _FIXED.size + size if size > 0 else _FIXED.size
+    at = _FIXED_BYTES + size if size > 0 else _FIXED_BYTES
     if at > len(frame):
         raise ProtocolError(
             f"malformed request header at byte {_FIXED.size}, client_id: {size} bytes of string expected, "
@@ -56,12 +58,12 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
             path="client_id",
             byte_offset=_FIXED.size,
         )
-    client_id = str(frame[_FIXED.size : at], "utf-8", "replace") if size > 0 else ""
+    client_id = str(frame[_FIXED_BYTES:at], "utf-8", "replace") if size > 0 else ""
     tagged = _TAGGED.get((api_key, api_version))
     if tagged is None:
         raise _unsupported(api_key, api_version, correlation_id, client_id)
     if tagged:
-        at = _after_tags(frame, at)
+        at = at + 1 if at < len(frame) and not frame[at] else _after_tags(frame, at)
     return _new_header(RequestHeader, (api_key, api_version, correlation_id, client_id, at))
 
 
@@ -77,8 +79,6 @@ def encode_request_header(
 def _after_tags(frame: bytes | bytearray | memoryview, at: int) -> int:
     """Return the offset after the header's tagged fields, none of which is known."""
     try:
-        if frame[at] == 0:
-            return at + 1
         return read_tags(frame, at, len(frame), {})
     except (MalformedError, IndexError) as error:
         what = str(error) if isinstance(error, MalformedError) else "more bytes expected, none remain"

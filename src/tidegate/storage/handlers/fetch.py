@@ -15,6 +15,8 @@ from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, 
 from tidegate.storage import error_codes
 from tidegate.storage.errors import OffsetOutOfRangeError
 from tidegate.storage.fetch_waits import FetchWaits, Wait
+from tidegate.storage.handlers.kept_answers import FetchAnswers
+from tidegate.storage.handlers.known_requests import KnownRequests
 from tidegate.storage.log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.scheduling import Scheduler
 from tidegate.storage.storage import Storage
@@ -37,12 +39,21 @@ class _Wanted:
 
     __slots__ = ("error_code", "index", "leader_epoch", "log", "max_bytes", "offset")
 
-    def __init__(self, part: Message, log: PartitionLog | None, error_code: int) -> None:
-        self.index: int = part["partition"]
-        self.offset: int = part["fetch_offset"]
-        self.max_bytes: int = part["partition_max_bytes"]
-        self.leader_epoch: int = part.get("current_leader_epoch", _UNKNOWN)
+    def __init__(
+        self,
+        log: PartitionLog | None,
+        index: int,
+        *,
+        offset: int,
+        max_bytes: int,
+        leader_epoch: int,
+        error_code: int,
+    ) -> None:
         self.log = log
+        self.index = index
+        self.offset = offset
+        self.max_bytes = max_bytes
+        self.leader_epoch = leader_epoch
         self.error_code = error_code
 
 
@@ -89,16 +100,82 @@ class _Fetch:
         return _encode(self.request, [])
 
 
+class _Source:
+    """A partition that a client fetches from, and how: what is known of a request by the bytes it begins with."""
+
+    __slots__ = ("answers", "body", "index", "key", "log", "max_bytes", "max_wait_ms", "min_bytes")
+
+    def __init__(
+        self, version: int, body: Message, key: Message, index: int, log: PartitionLog, max_bytes: int
+    ) -> None:
+        self.body = body
+        self.key = key
+        self.index = index
+        self.log = log
+        self.max_bytes = max_bytes
+        self.min_bytes: int = body["min_bytes"]
+        self.max_wait_ms: int = body["max_wait_ms"]
+        committed = body["isolation_level"] == READ_COMMITTED
+        self.answers = FetchAnswers(version, key, index, committed=committed)
+
+    def fetch(self, request: Request, limit: int, offset: int, max_bytes: int, leader_epoch: int) -> _Fetch:
+        """Return the fetch that a request is, for the case that it has to wait."""
+        fetch = _Fetch(request, self.body, limit)
+        wanted = _Wanted(
+            self.log,
+            self.index,
+            offset=offset,
+            max_bytes=max_bytes,
+            leader_epoch=leader_epoch,
+            error_code=error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+        )
+        fetch.topics.append((self.key, [wanted]))
+        return fetch
+
+
 def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
     """Return the handler that reads the logs of `storage`."""
     waits = FetchWaits(scheduler)
+    most_bytes = storage.config.fetch_max_bytes
+    known: KnownRequests[_Source] = KnownRequests(
+        FETCH, "partition", ("current_leader_epoch", "fetch_offset", "partition_max_bytes")
+    )
 
     def handle(request: Request) -> Answer | Deferred:
+        header = request.header
+        find, kept = known[header.api_version]
+        found = find(request.frame, header.body_at, kept)
+        if found is not None:
+            answer = handle_known(request, *found)
+            if answer is not None:
+                return answer
+        return handle_any(request)
+
+    def handle_known(
+        request: Request, source: _Source, leader_epoch: int, offset: int, max_bytes: int
+    ) -> Answer | Deferred | None:
+        """Answer, or wait; None where there is an error to tell."""
+        log = source.log
+        if log.deleted or leader_epoch > LEADER_EPOCH:
+            return None
+        limit = max(min(source.max_bytes, request.quotas.fetch_limit_bytes()), 0)
+        try:
+            found = log.read(offset, max(min(max_bytes, limit), 0))
+        except OffsetOutOfRangeError:
+            return None
+        missing_bytes = min(source.min_bytes, limit) - (0 if found is None else found.size)
+        if missing_bytes > 0 and source.max_wait_ms > 0:
+            return _wait(source.fetch(request, limit, offset, max_bytes, leader_epoch), waits, missing_bytes)
+        correlation_id = request.header.correlation_id
+        encoded = source.answers.encode(correlation_id, log.end_offset, log.start_offset, found)
+        return Answer(encoded, Charge.FETCH, empty=lambda: _encode(request, []))
+
+    def handle_any(request: Request) -> Answer | Deferred:
         body = request.body()
         version = request.header.api_version
         if version >= _SESSIONS_SINCE and body["session_epoch"] > 0:
             return _no_session(request)
-        max_bytes = min(body["max_bytes"], storage.config.fetch_max_bytes, request.quotas.fetch_limit_bytes())
+        max_bytes = min(body["max_bytes"], most_bytes, request.quotas.fetch_limit_bytes())
         fetch = _Fetch(request, body, max(max_bytes, 0))
         follower = _replica_id(body, version) >= 0  # -1 is a consumer, -2 one that debugs
         for part in body["topics"]:
@@ -106,10 +183,19 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
         topics, failed = fetch.read()
         if follower:
             return Answer(_encode(request, topics), Charge.EXEMPT)
+        if len(fetch.topics) == 1 and len(fetch.topics[0][1]) == 1:
+            learn(request, body, *fetch.topics[0])
         missing_bytes = min(body["min_bytes"], fetch.max_bytes) - fetch.read_bytes
         if missing_bytes <= 0 or failed or not topics or body["max_wait_ms"] <= 0:
             return fetch.answer(topics)
         return _wait(fetch, waits, missing_bytes)
+
+    def learn(request: Request, body: Message, key: Message, parts: list[_Wanted]) -> None:
+        """Keep what a consumer's request with one partition says for those that begin as it does."""
+        (wanted,) = parts
+        if wanted.log is not None:
+            version, max_bytes = request.header.api_version, min(body["max_bytes"], most_bytes)
+            known.keep(request, _Source(version, body, key, wanted.index, wanted.log, max_bytes))
 
     return handle
 
@@ -151,7 +237,16 @@ def _resolve(
         error = missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
         if follower and log is not None:
             log, error = None, error_codes.NOT_LEADER_OR_FOLLOWER
-        wanted.append(_Wanted(partition, log, error))
+        wanted.append(
+            _Wanted(
+                log,
+                partition["partition"],
+                offset=partition["fetch_offset"],
+                max_bytes=partition["partition_max_bytes"],
+                leader_epoch=partition.get("current_leader_epoch", _UNKNOWN),
+                error_code=error,
+            )
+        )
     return key, wanted
 
 

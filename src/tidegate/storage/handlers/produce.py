@@ -14,11 +14,12 @@ from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, 
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.group_commit import GroupCommit
-from tidegate.storage.handlers.produce_answers import ProduceAnswers
+from tidegate.storage.handlers.kept_answers import ProduceAnswers
+from tidegate.storage.handlers.known_requests import KnownRequests
 from tidegate.storage.log import PartitionLog
 from tidegate.storage.records import is_one_batch, only_batch, raise_unparsable
 from tidegate.storage.storage import Storage
-from tidegate.storage.topics import Topic
+from tidegate.storage.topics import Topic, Topics
 from tidegate.wire.batch import CorruptRecordsError
 
 __all__ = ["PRODUCE", "produce_handler"]
@@ -33,19 +34,47 @@ _Unsynced = tuple[PartitionLog, int, dict[str, Any]]
 """A log, the offset that must be synced, and the part of the answer that depends on it."""
 
 
+class _Target:
+    """A partition that a client produces to, and how: what is known of a request by the bytes it begins with."""
+
+    __slots__ = ("acks", "answers", "index", "key", "log", "settings")
+
+    def __init__(self, version: int, acks: int, key: dict[str, str], index: int, log: PartitionLog) -> None:
+        self.acks = acks
+        self.key = key
+        self.index = index
+        self.log = log
+        self.settings = log.settings
+        self.answers = ProduceAnswers(version, key, index)
+
+
 def produce_handler(storage: Storage) -> Handler:
     """Return the handler that appends to the logs of `storage`."""
     topics, commits = storage.topics, storage.commits
-    answers = ProduceAnswers()
+    known: KnownRequests[_Target] = KnownRequests(PRODUCE, "index", ("records",))
 
     def handle(request: Request) -> Answer | Deferred:
+        header = request.header
+        find, kept = known[header.api_version]
+        found = find(request.frame, header.body_at, kept)
+        if found is not None:
+            target, records = found
+            log = target.log
+            if (
+                not log.deleted
+                and log.settings is target.settings
+                and not target.settings.flushes
+                and is_one_batch(records)
+            ):
+                return _store(target, records, request)
+        return handle_any(request)
+
+    def handle_any(request: Request) -> Answer | Deferred:
         body = request.body()
         version = request.header.api_version
         acks, topic_data = body["acks"], body["topic_data"]
         if len(topic_data) == 1 and len(topic_data[0]["partition_data"]) == 1:
-            answer = one_batch(request, version, acks, topic_data[0])
-            if answer is not None:
-                return answer
+            _learn(request, acks, topic_data[0], topics, known)
         odd = False
         for part in topic_data:
             for data in part["partition_data"]:
@@ -59,15 +88,8 @@ def produce_handler(storage: Storage) -> Handler:
         failed = False
         unsynced: list[_Unsynced] = []
         for part in topic_data:
-            if version < _TOPIC_IDS_SINCE:
-                key = part["name"]
-                topic, missing = topics.by_name.get(key), error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                response: Message = {"name": key}
-            else:
-                key = part["topic_id"]
-                topic, missing = topics.by_id.get(key), error_codes.UNKNOWN_TOPIC_ID
-                response = {"topic_id": key}
-            response["partition_responses"] = partitions = []
+            key, topic, missing = _find(topics, part, version)
+            partitions: list[Message] = []
             for data in part["partition_data"]:
                 result = _append(topic, missing, data, acks, request.now_ms, version)
                 if result["error_code"]:
@@ -78,7 +100,7 @@ def produce_handler(storage: Storage) -> Handler:
                     if log.recovery_point < log.end_offset <= log.sync_asked_offset:
                         unsynced.append((log, log.end_offset, result))
                 partitions.append(result)
-            responses.append(response)
+            responses.append({**key, "partition_responses": partitions})
         if acks == 0:
             return Answer(None, Charge.PRODUCE, close=failed)
         message = {"responses": responses, "throttle_time_ms": 0}
@@ -86,43 +108,46 @@ def produce_handler(storage: Storage) -> Handler:
             return _answer_synced(request, message, unsynced, commits)
         return request.answer(message, Charge.PRODUCE)
 
-    def one_batch(request: Request, version: int, acks: int, part: Message) -> Answer | None:
-        """Store the only batch of a request, the quick way, and answer; None, with nothing done, if it is not plain."""
-        data = part["partition_data"][0]
-        records, index = data["records"], data["index"]
-        if version < _TOPIC_IDS_SINCE:
-            name = {"name": part["name"]}
-            topic = topics.by_name.get(part["name"])
-        else:
-            name = {"topic_id": part["topic_id"]}
-            topic = topics.by_id.get(part["topic_id"])
-        log = None if topic is None else topic.log(index)
-        if topic is None or log is None or log.settings.flushes or not is_one_batch(records):
-            return None
-        if acks != 1 and _acks_problem(topic, acks):
-            return None
-        try:
-            base_offset, append_time_ms = log.append(records, request.now_ms, version)
-        except AppendError as error:
-            if acks == 0:
-                return Answer(None, Charge.PRODUCE, close=True)
-            refused = _refused(index, error.error_code, log if error.log_start_known else None)
-            responses = [{**name, "partition_responses": [refused]}]
-            return request.answer({"responses": responses, "throttle_time_ms": 0}, Charge.PRODUCE)
-        if acks == 0:
-            return Answer(None, Charge.PRODUCE)
-        encoded = answers.encode(
-            version,
-            request.header.correlation_id,
-            name,
-            index,
-            base_offset=base_offset,
-            append_time_ms=append_time_ms,
-            start_offset=log.start_offset,
-        )
-        return Answer(encoded, Charge.PRODUCE)
-
     return handle
+
+
+def _find(topics: Topics, part: Message, version: int) -> tuple[dict[str, str], Topic | None, int]:
+    """Return how the answer names a topic, the topic, and the error that tells that there is none."""
+    if version < _TOPIC_IDS_SINCE:
+        name = part["name"]
+        return {"name": name}, topics.by_name.get(name), error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    topic_id = part["topic_id"]
+    return {"topic_id": topic_id}, topics.by_id.get(topic_id), error_codes.UNKNOWN_TOPIC_ID
+
+
+def _learn(
+    request: Request, acks: int, part: Message, topics: Topics, known: KnownRequests[_Target]
+) -> None:
+    """Keep what a request with one partition says for those that begin as it does, unless it must fail."""
+    index, version = part["partition_data"][0]["index"], request.header.api_version
+    key, topic, _ = _find(topics, part, version)
+    log = None if topic is None else topic.log(index)
+    if topic is not None and log is not None and not _acks_problem(topic, acks):
+        known.keep(request, _Target(version, acks, key, index, log))
+
+
+def _store(target: _Target, records: memoryview, request: Request) -> Answer:
+    """Store the one batch of a request whose target is known, and answer."""
+    log = target.log
+    try:
+        base_offset, append_time_ms = log.append(records, request.now_ms, request.header.api_version)
+    except AppendError as error:
+        if target.acks == 0:
+            return Answer(None, Charge.PRODUCE, close=True)
+        refused = _refused(target.index, error.error_code, log if error.log_start_known else None)
+        responses = [{**target.key, "partition_responses": [refused]}]
+        return request.answer({"responses": responses, "throttle_time_ms": 0}, Charge.PRODUCE)
+    if target.acks == 0:
+        return Answer(None, Charge.PRODUCE)
+    encoded = target.answers.encode(
+        request.header.correlation_id, base_offset, append_time_ms, log.start_offset
+    )
+    return Answer(encoded, Charge.PRODUCE)
 
 
 def _answer_synced(

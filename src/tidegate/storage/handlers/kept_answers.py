@@ -1,0 +1,130 @@
+"""Answers to a Produce or Fetch of one partition, the commonest requests of all, made from a kept encoding.
+
+The answers to one partition differ in a few numbers. The rest is encoded once, by the ordinary encoder; where the
+numbers lie is found by encoding values that stand nowhere else.
+"""
+
+import struct
+from typing import Any
+
+from tidegate.storage.file_slice import FileSlice
+from tidegate.wire import Encoded, encode_response
+from tidegate.wire.primitives import uvarint
+
+__all__ = ["COPIED_BYTES", "FetchAnswers", "ProduceAnswers"]
+
+COPIED_BYTES = 32 * 1024
+"""Records up to this size are copied into the answer, larger ones sent from their file."""
+
+PRODUCE, FETCH = 0, 1
+
+_START_OFFSET_SINCE = 5  # in both
+_FETCH_FLEXIBLE_SINCE = 12
+_MARKS = (0x5A01_7B3C_C6D4_E2F1, 0x5A02_7B3C_C6D4_E2F2, 0x5A03_7B3C_C6D4_E2F3)
+"""Stand-ins for three 64-bit numbers that follow each other, while their place is looked for."""
+_RECORDS_MARK = struct.pack(">3Q", *(mark ^ 0xFF for mark in _MARKS))
+
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_TWO_NUMBERS = struct.Struct(">qq")
+_THREE_NUMBERS = struct.Struct(">qqq")
+_SIZE_AND_CORRELATION_ID = struct.Struct(">ii")
+_LENGTH_BYTES = 4
+_CORRELATION_ID_AT = 4
+
+
+class ProduceAnswers:
+    """Successful answers to one partition in one version. topic: `{"name": …}` or, from version 13, `{"topic_id": …}`."""
+
+    __slots__ = ("_body_size", "_first", "_numbers_at", "_size", "_throttle_at", "_with_start_offset")
+
+    def __init__(self, version: int, topic: dict[str, str], index: int) -> None:
+        base_offset, append_time_ms, start_offset = _MARKS
+        partition = {
+            "index": index,
+            "error_code": 0,
+            "base_offset": base_offset,
+            "log_append_time": append_time_ms,
+            "log_start_offset": start_offset,
+            "record_errors": (),
+            "error_message": None,
+        }
+        message = {"responses": [{**topic, "partition_responses": [partition]}], "throttle_time_ms": 0}
+        encoded = encode_response(PRODUCE, version, 0, message)
+        (first,) = encoded.buffers
+        self._first = bytes(first)
+        self._size, self._body_size = encoded.size, encoded.body_size
+        self._throttle_at = encoded.throttle_at
+        self._with_start_offset = version >= _START_OFFSET_SINCE
+        self._numbers_at = first.index(_INT64.pack(base_offset))
+
+    def encode(self, correlation_id: int, base_offset: int, append_time_ms: int, start_offset: int) -> Encoded:
+        """Return the answer with these numbers."""
+        first = bytearray(self._first)
+        _INT32.pack_into(first, _CORRELATION_ID_AT, correlation_id)
+        if self._with_start_offset:
+            _THREE_NUMBERS.pack_into(first, self._numbers_at, base_offset, append_time_ms, start_offset)
+        else:
+            _TWO_NUMBERS.pack_into(first, self._numbers_at, base_offset, append_time_ms)
+        return Encoded([first], self._size, self._body_size, self._throttle_at)
+
+
+class FetchAnswers:
+    """Answers without error to one partition in one version.
+
+    topic: `{"topic": …}` or, from version 13, `{"topic_id": …}`. committed: whether the client reads committed records,
+    who is told of no aborted transactions where others are told nothing.
+    """
+
+    __slots__ = ("_flexible", "_head", "_header_bytes", "_numbers_at", "_tail", "_throttle_at", "_with_start_offset")
+
+    def __init__(self, version: int, topic: dict[str, str], index: int, *, committed: bool) -> None:
+        end_offset, stable_offset, start_offset = _MARKS
+        partition: dict[str, Any] = {
+            "partition_index": index,
+            "error_code": 0,
+            "high_watermark": end_offset,
+            "last_stable_offset": stable_offset,
+            "log_start_offset": start_offset,
+            "aborted_transactions": [] if committed else None,
+            "preferred_read_replica": -1,
+            "records": _RECORDS_MARK,
+        }
+        message = {
+            "throttle_time_ms": 0,
+            "error_code": 0,
+            "session_id": 0,
+            "responses": [{**topic, "partitions": [partition]}],
+        }
+        encoded = encode_response(FETCH, version, 0, message)
+        data = b"".join(encoded.buffers)
+        records_at = data.index(_RECORDS_MARK)
+        self._flexible = version >= _FETCH_FLEXIBLE_SINCE
+        self._head = data[: records_at - (1 if self._flexible else 4)]  # without the length of the records
+        self._tail = data[records_at + len(_RECORDS_MARK) :]
+        self._header_bytes = encoded.size - encoded.body_size
+        self._throttle_at = encoded.throttle_at
+        self._with_start_offset = version >= _START_OFFSET_SINCE
+        self._numbers_at = data.index(_INT64.pack(end_offset))
+
+    def encode(
+        self, correlation_id: int, end_offset: int, start_offset: int, records: FileSlice | None
+    ) -> Encoded:
+        """Return the answer. A small piece of a file is read: sent with the rest it is one call and one packet."""
+        count = 0 if records is None else records.size
+        first = bytearray(self._head)
+        first += uvarint(count + 1) if self._flexible else _INT32.pack(count)
+        size = len(first) - _LENGTH_BYTES + count + len(self._tail)
+        _SIZE_AND_CORRELATION_ID.pack_into(first, 0, size, correlation_id)
+        if self._with_start_offset:
+            _THREE_NUMBERS.pack_into(first, self._numbers_at, end_offset, end_offset, start_offset)
+        else:
+            _TWO_NUMBERS.pack_into(first, self._numbers_at, end_offset, end_offset)
+        buffers: list[Any] = [first]
+        if count > COPIED_BYTES:
+            buffers += [records, self._tail] if self._tail else [records]
+        else:
+            if records is not None:
+                first += records.read()
+            first += self._tail
+        return Encoded(buffers, size, size - self._header_bytes, self._throttle_at)

@@ -1,0 +1,171 @@
+"""Reads requests that begin as an earlier one did: what repeats is looked up, only what changes is read.
+
+A client sends Produce and Fetch requests for one partition again and again. All up to the partition's number is the
+same each time; what follows (the records, or offset and limits) is not. So the first part, as bytes, is a key under
+which a handler keeps what it made of it, and one `struct` call reads the rest.
+
+That holds for requests with one topic and one partition, no transaction, no tagged fields and nothing left to forget.
+Any other request, and one that is malformed, is not found: the ordinary reader reads it, or tells what is wrong.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tidegate.wire.codec_types import MALFORMED, Buffer
+from tidegate.wire.definitions import Field, Layout, layout
+from tidegate.wire.primitives import varint
+from tidegate.wire.source import FIXED_CODES, Source
+
+__all__ = ["SplitReader", "split_reader"]
+
+_ABSENT: Mapping[str, int] = {"transactional_id": -1, "forgotten_topics_data": 0, "rack_id": 0}
+"""The length of what is taken to be null (-1) or empty (0); every other array is taken to have one element."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitReader:
+    """The reader of one API's requests in one version.
+
+    find: `(buffer, offset of the body, kept) -> (kept value, *values)`: the entry of `kept` whose key the body begins
+        with, and the values that follow in the order asked for; None where there is none. Records are a slice.
+    prefix: `(buffer, offset of the body) -> bytes`: the key of a request that the ordinary reader found to have
+        one topic and one partition; empty where the topic's name is too long for this.
+    """
+
+    find: Callable[[memoryview, int, Mapping[bytes, Any]], Any]
+    prefix: Callable[[Buffer, int], bytes]
+
+
+@cache
+def split_reader(api_key: int, api_version: int, last: str, values: tuple[str, ...]) -> SplitReader:
+    """Return the reader that looks up all up to the field `last`, and reads `values` from what follows.
+
+    A value that the version does not have is -1.
+    """
+    writer = _Writer(layout(api_key, api_version, "request"), last, values)
+    return writer.compile()
+
+
+class _Writer:
+    """Writes the source of one reader."""
+
+    def __init__(self, message: Layout, last: str, values: tuple[str, ...]) -> None:
+        self.layout = message
+        self.last = last
+        self.wanted = values
+        self.extra = 1 if message.flexible else 0  # lengths are one more than they say
+        self.out = Source()
+        self.past = False  # whether `last` has been passed
+        self.prefix_bytes = 0
+        self.length_at = -1  # where the low byte of the topic name's length is
+        self.group: list[tuple[str, str]] = []
+        self.conditions: list[str] = []
+        self.found: dict[str, str] = {}
+
+    def compile(self) -> SplitReader:
+        """Return the reader."""
+        out = self.out
+        with out.function("def run(buf, at, kept):"):
+            with out.indented("try:"):
+                self.struct(self.layout.fields)
+                self.flush()
+                out.line(f"return known, {', '.join(self.found.get(name, '-1') for name in self.wanted)}")
+            out.line("except MALFORMED: return None")
+        with out.function("def prefix(buf, at):"):
+            if self.length_at >= 0:
+                long_name = f"buf[at + {self.length_at}] > 127" if self.extra else f"buf[at + {self.length_at - 1}]"
+                out.line(f"if {long_name}: return b''")
+            out.line(f"return bytes(buf[at:{self.prefix_end()}])")
+        program = out.program(f"{self.layout} split", {"MALFORMED": MALFORMED, "varint": varint})
+        return SplitReader(find=program.function, prefix=program.function.__globals__["prefix"])
+
+    def prefix_end(self) -> str:
+        """Return the expression of where the part that is looked up ends."""
+        name = f" + buf[at + {self.length_at}]" if self.length_at >= 0 else ""
+        return f"at + {self.prefix_bytes}{name}"
+
+    def struct(self, fields: tuple[Field, ...]) -> None:
+        """Read a structure."""
+        for field in fields:
+            if field.tag is None:
+                self.field(field)
+                if field.name == self.last:
+                    self.past = True
+                    self.look_up()
+        if self.layout.flexible:
+            self.expect("B", 0)
+
+    def look_up(self) -> None:
+        """Look up what has been passed."""
+        self.out.line(f"stop = {self.prefix_end()}")
+        self.out.line("known = kept.get(bytes(buf[at:stop]))")
+        self.out.line("if known is None: return None")
+        self.out.line("at = stop")
+
+    def field(self, field: Field) -> None:
+        """Read a field."""
+        if field.name in _ABSENT:
+            self.expect(self.length_code(field), _ABSENT[field.name] + self.extra)
+        elif field.array:
+            self.expect(self.length_code(field), 1 + self.extra)
+            self.struct(field.fields)
+        elif field.type == "string":
+            self.name_length(field)
+        elif field.type == "records":
+            self.records(field)
+        else:
+            self.found[field.name] = self.fixed(FIXED_CODES[field.type])
+
+    def length_code(self, field: Field) -> str:
+        """Return the `struct` type of a field's length."""
+        return "B" if self.layout.flexible else "h" if field.type == "string" and not field.array else "i"
+
+    def fixed(self, code: str) -> str:
+        """Take a fixed-width value; return its name."""
+        if not self.past:
+            self.prefix_bytes += self.out.size(code)
+            return ""
+        name = self.out.name("v")
+        self.group.append((code, name))
+        return name
+
+    def expect(self, code: str, value: int) -> None:
+        """Take a value that must be `value`; before the look-up the key sees to that."""
+        name = self.fixed(code)
+        if name:
+            self.conditions.append(f"{name} != {value}")
+
+    def name_length(self, field: Field) -> None:
+        """Take the topic's name, the one part of the key whose length is not known."""
+        assert not self.past and self.length_at < 0
+        size = self.out.size(self.length_code(field))
+        self.length_at = self.prefix_bytes + size - 1
+        self.prefix_bytes += size - self.extra
+
+    def records(self, field: Field) -> None:
+        """Read records, as a slice."""
+        size = self.fixed("B" if self.layout.flexible else "i")
+        self.flush()
+        if self.layout.flexible:
+            self.out.line(f"if {size} > 127: {size}, at = varint(buf, at - 1)")
+        self.out.line(f"stop = at + {size} - {self.extra}")
+        self.out.line("if not at <= stop <= len(buf): return None")
+        self.found[field.name] = "records"
+        self.out.line("records = buf[at:stop]")
+        self.out.line("at = stop")
+
+    def flush(self) -> None:
+        """Read the values taken since the last time with one call."""
+        if not self.group:
+            return
+        codes = "".join(code for code, _ in self.group)
+        names = ", ".join(name for _, name in self.group)
+        read = "buf[at]" if codes == "B" else f"{self.out.struct_method(codes, 'unpack_from')}(buf, at)"
+        self.out.line(f"{names} = {read}" if len(codes) > 1 or codes == "B" else f"{names}, = {read}")
+        if self.conditions:
+            self.out.line(f"if {' or '.join(self.conditions)}: return None")
+        self.out.line(f"at += {self.out.size(codes)}")
+        self.group.clear()
+        self.conditions.clear()

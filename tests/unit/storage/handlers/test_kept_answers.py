@@ -1,0 +1,74 @@
+"""Answers made from a kept encoding are what the encoder makes."""
+
+import pytest
+
+from tidegate.storage.file_slice import FileSlice, SegmentFile
+from tidegate.storage.handlers.kept_answers import COPIED_BYTES, FetchAnswers, ProduceAnswers
+from tidegate.wire import API_BY_KEY, encode_response
+
+TOPIC_ID = "01234567-89ab-cdef-0123-456789abcdef"
+NAMES = ("a", "é" * 100)
+NUMBERS = [(0, -1, 0), (2**62, 1_700_000_000_000, 2**61), (1, 2, 3), (-1, -1, -1)]
+
+
+def versions(api_key):
+    """Return all versions of an API."""
+    return range(API_BY_KEY[api_key].min_version, API_BY_KEY[api_key].max_version + 1)
+
+
+def whole(encoded):
+    """Return the bytes of an answer, those of files included, once a throttle time has been set."""
+    encoded.set_throttle_time_ms(77)
+    parts = (part.read() if isinstance(part, FileSlice) else bytes(part) for part in encoded.buffers)
+    return b"".join(parts), encoded.size, encoded.body_size
+
+
+@pytest.mark.parametrize("version", versions(0))
+@pytest.mark.parametrize("name", NAMES)
+def test_kept_produce_answers_are_the_encoders(version, name):
+    """In every version, for several partitions and numbers, in turn, the bytes and sizes are equal."""
+    topic = {"topic_id": TOPIC_ID} if version >= 13 else {"name": name}
+    for index in (0, 7):
+        answers = ProduceAnswers(version, topic, index)
+        for correlation_id, (base_offset, append_time_ms, start_offset) in enumerate(NUMBERS):
+            partition = {
+                "index": index,
+                "error_code": 0,
+                "base_offset": base_offset,
+                "log_append_time": append_time_ms,
+                "log_start_offset": start_offset,
+                "record_errors": (),
+                "error_message": None,
+            }
+            message = {"responses": [{**topic, "partition_responses": [partition]}], "throttle_time_ms": 0}
+            ours = answers.encode(correlation_id, base_offset, append_time_ms, start_offset)
+            assert whole(ours) == whole(encode_response(0, version, correlation_id, message))
+
+
+@pytest.mark.parametrize("version", versions(1))
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("committed", [False, True])
+def test_kept_fetch_answers_are_the_encoders(tmp_path, version, name, committed):
+    """In every version, without records and with few and many, the bytes and sizes are equal."""
+    topic = {"topic_id": TOPIC_ID} if version >= 13 else {"topic": name}
+    path = tmp_path / "log"
+    path.write_bytes(bytes(range(256)) * 1024)
+    file = SegmentFile(path)
+    answers = FetchAnswers(version, topic, 3, committed=committed)
+    sizes = (None, 100, 127, 128, COPIED_BYTES, COPIED_BYTES + 1, 200_000)
+    for correlation_id, size in enumerate(sizes):
+        records = b"" if size is None else FileSlice(file, 5, size)
+        partition = {
+            "partition_index": 3,
+            "error_code": 0,
+            "high_watermark": 2**40 + correlation_id,
+            "last_stable_offset": 2**40 + correlation_id,
+            "log_start_offset": correlation_id,
+            "aborted_transactions": [] if committed else None,
+            "preferred_read_replica": -1,
+            "records": records,
+        }
+        responses = [{**topic, "partitions": [partition]}]
+        message = {"throttle_time_ms": 0, "error_code": 0, "session_id": 0, "responses": responses}
+        ours = answers.encode(correlation_id, 2**40 + correlation_id, correlation_id, records or None)
+        assert whole(ours) == whole(encode_response(1, version, correlation_id, message))
