@@ -14,9 +14,7 @@ from tidegate.wire import (
     write_response,
 )
 from tidegate.wire.apis import spoken_pairs
-from tidegate.wire.codecs import reader, writer
 
-HOT = [case for case in all_layouts() if case[0] in (0, 1)]
 FEW = settings(max_examples=4)
 
 
@@ -45,53 +43,6 @@ def test_message_comes_back(case):
         assert fixed(read(key, version, b"\0\0\0" + body + b"more", 3)) == message
 
     comes_back()
-
-
-@pytest.mark.parametrize("case", HOT, ids=title)
-@settings(max_examples=60)
-@given(data=st.data())
-def test_common_shape_and_generic_code_are_one(case, data):
-    """The quick code for Produce and Fetch and the generic code write the same bytes and read the same dicts."""
-    message = data.draw(
-        messages(*case).map(lambda message: one_of_each(message, drop=data.draw(st.booleans())))
-    )
-    key, version, direction = case
-    written = [[out := bytearray(9)], [other := bytearray(9)]]
-    program = writer(*case)
-    throttle_at = program.function(message, out, written[0])
-    assert throttle_at == program.generic(message, other, written[1])
-    assert [bytes(part) for part in written[0]] == [bytes(part) for part in written[1]]
-    if direction == "request":
-        body, program = memoryview(write_request(key, version, message)), reader(*case)
-        assert fixed(program.function(body, 0)) == fixed(program.generic(body, 0)) == fixed(message)
-
-
-def one_of_each(message, *, drop):
-    """Return the message with one element in each array of structures, mostly the commonest shape."""
-    shaped = {}
-    for name, value in message.items():
-        if drop and name in (
-            "_unknown_tags",
-            "current_leader",
-            "node_endpoints",
-            "diverging_epoch",
-            "snapshot_id",
-        ):
-            continue
-        if drop and name in ("record_errors", "forgotten_topics_data", "aborted_transactions"):
-            value = []
-        if drop and name in ("error_message", "transactional_id"):
-            value = None
-        if drop and name == "rack_id":
-            value = ""
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            value = (
-                [one_of_each(value[0], drop=drop)]
-                if drop
-                else [one_of_each(item, drop=drop) for item in value]
-            )
-        shaped[name] = value
-    return shaped
 
 
 @pytest.mark.parametrize(

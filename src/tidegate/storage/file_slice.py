@@ -45,7 +45,7 @@ class FileSlice:
         return FileSlice(self._file, self.offset + sent, self.size - sent)
 
     def read(self) -> bytes:
-        """Return the bytes themselves, for who does not use a descriptor. Raises `OSError` where the file is shorter."""
+        """Return the bytes themselves. Raises `OSError` where the file is shorter."""
         data = os.pread(self.fd, self.size, self.offset)
         if len(data) != self.size:
             raise OSError(f"the log file ends {self.size - len(data)} bytes before the slice does")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tidegate.wire.codec_types import MALFORMED, UNWRITABLE, Buffer, Message
-from tidegate.wire.common_shape import with_common_shape
 from tidegate.wire.definitions import Direction, Layout, layout
 from tidegate.wire.errors import MalformedError, MessageError, ProtocolError
 from tidegate.wire.program import Program, failure
@@ -41,7 +40,6 @@ class _Programs(dict[Key, Program]):
         super().__init__()
         self.compiler = compiler
         self.direction: Direction = direction
-        self.on_server = compiler is (compile_reader if direction == "request" else compile_writer)
 
     def __missing__(self, key: Key) -> Program:
         try:
@@ -49,10 +47,7 @@ class _Programs(dict[Key, Program]):
         except KeyError:
             known = f"no {self.direction} is known for api_key={key[0]!r}, api_version={key[1]!r}"
             raise ProtocolError(known) from None
-        program = self.compiler(found)
-        if self.on_server:
-            program = with_common_shape(program, found)
-        self[key] = program
+        program = self[key] = self.compiler(found)
         return program
 
 

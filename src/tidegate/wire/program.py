@@ -36,12 +36,10 @@ class Spot(NamedTuple):
 class Program:
     """A compiled reader or writer.
 
-    function: what to call; where a common shape has code of its own it is that, which hands on to `generic`.
-    spots: what each line is about. text: the source, for who wants to read it.
+    function: what to call. spots: what each line is about. text: the source, for who wants to read it.
     """
 
     title: str
-    generic: Callable[..., Any]
     function: Callable[..., Any]
     file_name: str
     spots: tuple[Spot, ...]

@@ -116,10 +116,7 @@ class Source:
             bound[name] = getattr(packed, name.rpartition("_")[0])
         file_name = f"<tidegate.wire {title} {id(self):x}>"
         exec(compile(text, file_name, "exec"), bound)  # our own text, made from our own table
-        run = bound["run"]
-        return Program(
-            title=title, generic=run, function=run, file_name=file_name, spots=tuple(spots), text=text
-        )
+        return Program(title=title, function=bound["run"], file_name=file_name, spots=tuple(spots), text=text)
 
 
 def repeated_structs(fields: tuple[Field, ...]) -> set[str]:

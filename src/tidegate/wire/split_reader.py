@@ -75,7 +75,9 @@ class _Writer:
             out.line("except MALFORMED: return None")
         with out.function("def prefix(buf, at):"):
             if self.length_at >= 0:
-                long_name = f"buf[at + {self.length_at}] > 127" if self.extra else f"buf[at + {self.length_at - 1}]"
+                long_name = (
+                    f"buf[at + {self.length_at}] > 127" if self.extra else f"buf[at + {self.length_at - 1}]"
+                )
                 out.line(f"if {long_name}: return b''")
             out.line(f"return bytes(buf[at:{self.prefix_end()}])")
         program = out.program(f"{self.layout} split", {"MALFORMED": MALFORMED, "varint": varint})
@@ -139,7 +141,8 @@ class _Writer:
 
     def name_length(self, field: Field) -> None:
         """Take the topic's name, the one part of the key whose length is not known."""
-        assert not self.past and self.length_at < 0
+        assert not self.past
+        assert self.length_at < 0
         size = self.out.size(self.length_code(field))
         self.length_at = self.prefix_bytes + size - 1
         self.prefix_bytes += size - self.extra

@@ -77,14 +77,48 @@ def test_what_follows_is_read(key, version, numbers, records, topic):
 
 
 @pytest.mark.parametrize(("key", "version"), PAIRS)
+@given(
+    tail=st.binary(max_size=80),
+    flips=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), max_size=3),
+)
+def test_whatever_follows_is_read_as_the_ordinary_reader_does(key, version, tail, flips):
+    """Of bytes that nobody meant, what is found is what the ordinary reader finds too."""
+    make = produce if key == PRODUCE else fetch
+    reader, known = kept(key, version, make())
+    (prefix,) = known
+    frame, at = body(key, version, make())
+    rest = bytearray(frame[at + len(prefix) :])
+    for place, byte in flips:
+        rest[place % len(rest)] = byte
+    for follows in (bytes(rest), tail):
+        found = reader.find(memoryview(prefix + follows), 0, known)
+        if found is not None:
+            message = read_request(key, version, prefix + follows)
+            (part,) = message["topic_data" if key == PRODUCE else "topics"]
+            (partition,) = part["partition_data" if key == PRODUCE else "partitions"]
+            assert found == ("kept", *(partition.get(name, -1) for name in READ[key][1]))
+
+
+@pytest.mark.parametrize(("key", "version"), PAIRS)
 def test_other_requests_are_not_found(key, version):
     """Another partition, more of them, other settings, tagged fields: the ordinary reader has to read those."""
     make = produce if key == PRODUCE else fetch
     reader, known = kept(key, version, make())
-    others = [make(index=1), make(topics=2), make(partitions=2), make(topics=0), make(_unknown_tags={99: b"x"})]
-    others += [make(transactional_id="x"), make(acks=0)] if key == PRODUCE else [make(max_bytes=5, min_bytes=2)]
+    others = [
+        make(index=1),
+        make(topics=2),
+        make(partitions=2),
+        make(topics=0),
+        make(_unknown_tags={99: b"x"}),
+    ]
+    others += (
+        [make(transactional_id="x"), make(acks=0)] if key == PRODUCE else [make(max_bytes=5, min_bytes=2)]
+    )
     if key == FETCH and version >= 7:
-        others += [make(session_epoch=0), make(forgotten_topics_data=[{"topic": "t", "topic_id": TOPIC_ID, "partitions": [1]}])]
+        others += [
+            make(session_epoch=0),
+            make(forgotten_topics_data=[{"topic": "t", "topic_id": TOPIC_ID, "partitions": [1]}]),
+        ]
     if key == FETCH and version >= 15:
         others.append(make(replica_state={"replica_id": 3, "replica_epoch": 1}))
     for other in others:
@@ -112,7 +146,9 @@ def test_long_names_are_found_or_not_kept(key, version, size):
     by_id = (key == PRODUCE and version >= 13) or (key == FETCH and version >= 13)
     flexible = API_BY_KEY[key].is_flexible(version)
     reader = split_reader(key, version, *READ[key])
-    keys = {index: reader.prefix(*body(key, version, make(topic="t" * size, index=index))) for index in (0, 1)}
+    keys = {
+        index: reader.prefix(*body(key, version, make(topic="t" * size, index=index))) for index in (0, 1)
+    }
     if by_id or size < 127 or (not flexible and size < 256):
         assert keys[0] and keys[1] and keys[0] != keys[1]
         frame, at = body(key, version, make(topic="t" * size, index=1))

@@ -34,7 +34,10 @@ _CORRELATION_ID_AT = 4
 
 
 class ProduceAnswers:
-    """Successful answers to one partition in one version. topic: `{"name": …}` or, from version 13, `{"topic_id": …}`."""
+    """Successful answers to one partition in one version.
+
+    topic: `{"name": …}` or, from version 13, `{"topic_id": …}`.
+    """
 
     __slots__ = ("_body_size", "_first", "_numbers_at", "_size", "_throttle_at", "_with_start_offset")
 
@@ -58,7 +61,9 @@ class ProduceAnswers:
         self._with_start_offset = version >= _START_OFFSET_SINCE
         self._numbers_at = first.index(_INT64.pack(base_offset))
 
-    def encode(self, correlation_id: int, base_offset: int, append_time_ms: int, start_offset: int) -> Encoded:
+    def encode(
+        self, correlation_id: int, base_offset: int, append_time_ms: int, start_offset: int
+    ) -> Encoded:
         """Return the answer with these numbers."""
         first = bytearray(self._first)
         _INT32.pack_into(first, _CORRELATION_ID_AT, correlation_id)
@@ -76,7 +81,15 @@ class FetchAnswers:
     who is told of no aborted transactions where others are told nothing.
     """
 
-    __slots__ = ("_flexible", "_head", "_header_bytes", "_numbers_at", "_tail", "_throttle_at", "_with_start_offset")
+    __slots__ = (
+        "_flexible",
+        "_head",
+        "_header_bytes",
+        "_numbers_at",
+        "_tail",
+        "_throttle_at",
+        "_with_start_offset",
+    )
 
     def __init__(self, version: int, topic: dict[str, str], index: int, *, committed: bool) -> None:
         end_offset, stable_offset, start_offset = _MARKS

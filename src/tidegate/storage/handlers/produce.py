@@ -120,9 +120,7 @@ def _find(topics: Topics, part: Message, version: int) -> tuple[dict[str, str], 
     return {"topic_id": topic_id}, topics.by_id.get(topic_id), error_codes.UNKNOWN_TOPIC_ID
 
 
-def _learn(
-    request: Request, acks: int, part: Message, topics: Topics, known: KnownRequests[_Target]
-) -> None:
+def _learn(request: Request, acks: int, part: Message, topics: Topics, known: KnownRequests[_Target]) -> None:
     """Keep what a request with one partition says for those that begin as it does, unless it must fail."""
     index, version = part["partition_data"][0]["index"], request.header.api_version
     key, topic, _ = _find(topics, part, version)
