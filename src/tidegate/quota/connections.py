@@ -57,6 +57,9 @@ IP_RATE_EXPIRY_MS = 3_600_000
 _AVG_SAMPLES, _AVG_WINDOW_MS = 2, 30_000  # the registry's default window (B§1.1)
 
 
+_ACCEPTED = Admission(outcome=AdmissionOutcome.ACCEPTED)
+
+
 class _Listener:
     """Counts and rates of one listener."""
 
@@ -180,7 +183,7 @@ class ConnectionQuotas:
                 message=f"Too many connections from /{ip} (maximum = {maximum})",
                 maximum=maximum,
             )
-        return Admission(outcome=AdmissionOutcome.ACCEPTED)
+        return _ACCEPTED
 
     def release(self, listener_name: str, address: str) -> None:
         """Take a counted connection back when it is closed. Raises `ConnectionCountError` where none is left."""

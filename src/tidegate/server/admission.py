@@ -35,7 +35,7 @@ class Admission:
         *,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
-        on_admitted: Callable[[socket.socket, str], None],
+        on_admitted: Callable[[socket.SocketType, str], None],
     ) -> None:
         self._quotas = quotas
         self._name = listener_name
@@ -43,16 +43,16 @@ class Admission:
         self._loop = loop
         self._on_admitted = on_admitted
         self._listener: Listener | None = None
-        self._held: tuple[socket.socket, str] | None = None
+        self._held: tuple[socket.SocketType, str] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._parked: ParkedConnections[socket.socket] = ParkedConnections()
+        self._parked: ParkedConnections[socket.SocketType] = ParkedConnections()
         self._parked_timer: asyncio.TimerHandle | None = None
 
     def attach(self, listener: Listener) -> None:
         """Say which listener to hold back."""
         self._listener = listener
 
-    def on_accept(self, sock: socket.socket, host: str) -> None:
+    def on_accept(self, sock: socket.SocketType, host: str) -> None:
         """Take a socket that was just accepted."""
         hold_ms = self._quotas.record_arrival(self._name, now_ms=self._clock.now_ms())
         if hold_ms > 0 or not self._quotas.slot_available(self._name):
@@ -89,7 +89,7 @@ class Admission:
         self._admit(sock, host)
         self._listener.start()
 
-    def _admit(self, sock: socket.socket, host: str) -> None:
+    def _admit(self, sock: socket.SocketType, host: str) -> None:
         admission = self._quotas.admit(self._name, host, now_ms=self._clock.now_ms())
         if admission.outcome is AdmissionOutcome.ACCEPTED:
             self._on_admitted(sock, host)
@@ -104,7 +104,7 @@ class Admission:
             self.release(host)
             sock.close()
 
-    def _park(self, sock: socket.socket, end_ms: int) -> None:
+    def _park(self, sock: socket.SocketType, end_ms: int) -> None:
         evicted = self._parked.park(sock, end_ms=end_ms)
         if evicted is not None:
             evicted.close()

@@ -83,7 +83,7 @@ class Channel:
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: socket.SocketType,
         connection: Connection,
         *,
         owner: ChannelOwner,
@@ -301,9 +301,7 @@ class Channel:
         if self.closed:
             return
         self.closed = True
-        self._stop_reading()
-        if self._writing:
-            self._poller.remove_writer(self.fd)
+        self._poller.forget(self.fd)
         discard(self._out)
         self._out.clear()
         self._owner.on_closed(self)

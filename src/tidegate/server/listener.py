@@ -5,6 +5,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.server.config import ListenerAddress, ServerConfig
@@ -19,7 +20,10 @@ _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Listener:
-    """One listening socket. `on_accept(sock, host)` gets each new, non-blocking socket."""
+    """One listening socket. `on_accept(sock, host)` gets each new, non-blocking socket.
+
+    Options are set once, on the listening socket: those that it accepts begin with the same.
+    """
 
     def __init__(
         self,
@@ -27,15 +31,16 @@ class Listener:
         config: ServerConfig,
         *,
         loop: asyncio.AbstractEventLoop,
-        on_accept: Callable[[socket.socket, str], None],
+        on_accept: Callable[[socket.SocketType, str], None],
     ) -> None:
         self.name = address.name
         self._loop = loop
         self._on_accept = on_accept
-        self._send_buffer_bytes = config["socket.send.buffer.bytes"]
-        self._receive_buffer_bytes = config["socket.receive.buffer.bytes"]
         self._sock = _bind(address)
-        self._sock.setblocking(False)
+        # What `accept` calls; the rest of it, wrapping the new socket, costs more than the call.
+        self._accept: Callable[[], tuple[int, Any]] = self._sock._accept  # type: ignore[attr-defined]
+        self._kind = int(self._sock.family), int(self._sock.type), self._sock.proto
+        _set_options(self._sock, config)
         self._sock.listen(config["socket.listen.backlog.size"])
         self.host, self.port = self._sock.getsockname()[:2]
         self._accepting = False
@@ -60,7 +65,7 @@ class Listener:
     def _accept_some(self) -> None:
         for _ in range(_ACCEPT_BATCH):
             try:
-                sock, peer = self._sock.accept()
+                fd, peer = self._accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -69,19 +74,23 @@ class Listener:
                     self.stop()
                     self._loop.call_later(_OUT_OF_FILES_WAIT_S, self.start)
                 return
-            self._prepare(sock)
+            sock = socket.SocketType(*self._kind, fd)
+            sock.setblocking(False)
             self._on_accept(sock, peer[0])
             if not self._accepting:
                 return
 
-    def _prepare(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if self._send_buffer_bytes >= 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
-        if self._receive_buffer_bytes >= 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
+
+def _set_options(sock: socket.socket, config: ServerConfig) -> None:
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, option in (
+        ("socket.send.buffer.bytes", socket.SO_SNDBUF),
+        ("socket.receive.buffer.bytes", socket.SO_RCVBUF),
+    ):
+        if config[name] >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, option, config[name])
 
 
 def _bind(address: ListenerAddress) -> socket.socket:

@@ -25,7 +25,7 @@ from tidegate.server.handlers.client_quotas import (
     describe_client_quotas_handler,
 )
 from tidegate.server.listener import Listener
-from tidegate.server.poller import EpollPoller, make_poller
+from tidegate.server.poller import make_poller
 from tidegate.server.stores import QuotaStore
 from tidegate.server.usage_log import UsageLog
 from tidegate.wire import API_BY_KEY, Api, compile_ahead
@@ -98,8 +98,7 @@ class Node:
             loop=self._loop,
             on_closed=lambda channel: self._admission.release(channel.connection.client_host),
         )
-        if isinstance(self._poller, EpollPoller):
-            self._poller.surround(self._front.gather, self._front.finish_gathered)
+        self._poller.surround(self._front.gather, self._front.finish_gathered)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
         self._every("roll", _ROLL_USAGE_EVERY_S, lambda: self._usage.maybe_roll(self._clock.now_ms()))
         self._every("stalled", _STALL_CHECK_S, self.close_stalled)
@@ -118,8 +117,7 @@ class Node:
             for channel in list(self._front.channels):
                 channel.close()
             self._front.muting.close()
-        if isinstance(self._poller, EpollPoller):
-            self._poller.close()
+        self._poller.close()
         self._usage.close()
 
     def publish(self, records: Sequence[QuotaRecord]) -> None:
@@ -152,7 +150,7 @@ class Node:
 
     # --- connections ----------------------------------------------------------------------------------------------
 
-    def _on_admitted(self, sock: socket.socket, host: str) -> None:
+    def _on_admitted(self, sock: socket.SocketType, host: str) -> None:
         assert self._front is not None
         local_host, local_port = sock.getsockname()[:2]
         connection = Connection(

@@ -2,7 +2,7 @@
 
 The loop is woken once for a batch of sockets instead of once for each: its own bookkeeping for every ready socket
 (a handle, a context, a queue) costs more than a small request. Timers, signals and everything else stay with the loop.
-Where there is no epoll, channels register with the loop itself: it has the same four methods.
+Where there is no epoll, channels register with the loop itself.
 """
 
 import asyncio
@@ -10,14 +10,14 @@ import select
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["EpollPoller", "Poller", "make_poller"]
+__all__ = ["EpollPoller", "LoopPoller", "Poller", "make_poller"]
 
 BATCH = 64
 """Sockets served before their answers are sent, and timers and new connections get a turn."""
 
 
 class Poller(Protocol):
-    """Calls back when a socket can be read or written; an asyncio loop is one."""
+    """Calls back when a socket can be read or written."""
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> object:
         """Call `callback` whenever `fd` can be read."""
@@ -31,9 +31,18 @@ class Poller(Protocol):
     def remove_writer(self, fd: int) -> object:
         """Stop that."""
 
+    def forget(self, fd: int) -> None:
+        """Stop both: the socket is closed next."""
+
+    def surround(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Call `before` and `after` around the callbacks of sockets that are ready together, if it knows them."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
 
 class EpollPoller:
-    """A `Poller` over one epoll. Must be told before a socket closes."""
+    """A `Poller` over one epoll."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -63,6 +72,11 @@ class EpollPoller:
     def remove_writer(self, fd: int) -> None:
         """Stop that."""
         self._update(fd, self._writers, None)
+
+    def forget(self, fd: int) -> None:
+        """Stop both. The kernel takes a socket out by itself when it is closed."""
+        self._readers.pop(fd, None)
+        self._writers.pop(fd, None)
 
     def close(self) -> None:
         """Let go of the epoll."""
@@ -113,10 +127,31 @@ class EpollPoller:
                     callback()
 
 
+class LoopPoller:
+    """A `Poller` that is the event loop's own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.add_reader = loop.add_reader
+        self.remove_reader = loop.remove_reader
+        self.add_writer = loop.add_writer
+        self.remove_writer = loop.remove_writer
+
+    def forget(self, fd: int) -> None:
+        """Stop both."""
+        self.remove_reader(fd)
+        self.remove_writer(fd)
+
+    def surround(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Do nothing: the loop calls back for each socket by itself."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 def _nothing() -> None:
     pass
 
 
 def make_poller(loop: asyncio.AbstractEventLoop) -> Poller:
     """Return the fastest poller there is."""
-    return EpollPoller(loop) if hasattr(select, "epoll") else loop
+    return EpollPoller(loop) if hasattr(select, "epoll") else LoopPoller(loop)

@@ -13,7 +13,7 @@ MAX_BURST_BYTES = 4 * 1024 * 1024  # one connection's share before the others ge
 _IOV_MAX = 64
 
 
-def send_some(sock: socket.socket, out: deque[Sendable]) -> bool:
+def send_some(sock: socket.SocketType, out: deque[Sendable]) -> bool:
     """Write from the left of `out` until it is empty or the socket takes no more.
 
     Returns True when everything has left. What was written is removed from `out`. Raises `OSError` when the
@@ -38,7 +38,7 @@ def send_some(sock: socket.socket, out: deque[Sendable]) -> bool:
     return True
 
 
-def _send_memory(sock: socket.socket, out: deque[Sendable]) -> int:
+def _send_memory(sock: socket.SocketType, out: deque[Sendable]) -> int:
     if len(out) == 1:
         sent = sock.send(out[0])
         if sent == len(out[0]):
