@@ -8,14 +8,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.ladder.brokers import ROOT, BenchBroker
+from bench.ladder.brokers import ROOT, BenchBroker, cpu_s
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidegate.wire import encode_request
 from tidegate.wire.batch_builder import build_batch
 
-__all__ = ["RUNGS", "Rung", "Sample", "frames", "prepare", "produce_frame"]
+__all__ = [
+    "CONNECTIONS",
+    "RUNGS",
+    "Rung",
+    "Sample",
+    "define_quotas",
+    "drive",
+    "frames",
+    "prepare",
+    "produce_frame",
+]
 
 LOADER_CLASSES = ROOT / ".cache" / "bench" / "loader"
 WARMUP_S, SECONDS = 2.0, 4.0
@@ -45,12 +55,12 @@ class Rung:
 
 
 def prepare(broker: BenchBroker, directory: Path) -> None:
-    """Create topics, fill those that are read, define a quota that throttles nobody, and write the raw frames."""
+    """Create topics, fill those that are read, define quotas that throttle nobody, and write the raw frames."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     names = ("small", "kilo", "mega", "read1k", "read100")
     for future in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
         future.result(30)
-    _define_quotas(broker)
+    define_quotas(broker)
     _confluent(broker, "produce", "read1k", 1024, 1_000_000, 600)
     _confluent(broker, "produce", "read100", 100, 1_000_000, 200)
     fill = Producer({"bootstrap.servers": broker.address, "batch.size": 16_384, "linger.ms": 50})
@@ -68,10 +78,10 @@ def prepare(broker: BenchBroker, directory: Path) -> None:
         (directory / name).write_bytes(frame)
 
 
-def _define_quotas(broker: BenchBroker) -> None:
-    """Define quotas of every kind that nobody reaches: deciding is what they cost."""
+def define_quotas(broker: BenchBroker, *, remove: bool = False) -> None:
+    """Define, or remove, quotas of every kind that nobody reaches: deciding is what they cost."""
     ops = [
-        {"key": key, "value": value, "remove": False}
+        {"key": key, "value": value, "remove": remove}
         for key, value in (
             ("producer_byte_rate", 1e12),
             ("consumer_byte_rate", 1e12),
@@ -156,18 +166,19 @@ def _confluent(
     )
 
 
-def _raw(
-    broker: BenchBroker, directory: Path, mode: str, frame: str, connections: int
+def drive(
+    broker: BenchBroker, directory: Path, mode: str, frame: str, connections: int, seconds: float = SECONDS
 ) -> tuple[dict, Sample]:
+    """Run the raw loader; return what it printed, and the sample made of it."""
     command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", str(LOADER_CLASSES), "RawLoader", mode]
-    arguments = [str(broker.port), str(directory / frame), str(connections), str(WARMUP_S), str(SECONDS)]
+    arguments = [str(broker.port), str(directory / frame), str(connections), str(WARMUP_S), str(seconds)]
     with subprocess.Popen(
         [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as loader:
         assert loader.stderr is not None
         line = loader.stderr.readline()
         assert line == "counting\n", line + loader.stderr.read()
-        broker_before, client_before = broker.cpu_s(), _cpu_s(loader.pid)
+        broker_before, client_before = broker.cpu_s(), cpu_s(loader.pid)
         assert loader.stdout is not None
         line = loader.stdout.readline()
         broker_after, client_after = broker.cpu_s(), _last_cpu_s(loader.pid, client_before)
@@ -182,27 +193,22 @@ def _raw(
     )
 
 
-def _cpu_s(pid: int) -> float:
-    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(stat[11]) + int(stat[12])) / 100
-
-
 def _last_cpu_s(pid: int, before: float) -> float:
     try:
-        return _cpu_s(pid)
-    except (OSError, IndexError):
+        return cpu_s(pid)
+    except OSError:
         return before
 
 
 def _rate(
     frame: str, connections: int = CONNECTIONS, mode: str = "request"
 ) -> Callable[[BenchBroker, Path], Sample]:
-    return lambda broker, directory: _raw(broker, directory, mode, frame, connections)[1]
+    return lambda broker, directory: drive(broker, directory, mode, frame, connections)[1]
 
 
 def _latency(frame: str) -> Callable[[BenchBroker, Path], Sample]:
     def run(broker: BenchBroker, directory: Path) -> Sample:
-        result, sample = _raw(broker, directory, "request", frame, 1)
+        result, sample = drive(broker, directory, "request", frame, 1)
         return Sample(
             value=result["p50_us"],
             broker_cpu=sample.broker_cpu,
