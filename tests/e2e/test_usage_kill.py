@@ -227,3 +227,26 @@ def test_broker_side_needs_no_pyarrow(tmp_path):
     check = "; assert not {'pyarrow', 'numpy'} & set(sys.modules)"
     environment = {"PYTHONPATH": str(ROOT / "src")}
     subprocess.run([sys.executable, "-S", "-c", code + check], env=environment, check=True)
+
+
+def test_idle_writer_gives_its_memory_back(tmp_path):
+    """With nothing to convert pyarrow goes again, in the same process; the next segment is converted as the first."""
+    spool, parquet = spool_directory(tmp_path, 1), parquet_directory(tmp_path)
+    recorder = open_recorder(tmp_path)
+    code = "import sys; from tidegate.usage import writer; writer.IDLE_S = 0.5; sys.exit(writer.main())"
+    command = [sys.executable, "-c", code, spool, parquet, "--node-id", "1", "--retention-ms", str(KEEP_MS)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+
+        def has_arrow():
+            return "libarrow" in Path(f"/proc/{process.pid}/maps").read_text()
+
+        for number in range(2):
+            record(recorder, number)
+            recorder.maybe_roll(KEEP_MS)
+            wait_until(lambda number=number: len(list_files(tmp_path)) == number + 1)
+            wait_until(lambda: not has_arrow())
+        record(recorder, 2)
+        recorder.close()
+        process.stdin.close()
+        assert process.wait(WAIT_S) == 0
+    assert [event["request_bytes"] for event in read_events(tmp_path)] == [0, 1, 2]

@@ -3,6 +3,7 @@
 No loss and no duplicates, killed at any point: a segment becomes files whose names follow from it, and is deleted
 after they are on disk; done again, the same files are put in the same places. Segments are taken in order and
 none is skipped, so nothing can still come for a sequence range that has been compacted.
+pyarrow is loaded where there is something to convert: a writer that has nothing to do stays small.
 """
 
 import contextlib
@@ -13,14 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tidegate.errors import ConfigError
-from tidegate.usage.arrow import (
-    ParquetError,
-    gap_table,
-    merge_files,
-    segment_table,
-    split_by_hour,
-    write_parquet,
-)
 from tidegate.usage.directory import WRITER_LOCK, lock_file, node_of
 from tidegate.usage.files import (
     HOUR_MS,
@@ -98,6 +91,8 @@ def convert_segment(path: Path, parquet: Path, *, node_id: int) -> None:
 
     A segment with bytes that no recorder wrote is kept as `.bad` for inspection, and becomes a `gap` row.
     """
+    from tidegate.usage.arrow import segment_table, split_by_hour, write_parquet
+
     first_seq = int(path.stem)
     try:
         table = segment_table(load_segment(path))
@@ -121,6 +116,8 @@ def convert_segment(path: Path, parquet: Path, *, node_id: int) -> None:
 
 
 def _set_aside(path: Path, parquet: Path, *, node_id: int) -> None:
+    from tidegate.usage.arrow import gap_table, write_parquet
+
     seq, status = int(path.stem), path.stat()
     lost = max(1, status.st_size // ROW_BYTES - 1)
     ts_ms = status.st_mtime_ns // 1_000_000
@@ -144,16 +141,14 @@ def compact(
             continue
         current, superseded = split_superseded(node_files(directory, node_id))
         if len(current) > 1:
-            try:
-                yield from _compact_hour(directory, current)
-            except ParquetError as error:
-                _log.error("%s is not compacted: %s", directory, error)
-                unreadable.add(directory)
+            yield from _compact_hour(directory, current, unreadable)
         elif superseded:
             _delete_superseded(current[0], superseded, now_ms)
 
 
-def _compact_hour(directory: Path, files: list[ParquetFile]) -> Iterator[None]:
+def _compact_hour(directory: Path, files: list[ParquetFile], unreadable: set[Path]) -> Iterator[None]:
+    from tidegate.usage.arrow import ParquetError, merge_files
+
     target = parquet_path(
         directory,
         node_id=files[0].node_id,
@@ -161,7 +156,11 @@ def _compact_hour(directory: Path, files: list[ParquetFile]) -> Iterator[None]:
         last_seq=max(file.last_seq for file in files),
         compacted=True,
     )
-    yield from merge_files([file.path for file in files], target)
+    try:
+        yield from merge_files([file.path for file in files], target)
+    except ParquetError as error:
+        _log.error("%s is not compacted: %s", directory, error)
+        unreadable.add(directory)
 
 
 def _delete_superseded(by: ParquetFile, files: list[ParquetFile], now_ms: int) -> None:

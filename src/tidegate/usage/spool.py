@@ -33,7 +33,7 @@ from tidegate.clock import Clock
 from tidegate.usage.appender import Appender, RecorderStatistics
 from tidegate.usage.columns import EXEMPT, KINDS, OBSERVED_ONLY, REJECTED, STRICT
 from tidegate.usage.open_segment import OpenSegment
-from tidegate.usage.segment import QUOTA_VALUE, ROW_BYTES, Names, row_struct, row_tail
+from tidegate.usage.segment import HEADER_BYTES, QUOTA_VALUE, ROW_BYTES, Names, row_struct, row_tail
 
 __all__ = [
     "EXEMPT",
@@ -91,6 +91,7 @@ class Recorder(Appender):
         )
         self._connection_id = self._directory.next_number
         self._quotas: dict[Names, float] = {}
+        self._swept: tuple[OpenSegment | None, int] = (None, 0)  # where the row of the last sweep ends
 
     def next_connection_id(self) -> int:
         """Return an id that no connection of this node has had."""
@@ -215,8 +216,18 @@ class Recorder(Appender):
         self._write_plain(now_ms, _START)
 
     def expire(self, now_ms: int) -> None:
-        """Record that idle sensors were swept."""
+        """Record that idle sensors were swept. Sweeps with nothing between them are one row, that of the last."""
+        if self._segment is not None and self._swept == (self._segment, self._at):
+            _pack_plain(self._rows, self._at - ROW_BYTES, now_ms, 0, _EXPIRE)
+            return
         self._write_plain(now_ms, _EXPIRE)
+        self._swept = self._segment, self._at
+
+    def maybe_roll(self, now_ms: int) -> None:
+        """Hand a segment that has grown old to the writer, unless nothing but sweeps is in it; end a gap."""
+        one_row = HEADER_BYTES + ROW_BYTES
+        if self._at != one_row or self._swept != (self._segment, one_row):
+            super().maybe_roll(now_ms)
 
     def _write_plain(self, now_ms: int, kind: int) -> None:
         if self._at == self._end and not self._find_room_or_drop(now_ms):

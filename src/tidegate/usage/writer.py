@@ -18,13 +18,17 @@ from pathlib import Path
 
 from tidegate.clock import Clock, SystemClock
 from tidegate.errors import TidegateError
+from tidegate.usage.convert import compact, convert_all, delete_expired
 from tidegate.usage.directory import WRITER_LOCK, lock_file
+from tidegate.usage.files import remove_temporary_files
 from tidegate.usage.writer_process import EXIT_NO_PYARROW, RETENTION_MS
 
 __all__ = ["Writer", "main"]
 
 POLL_S = 0.25
 """How often the spool is looked at for closed segments."""
+IDLE_S = 60.0
+"""A writer that had nothing to convert for so long begins anew, without the memory that pyarrow keeps (40 MB)."""
 TIDY_MS = 30_000
 """How often compaction and retention are looked at."""
 NICENESS = 10
@@ -46,10 +50,14 @@ class Writer:
         self._failing = False
         self._unreadable: set[Path] = set()
 
-    def step(self) -> None:
-        """Convert what is closed and tidy up when it is time; on a full disk, say so once and try again later."""
+    def step(self) -> bool:
+        """Convert what is closed, tidy up when it is time, and return whether anything was converted.
+
+        On a full disk, says so once and tries again later.
+        """
+        converted = False
         try:
-            self._convert()
+            converted = self._convert() > 0
             self._tidy()
         except OSError as error:
             if not self._failing:
@@ -57,16 +65,12 @@ class Writer:
             self._failing = True
         else:
             self._failing = False
+        return converted
 
-    def _convert(self) -> None:
-        from tidegate.usage.convert import convert_all
-
-        convert_all(self._spool, self._parquet, node_id=self._node_id)
+    def _convert(self) -> int:
+        return convert_all(self._spool, self._parquet, node_id=self._node_id)
 
     def _tidy(self) -> None:
-        from tidegate.usage.convert import compact, delete_expired
-        from tidegate.usage.files import remove_temporary_files
-
         now_ms = self._clock.now_ms()
         if self._tidied_ms is None:
             remove_temporary_files(self._parquet, self._node_id)
@@ -89,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return EXIT_NO_PYARROW
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the broker too, which ends our input
-    os.nice(NICENESS)
+    os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
     try:
         _wait_for_lock(arguments.spool / WRITER_LOCK)
         _run(arguments)
@@ -107,8 +111,13 @@ def _run(arguments: argparse.Namespace) -> None:
         retention_ms=arguments.retention_ms,
         clock=SystemClock(),
     )
+    converted_s = time.monotonic()
     while not _input_ended(POLL_S):
-        writer.step()
+        now_s = time.monotonic()
+        if writer.step():
+            converted_s = now_s
+        elif "pyarrow" in sys.modules and now_s - converted_s >= IDLE_S:
+            os.execv(sys.executable, sys.orig_argv)  # the same arguments, input and process id
     writer.step()
 
 

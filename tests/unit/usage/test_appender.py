@@ -230,7 +230,7 @@ def test_segment_deleted_by_somebody(tmp_path):
     """Rows in a file that is gone are counted as lost."""
     recorder = open_recorder(tmp_path)
     for _ in range(3):
-        recorder.expire(START_MS)
+        recorder.start(START_MS)
     spool = spool_directory(tmp_path, 1)
     shutil.rmtree(spool)
     spool.mkdir()

@@ -17,7 +17,7 @@ def test_events_by_node_in_order(tmp_path):
         spool = spool_directory(tmp_path, node_id)
         recorder = Recorder(spool, node_id=node_id, clock=ManualClock(), segment_bytes=1280)
         for index in range(40):
-            recorder.expire(START_MS + index * 7 % 5 * HOUR_MS)
+            recorder.start(START_MS + index * 7 % 5 * HOUR_MS)
         recorder.close()
         drain(spool, parquet_directory(tmp_path))
     events = [(event["node_id"], event["seq"]) for event in read_events(tmp_path)]

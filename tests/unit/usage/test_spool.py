@@ -152,6 +152,37 @@ def test_start_and_expire_rows(tmp_path):
     assert events == [expected("start"), expected("expire", seq=FIRST_SEQ + 1)]
 
 
+def test_sweeps_with_nothing_between_them_are_one_row(tmp_path):
+    """Only the last of them can have changed what follows: a broker that nobody uses writes nothing."""
+    recorder = open_recorder(tmp_path)
+    for now_ms in (START_MS, START_MS + 30_000, START_MS + 60_000):
+        recorder.expire(now_ms)
+        recorder.maybe_roll(now_ms + 10**6)
+    recorder.start(START_MS + 70_000)
+    for now_ms in (START_MS + 90_000, START_MS + 120_000):
+        recorder.expire(now_ms)
+    recorder.maybe_roll(START_MS + 10**6)
+    recorder.expire(START_MS + 150_000)
+    recorder.close()
+    events = [(event["kind"], event["ts_ms"] - START_MS) for event in closed_events(tmp_path)]
+    assert events == [("expire", 60_000), ("start", 70_000), ("expire", 120_000), ("expire", 150_000)]
+
+
+def test_sweeps_without_room_are_counted(tmp_path):
+    """Each that found no room is lost; the next that does is a row."""
+    clock = ManualClock(start_ms=START_MS)
+    recorder = open_recorder(tmp_path, clock)
+    recorder.start(START_MS)
+    lose_events(recorder, tmp_path, 3)
+    clock.advance(RETRY_MS)
+    recorder.expire(START_MS)
+    recorder.close()
+    assert [(event["kind"], event["lost_events"]) for event in closed_events(tmp_path)] == [
+        ("gap", 3),
+        ("expire", None),
+    ]
+
+
 def test_events_keep_their_order(tmp_path):
     """Sequence numbers follow the calls, over segments too."""
     recorder = open_recorder(tmp_path, segment_bytes=segment_of(10))
