@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.ladder.brokers import BenchBroker, KafkaBench, TidegateBench, machine
 from bench.ladder.costs import Cost, cost_of_quotas, cost_of_recording
-from bench.ladder.rungs import RUNGS, Rung, Sample, drive, frames, prepare
+from bench.ladder.rungs import RUNGS, Rung, Sample, drive, frames, make_anew, prepare
 from rich.console import Console
 from rich.table import Table
 
@@ -104,6 +104,8 @@ def _alternate(
     for number in range(rounds + 1):
         for broker in brokers if number % 2 else reversed(brokers):
             os.sync()  # what the other one wrote is not written back at this one's cost
+            if rung.fresh:
+                make_anew(broker, rung.fresh)
             sample = rung.run(broker, directory)
             if number:
                 samples[broker.name].append(sample)

@@ -25,6 +25,7 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
 message.max.bytes=2097152
+log.segment.delete.delay.ms=0
 """
 _LOG4J = """\
 Configuration:

@@ -4,12 +4,13 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.ladder.brokers import ROOT, BenchBroker, cpu_s
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidegate.wire import encode_request
@@ -23,6 +24,7 @@ __all__ = [
     "define_quotas",
     "drive",
     "frames",
+    "make_anew",
     "prepare",
     "produce_frame",
 ]
@@ -50,6 +52,9 @@ class Rung:
     unit: str
     wanted: float
     run: Callable[[BenchBroker, Path], Sample]
+    fresh: str = (
+        ""  # a topic to make anew before each run, so that no run pays for what earlier ones left in memory
+    )
     lower_is_better: bool = False
     wanted_cpu: float | None = None
 
@@ -76,6 +81,22 @@ def prepare(broker: BenchBroker, directory: Path) -> None:
     _compile_loader()
     for name, frame in frames().items():
         (directory / name).write_bytes(frame)
+
+
+def make_anew(broker: BenchBroker, topic: str) -> None:
+    """Delete a topic and create it again, empty."""
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.delete_topics([topic])[topic].result(30)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+            break
+        except KafkaException:  # it is being deleted
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+    time.sleep(0.5)  # until the files are gone and the partition has its leader
 
 
 def define_quotas(broker: BenchBroker, *, remove: bool = False) -> None:
@@ -226,19 +247,21 @@ def _transfer(
 
 
 RUNGS = (
-    Rung(name="confluent produce 1 KB, 16 KB batches", unit="MB/s", wanted=1.0,
+    Rung(name="confluent produce 1 KB, 16 KB batches", unit="MB/s", wanted=1.0, fresh="kilo",
          run=_transfer("produce", "kilo", 1024, 16_384, 400)),
-    Rung(name="confluent produce 1 KB, 1 MB batches", unit="MB/s", wanted=1.0,
+    Rung(name="confluent produce 1 KB, 1 MB batches", unit="MB/s", wanted=1.0, fresh="mega",
          run=_transfer("produce", "mega", 1024, 1_000_000, 800)),
-    Rung(name="confluent produce 100 B", unit="MB/s", wanted=1.0,
+    Rung(name="confluent produce 100 B", unit="MB/s", wanted=1.0, fresh="small",
          run=_transfer("produce", "small", 100, 1_000_000, 200)),
     Rung(name="confluent consume 100 B", unit="MB/s", wanted=1.0, run=_transfer("consume", "read100", 100, 0, 190)),
     Rung(name="confluent consume 1 KB", unit="MB/s", wanted=1.0, run=_transfer("consume", "read1k", 1024, 0, 580)),
-    Rung(name="raw Produce 100 B x32", unit="/s", wanted=0.8, wanted_cpu=0.7, run=_rate("produce100")),
+    Rung(name="raw Produce 100 B x32", unit="/s", wanted=0.8, wanted_cpu=0.7, fresh="small",
+         run=_rate("produce100")),
     Rung(name="raw Metadata x32", unit="/s", wanted=1.0, wanted_cpu=0.7, run=_rate("metadata")),
     Rung(name="raw ApiVersions x32", unit="/s", wanted=1.0, wanted_cpu=0.7, run=_rate("api_versions")),
-    Rung(name="raw Produce 100 B x1, p50", unit="us", wanted=1.0, lower_is_better=True, run=_latency("produce100")),
-    Rung(name="raw Produce 16 KB x32", unit="/s", wanted=1.0, run=_rate("produce16k")),
+    Rung(name="raw Produce 100 B x1, p50", unit="us", wanted=1.0, lower_is_better=True, fresh="small",
+         run=_latency("produce100")),
+    Rung(name="raw Produce 16 KB x32", unit="/s", wanted=1.0, fresh="kilo", run=_rate("produce16k")),
     Rung(name="raw Fetch 16 KB x32", unit="/s", wanted=0.8, run=_rate("fetch16k")),
     Rung(name="raw Fetch 1 MB x32", unit="/s", wanted=0.5, run=_rate("fetch1m")),
     Rung(name="connect + ApiVersions + close x16", unit="/s", wanted=1.0, run=_rate("api_versions", 16, "connect")),
