@@ -1,5 +1,8 @@
 """What outlives the process: acknowledged records, topics and quotas, after `kill -9` and after a clean stop."""
 
+import contextlib
+import selectors
+import socket
 import threading
 import time
 
@@ -7,8 +10,12 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from tests.e2e.plain_client import PlainClient
 
+from tidegate.wire import encode_request, read_response
+from tidegate.wire.batch_builder import build_batch
+
 PARTITIONS = 3
 LOADERS = 3
+CONNECTIONS = 16
 ACKNOWLEDGED_BEFORE_KILL = 3000
 
 
@@ -90,6 +97,52 @@ def test_a_kill_under_load_loses_nothing_acknowledged(new_broker, create_topic):
     acknowledged = {at: value for loader in loaders for at, value in loader.acknowledged.items()}
     assert len(acknowledged) >= ACKNOWLEDGED_BEFORE_KILL
     assert {at: found.get(at) for at in acknowledged} == acknowledged
+
+
+def test_a_kill_among_many_connections_loses_nothing_acknowledged(new_broker, create_topic):
+    """Requests that come together are written together: every acknowledged one is there, under its offset."""
+    broker = new_broker()
+    topic = create_topic(broker, "together", PARTITIONS)
+    acknowledged = {}
+    sent = dict.fromkeys(range(CONNECTIONS), 0)
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for number in sent:
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), timeout=10))
+            selector.register(sock, selectors.EVENT_READ, number)
+            sock.sendall(produce_frame(topic, number, 0))
+        while len(acknowledged) < ACKNOWLEDGED_BEFORE_KILL:
+            ready = selector.select(10)
+            assert ready
+            for key, _ in ready:
+                number, sock = key.data, key.fileobj
+                size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
+                answer = read_response(0, 9, sock.recv(size, socket.MSG_WAITALL), 5)
+                (partition,) = answer["responses"][0]["partition_responses"]
+                assert partition["error_code"] == 0
+                acknowledged[partition["index"], partition["base_offset"]] = record_value(
+                    number, sent[number]
+                )
+                sent[number] += 1
+                sock.sendall(produce_frame(topic, number, sent[number]))
+        broker.kill()
+    assert len(acknowledged) >= ACKNOWLEDGED_BEFORE_KILL
+    broker.start()
+    found = read_all(broker, topic)
+    assert {place: found.get(place) for place in acknowledged} == acknowledged
+
+
+def record_value(number, sequence):
+    """Return the record of a connection with a number, large now and then."""
+    return b"%d-%d " % (number, sequence) * (1 + 500 * (sequence % 7 == 0))
+
+
+def produce_frame(topic, number, sequence):
+    """Return a request with that record."""
+    records = build_batch([(None, record_value(number, sequence))])
+    partition = {"index": number % PARTITIONS, "records": records}
+    topic_data = [{"name": topic, "partition_data": [partition]}]
+    message = {"transactional_id": None, "acks": -1, "timeout_ms": 1000, "topic_data": topic_data}
+    return encode_request(0, 9, sequence, f"client-{number}", message)
 
 
 def test_a_log_with_a_torn_tail_is_mended(new_broker, create_topic):

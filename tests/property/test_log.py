@@ -1,5 +1,6 @@
-"""The partition log against a list of batches: appends, reads, rolls, restarts and torn tails."""
+"""The partition log against a list of batches: appends, turns, full disks, reads, rolls, restarts and torn tails."""
 
+import resource
 import shutil
 import tempfile
 from pathlib import Path
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.unit.storage.node import NOW_MS, batch, new_log
 
+from tidegate.storage.turn_writes import TurnWrites
 from tidegate.wire.batch import assign_offsets
 
 SETTINGS = {"segment_bytes": 700, "index_interval_bytes": 150}
@@ -25,6 +27,8 @@ class LogMachine(RuleBasedStateMachine):
         self.log = new_log(self.directory, **SETTINGS)
         self.model: list[tuple[int, bytes]] = []
         self.end = 0
+        self.turn = TurnWrites()
+        self.kept = 0  # so many batches of the model have been answered: they may never be lost
 
     def teardown(self) -> None:
         """Remove the files."""
@@ -32,9 +36,51 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 5), value=st.binary(max_size=60))
     def append(self, count: int, value: bytes) -> None:
-        """Append a batch: the log gives it the next offset."""
+        """Append a batch that is answered at once: the log gives it the next offset."""
+        self.turn.putting_off = False
+        self.store(count, value)
+        self.kept = len(self.model)
+
+    @rule(batches=st.lists(st.tuples(st.integers(1, 3), st.binary(max_size=60)), max_size=6))
+    def append_in_turn(self, batches: list[tuple[int, bytes]]) -> None:
+        """Append batches that are written when the turn ends, or when something reads before that."""
+        self.turn.putting_off = True
+        for count, value in batches:
+            self.store(count, value)
+
+    @rule()
+    def end_turn(self) -> None:
+        """Write what the turn has gathered."""
+        assert self.turn.end()
+        self.kept = len(self.model)
+
+    @rule(room=st.integers(0, 300))
+    def end_turn_on_a_full_disk(self, room: int) -> None:
+        """Write as much as there is room for; what was not answered may be taken back, nothing else."""
+        size_bytes = max((path.stat().st_size for path in self.directory.glob("*.log")), default=0)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes + room, limits[1]))
+        try:
+            done = self.turn.end()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert not self.log.failed
+        assert self.turn.failed == (set() if done else {self.log})
+        self.take_over(all_kept=done)
+
+    def take_over(self, *, all_kept: bool) -> None:
+        """Go on with what the log holds: a beginning of the model, with all that was answered."""
+        while self.model and self.model[-1][0] >= self.log.end_offset:
+            self.model.pop()
+            assert not all_kept
+        assert len(self.model) >= self.kept
+        self.kept = len(self.model)
+        self.end = self.log.end_offset
+        self.turn.putting_off = False
+
+    def store(self, count: int, value: bytes) -> None:
         data = bytearray(batch(count, value=value))
-        base, _ = self.log.append(memoryview(bytes(data)), NOW_MS, 9)
+        base, _ = self.log.append(memoryview(bytes(data)), NOW_MS, 9, self.turn)
         assert base == self.end
         assign_offsets(data, 0, base_offset=base, leader_epoch=0)
         self.model.append((base, bytes(data)))
@@ -59,6 +105,8 @@ class LogMachine(RuleBasedStateMachine):
         """Close and open again."""
         self.log.close()
         self.log = new_log(self.directory, **SETTINGS)
+        self.turn = TurnWrites()
+        self.take_over(all_kept=True)
 
     @rule(trust=st.booleans(), torn=st.binary(max_size=80))
     def reopen_after_kill(self, trust: bool, torn: bytes) -> None:
@@ -72,6 +120,8 @@ class LogMachine(RuleBasedStateMachine):
                 file.write(batch(value=torn)[: len(torn)])
         self.directory = copy
         self.log = new_log(copy, trust_writes=trust, **SETTINGS)
+        self.turn = TurnWrites()
+        self.take_over(all_kept=False)
 
     @invariant()
     def ends_agree(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.clock import SystemClock
 from tidegate.quota import QuotaRecord
 from tidegate.server.config import ServerConfig
-from tidegate.server.handler import Answer, Charge, Deferred, Request
+from tidegate.server.handler import Answer, Charge, Deferred, Handler, Request, Turn
 from tidegate.server.node import Node
 from tidegate.server.usage_log import RecordedUsageLog
 from tidegate.usage.spool import Recorder
@@ -184,7 +184,14 @@ class NodeClient:
 class RunningNode:
     """A node that serves on a free port."""
 
-    def __init__(self, directory: Path, store: MemoryStore, settings: dict[str, str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        store: MemoryStore,
+        settings: dict[str, str],
+        turn: Turn | None = None,
+        handlers: dict[int, Handler] | None = None,
+    ) -> None:
         self.directory = directory
         texts = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **settings}
         clock = SystemClock()
@@ -193,7 +200,7 @@ class RunningNode:
         self.node = Node(
             ServerConfig.load(texts), clock=clock, loop=asyncio.get_running_loop(), usage=self.usage
         )
-        self.node.serve(HANDLERS, store)
+        self.node.serve({**HANDLERS, **(handlers or {})}, store, turn)
         self.clients: list[NodeClient] = []
 
     async def connect(self, client_id: str = "c1") -> NodeClient:
@@ -213,10 +220,14 @@ class RunningNode:
 
 @contextlib.asynccontextmanager
 async def running_node(
-    directory: Path, store: MemoryStore, settings: dict[str, str]
+    directory: Path,
+    store: MemoryStore,
+    settings: dict[str, str],
+    turn: Turn | None = None,
+    handlers: dict[int, Handler] | None = None,
 ) -> AsyncIterator[RunningNode]:
     """Run a node as long as the block lasts."""
-    running = RunningNode(directory, store, settings)
+    running = RunningNode(directory, store, settings, turn, handlers)
     try:
         yield running
     finally:

@@ -78,7 +78,7 @@ async def _serve(config: ServerConfig, port_file: str | None) -> None:
     try:
         storage = Storage.open(config.data_dir, storage_config(config, node), clock)
         try:
-            node.serve(handler_table(storage), storage.store)
+            node.serve(handler_table(storage), storage.store, storage.turn)
             gc.collect()
             gc.freeze()  # what lives as long as the broker is not looked through again
             _announce(config, node, port_file)

@@ -20,7 +20,7 @@ from tidegate.quota import MutationQuota, QuotaManagers
 from tidegate.quota.request import PERCENT_PER_NS
 from tidegate.server.channel import ANSWER_DUE, Channel
 from tidegate.server.decision import Decider
-from tidegate.server.handler import Answer, Deferred, Handler, HandlerTable, Request
+from tidegate.server.handler import Answer, Deferred, Handler, HandlerTable, Request, Turn
 from tidegate.server.handlers.api_versions import API_VERSIONS, unsupported_version_answer
 from tidegate.server.muting import Muting
 from tidegate.server.quota_desk import QuotaDesk
@@ -48,6 +48,7 @@ class Front:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         on_closed: Callable[[Channel], None],
+        turn: Turn,
     ) -> None:
         self.channels: set[Channel] = set()
         self.muting = Muting(loop=loop, monotonic_ns=clock.monotonic_ns)
@@ -60,6 +61,7 @@ class Front:
         self._on_closed = on_closed
         self._now_ms = clock.now_ms
         self._monotonic_ns = clock.monotonic_ns
+        self._turn = turn
         self._gathering = False
         self._gathered: list[_Handled] = []
 
@@ -73,6 +75,7 @@ class Front:
             now_ms = self._now_ms()
             desk = self._desk
             desk.begin(channel, header, now_ms)
+            self._turn.putting_off = put_off = self._gathering and not more
             if header.api_key == API_VERSIONS:
                 result = self._meet(
                     channel, handler, Request(header, frame, channel.connection, desk, now_ms)
@@ -97,7 +100,7 @@ class Front:
         handler_ns = self._monotonic_ns() - started_ns
         if isinstance(result, Deferred):
             self._await(channel, header, len(frame), handler_ns, result)
-        elif self._gathering and not more:
+        elif put_off:
             self._gathered.append((channel, header, len(frame), handler_ns, result, desk.mutation))
         else:
             self._finish(channel, header, len(frame), handler_ns, result, desk.mutation)
@@ -131,12 +134,15 @@ class Front:
         """Decide and send what was put off, in the order of the requests."""
         self._gathering = False
         gathered, self._gathered = self._gathered, []
-        for handled in gathered:
+        done = self._turn.end()
+        for channel, header, frame_bytes, handler_ns, answer, mutation in gathered:
             try:
-                self._finish(*handled)
+                if not done and answer.instead is not None:
+                    answer = answer.instead() or answer
+                self._finish(channel, header, frame_bytes, handler_ns, answer, mutation)
             except Exception:
-                _log.exception("%s: cannot answer; closing", _name(handled[0]))
-                handled[0].close()
+                _log.exception("%s: cannot answer; closing", _name(channel))
+                channel.close()
 
     @staticmethod
     def _meet(channel: Channel, handler: Handler, request: Request) -> Answer | Deferred:

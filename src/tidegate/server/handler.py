@@ -21,8 +21,10 @@ __all__ = [
     "Handler",
     "HandlerTable",
     "Message",
+    "NothingToDo",
     "Request",
     "RequestQuotas",
+    "Turn",
 ]
 
 Message = dict[str, Any]
@@ -105,6 +107,7 @@ class Answer:
     empty: for FETCH: makes the answer without records that a throttled client gets (B§6.3.4).
     on_sent_data: for FETCH: called when the full answer, not the empty one, is sent (fetch session bookkeeping).
     close: close the connection instead of, or after, answering.
+    instead: called where the `Turn` failed: the answer to send in place of this one, if it can no longer be sent.
     """
 
     response: Encoded | None
@@ -112,6 +115,7 @@ class Answer:
     empty: Callable[[], Encoded] | None = None
     on_sent_data: Callable[[], None] | None = None
     close: bool = False
+    instead: Callable[[], "Answer | None"] | None = None
 
 
 class Deferred:
@@ -150,6 +154,29 @@ class Deferred:
         self.cancelled = True
         if self.on_cancel is not None:
             self.on_cancel()
+
+
+class Turn(Protocol):
+    """What handlers do together for requests that came together, before the answers to them leave.
+
+    putting_off: set by the front: whether the answer of the request that is handled next waits for `end`.
+    """
+
+    putting_off: bool
+
+    def end(self) -> bool:
+        """Do it; False where it failed, and answers have to be asked for what to send `instead`."""
+        ...
+
+
+class NothingToDo:
+    """The `Turn` of handlers that do nothing together."""
+
+    putting_off = False
+
+    def end(self) -> bool:
+        """Return that it is done."""
+        return True
 
 
 Handler = Callable[[Request], Answer | Deferred]

@@ -16,7 +16,7 @@ from tidegate.server.buffers import FrameBuffers
 from tidegate.server.channel import Channel
 from tidegate.server.config import ServerConfig
 from tidegate.server.front import Front
-from tidegate.server.handler import Connection, Handler, HandlerTable
+from tidegate.server.handler import Connection, Handler, HandlerTable, NothingToDo, Turn
 from tidegate.server.handlers.api_versions import API_VERSIONS, api_versions_handler
 from tidegate.server.handlers.client_quotas import (
     ALTER_CLIENT_QUOTAS,
@@ -80,8 +80,8 @@ class Node:
             return address.host, address.port or self.listener.port
         return _reachable(self.config.listener.host), self.listener.port
 
-    def serve(self, handlers: HandlerTable, store: QuotaStore) -> None:
-        """Load the stored quotas and begin to accept connections."""
+    def serve(self, handlers: HandlerTable, store: QuotaStore, turn: Turn | None = None) -> None:
+        """Load the stored quotas and begin to accept connections. turn: what the handlers do together, if anything."""
         self._store = store
         now_ms = self._clock.now_ms()
         stored = list(store.load_quotas())
@@ -97,6 +97,7 @@ class Node:
             clock=self._clock,
             loop=self._loop,
             on_closed=lambda channel: self._admission.release(channel.connection.client_host),
+            turn=turn or NothingToDo(),
         )
         self._poller.surround(self._front.gather, self._front.finish_gathered)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)

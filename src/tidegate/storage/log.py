@@ -11,6 +11,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from crc32c import crc32c
 
@@ -36,6 +37,7 @@ from tidegate.storage.topic_settings import NEVER, TopicSettings
 __all__ = ["CHECKPOINT_BYTES", "LEADER_EPOCH", "PartitionLog"]
 
 CHECKPOINT_BYTES = 8 * 1024 * 1024  # appended between two writes of the newest index entries and producers
+GATHERED_BYTES = 64 * 1024  # batches up to this size may be written together: they are copied
 LEADER_EPOCH = 0  # one node leads every partition for ever
 NO_TIME = -1
 _KEPT_SNAPSHOTS = 2
@@ -45,6 +47,15 @@ _OFFSET_LENGTH_EPOCH = struct.Struct(">qii")
 
 _unpack = HEADER.unpack_from
 _logger = logging.getLogger(__name__)
+
+
+class Gatherer(Protocol):
+    """What `append` asks of who gathers batches: `turn_writes.TurnWrites`."""
+
+    putting_off: bool
+
+    def add(self, log: "PartitionLog") -> None:
+        """Call `log.write_gathered` before any answer leaves."""
 
 
 class PartitionLog:
@@ -101,8 +112,12 @@ class PartitionLog:
 
     # --- append
 
-    def append(self, batch: memoryview, now_ms: int, produce_version: int) -> tuple[int, int]:
+    def append(
+        self, batch: memoryview, now_ms: int, produce_version: int, turn: "Gatherer | None" = None
+    ) -> tuple[int, int]:
         """Store one batch; return its base offset and the append time to answer (-1 with CreateTime).
+
+        turn: given by who answers only after `turn.end()`: the batch may be written then.
 
         `batch` is one whole batch (`records.is_one_batch`). It is patched in place where the memory allows it, and
         copied first where it is read-only. Raises `AppendError` with the client's error code; then nothing was stored.
@@ -138,7 +153,7 @@ class PartitionLog:
         if settings.log_append_time:
             stamp_append_time(batch, now_ms)
             append_time_ms = max_time_ms = now_ms
-        base_offset = self._write(batch, size, last_delta, max_time_ms, now_ms)
+        base_offset = self._write(batch, size, last_delta, max_time_ms, now_ms, turn)
         if producer_id != NO_PRODUCER_ID:
             self.producers.note(producer_id, epoch, sequence, last_delta, base_offset, max_time_ms)
         if self.end_offset >= self.sync_due_offset and self.on_sync_due is not None:
@@ -147,7 +162,15 @@ class PartitionLog:
             self.on_append(size)
         return base_offset, append_time_ms
 
-    def _write(self, batch: memoryview, size: int, last_delta: int, max_time_ms: int, now_ms: int) -> int:
+    def _write(
+        self,
+        batch: memoryview,
+        size: int,
+        last_delta: int,
+        max_time_ms: int,
+        now_ms: int,
+        turn: "Gatherer | None",
+    ) -> int:
         """Set the base offset, write the batch to the newest segment and return the offset."""
         base_offset = self.end_offset
         last_offset = base_offset + last_delta
@@ -165,7 +188,11 @@ class PartitionLog:
             if begun_ms is None:
                 active.first_append_ms = now_ms
             _OFFSET_LENGTH_EPOCH.pack_into(batch, 0, base_offset, size - OVERHEAD_BYTES, LEADER_EPOCH)
-            active.append(batch, size, base_offset, last_offset, max_time_ms, settings.index_interval_bytes)
+            interval = settings.index_interval_bytes
+            if turn is None or not turn.putting_off or size > GATHERED_BYTES:
+                active.append(batch, size, base_offset, last_offset, max_time_ms, interval)
+            elif active.gather(batch, size, base_offset, last_offset, max_time_ms, interval):
+                turn.add(self)
         except OSError as error:
             _logger.error("cannot append to %s: %s", self.directory.name, error)
             raise AppendError(error_codes.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -175,13 +202,18 @@ class PartitionLog:
             self.checkpoint()
         return base_offset
 
+    def write_gathered(self) -> None:
+        """Write what was gathered for the end of the turn. Raises `OSError`; then the log must be made anew."""
+        if not self.deleted:
+            _ = self._active.file
+
     def _roll(self) -> Segment:
         """Close the newest segment and begin the next one. Raises `OSError`; then nothing has changed."""
         full = self._active
+        file = full.file
         full.flush_indexes()
         self._save_producers()
         segment = Segment(self.directory, self.end_offset)
-        file = full.file
         _ = segment.file
         full.seal()
         full.let_go()
@@ -240,6 +272,7 @@ class PartitionLog:
         """Write the newest index entries and the producers, so that recovery need not walk far."""
         self._snapshot_due_bytes = CHECKPOINT_BYTES
         try:
+            _ = self._active.file  # they must not be ahead of the records
             self._active.flush_indexes()
             self._save_producers()
         except OSError as error:  # only a longer recovery: the records themselves are written

@@ -66,6 +66,23 @@ def open_log(
     return log
 
 
+def reopen_log(log: PartitionLog) -> None:
+    """Make the books of a log anew from its files, after a write that failed. Raises `OSError`."""
+    log.segments[-1].drop_gathered()
+    for segment in log.segments:
+        segment.let_go()
+    again = open_log(
+        log.directory,
+        log.settings,
+        producer_expiration_ms=log.producers.expiration_ms,
+        recovery_point=log.recovery_point,
+        trust_writes=True,
+    )
+    log.producers = again.producers
+    log.snapshots = again.snapshots
+    log.begin(again.segments, start_offset=again.start_offset, end_offset=again.end_offset)
+
+
 def _base_offsets(directory: Path) -> list[int]:
     names = (path.stem for path in directory.glob("*.log"))
     return sorted(

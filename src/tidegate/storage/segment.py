@@ -33,6 +33,8 @@ class Segment:
         "_file",
         "_recent",
         "_since_entry_bytes",
+        "_unwritten",
+        "_unwritten_at",
         "base_offset",
         "first_append_ms",
         "largest_batch_bytes",
@@ -59,12 +61,16 @@ class Segment:
         self._since_entry_bytes = 0
         self._file: SegmentFile | None = None
         self._recent: dict[int, int] = {}
+        self._unwritten: list[bytes] = []  # batches that were gathered, to be written together
+        self._unwritten_at = 0
 
     @property
     def file(self) -> SegmentFile:
-        """The open log file; opened at first use."""
+        """The open log file, opened at first use, with all that the books say is in it. Raises `OSError`."""
         if self._file is None:
             self._file = SegmentFile(self.path)
+        if self._unwritten:
+            self.write_gathered()
         return self._file
 
     def append(
@@ -77,11 +83,49 @@ class Segment:
         interval: int,
     ) -> None:
         """Write a batch of `size` bytes at the end. On failure the file ends where it did and `OSError` is raised."""
-        fd = (self._file or self.file).fd
+        fd = self.file.fd
         position = self.size
         if os.pwrite(fd, batch, position) != size:
             self._write_rest(fd, batch)
         self.note(position, size, base_offset, last_offset, max_time_ms, interval)
+
+    def gather(
+        self,
+        batch: memoryview,
+        size: int,
+        base_offset: int,
+        last_offset: int,
+        max_time_ms: int,
+        interval: int,
+    ) -> bool:
+        """Take a batch as `append` does, to be written by `write_gathered`. Returns whether it is the first."""
+        first = not self._unwritten
+        if first:
+            self._unwritten_at = self.size
+        self._unwritten.append(bytes(batch))
+        self.note(self.size, size, base_offset, last_offset, max_time_ms, interval)
+        return first
+
+    def write_gathered(self) -> None:
+        """Write what was gathered. On failure `OSError` is raised, and all of it is still to be written."""
+        fd = (self._file or SegmentFile(self.path)).fd
+        gathered, position = self._unwritten, self._unwritten_at
+        written = os.pwritev(fd, gathered, position)
+        if written != self.size - position:
+            rest = memoryview(b"".join(gathered))
+            while written < len(rest):
+                count = os.pwrite(fd, rest[written:], position + written)
+                if count == 0:
+                    raise OSError(f"wrote {written} of {len(rest)} bytes to {self.path.name}")
+                written += count
+        self._unwritten = []
+
+    def drop_gathered(self) -> None:
+        """Forget what was gathered and cut off what was written of it; the books are wrong then."""
+        if self._unwritten:
+            self._unwritten = []
+            self.size = self._unwritten_at
+            self.cut(self.size)
 
     def _write_rest(self, fd: int, batch: memoryview) -> None:
         """Write again after a short write; gives up, and takes all of it back, when the disk takes no more."""

@@ -27,6 +27,7 @@ from tidegate.storage.recovery import open_log
 from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.storage.topics import Topics, remove_directory
+from tidegate.storage.turn_writes import TurnWrites
 
 __all__ = ["Storage"]
 
@@ -60,6 +61,7 @@ class Storage:
         self.topics = Topics(directory, store, config, remove=self._remove_later)
         self._lock_fd = lock_fd
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-disk")
+        self.turn = TurnWrites()
         self.commits = GroupCommit(self._worker, sync, metadata=store.recent_path, on_failed=self._distrust)
         self._producer_ids = range(0)
 

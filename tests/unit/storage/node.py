@@ -19,6 +19,8 @@ from tidegate.wire.batch_builder import build_batch
 NOW_MS = 1_700_000_000_000
 CONNECTION = Connection(1, "PLAINTEXT", "127.0.0.1", "127.0.0.1", 9092)
 
+FETCH = 1
+
 
 class Permits:
     """A client's quotas: how many bytes a fetch may have, and how many mutations are left."""
@@ -118,10 +120,16 @@ class Node:
         return self.handlers[api_key](request)
 
     def call(self, api_key: int, version: int, message: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Send a request; return the answer, read back from its bytes."""
+        """Send a request; return the answer, read back from its bytes. A Fetch is sent twice: the second is known."""
         answer = self.ask(api_key, version, message, **options)
         assert isinstance(answer, Answer)
-        return decoded(api_key, version, answer)
+        found = decoded(api_key, version, answer)
+        if api_key == FETCH:
+            again = self.ask(api_key, version, message, **options)
+            assert isinstance(again, Answer)
+            assert decoded(api_key, version, again) == found
+            assert (again.charge, again.empty is None) == (answer.charge, answer.empty is None)
+        return found
 
     def round(self) -> None:
         """Run a turn, let the disk thread do what it was given, and run a turn with what came of it."""

@@ -10,7 +10,8 @@ from tests.unit.storage.node import NOW_MS, append, batch, contents, new_log
 
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError, OffsetOutOfRangeError
-from tidegate.storage.log import CHECKPOINT_BYTES, PartitionLog
+from tidegate.storage.log import CHECKPOINT_BYTES, GATHERED_BYTES, PartitionLog
+from tidegate.storage.turn_writes import TurnWrites
 from tidegate.wire.batch import batches, crc_matches, renew_crc
 
 MIB = 1024 * 1024
@@ -236,6 +237,69 @@ def test_full_disk_takes_nothing_and_loses_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "00000000000000000000.log").stat().st_size == len(data)
     assert append(log, data) == 1
     assert len(contents(log)) == 2 * len(data)
+
+
+def test_turn_is_written_together(tmp_path: Path) -> None:
+    """What is gathered in a turn has its offsets at once and is in the file when the turn ends, as if appended."""
+    log, other, turn = new_log(tmp_path / "a"), new_log(tmp_path / "b"), TurnWrites()
+    turn.putting_off = True
+    for count in (1, 3, 2):
+        base_offset, _ = log.append(memoryview(bytearray(batch(count))), NOW_MS, 9, turn)
+        assert append(other, batch(count)) == base_offset
+    file = tmp_path / "a" / "00000000000000000000.log"
+    assert not file.exists() or file.stat().st_size == 0
+    assert turn.end()
+    assert file.read_bytes() == contents(other)
+    assert (log.end_offset, log.size_bytes) == (6, other.size_bytes)
+
+
+def test_reading_and_writing_at_once_see_the_turn(tmp_path: Path) -> None:
+    """A read, a checkpoint or a batch that is too large to be gathered has what was gathered written before it."""
+    log, turn = new_log(tmp_path), TurnWrites()
+    turn.putting_off = True
+    size = len(batch())
+    append_in_turn(log, turn, batch())
+    assert len(contents(log)) == size
+    append_in_turn(log, turn, batch())
+    log.checkpoint()
+    assert (tmp_path / "00000000000000000000.log").stat().st_size == 2 * size
+    append_in_turn(log, turn, batch())
+    large = batch(value=bytes(GATHERED_BYTES))
+    append_in_turn(log, turn, large)
+    assert (tmp_path / "00000000000000000000.log").stat().st_size == 3 * size + len(large)
+    assert turn.end()
+    assert log.end_offset == 4
+
+
+def test_turn_on_a_full_disk_is_taken_back(tmp_path: Path) -> None:
+    """What was gathered and cannot be written is gone, producers' sequences too; then all goes on as before."""
+    log, turn = new_log(tmp_path), TurnWrites()
+    first, second = (
+        batch(2, value=bytes(1000), producer_id=9, producer_epoch=0, base_sequence=at) for at in (0, 2)
+    )
+    append(log, first)
+    turn.putting_off = True
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(first) + 500, limits[1]))
+    try:
+        append_in_turn(log, turn, second)
+        assert not turn.end()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert turn.failed == {log}
+    assert (log.end_offset, log.size_bytes, log.failed) == (2, len(first), False)
+    assert append(log, second) == 2
+    assert append(log, first) == 0  # remembered: answered again, not stored again
+    turn.putting_off = True
+    append_in_turn(log, turn, batch())
+    assert turn.end()
+    assert turn.failed == set()
+    assert len(contents(log)) == 2 * len(first) + len(batch())
+
+
+def append_in_turn(log: PartitionLog, turn: TurnWrites, data: bytes) -> None:
+    """Append a batch whose answer is put off."""
+    log.append(memoryview(bytearray(data)), NOW_MS, 9, turn)
 
 
 def test_failed_roll_changes_nothing(tmp_path: Path) -> None:

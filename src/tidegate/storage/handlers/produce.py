@@ -20,6 +20,7 @@ from tidegate.storage.log import PartitionLog
 from tidegate.storage.records import is_one_batch, only_batch, raise_unparsable
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic, Topics
+from tidegate.storage.turn_writes import TurnWrites
 from tidegate.wire.batch import CorruptRecordsError
 
 __all__ = ["PRODUCE", "produce_handler"]
@@ -29,6 +30,8 @@ ACKS = (-1, 1, 0)
 ACKS_ALL = -1
 NO_OFFSET = -1
 _TOPIC_IDS_SINCE = 13
+
+_NOT_WRITTEN = AppendError(error_codes.KAFKA_STORAGE_ERROR, "the log could not be written")
 
 _Unsynced = tuple[PartitionLog, int, dict[str, Any]]
 """A log, the offset that must be synced, and the part of the answer that depends on it."""
@@ -50,7 +53,7 @@ class _Target:
 
 def produce_handler(storage: Storage) -> Handler:
     """Return the handler that appends to the logs of `storage`."""
-    topics, commits = storage.topics, storage.commits
+    topics, commits, turn = storage.topics, storage.commits, storage.turn
     known: KnownRequests[_Target] = KnownRequests(PRODUCE, "index", ("records",))
 
     def handle(request: Request) -> Answer | Deferred:
@@ -66,7 +69,7 @@ def produce_handler(storage: Storage) -> Handler:
                 and not target.settings.flushes
                 and is_one_batch(records)
             ):
-                return _store(target, records, request)
+                return _store(target, records, request, turn)
         return handle_any(request)
 
     def handle_any(request: Request) -> Answer | Deferred:
@@ -129,23 +132,30 @@ def _learn(request: Request, acks: int, part: Message, topics: Topics, known: Kn
         known.keep(request, _Target(version, acks, key, index, log))
 
 
-def _store(target: _Target, records: memoryview, request: Request) -> Answer:
+def _store(target: _Target, records: memoryview, request: Request, turn: TurnWrites) -> Answer:
     """Store the one batch of a request whose target is known, and answer."""
     log = target.log
+    header = request.header
     try:
-        base_offset, append_time_ms = log.append(records, request.now_ms, request.header.api_version)
+        base_offset, append_time_ms = log.append(records, request.now_ms, header.api_version, turn)
     except AppendError as error:
-        if target.acks == 0:
-            return Answer(None, Charge.PRODUCE, close=True)
-        refused = _refused(target.index, error.error_code, log if error.log_start_known else None)
-        responses = [{**target.key, "partition_responses": [refused]}]
-        return request.answer({"responses": responses, "throttle_time_ms": 0}, Charge.PRODUCE)
+        return _refuse(target, request, error)
+    encoded = None
+    if target.acks != 0:
+        encoded = target.answers.encode(header.correlation_id, base_offset, append_time_ms, log.start_offset)
+    answer = Answer(encoded, Charge.PRODUCE)
+    if turn.putting_off:
+        answer.instead = lambda: _refuse(target, request, _NOT_WRITTEN) if log in turn.failed else None
+    return answer
+
+
+def _refuse(target: _Target, request: Request, error: AppendError) -> Answer:
+    """Answer that the one batch of a request was not stored."""
     if target.acks == 0:
-        return Answer(None, Charge.PRODUCE)
-    encoded = target.answers.encode(
-        request.header.correlation_id, base_offset, append_time_ms, log.start_offset
-    )
-    return Answer(encoded, Charge.PRODUCE)
+        return Answer(None, Charge.PRODUCE, close=True)
+    log = target.log if error.log_start_known else None
+    responses = [{**target.key, "partition_responses": [_refused(target.index, error.error_code, log)]}]
+    return request.answer({"responses": responses, "throttle_time_ms": 0}, Charge.PRODUCE)
 
 
 def _answer_synced(

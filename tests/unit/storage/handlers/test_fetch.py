@@ -155,8 +155,12 @@ def test_isolation_is_told_apart_in_the_answer_only(filled: Node) -> None:
 
 
 def waiting(node: Node, *parts: tuple[str, int, int], min_bytes: int = 1) -> tuple[Deferred, list[Answer]]:
-    """Return a fetch that waits half a second, and where its answer will appear."""
-    deferred = node.ask(FETCH, 12, message(*parts, wait_ms=500, min_bytes=min_bytes))
+    """Return a fetch that waits half a second, and where its answer will appear; one like it was given up before."""
+    request = message(*parts, wait_ms=500, min_bytes=min_bytes)
+    before = node.ask(FETCH, 12, request)
+    assert isinstance(before, Deferred)
+    before.cancel()
+    deferred = node.ask(FETCH, 12, request)
     assert isinstance(deferred, Deferred)
     answers: list[Answer] = []
     deferred.then(answers.append)

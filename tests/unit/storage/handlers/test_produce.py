@@ -1,5 +1,6 @@
 """Tests of the Produce handler."""
 
+import resource
 import struct
 from typing import Any
 
@@ -8,6 +9,7 @@ from tests.unit.storage.node import NOW_MS, Node, batch, contents, decoded
 
 from tidegate.server.handler import Answer, Charge
 from tidegate.storage import error_codes
+from tidegate.storage.handlers import known_requests
 
 PRODUCE = 0
 
@@ -138,3 +140,60 @@ def test_frame_may_be_read_only(node: Node) -> None:
     """A request in immutable memory is served as well."""
     node.create("orders")
     assert partition(node.call(PRODUCE, 9, message(batch()), writable=False))["error_code"] == 0
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_what_a_turn_could_not_write_is_refused_instead(node: Node, acks: int) -> None:
+    """The answer that was made before the write is replaced by error 56; without an answer the connection closes."""
+    node.create("orders")
+    node.create("others")
+    for topic in ("orders", "others"):
+        node.ask(PRODUCE, 9, message(batch(), acks=acks, topic=topic))  # known from now on
+    turn = node.storage.turn
+    turn.putting_off = True
+    others = node.ask(PRODUCE, 9, message(batch(), acks=acks, topic="others"))
+    assert turn.end()
+    turn.putting_off = True
+    answer = node.ask(PRODUCE, 9, message(batch(value=bytes(1000)), acks=acks))
+    assert isinstance(answer, Answer)
+    assert isinstance(others, Answer)
+    assert answer.instead is not None
+    assert others.instead is not None
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    try:
+        assert not turn.end()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    instead = answer.instead()
+    assert instead is not None
+    assert instead.charge is Charge.PRODUCE
+    if acks:
+        assert partition(decoded(PRODUCE, 9, instead))["error_code"] == error_codes.KAFKA_STORAGE_ERROR
+    else:
+        assert (instead.response, instead.close) == (None, True)
+    assert others.instead() is None
+    assert (node.log("orders").end_offset, node.log("others").end_offset) == (1, 2)
+
+
+def test_known_requests_follow_their_topic(node: Node) -> None:
+    """A topic that is deleted is not found by who produced to it before; one made anew is another."""
+    node.create("orders")
+    for _ in range(2):
+        assert partition(node.call(PRODUCE, 9, message(batch())))["error_code"] == 0
+    node.storage.topics.delete(node.storage.topics.by_name["orders"])
+    absent = partition(node.call(PRODUCE, 9, message(batch())))
+    assert absent["error_code"] == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    node.create("orders")
+    offsets = [partition(node.call(PRODUCE, 9, message(batch())))["base_offset"] for _ in range(3)]
+    assert offsets == [0, 1, 2]
+
+
+def test_known_requests_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More partitions than are kept are served all the same."""
+    monkeypatch.setattr(known_requests, "MAX_KEPT", 3)
+    node.create("orders", partitions=8)
+    for number in range(3):
+        for index in range(8):
+            answer = partition(node.call(PRODUCE, 9, message(batch(), index=index)))
+            assert (answer["error_code"], answer["base_offset"]) == (0, number)

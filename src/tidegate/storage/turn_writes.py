@@ -1,0 +1,58 @@
+"""Batches that came in one turn of the event loop, written together: one call for each log instead of one for each.
+
+A batch whose answer is put off to the end of the turn is given its offset at once, but written with the others of
+its log, before any of their answers leaves. What cannot be written is taken back: the log is made anew from its
+files, and the requests are answered with an error.
+"""
+
+import logging
+
+from tidegate.storage.log import PartitionLog
+from tidegate.storage.recovery import reopen_log
+
+__all__ = ["TurnWrites"]
+
+_logger = logging.getLogger(__name__)
+
+
+class TurnWrites:
+    """What is to be written before the answers of this turn leave. A `tidegate.server.handler.Turn`.
+
+    putting_off: whether the answer of the request that is being handled waits for the end of the turn.
+    failed: the logs that could not be written in this turn.
+    """
+
+    __slots__ = ("_logs", "failed", "putting_off")
+
+    def __init__(self) -> None:
+        self.putting_off = False
+        self.failed: set[PartitionLog] = set()
+        self._logs: list[PartitionLog] = []
+
+    def add(self, log: PartitionLog) -> None:
+        """Write the batches that `log` has gathered at the end of the turn."""
+        self._logs.append(log)
+
+    def end(self) -> bool:
+        """Write everything; False where something could not be, and the answers that said so must be made anew."""
+        self.putting_off = False
+        if self.failed:
+            self.failed = set()
+        if self._logs:
+            logs, self._logs = self._logs, []
+            for log in logs:
+                try:
+                    log.write_gathered()
+                except OSError as error:
+                    _logger.error("cannot append to %s: %s", log.directory.name, error)
+                    self.failed.add(log)
+                    self._take_back(log)
+        return not self.failed
+
+    @staticmethod
+    def _take_back(log: PartitionLog) -> None:
+        try:
+            reopen_log(log)
+        except OSError as error:
+            _logger.error("%s takes no more records: %s", log.directory.name, error)
+            log.failed = True
