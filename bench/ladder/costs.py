@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.ladder.brokers import BenchBroker
 from bench.ladder.rungs import CONNECTIONS, define_quotas, drive
 
-__all__ = ["Cost", "cost_of_quotas", "cost_of_recording"]
+__all__ = ["Cost", "cost_of", "cost_of_quotas", "cost_of_recording"]
 
 FRAME, SECONDS = "produce100", 1.5
 Z_95 = 1.96
@@ -42,14 +42,16 @@ def cost_of_quotas(broker: BenchBroker, directory: Path, pairs: int) -> Cost:
         return _cpu_us(broker, directory)
 
     try:
-        return _cost(f"quotas, {broker.name}", measure, pairs)
+        return cost_of(f"quotas, {broker.name}", measure, pairs)
     finally:
         define_quotas(broker)
 
 
 def cost_of_recording(recording: BenchBroker, silent: BenchBroker, directory: Path, pairs: int) -> Cost:
     """Measure the usage record on against off."""
-    return _cost("usage record", lambda with_it: _cpu_us(recording if with_it else silent, directory), pairs)
+    return cost_of(
+        "usage record", lambda with_it: _cpu_us(recording if with_it else silent, directory), pairs
+    )
 
 
 def _cpu_us(broker: BenchBroker, directory: Path) -> float:
@@ -57,7 +59,7 @@ def _cpu_us(broker: BenchBroker, directory: Path) -> float:
     return drive(broker, directory, "request", FRAME, CONNECTIONS, SECONDS)[1].broker_cpu
 
 
-def _cost(name: str, measure: Callable[[bool], float], pairs: int) -> Cost:
+def cost_of(name: str, measure: Callable[[bool], float], pairs: int) -> Cost:
     """Return the mean of the pairs' ratios (of their logarithms) with its interval."""
     print(f"… cost of {name}", file=sys.stderr)
     measure(True)

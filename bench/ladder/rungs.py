@@ -27,6 +27,7 @@ __all__ = [
     "make_anew",
     "prepare",
     "produce_frame",
+    "set_up",
 ]
 
 LOADER_CLASSES = ROOT / ".cache" / "bench" / "loader"
@@ -59,25 +60,27 @@ class Rung:
     wanted_cpu: float | None = None
 
 
+TOPICS = ("small", "kilo", "mega", "read1k", "read100", "fetch16k", "fetch1m")
+
+
 def prepare(broker: BenchBroker, directory: Path) -> None:
-    """Create topics, fill those that are read, define quotas that throttle nobody, and write the raw frames."""
-    admin = AdminClient({"bootstrap.servers": broker.address})
-    names = ("small", "kilo", "mega", "read1k", "read100")
-    for future in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
-        future.result(30)
-    define_quotas(broker)
+    """Make everything that the rungs need, and fill the topics that are read."""
+    set_up(broker, directory)
     _confluent(broker, "produce", "read1k", 1024, 1_000_000, 600)
     _confluent(broker, "produce", "read100", 100, 1_000_000, 200)
-    fill = Producer({"bootstrap.servers": broker.address, "batch.size": 16_384, "linger.ms": 50})
-    for name in ("fetch16k", "fetch1m"):
-        admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
-    for _ in range(80):
-        fill.produce("fetch16k", bytes(1024), partition=0)
-    fill.flush(30)
-    large = Producer({"bootstrap.servers": broker.address, "batch.size": 1_000_000, "linger.ms": 100})
-    for _ in range(2000):
-        large.produce("fetch1m", bytes(1024), partition=0)
-    large.flush(30)
+    for topic, batch_bytes, records in (("fetch16k", 16_384, 80), ("fetch1m", 1_000_000, 2000)):
+        fill = Producer({"bootstrap.servers": broker.address, "batch.size": batch_bytes, "linger.ms": 100})
+        for _ in range(records):
+            fill.produce(topic, bytes(1024), partition=0)
+        fill.flush(30)
+
+
+def set_up(broker: BenchBroker, directory: Path) -> None:
+    """Create topics, define quotas that throttle nobody, compile the loader and write its frames."""
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for future in admin.create_topics([NewTopic(name, 1, 1) for name in TOPICS]).values():
+        future.result(30)
+    define_quotas(broker)
     _compile_loader()
     for name, frame in frames().items():
         (directory / name).write_bytes(frame)

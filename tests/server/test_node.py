@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 import pytest
 from tests.server.nodes import (
@@ -16,6 +17,7 @@ from tidegate.usage.readers import read_segment
 
 CLIENT = [("client-id", "c1")]
 WINDOW_S = 10  # (n - 1) windows of one second
+LATE_BYTES = 32_000_000  # more than the kernel takes on its way
 
 
 def throttle_ms(*, value: int, bound: float) -> int:
@@ -175,6 +177,56 @@ def test_request_time_is_charged_once_handler_and_network(with_node) -> None:
         assert percent == pytest.approx(charged_ns * 1e-7 / WINDOW_S, rel=0.1)
 
     with_node(scenario)
+
+
+def test_clients_share_one_thread(with_node) -> None:
+    """All that request quotas are charged is no more than the time that went by: a node's capacity is 100 %."""
+
+    async def scenario(node: RunningNode) -> None:
+        clients = [await node.connect(f"client-{number}") for number in range(8)]
+        await clients[0].alter([("client-id", None)], "request_percentage", 1e6)
+        begun_ns = time.monotonic_ns()
+        for _ in range(50):
+            await asyncio.gather(*(client.metadata() for client in clients))
+        took_ns = time.monotonic_ns() - begun_ns
+        rows = [event for event in spool_events(node) if event["kind"] == "request"][1:]
+        assert len(rows) == 400
+        assert 0 < sum(row["handler_ns"] + row["network_ns"] for row in rows) <= took_ns
+
+    with_node(scenario)
+
+
+def test_network_time_of_a_late_answer_is_charged_when_it_has_left(with_node) -> None:
+    """An answer that its client is slow to read is recorded without network time; that has a row of its own later."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await node.connect()
+        await client.alter(CLIENT, "request_percentage", 1e6)
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        client.send_fetch(max_bytes=LATE_BYTES)
+        await until(lambda: any(row["fetch_bytes"] is not None for row in spool_events(node)))
+        (request,) = [row for row in spool_events(node) if row["fetch_bytes"] is not None]
+        assert request["network_ns"] == 0
+        assert [row for row in spool_events(node) if row["kind"] == "network"] == []
+        before = node.node.managers.request.peek("ANONYMOUS", "c1", node.node._clock.now_ms())
+        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        _, _, size = await client.receive()
+        assert size > LATE_BYTES
+        await until(lambda: any(row["kind"] == "network" for row in spool_events(node)))
+        (late,) = [row for row in spool_events(node) if row["kind"] == "network"]
+        assert late["network_ns"] > 0
+        after = node.node.managers.request.peek("ANONYMOUS", "c1", node.node._clock.now_ms())
+        assert after - before == pytest.approx(late["network_ns"] * 1e-7 / WINDOW_S, rel=0.3)
+
+    with_node(scenario)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until `condition` holds."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
 
 
 def test_acks_0_is_muted_without_an_answer(with_node) -> None:
