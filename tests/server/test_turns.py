@@ -1,6 +1,7 @@
 """Requests that are ready together: all are handled before any is answered, and done together what can be."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.server.nodes import (
 
 from tidegate.server.handler import Answer, Request
 from tidegate.server.poller import BATCH
+from tidegate.usage.readers import read_segment
 
 NO_TOPICS = {
     "topics": [],
@@ -139,6 +141,33 @@ def test_what_failed_is_answered_otherwise(with_turn) -> None:
         for client in clients:
             ask(client)
         assert [await cluster_of(client) for client in clients] == ["instead", None, None]
+
+    with_turn(scenario)
+
+
+def test_time_of_the_turn_is_charged_to_those_who_have_a_part_in_it(with_turn) -> None:
+    """Its time is handler time, in proportion to the bytes of the requests; who has no part in it pays nothing."""
+
+    async def scenario(node: RunningNode, turn: NotedTurn) -> None:
+        clients = [await node.connect(name) for name in "abc"]
+        await asyncio.sleep(0.05)
+        end = turn.end
+
+        def slow_end() -> bool:
+            time.sleep(0.1)
+            return end()
+
+        turn.end = slow_end  # type: ignore[method-assign]
+        for client in clients:
+            ask(client)
+        for client in clients:
+            await client.receive()
+        node.usage.close()
+        rows = [event for path in node.spool.glob("*.closed") for event in read_segment(path)]
+        handler_ms = {row["client_id"]: row["handler_ns"] / 1e6 for row in rows if row["kind"] == "request"}
+        assert handler_ms["a"] == pytest.approx(50, abs=20)
+        assert handler_ms["b"] == pytest.approx(50, abs=20)
+        assert handler_ms["c"] < 20
 
     with_turn(scenario)
 

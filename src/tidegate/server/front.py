@@ -131,14 +131,22 @@ class Front:
         self._gathering = True
 
     def finish_gathered(self) -> None:
-        """Decide and send what was put off, in the order of the requests."""
+        """End the turn, then decide and send what was put off, in the order of the requests.
+
+        The turn's time is handler time of the requests that have a part in it, each in proportion to its bytes.
+        """
         self._gathering = False
         gathered, self._gathered = self._gathered, []
+        begun_ns = self._monotonic_ns()
         done = self._turn.end()
+        turn_ns = self._monotonic_ns() - begun_ns
+        turn_bytes = sum(handled[2] for handled in gathered if handled[4].instead is not None)
         for channel, header, frame_bytes, handler_ns, answer, mutation in gathered:
             try:
-                if not done and answer.instead is not None:
-                    answer = answer.instead() or answer
+                if answer.instead is not None:
+                    handler_ns += turn_ns * frame_bytes // turn_bytes
+                    if not done:
+                        answer = answer.instead() or answer
                 self._finish(channel, header, frame_bytes, handler_ns, answer, mutation)
             except Exception:
                 _log.exception("%s: cannot answer; closing", _name(channel))

@@ -107,7 +107,8 @@ class Answer:
     empty: for FETCH: makes the answer without records that a throttled client gets (B§6.3.4).
     on_sent_data: for FETCH: called when the full answer, not the empty one, is sent (fetch session bookkeeping).
     close: close the connection instead of, or after, answering.
-    instead: called where the `Turn` failed: the answer to send in place of this one, if it can no longer be sent.
+    instead: given where the `Turn` finishes what was begun. Called when it failed: the answer to send in place of this
+        one, or None if this one is still right.
     """
 
     response: Encoded | None
