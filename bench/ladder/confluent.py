@@ -74,7 +74,7 @@ def consume(address: str, topic: str, record_bytes: int, total_bytes: int) -> di
     consumer.assign([TopicPartition(topic, 0, 0)])
     begun = 0.0
     while seen < count:
-        messages = consumer.consume(100_000, timeout=10)
+        messages = consumer.consume(min(100_000, count - seen), timeout=10)
         assert messages, f"only {seen} of {count} records came"
         assert messages[0].error() is None, messages[0].error()
         if not begun:

@@ -30,8 +30,8 @@ class SplitReader:
 
     find: `(buffer, offset of the body, kept) -> (kept value, *values)`: the entry of `kept` whose key the body begins
         with, and the values that follow in the order asked for; None where there is none. Records are a slice.
-    prefix: `(buffer, offset of the body) -> bytes`: the key of a request that the ordinary reader found to have
-        one topic and one partition; empty where the topic's name is too long for this.
+    prefix: `(buffer, offset of the body) -> bytes`: the key of a request that the ordinary reader could read; empty
+        where its first part has another shape, or the topic's name is too long for this.
     """
 
     find: Callable[[memoryview, int, Mapping[bytes, Any]], Any]
@@ -62,6 +62,7 @@ class _Writer:
         self.length_at = -1  # where the low byte of the topic name's length is
         self.group: list[tuple[str, str]] = []
         self.conditions: list[str] = []
+        self.shape: list[str] = []  # what must hold of the first part
         self.found: dict[str, str] = {}
 
     def compile(self) -> SplitReader:
@@ -79,6 +80,7 @@ class _Writer:
                     f"buf[at + {self.length_at}] > 127" if self.extra else f"buf[at + {self.length_at - 1}]"
                 )
                 out.line(f"if {long_name}: return b''")
+            out.line(f"if {' or '.join(self.shape)}: return b''")
             out.line(f"return bytes(buf[at:{self.prefix_end()}])")
         program = out.program(f"{self.layout} split", {"MALFORMED": MALFORMED, "varint": varint})
         return SplitReader(find=program.function, prefix=program.function.__globals__["prefix"])
@@ -134,10 +136,13 @@ class _Writer:
         return name
 
     def expect(self, code: str, value: int) -> None:
-        """Take a value that must be `value`; before the look-up the key sees to that."""
-        name = self.fixed(code)
-        if name:
-            self.conditions.append(f"{name} != {value}")
+        """Take a value that must be `value`; of the first part that is asked when its key is made."""
+        if self.past:
+            self.conditions.append(f"{self.fixed(code)} != {value}")
+        else:
+            unpack = self.out.struct_method(code, "unpack_from")
+            self.shape.append(f"{unpack}(buf, {self.prefix_end()})[0] != {value}")
+            self.fixed(code)
 
     def name_length(self, field: Field) -> None:
         """Take the topic's name, the one part of the key whose length is not known."""

@@ -128,6 +128,15 @@ def test_other_requests_are_not_found(key, version):
 
 
 @pytest.mark.parametrize(("key", "version"), PAIRS)
+def test_requests_of_another_shape_have_no_key(key, version):
+    """Nothing is kept for them: what they begin with does not say where the rest begins."""
+    make = produce if key == PRODUCE else fetch
+    reader = split_reader(key, version, *READ[key])
+    others = [make(topics=2), make(partitions=2), *([make(transactional_id="x")] if key == PRODUCE else [])]
+    assert [reader.prefix(*body(key, version, other)) for other in others] == [b""] * len(others)
+
+
+@pytest.mark.parametrize(("key", "version"), PAIRS)
 def test_a_request_cut_short_is_not_found(key, version):
     """Every length but the whole one is left to the ordinary reader, which says what is wrong."""
     make = produce if key == PRODUCE else fetch
