@@ -1,4 +1,6 @@
+import java.io.BufferedReader;
 import java.io.IOException;
+import java.io.InputStreamReader;
 import java.net.InetSocketAddress;
 import java.net.StandardSocketOptions;
 import java.nio.ByteBuffer;
@@ -9,6 +11,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.Iterator;
+import java.util.concurrent.atomic.AtomicLong;
 
 /**
  * A load generator that is not the bottleneck: one thread, one selector, one request in flight on each connection.
@@ -20,7 +23,7 @@ import java.util.Iterator;
  *   java RawLoader.java connect PORT FRAME_FILE AT_A_TIME   WARMUP_S SECONDS
  * </pre>
  *
- * FRAME_FILE holds a whole request frame, length prefix included. `connect` opens a connection, sends the frame, reads the
+ * For each line on its standard input it prints how many requests were answered so far. FRAME_FILE holds a whole request frame, length prefix included. `connect` opens a connection, sends the frame, reads the
  * answer and closes. Prints one JSON object.
  */
 public final class RawLoader {
@@ -36,6 +39,7 @@ public final class RawLoader {
     private long requests;
     private long bytesIn;
     private boolean counting;
+    private final AtomicLong answered = new AtomicLong();
 
     private RawLoader(int port, byte[] frame, boolean reconnect) throws IOException {
         this.port = port;
@@ -57,6 +61,9 @@ public final class RawLoader {
         boolean reconnect = args[0].equals("connect");
         byte[] frame = Files.readAllBytes(Path.of(args[2]));
         RawLoader loader = new RawLoader(Integer.parseInt(args[1]), frame, reconnect);
+        Thread counter = new Thread(loader::tellCounts);
+        counter.setDaemon(true);
+        counter.start();
         loader.run(Integer.parseInt(args[3]), Double.parseDouble(args[4]), Double.parseDouble(args[5]));
     }
 
@@ -70,6 +77,16 @@ public final class RawLoader {
         System.err.println("counting");
         loopUntil(begun + (long) (seconds * 1e9));
         report((System.nanoTime() - begun) / 1e9);
+    }
+
+    private void tellCounts() {
+        try (BufferedReader in = new BufferedReader(new InputStreamReader(System.in))) {
+            while (in.readLine() != null) {
+                System.out.println(answered.get());
+            }
+        } catch (IOException e) {
+            throw new java.io.UncheckedIOException(e);
+        }
     }
 
     private void open() throws IOException {
@@ -150,6 +167,7 @@ public final class RawLoader {
     }
 
     private void answered(SocketChannel channel, SelectionKey key, Connection connection) throws IOException {
+        answered.lazySet(answered.get() + 1);
         if (counting) {
             requests++;
             if (samples < LARGEST_SAMPLE_COUNT) {

@@ -20,6 +20,7 @@ from bench.ladder.rungs import RUNGS, Rung, Sample, drive, frames, make_anew, pr
 from rich.console import Console
 from rich.table import Table
 
+FOOTPRINT, COSTS = "footprint", "costs"
 IDLE_AFTER_S = 3.0
 STARTS = 3
 WARM_KAFKA_S = 10.0
@@ -35,9 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--pairs", type=int, default=20, help="runs with and without quotas, and with and without usage"
+        "--pairs", type=int, default=300, help="runs with and without quotas, and with and without usage"
     )
-    parser.add_argument("--only", default="", help="rungs whose name has this text, and nothing else")
+    parser.add_argument(
+        "--only", default="", help=f"rungs whose name has this text; or {FOOTPRINT!r}, or {COSTS!r}"
+    )
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="tidegate-ladder-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
@@ -62,7 +65,8 @@ def _climb(kafka: BenchBroker, ours: BenchBroker, args: argparse.Namespace, dire
     idle = {broker.name: broker.resident_mb() for broker in (kafka, ours)}
     for broker in (kafka, ours):
         prepare(broker, directory)
-    _warm(kafka, directory)
+    if args.only not in (FOOTPRINT, COSTS):
+        _warm(kafka, directory)
     table = Table(
         "rung", "unit", "kafka", "tidegate", "ratio", "wanted", "broker CPU ratio", "client CPU share", "ok"
     )
@@ -70,10 +74,12 @@ def _climb(kafka: BenchBroker, ours: BenchBroker, args: argparse.Namespace, dire
     for rung in (rung for rung in RUNGS if args.only in rung.name):
         samples = _alternate(rung, (kafka, ours), args.rounds, directory)
         good = _add_row(table, rung, samples) and good
-    console.print(table)
-    if not args.only:
+    if table.row_count:
+        console.print(table)
+    if args.only in ("", FOOTPRINT):
         loaded = {broker.name: broker.resident_mb() for broker in (kafka, ours)}
         good = _print_footprint(console, starts, idle, loaded) and good
+    if args.only in ("", COSTS):
         good = _print_costs(console, kafka, ours, args.pairs, directory) and good
     return 0 if good else 1
 

@@ -1,23 +1,30 @@
 """What quotas cost, and what recording usage costs: CPU of the broker for each request, with and without.
 
-Pairs of runs in the order with, without, without, with: a machine that grows slower or faster favours neither. Quotas
-are defined and removed on a running broker, so both runs are of one process. Recording is a setting, so it needs two.
+A loader runs all the time; a moment with is compared with a moment without right beside it, in the order
+with, without, without, with: a machine that grows slower or faster favours neither. Quotas are defined and removed on
+a running broker. Recording is a setting, so it needs two brokers, each with a loader; one of those is stopped.
 """
 
 import math
 import os
+import signal
 import statistics
+import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.ladder.brokers import BenchBroker
-from bench.ladder.rungs import CONNECTIONS, define_quotas, drive
+from bench.ladder.rungs import define_quotas, loader_command
 
 __all__ = ["Cost", "cost_of", "cost_of_quotas", "cost_of_recording"]
 
-FRAME, SECONDS = "produce100", 1.5
+FRAME = "produce100"
+WARMUP_S, SETTLE_S, SLICE_S = 5.0, 0.02, 0.15
+_FOR_EVER_S = 100_000.0
 Z_95 = 1.96
 
 
@@ -34,29 +41,71 @@ class Cost:
     high: float
 
 
+class _Load:
+    """A loader at work on a broker."""
+
+    def __init__(self, broker: BenchBroker, process: "subprocess.Popen[str]") -> None:
+        self._broker = broker
+        self._process = process
+
+    def cpu_us(self) -> float:
+        """Return the broker's CPU for each request of the next moment."""
+        before, cpu_before = self._answered(), self._broker.cpu_s()
+        time.sleep(SLICE_S)
+        requests, cpu = self._answered() - before, self._broker.cpu_s() - cpu_before
+        return cpu / max(requests, 1) * 1e6
+
+    def hold(self, *, held: bool) -> None:
+        """Stop the loader, or let it go on."""
+        os.kill(self._process.pid, signal.SIGSTOP if held else signal.SIGCONT)
+
+    def _answered(self) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
+@contextmanager
+def load(broker: BenchBroker, directory: Path) -> Iterator[_Load]:
+    """Keep a loader at work on `broker` as long as the block lasts."""
+    command = loader_command(broker, directory, "request", FRAME, seconds=_FOR_EVER_S)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        try:
+            time.sleep(WARMUP_S)
+            yield _Load(broker, process)
+        finally:
+            process.kill()
+
+
 def cost_of_quotas(broker: BenchBroker, directory: Path, pairs: int) -> Cost:
     """Measure produce, fetch and request quotas that nobody reaches against none."""
+    with load(broker, directory) as loader:
 
-    def measure(with_it: bool) -> float:
-        define_quotas(broker, remove=not with_it)
-        return _cpu_us(broker, directory)
+        def measure(with_it: bool) -> float:
+            define_quotas(broker, remove=not with_it)
+            time.sleep(SETTLE_S)
+            return loader.cpu_us()
 
-    try:
-        return cost_of(f"quotas, {broker.name}", measure, pairs)
-    finally:
-        define_quotas(broker)
+        try:
+            return cost_of(f"quotas, {broker.name}", measure, pairs)
+        finally:
+            define_quotas(broker)
 
 
 def cost_of_recording(recording: BenchBroker, silent: BenchBroker, directory: Path, pairs: int) -> Cost:
     """Measure the usage record on against off."""
-    return cost_of(
-        "usage record", lambda with_it: _cpu_us(recording if with_it else silent, directory), pairs
-    )
+    with load(recording, directory) as one, load(silent, directory) as other:
 
+        def measure(with_it: bool) -> float:
+            (other if with_it else one).hold(held=True)
+            (one if with_it else other).hold(held=False)
+            time.sleep(SETTLE_S)
+            return (one if with_it else other).cpu_us()
 
-def _cpu_us(broker: BenchBroker, directory: Path) -> float:
-    os.sync()
-    return drive(broker, directory, "request", FRAME, CONNECTIONS, SECONDS)[1].broker_cpu
+        return cost_of("usage record", measure, pairs)
 
 
 def cost_of(name: str, measure: Callable[[bool], float], pairs: int) -> Cost:

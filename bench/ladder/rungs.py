@@ -24,6 +24,7 @@ __all__ = [
     "define_quotas",
     "drive",
     "frames",
+    "loader_command",
     "make_anew",
     "prepare",
     "produce_frame",
@@ -190,15 +191,27 @@ def _confluent(
     )
 
 
+def loader_command(
+    broker: BenchBroker,
+    directory: Path,
+    mode: str,
+    frame: str,
+    connections: int = CONNECTIONS,
+    *,
+    seconds: float,
+) -> list[str]:
+    """Return the command that runs the raw loader against `broker`."""
+    java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", str(LOADER_CLASSES), "RawLoader", mode]
+    return [*java, str(broker.port), str(directory / frame), str(connections), str(WARMUP_S), str(seconds)]
+
+
 def drive(
     broker: BenchBroker, directory: Path, mode: str, frame: str, connections: int, seconds: float = SECONDS
 ) -> tuple[dict, Sample]:
     """Run the raw loader; return what it printed, and the sample made of it."""
-    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", str(LOADER_CLASSES), "RawLoader", mode]
-    arguments = [str(broker.port), str(directory / frame), str(connections), str(WARMUP_S), str(seconds)]
-    with subprocess.Popen(
-        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as loader:
+    command = loader_command(broker, directory, mode, frame, connections, seconds=seconds)
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as loader:
         assert loader.stderr is not None
         line = loader.stderr.readline()
         assert line == "counting\n", line + loader.stderr.read()

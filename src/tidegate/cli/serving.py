@@ -19,8 +19,12 @@ from tidegate.server.properties import load_properties
 from tidegate.server.usage_log import open_usage_log
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.handlers import handler_table
+from tidegate.wire import checksum
 
 __all__ = ["list_settings", "serve", "storage_config"]
+
+
+_LOAD_LATER_S = 0.1  # what the first requests do not need
 
 
 def list_settings() -> int:
@@ -82,6 +86,7 @@ async def _serve(config: ServerConfig, port_file: str | None) -> None:
             gc.collect()
             gc.freeze()  # what lives as long as the broker is not looked through again
             _announce(config, node, port_file)
+            loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
             await stop.wait()
         finally:
             node.close()

@@ -70,7 +70,11 @@ class ClientQuotaManager(SensorManager[RateSensor]):
             sensor = self._cached[user][client_id]
         except KeyError:
             sensor = self._look_up(user, client_id, now_ms)
-        sensor.record(value, now_ms)
+        if now_ms < sensor.due_ms:  # `SampledRate.record` for the usual case
+            sensor.last_ms = now_ms
+            sensor.total += value
+        else:
+            sensor.record(value, now_ms)
 
     def unrecord(self, user: str, client_id: str, value: float, now_ms: int) -> None:
         """Take back what was charged at the same `now_ms`; done even while no quota is defined (B§6.3)."""

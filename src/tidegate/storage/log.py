@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from crc32c import crc32c
-
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError, OffsetOutOfRangeError
 from tidegate.storage.file_slice import FileSlice, SegmentFile
@@ -33,6 +31,7 @@ from tidegate.storage.records import (
 )
 from tidegate.storage.segment import Segment, segment_path
 from tidegate.storage.topic_settings import NEVER, TopicSettings
+from tidegate.wire import checksum
 
 __all__ = ["CHECKPOINT_BYTES", "LEADER_EPOCH", "PartitionLog"]
 
@@ -130,7 +129,7 @@ class PartitionLog:
         if (
             offset
             or size > settings.max_message_bytes
-            or crc32c(batch[CRC_FROM:]) != crc
+            or checksum.crc32c(batch[CRC_FROM:]) != crc
             or count != last_delta + 1
             or count <= 0
             or attributes > ZSTD

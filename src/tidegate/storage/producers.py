@@ -9,11 +9,10 @@ import struct
 from collections import deque
 from pathlib import Path
 
-from crc32c import crc32c
-
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.records import last_sequence
+from tidegate.wire import checksum
 
 __all__ = ["MAX_PRODUCERS", "REMEMBERED_BATCHES", "ProducerState", "Producers"]
 
@@ -146,7 +145,7 @@ class Producers:
         count = struct.pack(">i", len(rows))
         body = b"".join((count, *rows))
         temporary = path.with_suffix(".snapshot.tmp")
-        temporary.write_bytes(struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(body)) + body)
+        temporary.write_bytes(struct.pack(">hI", _SNAPSHOT_VERSION, checksum.crc32c(body)) + body)
         temporary.replace(path)
 
     def load(self, path: Path) -> bool:
@@ -159,7 +158,7 @@ class Producers:
         rows = data[_SNAPSHOT_HEAD.size :]
         if (
             version != _SNAPSHOT_VERSION
-            or crc != crc32c(data[_CRC_COVERS_FROM:])
+            or crc != checksum.crc32c(data[_CRC_COVERS_FROM:])
             or len(rows) != count * _SNAPSHOT_ROW.size
         ):
             return False

@@ -7,11 +7,10 @@ Follows: Kafka `UnifiedLog.analyzeAndValidateRecords`, `LogValidator`.
 import struct
 from typing import Final, NoReturn
 
-from crc32c import crc32c
-
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.topic_settings import TopicSettings
+from tidegate.wire import checksum
 from tidegate.wire.batch import (
     CorruptRecordsError,
     InvalidRecordsError,
@@ -133,5 +132,5 @@ def stamp_append_time(batch: memoryview, now_ms: int) -> None:
     _TIME.pack_into(batch, _MAX_TIME_AT, now_ms)
     _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, 0, attributes | _LOG_APPEND_TIME_FLAG)
     _CRC_AND_ATTRIBUTES.pack_into(
-        batch, _CRC_AT, crc32c(batch[CRC_FROM:]), attributes | _LOG_APPEND_TIME_FLAG
+        batch, _CRC_AT, checksum.crc32c(batch[CRC_FROM:]), attributes | _LOG_APPEND_TIME_FLAG
     )

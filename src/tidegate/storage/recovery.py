@@ -13,13 +13,12 @@ import mmap
 from dataclasses import dataclass
 from pathlib import Path
 
-from crc32c import crc32c
-
 from tidegate.storage.log import PartitionLog
 from tidegate.storage.producers import Producers
 from tidegate.storage.records import CRC_FROM, HEADER, HEADER_BYTES, MAGIC, NO_PRODUCER_ID, OVERHEAD_BYTES
 from tidegate.storage.segment import Segment
 from tidegate.storage.topic_settings import TopicSettings
+from tidegate.wire import checksum
 
 __all__ = ["open_log"]
 
@@ -232,7 +231,7 @@ def _walk(segment: Segment, walk: _Walk, view: memoryview) -> None:
             or last_delta < 0
         ):
             return
-        if crc32c(view[position + CRC_FROM : position + size]) != crc:
+        if checksum.crc32c(view[position + CRC_FROM : position + size]) != crc:
             return
         last_offset = offset + last_delta
         segment.note(position, size, offset, last_offset, max_time_ms, walk.interval)

@@ -16,8 +16,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from tidegate.wire import checksum
 from tidegate.wire.errors import ProtocolError
 
 __all__ = [
@@ -158,7 +157,7 @@ def batches(records: Buffer, at: int = 0, *, max_bytes: int = UNBOUNDED_BYTES) -
 def crc_matches(records: Buffer, batch: BatchHeader) -> bool:
     """Return whether the batch's CRC-32C is right. Nothing is copied."""
     covered = memoryview(records)[batch.at + CRC_FROM : batch.end]
-    return crc32c(covered) == batch.crc
+    return checksum.crc32c(covered) == batch.crc
 
 
 def check_produced(records: Buffer | None, *, api_version: int) -> BatchHeader:
@@ -185,7 +184,7 @@ def assign_offsets(records: bytearray | memoryview, at: int, *, base_offset: int
 def renew_crc(records: bytearray | memoryview, at: int = 0) -> None:
     """Make the CRC of the batch at `at` right again after a change behind it."""
     batch = read_header(records, at)
-    _CRC.pack_into(records, at + CRC_AT, crc32c(memoryview(records)[at + CRC_FROM : batch.end]))
+    _CRC.pack_into(records, at + CRC_AT, checksum.crc32c(memoryview(records)[at + CRC_FROM : batch.end]))
 
 
 def _only_batch(records: Buffer, api_version: int) -> BatchHeader:
