@@ -13,7 +13,7 @@ from typing import Protocol
 __all__ = ["EpollPoller", "LoopPoller", "Poller", "make_poller"]
 
 BATCH = 64
-"""Sockets served before their answers are sent, and timers and new connections get a turn."""
+"""Sockets served before timers and new connections get a turn; at most as many are answered together."""
 
 
 class Poller(Protocol):
@@ -106,15 +106,17 @@ class EpollPoller:
         )
 
     def _serve_ready(self) -> None:
-        ready = self._epoll.poll(0, BATCH)
-        if len(ready) == 1:
-            self._call_back(ready)
-            return
-        self._before()
-        try:
-            self._call_back(ready)
-        finally:
-            self._after()
+        served = 0
+        while served < BATCH and (ready := self._epoll.poll(0, BATCH)):
+            served += len(ready)
+            if len(ready) == 1:
+                self._call_back(ready)
+                continue
+            self._before()
+            try:
+                self._call_back(ready)
+            finally:
+                self._after()
 
     def _call_back(self, ready: list[tuple[int, int]]) -> None:
         readers, writers = self._readers, self._writers
