@@ -219,10 +219,10 @@ def measure(rows: int, *, hot: bool, master: str) -> None:
     )
 
 
-def main() -> None:
-    """Measure what the command line asks for."""
+def arguments(description: str | None) -> argparse.Namespace:
+    """Return the command line's arguments, and print what was run where."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[2_000_000, 20_000_000])
     parser.add_argument("--master", default=MASTER)
@@ -231,6 +231,12 @@ def main() -> None:
     print(
         f"# python {' '.join(sys.argv)}; Python {platform.python_version()}, {platform.machine()}", flush=True
     )
+    return args
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    args = arguments(__doc__)
     compile_replay_kernel()
     for rows in args.rows:
         measure(rows, hot=args.hot, master=args.master)

@@ -6,9 +6,6 @@
 join with the table of clients, shuffle, sort. Both begin with what a replay knows after its first look at the files.
 """
 
-import argparse
-import platform
-import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -16,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from bench_replay import MASTER, bench_files, bench_plan
+from bench_replay import arguments, bench_files, bench_plan
 from tidegate.pipeline.ingest import read_events
 from tidegate.pipeline.jobs import UsageFiles, replay_blocks
 from tidegate.pipeline.packing import unpack
@@ -86,16 +83,7 @@ def measure(
 
 def main() -> None:
     """Measure what the command line asks for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, nargs="+", default=[2_000_000, 20_000_000])
-    parser.add_argument("--master", default=MASTER)
-    parser.add_argument("--hot", action="store_true", help="80 %% of the rows are one client's")
-    args = parser.parse_args()
-    print(
-        f"# python {' '.join(sys.argv)}; Python {platform.python_version()}, {platform.machine()}", flush=True
-    )
+    args = arguments(__doc__)
     for rows in args.rows:
         files = bench_files(rows, hot=args.hot)
         measure("blocks", by_blocks, files, args.master)

@@ -114,12 +114,12 @@ def test_what_is_recorded_comes_back(fields, rows):
 
 
 def _without_repeated_sweeps(fields):
-    """Return the events without sweeps that another follows at once: they are one row, the last."""
-    following = [*(each["kind"] for each in fields[1:]), None]
+    """Return the events without sweeps that a later one follows at once: they are one row, the last."""
+    following = [*((each["kind"], each["ts_ms"]) for each in fields[1:]), (None, 0)]
     return [
         each
-        for each, after in zip(fields, following, strict=False)
-        if (each["kind"], after) != ("expire",) * 2
+        for each, (kind, ts_ms) in zip(fields, following, strict=False)
+        if not (each["kind"] == kind == "expire" and ts_ms >= each["ts_ms"])
     ]
 
 

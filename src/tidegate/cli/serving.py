@@ -23,7 +23,6 @@ from tidegate.wire import checksum
 
 __all__ = ["list_settings", "serve", "storage_config"]
 
-
 _LOAD_LATER_S = 0.1  # what the first requests do not need
 
 

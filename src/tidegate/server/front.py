@@ -4,7 +4,7 @@
 
 One request of a connection at a time; nothing on this path waits for a throttle (KIP-219). Of sockets that are ready
 together all requests are handled first and all answers sent then: a client that is woken by the first finds the others,
-where it would be woken by each (a wake-up costs the sender more than the request). Handlers never measure
+where it would be woken by each, at the expense of the sender (decision 0023). Handlers never measure
 time and never decide: that happens here and nowhere else. Time in the handler and time receiving and sending are
 charged to `request_percentage` (B§4.2); waiting in a long poll is not.
 

@@ -107,7 +107,7 @@ class EpollPoller:
 
     def _serve_ready(self) -> None:
         served = 0
-        while served < BATCH and (ready := self._epoll.poll(0, BATCH)):
+        while served < BATCH and (ready := self._epoll.poll(0, BATCH - served)):
             served += len(ready)
             if len(ready) == 1:
                 self._call_back(ready)

@@ -112,12 +112,7 @@ class Segment:
         gathered, position = self._unwritten, self._unwritten_at
         written = os.pwritev(fd, gathered, position)
         if written != self.size - position:
-            rest = memoryview(b"".join(gathered))
-            while written < len(rest):
-                count = os.pwrite(fd, rest[written:], position + written)
-                if count == 0:
-                    raise OSError(f"wrote {written} of {len(rest)} bytes to {self.path.name}")
-                written += count
+            self._write_from(written, fd, memoryview(b"".join(gathered)), position)
         self._unwritten = []
 
     def drop_gathered(self) -> None:
@@ -129,16 +124,19 @@ class Segment:
 
     def _write_rest(self, fd: int, batch: memoryview) -> None:
         """Write again after a short write; gives up, and takes all of it back, when the disk takes no more."""
-        written = 0
         try:
-            while written < len(batch):
-                count = os.pwrite(fd, batch[written:], self.size + written)
-                if count == 0:
-                    raise OSError(f"wrote 0 of {len(batch) - written} bytes to {self.path.name}")
-                written += count
+            self._write_from(0, fd, batch, self.size)
         except OSError:
             self.cut(self.size)
             raise
+
+    def _write_from(self, written: int, fd: int, data: memoryview, position: int) -> None:
+        """Write what is left of `data`, which belongs at `position`, after its first `written` bytes."""
+        while written < len(data):
+            count = os.pwrite(fd, data[written:], position + written)
+            if count == 0:
+                raise OSError(f"wrote {written} of {len(data)} bytes to {self.path.name}")
+            written += count
 
     def note(
         self, position: int, size: int, base_offset: int, last_offset: int, max_time_ms: int, interval: int

@@ -92,6 +92,7 @@ class Recorder(Appender):
         self._connection_id = self._directory.next_number
         self._quotas: dict[Names, float] = {}
         self._swept: tuple[OpenSegment | None, int] = (None, 0)  # where the row of the last sweep ends
+        self._swept_ms = 0
 
     def next_connection_id(self) -> int:
         """Return an id that no connection of this node has had."""
@@ -216,12 +217,18 @@ class Recorder(Appender):
         self._write_plain(now_ms, _START)
 
     def expire(self, now_ms: int) -> None:
-        """Record that idle sensors were swept. Sweeps with nothing between them are one row, that of the last."""
-        if self._segment is not None and self._swept == (self._segment, self._at):
+        """Record that idle sensors were swept.
+
+        Sweeps with nothing between them are one row, that of the last: it forgets all that those before it did. If
+        the clock has gone back it does not, and has a row of its own.
+        """
+        repeated = self._segment is not None and self._swept == (self._segment, self._at)
+        if repeated and now_ms >= self._swept_ms:
             _pack_plain(self._rows, self._at - ROW_BYTES, now_ms, 0, _EXPIRE)
-            return
-        self._write_plain(now_ms, _EXPIRE)
-        self._swept = self._segment, self._at
+        else:
+            self._write_plain(now_ms, _EXPIRE)
+            self._swept = self._segment, self._at
+        self._swept_ms = now_ms
 
     def maybe_roll(self, now_ms: int) -> None:
         """Hand a segment that has grown old to the writer, unless nothing but sweeps is in it; end a gap."""

@@ -28,7 +28,7 @@ __all__ = ["Writer", "main"]
 POLL_S = 0.25
 """How often the spool is looked at for closed segments."""
 IDLE_S = 60.0
-"""A writer that had nothing to convert for so long begins anew, without the memory that pyarrow keeps (40 MB)."""
+"""A writer that had nothing to do for so long begins anew, without the memory that pyarrow keeps."""
 TIDY_MS = 30_000
 """How often compaction and retention are looked at."""
 NICENESS = 10
@@ -51,13 +51,13 @@ class Writer:
         self._unreadable: set[Path] = set()
 
     def step(self) -> bool:
-        """Convert what is closed, tidy up when it is time, and return whether anything was converted.
+        """Convert what is closed, tidy up when it is time, and return whether there was anything to do.
 
         On a full disk, says so once and tries again later.
         """
-        converted = False
+        busy = True
         try:
-            converted = self._convert() > 0
+            busy = self._convert() > 0
             self._tidy()
         except OSError as error:
             if not self._failing:
@@ -65,7 +65,7 @@ class Writer:
             self._failing = True
         else:
             self._failing = False
-        return converted
+        return busy
 
     def _convert(self) -> int:
         return convert_all(self._spool, self._parquet, node_id=self._node_id)
@@ -111,12 +111,12 @@ def _run(arguments: argparse.Namespace) -> None:
         retention_ms=arguments.retention_ms,
         clock=SystemClock(),
     )
-    converted_s = time.monotonic()
+    busy_s = time.monotonic()
     while not _input_ended(POLL_S):
         now_s = time.monotonic()
         if writer.step():
-            converted_s = now_s
-        elif "pyarrow" in sys.modules and now_s - converted_s >= IDLE_S:
+            busy_s = now_s
+        elif "pyarrow" in sys.modules and now_s - busy_s >= IDLE_S:
             os.execv(sys.executable, sys.orig_argv)  # the same arguments, input and process id
     writer.step()
 

@@ -168,6 +168,15 @@ def test_sweeps_with_nothing_between_them_are_one_row(tmp_path):
     assert events == [("expire", 60_000), ("start", 70_000), ("expire", 120_000), ("expire", 150_000)]
 
 
+def test_sweep_after_the_clock_went_back_is_another_row(tmp_path):
+    """It forgets less than the one before it, which must not be lost."""
+    recorder = open_recorder(tmp_path)
+    for now_ms in (START_MS + 60_000, START_MS, START_MS + 30_000):
+        recorder.expire(now_ms)
+    recorder.close()
+    assert [event["ts_ms"] - START_MS for event in closed_events(tmp_path)] == [60_000, 30_000]
+
+
 def test_sweeps_without_room_are_counted(tmp_path):
     """Each that found no room is lost; the next that does is a row."""
     clock = ManualClock(start_ms=START_MS)

@@ -75,13 +75,14 @@ def test_failing_disk_is_reported_once_and_tried_again(tmp_path, caplog):
     record_rolls(tmp_path, 2)
     blocked = parquet_directory(tmp_path)
     blocked.touch()
-    writer.step()
-    writer.step()
+    assert writer.step()
+    assert writer.step(), "what waits is something to do: a writer that begins anew would say it again"
     assert [entry.message.split(":")[0] for entry in caplog.records] == [
         "usage record cannot be written, the spool waits"
     ]
     blocked.unlink()
-    writer.step()
+    assert writer.step()
+    assert not writer.step()
     assert len(list(read_events(tmp_path))) == 2
 
 

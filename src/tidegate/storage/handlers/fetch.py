@@ -183,7 +183,7 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
         topics, failed = fetch.read()
         if follower:
             return Answer(_encode(request, topics), Charge.EXEMPT)
-        if len(fetch.topics) == 1 and len(fetch.topics[0][1]) == 1:
+        if not failed and len(fetch.topics) == 1 and len(fetch.topics[0][1]) == 1:
             learn(request, body, *fetch.topics[0])
         missing_bytes = min(body["min_bytes"], fetch.max_bytes) - fetch.read_bytes
         if missing_bytes <= 0 or failed or not topics or body["max_wait_ms"] <= 0:

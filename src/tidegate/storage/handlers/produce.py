@@ -63,12 +63,7 @@ def produce_handler(storage: Storage) -> Handler:
         if found is not None:
             target, records = found
             log = target.log
-            if (
-                not log.deleted
-                and log.settings is target.settings
-                and not target.settings.flushes
-                and is_one_batch(records)
-            ):
+            if not log.deleted and log.settings is target.settings and is_one_batch(records):
                 return _store(target, records, request, turn)
         return handle_any(request)
 
@@ -124,11 +119,16 @@ def _find(topics: Topics, part: Message, version: int) -> tuple[dict[str, str], 
 
 
 def _learn(request: Request, acks: int, part: Message, topics: Topics, known: KnownRequests[_Target]) -> None:
-    """Keep what a request with one partition says for those that begin as it does, unless it must fail."""
+    """Keep what a request with one partition says for those that begin as it does.
+
+    Not where it must fail, nor where an append may make a sync due, which its answer has to wait for.
+    """
     index, version = part["partition_data"][0]["index"], request.header.api_version
     key, topic, _ = _find(topics, part, version)
     log = None if topic is None else topic.log(index)
-    if topic is not None and log is not None and not _acks_problem(topic, acks):
+    if topic is None or log is None or log.settings.flushes:
+        return
+    if not _acks_problem(topic, acks):
         known.keep(request, _Target(version, acks, key, index, log))
 
 
