@@ -59,9 +59,7 @@ def test_only_protocol_errors(
     node.permits.mutations = 3
     try:
         header = decode_request_header(data)
-        result = node.handlers[header.api_key](
-            Request(header, memoryview(data), CONNECTION, node.permits, node.clock.now_ms())
-        )
+        result = node.handle(Request(header, memoryview(data), CONNECTION, node.permits, node.clock.now_ms()))
     except ProtocolError:
         return
     if isinstance(result, Deferred):

@@ -21,6 +21,10 @@ class FrameBuffers:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._kept: list[bytearray] = []
 
+    def renew_scratch(self) -> None:
+        """Leave the scratch buffer to who uses it, and go on with another."""
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+
     def take(self, size: int) -> bytearray:
         """Return a buffer for a frame of `size` bytes: of `FIRST_FRAME_BYTES`, which may be more or less than that."""
         if self._kept:

@@ -34,7 +34,7 @@ class ChannelOwner(Protocol):
     """What a channel tells the front."""
 
     def on_frame(self, channel: "Channel", frame: memoryview, started_ns: int, more: bool) -> None:
-        """Serve one request: the bytes after the length prefix, valid during this call only.
+        """Serve one request: the bytes after the length prefix, valid during this call unless `keep_frame` is called.
 
         `more`: bytes after it wait, to be served as soon as its answer has left.
         """
@@ -57,6 +57,7 @@ class Channel:
         "_filled",
         "_frame",
         "_frame_bytes",
+        "_frame_kept",
         "_max_frame_bytes",
         "_monotonic_ns",
         "_out",
@@ -112,6 +113,7 @@ class Channel:
         self._pending = bytearray()  # bytes not looked at: they came early, or are fewer than a length prefix
         self._frame: bytearray | None = None  # a frame of known length that is still coming in
         self._frame_bytes = 0
+        self._frame_kept = False  # the owner goes on using the frame that it was given
         self._view = _NO_BYTES
         self._filled = 0
         self._since_ns = 0
@@ -199,13 +201,20 @@ class Channel:
             self.held = ANSWER_DUE
             now_ns = self._monotonic_ns()
             self.network_ns += now_ns - self._since_ns
+            self._frame_kept = False
             self._owner.on_frame(self, view, now_ns, False)
-            self._buffers.give_back(frame)
+            if not self._frame_kept:
+                self._buffers.give_back(frame)
             return
         if self._filled == len(self._frame):
             self._frame = self._buffers.grown(self._frame, self._frame_bytes)
             self._view = memoryview(self._frame)
         self.network_ns += self._monotonic_ns() - self._since_ns
+
+    def keep_frame(self) -> None:
+        """Leave the frame that `on_frame` is being given to the owner: its memory is not used again."""
+        self._frame_kept = True
+        self._buffers.renew_scratch()
 
     # --- bytes out ------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ One request of a connection at a time; nothing on this path waits for a throttle
 together all requests are handled first and all answers sent then: a client that is woken by the first finds the others,
 where it would be woken by each, at the expense of the sender (decision 0023). Handlers never measure
 time and never decide: that happens here and nowhere else. Time in the handler and time receiving and sending are
-charged to `request_percentage` (B§4.2); waiting in a long poll is not.
+charged to `request_percentage` (B§4.2); waiting in a long poll is not. A handler that is a generator works in slices
+(`tidegate.server.slices`), the first of them at once; it is charged what its slices took.
 
 Follows: B§6.2-6.6.
 """
@@ -14,17 +15,19 @@ Follows: B§6.2-6.6.
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from tidegate.clock import Clock
 from tidegate.quota import MutationQuota, QuotaManagers
 from tidegate.quota.request import PERCENT_PER_NS
 from tidegate.server.channel import ANSWER_DUE, Channel
 from tidegate.server.decision import Decider
-from tidegate.server.handler import Answer, Deferred, Handler, HandlerTable, Request, Turn
+from tidegate.server.handler import Answer, Deferred, Handler, HandlerTable, Request, Turn, Work
 from tidegate.server.handlers.api_versions import API_VERSIONS, unsupported_version_answer
 from tidegate.server.muting import Muting
 from tidegate.server.quota_desk import QuotaDesk
 from tidegate.server.sending import discard
+from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
 from tidegate.server.usage_log import UsageLog
 from tidegate.wire import ProtocolError, RequestHeader, UnsupportedVersionError, decode_request_header
 
@@ -32,8 +35,35 @@ __all__ = ["Front"]
 
 _log = logging.getLogger("tidegate.server")
 
+COPIED_FRAME_BYTES = 16 * 1024
+"""Frames up to this size are copied for work in slices; larger ones are left to it with the memory they lie in."""
+
+_NO_WORK = (Answer, Deferred)
 _Handled = tuple[Channel, RequestHeader, int, int, Answer, MutationQuota | None]
 """A request that waits for its decision: channel, header, frame bytes, handler ns, answer, mutation quota."""
+
+
+class _UnderWay:
+    """A request whose handler works in slices and needs more than the first."""
+
+    __slots__ = ("channel", "desk", "frame_bytes", "handler_ns", "header", "turn_failed", "work")
+
+    def __init__(
+        self,
+        channel: Channel,
+        header: RequestHeader,
+        frame_bytes: int,
+        work: Work,
+        desk: QuotaDesk,
+        handler_ns: int,
+    ) -> None:
+        self.channel = channel
+        self.header = header
+        self.frame_bytes = frame_bytes
+        self.work = work
+        self.desk = desk
+        self.handler_ns = handler_ns
+        self.turn_failed = False  # what the first slice put off to the end of its turn
 
 
 class Front:
@@ -56,6 +86,7 @@ class Front:
         self._request_quota = managers.request
         self._decide = Decider(managers).decide
         self._usage = usage
+        self._managers = managers
         self._desk = QuotaDesk(managers, usage.mutation)
         self._loop = loop
         self._on_closed = on_closed
@@ -64,6 +95,8 @@ class Front:
         self._turn = turn
         self._gathering = False
         self._gathered: list[_Handled] = []
+        self._slices = Slices(loop)
+        self._begun_in_turn: list[_UnderWay] = []
 
     # --- ChannelOwner ---------------------------------------------------------------------------------------------
 
@@ -71,17 +104,6 @@ class Front:
         """Serve one request. `more`: bytes of the next one wait, so its answer is not put off."""
         try:
             header = decode_request_header(frame)
-            handler = self._handlers[header.api_key]
-            now_ms = self._now_ms()
-            desk = self._desk
-            desk.begin(channel, header, now_ms)
-            self._turn.putting_off = put_off = self._gathering and not more
-            if header.api_key == API_VERSIONS:
-                result = self._meet(
-                    channel, handler, Request(header, frame, channel.connection, desk, now_ms)
-                )
-            else:
-                result = handler(Request(header, frame, channel.connection, desk, now_ms))
         except UnsupportedVersionError as error:
             self._answer_unsupported(channel, error)
             return
@@ -89,13 +111,25 @@ class Front:
             self.on_bad_frame(channel, str(error))
             channel.close()
             return
-        except KeyError:
+        handler = self._handlers.get(header.api_key)
+        if handler is None:
             self.on_bad_frame(channel, f"api key {header.api_key} is not served")
             channel.close()
             return
-        except Exception:
-            _log.exception("%s: api key %d failed; closing", _name(channel), header.api_key)
-            channel.close()
+        now_ms = self._now_ms()
+        desk = self._desk
+        desk.begin(channel, header, now_ms)
+        self._turn.putting_off = put_off = self._gathering and not more
+        request = Request(header, frame, channel.connection, desk, now_ms)
+        try:
+            meets = header.api_key == API_VERSIONS
+            result = self._meet(channel, handler, request) if meets else handler(request)
+            if not isinstance(result, _NO_WORK):
+                result = self._begin_work(channel, request, result, started_ns)
+                if result is UNFINISHED:
+                    return
+        except Exception as error:
+            self._fail(channel, header, error)
             return
         handler_ns = self._monotonic_ns() - started_ns
         if isinstance(result, Deferred):
@@ -104,6 +138,14 @@ class Front:
             self._gathered.append((channel, header, len(frame), handler_ns, result, desk.mutation))
         else:
             self._finish(channel, header, len(frame), handler_ns, result, desk.mutation)
+
+    def _fail(self, channel: Channel, header: RequestHeader, error: Exception) -> None:
+        """Close the channel of a request that cannot be served, in one line where its client is to blame."""
+        if isinstance(error, ProtocolError):
+            self.on_bad_frame(channel, str(error))
+        else:
+            _log.error("%s: api key %d failed; closing", _name(channel), header.api_key, exc_info=error)
+        channel.close()
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
         """Say in one line why the channel closes."""
@@ -126,6 +168,10 @@ class Front:
 
     # --- answers together ---------------------------------------------------------------------------------------------
 
+    def close(self) -> None:
+        """Drop what is under way."""
+        self._slices.close()
+
     def gather(self) -> None:
         """Put answers off until `finish_gathered`. Both are for the poller."""
         self._gathering = True
@@ -140,6 +186,9 @@ class Front:
         begun_ns = self._monotonic_ns()
         done = self._turn.end()
         turn_ns = self._monotonic_ns() - begun_ns
+        for under_way in self._begun_in_turn:
+            under_way.turn_failed = not done
+        self._begun_in_turn.clear()
         turn_bytes = sum(handled[2] for handled in gathered if handled[4].instead is not None)
         for channel, header, frame_bytes, handler_ns, answer, mutation in gathered:
             try:
@@ -153,13 +202,56 @@ class Front:
                 channel.close()
 
     @staticmethod
-    def _meet(channel: Channel, handler: Handler, request: Request) -> Answer | Deferred:
+    def _meet(channel: Channel, handler: Handler, request: Request) -> Answer | Deferred | Work:
         """Answer ApiVersions; a client that names other software than before gets new names in the usage record."""
         before = channel.connection.software
         result = handler(request)
         if channel.connection.software != before:
             channel.cache = None
         return result
+
+    # --- work in slices -------------------------------------------------------------------------------------------
+
+    def _begin_work(self, channel: Channel, request: Request, work: Work, started_ns: int) -> Any:
+        """Run the first slice; return its answer, or `UNFINISHED`, and then go on with it later."""
+        frame_bytes = len(request.frame)
+        if frame_bytes <= COPIED_FRAME_BYTES:
+            request.frame = memoryview(bytes(request.frame))
+        result = advance(work, started_ns + SLICE_NS, self._monotonic_ns)
+        if result is UNFINISHED:
+            if frame_bytes > COPIED_FRAME_BYTES:
+                channel.keep_frame()
+            handler_ns = self._monotonic_ns() - started_ns
+            under_way = _UnderWay(channel, request.header, frame_bytes, work, self._desk, handler_ns)
+            self._desk = QuotaDesk(self._managers, self._usage.mutation)
+            if self._gathering:
+                self._begun_in_turn.append(under_way)
+            self._slices.add(lambda: self._go_on(under_way))
+        return result
+
+    def _go_on(self, under_way: _UnderWay) -> bool:
+        """Run one more slice; return whether the request is answered. A client that has left evades no charge."""
+        channel, header = under_way.channel, under_way.header
+        started_ns = self._monotonic_ns()
+        under_way.desk.now_ms = self._now_ms()
+        self._turn.putting_off = False
+        try:
+            result = advance(under_way.work, started_ns + SLICE_NS, self._monotonic_ns)
+            under_way.handler_ns += self._monotonic_ns() - started_ns
+            if result is UNFINISHED:
+                return False
+            if isinstance(result, Deferred):
+                self._await(channel, header, under_way.frame_bytes, under_way.handler_ns, result)
+                return True
+            if under_way.turn_failed and result.instead is not None:
+                result = result.instead() or result
+            mutation = under_way.desk.mutation
+            self._finish(channel, header, under_way.frame_bytes, under_way.handler_ns, result, mutation)
+        except Exception as error:
+            self._fail(channel, header, error)
+            return True
+        channel.release_hold(0)
+        return True
 
     # --- the path -------------------------------------------------------------------------------------------------
 

@@ -1,17 +1,34 @@
 """What a handler gets and gives: the contract between the front and whatever answers requests.
 
-A handler is a function `Request -> Answer | Deferred`. It never measures time, never decides a throttle and
+A handler is a function `Request -> Answer | Deferred | Work`. It never measures time, never decides a throttle and
 never touches the connection: the front does (B§6.2–6.4). What must be asked inside a handler is asked of
 `request.quotas`: the size cap of a consumer's fetch before reading, and permits for partition mutations
 before creating or deleting.
+
+Nothing holds the event loop: a handler whose work grows with its request, or with what the node holds, is a generator
+function. It yields at the latest after about a millisecond of work, and between two of its slices the world may change:
+
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        for part in body["topics"]:
+            ...
+            yield
+        return (yield from request.answer_in_slices(message))
 """
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tidegate.wire import Encoded, RequestHeader, encode_response, read_request
+from tidegate.wire import (
+    Encoded,
+    RequestHeader,
+    encode_response,
+    encode_response_in_slices,
+    read_request,
+    read_request_in_slices,
+)
 
 __all__ = [
     "Answer",
@@ -25,6 +42,7 @@ __all__ = [
     "Request",
     "RequestQuotas",
     "Turn",
+    "Work",
 ]
 
 Message = dict[str, Any]
@@ -76,6 +94,7 @@ class Request:
     """One request as the front hands it to a handler.
 
     `frame` and every view into it are valid only until the handler returns: the buffer is used again. So is `quotas`.
+    For a handler that is a generator both stay valid until it returns.
     """
 
     header: RequestHeader
@@ -89,6 +108,11 @@ class Request:
         header = self.header
         return read_request(header.api_key, header.api_version, self.frame, header.body_at)
 
+    def body_in_slices(self) -> Generator[None, None, Message]:
+        """Decode and return the request's body, yielding in between. Raises `ProtocolError` where it is malformed."""
+        header = self.header
+        return read_request_in_slices(header.api_key, header.api_version, self.frame, header.body_at)
+
     def encode(self, message: Message) -> Encoded:
         """Return `message` encoded as the response to this request."""
         header = self.header
@@ -97,6 +121,16 @@ class Request:
     def answer(self, message: Message, charge: Charge = Charge.REQUEST) -> "Answer":
         """Return the answer that sends `message`."""
         return Answer(self.encode(message), charge)
+
+    def answer_in_slices(
+        self, message: Message, charge: Charge = Charge.REQUEST
+    ) -> Generator[None, None, "Answer"]:
+        """Return the answer that sends `message`, yielding in between."""
+        header = self.header
+        encoded = yield from encode_response_in_slices(
+            header.api_key, header.api_version, header.correlation_id, message
+        )
+        return Answer(encoded, charge)
 
 
 @dataclass(slots=True)
@@ -180,5 +214,7 @@ class NothingToDo:
         return True
 
 
-Handler = Callable[[Request], Answer | Deferred]
+Work = Generator[None, None, Answer | Deferred]
+"""A handler's work in slices. It goes on to its end when the client leaves meanwhile: leaving evades no quota."""
+Handler = Callable[[Request], Answer | Deferred | Work]
 HandlerTable = Mapping[int, Handler]

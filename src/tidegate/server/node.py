@@ -118,6 +118,7 @@ class Node:
             for channel in list(self._front.channels):
                 channel.close()
             self._front.muting.close()
+            self._front.close()
         self._poller.close()
         self._usage.close()
 

@@ -19,7 +19,7 @@ NoteMutation = Callable[[Channel, RequestHeader, int, MutationQuota, bool, int],
 class QuotaDesk:
     """The `tidegate.server.handler.RequestQuotas` of the front. `begin` it for each request."""
 
-    __slots__ = ("_channel", "_fetch", "_header", "_mutation", "_note_mutation", "_now_ms", "mutation")
+    __slots__ = ("_channel", "_fetch", "_header", "_mutation", "_note_mutation", "mutation", "now_ms")
 
     def __init__(self, managers: QuotaManagers, note_mutation: NoteMutation) -> None:
         self._fetch = managers.fetch
@@ -31,7 +31,7 @@ class QuotaDesk:
         """Turn to the next request."""
         self._channel = channel
         self._header = header
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self.mutation = None
 
     def fetch_limit_bytes(self) -> int:
@@ -48,8 +48,8 @@ class QuotaDesk:
                 header.client_id,
                 header.api_key,
                 header.api_version,
-                self._now_ms,
+                self.now_ms,
             )
-        granted = self.mutation.record(permits, self._now_ms)
-        self._note_mutation(self._channel, header, permits, self.mutation, granted, self._now_ms)
+        granted = self.mutation.record(permits, self.now_ms)
+        self._note_mutation(self._channel, header, permits, self.mutation, granted, self.now_ms)
         return granted

@@ -22,6 +22,7 @@ from tidegate.wire.codecs import (
 from tidegate.wire.encoded import Encoded, encode_request, encode_response
 from tidegate.wire.errors import MessageError, ProtocolError, UnsupportedVersionError
 from tidegate.wire.header import RequestHeader, decode_request_header
+from tidegate.wire.in_slices import encode_response_in_slices, read_request_in_slices
 
 __all__ = [
     "API_BY_KEY",
@@ -36,7 +37,9 @@ __all__ = [
     "decode_request_header",
     "encode_request",
     "encode_response",
+    "encode_response_in_slices",
     "read_request",
+    "read_request_in_slices",
     "read_response",
     "write_request",
     "write_response",

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tidegate.server.handler import Answer, Connection, Deferred, Handler, Request
+from tidegate.server.handler import Answer, Connection, Deferred, Handler, Request, Work
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.group_commit import SyncFile
 from tidegate.storage.handlers import handler_table
@@ -116,8 +116,12 @@ class Node:
             frame = bytearray(frame)
         view = memoryview(frame)
         header = decode_request_header(view)
-        request = Request(header, view, CONNECTION, self.permits, self.clock.now_ms())
-        return self.handlers[api_key](request)
+        return self.handle(Request(header, view, CONNECTION, self.permits, self.clock.now_ms()))
+
+    def handle(self, request: Request) -> Answer | Deferred:
+        """Return what the handler of a request gives, after all of its slices."""
+        result = self.handlers[request.header.api_key](request)
+        return result if isinstance(result, Answer | Deferred) else whole(result)
 
     def call(self, api_key: int, version: int, message: dict[str, Any], **options: Any) -> dict[str, Any]:
         """Send a request; return the answer, read back from its bytes. A Fetch is sent twice: the second is known."""
@@ -146,6 +150,15 @@ class Node:
     def log(self, name: str, partition: int = 0) -> PartitionLog:
         """Return a partition's log."""
         return self.storage.topics.by_name[name].logs[partition]
+
+
+def whole(work: Work) -> Answer | Deferred:
+    """Run a handler's work in slices to its end."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as stop:
+            return stop.value
 
 
 def decoded(api_key: int, version: int, answer: Answer) -> dict[str, Any]:

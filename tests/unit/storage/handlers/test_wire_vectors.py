@@ -58,9 +58,7 @@ def _play(node: Node, step: dict[str, Any], answers: dict[int, Any]) -> Any:
         frame = encode_request(header.api_key, header.api_version, 7, header.client_id, body)[4:]
         header = decode_request_header(frame)
     view = memoryview(bytearray(frame))
-    result = node.handlers[header.api_key](
-        Request(header, view, CONNECTION, node.permits, node.clock.now_ms())
-    )
+    result = node.handle(Request(header, view, CONNECTION, node.permits, node.clock.now_ms()))
     if isinstance(result, Deferred):
         got: list[Answer] = []
         result.then(got.append)

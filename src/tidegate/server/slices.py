@@ -1,0 +1,73 @@
+"""Long work a slice at a time, so that no request holds the event loop.
+
+A handler that may have much to do is a generator function. It yields where it can be interrupted, at the latest after
+about a millisecond of work, and returns its answer. The front runs the first slice at once: what is done within
+`SLICE_NS` is answered as if it were no generator at all. The rest takes turns with everything else that the loop has to
+do, and with other long work in rounds.
+
+    slices = Slices(loop)
+    slices.add(run_slice)  # is called again and again, at most once in a turn of the loop, until it returns True
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+__all__ = ["SLICE_NS", "UNFINISHED", "RunSlice", "Slices", "advance"]
+
+SLICE_NS = 5_000_000
+"""How long one slice may last: others wait for one at the most between two looks at the sockets."""
+UNFINISHED: Any = object()
+"""What `advance` returns when the slice was over before the work."""
+
+RunSlice = Callable[[], bool]
+
+
+def advance(work: Generator[None, None, Any], until_ns: int, monotonic_ns: Callable[[], int]) -> Any:
+    """Run `work` until it returns, and return that, or until the time is over, and return `UNFINISHED`."""
+    try:
+        while True:
+            next(work)
+            if monotonic_ns() >= until_ns:
+                return UNFINISHED
+    except StopIteration as stop:
+        return stop.value
+
+
+class Slices:
+    """What is under way on one loop, served in rounds, one slice in a turn of the loop."""
+
+    __slots__ = ("_loop", "_scheduled", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[RunSlice] = deque()
+        self._scheduled = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, run_slice: RunSlice) -> None:
+        """Call `run_slice` from the next turn on, until it returns True. It must not raise."""
+        self._waiting.append(run_slice)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run_one)
+
+    def close(self) -> None:
+        """Drop all that is under way."""
+        self._waiting.clear()
+
+    def _run_one(self) -> None:
+        self._scheduled = False
+        if not self._waiting:
+            return
+        run_slice = self._waiting.popleft()
+        try:
+            if not run_slice():
+                self._waiting.append(run_slice)
+        finally:
+            if self._waiting and not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._run_one)

@@ -1,0 +1,217 @@
+"""Handlers that work in slices: the others are served in between, and the answer is charged for all of them."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.server.nodes import (
+    METADATA,
+    METADATA_VERSION,
+    MemoryStore,
+    RunningNode,
+    metadata_handler,
+    running_node,
+)
+
+from tidegate.server.handler import Answer, Deferred, Request, Work
+from tidegate.server.slices import SLICE_NS, Slices
+from tidegate.usage.readers import read_segment
+
+LONG_S = 0.3
+STEP_S = 0.001
+LARGE = 20_000  # letters of a topic name: such a frame is not copied
+
+NO_TOPICS = {
+    "topics": [],
+    "allow_auto_topic_creation": False,
+    "include_cluster_authorized_operations": False,
+    "include_topic_authorized_operations": False,
+}
+
+
+def spin(seconds: float) -> None:
+    """Use the processor."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+class LongMetadata:
+    """Works for long where the client is called `long`; `shorter` does at the end."""
+
+    def __init__(self) -> None:
+        self.at_end: Callable[[Request], Answer | Deferred] = metadata_handler
+        self.ended = 0
+
+    def handle(self, request: Request) -> Answer | Work:
+        """Answer at once, or after `LONG_S` of work."""
+        return self.work(request) if request.header.client_id == "long" else metadata_handler(request)
+
+    def work(self, request: Request) -> Work:
+        """Work in steps; the request is read after all of them."""
+        for _ in range(round(LONG_S / STEP_S)):
+            spin(STEP_S)
+            yield
+        self.ended += 1
+        return self.at_end(request)
+
+
+def with_node(
+    directory: Path, scenario: Callable[[RunningNode, LongMetadata], object], **settings: str
+) -> LongMetadata:
+    """Run a scenario against a node whose Metadata may work for long; return that handler."""
+    long = LongMetadata()
+
+    async def run() -> None:
+        handlers = {METADATA: long.handle}
+        async with running_node(directory, MemoryStore(), settings, handlers=handlers) as node:
+            await scenario(node, long)
+
+    asyncio.run(run())
+    return long
+
+
+def test_others_have_their_turn_between_slices(tmp_path):
+    """While one request works for 300 ms, the loop turns once a slice of 5 ms, and others are answered."""
+
+    async def scenario(node: RunningNode, long: LongMetadata) -> None:
+        busy, other = await node.connect("long"), await node.connect("other")
+        answer = asyncio.create_task(busy.ask(METADATA, METADATA_VERSION, NO_TOPICS))
+        await asyncio.sleep(0.02)
+        await other.ask(METADATA, METADATA_VERSION, NO_TOPICS)
+        assert not answer.done()
+        turns = 0
+        while not answer.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert (await answer)["controller_id"] == 1
+        assert turns > LONG_S * 1e9 / SLICE_NS / 3
+
+    with_node(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("letters", [3, LARGE])
+def test_its_frame_stays_as_it_was(tmp_path, letters):
+    """What others send meanwhile does not write over a request that is read in a later slice."""
+
+    def name_of_topic(request: Request) -> Answer:
+        (topic,) = request.body()["topics"]
+        assert topic["name"] == "t" * letters
+        return metadata_handler(request)
+
+    async def scenario(node: RunningNode, long: LongMetadata) -> None:
+        long.at_end = name_of_topic
+        busy, other = await node.connect("long"), await node.connect("other")
+        answer = asyncio.create_task(busy.metadata("t" * letters))
+        await asyncio.sleep(0.01)
+        while not answer.done():
+            await other.metadata("x" * (letters + 100))
+        assert (await answer)["controller_id"] == 1
+
+    with_node(tmp_path, scenario)
+
+
+def test_all_slices_are_charged_once(tmp_path):
+    """The record's handler time is that of all slices, in one row."""
+
+    async def scenario(node: RunningNode, long: LongMetadata) -> None:
+        busy = await node.connect("long")
+        await busy.ask(METADATA, METADATA_VERSION, NO_TOPICS)
+
+    with_node(tmp_path, scenario)
+    (segment,) = (tmp_path / "spool").glob("*.closed")
+    handled = [event["handler_ns"] for event in read_segment(segment) if event["kind"] == "request"]
+    assert len(handled) == 1
+    assert LONG_S * 1e9 <= handled[0] < 3 * LONG_S * 1e9
+
+
+def test_requests_behind_it_wait_their_turn(tmp_path):
+    """Answers leave in the order of the requests of a connection."""
+
+    async def scenario(node: RunningNode, long: LongMetadata) -> None:
+        busy = await node.connect("long")
+        for _ in range(3):
+            busy.send(METADATA, METADATA_VERSION, NO_TOPICS)
+        assert [(await busy.receive())[0] for _ in range(3)] == [0, 1, 2]
+
+    assert with_node(tmp_path, scenario).ended == 3
+
+
+def test_it_ends_and_is_charged_when_the_client_leaves(tmp_path):
+    """Who sends something expensive and leaves has used it all the same."""
+
+    async def scenario(node: RunningNode, long: LongMetadata) -> None:
+        busy = await node.connect("long")
+        busy.send(METADATA, METADATA_VERSION, NO_TOPICS)
+        await asyncio.sleep(0.05)
+        busy.writer.transport.abort()
+        async with asyncio.timeout(10):
+            while not long.ended:
+                await asyncio.sleep(0.01)
+
+    with_node(tmp_path, scenario)
+    (segment,) = (tmp_path / "spool").glob("*.closed")
+    (row,) = (event for event in read_segment(segment) if event["kind"] == "request")
+    assert row["handler_ns"] >= LONG_S * 1e9
+
+
+def test_it_may_wait_at_the_end(tmp_path):
+    """Work in slices can end in an answer that comes later."""
+
+    def later(request: Request) -> Deferred:
+        deferred, answer = Deferred(), metadata_handler(request)
+        asyncio.get_running_loop().call_later(0.05, deferred.complete, answer)
+        return deferred
+
+    async def scenario(node: RunningNode, long: LongMetadata) -> None:
+        long.at_end = later
+        busy = await node.connect("long")
+        for _ in range(2):
+            assert (await busy.ask(METADATA, METADATA_VERSION, NO_TOPICS))["controller_id"] == 1
+
+    with_node(tmp_path, scenario)
+
+
+def test_a_failure_in_a_later_slice_closes_only_its_connection(tmp_path, caplog):
+    """Another client is served as before, and the log has the traceback."""
+
+    def fail(request: Request) -> Answer:
+        raise RuntimeError("as asked")
+
+    async def scenario(node: RunningNode, long: LongMetadata) -> None:
+        long.at_end = fail
+        busy, other = await node.connect("long"), await node.connect("other")
+        busy.send(METADATA, METADATA_VERSION, NO_TOPICS)
+        assert await busy.closed()
+        await other.ask(METADATA, METADATA_VERSION, NO_TOPICS)
+
+    with_node(tmp_path, scenario)
+    (record,) = (record for record in caplog.records if record.exc_info)
+    assert "api key 3 failed; closing" in record.message
+
+
+def test_slices_take_turns():
+    """Of several works each has a slice before any has another."""
+    order: list[str] = []
+
+    async def run() -> None:
+        slices = Slices(asyncio.get_running_loop())
+
+        def work(name: str, count: int) -> Callable[[], bool]:
+            left = iter(range(count - 1, -1, -1))
+
+            def run_slice() -> bool:
+                order.append(name)
+                return next(left) == 0
+
+            return run_slice
+
+        slices.add(work("a", 3))
+        slices.add(work("b", 2))
+        while len(slices):
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert "".join(order) == "ababa"
