@@ -16,8 +16,9 @@ from tests.server.nodes import (
     running_node,
 )
 
-from tidegate.server.handler import Answer, Request
+from tidegate.server.handler import Answer, Request, Work
 from tidegate.server.poller import BATCH
+from tidegate.server.slices import SLICE_NS
 from tidegate.usage.readers import read_segment
 
 NO_TOPICS = {
@@ -44,6 +45,20 @@ class NotedTurn:
     def handle(self, request: Request) -> Answer:
         """Answer Metadata; note whose it is and whether its answer is put off."""
         self.notes.append(request.header.client_id + (" later" if self.putting_off else " at once"))
+        return self.answer(request)
+
+    def handle_in_slices(self, request: Request) -> Work:
+        """Put something off to the end of the turn, work on for several slices, and answer."""
+        self.notes.append(request.header.client_id + (" later" if self.putting_off else " at once"))
+        for _ in range(3):
+            time.sleep(SLICE_NS / 1e9)
+            yield
+        self.notes.append(request.header.client_id + (" later" if self.putting_off else " at once"))
+        return self.answer(request)
+
+    @staticmethod
+    def answer(request: Request) -> Answer:
+        """Return the answer, with another where the turn fails."""
         answer = metadata_handler(request)
         if request.header.client_id == "a":
             other = {
@@ -72,6 +87,26 @@ def with_turn(tmp_path: Path) -> Callable[[Callable[[RunningNode, NotedTurn], Aw
         asyncio.run(main())
 
     return run
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_work_in_slices_that_began_in_a_turn(tmp_path, fails) -> None:
+    """What its first slice put off is done at the turn's end; where that fails it is answered otherwise, later."""
+
+    async def main() -> None:
+        turn = NotedTurn()
+        turn.fails = fails
+        handlers = {METADATA: turn.handle_in_slices}
+        async with running_node(tmp_path, MemoryStore(), {}, turn, handlers) as node:
+            clients = [await node.connect(name) for name in "ac"]
+            await asyncio.sleep(0.05)
+            for client in clients:
+                ask(client)
+            assert [await cluster_of(client) for client in clients] == ["instead" if fails else None, None]
+            assert turn.notes[:3] == ["a later", "c later", "end"]
+            assert sorted(turn.notes[3:]) == ["a at once", "c at once"]
+
+    asyncio.run(main())
 
 
 def ask(client: NodeClient) -> None:
