@@ -6,6 +6,7 @@ already sent is served when the throttle ends. Follows: B§3.8 (delay queue, one
 
 import asyncio
 import fcntl
+import logging
 import struct
 import termios
 from collections.abc import Callable
@@ -16,6 +17,10 @@ from tidegate.server.mute_watch import MuteWatch
 
 __all__ = ["Muting"]
 
+_log = logging.getLogger("tidegate.server")
+
+REAP_NS = 5_000_000
+"""How long throttles that are over are ended, oldest first, before the loop's other work gets a turn."""
 _NS_PER_MS = 1_000_000
 
 
@@ -41,8 +46,7 @@ class Muting:
         self._watch.add(channel)
         if channel.unread_bytes():
             self._on_early(channel)
-        if self._timer is None or throttled.end_ns < self._timer_at_ns:
-            self._set_timer(throttled.end_ns, now_ns)
+        self._wake_at(throttled.end_ns, now_ns)
 
     def forget(self, channel: Channel) -> None:
         """Let go of a channel that is about to close."""
@@ -59,24 +63,52 @@ class Muting:
         self._watch.close()
 
     def _end(self, channel: Channel) -> None:
+        """Unmute a channel; what it had sent is served at once, and may throttle it again."""
         del self._throttled[channel]
         self._watch.remove(channel)
-        channel.unmute()
+        try:
+            channel.unmute()
+        except Exception:
+            _log.exception("connection %d cannot go on after its throttle; closing", channel.connection.id)
+            channel.close()
 
-    def _set_timer(self, at_ns: int, now_ns: int) -> None:
+    def _wake_at(self, at_ns: int, now_ns: int) -> None:
+        """Reap at `at_ns`, or earlier where that is planned already."""
         if self._timer is not None:
+            if self._timer_at_ns <= at_ns:
+                return
             self._timer.cancel()
         self._timer_at_ns = at_ns
         self._timer = self._loop.call_later(max(at_ns - now_ns, 0) / 1e9, self._reap)
 
     def _reap(self) -> None:
+        """End what is over, in the order of the ends; what takes too long goes on in the loop's next turn.
+
+        A channel may be throttled anew meanwhile, in any queue and for any time: the timer is set for the first end of
+        all, whatever it was set for.
+        """
         self._timer = None
+        now_ns = self._monotonic_ns()
+        until_ns = now_ns + REAP_NS
+        while True:
+            first = self._first_to_end()
+            if first is None:
+                return
+            end_ns, queue = first
+            if end_ns > now_ns or now_ns >= until_ns:
+                self._wake_at(end_ns, now_ns)
+                return
+            queue.reap(now_ns=now_ns, limit=1)
+            now_ns = self._monotonic_ns()
+
+    def _first_to_end(self) -> tuple[int, DelayQueue] | None:
+        """Return the queue whose first throttle ends before all others, and when that is."""
+        first = None
         for queue in self.queues.values():
-            queue.reap(now_ns=self._monotonic_ns())
-        ends = [queue.next_end_ns for queue in self.queues.values()]
-        due = [end for end in ends if end is not None]
-        if due and self._timer is None:
-            self._set_timer(min(due), self._monotonic_ns())
+            end_ns = queue.next_end_ns
+            if end_ns is not None and (first is None or end_ns < first[0]):
+                first = end_ns, queue
+        return first
 
     def _on_early(self, channel: Channel) -> None:
         if channel.early_ms is None:
