@@ -7,13 +7,18 @@ from tests.wire.messages import all_layouts, messages, response_body_at, title
 
 from tidegate.wire import (
     API_BY_KEY,
+    ProtocolError,
     encode_response,
+    encode_response_in_slices,
     read_request,
+    read_request_in_slices,
     read_response,
     write_request,
     write_response,
 )
 from tidegate.wire.apis import spoken_pairs
+from tidegate.wire.codec_types import MALFORMED
+from tidegate.wire.codecs import AT_ONCE_BYTES, protocol_error, sliced_request_reader
 
 FEW = settings(max_examples=4)
 
@@ -69,3 +74,50 @@ def test_throttle_time_is_patched_in_place(pair):
         }
 
     patched()
+
+
+def finished(slices):
+    """Run a generator to its end; return what it returns and how often it yielded."""
+    count = 0
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return end.value, count
+        count += 1
+
+
+@pytest.mark.parametrize(
+    "pair", list(spoken_pairs()), ids=lambda pair: f"{API_BY_KEY[pair[0]].name}-v{pair[1]}"
+)
+def test_slices_read_and_write_the_same(pair):
+    """What is read, written or refused in slices is what is read, written or refused in one step."""
+    key, version = pair
+
+    @FEW
+    @given(messages(key, version, "request"), st.integers(0, 2**16))
+    def reads_the_same(message, cut):
+        body = write_request(key, version, message)
+        long_body = bytes(5) + body + bytes(AT_ONCE_BYTES)
+        found, _ = finished(read_request_in_slices(key, version, long_body, 5))
+        assert fixed(found) == fixed(read_request(key, version, long_body, 5)) == message
+        program = sliced_request_reader(key, version)
+        cut_body = memoryview(body[: cut % (len(body) + 1)])
+        if len(cut_body) < len(body):
+            with pytest.raises(ProtocolError) as plain:
+                read_request(key, version, cut_body)
+            with pytest.raises(MALFORMED) as sliced:
+                finished(program.function(cut_body, 0))
+            assert str(protocol_error(program, sliced.value)) == str(plain.value)
+
+    @FEW
+    @given(messages(key, version, "response"))
+    def writes_the_same(message):
+        plain = encode_response(key, version, 7, message)
+        sliced, _ = finished(encode_response_in_slices(key, version, 7, message))
+        assert b"".join(sliced.buffers) == b"".join(plain.buffers)
+        assert (sliced.size, sliced.body_size) == (plain.size, plain.body_size)
+        assert sliced.throttle_at == plain.throttle_at
+
+    reads_the_same()
+    writes_the_same()

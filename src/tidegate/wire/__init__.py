@@ -15,11 +15,12 @@ from tidegate.wire.codecs import (
     Message,
     compile_ahead,
     read_request,
+    read_request_in_slices,
     read_response,
     write_request,
     write_response,
 )
-from tidegate.wire.encoded import Encoded, encode_request, encode_response
+from tidegate.wire.encoded import Encoded, encode_request, encode_response, encode_response_in_slices
 from tidegate.wire.errors import MessageError, ProtocolError, UnsupportedVersionError
 from tidegate.wire.header import RequestHeader, decode_request_header
 from tidegate.wire.in_slices import encode_response_in_slices, read_request_in_slices

@@ -5,9 +5,12 @@ plain dict: snake_case names, durations end in `_ms`, error codes are ints, UUID
 `records` are slices of the buffer (keep it unchanged while they are used). Tagged fields are ordinary keys, with
 their default when absent; unknown ones are under `_unknown_tags`, tag to bytes. A writer takes more keys than the
 version has and does without those that have a default; a UUID may also be a `uuid.UUID`.
+
+`read_request_in_slices` is a generator that returns the same: whoever runs it can turn to others between two yields.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import Any
 
 from tidegate.wire.codec_types import MALFORMED, UNWRITABLE, Buffer, Message
@@ -18,17 +21,25 @@ from tidegate.wire.reader_source import compile_reader
 from tidegate.wire.writer_source import compile_writer
 
 __all__ = [
+    "AT_ONCE_BYTES",
     "Message",
     "compile_ahead",
     "message_error",
+    "protocol_error",
     "read_request",
+    "read_request_in_slices",
     "read_response",
     "reader",
+    "sliced_request_reader",
+    "sliced_response_writer",
     "write_into",
     "write_request",
     "write_response",
     "writer",
 ]
+
+AT_ONCE_BYTES = 16 * 1024
+"""Requests up to this size are read in one step, also where slices are asked for: at most some 10 ms."""
 
 Key = tuple[int, int]
 
@@ -55,6 +66,8 @@ _REQUEST_READERS = _Programs(compile_reader, "request")
 _RESPONSE_READERS = _Programs(compile_reader, "response")
 _REQUEST_WRITERS = _Programs(compile_writer, "request")
 _RESPONSE_WRITERS = _Programs(compile_writer, "response")
+_SLICED_REQUEST_READERS = _Programs(partial(compile_reader, in_slices=True), "request")
+_SLICED_RESPONSE_WRITERS = _Programs(partial(compile_writer, in_slices=True), "response")
 
 
 def reader(api_key: int, api_version: int, direction: Direction) -> Program:
@@ -65,6 +78,16 @@ def reader(api_key: int, api_version: int, direction: Direction) -> Program:
 def writer(api_key: int, api_version: int, direction: Direction) -> Program:
     """Return the compiled writer of a message."""
     return (_REQUEST_WRITERS if direction == "request" else _RESPONSE_WRITERS)[api_key, api_version]
+
+
+def sliced_request_reader(api_key: int, api_version: int) -> Program:
+    """Return the compiled reader of a request in slices."""
+    return _SLICED_REQUEST_READERS[api_key, api_version]
+
+
+def sliced_response_writer(api_key: int, api_version: int) -> Program:
+    """Return the compiled writer of a response in slices."""
+    return _SLICED_RESPONSE_WRITERS[api_key, api_version]
 
 
 def compile_ahead(pairs: Iterable[Key]) -> None:
@@ -80,6 +103,20 @@ def read_request(api_key: int, api_version: int, buffer: Buffer, at: int = 0) ->
     Raises `ProtocolError` where the bytes are not such a request.
     """
     return _read(_REQUEST_READERS[api_key, api_version], buffer, at)
+
+
+def read_request_in_slices(
+    api_key: int, api_version: int, buffer: Buffer, at: int = 0
+) -> Generator[None, None, Message]:
+    """Return what `read_request` returns, and raise what it raises, yielding after each element of an array."""
+    if len(buffer) - at <= AT_ONCE_BYTES:
+        return read_request(api_key, api_version, buffer, at)
+    program = sliced_request_reader(api_key, api_version)
+    try:
+        message: Message = yield from program.function(memoryview(buffer), at)
+    except MALFORMED as error:
+        raise protocol_error(program, error) from None
+    return message
 
 
 def read_response(api_key: int, api_version: int, buffer: Buffer, at: int = 0) -> Message:
@@ -112,7 +149,7 @@ def _read(program: Program, buffer: Buffer, at: int) -> Message:
     try:
         message: Message = program.function(buffer if type(buffer) is memoryview else memoryview(buffer), at)
     except MALFORMED as error:
-        raise _protocol_error(program, error) from None
+        raise protocol_error(program, error) from None
     return message
 
 
@@ -128,7 +165,7 @@ def _joined(program: Program, message: Message) -> bytes:
         ) from error
 
 
-def _protocol_error(program: Program, error: Exception) -> ProtocolError:
+def protocol_error(program: Program, error: Exception) -> ProtocolError:
     """Return the error that says what `program` found malformed, and where."""
     where = failure(program, error.__traceback__)
     what = (

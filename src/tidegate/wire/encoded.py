@@ -4,15 +4,16 @@ A response's throttle time is decided after the response was made, so its place 
 """
 
 import struct
+from collections.abc import Generator
 from typing import Any
 
 from tidegate.wire.apis import API_BY_KEY
 from tidegate.wire.codec_types import UNWRITABLE, Message
-from tidegate.wire.codecs import message_error, write_into, writer
+from tidegate.wire.codecs import message_error, sliced_response_writer, write_into, writer
 from tidegate.wire.header import encode_request_header
 from tidegate.wire.program import Program
 
-__all__ = ["Encoded", "encode_request", "encode_response"]
+__all__ = ["Encoded", "encode_request", "encode_response", "encode_response_in_slices"]
 
 _INT32 = struct.Struct(">i")
 _PREFIX = struct.Struct(">ii")  # length, correlation id
@@ -78,6 +79,29 @@ def encode_response(api_key: int, api_version: int, correlation_id: int, message
         throttle_at = program.function(message, out, buffers)
     except UNWRITABLE as error:
         raise message_error(program, error) from error
+    return _framed(buffers, prefix, correlation_id, throttle_at)
+
+
+def encode_response_in_slices(
+    api_key: int, api_version: int, correlation_id: int, message: Message
+) -> Generator[None, None, Encoded]:
+    """Return the frame that `encode_response` returns, and raise what it raises, yielding after each array element.
+
+    The same bytes are in more buffers where they are many.
+    """
+    prefix = _RESPONSES[api_key, api_version][1]
+    program = sliced_response_writer(api_key, api_version)
+    out = bytearray(prefix)
+    buffers: list[Any] = [out]
+    try:
+        throttle_at = yield from program.function(message, out, buffers)
+    except UNWRITABLE as error:
+        raise message_error(program, error) from error
+    return _framed(buffers, prefix, correlation_id, throttle_at)
+
+
+def _framed(buffers: list[Any], prefix: bytes, correlation_id: int, throttle_at: int) -> Encoded:
+    out = buffers[0]
     size = len(out) - LENGTH_BYTES if len(buffers) == 1 else _size(buffers)
     _PREFIX.pack_into(out, 0, size, correlation_id)
     return Encoded(buffers, size, size + LENGTH_BYTES - len(prefix), throttle_at)

@@ -5,9 +5,15 @@ are checked against what remains before anything is made of them; records are sl
 
 In flexible versions a length on the wire is one more than it says, and 0 is null (KIP-482); else -1 is null. Kafka
 takes every negative length as null, and so does this.
+
+A reader in slices is the same source with a `yield` after each element of an array: between two of them no more is done
+than reading one element, so that whoever runs it can turn to others meanwhile. It costs a third more.
 """
 
-from tidegate.wire import primitives
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tidegate.wire import primitives, slices
 from tidegate.wire.definitions import Field, Layout, minimum_size
 from tidegate.wire.program import Member, Program
 from tidegate.wire.source import FIXED_CODES, Source, repeated_structs
@@ -15,11 +21,15 @@ from tidegate.wire.source import FIXED_CODES, Source, repeated_structs
 __all__ = ["compile_reader"]
 
 NAMESPACE = {
+    "COPIED": slices.COPIED_AT_ONCE_BYTES,
+    "NUMBERS": slices.NUMBERS_AT_ONCE,
+    "copy_in_slices": slices.copy_in_slices,
     "crowded": primitives.crowded,
     "cut_off": primitives.cut_off,
     "int_unpacker": primitives.int_unpacker,
     "keep_tag": primitives.keep_tag,
     "misplaced": primitives.misplaced,
+    "numbers_in_slices": slices.numbers_in_slices,
     "read_tags": primitives.read_tags,
     "string_size": primitives.string_size,
     "tag_header": primitives.tag_header,
@@ -29,13 +39,14 @@ NAMESPACE = {
 }
 
 
-def compile_reader(layout: Layout) -> Program:
+def compile_reader(layout: Layout, *, in_slices: bool = False) -> Program:
     """Return the reader of a message: `run(buf, at) -> dict`, where `buf` is a memoryview of bytes.
 
-    It raises `MalformedError`, `struct.error` or `IndexError` on malformed bytes, never anything else.
+    It raises `MalformedError`, `struct.error` or `IndexError` on malformed bytes, never anything else. In slices `run`
+    is a generator that returns the dict.
     """
-    reader = _ReaderSource(layout)
-    with reader.out.function("def run(buf, at):"):
+    reader = _ReaderSource(layout, in_slices=in_slices)
+    with reader.function("run", "buf, at"):
         if not reader.keeps_slices:
             reader.out.line("buf = bytes(buf)")
         reader.out.line("end = len(buf)")
@@ -53,21 +64,35 @@ class _ReaderSource:
     """The state of writing one reader: the source so far and the fixed-width fields not yet read.
 
     keeps_slices: records are slices of the caller's buffer; a message without records is read from a copy as `bytes`,
-    which makes texts in half the time.
+    which makes texts in half the time, but not in slices: copying 100 MB is one long step.
     counts: array elements of requests are counted, so that few bytes cannot become a mountain of objects; the variable
     `left` holds how many more are allowed.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, in_slices: bool) -> None:
         self.out = Source()
         self.flexible = layout.flexible
         self.extra = 1 if layout.flexible else 0
-        self.keeps_slices = _has_records(layout.fields)
+        self.in_slices = in_slices
+        self.keeps_slices = in_slices or _has_records(layout.fields)
         self.counts = layout.direction == "request"
         self.left = ", left" * self.counts
         self.pending: list[Member] = []
         self.repeated = repeated_structs(layout.fields)
         self.functions: dict[str, str] = {}
+
+    @contextmanager
+    def function(self, name: str, parameters: str) -> Iterator[None]:
+        """Write a function; in slices it is a generator, whether anything in it yields or not."""
+        with self.out.function(f"def {name}({parameters}):"):
+            if self.in_slices:
+                self.out.line("yield")
+            yield
+
+    def slice_ends(self) -> None:
+        """Let others have their turn here, when reading in slices."""
+        if self.in_slices:
+            self.out.line("yield")
 
     def struct(self, fields: tuple[Field, ...]) -> str:
         """Read a structure; return the variable that holds its dict. A repeated one is a call of its function."""
@@ -77,10 +102,11 @@ class _ReaderSource:
         self.flush()
         if key not in self.functions:
             self.functions[key] = self.out.name("read_")
-            with self.out.function(f"def {self.functions[key]}(buf, at, end{self.left}):"):
+            with self.function(self.functions[key], f"buf, at, end{self.left}"):
                 self.out.line(f"return {self.struct_body(fields)}, at{self.left}")
         result = self.out.name("d")
-        self.out.line(f"{result}, at{self.left} = {self.functions[key]}(buf, at, end{self.left})")
+        call = f"{'yield from ' * self.in_slices}{self.functions[key]}(buf, at, end{self.left})"
+        self.out.line(f"{result}, at{self.left} = {call}")
         return result
 
     def struct_body(self, fields: tuple[Field, ...]) -> str:
@@ -165,6 +191,9 @@ class _ReaderSource:
                 if self.keeps_slices
                 else f"{source}.decode('utf-8', 'replace')"
             )
+        elif field.type == "bytes" and self.in_slices:
+            whole = f"bytes({source})"
+            source = f"{whole} if {stop} - at <= COPIED else (yield from copy_in_slices({source}))"
         elif field.type == "bytes" and self.keeps_slices:
             source = f"bytes({source})"
         self.out.line(f"{value} = {source}")
@@ -205,7 +234,11 @@ class _ReaderSource:
         plain_count = f"{count} - {self.extra}" if self.extra else count
         code = FIXED_CODES.get(field.type, "")
         if code and field.type != "uuid":
-            out.line(f"{items} = list(int_unpacker({code!r}, {plain_count})(buf, at))")
+            if self.in_slices:
+                sliced = f"yield from numbers_in_slices({code!r}, {plain_count}, buf, at)"
+                out.line(f"if {plain_count} > NUMBERS: {items} = {sliced}")
+            at_once = "else: " * self.in_slices
+            out.line(f"{at_once}{items} = list(int_unpacker({code!r}, {plain_count})(buf, at))")
             out.line(f"at += ({plain_count}) * {out.size(code)}")
             return
         index = out.name("i")
@@ -214,6 +247,7 @@ class _ReaderSource:
             value = self.value(field.element())
             self.flush()
             out.line(f"{items}.append({value})")
+            self.slice_ends()
 
     def tags(self, tagged: list[Field], count: str, result: str) -> None:
         """Read the tagged fields into the structure's dict. Mostly there are none: their count is 0."""

@@ -2,39 +2,50 @@
 
 Runs of fixed-width fields, the length after them and the empty tag section are packed in one `struct` call. Large
 records are put into the list of buffers as they are; everything else goes into the bytearray before or after them.
+
+A writer in slices is the same source with a `yield` after each element of an array, and a new buffer where the present
+one has become large: a bytearray that grows may be moved, which is one long step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from tidegate.wire import primitives
+from tidegate.wire import primitives, slices
 from tidegate.wire.definitions import REQUIRED, Field, Layout
 from tidegate.wire.program import Member, Program
 from tidegate.wire.source import FIXED_CODES, Source, repeated_structs
 
-__all__ = ["JOINED_RECORDS_BYTES", "compile_writer"]
+__all__ = ["JOINED_RECORDS_BYTES", "SLICED_BUFFER_BYTES", "compile_writer"]
 
 JOINED_RECORDS_BYTES = 1024
 """Bytes-like records up to this size are copied: cheaper than one more buffer to send."""
 
+SLICED_BUFFER_BYTES = 512 * 1024
+"""A writer in slices begins a new buffer after this many bytes."""
+
 NAMESPACE = {
     "BYTES": (bytes, bytearray, memoryview),
     "JOINED": JOINED_RECORDS_BYTES,
+    "SLICED": SLICED_BUFFER_BYTES,
     "int_packer": primitives.int_packer,
     "long_size": primitives.long_size,
+    "NUMBERS": slices.NUMBERS_AT_ONCE,
+    "pack_in_slices": slices.pack_in_slices,
     "tag_section": primitives.tag_section,
     "uuid_bytes": primitives.uuid_bytes,
 }
 THROTTLE = "throttle_time_ms"
 
 
-def compile_writer(layout: Layout) -> Program:
+def compile_writer(layout: Layout, *, in_slices: bool = False) -> Program:
     """Return the writer of a message: `run(message, out, buffers) -> offset of throttle_time_ms`, or -1.
 
-    `out` is the last of `buffers` and is appended to; more buffers follow where records are passed through.
+    `out` is the last of `buffers` and is appended to; more buffers follow where records are passed through. In slices
+    `run` is a generator that returns the offset.
     """
-    writer = _WriterSource(layout)
-    with writer.out.function("def run(m, out, buffers):"):
+    writer = _WriterSource(layout, in_slices=in_slices)
+    with writer.function("run", "m, out, buffers"):
         writer.out.line("throttle_at = -1")
         writer.struct_body("m", layout.fields)
         writer.out.line("return throttle_at")
@@ -45,10 +56,13 @@ class _WriterSource:
     """The state of writing one writer: the source so far and the fixed-width values not yet packed.
 
     throttle_after: the codes pending before the throttle time, while it is pending itself.
+    may_split: in slices, whether a new buffer may be begun here: not before the throttle time, which is looked for in
+    the first, and not where `out` is another function's.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, in_slices: bool) -> None:
         self.out = Source()
+        self.in_slices = in_slices
         self.flexible = layout.flexible
         self.pending: list[Member] = []
         self.defaults: dict[str, Any] = {}
@@ -56,6 +70,29 @@ class _WriterSource:
         self.functions: dict[str, str] = {}
         self.throttled = layout.fields if layout.direction == "response" else ()
         self.throttle_after: str | None = None
+        self.may_split = in_slices and all(field.name != THROTTLE for field in self.throttled)
+
+    @contextmanager
+    def function(self, name: str, parameters: str) -> Iterator[None]:
+        """Write a function; in slices it is a generator, whether anything in it yields or not."""
+        with self.out.function(f"def {name}({parameters}):"):
+            if self.in_slices:
+                self.out.line("yield")
+            yield
+
+    @contextmanager
+    def unsplit(self) -> Iterator[None]:
+        """Write what goes into one buffer."""
+        may_split, self.may_split = self.may_split, False
+        yield
+        self.may_split = may_split
+
+    def slice_ends(self) -> None:
+        """Let others have their turn here, when writing in slices."""
+        if self.may_split:
+            self.out.line("if len(out) > SLICED: out = bytearray(); buffers.append(out)")
+        if self.in_slices:
+            self.out.line("yield")
 
     def struct(self, message: str, fields: tuple[Field, ...]) -> None:
         """Write a structure; a repeated one by its function."""
@@ -66,10 +103,10 @@ class _WriterSource:
         self.flush()
         if key not in self.functions:
             self.functions[key] = self.out.name("write_")
-            with self.out.function(f"def {self.functions[key]}(m, out):"):
+            with self.function(self.functions[key], "m, out"), self.unsplit():
                 self.struct_body("m", fields)
                 self.flush()
-        self.out.line(f"{self.functions[key]}({message}, out)")
+        self.out.line(f"{'yield from ' * self.in_slices}{self.functions[key]}({message}, out)")
 
     def struct_body(self, message: str, fields: tuple[Field, ...]) -> None:
         """Write a structure in place. Tagged values are made first: whether there are any decides how it ends."""
@@ -94,6 +131,7 @@ class _WriterSource:
             value = f"{message}.get({field.name!r}, {self.default(field)})"
         if is_throttle:
             self.throttle_after = "".join(member.code for member in self.pending)
+            self.may_split = self.in_slices
         self.array(field, value) if field.array else self.value(field, value)
 
     def default(self, field: Field) -> str:
@@ -213,7 +251,10 @@ class _WriterSource:
         """Write each element of an array."""
         out, code = self.out, FIXED_CODES.get(field.type, "")
         if code and field.type != "uuid":
-            out.line(f"if {count}: out += int_packer({code!r}, {count})(*{items})")
+            if self.in_slices:
+                out.line(f"if {count} > NUMBERS: yield from pack_in_slices({code!r}, {items}, out)")
+            at_once = "elif" if self.in_slices else "if"
+            out.line(f"{at_once} {count}: out += int_packer({code!r}, {count})(*{items})")
             return
         item = out.name("m")
         with out.about_element(f"{items}/{item}"), out.indented(f"for {item} in {items}:"):
@@ -222,6 +263,7 @@ class _WriterSource:
             else:
                 self.value(field.element(), item)
             self.flush()
+            self.slice_ends()
 
     def tagged(self, message: str, tagged: list[Field]) -> str:
         """Make the values of tagged fields that differ from their defaults; return the name of tag to bytes."""
@@ -231,7 +273,7 @@ class _WriterSource:
         for field in tagged:
             value, kept, default = out.name("v"), out.name("o"), self.default(field)
             given = f"{field.name!r} in {message} and ({value} := {message}[{field.name!r}]) != {default}"
-            with out.about(field.name), out.indented(f"if {given}:"):
+            with out.about(field.name), out.indented(f"if {given}:"), self.unsplit():
                 out.line(f"{kept} = out; out = bytearray()")
                 self.array(field, value) if field.array else self.value(field, value)
                 self.flush()

@@ -1,0 +1,168 @@
+"""Reading and writing in slices: the same results, in steps that are short."""
+
+import gc
+import time
+
+import pytest
+from tests.property.test_wire_roundtrip import finished
+
+from tidegate.wire import (
+    MessageError,
+    ProtocolError,
+    encode_response,
+    encode_response_in_slices,
+    read_request,
+    read_request_in_slices,
+)
+from tidegate.wire.primitives import uvarint
+from tidegate.wire.slices import COPIED_AT_ONCE_BYTES, NUMBERS_AT_ONCE
+from tidegate.wire.writer_source import SLICED_BUFFER_BYTES
+
+MAX_STEP_MS = 3.0
+"""One step is under 1 ms of thread time on a quiet machine; three times that where others share its caches."""
+
+PARTITION = {
+    "error_code": 0,
+    "partition_index": 1,
+    "leader_id": 1,
+    "leader_epoch": 0,
+    "replica_nodes": [1],
+    "isr_nodes": [1],
+    "offline_replicas": [],
+}
+
+
+def longest_step_ms(slices):
+    """Run a generator to its end; return the longest thread time between two yields.
+
+    Without the garbage collector, which looks through all objects of the process, and here those are pytest's; and
+    without the end of the message, which is the caller's.
+    """
+    longest_ns, end = 0, None
+    gc.disable()
+    try:
+        while end is None:
+            begun_ns = time.thread_time_ns()
+            try:
+                next(slices)
+            except StopIteration as stop:
+                end = stop
+            longest_ns = max(longest_ns, time.thread_time_ns() - begun_ns)
+    finally:
+        gc.enable()
+    return longest_ns / 1e6
+
+
+def metadata(topics, partitions):
+    """Return a Metadata answer of so many topics with so many partitions each."""
+    topic = {
+        "error_code": 0,
+        "name": "orders",
+        "topic_id": "00000000-0000-0000-0000-000000000001",
+        "is_internal": False,
+        "partitions": [PARTITION] * partitions,
+        "topic_authorized_operations": 0,
+    }
+    return {"brokers": [], "cluster_id": "c", "controller_id": 1, "topics": [topic] * topics, "error_code": 0}
+
+
+def test_small_requests_are_read_in_one_step():
+    """A request that takes no time is read without a yield."""
+    assert finished(read_request_in_slices(3, 12, b"\0\0\0\0")) == (read_request(3, 12, b"\0\0\0\0"), 0)
+
+
+def test_each_element_ends_a_slice():
+    """A long array of texts is read with a yield after each."""
+    body = uvarint(9001) + b"\x02x\0" * 9000 + b"\0\0\0\0"
+    message, slices = finished(read_request_in_slices(3, 9, body))
+    assert message == read_request(3, 9, body)
+    assert slices > 9000
+
+
+def test_malformed_bytes_are_told_as_without_slices():
+    """What is wrong far inside of a long request is said with the same path and byte."""
+    body = uvarint(9001) + b"\x02x\0" * 8999
+    with pytest.raises(ProtocolError) as plain:
+        read_request(3, 9, body)
+    with pytest.raises(ProtocolError) as sliced:
+        finished(read_request_in_slices(3, 9, body))
+    assert str(sliced.value) == str(plain.value)
+    assert sliced.value.path == plain.value.path == "topics[8999].name"
+
+
+def test_long_bytes_are_copied_in_slices():
+    """A field of bytes is a copy as ever, made a piece at a time."""
+    content = bytes(range(256)) * (COPIED_AT_ONCE_BYTES // 64)
+    body = len(content).to_bytes(4) + content
+    message, slices = finished(read_request_in_slices(36, 0, body))
+    assert message == {"auth_bytes": content}
+    assert type(message["auth_bytes"]) is bytes
+    assert slices >= 4
+
+
+def test_long_arrays_of_numbers_are_read_and_written_in_slices():
+    """An array of numbers is one call up to a length, beyond it several."""
+    numbers = list(range(NUMBERS_AT_ONCE * 2 + 5))
+    body = b"\0\1x" + (1).to_bytes(4) + b"\0\1t" + len(numbers).to_bytes(4)
+    body += b"".join(number.to_bytes(4) for number in numbers)
+    message, slices = finished(read_request_in_slices(9, 1, body))
+    assert message == read_request(9, 1, body)
+    assert message["topics"][0]["partition_indexes"] == numbers
+    assert slices >= 3
+    answer = metadata(1, 1)
+    answer["topics"][0]["partitions"] = [{**PARTITION, "replica_nodes": numbers}]
+    sliced, slices = finished(encode_response_in_slices(3, 12, 1, answer))
+    assert sliced.buffers == encode_response(3, 12, 1, answer).buffers
+    assert slices >= 3
+
+
+def test_long_answers_are_in_several_buffers():
+    """The bytes of a long answer are the same, none of its buffers grows much beyond its bound."""
+    answer = metadata(300, 100)
+    plain = encode_response(3, 12, 7, answer)
+    sliced, _ = finished(encode_response_in_slices(3, 12, 7, answer))
+    assert len(sliced.buffers) > 1
+    assert max(map(len, sliced.buffers)) <= SLICED_BUFFER_BYTES + 100
+    assert (sliced.size, sliced.body_size) == (plain.size, plain.body_size)
+    for encoded in (plain, sliced):
+        encoded.set_throttle_time_ms(1234)
+    assert b"".join(sliced.buffers) == b"".join(plain.buffers)
+
+
+def test_throttle_time_stays_in_the_first_buffer():
+    """Where the throttle time comes after an array, the first buffer is not ended before it."""
+    keys = [{"api_key": 1, "min_version": 0, "max_version": 1}] * (SLICED_BUFFER_BYTES // 4)
+    answer = {"error_code": 0, "api_keys": keys, "throttle_time_ms": 0}
+    plain = encode_response(18, 2, 7, answer)
+    sliced, _ = finished(encode_response_in_slices(18, 2, 7, answer))
+    for encoded in (plain, sliced):
+        encoded.set_throttle_time_ms(1234)
+    assert b"".join(sliced.buffers) == b"".join(plain.buffers)
+
+
+def test_what_cannot_be_written_is_told_as_without_slices():
+    """An answer with a text too long is refused with the same path."""
+    answer = metadata(3, 1)
+    answer["topics"][2] = {**answer["topics"][2], "name": "x" * 40_000}
+    with pytest.raises(MessageError) as plain:
+        encode_response(3, 12, 1, answer)
+    with pytest.raises(MessageError) as sliced:
+        finished(encode_response_in_slices(3, 12, 1, answer))
+    assert str(sliced.value) == str(plain.value)
+    assert sliced.value.path == "topics[2].name"
+
+
+def test_steps_are_short():
+    """Many texts, 30 MB of bytes, texts that are no UTF-8 and an answer of 60,000 partitions, step by step."""
+    finished(read_request_in_slices(3, 9, uvarint(9001) + b"\x02x\0" * 9000 + b"\0\0\0\0"))  # compiles
+    finished(encode_response_in_slices(3, 12, 1, metadata(1, 1)))
+    names = uvarint(100_001) + b"\x02x\0" * 100_000 + b"\0\0\0\0"
+    wrong = uvarint(1001) + (uvarint(32768) + b"\xff" * 32767 + b"\0") * 1000 + b"\0\0\0\0"
+    content = uvarint(30_000_001) + bytes(30_000_000) + b"\0"
+    for label, slices in (
+        ("names", read_request_in_slices(3, 9, names)),
+        ("wrong", read_request_in_slices(3, 9, wrong)),
+        ("bytes", read_request_in_slices(36, 2, content)),
+        ("answer", encode_response_in_slices(3, 12, 1, metadata(600, 100))),
+    ):
+        assert longest_step_ms(slices) < MAX_STEP_MS, label
