@@ -1,0 +1,1 @@
+"""The same requests to a real Apache Kafka and to `tidegate serve`."""
