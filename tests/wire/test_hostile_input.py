@@ -4,8 +4,10 @@ import random
 import struct
 import time
 import tracemalloc
+from contextlib import suppress
 
 import pytest
+from tests.wire.crowded import crowded_bodies, tagged_body
 from tests.wire.messages import raw_frames, recorded, recorded_files, response_body_at
 
 from tidegate.wire import (
@@ -17,10 +19,12 @@ from tidegate.wire import (
     read_response,
 )
 from tidegate.wire.apis import spoken_pairs
+from tidegate.wire.codecs import AT_ONCE_BYTES
 from tidegate.wire.definitions import layout
 from tidegate.wire.primitives import uvarint
 
 MAX_ALLOCATED_BYTES = 1 << 20
+MAX_ONE_STEP_MS = 10.0  # half of what a request may hold the event loop; 2 or 3 without others on the machine
 HARMS = (b"\xff\xff\xff\xff\x7f", b"\x7f\xff\xff\xff", b"\x80" * 6, b"\xff\xfe", b"\xff\xff\xff\xff\x07")
 MAX_SECONDS_PER_MEGABYTE = 20.0  # a bound against quadratic work, far above what this takes on a busy machine
 
@@ -189,13 +193,67 @@ def test_many_unknown_tags_are_not_kept():
 
 def test_few_bytes_cannot_become_a_mountain_of_objects():
     """A request with more array elements in all than anyone sends is refused before they are made."""
-    inner = uvarint(250_001) + b"\x01\x00\x01\x00" * 250_000
+    inner = uvarint(50_001) + b"\x01\x00\x01\x00" * 50_000
     resource = b"\x02" + b"\x02r" + inner + b"\x00"
     body = b"\x04" + resource * 3 + b"\x00\x00"
     with pytest.raises(ProtocolError) as caught:
         read_request(44, 1, body)
-    assert "a request has at most 500000 array elements, this one has more" in str(caught.value)
+    assert "a request has at most 100000 array elements and tagged fields, this one has more" in str(
+        caught.value
+    )
     assert caught.value.path == "resources[1].configs"
+
+
+def milliseconds(call, *args):
+    """Return the thread time of one call, its protocol error taken."""
+    begun_ns = time.thread_time_ns()
+    with suppress(ProtocolError):
+        call(*args)
+    return (time.thread_time_ns() - begun_ns) / 1e6
+
+
+def pair_title(pair):
+    """Return a readable test id."""
+    return f"{API_BY_KEY[pair[0]].name}-v{pair[1]}"
+
+
+FLEXIBLE = [pair for pair in spoken_pairs() if API_BY_KEY[pair[0]].is_flexible(pair[1])]
+
+
+@pytest.mark.parametrize("pair", FLEXIBLE, ids=pair_title)
+def test_a_mountain_of_tagged_fields_is_refused_at_once(pair):
+    """Millions of tagged fields, in the header or the body, are one clear error, and 1,000 are read."""
+    mountain = uvarint(5_000_000) + b"\x09\x00" * 5_000
+    header = struct.pack(">hhih", *pair, 1, -1)
+    for refused in (
+        lambda: decode_request_header(header + mountain),
+        lambda: read_request(*pair, tagged_body(*pair, mountain)),
+    ):
+        with pytest.raises(ProtocolError) as caught:
+            refused()
+        assert "a structure has at most 1000 tagged fields, this one has 5000000" in str(caught.value)
+        assert milliseconds(refused) < MAX_ONE_STEP_MS
+    few = uvarint(1000) + b"\x7f\x00" * 1000
+    assert decode_request_header(header + few).body_at == len(header + few)
+    assert milliseconds(decode_request_header, header + few) < MAX_ONE_STEP_MS
+    read_request(*pair, tagged_body(*pair, few))
+
+
+def test_tagged_fields_count_as_elements():
+    """Tagged fields of many structures are bounded in all, too."""
+    few = uvarint(1000) + b"\x7f\x00" * 1000
+    body = uvarint(101) + (b"\x02x" + few) * 100 + b"\x00\x00\x00\x00"
+    with pytest.raises(ProtocolError, match="at most 100000 array elements and tagged fields"):
+        read_request(3, 9, body)
+    read_request(3, 9, uvarint(91) + (b"\x02x" + few) * 90 + b"\x00\x00\x00\x00")
+
+
+@pytest.mark.parametrize("pair", list(spoken_pairs()), ids=pair_title)
+def test_requests_read_in_one_step_are_read_soon(pair):
+    """However many structures the bytes hold, reading up to 8 KB of them without slices takes some milliseconds."""
+    read_request(*pair, tagged_body(*pair, b"\0") if pair in FLEXIBLE else bytes(100))  # compiles
+    for path, body in crowded_bodies(*pair, AT_ONCE_BYTES):
+        assert min(milliseconds(read_request, *pair, body) for _ in range(3)) < MAX_ONE_STEP_MS, path
 
 
 def test_headers_of_any_bytes_are_read_or_refused():

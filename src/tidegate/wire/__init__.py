@@ -23,7 +23,6 @@ from tidegate.wire.codecs import (
 from tidegate.wire.encoded import Encoded, encode_request, encode_response, encode_response_in_slices
 from tidegate.wire.errors import MessageError, ProtocolError, UnsupportedVersionError
 from tidegate.wire.header import RequestHeader, decode_request_header
-from tidegate.wire.in_slices import encode_response_in_slices, read_request_in_slices
 
 __all__ = [
     "API_BY_KEY",

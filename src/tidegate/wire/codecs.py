@@ -38,8 +38,8 @@ __all__ = [
     "writer",
 ]
 
-AT_ONCE_BYTES = 16 * 1024
-"""Requests up to this size are read in one step, also where slices are asked for: at most some 10 ms."""
+AT_ONCE_BYTES = 8 * 1024
+"""Requests up to this size are read in one step, also where slices are asked for: 2 or 3 ms at most."""
 
 Key = tuple[int, int]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tidegate.wire.apis import API_BY_KEY
 from tidegate.wire.errors import MalformedError, ProtocolError, UnsupportedVersionError
-from tidegate.wire.primitives import read_tags, uvarint
+from tidegate.wire.primitives import read_tags, tag_count, uvarint
 
 __all__ = ["RequestHeader", "decode_request_header", "encode_request_header"]
 
@@ -79,7 +79,8 @@ def encode_request_header(
 def _after_tags(frame: bytes | bytearray | memoryview, at: int) -> int:
     """Return the offset after the header's tagged fields, none of which is known."""
     try:
-        return read_tags(frame, at, len(frame), {})
+        count, first_at = tag_count(frame, at)
+        return read_tags(frame, first_at, len(frame), {}, count)
     except (MalformedError, IndexError) as error:
         what = str(error) if isinstance(error, MalformedError) else "more bytes expected, none remain"
         raise ProtocolError(

@@ -14,8 +14,10 @@ from tidegate.wire.errors import MalformedError
 
 __all__ = [
     "MAX_KEPT_TAGS",
+    "MAX_KEPT_TAG_BYTES",
     "MAX_REQUEST_ELEMENTS",
     "MAX_STRING_BYTES",
+    "MAX_TAGS",
     "crowded",
     "cut_off",
     "int_packer",
@@ -25,6 +27,7 @@ __all__ = [
     "misplaced",
     "read_tags",
     "string_size",
+    "tag_count",
     "tag_header",
     "tag_section",
     "too_many",
@@ -37,9 +40,11 @@ __all__ = [
 Bytes = bytes | bytearray | memoryview
 
 MAX_VARINT_BYTES = 5  # Kafka `ByteUtils.readUnsignedVarint`: 32 bits, seven at a time
+MAX_TAGS = 1000  # tagged fields of one structure, known or not: half a millisecond; Kafka has no such bound
 MAX_KEPT_TAGS = 64  # unknown tagged fields kept per structure; further ones are read and forgotten
+MAX_KEPT_TAG_BYTES = 1024  # of the value of one that is kept
 MAX_REQUEST_ELEMENTS = (
-    500_000  # array elements of one request in all: some 200 MB of dicts; Kafka has no such bound
+    100_000  # array elements and tagged fields of a request in all: 40 MB of dicts; Kafka has no such bound
 )
 MAX_STRING_BYTES = 0x7FFF  # Kafka generated messages: "string field ... had invalid length"
 
@@ -119,13 +124,26 @@ def too_many(wire_type: str, count: int, least: int, remaining: int) -> Malforme
 
 
 def crowded() -> MalformedError:
-    """Return the error of a request with too many array elements."""
-    return MalformedError(f"a request has at most {MAX_REQUEST_ELEMENTS} array elements, this one has more")
+    """Return the error of a request with too many array elements or tagged fields."""
+    return MalformedError(
+        f"a request has at most {MAX_REQUEST_ELEMENTS} array elements and tagged fields, this one has more"
+    )
 
 
 def misplaced(tag: int, at: int, stop: int) -> MalformedError:
     """Return the error of a tagged field whose value does not end where its size says."""
     return MalformedError(f"tagged field {tag} ends at byte {at}, its size says {stop}")
+
+
+def tag_count(buf: Bytes, at: int) -> tuple[int, int]:
+    """Return (number of tagged fields of a structure, offset after it); a negative one is none, as in Kafka.
+
+    Raises `MalformedError` for more than anyone sends.
+    """
+    count, at = varint(buf, at)
+    if count > MAX_TAGS:
+        raise MalformedError(f"a structure has at most {MAX_TAGS} tagged fields, this one has {count}")
+    return max(count, 0), at
 
 
 def tag_header(buf: Bytes, at: int, end: int) -> tuple[int, int, int]:
@@ -138,16 +156,16 @@ def tag_header(buf: Bytes, at: int, end: int) -> tuple[int, int, int]:
 
 
 def keep_tag(buf: Bytes, at: int, stop: int, tag: int, message: dict[str, Any]) -> int:
-    """Put an unknown tagged field into `message`, up to a number of them; return the offset after it."""
-    kept = message.setdefault("_unknown_tags", {})
-    if len(kept) < MAX_KEPT_TAGS:
-        kept[tag] = bytes(buf[at:stop])
+    """Put an unknown tagged field into `message`, a number of short ones; return the offset after it."""
+    if stop - at <= MAX_KEPT_TAG_BYTES:
+        kept = message.setdefault("_unknown_tags", {})
+        if len(kept) < MAX_KEPT_TAGS:
+            kept[tag] = bytes(buf[at:stop])
     return stop
 
 
-def read_tags(buf: Bytes, at: int, end: int, message: dict[str, Any]) -> int:
-    """Put the tagged fields that begin at `at`, none of them known, into `message`; return the offset after them."""
-    count, at = varint(buf, at)
+def read_tags(buf: Bytes, at: int, end: int, message: dict[str, Any], count: int) -> int:
+    """Put `count` tagged fields that begin at `at`, none known, into `message`; return the offset after them."""
     for _ in range(count):
         tag, stop, at = tag_header(buf, at, end)
         at = keep_tag(buf, at, stop, tag, message)

@@ -32,6 +32,7 @@ NAMESPACE = {
     "numbers_in_slices": slices.numbers_in_slices,
     "read_tags": primitives.read_tags,
     "string_size": primitives.string_size,
+    "tag_count": primitives.tag_count,
     "tag_header": primitives.tag_header,
     "too_many": primitives.too_many,
     "uuid_text": primitives.uuid_text,
@@ -65,8 +66,8 @@ class _ReaderSource:
 
     keeps_slices: records are slices of the caller's buffer; a message without records is read from a copy as `bytes`,
     which makes texts in half the time, but not in slices: copying 100 MB is one long step.
-    counts: array elements of requests are counted, so that few bytes cannot become a mountain of objects; the variable
-    `left` holds how many more are allowed.
+    counts: array elements and tagged fields of requests are counted, so that few bytes cannot become a mountain of
+    objects; the variable `left` holds how many more are allowed.
     """
 
     def __init__(self, layout: Layout, *, in_slices: bool) -> None:
@@ -228,9 +229,7 @@ class _ReaderSource:
     def elements(self, field: Field, count: str, items: str) -> None:
         """Read the elements of an array into a list."""
         out = self.out
-        if self.counts:
-            out.line(f"left -= {count}")
-            out.line("if left < 0: raise crowded()")
+        self.count_elements(count)
         plain_count = f"{count} - {self.extra}" if self.extra else count
         code = FIXED_CODES.get(field.type, "")
         if code and field.type != "uuid":
@@ -249,24 +248,37 @@ class _ReaderSource:
             out.line(f"{items}.append({value})")
             self.slice_ends()
 
+    def count_elements(self, count: str) -> None:
+        """Take elements, or tagged fields, off those that a request may still have."""
+        if self.counts:
+            self.out.line(f"left -= {count}")
+            self.out.line("if left < 0: raise crowded()")
+
     def tags(self, tagged: list[Field], count: str, result: str) -> None:
         """Read the tagged fields into the structure's dict. Mostly there are none: their count is 0."""
         out = self.out
-        if not tagged:
-            out.line(f"if {count}: at = read_tags(buf, at - 1, end, {result})")
-            return
-        tag, stop = out.name("tag"), out.name("stop")
         with out.indented(f"if {count}:"):
-            out.line(f"{count}, at = varint(buf, at - 1)")
-            with out.indented(f"for _ in range({count}):"):
-                out.line(f"{tag}, {stop}, at = tag_header(buf, at, end)")
-                for place, field in enumerate(tagged):
-                    with (
-                        out.indented(f"{'el' if place else ''}if {tag} == {field.tag}:"),
-                        out.about(field.name),
-                    ):
-                        value = self.array(field) if field.array else self.value(field)
-                        self.flush()
-                        out.line(f"{result}[{field.name!r}] = {value}")
-                out.line(f"else: at = keep_tag(buf, at, {stop}, {tag}, {result})")
-                out.line(f"if at != {stop}: raise misplaced({tag}, at, {stop})")
+            out.line(f"{count}, at = tag_count(buf, at - 1)")
+            self.count_elements(count)
+            if tagged:
+                self.known_tags(tagged, count, result)
+            else:
+                out.line(f"at = read_tags(buf, at, end, {result}, {count})")
+
+    def known_tags(self, tagged: list[Field], count: str, result: str) -> None:
+        """Read tagged fields, some of which have a name."""
+        out = self.out
+        tag, stop = out.name("tag"), out.name("stop")
+        with out.indented(f"for _ in range({count}):"):
+            out.line(f"{tag}, {stop}, at = tag_header(buf, at, end)")
+            for place, field in enumerate(tagged):
+                with (
+                    out.indented(f"{'el' if place else ''}if {tag} == {field.tag}:"),
+                    out.about(field.name),
+                ):
+                    value = self.array(field) if field.array else self.value(field)
+                    self.flush()
+                    out.line(f"{result}[{field.name!r}] = {value}")
+            out.line(f"else: at = keep_tag(buf, at, {stop}, {tag}, {result})")
+            out.line(f"if at != {stop}: raise misplaced({tag}, at, {stop})")
+            self.slice_ends()

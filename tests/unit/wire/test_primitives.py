@@ -8,13 +8,16 @@ from hypothesis import strategies as st
 
 from tidegate.wire.errors import MalformedError
 from tidegate.wire.primitives import (
+    MAX_KEPT_TAG_BYTES,
     MAX_KEPT_TAGS,
+    MAX_TAGS,
     int_packer,
     int_unpacker,
     keep_tag,
     long_size,
     read_tags,
     string_size,
+    tag_count,
     tag_header,
     tag_section,
     uuid_bytes,
@@ -87,16 +90,17 @@ def test_tags_are_read_into_the_message():
     """Tagged fields that nobody knows are kept under `_unknown_tags`."""
     message = {}
     section = tag_section({7: b"\1\2"}, {})
-    assert read_tags(section + b"rest", 0, len(section) + 4, message) == len(section)
+    count, at = tag_count(section, 0)
+    assert read_tags(section + b"rest", at, len(section) + 4, message, count) == len(section)
     assert message == {"_unknown_tags": {7: b"\1\2"}}
-    assert read_tags(b"\0", 0, 1, message := {}) == 1
+    assert read_tags(b"\0", 1, 1, message := {}, 0) == 1
     assert message == {}
 
 
 def test_largest_tag_comes_back():
     """A tag of 32 bits is kept as the number that it is, and written again (found by fuzzing)."""
     section = bytes.fromhex("01" + "ffffffff0f" + "01") + b"x"
-    read_tags(section, 0, len(section), message := {})
+    read_tags(section, 1, len(section), message := {}, 1)
     assert message == {"_unknown_tags": {2**32 - 1: b"x"}}
     assert tag_section(None, message["_unknown_tags"]) == section
 
@@ -114,6 +118,24 @@ def test_tags_beyond_the_bound_are_forgotten():
     for tag in range(MAX_KEPT_TAGS + 5):
         assert keep_tag(b"x", 0, 1, tag, message) == 1
     assert sorted(message["_unknown_tags"]) == list(range(MAX_KEPT_TAGS))
+
+
+def test_long_values_of_unknown_tags_are_forgotten():
+    """The value of an unknown tagged field is kept up to the named size, else the field is passed over."""
+    message = {}
+    assert keep_tag(bytes(5000), 0, MAX_KEPT_TAG_BYTES + 1, 3, message) == MAX_KEPT_TAG_BYTES + 1
+    assert message == {}
+    keep_tag(bytes(5000), 0, MAX_KEPT_TAG_BYTES, 3, message)
+    assert message == {"_unknown_tags": {3: bytes(MAX_KEPT_TAG_BYTES)}}
+
+
+def test_number_of_tags_is_bounded():
+    """A structure with more tagged fields than the named number is refused; a negative number is none."""
+    assert tag_count(uvarint(MAX_TAGS) + b"x", 0) == (MAX_TAGS, 2)
+    assert tag_count(b"\xff\xff\xff\xff\x0f", 0) == (0, 5)
+    for count in (MAX_TAGS + 1, 2**31 - 1):
+        with pytest.raises(MalformedError, match=f"at most 1000 tagged fields, this one has {count}"):
+            tag_count(uvarint(count), 0)
 
 
 @given(st.uuids())
