@@ -2,11 +2,15 @@
 
 from tidegate.errors import TidegateError
 
-__all__ = ["AppendError", "OffsetOutOfRangeError", "StorageError"]
+__all__ = ["AppendError", "LogDamagedError", "OffsetOutOfRangeError", "StorageError"]
 
 
 class StorageError(TidegateError):
     """Raise when the data directory cannot be used: foreign, corrupt, locked or unreadable files."""
+
+
+class LogDamagedError(StorageError):
+    """Raise when records that a log should hold are missing or cannot be read: error 56, or no start."""
 
 
 class AppendError(TidegateError):

@@ -6,11 +6,14 @@ walking the log. Those of older segments stay on disk and are searched there.
 Follows: Kafka `OffsetIndex` (int32 relative offset, int32 position), `TimeIndex` (int64 time, int32 relative offset).
 """
 
+import errno
 import os
 import struct
 from array import array
 from bisect import bisect_right
 from pathlib import Path
+
+from tidegate.storage.private_files import PRIVATE_FILE
 
 __all__ = ["OFFSET_ENTRY", "TIME_ENTRY", "SparseIndex"]
 
@@ -59,6 +62,33 @@ class SparseIndex:
         finally:
             os.close(fd)
 
+    def last_on_disk(self) -> tuple[int, int] | None:
+        """Return the last whole entry of the file; None also when there is no file."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            count = os.fstat(fd).st_size // self._entry.size
+            if not count:
+                return None
+            key, value = self._entry.unpack(os.pread(fd, self._entry.size, (count - 1) * self._entry.size))
+            return key, value
+        finally:
+            os.close(fd)
+
+    def set_last_on_disk(self, key: int, value: int) -> None:
+        """Add an entry to the file alone, where `key` is above that of its last. Raises `OSError`."""
+        last = self.last_on_disk()
+        if last is not None and last[0] >= key:
+            return
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            whole = os.fstat(fd).st_size // self._entry.size
+            os.pwrite(fd, self._entry.pack(key, value), whole * self._entry.size)
+        finally:
+            os.close(fd)
+
     def _search(self, fd: int, key: int) -> tuple[int, int] | None:
         entry, found = self._entry, None
         low, high = 0, os.fstat(fd).st_size // entry.size
@@ -75,22 +105,25 @@ class SparseIndex:
         """Append to the file what it lacks, and cut off what was forgotten. Raises `OSError`."""
         if self._on_disk == len(self._keys) and not self._shorter:
             return
-        pack = self._entry.pack
-        pairs = zip(self._keys[self._on_disk :], self._values[self._on_disk :], strict=True)
-        with open(self.path, "r+b" if self.path.exists() else "w+b") as file:
-            file.seek(self._on_disk * self._entry.size)
-            file.write(b"".join(pack(key, value) for key, value in pairs))
-            file.truncate()
+        new = b"".join(map(self._entry.pack, self._keys[self._on_disk :], self._values[self._on_disk :]))
+        start = self._on_disk * self._entry.size
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            if os.pwrite(fd, new, start) != len(new):
+                raise OSError(errno.ENOSPC, f"no room for {len(new)} bytes of {self.path.name}")
+            os.ftruncate(fd, start + len(new))
+        finally:
+            os.close(fd)
         self._on_disk = len(self._keys)
         self._shorter = False
 
-    def load(self) -> None:
-        """Read the file into memory, as far as its keys grow and its values do not fall."""
+    def load(self) -> bool:
+        """Read the file as far as its keys grow and its values do not fall; return whether that is all of it."""
         self.clear()
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
-            return
+            return True
         last_key = last_value = -1
         for key, value in self._entry.iter_unpack(data[: len(data) // self._entry.size * self._entry.size]):
             if key <= last_key or value < last_value:
@@ -99,6 +132,7 @@ class SparseIndex:
             last_key, last_value = key, value
         self._on_disk = len(self._keys)
         self._shorter = self._on_disk * self._entry.size < len(data)
+        return not self._shorter
 
     def keep(self, count: int) -> None:
         """Forget all but the first `count` entries."""

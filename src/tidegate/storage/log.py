@@ -176,16 +176,17 @@ class PartitionLog:
         settings = self.settings
         active = self._active
         try:
-            begun_ms = active.first_append_ms
-            if active.size and (
+            begun_ms = active.first_time_ms
+            if not active.size:
+                active.created_ms = now_ms
+            elif (
                 active.size + size > settings.segment_bytes
-                or (begun_ms is not None and now_ms - begun_ms > settings.segment_ms)
+                or (max_time_ms - begun_ms if begun_ms >= 0 else now_ms - active.created_ms)
+                > settings.segment_ms
                 or last_offset - active.base_offset > _MAX_RELATIVE_OFFSET
             ):
                 active = self._roll()
-                begun_ms = None
-            if begun_ms is None:
-                active.first_append_ms = now_ms
+                active.created_ms = now_ms
             _OFFSET_LENGTH_EPOCH.pack_into(batch, 0, base_offset, size - OVERHEAD_BYTES, LEADER_EPOCH)
             interval = settings.index_interval_bytes
             if turn is None or not turn.putting_off or size > GATHERED_BYTES:
@@ -210,6 +211,7 @@ class PartitionLog:
         """Close the newest segment and begin the next one. Raises `OSError`; then nothing has changed."""
         full = self._active
         file = full.file
+        full.add_time_entry()
         full.flush_indexes()
         self._save_producers()
         segment = Segment(self.directory, self.end_offset)
@@ -285,24 +287,10 @@ class PartitionLog:
         while len(self.snapshots) > _KEPT_SNAPSHOTS:
             self.snapshots.pop(0).unlink(missing_ok=True)
 
-    def expire(self, now_ms: int) -> int:
-        """Forget silent producers; delete segments too old or beyond the size kept, and return how many."""
-        self.producers.expire(now_ms)
-        settings = self.settings
-        deleted = 0
-        kept_bytes = self.size_bytes
-        while len(self.segments) > 1:
-            oldest = self.segments[0]
-            too_old = 0 <= settings.retention_ms < now_ms - oldest.max_time_ms
-            too_large = 0 <= settings.retention_bytes <= kept_bytes - oldest.size
-            if not (too_old or too_large):
-                break
-            kept_bytes -= oldest.size
-            self._drop_oldest()
-            deleted += 1
-        return deleted
-
-    def _drop_oldest(self) -> None:
+    def drop_oldest(self) -> None:
+        """Delete the oldest segment; where it is the newest too, a new one is begun first. Raises `OSError`."""
+        if len(self.segments) == 1:
+            self._roll()
         oldest = self.segments.pop(0)
         self.start_offset = self.segments[0].base_offset
         if self._last_read is oldest:

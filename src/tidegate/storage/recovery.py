@@ -13,7 +13,9 @@ import mmap
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.storage.log import PartitionLog
+from tidegate.storage.closed_segments import begins_batch, take_closed, take_largest_time
+from tidegate.storage.errors import LogDamagedError
+from tidegate.storage.log import NO_TIME, PartitionLog
 from tidegate.storage.producers import Producers
 from tidegate.storage.records import CRC_FROM, HEADER, HEADER_BYTES, MAGIC, NO_PRODUCER_ID, OVERHEAD_BYTES
 from tidegate.storage.segment import Segment
@@ -111,52 +113,61 @@ def _drop_snapshots_past(log: PartitionLog) -> bool:
 
 def _rebuild_producers(log: PartitionLog) -> None:
     """Find out the producers again after the snapshot that was read turned out to be ahead of the log."""
-    since = _load_snapshot(log, log.start_offset)
+    walk = _Walk(log.producers, _load_snapshot(log, log.start_offset), log.settings.index_interval_bytes)
     for segment in log.segments:
-        for _, batch in segment.batches(segment.position_of(since)):
-            if batch.producer_id != NO_PRODUCER_ID and batch.base_offset >= since:
-                log.producers.note(
-                    batch.producer_id,
-                    batch.producer_epoch,
-                    batch.base_sequence,
-                    batch.last_offset_delta,
-                    batch.base_offset,
-                    batch.max_timestamp,
-                )
+        _note_producers(segment, walk)
+
+
+def _note_producers(segment: Segment, walk: _Walk) -> None:
+    """Note the producers of a segment that is whole."""
+    for _, batch in segment.batches(segment.position_of(walk.producers_from)):
+        if batch.producer_id != NO_PRODUCER_ID and batch.base_offset >= walk.producers_from:
+            walk.producers.note(
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.last_offset_delta,
+                batch.base_offset,
+                batch.max_timestamp,
+            )
 
 
 def _recover_segments(segments: list[Segment], walk: _Walk, *, sound_to: int, rebuild: bool) -> list[Segment]:
-    """Bring each segment's books up to date; return the segments kept. The last one ends the log."""
-    kept: list[Segment] = []
-    for at, segment in enumerate(segments):
-        newest = at == len(segments) - 1
-        next_base = None if newest else segments[at + 1].base_offset
-        kept.append(segment)
-        if next_base is not None and next_base <= min(sound_to, walk.producers_from):
-            _seal_unread(segment)
+    """Bring each segment's books up to date; return the segments kept. The last one ends the log.
+
+    sound_to: segments that end there or before are whole; one that is not has been damaged since.
+    """
+    for at, segment in enumerate(segments[:-1]):
+        next_base = segments[at + 1].base_offset
+        sound = next_base <= sound_to
+        if sound and take_closed(segment, next_base=next_base, interval=walk.interval):
             walk.end_offset = next_base
-            continue
-        whole = _recover(
-            segment, walk, rebuild=rebuild and (newest or segments[at + 1].base_offset > sound_to)
-        )
-        if newest:
-            break
-        if not whole or walk.end_offset != next_base:
-            _delete_rest(segments[at + 1 :], walk)
-            break
-        segment.flush_indexes()
-        segment.seal()
+            if next_base > walk.producers_from:
+                _note_producers(segment, walk)
+        else:
+            whole = _walk_all(segment, walk)
+            if not whole or walk.end_offset != next_base:
+                if sound:
+                    raise _damage(segment, walk.end_offset, next_base)
+                _cut(segment)
+                _delete_rest(segments[at + 1 :], walk)
+                return segments[: at + 1]
+            segment.add_time_entry()
+            segment.flush_indexes()
+            segment.seal()
         segment.let_go()
-    return kept
+    newest = segments[-1]
+    if not (_walk_all(newest, walk) if rebuild else _walk_end(newest, walk)):
+        _cut(newest)
+    return segments
 
 
-def _seal_unread(segment: Segment) -> None:
-    """Take an older segment as it lies: its size, and its largest time from the end of its time index."""
-    segment.size = segment.path.stat().st_size
-    newest = segment.times.floor_on_disk(2**63 - 1)
-    if newest is not None:
-        segment.max_time_ms, segment.max_time_offset = newest[0], segment.base_offset + newest[1]
-    segment.sealed = True
+def _damage(segment: Segment, end_offset: int, next_base: int) -> LogDamagedError:
+    return LogDamagedError(
+        f"offsets {end_offset} to {next_base - 1} of {segment.path} and what follows it are missing or damaged",
+        hint="restore the partition's files from a backup; or move the segments up to this one away, and the log begins"
+        f" at offset {next_base}",
+    )
 
 
 def _delete_rest(segments: list[Segment], walk: _Walk) -> None:
@@ -167,52 +178,58 @@ def _delete_rest(segments: list[Segment], walk: _Walk) -> None:
         segment.delete()
 
 
-def _recover(segment: Segment, walk: _Walk, *, rebuild: bool) -> bool:
-    """Walk a segment from where its books end; cut off what is torn. Return False where something was."""
-    file_size = segment.path.stat().st_size if segment.path.exists() else 0
-    if file_size:
-        segment.first_append_ms = int(segment.path.stat().st_mtime * 1000)
-    segment.offsets.load()
-    segment.times.load()
-    start = 0 if rebuild else _start_of_walk(segment, walk.producers_from, file_size)
-    _walk_from(segment, walk, start, file_size)
-    if start and segment.size == start:  # the index was wrong: nothing begins there
-        _walk_from(segment, walk, 0, file_size)
-    if segment.size == file_size:
-        return True
-    _logger.warning(
-        "cutting %d torn bytes off %s/%s",
-        file_size - segment.size,
-        segment.path.parent.name,
-        segment.path.name,
-    )
+def _cut(segment: Segment) -> None:
+    torn = segment.file_size() - segment.size
+    _logger.warning("cutting %d torn bytes off %s", torn, segment.name)
     segment.cut(segment.size)
-    return False
 
 
-def _walk_from(segment: Segment, walk: _Walk, start: int, file_size: int) -> None:
-    _keep_entries_before(segment, start)
+def _walk_all(segment: Segment, walk: _Walk) -> bool:
+    """Walk a whole segment and make its indexes anew; return False where something in it is torn."""
+    segment.time_is_sure = True
+    return _walk_from(segment, walk, 0)
+
+
+def _walk_end(segment: Segment, walk: _Walk) -> bool:
+    """Walk the newest segment from where its indexes end; return False where something in it is torn."""
+    sound = segment.times.load()
+    sound = segment.offsets.load() and sound
+    segment.size = segment.file_size()
+    start = _start_of_walk(segment, walk.producers_from) if sound else 0
+    return _walk_from(segment, walk, start) if start else _walk_all(segment, walk)
+
+
+def _walk_from(segment: Segment, walk: _Walk, start: int) -> bool:
+    file_size = segment.file_size()
+    if file_size:
+        segment.created_ms = segment.modified_ms()
+    if not start:
+        segment.offsets.clear()
+        segment.times.clear()
+        segment.max_time_ms = NO_TIME
     segment.size = start
     walk.end_offset = segment.base_offset
     if start < file_size:
         with mmap.mmap(segment.file.fd, file_size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
             _walk(segment, walk, view)
+    return segment.size == file_size
 
 
-def _start_of_walk(segment: Segment, producers_from: int, file_size: int) -> int:
-    """Return the position of the last index entry before the producers' snapshot, 0 where there is none."""
+def _start_of_walk(segment: Segment, producers_from: int) -> int:
+    """Return from where the newest segment has to be walked, 0 where its indexes cannot be believed.
+
+    That is the last index entry before the producers' snapshot; the entries from there on are forgotten. The largest
+    time of the batches before it is taken from the time index.
+    """
     entry = segment.offsets.floor(producers_from - 1 - segment.base_offset)
-    return entry[1] if entry is not None and 0 <= entry[1] < file_size else 0
-
-
-def _keep_entries_before(segment: Segment, position: int) -> None:
-    """Forget index entries of batches that are about to be walked again."""
-    segment.offsets.keep(segment.offsets.values_below(position))
-    last = segment.offsets.last()
-    segment.times.keep(segment.times.values_below(last[0] + 1 if last else 0))
-    newest = segment.times.last()
-    if newest is not None:
-        segment.max_time_ms, segment.max_time_offset = newest[0], segment.base_offset + newest[1]
+    if entry is None or not begins_batch(segment, entry):
+        return 0
+    start = entry[1]
+    header = segment.header_at(start)
+    segment.offsets.keep(segment.offsets.values_below(start))
+    segment.times.keep(segment.times.values_below(header.base_offset - segment.base_offset))
+    segment.first_time_ms = segment.header_at(0).max_timestamp
+    return start if take_largest_time(segment, segment.times.last(), before=start) else 0
 
 
 def _walk(segment: Segment, walk: _Walk, view: memoryview) -> None:

@@ -5,15 +5,18 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.file_slice import FileSlice, SegmentFile
 from tidegate.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
-from tidegate.storage.records import HEADER_BYTES, OVERHEAD_BYTES
+from tidegate.storage.records import HEADER_BYTES, MAGIC, OVERHEAD_BYTES
 from tidegate.wire.batch import BatchHeader, read_header
 
 __all__ = ["RECENT_BATCHES", "Segment", "segment_path"]
 
 RECENT_BATCHES = 512  # positions of the newest batches kept in memory: who reads at the end needs no search
 _WALK_BYTES = 8192
+_CHECKED_AT_ONCE = 100  # headers
+_LEAST_LENGTH = HEADER_BYTES - OVERHEAD_BYTES
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _LAST_DELTA = struct.Struct(">i")
 _LAST_DELTA_AT = 23
@@ -36,7 +39,8 @@ class Segment:
         "_unwritten",
         "_unwritten_at",
         "base_offset",
-        "first_append_ms",
+        "created_ms",
+        "first_time_ms",
         "largest_batch_bytes",
         "max_time_ms",
         "max_time_offset",
@@ -44,6 +48,7 @@ class Segment:
         "path",
         "sealed",
         "size",
+        "time_is_sure",
         "times",
     )
 
@@ -56,7 +61,9 @@ class Segment:
         self.sealed = False
         self.max_time_ms = _NO_TIME
         self.max_time_offset = base_offset
-        self.first_append_ms: int | None = None
+        self.time_is_sure = True  # False: `max_time_ms` is what an index says, which may have been cut
+        self.first_time_ms = _NO_TIME  # of the first batch: rolling by age counts from it
+        self.created_ms = 0  # of a segment whose first batch has no time
         self.largest_batch_bytes = _UNKNOWN_BYTES  # at most this much; known if noted from the first batch on
         self._since_entry_bytes = 0
         self._file: SegmentFile | None = None
@@ -147,18 +154,21 @@ class Segment:
             self.max_time_offset = last_offset
         if self._since_entry_bytes > interval:
             self.offsets.add(last_offset - self.base_offset, position)
-            self._add_time_entry()
+            self.add_time_entry()
             self._since_entry_bytes = 0
         self._since_entry_bytes += size
         if not position or size > self.largest_batch_bytes:
             self.largest_batch_bytes = size
+            if not position:
+                self.first_time_ms = max_time_ms
         recent = self._recent
         if len(recent) >= RECENT_BATCHES:
             recent.clear()
         recent[base_offset] = position
         self.size = position + size
 
-    def _add_time_entry(self) -> None:
+    def add_time_entry(self) -> None:
+        """Take the largest time so far into the time index, where it has grown: also when the segment is closed."""
         last = self.times.last()
         if self.max_time_ms >= 0 and (last is None or self.max_time_ms > last[0]):
             self.times.add(self.max_time_ms, self.max_time_offset - self.base_offset)
@@ -173,19 +183,27 @@ class Segment:
         return self._walk_to(offset, entry[1] if entry else 0)
 
     def _walk_to(self, offset: int, position: int) -> int:
+        """Return where the batch with `offset` begins, looking from `position` on, where an index says one does."""
         fd = self.file.fd
+        start = position
         while position < self.size:
             chunk = os.pread(fd, _WALK_BYTES, position)
             at = 0
             while at + HEADER_BYTES <= len(chunk):
                 base, length = _OFFSET_AND_LENGTH.unpack_from(chunk, at)
                 if base + _LAST_DELTA.unpack_from(chunk, at + _LAST_DELTA_AT)[0] >= offset:
-                    return position + at
+                    if base <= offset:
+                        return position + at
+                    break
+                if length < _LEAST_LENGTH:
+                    break
                 at += length + OVERHEAD_BYTES
-            if at == 0:
-                break
-            position += at
-        return self.size
+            else:
+                if at:
+                    position += at
+                    continue
+            break
+        return self.size if not start or position == self.size else self._walk_to(offset, 0)
 
     def batch_size(self, position: int) -> int:
         """Return the size of the batch that begins at `position`."""
@@ -195,7 +213,7 @@ class Segment:
     def batches(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield the position and header of each batch from `position` on."""
         while position < self.size:
-            header = read_header(os.pread(self.file.fd, HEADER_BYTES, position))
+            header = self.header_at(position)
             yield position, header
             position += header.size
 
@@ -210,12 +228,65 @@ class Segment:
     def position_by_time(self, time_ms: int) -> int:
         """Return a position before which no batch has a record of `time_ms` or later."""
         entry = self.times.floor_on_disk(time_ms - 1) if self.sealed else self.times.floor(time_ms - 1)
-        return self.position_of(self.base_offset + entry[1]) if entry else 0
+        position = None if entry is None else self.position_of_time(*entry)
+        return position or 0
+
+    def position_of_time(self, time_ms: int, relative_offset: int) -> int | None:
+        """Return where the batch of an entry of the time index begins; None where it has another time."""
+        position = self.position_of(self.base_offset + relative_offset)
+        return (
+            position if position < self.size and self.header_at(position).max_timestamp == time_ms else None
+        )
+
+    def header_at(self, position: int) -> BatchHeader:
+        """Return the header of the batch at `position`. Raises `LogDamagedError` where no batch can begin."""
+        raw = os.pread(self.file.fd, HEADER_BYTES, position)
+        if len(raw) == HEADER_BYTES:
+            header = read_header(raw)
+            if header.magic == MAGIC and header.length >= _LEAST_LENGTH:
+                return header
+        raise LogDamagedError(f"no record batch begins at byte {position} of {self.name}")
+
+    @property
+    def name(self) -> str:
+        """The name of the file and its directory, for people."""
+        return f"{self.path.parent.name}/{self.path.name}"
+
+    def check_time(self) -> Iterator[None]:
+        """Make sure of `max_time_ms` by the batches after the one that the time index names last.
+
+        Each yield is a pause after well under a millisecond.
+        """
+        for count, (_, header) in enumerate(self.batches(self.position_by_time(self.max_time_ms + 1))):
+            if header.max_timestamp > self.max_time_ms:
+                self.max_time_ms = header.max_timestamp
+                self.max_time_offset = header.last_offset
+            if count % _CHECKED_AT_ONCE == 0:
+                yield
+        self.time_is_sure = True
+
+    def newest_time_ms(self) -> int:
+        """Return the time that retention counts from: the largest of a record, else the file's.
+
+        Follows: Kafka `LogSegment.largestTimestamp`.
+        """
+        return self.max_time_ms if self.max_time_ms >= 0 else self.modified_ms()
+
+    def modified_ms(self) -> int:
+        """Return when the file was last written to."""
+        return os.stat(self.path).st_mtime_ns // 1_000_000
+
+    def file_size(self) -> int:
+        """Return how long the file is, 0 where there is none."""
+        return os.stat(self.path).st_size if self.path.exists() else 0
 
     def flush_indexes(self) -> None:
-        """Write the index entries that are only in memory. Raises `OSError`."""
-        self.offsets.flush()
+        """Write the index entries that are only in memory. Raises `OSError`.
+
+        Times first: up to the last entry of the offsets, those on disk then know the largest time.
+        """
         self.times.flush()
+        self.offsets.flush()
 
     def seal(self) -> None:
         """Close the books: nothing more is appended; the indexes stay on disk only. Call `flush_indexes` first."""

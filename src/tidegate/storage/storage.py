@@ -24,6 +24,7 @@ from tidegate.storage.errors import StorageError
 from tidegate.storage.group_commit import GroupCommit, SyncFile
 from tidegate.storage.log import PartitionLog
 from tidegate.storage.recovery import open_log
+from tidegate.storage.retention import expire
 from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.storage.topics import Topics, remove_directory
@@ -131,7 +132,9 @@ class Storage:
         try:
             for topic in self.topics:
                 for log in topic.logs:
-                    log.expire(now_ms)
+                    log.producers.expire(now_ms)
+                    for _ in expire(log, now_ms):
+                        pass
             self._write_checkpoint()
         except OSError as error:  # the next time it may work
             _logger.warning("housekeeping of %s: %s", self.directory, error)

@@ -17,6 +17,7 @@ TimeAndOffset = tuple[int, int]
 
 def offset_by_time(log: PartitionLog, time_ms: int) -> TimeAndOffset | None:
     """Return time and offset of the first record that is not older than `time_ms`, None where there is none."""
+    _make_sure(log)
     for segment in log.segments:
         if segment.max_time_ms < time_ms:
             continue
@@ -28,6 +29,7 @@ def offset_by_time(log: PartitionLog, time_ms: int) -> TimeAndOffset | None:
 
 def offset_of_latest_time(log: PartitionLog) -> TimeAndOffset | None:
     """Return time and offset of the first record with the largest time, None where no record has a time."""
+    _make_sure(log)
     latest = max(log.segments, key=lambda segment: segment.max_time_ms)
     if latest.max_time_ms < 0:
         return None
@@ -35,6 +37,14 @@ def offset_of_latest_time(log: PartitionLog) -> TimeAndOffset | None:
         if batch.max_timestamp == latest.max_time_ms:
             return _first_record(latest, position, batch, latest.max_time_ms)
     return None
+
+
+def _make_sure(log: PartitionLog) -> None:
+    """Look for the largest times that recovery left open: housekeeping does so, too, soon after the start."""
+    for segment in log.segments:
+        if not segment.time_is_sure:
+            for _ in segment.check_time():
+                pass
 
 
 def _first_record(segment: Segment, position: int, batch: BatchHeader, time_ms: int) -> TimeAndOffset:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.server.handler import Answer, Connection, Deferred, Handler, Request, Work
-from tidegate.storage import Storage, StorageConfig
+from tidegate.storage import Storage, StorageConfig, retention
 from tidegate.storage.group_commit import SyncFile
 from tidegate.storage.handlers import handler_table
 from tidegate.storage.log import PartitionLog
@@ -193,6 +193,16 @@ def new_log(
 def append(log: PartitionLog, data: bytes, now_ms: int = NOW_MS) -> int:
     """Append a batch; return its base offset."""
     return log.append(memoryview(bytearray(data)), now_ms, 9)[0]
+
+
+def expire(log: PartitionLog, now_ms: int) -> int:
+    """Delete what is past its retention, without a pause; return how many segments."""
+    work = retention.expire(log, now_ms)
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return int(end.value)
 
 
 def contents(log: PartitionLog) -> bytes:

@@ -113,12 +113,33 @@ def test_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> None:
 
 
 def test_old_segment_is_rolled(tmp_path: Path) -> None:
-    """A segment whose first batch came longer ago than `segment.ms` is closed."""
+    """A segment whose first batch is older by more than `segment.ms` than the one that comes is closed."""
     log = new_log(tmp_path, segment_ms=1000)
-    append(log, batch(), NOW_MS)
-    append(log, batch(), NOW_MS + 1000)
-    append(log, batch(), NOW_MS + 1001)
+    for delta_ms in (0, 1000, 1001):
+        append(log, batch(time_ms=NOW_MS + delta_ms), NOW_MS)
     assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+def test_segment_without_times_is_rolled_by_the_clock(tmp_path: Path) -> None:
+    """Where the first batch has no time, the time since it came counts."""
+    log = new_log(tmp_path, segment_ms=1000)
+    for delta_ms in (0, 1000, 1001):
+        append(log, batch(time_ms=-1), NOW_MS + delta_ms)
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_restart_does_not_make_a_segment_younger(tmp_path: Path, closed: bool) -> None:
+    """After a restart, too, a segment is closed by the time of its first batch."""
+    log = new_log(tmp_path, segment_ms=1000)
+    for _ in range(100):
+        append(log, batch(value=bytes(100)))
+    append(log, batch(time_ms=NOW_MS + 500))
+    if closed:
+        log.close()
+    log = new_log(tmp_path, segment_ms=1000)
+    append(log, batch(time_ms=NOW_MS + 1001))
+    assert [segment.base_offset for segment in log.segments] == [0, 101]
 
 
 def test_offsets_in_an_index_stay_within_32_bits(tmp_path: Path) -> None:
@@ -323,29 +344,6 @@ def test_slice_survives_deletion_of_the_log(tmp_path: Path) -> None:
     for path in (tmp_path / "log").iterdir():
         path.unlink()
     assert len(found.read()) == len(batch())
-
-
-def test_old_segments_expire(tmp_path: Path) -> None:
-    """Closed segments whose newest record is past `retention.ms` go, the newest segment stays."""
-    log = new_log(tmp_path, segment_bytes=100, retention_ms=1000)
-    for at in range(4):
-        append(log, batch(time_ms=NOW_MS + at), NOW_MS)
-    assert log.expire(NOW_MS + 1001) == 1
-    assert (log.start_offset, len(list(tmp_path.glob("*.log")))) == (1, 3)
-    assert log.expire(NOW_MS + 10**6) == 2
-    assert (log.start_offset, log.end_offset) == (3, 4)
-    with pytest.raises(OffsetOutOfRangeError):
-        log.read(2, MIB)
-
-
-def test_segments_beyond_the_size_go(tmp_path: Path) -> None:
-    """With `retention.bytes` the oldest segments go while enough is left without them."""
-    size = len(batch())
-    log = new_log(tmp_path, segment_bytes=100, retention_bytes=2 * size, retention_ms=-1)
-    for _ in range(5):
-        append(log, batch())
-    assert log.expire(NOW_MS) == 3
-    assert log.size_bytes == 2 * size
 
 
 def test_checkpoints_keep_few_snapshots(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_housekeeping_runs_until_the_end(node: Node) -> None:
         append(log, batch(value=bytes(700_000)))
     node.clock.advance(10_000)
     node.scheduler.advance(61)
-    assert log.start_offset == 2
+    assert log.start_offset == 3
     node.storage.close()
     node.scheduler.advance(61)
     assert node.scheduler.waiting() == 0

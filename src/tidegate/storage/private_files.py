@@ -1,0 +1,29 @@
+"""Files that only the broker's own user may read: records, quotas and what clients are called are nobody else's."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+__all__ = ["PRIVATE_FILE", "make_private_directory", "replace_private_file"]
+
+PRIVATE_FILE: Final = 0o600
+_PRIVATE_DIRECTORY: Final = 0o700
+
+
+def make_private_directory(directory: Path) -> None:
+    """Make a directory, and those above it that are absent. One that is there keeps its mode. Raises `OSError`."""
+    if not directory.is_dir():
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=True)
+
+
+def replace_private_file(path: Path, data: bytes) -> None:
+    """Write a file whole, or leave what was there. Raises `OSError`."""
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb", opener=_open_private) as file:
+        file.write(data)
+    temporary.replace(path)
+
+
+def _open_private(name: str, flags: int) -> int:
+    return os.open(name, flags, PRIVATE_FILE)
