@@ -6,8 +6,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.oracles.quota_manager import PortedManager
 
 from tidegate.quota import DEFAULT, ClientQuotaManager, QuotaEntity, QuotaType, QuotaWindow
+from tidegate.quota.sensors import THROTTLE_BYTES, RateSensor, sensor_bytes, text_bytes
 
 START_MS = 1_700_000_000_000
+UNUSED = {"bound": 1.0, "cap_ms": 0, "now_ms": 0}
 users = st.sampled_from(["alice", "bob", "a b", "<default>", ""])
 client_ids = st.sampled_from(["c1", "c2", "<default>", "a:b", ""])
 entities = st.builds(
@@ -86,7 +88,9 @@ TestManagers.settings = settings(max_examples=60, stateful_step_count=40)
 def test_dropping_idle_sensors_changes_no_decision(requests: list, max_sensors: int) -> None:
     """As long as only sensors go that were idle for longer than their windows, throttle times are Kafka's."""
     window = QuotaWindow(samples=3, window_ms=1000)
-    engine = ClientQuotaManager(QuotaType.PRODUCE, window, max_sensors=max_sensors)
+    sample = RateSensor("Produce-:client-0", {"user": "", "client-id": "client-0"}, window=window, **UNUSED)
+    each_bytes = sensor_bytes(sample, window) + THROTTLE_BYTES + text_bytes(sample.name)
+    engine = ClientQuotaManager(QuotaType.PRODUCE, window, max_sensor_bytes=max_sensors * each_bytes)
     port = PortedManager(samples=3, window_ms=1000)
     for manager in (engine, port):
         manager.update_quota(QuotaEntity(client_id=DEFAULT), 500.0)

@@ -17,10 +17,11 @@ Nothing here waits. The acceptor of a listener asks, for each socket that it acc
 'Too many connections from /192.0.2.7 (maximum = 1)'
 
 Follows: Kafka `ConnectionQuotas`, KIP-612, B§6.9. Different here: the number of addresses whose rate is kept is
-bounded (`MAX_IP_RATES`); past it, the one that was quiet longest begins anew.
+bounded (`MAX_IP_RATES`, `MAX_IP_RATE_BYTES`); past it, the one that was quiet longest begins anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from itertools import islice
 
 from tidegate.quota.connection_admission import (
     Admission,
@@ -36,11 +37,13 @@ from tidegate.quota.connection_limits import (
     host_address,
 )
 from tidegate.quota.rate import SampledRate
+from tidegate.quota.sensors import SAMPLE_BYTES, SENSOR_BYTES
 from tidegate.quota.stats import Avg
 
 __all__ = [
     "IP_RATE_EXPIRY_MS",
     "MAX_IP_RATES",
+    "MAX_IP_RATE_BYTES",
     "Admission",
     "AdmissionOutcome",
     "ConnectionCountError",
@@ -49,11 +52,14 @@ __all__ = [
 ]
 
 MAX_IP_RATES = 50_000
-"""Addresses whose connection rate is kept at a time, some 700 bytes each."""
+"""Addresses whose connection rate is kept at a time."""
+MAX_IP_RATE_BYTES = 96 << 20
+"""Most memory of all these rates: with many samples in a window there are fewer of them."""
 
 IP_RATE_EXPIRY_MS = 3_600_000
 """How long an address may be quiet before its rate is forgotten. Follows: Kafka, one hour."""
 
+_SWEPT_AT_A_TIME = 500  # well below a millisecond
 _AVG_SAMPLES, _AVG_WINDOW_MS = 2, 30_000  # the registry's default window (B§1.1)
 
 
@@ -85,7 +91,8 @@ class ConnectionQuotas:
         inter_broker_listener: str | None = None,
         max_ip_rates: int = MAX_IP_RATES,
     ) -> None:
-        self._max_ip_rates = max_ip_rates
+        each_bytes = SENSOR_BYTES + SAMPLE_BYTES * (samples + 1)
+        self._max_ip_rates = max(1, min(max_ip_rates, MAX_IP_RATE_BYTES // each_bytes))
         self._samples, self._window_ms = samples, window_ms
         self._inter_broker_listener = inter_broker_listener
         self._listeners: dict[str, _Listener] = {}
@@ -130,15 +137,14 @@ class ConnectionQuotas:
         limit = None if rate is None else connection_rate(rate)
         if address is None:
             self._default_ip_limit = UNLIMITED_CONNECTIONS if limit is None else limit
-            changed = [ip for ip in self._ip_rates if ip not in self._ip_limits]
+        elif limit is None:
+            self._ip_limits.pop(host_address(address), None)
         else:
-            ip = host_address(address)
-            self._ip_limits.pop(ip, None)
-            if limit is not None:
-                self._ip_limits[ip] = limit
-            changed = [ip] if ip in self._ip_rates else []
-        for ip in changed:
-            self._configure(self._ip_rates[ip], self._ip_limit(ip))
+            self._ip_limits[host_address(address)] = limit
+
+    def set_ip_override(self, address: str, maximum: int) -> None:
+        """Set how many connections one address may have. Raises `ConfigError` where `address` is none."""
+        self._overrides[host_address(address)] = maximum
 
     def ip_limit(self, address: str) -> int:
         """Return the connections per second that an address may make; `UNLIMITED_CONNECTIONS` is no limit."""
@@ -202,13 +208,22 @@ class ConnectionQuotas:
 
     def expire(self, now_ms: int) -> int:
         """Forget addresses that have been quiet for an hour, and return how many."""
-        expired = 0
-        for ip, rate in list(self._ip_rates.items()):
-            if now_ms - rate.last_record_ms() <= IP_RATE_EXPIRY_MS:
-                break
-            del self._ip_rates[ip]
-            expired += 1
-        return expired
+        before = len(self._ip_rates)
+        for _ in self.expire_in_slices(now_ms):
+            pass
+        return before - len(self._ip_rates)
+
+    def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
+        """Do what `expire` does, yielding in between. An address that connects meanwhile has its rate still."""
+        while True:
+            quietest = list(islice(self._ip_rates.items(), _SWEPT_AT_A_TIME))
+            for ip, rate in quietest:
+                if now_ms - rate.last_record_ms() <= IP_RATE_EXPIRY_MS:
+                    return
+                del self._ip_rates[ip]
+            if not quietest:
+                return
+            yield
 
     # What can be seen
 
@@ -234,6 +249,7 @@ class ConnectionQuotas:
                 name="ip-connection-accept-throttle-time", tags=tags, stat=listener.ip_throttle_time
             )
         for ip, rate in self._ip_rates.items():
+            self._bring_up_to_date(rate, self._ip_limit(ip))
             yield ConnectionMetric(name="connection-accept-rate", tags={"ip": ip}, stat=rate)
 
     # Helpers
@@ -258,14 +274,21 @@ class ConnectionQuotas:
         return throttle_ms
 
     def _ip_rate(self, ip: str, limit: int) -> SampledRate:
-        """Return the rate of an address, moved to the end of the order of use."""
+        """Return the rate of an address with the limit that holds now, moved to the end of the order of use."""
         rate = self._ip_rates.pop(ip, None)
-        if rate is None:
+        if rate is not None:
+            self._bring_up_to_date(rate, limit)
+        else:
             rate = self._new_rate(limit)
             if len(self._ip_rates) >= self._max_ip_rates:
                 del self._ip_rates[next(iter(self._ip_rates))]
         self._ip_rates[ip] = rate
         return rate
+
+    def _bring_up_to_date(self, rate: SampledRate, limit: int) -> None:
+        """Give a rate the limit of its address: changing one limit for all addresses touches none of them."""
+        if rate.bound != limit:
+            self._configure(rate, limit)
 
     def _ip_limit(self, ip: str) -> int:
         return self._ip_limits.get(ip, self._default_ip_limit)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from tidegate.quota.callback import ClientQuotaCallback
 from tidegate.quota.quota_type import QuotaType
 from tidegate.quota.sensor_manager import Metric, SensorManager
-from tidegate.quota.sensors import MAX_SENSORS, RateSensor
+from tidegate.quota.sensors import MAX_SENSOR_BYTES, RateSensor
 from tidegate.quota.throttle import MAX_INT64
 from tidegate.quota.window import QuotaWindow
 
@@ -35,9 +35,9 @@ class ClientQuotaManager(SensorManager[RateSensor]):
         callback: ClientQuotaCallback | None = None,
         *,
         cap_ms: int = MAX_INT64,
-        max_sensors: int = MAX_SENSORS,
+        max_sensor_bytes: int = MAX_SENSOR_BYTES,
     ) -> None:
-        super().__init__(quota_type, window or QuotaWindow(), callback, max_sensors=max_sensors)
+        super().__init__(quota_type, window or QuotaWindow(), callback, max_sensor_bytes=max_sensor_bytes)
         self._cap_ms = cap_ms
 
     def record(self, user: str, client_id: str, value: float, now_ms: int) -> int:

@@ -10,7 +10,7 @@ True
 Follows: Kafka `QuotaFactory`, `ClientQuotaMetadataManager` (B§3.9, 8, 10.1).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from tidegate.quota.callback import ClientQuotaCallback
@@ -81,6 +81,14 @@ class QuotaManagers:
     def expire(self, now_ms: int) -> list[str]:
         """Forget sensors that were idle for more than an hour; call it every 30 s. Returns their names."""
         return [name for manager in self for name in manager.expire(now_ms)]
+
+    def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
+        """Do what `expire` does, yielding in between: all that is asked from the first slice on finds it done."""
+        sweeps = [manager.expire_in_slices(now_ms) for manager in self]
+        for sweep in sweeps:
+            next(sweep, None)
+        for sweep in sweeps:
+            yield from sweep
 
     def metrics_snapshot(self, now_ms: int) -> list[Metric]:
         """Return all metrics without any effect."""

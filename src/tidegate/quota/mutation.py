@@ -18,13 +18,13 @@ Follows: Kafka `ControllerMutationQuotaManager`, `StrictControllerMutationQuota`
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tidegate.quota.callback import ClientQuotaCallback
 from tidegate.quota.quota_type import QuotaType
 from tidegate.quota.rate import SampledRate
 from tidegate.quota.sensor_manager import Metric, SensorManager
-from tidegate.quota.sensors import MAX_SENSORS
+from tidegate.quota.sensors import MAX_SENSOR_BYTES
 from tidegate.quota.throttle import narrow_to_int32
 from tidegate.quota.token_bucket import TokenBucket
 from tidegate.quota.window import REGISTRY_WINDOW, QuotaWindow
@@ -56,13 +56,14 @@ class MutationKind(enum.Enum):
 class MutationSensor:
     """A bucket of tokens, and the unbounded rate of mutations beside it."""
 
-    __slots__ = ("_recorded_ms", "_window", "bucket", "name", "rate", "tags")
+    __slots__ = ("_recorded_ms", "_window", "bucket", "limits_seen", "name", "rate", "tags")
 
     def __init__(
         self, name: str, tags: Mapping[str, str], *, window: QuotaWindow, bound: float, now_ms: int
     ) -> None:
         self.name = name
         self.tags = tags
+        self.limits_seen = 0
         self._window = window
         self._recorded_ms = now_ms
         self.rate = SampledRate(samples=REGISTRY_WINDOW.samples, window_ms=REGISTRY_WINDOW.window_ms)
@@ -89,14 +90,23 @@ class MutationSensor:
 
 
 class MutationQuota:
-    """The quota of one request. It keeps the sensor it was made with. Make it with `MutationQuotaManager.new_quota`."""
+    """The quota of one request. It keeps the sensor it was made with. Make it with `MutationQuotaManager.new_quota`.
 
-    __slots__ = ("_sensor", "_throttle_ms", "_throttled_at_ms", "kind")
+    up_to_date: gives the sensor the bound that holds now; called before each use.
+    """
 
-    def __init__(self, kind: MutationKind, sensor: MutationSensor | None) -> None:
+    __slots__ = ("_sensor", "_throttle_ms", "_throttled_at_ms", "_up_to_date", "kind")
+
+    def __init__(
+        self,
+        kind: MutationKind,
+        sensor: MutationSensor | None,
+        up_to_date: Callable[[MutationSensor], MutationSensor],
+    ) -> None:
         assert (sensor is None) == (kind is MutationKind.UNBOUNDED)
         self.kind = kind
         self._sensor = sensor
+        self._up_to_date = up_to_date
         self._throttle_ms = 0
         self._throttled_at_ms = 0
 
@@ -115,6 +125,7 @@ class MutationQuota:
         sensor = self._sensor
         if sensor is None:
             return True
+        self._up_to_date(sensor)
         if self.strict:
             if self._exhausted(sensor, now_ms):
                 return False
@@ -152,10 +163,13 @@ class MutationQuotaManager(SensorManager[MutationSensor]):
         window: QuotaWindow | None = None,
         callback: ClientQuotaCallback | None = None,
         *,
-        max_sensors: int = MAX_SENSORS,
+        max_sensor_bytes: int = MAX_SENSOR_BYTES,
     ) -> None:
         super().__init__(
-            QuotaType.CONTROLLER_MUTATION, window or QuotaWindow(), callback, max_sensors=max_sensors
+            QuotaType.CONTROLLER_MUTATION,
+            window or QuotaWindow(),
+            callback,
+            max_sensor_bytes=max_sensor_bytes,
         )
 
     def new_quota(
@@ -172,8 +186,8 @@ class MutationQuotaManager(SensorManager[MutationSensor]):
     ) -> MutationQuota:
         """Return a quota object of `kind`; an unbounded one while no quota of this type is defined."""
         if not self.enabled or kind is MutationKind.UNBOUNDED:
-            return MutationQuota(MutationKind.UNBOUNDED, None)
-        return MutationQuota(kind, self.sensor(user, client_id, now_ms or 0))
+            return MutationQuota(MutationKind.UNBOUNDED, None, self.up_to_date)
+        return MutationQuota(kind, self.sensor(user, client_id, now_ms or 0), self.up_to_date)
 
     def charge(self, user: str, client_id: str, permits: float, now_ms: int) -> int:
         """Check, then charge: return the throttle time in ms, or charge and return 0. For comparisons."""
@@ -189,6 +203,8 @@ class MutationQuotaManager(SensorManager[MutationSensor]):
         if sensor is None:
             bound = self.bound(user, client_id)
             sensor = MutationSensor("", {}, window=self.window, bound=bound, now_ms=now_ms)
+        else:
+            self.up_to_date(sensor)
         return sensor.bucket.peek(now_ms)
 
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> MutationSensor:

@@ -20,7 +20,7 @@ from tidegate.quota.manager import ClientQuotaManager
 from tidegate.quota.quota_type import QuotaType
 from tidegate.quota.rate import SampledRate
 from tidegate.quota.sensor_manager import Metric
-from tidegate.quota.sensors import MAX_SENSORS
+from tidegate.quota.sensors import MAX_SENSOR_BYTES
 from tidegate.quota.window import REGISTRY_WINDOW, QuotaWindow
 
 __all__ = ["PERCENT_PER_NS", "RequestQuotaManager"]
@@ -36,11 +36,11 @@ class RequestQuotaManager(ClientQuotaManager):
         window: QuotaWindow | None = None,
         callback: ClientQuotaCallback | None = None,
         *,
-        max_sensors: int = MAX_SENSORS,
+        max_sensor_bytes: int = MAX_SENSOR_BYTES,
     ) -> None:
         window = window or QuotaWindow()
         super().__init__(
-            QuotaType.REQUEST, window, callback, cap_ms=window.window_ms, max_sensors=max_sensors
+            QuotaType.REQUEST, window, callback, cap_ms=window.window_ms, max_sensor_bytes=max_sensor_bytes
         )
         self.exempt = SampledRate(samples=REGISTRY_WINDOW.samples, window_ms=REGISTRY_WINDOW.window_ms)
 

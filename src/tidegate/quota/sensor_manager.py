@@ -3,29 +3,34 @@
 With Kafka's own rules a client's sensor is looked up once and kept until a quota changes; a custom callback is
 asked on every request (B§8). `version` grows whenever a sensor that was looked up before may be the wrong one.
 
+A changed quota holds at once, yet touches no sensor: with Kafka's own rules a bound depends on nothing but the
+definitions and the sensor's tags, so it is looked up again when the sensor is looked up again, before anything is
+recorded in it. Ten thousand changes cost the same whether there are ten sensors or fifty thousand.
+
 Follows: Kafka `ClientQuotaManager` (B§3.3–3.9).
 """
 
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tidegate.errors import TidegateError
-from tidegate.quota.callback import ClientQuotaCallback, DefaultQuotaCallback, sanitized, tags_of
-from tidegate.quota.entity import EntityPart, Level, QuotaEntity, candidates_of_tags
+from tidegate.quota.callback import ClientQuotaCallback, DefaultQuotaCallback
+from tidegate.quota.entity import Level, QuotaEntity, candidates_of_tags
 from tidegate.quota.explain import Explanation
 from tidegate.quota.quota_type import QuotaType
-from tidegate.quota.sensors import MAX_SENSORS, Sensor, SensorTable, ThrottleSensor
+from tidegate.quota.sensors import MAX_SENSOR_BYTES, Expired, Sensor, SensorTable, ThrottleSensor, text_bytes
 from tidegate.quota.throttle import MS_PER_S, UNLIMITED
 from tidegate.quota.window import QuotaWindow
 
-__all__ = ["MAX_CACHED_CLIENTS", "CallbackError", "Metric", "SensorManager"]
+__all__ = ["MAX_CACHED_BYTES", "CallbackError", "Metric", "SensorManager"]
 
-MAX_CACHED_CLIENTS = MAX_SENSORS
-"""Most clients whose sensor is remembered; past it all are looked up anew."""
+MAX_CACHED_BYTES = 16 << 20
+"""Most bytes of remembered lookups, `CACHED_BYTES` and the names each: some 60,000; past it all are looked up anew."""
+CACHED_BYTES = 200  # places in two tables, and the tuple or table that they lead to
 MAX_CACHED_NAME = 256  # longer names are looked up each time
 
 logger = logging.getLogger("tidegate.quota")
@@ -61,20 +66,19 @@ class SensorManager(ABC, Generic[S]):
         window: QuotaWindow,
         callback: ClientQuotaCallback | None = None,
         *,
-        max_sensors: int = MAX_SENSORS,
+        max_sensor_bytes: int = MAX_SENSOR_BYTES,
     ) -> None:
         self.quota_type = quota_type
         self.window = window
         self.version = 0
         self.enabled = callback is not None
-        self.sensors: SensorTable[S] = SensorTable(
-            in_use_ms=(window.samples + 1) * window.window_ms, max_sensors=max_sensors
-        )
+        self.sensors: SensorTable[S] = SensorTable(window=window, max_bytes=max_sensor_bytes)
         self._own_rules = DefaultQuotaCallback()
         self._custom = callback
         self._callback: ClientQuotaCallback = self._own_rules if callback is None else callback
         self._cached: dict[str, dict[str, S]] = {}
-        self._cached_clients = 0
+        self._cached_bytes = 0
+        self._limits = 0  # grows with every change of a quota
         self._max_values: dict[tuple[str, str], float] = {}
 
     @property
@@ -93,17 +97,26 @@ class SensorManager(ABC, Generic[S]):
             "%s quota of %r is now %r, levels in use: %r", self.quota_type.value, entity, bound, self.levels
         )
         self._forget_lookups()
-        if self._custom is None and self.levels.bit_count() <= 1 and not entity.has_default:
-            self._refresh_one(entity)
-        else:
+        self._limits += 1
+        if self._custom is not None:
             self.refresh()
 
     def refresh(self) -> None:
-        """Ask for the limit of every sensor again."""
+        """Ask for the limit of every sensor again, at once: a custom callback expects it (B§8)."""
         for sensor in self.sensors:
-            bound = self._limit(sensor.tags)
-            if bound != sensor.bound:
-                sensor.set_bound(bound)
+            sensor.limits_seen = self._limits
+            self._ask_limit(sensor)
+
+    def up_to_date(self, sensor: S) -> S:
+        """Return `sensor` with the bound that holds now. Every use of a sensor that was kept begins with this."""
+        if sensor.limits_seen != self._limits:
+            sensor.limits_seen = self._limits
+            self._ask_limit(sensor)
+        return sensor
+
+    def up_to_date_sensors(self) -> Iterator[S]:
+        """Yield all sensors, each with the bound that holds now."""
+        return map(self.up_to_date, self.sensors)
 
     def tags(self, user: str, client_id: str) -> Mapping[str, str]:
         """Return the tags that a client's usage is counted under. Raises `CallbackError` when they are none."""
@@ -166,7 +179,7 @@ class SensorManager(ABC, Generic[S]):
         if throttle_ms <= 0:
             return
         sensor = self.sensor(user, client_id, now_ms)
-        self._throttle_sensor(sensor.name, sensor.tags, now_ms).record(throttle_ms, now_ms)
+        self._throttle_sensor(sensor, now_ms).record(throttle_ms, now_ms)
 
     def sensor_name(self, user: str, client_id: str) -> str:
         """Return the name of the sensor that a client's usage is counted in; makes none."""
@@ -179,15 +192,20 @@ class SensorManager(ABC, Generic[S]):
 
     def expire(self, now_ms: int) -> list[str]:
         """Forget sensors that were idle for more than an hour; call it every 30 s. Returns their names."""
-        names = self.sensors.expire(now_ms)
-        if names:
+        if len(self.sensors):
             self._forget_lookups()
-        return names
+        return self._names_of(self.sensors.expire(now_ms))
+
+    def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
+        """Do what `expire` does, yielding in between: whoever is looked up meanwhile finds it done."""
+        if len(self.sensors):
+            self._forget_lookups()
+            yield from self.sensors.expire_in_slices(now_ms)
 
     def metrics_snapshot(self, now_ms: int) -> list[Metric]:
         """Return every metric of this type without any effect: a scrape changes no decision."""
-        metrics = [metric for sensor in self.sensors for metric in self._metrics(sensor, now_ms)]
-        for throttle in self.sensors.throttles():
+        metrics = [metric for sensor in self.up_to_date_sensors() for metric in self._metrics(sensor, now_ms)]
+        for _, throttle in self.sensors.throttles():
             metrics.append(self._metric("throttle-time", throttle.tags, throttle.peek(now_ms)))
         return metrics
 
@@ -206,6 +224,14 @@ class SensorManager(ABC, Generic[S]):
         limit = self._callback.quota_limit(self.quota_type, tags)
         return UNLIMITED if limit is None else limit
 
+    def _ask_limit(self, sensor: S) -> None:
+        bound = self._limit(sensor.tags)
+        if bound != sensor.bound:
+            sensor.set_bound(bound)
+
+    def _names_of(self, expired: Expired) -> list[str]:
+        return expired.sensors + [self.throttle_sensor_name(name) for name in expired.throttles]
+
     def _look_up(self, user: str, client_id: str, now_ms: int) -> S:
         """Find or make a client's sensors in Kafka's order of calls (B§8), and remember what was found."""
         sensor = self._find(self.tags(user, client_id), now_ms)
@@ -219,9 +245,7 @@ class SensorManager(ABC, Generic[S]):
             return self._max_values[user, client_id]
         except KeyError:
             value = self._max_value(self.tags(user, client_id))
-            if len(self._max_values) >= MAX_CACHED_CLIENTS:
-                self._max_values.clear()
-            if len(user) <= MAX_CACHED_NAME and len(client_id) <= MAX_CACHED_NAME:
+            if self._may_remember(user, client_id):
                 self._max_values[user, client_id] = value
             return value
 
@@ -237,9 +261,12 @@ class SensorManager(ABC, Generic[S]):
         sensor = self.sensors.get(name)
         if sensor is None:
             sensor = self._new_sensor(name, tags, self._limit(tags), now_ms)
+            sensor.limits_seen = self._limits
             if self.sensors.add(sensor, now_ms):
                 self._forget_lookups()
-        self._throttle_sensor(name, sensor.tags, now_ms)
+        elif self._custom is None:
+            self.up_to_date(sensor)
+        self._throttle_sensor(sensor, now_ms)
         return sensor
 
     def _name(self, tags: Mapping[str, str]) -> str:
@@ -249,36 +276,29 @@ class SensorManager(ABC, Generic[S]):
         if self._custom is not None and self._custom.quota_reset_required(self.quota_type):
             self.refresh()
 
-    def _throttle_sensor(self, name: str, tags: Mapping[str, str], now_ms: int) -> ThrottleSensor:
-        throttle_name = self.throttle_sensor_name(name)
-        throttle = self.sensors.throttle(throttle_name)
+    def _throttle_sensor(self, sensor: S, now_ms: int) -> ThrottleSensor:
+        throttle = self.sensors.throttle(sensor.name)
         if throttle is None:
-            throttle = ThrottleSensor(throttle_name, tags, now_ms=now_ms)
-            self.sensors.add_throttle(throttle)
+            throttle = ThrottleSensor(sensor.tags, now_ms=now_ms)
+            if self.sensors.add_throttle(sensor.name, throttle, now_ms):
+                self._forget_lookups()
         return throttle
 
-    def _refresh_one(self, entity: QuotaEntity) -> None:
-        """Give a new bound to the one sensor that is named as `entity` is (B§3.9)."""
-        named = sanitized(entity)
-        tags = tags_of((_part_name(named.user), _part_name(named.client_id)))
-        sensor = self.sensors.get(self._name(tags))
-        if sensor is not None:
-            sensor.set_bound(self._limit(tags))
-
     def _remember(self, user: str, client_id: str, sensor: S) -> None:
+        if self._may_remember(user, client_id):
+            self._cached.setdefault(user, {})[client_id] = sensor
+
+    def _may_remember(self, user: str, client_id: str) -> bool:
+        """Count the bytes of one more lookup; return False where its names are too long to be kept."""
         if len(user) > MAX_CACHED_NAME or len(client_id) > MAX_CACHED_NAME:
-            return
-        if self._cached_clients >= MAX_CACHED_CLIENTS:
+            return False
+        if self._cached_bytes >= MAX_CACHED_BYTES:
             self._forget_lookups()
-        self._cached.setdefault(user, {})[client_id] = sensor
-        self._cached_clients += 1
+        self._cached_bytes += CACHED_BYTES + text_bytes(user) + text_bytes(client_id)
+        return True
 
     def _forget_lookups(self) -> None:
         self._cached.clear()
-        self._cached_clients = 0
+        self._cached_bytes = 0
         self._max_values.clear()
         self.version += 1
-
-
-def _part_name(part: EntityPart) -> str:
-    return part if isinstance(part, str) else ""

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from tidegate.clock import Clock
 from tidegate.quota import QuotaDefinitions, QuotaManagers, QuotaRecord, QuotaWindow
@@ -26,6 +27,7 @@ from tidegate.server.handlers.client_quotas import (
 )
 from tidegate.server.listener import Listener
 from tidegate.server.poller import make_poller
+from tidegate.server.slices import SLICE_NS, Slices
 from tidegate.server.stores import QuotaStore
 from tidegate.server.usage_log import UsageLog
 from tidegate.wire import API_BY_KEY, Api, compile_ahead
@@ -67,6 +69,8 @@ class Node:
         self._usage = usage
         self._buffers = FrameBuffers()
         self._poller = make_poller(loop)
+        self._slices = Slices(loop)
+        self._sweep: Iterator[None] | None = None
         self._front: Front | None = None
         self._store: QuotaStore | None = None
         self._codecs: Iterator[tuple[int, int]] = iter(())
@@ -112,6 +116,7 @@ class Node:
         """Stop accepting, drop all connections, and close the usage record."""
         for timer in self._timers.values():
             timer.cancel()
+        self._slices.close()
         self.listener.close()
         self._admission.close()
         if self._front is not None:
@@ -204,10 +209,23 @@ class Node:
             self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
 
     def _expire_sensors(self) -> None:
+        """Sweep idle sensors, in slices; the record has the sweep where its first slice is, which decides it all."""
+        if self._sweep is not None:
+            return  # the last one is not over yet
         now_ms = self._clock.now_ms()
-        self.managers.expire(now_ms)
-        self.connections.expire(now_ms)
+        self._sweep = chain(self.managers.expire_in_slices(now_ms), self.connections.expire_in_slices(now_ms))
+        next(self._sweep, None)
         self._usage.expire(now_ms)
+        self._slices.add(self._sweep_on)
+
+    def _sweep_on(self) -> bool:
+        assert self._sweep is not None
+        until_ns = self._clock.monotonic_ns() + SLICE_NS
+        for _ in self._sweep:
+            if self._clock.monotonic_ns() >= until_ns:
+                return False
+        self._sweep = None
+        return True
 
 
 def _newest_first(handlers: HandlerTable) -> list[tuple[int, int]]:

@@ -1,16 +1,20 @@
 """Connection quotas beyond the vectors: slots, protection, taking back, expiry and bounds."""
 
+import time
+
 import pytest
 
 from tidegate.quota.connection_limits import UNLIMITED_CONNECTIONS, ConnectionLimits, ListenerLimits
 from tidegate.quota.connections import (
     IP_RATE_EXPIRY_MS,
+    MAX_IP_RATE_BYTES,
     Admission,
     AdmissionOutcome,
     ConnectionCountError,
     ConnectionQuotas,
 )
 from tidegate.quota.rate import SampledRate
+from tidegate.quota.sensors import SAMPLE_BYTES, SENSOR_BYTES
 
 T0 = 1_700_000_000_000
 IP = "192.0.2.7"
@@ -186,6 +190,38 @@ def test_number_of_addresses_is_bounded() -> None:
         _connect(quotas, ip=f"192.0.2.{number}")
     known = [tag for tag in _rates(quotas, T0) if tag.startswith("192")]
     assert known == ["192.0.2.1", "192.0.2.4", "192.0.2.5"]
+
+
+def test_many_samples_leave_room_for_fewer_addresses() -> None:
+    """The bound is one of memory: an hour of samples takes 300 KB an address."""
+    quotas = ConnectionQuotas(ConnectionLimits(), samples=3600, window_ms=1000)
+    quotas.add_listener("EXTERNAL")
+    quotas.set_ip_rate(None, 100)
+    for number in range(400):
+        _connect(quotas, ip=f"192.0.2.{number % 256}" if number < 256 else f"192.0.3.{number % 256}")
+    known = [tag for tag in _rates(quotas, T0) if tag.startswith("192")]
+    assert len(known) == MAX_IP_RATE_BYTES // (SENSOR_BYTES + 3601 * SAMPLE_BYTES) == 331
+
+
+def test_a_limit_for_all_addresses_touches_none_of_them() -> None:
+    """A thousand changes with 5,000 known addresses take milliseconds, and hold for each at its next connection."""
+    quotas = _quotas()
+    quotas.set_ip_rate(None, 100)
+    for number in range(5_000):
+        _connect(quotas, ip=f"10.0.{number // 256}.{number % 256}")
+    begun_ns = time.thread_time_ns()
+    for rate in range(1_000):
+        quotas.set_ip_rate(None, 1 + rate)
+    assert time.thread_time_ns() - begun_ns < 50_000_000
+    quotas.set_ip_rate(None, 0)
+    assert _connect(quotas, ip="10.0.0.1").outcome.value == "throttled"
+
+
+def test_an_override_can_come_later() -> None:
+    """As for a host name that is looked up while connections come already."""
+    quotas = _quotas(ConnectionLimits(max_connections_per_ip=5))
+    quotas.set_ip_override("::ffff:192.0.2.7", 1)
+    assert [_connect(quotas, ip=IP).outcome.value for _ in range(2)] == ["accepted", "too_many_connections"]
 
 
 def test_reading_metrics_changes_no_decision() -> None:

@@ -24,8 +24,8 @@ def measure(manager: SensorManager, tags: dict, now_ms: int) -> list:
 
     Measuring has effects, and the files were made by measuring: so `peek` would not do.
     """
-    sensors = [sensor for sensor in manager.sensors if dict(sensor.tags) == tags]
-    throttles = [throttle for throttle in manager.sensors.throttles() if dict(throttle.tags) == tags]
+    sensors = [sensor for sensor in manager.up_to_date_sensors() if dict(sensor.tags) == tags]
+    throttles = [throttle for _, throttle in manager.sensors.throttles() if dict(throttle.tags) == tags]
     readings: list[tuple[str, Callable[[int], float]]] = [
         ("throttle-time", throttle.measure) for throttle in throttles
     ]
@@ -39,7 +39,10 @@ def measure(manager: SensorManager, tags: dict, now_ms: int) -> list:
 
 def bounds(manager: SensorManager) -> list:
     """Return `[metric, tags, bound]` of every metric that has a bound, sorted by metric and tags."""
-    rows = [[manager.quota_type.metric, dict(sensor.tags), sensor.bound] for sensor in manager.sensors]
+    rows = [
+        [manager.quota_type.metric, dict(sensor.tags), sensor.bound]
+        for sensor in manager.up_to_date_sensors()
+    ]
     return sorted(rows, key=lambda row: (row[0], java_text(row[1])))
 
 

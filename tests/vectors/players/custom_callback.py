@@ -130,7 +130,7 @@ class _Player:
     def metrics(self, type: str) -> dict:
         manager = self._manager(type)
         throttles = list(manager.sensors.throttles())
-        readings = [("throttle-time", sensor.tags, sensor.measure) for sensor in throttles]
+        readings = [("throttle-time", sensor.tags, sensor.measure) for _, sensor in throttles]
         readings.append(("queue-size", {}, lambda now_ms: self._throttles[manager.quota_type].size))
         if manager.quota_type is QuotaType.REQUEST:
             readings.append(("exempt-request-time", {}, manager.exempt.measure))
@@ -141,7 +141,8 @@ class _Player:
             else:
                 readings.append((manager.quota_type.metric, sensor.tags, sensor.measure))
         readings.sort(key=lambda reading: (reading[0], java_text(reading[1])))
-        names = [sensor.name for sensor in (*manager.sensors, *throttles)]
+        names = [sensor.name for sensor in manager.sensors]
+        names += [manager.throttle_sensor_name(name) for name, _ in throttles]
         return {
             "metrics": [[name, tags, read(self._now_ms)] for name, tags, read in readings],
             "sensors": sorted([*names, f"{type}-delayQueue"]),
