@@ -78,3 +78,65 @@ def test_two_brokers_do_not_share_a_directory(broker):
     done = tidegate("serve", "--port", "0", "--override", f"log.dirs={broker.data_dir}")
     assert done.returncode == 2
     assert str(broker.data_dir) in done.stderr
+
+
+def is_one_line(done):
+    """Return whether a command ended as errors do: 2, `error:`, `hint:`, and nothing else."""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
+    return done.returncode == 2 and [line.partition(":")[0] for line in lines] == ["error", "hint"]
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nothing", "/sys/nothing"])
+def test_data_where_nothing_can_be_written_is_one_line(tmp_path, place):
+    """A file in the place of the data directory, or one that cannot be made, is named, with what to do."""
+    (tmp_path / "file").write_text("a file")
+    done = tidegate("serve", "--port", "0", "--data", str(tmp_path / place))
+    assert is_one_line(done), done.stderr
+    assert str(tmp_path / place) in done.stderr
+
+
+def test_usage_that_is_a_file_is_one_line(tmp_path):
+    """The same for the usage record."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "usage").write_text("a file")
+    done = tidegate("serve", "--port", "0", "--data", str(tmp_path / "data"))
+    assert is_one_line(done), done.stderr
+    assert str(tmp_path / "data" / "usage") in done.stderr
+
+
+def test_a_port_file_that_cannot_be_written_is_one_line(tmp_path):
+    """The broker does not go on without the file that somebody waits for."""
+    done = tidegate(
+        "serve", "--port", "0", "--data", str(tmp_path / "data"), "--port-file", str(tmp_path / "no" / "port")
+    )
+    assert is_one_line(done), done.stderr
+    assert str(tmp_path / "no" / "port") in done.stderr
+
+
+@pytest.mark.parametrize("room", [0, 1_000, 20_000])
+def test_a_start_on_a_full_disk_is_one_line(tmp_path, room):
+    """Where files cannot grow there is an error with what to do, whichever file comes first."""
+    serve = [sys.executable, "-B", "-m", "tidegate", "serve", "--port", "0", "--data", str(tmp_path / "data")]
+    done = subprocess.run(
+        ["prlimit", f"--fsize={room}", *serve],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert is_one_line(done), done.stderr
+
+
+def test_files_are_for_the_owner_only(new_broker, create_topic):
+    """Records, quotas and the usage record can be read by nobody else: files 0600, directories 0700."""
+    broker = new_broker()
+    topic = create_topic(broker, "private")
+    with PlainClient(broker.port, "someone") as client:
+        client.send_produce(topic, value_bytes=1000)
+        client.receive_produce()
+    found = list(broker.data_dir.rglob("*"))
+    assert any(path.suffix == ".log" for path in found)
+    broker.stop()
+    for path in {broker.data_dir, *found, *broker.data_dir.rglob("*")}:
+        if path.exists():
+            assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path

@@ -2,11 +2,13 @@
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import gc
 import logging
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tidegate.server.properties import load_properties
 from tidegate.server.usage_log import open_usage_log
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.handlers import handler_table
+from tidegate.storage.private_files import make_private_directory
 from tidegate.wire import checksum
 
 __all__ = ["list_settings", "serve", "storage_config"]
@@ -75,16 +78,21 @@ async def _serve(config: ServerConfig, port_file: str | None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     clock = SystemClock()
-    config.data_dir.mkdir(parents=True, exist_ok=True)
-    usage = open_usage_log(config, clock)
+    with _written_to(config.data_dir):
+        make_private_directory(config.data_dir)
+    with _written_to(config.usage_dir):
+        usage = open_usage_log(config, clock)
     node = Node(config, clock=clock, loop=loop, usage=usage)
     try:
         storage = Storage.open(config.data_dir, storage_config(config, node), clock)
         try:
-            node.serve(handler_table(storage), storage.store, storage.turn)
+            with _written_to(config.usage_dir):
+                node.serve(handler_table(storage), storage.store, storage.turn)
             gc.collect()
             gc.freeze()  # what lives as long as the broker is not looked through again
-            _announce(config, node, port_file)
+            if port_file is not None:
+                _write_port(Path(port_file), node.advertised[1])
+            _announce(config, node)
             loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
             await stop.wait()
         finally:
@@ -94,18 +102,38 @@ async def _serve(config: ServerConfig, port_file: str | None) -> None:
         usage.close()
 
 
-def _announce(config: ServerConfig, node: Node, port_file: str | None) -> None:
+@contextlib.contextmanager
+def _written_to(directory: Path) -> Iterator[None]:
+    """Name the directory where what happens inside cannot write to it. Raises `ConfigError`."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write to directory {str(directory)!r}: {error.strerror or error}",
+            hint="name a directory that the broker may write to, with room on its disk (--data, tidegate.usage.dir)",
+        ) from error
+
+
+def _announce(config: ServerConfig, node: Node) -> None:
     host, port = node.advertised
     print(
         f"tidegate {__version__} listening on {host}:{port}, data in {config.data_dir}; Ctrl-C stops it",
         file=sys.stderr,
         flush=True,
     )
-    if port_file is not None:
-        path = Path(port_file)
-        unfinished = path.with_name(path.name + ".tmp")
+
+
+def _write_port(path: Path, port: int) -> None:
+    """Write the port so that who looks for the file never finds half of it. Raises `ConfigError`."""
+    unfinished = path.with_name(path.name + ".tmp")
+    try:
         unfinished.write_text(f"{port}\n")
         unfinished.rename(path)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write --port-file {str(path)!r}: {error.strerror}",
+            hint="name a file in a directory that is there and may be written to",
+        ) from error
 
 
 def storage_config(config: ServerConfig, node: Node) -> StorageConfig:

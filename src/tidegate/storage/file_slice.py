@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from tidegate.storage.private_files import PRIVATE_FILE
+
 __all__ = ["FileSlice", "SegmentFile"]
 
 
@@ -13,7 +15,7 @@ class SegmentFile:
 
     def __init__(self, path: Path) -> None:
         self.fd = -1
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
 
     def __del__(self) -> None:
         if self.fd >= 0:

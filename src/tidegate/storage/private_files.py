@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PRIVATE_FILE", "make_private_directory", "replace_private_file"]
+__all__ = ["PRIVATE_FILE", "make_private_directory", "make_private_file", "replace_private_file"]
 
 PRIVATE_FILE: Final = 0o600
 _PRIVATE_DIRECTORY: Final = 0o700
@@ -12,9 +12,14 @@ _PRIVATE_DIRECTORY: Final = 0o700
 
 def make_private_directory(directory: Path) -> None:
     """Make a directory, and those above it that are absent. One that is there keeps its mode. Raises `OSError`."""
-    if not directory.is_dir():
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=True)
+    missing = [path for path in (directory, *directory.parents) if not path.is_dir()]
+    for path in reversed(missing):
+        path.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=path.is_dir())
+
+
+def make_private_file(path: Path) -> None:
+    """Make an empty file where there is none. Raises `OSError`."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
 
 
 def replace_private_file(path: Path, data: bytes) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
+from tidegate.storage.private_files import replace_private_file
 from tidegate.storage.records import last_sequence
 from tidegate.wire import checksum
 
@@ -144,9 +145,7 @@ class Producers:
         ]
         count = struct.pack(">i", len(rows))
         body = b"".join((count, *rows))
-        temporary = path.with_suffix(".snapshot.tmp")
-        temporary.write_bytes(struct.pack(">hI", _SNAPSHOT_VERSION, checksum.crc32c(body)) + body)
-        temporary.replace(path)
+        replace_private_file(path, struct.pack(">hI", _SNAPSHOT_VERSION, checksum.crc32c(body)) + body)
 
     def load(self, path: Path) -> bool:
         """Read a snapshot; False, and nothing remembered, when it is broken."""

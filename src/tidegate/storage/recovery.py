@@ -16,6 +16,7 @@ from pathlib import Path
 from tidegate.storage.closed_segments import begins_batch, take_closed, take_largest_time
 from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.log import NO_TIME, PartitionLog
+from tidegate.storage.private_files import make_private_directory
 from tidegate.storage.producers import Producers
 from tidegate.storage.records import CRC_FROM, HEADER, HEADER_BYTES, MAGIC, NO_PRODUCER_ID, OVERHEAD_BYTES
 from tidegate.storage.segment import Segment
@@ -52,7 +53,7 @@ def open_log(
     trust_writes: the machine has not gone down since the files were written, so finished writes are intact.
     recovery_point: offset up to which the log is known to be synced, where writes cannot be trusted.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private_directory(directory)
     log = PartitionLog(directory, settings, Producers(producer_expiration_ms))
     segments = [Segment(directory, base) for base in _base_offsets(directory)] or [Segment(directory, 0)]
     walk = _Walk(log.producers, 0, settings.index_interval_bytes)

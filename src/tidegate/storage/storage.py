@@ -23,6 +23,7 @@ from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
 from tidegate.storage.errors import StorageError
 from tidegate.storage.group_commit import GroupCommit, SyncFile
 from tidegate.storage.log import PartitionLog
+from tidegate.storage.private_files import PRIVATE_FILE, make_private_directory, replace_private_file
 from tidegate.storage.recovery import open_log
 from tidegate.storage.retention import expire
 from tidegate.storage.store import MetadataStore, StoredTopic
@@ -76,10 +77,13 @@ class Storage:
         """
         directory = Path(directory)
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private_directory(directory)
             lock_fd = _lock(directory)
         except OSError as error:
-            raise StorageError(f"cannot use data directory {str(directory)!r}: {error}") from error
+            raise StorageError(
+                f"cannot use data directory {str(directory)!r}: {error.strerror}",
+                hint="name a directory that the broker may write to (--data, log.dirs)",
+            ) from error
         store = None
         try:
             _raise_open_files_limit()
@@ -91,7 +95,10 @@ class Storage:
                 store.close()
             os.close(lock_fd)
             if isinstance(error, OSError):
-                raise StorageError(f"cannot open data directory {str(directory)!r}: {error}") from error
+                raise StorageError(
+                    f"cannot open data directory {str(directory)!r}: {error}",
+                    hint="look at the rights to its files, and at the room on its disk",
+                ) from error
             raise
         return storage
 
@@ -151,7 +158,7 @@ class Storage:
                 log.close()
         self._write_checkpoint()
         if not any(log.failed for topic in self.topics for log in topic.logs):
-            (self.directory / _CLEAN_MARKER).write_text('{"version":0,"brokerEpoch":-1}')
+            replace_private_file(self.directory / _CLEAN_MARKER, b'{"version":0,"brokerEpoch":-1}')
         self.store.close()
         os.close(self._lock_fd)
 
@@ -175,14 +182,12 @@ class Storage:
             for topic in self.topics
             for partition, log in enumerate(topic.logs)
         ]
-        path = self.directory / _CHECKPOINT
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text("\n".join(["0", str(len(lines)), *lines, ""]))
-        temporary.replace(path)
+        text = "\n".join(["0", str(len(lines)), *lines, ""])
+        replace_private_file(self.directory / _CHECKPOINT, text.encode())
 
 
 def _lock(directory: Path) -> int:
-    fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tidegate.quota.definitions import QuotaRecord
 from tidegate.storage.errors import StorageError
+from tidegate.storage.private_files import make_private_file
 
 __all__ = ["PRODUCER_ID_BLOCK", "CommittedOffset", "MetadataStore", "StoredTopic"]
 
@@ -74,8 +75,9 @@ class MetadataStore:
         """Open the file, made when absent. Raises `StorageError` where it is not ours or cannot be used."""
         self._path = path
         try:
+            make_private_file(path)  # SQLite gives the files beside it the same mode
             self._db = sqlite3.connect(path, isolation_level=None)
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise self._unusable(str(error)) from error
         try:
             self._prepare()
@@ -236,10 +238,11 @@ class MetadataStore:
         self._run("BEGIN IMMEDIATE")
         try:
             yield
+            self._run("COMMIT")
         except BaseException:
-            self._run("ROLLBACK")
+            if self._db.in_transaction:  # some failures, of a full disk for example, end it by themselves
+                self._run("ROLLBACK")
             raise
-        self._run("COMMIT")
 
     def _run(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         try:

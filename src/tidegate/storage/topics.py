@@ -13,6 +13,7 @@ from pathlib import Path
 from tidegate.storage.config import MAX_PARTITIONS, PRODUCER_ID_EXPIRATION_MS, StorageConfig
 from tidegate.storage.errors import StorageError
 from tidegate.storage.log import PartitionLog
+from tidegate.storage.private_files import make_private_directory, replace_private_file
 from tidegate.storage.recovery import open_log
 from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.topic_configs import settings_of
@@ -158,20 +159,26 @@ class Topics:
                 "moving %s to %s: it belongs to a topic of another id", directory.name, stray.name
             )
             directory.rename(stray)
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(directory)
         metadata = directory / _PARTITION_METADATA
         if not metadata.exists():
-            metadata.write_text(f"version: 0\ntopic_id: {stored.topic_id}\n")
+            replace_private_file(metadata, f"version: 0\ntopic_id: {stored.topic_id}\n".encode())
         return directory
 
     def _delete_files(self, stored: StoredTopic) -> None:
-        """Move a deleted topic's directories out of the way, then forget it and let them be removed."""
+        """Move a deleted topic's directories out of the way, then forget it and let them be removed.
+
+        What fails is tried again at the next start.
+        """
         moved = []
-        for partition in range(stored.partitions):
-            directory = partition_directory(self._data_dir, stored.name, partition)
-            if _owner(directory) == stored.topic_id:
-                moved.append(directory.rename(self._data_dir / f"{stored.topic_id}-{partition}.deleted"))
-        self._store.forget_deleted_topic(stored.topic_id)
+        try:
+            for partition in range(stored.partitions):
+                directory = partition_directory(self._data_dir, stored.name, partition)
+                if _owner(directory) == stored.topic_id:
+                    moved.append(directory.rename(self._data_dir / f"{stored.topic_id}-{partition}.deleted"))
+            self._store.forget_deleted_topic(stored.topic_id)
+        except (OSError, StorageError) as error:
+            _logger.warning("cannot remove all files of the deleted topic %r: %s", stored.name, error)
         for directory in moved:
             self._remove(directory)
 

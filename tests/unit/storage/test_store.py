@@ -1,6 +1,7 @@
 """Tests of the SQLite store."""
 
 import math
+import resource
 import shutil
 import sqlite3
 import struct
@@ -172,3 +173,23 @@ def test_newer_schema_is_refused(opened: Opened, path: Path) -> None:
     db.close()
     with pytest.raises(StorageError, match="schema version is 99, expected 1"):
         opened(path)
+
+
+def test_full_disk_changes_nothing_and_passes(opened: Opened, path: Path) -> None:
+    """What cannot be written is an error each time, all or nothing; with room again everything works."""
+    store = opened(path)
+    topic = StoredTopic(topic_id="id", name="t", partitions=1, configs={"retention.ms": "1" * 50_000})
+    store.put_topic(topic)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (store.recent_path.stat().st_size + 3000, limits[1]))
+    try:
+        for _ in range(3):
+            with pytest.raises(StorageError, match=r"tidegate\.db"):
+                store.delete_topic(topic)
+            with pytest.raises(StorageError, match=r"tidegate\.db"):
+                store.put_topic(topic)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(store.topics()) == [topic]
+    store.delete_topic(topic)
+    assert list(store.topics()) == []
