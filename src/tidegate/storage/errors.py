@@ -17,12 +17,16 @@ class AppendError(TidegateError):
     """Raise when a record batch is not stored; `error_code` is Kafka's and goes to the client.
 
     log_start_known: Kafka answers the log start offset with some refusals and -1 with others.
+    told: the text that the client is told; Kafka mostly tells none.
     """
 
-    def __init__(self, error_code: int, message: str, *, log_start_known: bool = False) -> None:
+    def __init__(
+        self, error_code: int, message: str, *, log_start_known: bool = False, told: str | None = None
+    ) -> None:
         super().__init__(message)
         self.error_code = error_code
         self.log_start_known = log_start_known
+        self.told = told
 
 
 class OffsetOutOfRangeError(TidegateError):

@@ -26,7 +26,7 @@ from tidegate.storage.records import (
     OVERHEAD_BYTES,
     ZSTD,
     ZSTD_SINCE_PRODUCE_VERSION,
-    refuse,
+    accepted,
     stamp_append_time,
 )
 from tidegate.storage.segment import Segment, segment_path
@@ -128,7 +128,7 @@ class PartitionLog:
         size = len(batch)
         if (
             offset
-            or size > settings.max_message_bytes
+            or size > settings.max_batch_bytes
             or checksum.crc32c(batch[CRC_FROM:]) != crc
             or count != last_delta + 1
             or count <= 0
@@ -139,10 +139,10 @@ class PartitionLog:
             or (attributes == ZSTD and produce_version < ZSTD_SINCE_PRODUCE_VERSION)
             or (max_time_ms - now_ms > settings.timestamp_after_max_ms and not settings.log_append_time)
         ):
-            refuse(batch, settings, now_ms, produce_version)
+            batch = accepted(batch, settings, now_ms, produce_version)
         if self.failed:
             raise AppendError(error_codes.KAFKA_STORAGE_ERROR, f"{self.directory.name} could not be synced")
-        if producer_id != NO_PRODUCER_ID:
+        if producer_id > NO_PRODUCER_ID:
             repeated = self.producers.check(producer_id, epoch, sequence, last_delta)
             if repeated is not None:
                 return repeated
@@ -153,7 +153,7 @@ class PartitionLog:
             stamp_append_time(batch, now_ms)
             append_time_ms = max_time_ms = now_ms
         base_offset = self._write(batch, size, last_delta, max_time_ms, now_ms, turn)
-        if producer_id != NO_PRODUCER_ID:
+        if producer_id > NO_PRODUCER_ID:
             self.producers.note(producer_id, epoch, sequence, last_delta, base_offset, max_time_ms)
         if self.end_offset >= self.sync_due_offset and self.on_sync_due is not None:
             self.on_sync_due(self)

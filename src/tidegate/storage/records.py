@@ -5,18 +5,20 @@ Follows: Kafka `UnifiedLog.analyzeAndValidateRecords`, `LogValidator`.
 """
 
 import struct
-from typing import Final, NoReturn
+from typing import Final
 
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.wire import checksum
 from tidegate.wire.batch import (
+    BatchHeader,
     CorruptRecordsError,
     InvalidRecordsError,
     batches,
-    check_produced,
+    check_counts,
     crc_matches,
+    find_only_batch,
     read_header,
 )
 
@@ -24,17 +26,19 @@ __all__ = [
     "CRC_FROM",
     "HEADER",
     "HEADER_BYTES",
+    "INVALID_TIMESTAMP_TEXT",
     "LEAST_RECORD_BYTES",
     "MAGIC",
     "NO_PRODUCER_ID",
     "OVERHEAD_BYTES",
     "ZSTD",
     "ZSTD_SINCE_PRODUCE_VERSION",
+    "accepted",
     "is_one_batch",
+    "is_transactional",
     "last_sequence",
     "only_batch",
     "raise_unparsable",
-    "refuse",
     "stamp_append_time",
 ]
 
@@ -48,14 +52,17 @@ MAGIC: Final = 2
 ZSTD: Final = 4
 ZSTD_SINCE_PRODUCE_VERSION: Final = 7  # KIP-110
 CRC_FROM: Final = 21
+INVALID_TIMESTAMP_TEXT: Final = "One or more records have been rejected due to invalid timestamp"
 NO_PRODUCER_ID: Final = -1
 
 _LENGTH = struct.Struct(">i")
 _CRC_AND_ATTRIBUTES = struct.Struct(">Ih")
 _TIME = struct.Struct(">q")
+_MAGIC_AT = 16
 _CRC_AT = 17
 _MAX_TIME_AT = 35
 _LOG_APPEND_TIME_FLAG = 0x08
+_TRANSACTIONAL_FLAG = 0x10
 _SEQUENCES = 1 << 31  # sequence numbers wrap from 2**31 - 1 to 0
 
 
@@ -64,7 +71,7 @@ def is_one_batch(records: memoryview | None) -> bool:
     return (
         records is not None
         and len(records) >= HEADER_BYTES
-        and records[16] == MAGIC
+        and records[_MAGIC_AT] == MAGIC
         and _LENGTH.unpack_from(records, 8)[0] + OVERHEAD_BYTES == len(records)
     )
 
@@ -77,10 +84,21 @@ def raise_unparsable(records: memoryview | None) -> None:
         return
 
 
+def is_transactional(records: memoryview | None) -> bool:
+    """Return whether the first whole batch belongs to a transaction, whatever else is wrong with it."""
+    return (
+        records is not None
+        and len(records) >= HEADER_BYTES
+        and records[_MAGIC_AT] == MAGIC
+        and _LENGTH.unpack_from(records, 8)[0] + OVERHEAD_BYTES <= len(records)
+        and bool(_CRC_AND_ATTRIBUTES.unpack_from(records, _CRC_AT)[1] & _TRANSACTIONAL_FLAG)
+    )
+
+
 def only_batch(records: memoryview | None, produce_version: int) -> memoryview:
     """Return the one batch that `records` hold, without a broken rest. Raises `AppendError`."""
     try:
-        header = check_produced(records, api_version=produce_version)
+        header = find_only_batch(records, api_version=produce_version)
     except CorruptRecordsError as error:
         raise AppendError(error_codes.CORRUPT_MESSAGE, str(error)) from error
     except InvalidRecordsError as error:
@@ -89,32 +107,61 @@ def only_batch(records: memoryview | None, produce_version: int) -> memoryview:
     return records[: header.end]
 
 
-def refuse(batch: memoryview, settings: TopicSettings, now_ms: int, produce_version: int) -> NoReturn:
-    """Raise `AppendError` for a batch that must not be stored: what Kafka would check first goes first."""
+def accepted(batch: memoryview, settings: TopicSettings, now_ms: int, produce_version: int) -> memoryview:
+    """Return a batch that is out of the ordinary as it is to be stored, or raise `AppendError`.
+
+    What Kafka checks first goes first; with what is wrong about the records themselves it answers the log start.
+    """
     only_batch(batch, produce_version)
     header = read_header(batch)
-    code = error_codes.INVALID_RECORD
+    if header.is_transactional:
+        raise AppendError(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
     if header.base_offset:
-        problem = f"base offset is {header.base_offset}, expected 0"
-    elif len(batch) > settings.max_message_bytes:
-        problem = f"batch is {len(batch)} bytes, expected at most {settings.max_message_bytes}"
+        raise _invalid(f"base offset is {header.base_offset}, expected 0")
+    if header.size > settings.max_message_bytes:
+        problem = f"batch is {header.size} bytes, expected at most {settings.max_message_bytes}"
         raise AppendError(error_codes.MESSAGE_TOO_LARGE, problem)
-    elif not crc_matches(batch, header):
+    if not crc_matches(batch, header):
         raise AppendError(error_codes.CORRUPT_MESSAGE, f"batch does not match its crc {header.crc:#x}")
-    elif header.is_transactional:
-        code, problem = error_codes.INVALID_TXN_STATE, "the producer has no transaction"
-    elif header.is_log_append_time:
-        code, problem = error_codes.INVALID_TIMESTAMP, "producers may not set the append time"
-    elif not 0 <= header.attributes <= ZSTD:
-        problem = f"attributes are {header.attributes:#x}"
-    elif not header.attributes and header.record_count * LEAST_RECORD_BYTES > len(batch) - HEADER_BYTES:
-        problem = f"{header.record_count} records in {len(batch)} bytes"
+    try:
+        check_counts(header)
+    except InvalidRecordsError as error:
+        raise _invalid(str(error)) from error
+    if header.compression > ZSTD:
+        problem = f"there is no compression {header.compression}"
+        raise AppendError(error_codes.UNKNOWN_SERVER_ERROR, problem, log_start_known=True)
+    if not header.compression and header.record_count * LEAST_RECORD_BYTES > header.size - HEADER_BYTES:
+        raise _invalid(f"{header.record_count} records in {header.size} bytes")
+    _check_time(header, settings, now_ms)
+    if header.size > settings.segment_bytes:
+        problem = f"batch is {header.size} bytes, expected at most a segment, {settings.segment_bytes}"
+        raise AppendError(error_codes.RECORD_LIST_TOO_LARGE, problem)
+    return _with_own_times(batch) if header.is_log_append_time else batch
+
+
+def _check_time(header: BatchHeader, settings: TopicSettings, now_ms: int) -> None:
+    """Raise `AppendError` for times that a producer may not set; those of the single records are not looked at."""
+    if settings.log_append_time:
+        problem = "producers may not set the append time" if header.is_log_append_time else None
     else:
-        code, problem = (
-            error_codes.INVALID_TIMESTAMP,
-            f"largest time {header.max_timestamp} is too far after {now_ms}",
+        late = header.max_timestamp - now_ms > settings.timestamp_after_max_ms
+        problem = f"largest time {header.max_timestamp} is too far after {now_ms}" if late else None
+    if problem is not None:
+        raise AppendError(
+            error_codes.INVALID_TIMESTAMP, problem, log_start_known=True, told=INVALID_TIMESTAMP_TEXT
         )
-    raise AppendError(code, problem, log_start_known=True)
+
+
+def _invalid(problem: str) -> AppendError:
+    return AppendError(error_codes.INVALID_RECORD, problem, log_start_known=True)
+
+
+def _with_own_times(batch: memoryview) -> memoryview:
+    """Return a copy whose records have the producer's times, which is what the topic keeps."""
+    batch = memoryview(bytearray(batch))
+    _, attributes = _CRC_AND_ATTRIBUTES.unpack_from(batch, _CRC_AT)
+    _set_attributes(batch, attributes & ~_LOG_APPEND_TIME_FLAG)
+    return batch
 
 
 def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
@@ -130,7 +177,9 @@ def stamp_append_time(batch: memoryview, now_ms: int) -> None:
     """Set the broker's time on a writable batch and renew its CRC (`message.timestamp.type=LogAppendTime`)."""
     _, attributes = _CRC_AND_ATTRIBUTES.unpack_from(batch, _CRC_AT)
     _TIME.pack_into(batch, _MAX_TIME_AT, now_ms)
-    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, 0, attributes | _LOG_APPEND_TIME_FLAG)
-    _CRC_AND_ATTRIBUTES.pack_into(
-        batch, _CRC_AT, checksum.crc32c(batch[CRC_FROM:]), attributes | _LOG_APPEND_TIME_FLAG
-    )
+    _set_attributes(batch, attributes | _LOG_APPEND_TIME_FLAG)
+
+
+def _set_attributes(batch: memoryview, attributes: int) -> None:
+    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, 0, attributes)
+    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, checksum.crc32c(batch[CRC_FROM:]), attributes)

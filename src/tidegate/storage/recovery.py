@@ -122,7 +122,7 @@ def _rebuild_producers(log: PartitionLog) -> None:
 def _note_producers(segment: Segment, walk: _Walk) -> None:
     """Note the producers of a segment that is whole."""
     for _, batch in segment.batches(segment.position_of(walk.producers_from)):
-        if batch.producer_id != NO_PRODUCER_ID and batch.base_offset >= walk.producers_from:
+        if batch.producer_id > NO_PRODUCER_ID and batch.base_offset >= walk.producers_from:
             walk.producers.note(
                 batch.producer_id,
                 batch.producer_epoch,
@@ -253,7 +253,7 @@ def _walk(segment: Segment, walk: _Walk, view: memoryview) -> None:
             return
         last_offset = offset + last_delta
         segment.note(position, size, offset, last_offset, max_time_ms, walk.interval)
-        if producer_id != NO_PRODUCER_ID and offset >= walk.producers_from:
+        if producer_id > NO_PRODUCER_ID and offset >= walk.producers_from:
             producers.note(producer_id, epoch, sequence, last_delta, offset, max_time_ms)
         position += size
         expected = walk.end_offset = last_offset + 1

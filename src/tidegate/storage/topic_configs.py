@@ -220,7 +220,6 @@ def settings_of(configs: Mapping[str, str], node: StorageConfig) -> TopicSetting
         timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
         retention_ms=number("retention.ms"),
         retention_bytes=number("retention.bytes"),
-        min_insync_replicas=number("min.insync.replicas"),
         flush_messages=number("flush.messages"),
         flush_ms=number("flush.ms"),
     )

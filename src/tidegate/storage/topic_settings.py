@@ -1,6 +1,6 @@
 """What a topic's configuration means for its logs, ready for the append path."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["NEVER", "TopicSettings"]
 
@@ -19,9 +19,14 @@ class TopicSettings:
     timestamp_after_max_ms: int = 3_600_000
     retention_ms: int = 604_800_000
     retention_bytes: int = -1
-    min_insync_replicas: int = 1
     flush_messages: int = NEVER
     flush_ms: int = NEVER
+    max_batch_bytes: int = field(init=False)
+    """The largest batch that is both a message and a segment."""
+
+    def __post_init__(self) -> None:
+        """Work out what the append path asks for."""
+        object.__setattr__(self, "max_batch_bytes", min(self.max_message_bytes, self.segment_bytes))
 
     @property
     def flushes(self) -> bool:

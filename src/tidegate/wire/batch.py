@@ -26,8 +26,10 @@ __all__ = [
     "InvalidRecordsError",
     "assign_offsets",
     "batches",
+    "check_counts",
     "check_produced",
     "crc_matches",
+    "find_only_batch",
     "read_header",
 ]
 
@@ -139,7 +141,8 @@ def read_header(records: Buffer, at: int = 0) -> BatchHeader:
 def batches(records: Buffer, at: int = 0, *, max_bytes: int = UNBOUNDED_BYTES) -> Iterator[BatchHeader]:
     """Yield the header of each whole batch from `at` on; a batch cut short at the end is left out, as by Kafka.
 
-    Raises `CorruptRecordsError` for a size below the least possible or above `max_bytes`, and for an unknown magic.
+    Raises `CorruptRecordsError` for a size below the least possible or above `max_bytes` and for an unknown magic,
+    `InvalidRecordsError` for an old magic and a size below that of a header.
     """
     end = len(records)
     while end - at > CRC_AT - 1:
@@ -165,14 +168,44 @@ def check_produced(records: Buffer | None, *, api_version: int) -> BatchHeader:
 
     Raises `CorruptRecordsError` (the request fails) or `InvalidRecordsError` (the partition fails).
     """
+    batch = find_only_batch(records, api_version=api_version)
+    check_counts(batch)
+    return batch
+
+
+def find_only_batch(records: Buffer | None, *, api_version: int) -> BatchHeader:
+    """Return the one batch that a partition of a Produce request holds, its counts not checked. Raises as above."""
     batch = _only_batch(records or b"", api_version)
     if batch.compression == ZSTD and api_version < ZSTD_SINCE_PRODUCE:
         raise InvalidRecordsError(
             f"Produce requests with version {api_version} are not allowed to use ZStandard compression",
             error_code=UNSUPPORTED_COMPRESSION_TYPE,
         )
-    _check_counts(batch)
     return batch
+
+
+def check_counts(batch: BatchHeader) -> None:
+    """Refuse counts and marks that a producer cannot send: raises `InvalidRecordsError`.
+
+    Follows: Kafka `LogValidator.validateBatch`.
+    """
+    if batch.last_offset_delta < 0:
+        raise InvalidRecordsError(
+            f"Batch has an invalid offset range: [{batch.base_offset}, {batch.last_offset}]"
+        )
+    if batch.record_count <= 0:
+        raise InvalidRecordsError(f"Invalid reported count for record batch: {batch.record_count}")
+    if batch.record_count != batch.last_offset_delta + 1:
+        raise InvalidRecordsError(
+            f"Inconsistent batch offset range [{batch.base_offset}, {batch.last_offset}] and count of records "
+            f"{batch.record_count}"
+        )
+    if batch.is_control:
+        raise InvalidRecordsError("Clients are not allowed to write control records")
+    if batch.producer_id >= 0 and batch.base_sequence < 0:
+        raise InvalidRecordsError(
+            f"Invalid sequence number {batch.base_sequence} in record batch with producerId {batch.producer_id}"
+        )
 
 
 def assign_offsets(records: bytearray | memoryview, at: int, *, base_offset: int, leader_epoch: int) -> None:
@@ -226,29 +259,8 @@ def _check_frame(length: int, magic: int, at: int, *, max_bytes: int) -> None:
     if magic < MAGIC:
         raise InvalidRecordsError("only record batches with magic version 2 can be read")
     if length + OVERHEAD_BYTES < HEADER_BYTES:
-        raise CorruptRecordsError(
+        raise InvalidRecordsError(
             f"Record batch is corrupted (the size {length + OVERHEAD_BYTES} is smaller than the minimum allowed "
             f"overhead {HEADER_BYTES})",
-            byte_offset=at,
-        )
-
-
-def _check_counts(batch: BatchHeader) -> None:
-    """Refuse counts and marks that a producer cannot send. Follows: Kafka `LogValidator.validateBatch`."""
-    if batch.last_offset_delta < 0:
-        raise InvalidRecordsError(
-            f"Batch has an invalid offset range: [{batch.base_offset}, {batch.last_offset}]"
-        )
-    if batch.record_count <= 0:
-        raise InvalidRecordsError(f"Invalid reported count for record batch: {batch.record_count}")
-    if batch.record_count != batch.last_offset_delta + 1:
-        raise InvalidRecordsError(
-            f"Inconsistent batch offset range [{batch.base_offset}, {batch.last_offset}] and count of records "
-            f"{batch.record_count}"
-        )
-    if batch.is_control:
-        raise InvalidRecordsError("Clients are not allowed to write control records")
-    if batch.producer_id >= 0 and batch.base_sequence < 0:
-        raise InvalidRecordsError(
-            f"Invalid sequence number {batch.base_sequence} in record batch with producerId {batch.producer_id}"
+            error_code=CORRUPT_MESSAGE,
         )

@@ -104,12 +104,13 @@ def test_full_segments_are_rolled(tmp_path: Path) -> None:
     ]
 
 
-def test_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> None:
-    """The size of a segment never refuses a batch."""
-    log = new_log(tmp_path, segment_bytes=100)
+def test_batch_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
+    """A batch fills a segment at the most."""
+    log = new_log(tmp_path, segment_bytes=len(batch()))
     for _ in range(3):
-        append(log, batch(value=bytes(300)))
+        append(log, batch())
     assert [segment.base_offset for segment in log.segments] == [0, 1, 2]
+    assert refused(log, batch(2)) == error_codes.RECORD_LIST_TOO_LARGE
 
 
 def test_old_segment_is_rolled(tmp_path: Path) -> None:
@@ -178,10 +179,10 @@ def changed(at: int, code: str, value: int, *, renew: bool = True, **fields: int
         (changed(23, "i", -1), error_codes.INVALID_RECORD),
         (changed(23, "i", 7), error_codes.INVALID_RECORD),
         (changed(21, "h", 0x20), error_codes.INVALID_RECORD),
-        (changed(21, "h", 0x10), error_codes.INVALID_TXN_STATE),
-        (changed(21, "h", 0x08), error_codes.INVALID_TIMESTAMP),
-        (changed(21, "h", 0x05), error_codes.INVALID_RECORD),
-        (changed(21, "h", -1), error_codes.INVALID_RECORD),
+        (changed(21, "h", 0x10), error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (changed(21, "h", 0x05), error_codes.UNKNOWN_SERVER_ERROR),
+        (changed(21, "h", -1), error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (changed(21, "h", -1 ^ 0x10), error_codes.INVALID_RECORD),
         (changed(53, "i", -1, producer_id=5, producer_epoch=0), error_codes.INVALID_RECORD),
         (changed(35, "q", NOW_MS + 3_600_001), error_codes.INVALID_TIMESTAMP),
         (batch(value=bytes(1_048_588)), error_codes.MESSAGE_TOO_LARGE),

@@ -92,11 +92,6 @@ def test_batches_follow_one_another():
         (BATCH, 20, f"Record size {len(BATCH) - 12} exceeds the largest allowable message size (20)."),
         (changed(16, "b", 3), 2**31 - 1, "Invalid magic found in record: 3"),
         (changed(16, "b", -1), 2**31 - 1, "Invalid magic found in record: -1"),
-        (
-            changed(8, "i", 20),
-            2**31 - 1,
-            "Record batch is corrupted (the size 32 is smaller than the minimum allowed overhead 61)",
-        ),
     ],
 )
 def test_records_that_are_no_batches(records, max_bytes, message):
@@ -104,6 +99,17 @@ def test_records_that_are_no_batches(records, max_bytes, message):
     with pytest.raises(CorruptRecordsError) as caught:
         list(batches(records, max_bytes=max_bytes))
     assert str(caught.value) == message
+    assert caught.value.error_code == 2
+
+
+def test_size_below_that_of_a_header_fails_one_partition():
+    """Kafka finds it when it looks at the batch, not when it takes the records apart."""
+    with pytest.raises(InvalidRecordsError) as caught:
+        list(batches(changed(8, "i", 20)))
+    assert (
+        str(caught.value)
+        == "Record batch is corrupted (the size 32 is smaller than the minimum allowed overhead 61)"
+    )
     assert caught.value.error_code == 2
 
 

@@ -4,20 +4,24 @@ Every partition holds one record batch of format 2, in any compression: it is st
 when the batch has been written to its file; there are no replicas. Where an append makes a sync due (`flush.messages`),
 acks=all is answered after the sync, which all who wait then share; acks=1 and acks=0 never wait for the disk (in Kafka
 every append that makes a sync due does). acks=0 has no answer; a refused batch then closes the connection (B§6.2). A
-first batch that cannot be taken apart fails the whole request, and its bytes are not charged (B§6.2).
-Not implemented: transactions (error 48 for a transactional batch), looking into the records.
+first batch that cannot be taken apart fails the whole request, and its bytes are not charged (B§6.2); so does one that
+belongs to a transaction, with error 53, as in Kafka for a request without a transactional id. Of several batches for
+one partition the last is stored and answered, as by Kafka.
+Not implemented: transactions, looking into the records.
+Memory: at most 100 bytes for each byte of the request (a partition of 8 bytes becomes two small dicts and a tuple).
 """
 
+from collections.abc import Generator
 from typing import Any
 
-from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request
+from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.group_commit import GroupCommit
 from tidegate.storage.handlers.kept_answers import ProduceAnswers
 from tidegate.storage.handlers.known_requests import KnownRequests
 from tidegate.storage.log import PartitionLog
-from tidegate.storage.records import is_one_batch, only_batch, raise_unparsable
+from tidegate.storage.records import is_one_batch, is_transactional, only_batch, raise_unparsable
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic, Topics
 from tidegate.storage.turn_writes import TurnWrites
@@ -35,6 +39,10 @@ _NOT_WRITTEN = AppendError(error_codes.KAFKA_STORAGE_ERROR, "the log could not b
 
 _Unsynced = tuple[PartitionLog, int, dict[str, Any]]
 """A log, the offset that must be synced, and the part of the answer that depends on it."""
+_Batch = tuple[memoryview | None, AppendError | None]
+_ByPartition = dict[str, dict[int, _Batch]]
+"""What is to be stored, and why something was refused before its log was looked at, by topic and partition."""
+_NOTHING: _Batch = (None, None)
 
 
 class _Target:
@@ -56,7 +64,7 @@ def produce_handler(storage: Storage) -> Handler:
     topics, commits, turn = storage.topics, storage.commits, storage.turn
     known: KnownRequests[_Target] = KnownRequests(PRODUCE, "index", ("records",))
 
-    def handle(request: Request) -> Answer | Deferred:
+    def handle(request: Request) -> Answer | Deferred | Work:
         header = request.header
         find, kept = known[header.api_version]
         found = find(request.frame, header.body_at, kept)
@@ -67,55 +75,71 @@ def produce_handler(storage: Storage) -> Handler:
                 return _store(target, records, request, turn)
         return handle_any(request)
 
-    def handle_any(request: Request) -> Answer | Deferred:
-        body = request.body()
+    def handle_any(request: Request) -> Work:
+        body = yield from request.body_in_slices()
         version = request.header.api_version
         acks, topic_data = body["acks"], body["topic_data"]
-        if len(topic_data) == 1 and len(topic_data[0]["partition_data"]) == 1:
+        if (
+            len(topic_data) == 1
+            and len(topic_data[0]["partition_data"]) == 1
+            and body["transactional_id"] is None
+        ):
             _learn(request, acks, topic_data[0], topics, known)
-        odd = False
-        for part in topic_data:
-            for data in part["partition_data"]:
-                odd = odd or not is_one_batch(data["records"])
-        if odd:
-            try:
-                _frame_all(topic_data, version)
-            except CorruptRecordsError as error:
-                return _unparsable(request, topic_data, acks, str(error))
+        try:
+            wanted = yield from _by_partition(topic_data, version)
+        except CorruptRecordsError as error:
+            return (yield from _fail_all(request, topic_data, acks, error_codes.CORRUPT_MESSAGE, str(error)))
+        except _TransactionalError:
+            code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return (yield from _fail_all(request, topic_data, acks, code))
         responses: list[Message] = []
         failed = False
         unsynced: list[_Unsynced] = []
-        for part in topic_data:
-            key, topic, missing = _find(topics, part, version)
+        for name, parts in wanted.items():
             partitions: list[Message] = []
-            for data in part["partition_data"]:
-                result = _append(topic, missing, data, acks, request.now_ms, version)
-                if result["error_code"]:
-                    failed = True
-                elif acks == ACKS_ALL:
-                    assert topic is not None
-                    log = topic.logs[data["index"]]
-                    if log.recovery_point < log.end_offset <= log.sync_asked_offset:
+            for index, (records, rejected) in parts.items():
+                topic, missing = _find(topics, name, version)
+                log = None if topic is None else topic.log(index)
+                if log is None:
+                    result = _refused(
+                        index, missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                    )
+                else:
+                    result = _append(log, index, records, rejected, acks, request.now_ms, version)
+                    if (
+                        acks == ACKS_ALL
+                        and not result["error_code"]
+                        and log.recovery_point < log.end_offset <= log.sync_asked_offset
+                    ):
                         unsynced.append((log, log.end_offset, result))
+                failed = failed or bool(result["error_code"])
                 partitions.append(result)
-            responses.append({**key, "partition_responses": partitions})
+                yield
+            responses.append({_field(version): name, "partition_responses": partitions})
         if acks == 0:
             return Answer(None, Charge.PRODUCE, close=failed)
         message = {"responses": responses, "throttle_time_ms": 0}
         if unsynced:
             return _answer_synced(request, message, unsynced, commits)
-        return request.answer(message, Charge.PRODUCE)
+        return (yield from request.answer_in_slices(message, Charge.PRODUCE))
 
     return handle
 
 
-def _find(topics: Topics, part: Message, version: int) -> tuple[dict[str, str], Topic | None, int]:
-    """Return how the answer names a topic, the topic, and the error that tells that there is none."""
+class _TransactionalError(Exception):
+    """Raise when a batch belongs to a transaction: the whole request fails."""
+
+
+def _field(version: int) -> str:
+    """Return by which field a topic is named."""
+    return "name" if version < _TOPIC_IDS_SINCE else "topic_id"
+
+
+def _find(topics: Topics, name: str, version: int) -> tuple[Topic | None, int]:
+    """Return the topic of a name or id, and the error that tells that there is none."""
     if version < _TOPIC_IDS_SINCE:
-        name = part["name"]
-        return {"name": name}, topics.by_name.get(name), error_codes.UNKNOWN_TOPIC_OR_PARTITION
-    topic_id = part["topic_id"]
-    return {"topic_id": topic_id}, topics.by_id.get(topic_id), error_codes.UNKNOWN_TOPIC_ID
+        return topics.by_name.get(name), error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    return topics.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
 
 
 def _learn(request: Request, acks: int, part: Message, topics: Topics, known: KnownRequests[_Target]) -> None:
@@ -124,12 +148,37 @@ def _learn(request: Request, acks: int, part: Message, topics: Topics, known: Kn
     Not where it must fail, nor where an append may make a sync due, which its answer has to wait for.
     """
     index, version = part["partition_data"][0]["index"], request.header.api_version
-    key, topic, _ = _find(topics, part, version)
+    name = part[_field(version)]
+    topic, _ = _find(topics, name, version)
     log = None if topic is None else topic.log(index)
-    if topic is None or log is None or log.settings.flushes:
-        return
-    if not _acks_problem(topic, acks):
-        known.keep(request, _Target(version, acks, key, index, log))
+    if log is not None and not log.settings.flushes and acks in ACKS:
+        known.keep(request, _Target(version, acks, {_field(version): name}, index, log))
+
+
+def _by_partition(topic_data: list[Message], version: int) -> Generator[None, None, _ByPartition]:
+    """Return what a request wants stored, by topic (name or id) and partition.
+
+    Of several batches for one partition the last counts, as in Kafka; one that is refused unseen is told even so.
+    Raises `CorruptRecordsError` where a first batch cannot be taken apart, `_TransactionalError` for a transaction's.
+    """
+    wanted: _ByPartition = {}
+    for part in topic_data:
+        parts = wanted.setdefault(part[_field(version)], {})
+        for data in part["partition_data"]:
+            index, records = data["index"], data["records"]
+            one = is_one_batch(records)
+            if not one:
+                raise_unparsable(records)
+            if is_transactional(records):
+                raise _TransactionalError
+            earlier, rejected = parts.get(index, _NOTHING)
+            try:
+                parts[index] = records if one else only_batch(records, version), rejected
+            except AppendError as error:
+                parts[index] = earlier, error
+            yield
+        yield
+    return wanted
 
 
 def _store(target: _Target, records: memoryview, request: Request, turn: TurnWrites) -> Answer:
@@ -151,11 +200,14 @@ def _store(target: _Target, records: memoryview, request: Request, turn: TurnWri
 
 def _refuse(target: _Target, request: Request, error: AppendError) -> Answer:
     """Answer that the one batch of a request was not stored."""
+    transactional = error.error_code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    charge = Charge.REQUEST if transactional else Charge.PRODUCE  # as where all partitions fail
     if target.acks == 0:
-        return Answer(None, Charge.PRODUCE, close=True)
+        return Answer(None, charge, close=True)
     log = target.log if error.log_start_known else None
-    responses = [{**target.key, "partition_responses": [_refused(target.index, error.error_code, log)]}]
-    return request.answer({"responses": responses, "throttle_time_ms": 0}, Charge.PRODUCE)
+    refused = _refused(target.index, error.error_code, log, error.told)
+    responses = [{**target.key, "partition_responses": [refused]}]
+    return request.answer({"responses": responses, "throttle_time_ms": 0}, charge)
 
 
 def _answer_synced(
@@ -177,58 +229,38 @@ def _answer_synced(
     return deferred
 
 
-def _frame_all(topic_data: list[Message], version: int) -> None:
-    """Put in place of each partition's records its one batch, or the error that stands for it.
-
-    Raises `CorruptRecordsError` where a first batch cannot be taken apart.
-    """
-    for part in topic_data:
-        for data in part["partition_data"]:
-            raise_unparsable(data["records"])
-            try:
-                data["records"] = only_batch(data["records"], version)
-            except AppendError as error:
-                data["records"] = error
-
-
 def _append(
-    topic: Topic | None, missing: int, data: dict[str, Any], acks: int, now_ms: int, version: int
+    log: PartitionLog,
+    index: int,
+    records: memoryview | None,
+    rejected: AppendError | None,
+    acks: int,
+    now_ms: int,
+    version: int,
 ) -> dict[str, Any]:
     """Store one partition's batch and return its part of the answer."""
-    index = data["index"]
-    if topic is None:
-        return _refused(index, missing)
-    log = topic.log(index)
-    if log is None:
-        return _refused(index, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
-    if acks != 1:
-        problem = _acks_problem(topic, acks)
-        if problem:
-            return _refused(index, problem)
-    records = data["records"]
+    result = None
     try:
-        if type(records) is AppendError:
-            raise records
-        base_offset, append_time_ms = log.append(records, now_ms, version)
+        if records is not None:
+            if acks not in ACKS:
+                result = _refused(index, error_codes.INVALID_REQUIRED_ACKS)
+            else:
+                base_offset, append_time_ms = log.append(records, now_ms, version)
+                result = {
+                    "index": index,
+                    "error_code": error_codes.NONE,
+                    "base_offset": base_offset,
+                    "log_append_time": append_time_ms,
+                    "log_start_offset": log.start_offset,
+                    "record_errors": (),
+                    "error_message": None,
+                }
+        if rejected is not None:
+            raise rejected
     except AppendError as error:
-        return _refused(index, error.error_code, log if error.log_start_known else None)
-    return {
-        "index": index,
-        "error_code": 0,
-        "base_offset": base_offset,
-        "log_append_time": append_time_ms,
-        "log_start_offset": log.start_offset,
-        "record_errors": (),
-        "error_message": None,
-    }
-
-
-def _acks_problem(topic: Topic, acks: int) -> int:
-    if acks not in ACKS:
-        return error_codes.INVALID_REQUIRED_ACKS
-    if acks == ACKS_ALL and topic.settings.min_insync_replicas > 1:
-        return error_codes.NOT_ENOUGH_REPLICAS
-    return error_codes.NONE
+        return _refused(index, error.error_code, log if error.log_start_known else None, error.told)
+    assert result is not None
+    return result
 
 
 def _refused(
@@ -245,18 +277,22 @@ def _refused(
     }
 
 
-def _unparsable(request: Request, topic_data: list[Message], acks: int, text: str) -> Answer:
+def _fail_all(
+    request: Request, topic_data: list[Message], acks: int, error_code: int, text: str | None = None
+) -> Generator[None, None, Answer]:
     """Fail every partition, charging the request alone; without an answer to send, close."""
     if acks == 0:
         return Answer(None, Charge.REQUEST, close=True)
-    responses = [
-        {
-            **part,
-            "partition_responses": [
-                _refused(data["index"], error_codes.CORRUPT_MESSAGE, text=text)
-                for data in part["partition_data"]
-            ],
-        }
-        for part in topic_data
-    ]
-    return request.answer({"responses": responses, "throttle_time_ms": 0}, Charge.REQUEST)
+    field = _field(request.header.api_version)
+    failed: dict[str, dict[int, Message]] = {}
+    for part in topic_data:
+        parts = failed.setdefault(part[field], {})
+        for data in part["partition_data"]:
+            if data["index"] not in parts:
+                parts[data["index"]] = _refused(data["index"], error_code, text=text)
+            yield
+        yield
+    responses = [{field: name, "partition_responses": list(parts.values())} for name, parts in failed.items()]
+    return (
+        yield from request.answer_in_slices({"responses": responses, "throttle_time_ms": 0}, Charge.REQUEST)
+    )

@@ -10,6 +10,7 @@ from tests.unit.storage.node import NOW_MS, Node, batch, contents, decoded
 from tidegate.server.handler import Answer, Charge
 from tidegate.storage import error_codes
 from tidegate.storage.handlers import known_requests
+from tidegate.wire.batch import crc_matches, read_header, renew_crc
 
 PRODUCE = 0
 
@@ -113,11 +114,199 @@ def test_acks_0_has_no_answer(node: Node) -> None:
     assert node.log("orders").end_offset == 1
 
 
-def test_several_replicas_wanted_are_not_there(node: Node) -> None:
-    """acks=all with `min.insync.replicas` of two is error 19 on one node."""
+def test_no_more_replicas_are_wanted_than_there_are(node: Node) -> None:
+    """acks=all is satisfied by the one replica even where `min.insync.replicas` is two, as in Kafka 4.3."""
     node.create("orders", min_insync_replicas="2")
-    assert partition(node.call(PRODUCE, 9, message(batch(), acks=-1)))["error_code"] == 19
-    assert partition(node.call(PRODUCE, 9, message(batch(), acks=1)))["error_code"] == 0
+    for acks in (-1, 1):
+        assert partition(node.call(PRODUCE, 9, message(batch(), acks=acks)))["error_code"] == 0
+
+
+def changed(*fields: tuple[int, str, int], right_crc: bool = True, data: bytes | None = None) -> bytes:
+    """Return a batch of two records with header fields changed."""
+    out = bytearray(batch(2) if data is None else data)
+    for at, code, value in fields:
+        struct.pack_into(">" + code, out, at, value)
+    if right_crc:
+        renew_crc(out)
+    return bytes(out)
+
+
+ATTRIBUTES, DELTA, MAX_TIME, PRODUCER_ID, SEQUENCE, COUNT = 21, 23, 35, 43, 53, 57
+LARGE = batch(value=bytes(1_048_588))
+LATE = NOW_MS + 3_600_001
+TIMES_TEXT = "One or more records have been rejected due to invalid timestamp"
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    ("records", "code", "log_start", "text"),
+    [
+        (changed((COUNT, "i", 5), right_crc=False), 2, -1, None),
+        (changed((COUNT, "i", 0), right_crc=False), 2, -1, None),
+        (changed((DELTA, "i", 7), right_crc=False), 2, -1, None),
+        (changed((DELTA, "i", -1), right_crc=False), 2, -1, None),
+        (changed((ATTRIBUTES, "h", 0x20), right_crc=False), 2, -1, None),
+        (changed((ATTRIBUTES, "h", 0x08), right_crc=False), 2, -1, None),
+        (changed((ATTRIBUTES, "h", 5), right_crc=False), 2, -1, None),
+        (changed((PRODUCER_ID, "q", 5), right_crc=False), 2, -1, None),
+        (changed((COUNT, "i", 5)), 87, 0, None),
+        (changed((COUNT, "i", 1)), 87, 0, None),
+        (changed((COUNT, "i", 0)), 87, 0, None),
+        (changed((COUNT, "i", -1)), 87, 0, None),
+        (changed((DELTA, "i", -1)), 87, 0, None),
+        (changed((ATTRIBUTES, "h", 0x20)), 87, 0, None),
+        (changed((PRODUCER_ID, "q", 5)), 87, 0, None),
+        (changed((PRODUCER_ID, "q", 5), (SEQUENCE, "i", -5)), 87, 0, None),
+        (changed((COUNT, "i", 100_000), (DELTA, "i", 99_999)), 87, 0, None),
+        (changed((0, "q", 5)), 87, 0, None),
+        (changed((0, "q", -1)), 87, 0, None),
+        (changed((0, "q", 5), (COUNT, "i", 7), right_crc=False), 87, 0, None),
+        (changed((ATTRIBUTES, "h", 5)), -1, 0, None),
+        (changed((ATTRIBUTES, "h", 7)), -1, 0, None),
+        (changed((ATTRIBUTES, "h", 0x10)), 53, -1, None),
+        (changed((ATTRIBUTES, "h", 0x10), right_crc=False), 53, -1, None),
+        (batch(2, time_ms=LATE), 32, 0, TIMES_TEXT),
+        (changed((8, "i", 20), right_crc=False), 2, -1, None),
+        (changed((16, "b", 1), right_crc=False), 87, -1, None),
+        (changed((16, "b", 3), right_crc=False), 2, -1, "Invalid magic found in record: 3"),
+        (batch() + bytes(40), 2, -1, None),
+        (batch() * 2, 87, -1, None),
+        (LARGE, 10, -1, None),
+        (changed((COUNT, "i", 5), data=LARGE), 10, -1, None),
+        (changed((COUNT, "i", 5), data=LARGE, right_crc=False), 10, -1, None),
+        (changed((ATTRIBUTES, "h", 0x20), data=LARGE), 10, -1, None),
+        (changed((MAX_TIME, "q", LATE), data=LARGE), 10, -1, None),
+        (changed((0, "q", 5), data=LARGE), 87, 0, None),
+    ],
+)
+def test_batches_are_refused_as_kafka_refuses_them(
+    node: Node, records: bytes, code: int, log_start: int, text: str | None, known: bool
+) -> None:
+    """Code, log start and text are those that Apache Kafka 4.3.1 answered to the same batch; nothing is stored."""
+    node.create("orders")
+    if known:
+        node.call(PRODUCE, 9, message(batch()))
+    answer = partition(node.call(PRODUCE, 9, message(records)))
+    assert answer["base_offset"] == -1
+    assert (answer["error_code"], answer["log_start_offset"], answer["error_message"]) == (
+        code,
+        log_start,
+        text,
+    )
+    assert node.log("orders").end_offset == known
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        changed((ATTRIBUTES, "h", 0x40)),
+        changed((ATTRIBUTES, "h", 0x80)),
+        changed((ATTRIBUTES, "h", -32768)),
+        changed((MAX_TIME, "q", -5)),
+        changed((PRODUCER_ID, "q", -2), (SEQUENCE, "i", 0)),
+        changed((12, "i", 77), right_crc=False),
+        batch(time_ms=-1),
+        batch() + bytes(5),
+    ],
+)
+def test_odd_batches_are_stored_as_kafka_stores_them(node: Node, records: bytes) -> None:
+    """What Apache Kafka 4.3.1 took although it is odd."""
+    node.create("orders")
+    assert partition(node.call(PRODUCE, 9, message(records)))["error_code"] == 0
+
+
+def test_append_time_of_a_producer_is_taken_away(node: Node) -> None:
+    """Where producers' times are kept the mark of a broker's time goes and the CRC is made right, as in Kafka."""
+    node.create("orders")
+    node.create("stamped", message_timestamp_type="LogAppendTime")
+    marked = changed((ATTRIBUTES, "h", 0x08))
+    assert partition(node.call(PRODUCE, 9, message(marked)))["error_code"] == 0
+    header = read_header(contents(node.log("orders")))
+    assert not header.is_log_append_time
+    assert crc_matches(contents(node.log("orders")), header)
+    answer = partition(node.call(PRODUCE, 9, message(marked, topic="stamped")))
+    assert (answer["error_code"], answer["log_start_offset"], answer["error_message"]) == (32, 0, TIMES_TEXT)
+
+
+def test_batch_larger_than_a_segment(node: Node) -> None:
+    """Error 18, after what is wrong about the records and before a gap in the sequence, as in Kafka."""
+    node.create("orders", segment_bytes="1048576", max_message_bytes="3000000")
+    large = batch(value=bytes(1_100_000))
+    gap = batch(value=bytes(1_100_000), producer_id=7, producer_epoch=0, base_sequence=9)
+    node.call(PRODUCE, 9, message(batch(producer_id=7, producer_epoch=0, base_sequence=0)))
+    for records, code, log_start in (
+        (large, 18, -1),
+        (gap, 18, -1),
+        (changed((COUNT, "i", 5), data=large), 87, 0),
+        (batch(value=bytes(1_048_576 - 61 - 11)), 0, 0),
+    ):
+        answer = partition(node.call(PRODUCE, 9, message(records)))
+        assert (answer["error_code"], answer["log_start_offset"]) == (code, log_start)
+
+
+def test_zstd_before_version_7_is_refused_first(node: Node) -> None:
+    """Error 76 comes before CRC and size, as in Kafka."""
+    node.create("orders")
+    for records in (
+        changed((ATTRIBUTES, "h", 4), right_crc=False),
+        changed((ATTRIBUTES, "h", 4), data=LARGE),
+    ):
+        assert partition(node.call(PRODUCE, 3, message(records)))["error_code"] == 76
+
+
+def test_transactional_batch_fails_the_whole_request(node: Node) -> None:
+    """Error 53 for every partition, the request alone is charged and nothing is stored, as in Kafka."""
+    node.create("orders", 2)
+    request = message(batch())
+    request["topic_data"][0]["partition_data"].append(
+        {"index": 1, "records": changed((ATTRIBUTES, "h", 0x10))}
+    )
+    for sent in (request, message(changed((ATTRIBUTES, "h", 0x10)))):
+        answer = node.ask(PRODUCE, 9, sent)
+        assert isinstance(answer, Answer)
+        assert answer.charge is Charge.REQUEST
+        parts = decoded(PRODUCE, 9, answer)["responses"][0]["partition_responses"]
+        assert {part["error_code"] for part in parts} == {53}
+    assert node.log("orders").end_offset == 0
+
+
+def of_partitions(*parts: tuple[str, list[tuple[int, bytes | None]]], acks: int = 1) -> dict[str, Any]:
+    """Return a request for several partitions."""
+    topic_data = [
+        {"name": name, "partition_data": [{"index": index, "records": records} for index, records in given]}
+        for name, given in parts
+    ]
+    return {"transactional_id": None, "acks": acks, "timeout_ms": 1000, "topic_data": topic_data}
+
+
+def told(answer: dict[str, Any]) -> list[Any]:
+    """Return topics with index, error code and base offset of their partitions."""
+    return [
+        (
+            topic["name"],
+            [
+                (part["index"], part["error_code"], part["base_offset"])
+                for part in topic["partition_responses"]
+            ],
+        )
+        for topic in answer["responses"]
+    ]
+
+
+def test_of_several_batches_for_a_partition_the_last_is_stored(node: Node) -> None:
+    """Whether named twice in one topic or in two; one answer for each, as in Kafka."""
+    node.create("orders", 2)
+    one, two = batch(value=b"one"), batch(2, value=b"two")
+    asked = of_partitions(("orders", [(0, one), (0, two), (1, one)]), ("orders", [(1, two)]))
+    assert told(node.call(PRODUCE, 9, asked)) == [("orders", [(0, 0, 0), (1, 0, 0)])]
+    assert [node.log("orders", index).end_offset for index in (0, 1)] == [2, 2]
+    absent = of_partitions(("orders", [(7, one), (7, two)]), ("absent", [(0, one), (0, one)]))
+    assert told(node.call(PRODUCE, 9, absent)) == [("orders", [(7, 3, -1)]), ("absent", [(0, 3, -1)])]
+    bad_first = of_partitions(("orders", [(0, b""), (0, one)]))
+    assert told(node.call(PRODUCE, 9, bad_first)) == [("orders", [(0, 87, -1)])]
+    bad_last = of_partitions(("orders", [(0, one), (0, one + one)]))
+    assert told(node.call(PRODUCE, 9, bad_last)) == [("orders", [(0, 87, -1)])]
+    assert node.log("orders").end_offset == 4
 
 
 def test_append_time_is_answered(node: Node) -> None:
