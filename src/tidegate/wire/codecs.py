@@ -41,6 +41,9 @@ __all__ = [
 AT_ONCE_BYTES = 8 * 1024
 """Requests up to this size are read in one step, also where slices are asked for: 2 or 3 ms at most."""
 
+COPIED_BYTES = 1024 * 1024
+"""Longer requests are not copied to be read faster: 100 MB of zeros behind a name are not worth a copy."""
+
 Key = tuple[int, int]
 
 
@@ -102,6 +105,8 @@ def read_request(api_key: int, api_version: int, buffer: Buffer, at: int = 0) ->
 
     Raises `ProtocolError` where the bytes are not such a request.
     """
+    if len(buffer) - at > COPIED_BYTES:
+        return _whole(read_request_in_slices(api_key, api_version, buffer, at))
     return _read(_REQUEST_READERS[api_key, api_version], buffer, at)
 
 
@@ -151,6 +156,16 @@ def _read(program: Program, buffer: Buffer, at: int) -> Message:
     except MALFORMED as error:
         raise protocol_error(program, error) from None
     return message
+
+
+def _whole(slices: Generator[None, None, Message]) -> Message:
+    """Return what a generator returns, all at once. What reads in slices copies no buffer."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            message: Message = end.value
+            return message
 
 
 def _joined(program: Program, message: Message) -> bytes:

@@ -18,8 +18,8 @@ __all__ = ["API_VERSIONS", "api_versions_handler", "unsupported_version_answer"]
 
 API_VERSIONS = 18
 MAX_KNOWN_SOFTWARE = 256
-"""Kinds of client software that are recognised by their bytes; others are decoded each time."""
-_LONGEST_KNOWN_BYTES = 256
+"""Kinds of client software that are recognised by their bytes; when there are more, all are forgotten."""
+_LONGEST_KNOWN_BYTES = 256  # of such bytes; names and versions are texts of no more: 256 KB in all
 _PRODUCE = 0
 _NONE, _UNSUPPORTED_VERSION, _INVALID_REQUEST = 0, 35, 42
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # Kafka `ApiVersionsRequest`
@@ -34,11 +34,13 @@ def api_versions_handler(served: Iterable[int]) -> Handler:
     def handle(request: Request) -> Answer:
         header = request.header
         if header.api_version >= 3:
-            told = bytes(request.frame[header.body_at :])
+            told = bytes(request.frame[header.body_at : header.body_at + _LONGEST_KNOWN_BYTES + 1])
             software = known.get(told) or _good_software(request)
             if software is None:
                 return request.answer(_body(_INVALID_REQUEST, []))
-            if len(known) < MAX_KNOWN_SOFTWARE and len(told) <= _LONGEST_KNOWN_BYTES:
+            if len(told) <= _LONGEST_KNOWN_BYTES and told not in known:
+                if len(known) >= MAX_KNOWN_SOFTWARE:
+                    known.clear()
                 known[told] = software
             request.connection.client_software, request.connection.client_software_version = software
         encoded = kept.get(header.api_version)

@@ -108,7 +108,7 @@ class _Source:
     def __init__(
         self, version: int, body: Message, key: Message, index: int, log: PartitionLog, max_bytes: int
     ) -> None:
-        self.body = body
+        self.body = {"isolation_level": body["isolation_level"], "max_wait_ms": body["max_wait_ms"]}
         self.key = key
         self.index = index
         self.log = log

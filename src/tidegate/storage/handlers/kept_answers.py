@@ -1,4 +1,4 @@
-"""Answers to a Produce or Fetch of one partition, the commonest requests of all, made from a kept encoding.
+"""Answers made from a kept encoding: to a Produce or Fetch of one partition, and to requests that are the same again.
 
 The answers to one partition differ in a few numbers. The rest is encoded once, by the ordinary encoder; where the
 numbers lie is found by encoding values that stand nowhere else.
@@ -7,14 +7,28 @@ numbers lie is found by encoding values that stand nowhere else.
 import struct
 from typing import Any
 
+from tidegate.server.handler import Request
 from tidegate.storage.file_slice import FileSlice
 from tidegate.wire import Encoded, encode_response
 from tidegate.wire.primitives import uvarint
 
-__all__ = ["COPIED_BYTES", "FetchAnswers", "ProduceAnswers"]
+__all__ = [
+    "COPIED_BYTES",
+    "MAX_KEPT_ANSWERS",
+    "MAX_KEPT_ANSWER_BYTES",
+    "FetchAnswers",
+    "KeptAnswers",
+    "ProduceAnswers",
+]
 
 COPIED_BYTES = 32 * 1024
 """Records up to this size are copied into the answer, larger ones sent from their file."""
+
+MAX_KEPT_ANSWERS = 64
+"""Answers of an API that are kept; when there are more, all are forgotten and those asked for again kept anew."""
+MAX_KEPT_ANSWER_BYTES = 4 * 1024 * 1024
+"""What all of them take at most; larger ones are made each time."""
+_MAX_KEPT_REQUEST_BYTES = 1024
 
 PRODUCE, FETCH = 0, 1
 
@@ -31,6 +45,45 @@ _THREE_NUMBERS = struct.Struct(">qqq")
 _SIZE_AND_CORRELATION_ID = struct.Struct(">ii")
 _LENGTH_BYTES = 4
 _CORRELATION_ID_AT = 4
+
+
+Key = tuple[Any, ...]
+
+
+class KeptAnswers:
+    """Answers by what was asked, for handlers whose answer to the same bytes is the same until something changes."""
+
+    __slots__ = ("_answers", "_bytes")
+
+    def __init__(self) -> None:
+        self._answers: dict[Key, Encoded] = {}
+        self._bytes = 0
+
+    def key(self, request: Request, *more: Any) -> Key | None:
+        """Return the key of a request, with what its answer depends on besides; None for one too long to be kept."""
+        header, frame = request.header, request.frame
+        if len(frame) - header.body_at > _MAX_KEPT_REQUEST_BYTES:
+            return None
+        return header.api_version, bytes(frame[header.body_at :]), *more
+
+    def get(self, key: Key | None) -> Encoded | None:
+        """Return the kept answer."""
+        return self._answers.get(key) if key is not None else None
+
+    def keep(self, key: Key | None, answer: Encoded) -> None:
+        """Keep a copy of an answer, unless it is a large one."""
+        size = answer.size + _MAX_KEPT_REQUEST_BYTES
+        if key is None or size > MAX_KEPT_ANSWER_BYTES:
+            return
+        if len(self._answers) >= MAX_KEPT_ANSWERS or self._bytes + size > MAX_KEPT_ANSWER_BYTES:
+            self.clear()
+        self._answers[key] = answer.with_correlation_id(0)
+        self._bytes += size
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._answers.clear()
+        self._bytes = 0
 
 
 class ProduceAnswers:

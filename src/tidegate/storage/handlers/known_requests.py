@@ -1,4 +1,7 @@
-"""What a handler keeps of requests that come again and again, found by the bytes they begin with."""
+"""What a handler keeps of requests that come again and again, found by the bytes they begin with.
+
+Nothing of the request itself is kept but those bytes: what clients can make large is not among them.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -6,10 +9,12 @@ from typing import Any, TypeVar
 from tidegate.server.handler import Request
 from tidegate.wire.split_reader import split_reader
 
-__all__ = ["MAX_KEPT", "KnownRequests"]
+__all__ = ["MAX_ENTRY_BYTES", "MAX_KEPT", "KnownRequests"]
 
-MAX_KEPT = 4096
-"""Requests of one version that are kept; when there are more, all are forgotten and those that come again kept anew."""
+MAX_KEPT = 8192
+"""Requests of one API that are kept; when there are more, all are forgotten and those that come again kept anew."""
+MAX_ENTRY_BYTES = 2048
+"""What one of them takes at most, its key included: with `MAX_KEPT`, 16 MB for an API."""
 
 Kept = TypeVar("Kept")
 Find = Callable[[memoryview, int, Mapping[bytes, Kept]], Any]
@@ -37,7 +42,7 @@ class KnownRequests(dict[int, tuple[Find[Kept], dict[bytes, Kept]]]):
         header = request.header
         key = split_reader(api_key, header.api_version, last, values).prefix(request.frame, header.body_at)
         if key:
-            _, kept = self[header.api_version]
-            if len(kept) >= MAX_KEPT:
-                kept.clear()
-            kept[key] = value
+            if sum(len(kept) for _, kept in self.values()) >= MAX_KEPT:
+                for _, kept in self.values():
+                    kept.clear()
+            self[header.api_version][1][key] = value

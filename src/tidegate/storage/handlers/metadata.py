@@ -17,24 +17,20 @@ from tidegate.storage.handlers.addresses import (
     ZERO_ID,
     address_of_node,
 )
+from tidegate.storage.handlers.kept_answers import KeptAnswers
 from tidegate.storage.log import LEADER_EPOCH
 from tidegate.storage.storage import Storage
 from tidegate.storage.topic_names import name_problem
 from tidegate.storage.topics import Topic
-from tidegate.wire import Encoded
 
-__all__ = ["MAX_KEPT_ANSWERS", "METADATA", "metadata_handler", "partition_message"]
+__all__ = ["METADATA", "metadata_handler", "partition_message"]
 
 METADATA = 3
-MAX_KEPT_ANSWERS = 64
-_MAX_KEPT_REQUEST_BYTES = 1024
-
-_CacheKey = tuple[int, str, int, bytes]
 
 
 def metadata_handler(storage: Storage) -> Handler:
     """Return the handler that answers from the topics of `storage`."""
-    kept: dict[_CacheKey, Encoded] = {}
+    kept = KeptAnswers()
     kept_version = -1
 
     def handle(request: Request) -> Answer:
@@ -43,16 +39,14 @@ def metadata_handler(storage: Storage) -> Handler:
             kept.clear()
             kept_version = storage.topics.version
         header = request.header
-        key = (header.api_version, *address_of_node(storage, request), bytes(request.frame[header.body_at :]))
+        key = kept.key(request, *address_of_node(storage, request))
         known = kept.get(key)
         if known is not None:
             return Answer(known.with_correlation_id(header.correlation_id))
         message, lasting = _metadata(storage, request)
         answer = request.answer(message)
-        if lasting and len(key[3]) <= _MAX_KEPT_REQUEST_BYTES and answer.response is not None:
-            if len(kept) >= MAX_KEPT_ANSWERS:
-                kept.clear()
-            kept[key] = answer.response.with_correlation_id(0)
+        if lasting and answer.response is not None:
+            kept.keep(key, answer.response)
         return answer
 
     return handle

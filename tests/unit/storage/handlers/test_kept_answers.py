@@ -2,9 +2,17 @@
 
 import pytest
 
+from tidegate.server.handler import Request
 from tidegate.storage.file_slice import FileSlice, SegmentFile
-from tidegate.storage.handlers.kept_answers import COPIED_BYTES, FetchAnswers, ProduceAnswers
-from tidegate.wire import API_BY_KEY, encode_response
+from tidegate.storage.handlers.kept_answers import (
+    COPIED_BYTES,
+    MAX_KEPT_ANSWER_BYTES,
+    MAX_KEPT_ANSWERS,
+    FetchAnswers,
+    KeptAnswers,
+    ProduceAnswers,
+)
+from tidegate.wire import API_BY_KEY, Encoded, RequestHeader, encode_response
 
 TOPIC_ID = "01234567-89ab-cdef-0123-456789abcdef"
 NAMES = ("a", "é" * 100)
@@ -72,3 +80,39 @@ def test_kept_fetch_answers_are_the_encoders(tmp_path, version, name, committed)
         message = {"throttle_time_ms": 0, "error_code": 0, "session_id": 0, "responses": responses}
         ours = answers.encode(correlation_id, 2**40 + correlation_id, correlation_id, records or None)
         assert whole(ours) == whole(encode_response(1, version, correlation_id, message))
+
+
+def asked(body):
+    """Return a request with these bytes after its header."""
+    frame = memoryview(b"\0" * 10 + body)
+    return Request(RequestHeader(3, 12, 5, "", 10), frame, None, None, 0)
+
+
+def test_answers_are_kept_by_all_that_they_depend_on():
+    """The same bytes asked by another address are another question."""
+    kept, answer = KeptAnswers(), encode_response(12, 1, 5, {"error_code": 0})
+    kept.keep(kept.key(asked(b"who"), "here", 1), answer)
+    found = kept.get(kept.key(asked(b"who"), "here", 1))
+    assert found.with_correlation_id(5).buffers == answer.buffers
+    assert kept.get(kept.key(asked(b"who"), "there", 1)) is None
+    kept.clear()
+    assert kept.get(kept.key(asked(b"who"), "here", 1)) is None
+
+
+def test_kept_answers_are_bounded_in_number_and_bytes():
+    """No more answers, and no more bytes of them, than is said; large ones and long questions are not kept."""
+    kept = KeptAnswers()
+    small = encode_response(12, 1, 5, {"error_code": 0})
+    for number in range(MAX_KEPT_ANSWERS * 2):
+        kept.keep(kept.key(asked(bytes([number]))), small)
+        assert len(kept._answers) <= MAX_KEPT_ANSWERS
+    for megabytes, number in ((1, 3), (2, 1), (5, 0)):
+        kept.clear()
+        large = Encoded([bytearray(megabytes * 2**20)], megabytes * 2**20 - 4, 0, -1)
+        for at in range(10):
+            kept.keep(kept.key(asked(bytes([at]))), large)
+            assert sum(found.size for found in kept._answers.values()) <= MAX_KEPT_ANSWER_BYTES
+            assert len(kept._answers) <= number
+    assert kept.key(asked(bytes(2000))) is None
+    kept.keep(None, small)
+    assert not kept._answers

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.storage.node import Node
 
 from tidegate.storage import error_codes
-from tidegate.storage.handlers.metadata import MAX_KEPT_ANSWERS
+from tidegate.storage.handlers.kept_answers import MAX_KEPT_ANSWERS
 
 METADATA = 3
 ZERO_ID = "00000000-0000-0000-0000-000000000000"
