@@ -13,7 +13,10 @@ from tests.server.nodes import MemoryStore, Scenario, running_node
 from tidegate.server.buffers import FrameBuffers
 from tidegate.server.channel import ANSWER_DUE, Channel
 from tidegate.server.handler import Connection
+from tidegate.server.muting import Muting
 from tidegate.server.poller import make_poller
+from tidegate.server.request_memory import NO_BOUND, RequestMemory
+from tidegate.server.slices import Slices
 
 
 class EchoOwner:
@@ -22,9 +25,11 @@ class EchoOwner:
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.bad_frames: list[str] = []
+        self.failed: list[Exception] = []
         self.left = 0
         self.closed: list[Channel] = []
         self.hold_answers = False
+        self.forget: Callable[[Channel], object] = lambda channel: None
         self.on_each: Callable[[Channel], None] = lambda channel: None
 
     def on_frame(self, channel: Channel, frame: memoryview, started_ns: int, more: bool) -> None:
@@ -44,6 +49,14 @@ class EchoOwner:
         """Note the reason."""
         self.bad_frames.append(reason)
 
+    def on_unserved(self, channel: Channel) -> None:
+        """Serve the rest soon."""
+        asyncio.get_running_loop().call_soon(channel.serve_waiting)
+
+    def on_failed(self, channel: Channel, error: Exception) -> None:
+        """Note the error."""
+        self.failed.append(error)
+
     def on_answer_left(self, channel: Channel) -> None:
         """Count it."""
         self.left += 1
@@ -51,24 +64,31 @@ class EchoOwner:
     def on_closed(self, channel: Channel) -> None:
         """Note it."""
         self.closed.append(channel)
+        self.forget(channel)
 
 
 class Pair:
     """A channel and the socket of its client."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, max_frame_bytes: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, max_frame_bytes: int, most_bytes: int = NO_BOUND
+    ) -> None:
         server, self.client = socket.socketpair()
         server.setblocking(False)
         self.client.setblocking(False)
         self.loop = loop
         self.owner = EchoOwner()
         self.poller = make_poller(loop)
+        self.muting = Muting(loop=loop, monotonic_ns=time.monotonic_ns)
+        self.owner.forget = self.muting.forget
+        self.memory = RequestMemory(most_bytes, monotonic_ns=time.monotonic_ns, later=Slices(loop).add)
         self.channel = Channel(
             server,
             Connection(id=1, listener="PLAINTEXT", client_host="test", local_host="test", local_port=1),
             owner=self.owner,
             poller=self.poller,
             buffers=FrameBuffers(),
+            memory=self.memory,
             monotonic_ns=time.monotonic_ns,
             max_frame_bytes=max_frame_bytes,
         )
@@ -95,6 +115,7 @@ class Pair:
         """Close both ends."""
         self.channel.close()
         self.client.close()
+        self.muting.close()
         self.poller.close()
 
 
@@ -102,9 +123,14 @@ class Pair:
 def with_pair() -> Callable[..., None]:
     """Return a function that runs a coroutine function with a fresh pair."""
 
-    def run(scenario: Callable[[Pair], Awaitable[None]], *, max_frame_bytes: int = 64 << 20) -> None:
+    def run(
+        scenario: Callable[[Pair], Awaitable[None]],
+        *,
+        max_frame_bytes: int = 64 << 20,
+        most_bytes: int = NO_BOUND,
+    ) -> None:
         async def main() -> None:
-            pair = Pair(asyncio.get_running_loop(), max_frame_bytes)
+            pair = Pair(asyncio.get_running_loop(), max_frame_bytes, most_bytes)
             try:
                 await asyncio.wait_for(scenario(pair), 20)
             finally:

@@ -73,7 +73,8 @@ def fetch_handler(request: Request) -> Answer | Deferred:
     if not body["max_wait_ms"]:
         return answer
     deferred = Deferred()
-    asyncio.get_running_loop().call_later(body["max_wait_ms"] / 1000, deferred.complete, answer)
+    timer = asyncio.get_running_loop().call_later(body["max_wait_ms"] / 1000, deferred.complete, answer)
+    deferred.on_cancel = timer.cancel
     return deferred
 
 

@@ -3,14 +3,16 @@
 import asyncio
 import os
 import random
+import socket
 import struct
 import time
+from pathlib import Path
 
 import pytest
 from tests.server.conftest import Pair, frame
 
 from tidegate.server.buffers import FIRST_FRAME_BYTES, SCRATCH_BYTES
-from tidegate.server.channel import PENDING_BYTES
+from tidegate.server.channel import COLLECTED_BYTES, PENDING_BYTES, Channel
 
 
 def test_serves_frames_however_they_are_cut(with_pair) -> None:
@@ -123,7 +125,7 @@ def test_an_announced_frame_takes_memory_as_it_arrives(with_pair) -> None:
     async def scenario(pair: Pair) -> None:
         await pair.send(struct.pack(">i", 60 << 20) + b"x")
         await pair.settle()
-        assert len(pair.channel._frame) == FIRST_FRAME_BYTES
+        assert (pair.channel._frame, pair.memory.granted_bytes) == (None, 0)
 
     with_pair(scenario)
 
@@ -215,5 +217,149 @@ def test_a_client_that_closes_is_noticed(with_pair) -> None:
         await asyncio.sleep(0)
         await pair.settle()
         assert pair.channel.closed
+
+    with_pair(scenario)
+
+
+def test_a_frame_gets_memory_of_its_own_when_some_of_it_has_come(with_pair) -> None:
+    """Half of a frame of 60 MiB makes us hold half of it: the pages of its memory are made as bytes arrive."""
+
+    async def scenario(pair: Pair) -> None:
+        size = 60 << 20
+        await pair.send(struct.pack(">i", size) + bytes(COLLECTED_BYTES))
+        await pair.settle()
+        assert len(pair.channel._frame) == pair.memory.granted_bytes == size
+        before, mebibyte = resident_bytes(), bytes(1 << 20)
+        for _ in range(30):
+            await pair.send(mebibyte)
+        await pair.settle()
+        assert pair.channel.collected_bytes == COLLECTED_BYTES + (30 << 20)
+        assert resident_bytes() - before < 32 << 20
+        pair.channel.close()
+        assert (pair.memory.granted_bytes, pair.channel._frame) == (0, None)
+
+    with_pair(scenario)
+
+
+def resident_bytes() -> int:
+    """Return how much memory this process has in use."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_frame_that_comes_byte_by_byte_is_served(with_pair) -> None:
+    """However slowly a frame comes, it is served when it is whole."""
+
+    async def scenario(pair: Pair) -> None:
+        data = os.urandom(300)
+        for byte in frame(data) + frame(b"next"):
+            await pair.send(bytes([byte]))
+            await pair.settle()
+        assert pair.owner.frames == [data, b"next"]
+
+    with_pair(scenario)
+
+
+def test_who_waits_for_memory_is_not_read_and_then_served(with_pair) -> None:
+    """Where the node has no memory left the client is left alone, not even as idle, until there is some."""
+
+    class Other:
+        collected_bytes = 0
+
+        def on_grant(self) -> None:
+            raise AssertionError("it did not wait")
+
+    async def scenario(pair: Pair) -> None:
+        other = Other()
+        assert pair.memory.ask(other, 900_000)
+        data = os.urandom(500_000)
+        sending = asyncio.ensure_future(pair.send(frame(data)))
+        await asyncio.sleep(0.05)
+        assert pair.channel.wants_memory
+        assert pair.channel.unread_bytes() <= COLLECTED_BYTES + SCRATCH_BYTES
+        assert not pair.owner.frames
+        pair.memory.give_back(other)
+        await sending
+        await pair.settle()
+        assert pair.owner.frames == [data]
+        assert (pair.memory.granted_bytes, pair.channel.wants_memory) == (0, False)
+
+    with_pair(scenario, most_bytes=1_000_000)
+
+
+def test_many_small_requests_of_one_client_do_not_hold_the_loop(with_pair) -> None:
+    """Thousands of requests that came in one receive are served in turns, in order, the last before the end."""
+
+    async def scenario(pair: Pair) -> None:
+        def work(channel: Channel) -> None:
+            until = time.monotonic_ns() + 20_000
+            while time.monotonic_ns() < until:
+                pass
+
+        pair.owner.on_each = work
+        pair.owner.answer = lambda channel, data: setattr(channel, "held", 0)
+        bodies = [struct.pack(">i", number) for number in range(10_000)]
+        await pair.send(b"".join(map(frame, bodies)))
+        pair.client.shutdown(socket.SHUT_WR)
+        longest_s, begun = 0.0, time.thread_time()
+        while not pair.channel.closed:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest_s, begun = max(longest_s, now - begun), now
+        assert pair.owner.frames == bodies
+        assert longest_s < 0.02
+
+    with_pair(scenario)
+
+
+@pytest.mark.parametrize(
+    ("first", "reason"),
+    [
+        (
+            bytes.fromhex("1603010200010001fc0303"),
+            "this looks like a TLS handshake, and this listener is plain; hint: ",
+        ),
+        (b"GET / HTTP/1.1\r\n", "this looks like an HTTP request; hint: "),
+        (b"POST /topics HTTP/1.1\r\n", "this looks like an HTTP request; hint: "),
+    ],
+)
+def test_another_protocol_is_named(with_pair, first: bytes, reason: str) -> None:
+    """What is no Kafka client is told apart by its first bytes."""
+
+    async def scenario(pair: Pair) -> None:
+        await pair.send(first)
+        await pair.settle()
+        assert pair.channel.closed
+        (line,) = pair.owner.bad_frames
+        assert reason in line
+
+    with_pair(scenario)
+
+
+def test_an_error_of_ours_closes_the_channel(with_pair) -> None:
+    """Whatever is raised while bytes are read ends one channel, not the others' turn."""
+
+    async def scenario(pair: Pair) -> None:
+        def fail(channel: Channel) -> None:
+            raise RuntimeError("as asked")
+
+        pair.owner.on_each = fail
+        await pair.send(frame(b"one"))
+        await pair.settle()
+        assert pair.channel.closed
+        assert [str(error) for error in pair.owner.failed] == ["as asked"]
+
+    with_pair(scenario)
+
+
+def test_a_closed_channel_keeps_nothing(with_pair) -> None:
+    """What a channel had received and was to send is free when it closes."""
+
+    async def scenario(pair: Pair) -> None:
+        pair.owner.hold_answers = True
+        await pair.send(frame(b"one") + bytes(50_000))
+        await pair.settle()
+        assert pair.channel.unread_bytes()
+        pair.channel.close()
+        assert pair.channel.unread_bytes() == 0
 
     with_pair(scenario)

@@ -13,6 +13,8 @@ from tidegate.server.channel import ANSWER_DUE, Channel
 from tidegate.server.handler import Connection
 from tidegate.server.muting import REAP_NS, Muting
 from tidegate.server.poller import make_poller
+from tidegate.server.request_memory import NO_BOUND, RequestMemory
+from tidegate.server.slices import Slices
 
 SLACK_S = 0.2  # a loop that does nothing else comes back within a few ms, on a busy machine within some more
 LONGEST_HOLD_S = 0.02
@@ -29,6 +31,7 @@ class Muted:
         self.clients: list[socket.socket] = []
         self.channels: list[Channel] = []
         self.released: dict[Channel, float] = {}
+        self.failed: list[Exception] = []
         self.serve: Callable[[Channel], None] = lambda channel: None
 
     def on_frame(self, channel: Channel, frame: memoryview, started_ns: int, more: bool) -> None:
@@ -40,6 +43,14 @@ class Muted:
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
         """There are none."""
         raise AssertionError(reason)
+
+    def on_unserved(self, channel: Channel) -> None:
+        """Serve the rest soon."""
+        asyncio.get_running_loop().call_soon(channel.serve_waiting)
+
+    def on_failed(self, channel: Channel, error: Exception) -> None:
+        """Note the error."""
+        self.failed.append(error)
 
     def on_answer_left(self, channel: Channel) -> None:
         """Do nothing."""
@@ -58,6 +69,7 @@ class Muted:
             owner=self,
             poller=self.poller,
             buffers=self.buffers,
+            memory=RequestMemory(NO_BOUND, monotonic_ns=time.monotonic_ns, later=Slices(self.loop).add),
             monotonic_ns=time.monotonic_ns,
             max_frame_bytes=1000,
         )

@@ -4,7 +4,9 @@ One table says what exists; `ServerConfig.load` reads texts against it, reports 
 refuses values that cannot be. Follows: Kafka's broker configuration (names, defaults, validators), B§3.1, B§6.9.
 """
 
+import contextlib
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +15,21 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 
-__all__ = ["IGNORED_KAFKA_SETTINGS", "SETTINGS", "ListenerAddress", "ServerConfig", "Setting"]
+__all__ = [
+    "IGNORED_KAFKA_SETTINGS",
+    "SETTINGS",
+    "SHARE_OF_MEMORY",
+    "ListenerAddress",
+    "ServerConfig",
+    "Setting",
+    "request_memory_bytes",
+]
 
+SHARE_OF_MEMORY = 0
+"""The value of `queued.max.request.bytes` that stands for a share of the machine's memory."""
+_MEMORY_SHARE = 8
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
 
@@ -111,7 +126,18 @@ SETTINGS: Mapping[str, Setting] = {
         _int("socket.request.max.bytes", 104_857_600, 1, "largest request"),
         _int("socket.send.buffer.bytes", 102_400, -1, "SO_SNDBUF; -1: the system's"),
         _int("socket.receive.buffer.bytes", 102_400, -1, "SO_RCVBUF; -1: the system's"),
-        _int("socket.listen.backlog.size", 50, 1, "connections waiting to be accepted"),
+        _int(
+            "socket.listen.backlog.size",
+            1000,
+            1,
+            "connections waiting to be accepted; the system may allow less",
+        ),
+        _long(
+            "queued.max.request.bytes",
+            SHARE_OF_MEMORY,
+            -1,
+            "memory for requests that are coming in; 0: an eighth of the machine's, -1: no bound",
+        ),
         _long(
             "connections.max.idle.ms", 600_000, None, "close a connection unused for so long; below 0: never"
         ),
@@ -254,6 +280,20 @@ class ServerConfig:
         if self.ignored:
             lines.append(f"settings of Kafka's that mean nothing on one node: {', '.join(self.ignored)}")
         return lines
+
+
+def request_memory_bytes(config: ServerConfig) -> int:
+    """Return how much memory the requests that are coming in may take together, -1 for no bound."""
+    most_bytes: int = config["queued.max.request.bytes"]
+    return most_bytes if most_bytes != SHARE_OF_MEMORY else machine_memory_bytes() // _MEMORY_SHARE
+
+
+def machine_memory_bytes() -> int:
+    """Return the memory of the machine, or of the container that this process runs in."""
+    bytes_ = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+        bytes_ = min(bytes_, int(_CGROUP_LIMIT.read_text()))
+    return bytes_
 
 
 def _hours_in_ms(text: str) -> str:

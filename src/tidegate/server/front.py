@@ -22,7 +22,7 @@ from tidegate.quota import MutationQuota, QuotaManagers
 from tidegate.quota.request import PERCENT_PER_NS
 from tidegate.server.channel import ANSWER_DUE, Channel
 from tidegate.server.decision import Decider
-from tidegate.server.handler import Answer, Deferred, Handler, HandlerTable, Request, Turn, Work
+from tidegate.server.handler import Answer, Charge, Deferred, Handler, HandlerTable, Request, Turn, Work
 from tidegate.server.handlers.api_versions import API_VERSIONS, unsupported_version_answer
 from tidegate.server.muting import Muting
 from tidegate.server.quota_desk import QuotaDesk
@@ -39,6 +39,7 @@ COPIED_FRAME_BYTES = 16 * 1024
 """Frames up to this size are copied for work in slices; larger ones are left to it with the memory they lie in."""
 
 _NO_WORK = (Answer, Deferred)
+_NO_FRAME = memoryview(b"")
 _Handled = tuple[Channel, RequestHeader, int, int, Answer, MutationQuota | None]
 """A request that waits for its decision: channel, header, frame bytes, handler ns, answer, mutation quota."""
 
@@ -46,24 +47,28 @@ _Handled = tuple[Channel, RequestHeader, int, int, Answer, MutationQuota | None]
 class _UnderWay:
     """A request whose handler works in slices and needs more than the first."""
 
-    __slots__ = ("channel", "desk", "frame_bytes", "handler_ns", "header", "turn_failed", "work")
+    __slots__ = (
+        "channel",
+        "desk",
+        "frame_bytes",
+        "handler_ns",
+        "request",
+        "turn_error",
+        "turn_failed",
+        "work",
+    )
 
     def __init__(
-        self,
-        channel: Channel,
-        header: RequestHeader,
-        frame_bytes: int,
-        work: Work,
-        desk: QuotaDesk,
-        handler_ns: int,
+        self, channel: Channel, request: Request, work: Work, desk: QuotaDesk, handler_ns: int
     ) -> None:
         self.channel = channel
-        self.header = header
-        self.frame_bytes = frame_bytes
+        self.request = request
+        self.frame_bytes = len(request.frame)
         self.work = work
         self.desk = desk
         self.handler_ns = handler_ns
         self.turn_failed = False  # what the first slice put off to the end of its turn
+        self.turn_error: Exception | None = None  # and nobody knows how far it came
 
 
 class Front:
@@ -77,6 +82,7 @@ class Front:
         usage: UsageLog,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
+        slices: Slices,
         on_closed: Callable[[Channel], None],
         turn: Turn,
     ) -> None:
@@ -95,7 +101,8 @@ class Front:
         self._turn = turn
         self._gathering = False
         self._gathered: list[_Handled] = []
-        self._slices = Slices(loop)
+        self._slices = slices
+        self._closed = False
         self._begun_in_turn: list[_UnderWay] = []
 
     # --- ChannelOwner ---------------------------------------------------------------------------------------------
@@ -105,7 +112,7 @@ class Front:
         try:
             header = decode_request_header(frame)
         except UnsupportedVersionError as error:
-            self._answer_unsupported(channel, error)
+            self._answer_unsupported(channel, error, len(frame), started_ns)
             return
         except ProtocolError as error:
             self.on_bad_frame(channel, str(error))
@@ -129,27 +136,71 @@ class Front:
                 if result is UNFINISHED:
                     return
         except Exception as error:
-            self._fail(channel, header, error)
+            self._fail(channel, header, error, len(frame), self._monotonic_ns() - started_ns, desk.mutation)
             return
         handler_ns = self._monotonic_ns() - started_ns
-        if isinstance(result, Deferred):
-            self._await(channel, header, len(frame), handler_ns, result)
-        elif put_off:
+        if put_off and isinstance(result, Answer):
             self._gathered.append((channel, header, len(frame), handler_ns, result, desk.mutation))
-        else:
-            self._finish(channel, header, len(frame), handler_ns, result, desk.mutation)
+            return
+        try:
+            if isinstance(result, Deferred):
+                request.frame = _NO_FRAME  # the handler may keep the request while it waits, not the memory
+                self._await(channel, header, len(frame), handler_ns, result)
+            else:
+                self._finish(channel, header, len(frame), handler_ns, result, desk.mutation)
+        except Exception as error:
+            self._cannot_answer(channel, header, error)
 
-    def _fail(self, channel: Channel, header: RequestHeader, error: Exception) -> None:
-        """Close the channel of a request that cannot be served, in one line where its client is to blame."""
+    def _fail(
+        self,
+        channel: Channel,
+        header: RequestHeader,
+        error: Exception,
+        frame_bytes: int,
+        handler_ns: int,
+        mutation: MutationQuota | None,
+    ) -> None:
+        """Close the channel of a request that cannot be served.
+
+        In one line where its client is to blame, as Kafka does; else with a traceback, and charged for its time.
+        """
         if isinstance(error, ProtocolError):
             self.on_bad_frame(channel, str(error))
-        else:
-            _log.error("%s: api key %d failed; closing", _name(channel), header.api_key, exc_info=error)
+            channel.close()
+            return
+        _log.error("%s: api key %d failed; closing", _name(channel), header.api_key, exc_info=error)
+        try:
+            self._finish(channel, header, frame_bytes, handler_ns, Answer(None, close=True), mutation)
+        except Exception as another:
+            self._cannot_answer(channel, header, another)
+
+    def _cannot_answer(self, channel: Channel, header: RequestHeader, error: Exception) -> None:
+        """Close the channel of a request that was served and whose answer fails on its way."""
+        _log.error(
+            "%s: api key %d cannot be answered; closing", _name(channel), header.api_key, exc_info=error
+        )
         channel.close()
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
         """Say in one line why the channel closes."""
         _log.warning("closing %s: %s", _name(channel), reason)
+
+    def on_unserved(self, channel: Channel) -> None:
+        """Serve the requests that a channel has put off when the others had their turn."""
+
+        def serve() -> bool:
+            try:
+                channel.serve_waiting()
+            except Exception as error:
+                self.on_failed(channel, error)
+                channel.close()
+            return True
+
+        self._slices.add(serve)
+
+    def on_failed(self, channel: Channel, error: Exception) -> None:
+        """Log an error of ours that is none of a handler's."""
+        _log.error("%s: cannot go on; closing", _name(channel), exc_info=error)
 
     def on_answer_left(self, channel: Channel) -> None:
         """Charge the network time of an answer that took more than one turn to leave."""
@@ -166,11 +217,12 @@ class Front:
         self.muting.forget(channel)
         self._on_closed(channel)
 
-    # --- answers together ---------------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """Drop what is under way."""
+        self._closed = True
         self._slices.close()
+
+    # --- answers together ---------------------------------------------------------------------------------------------
 
     def gather(self) -> None:
         """Put answers off until `finish_gathered`. Both are for the poller."""
@@ -179,15 +231,21 @@ class Front:
     def finish_gathered(self) -> None:
         """End the turn, then decide and send what was put off, in the order of the requests.
 
-        The turn's time is handler time of the requests that have a part in it, each in proportion to its bytes.
+        The turn's time is handler time of the requests that have a part in it, each in proportion to its bytes. Where
+        its end is an error of ours, nobody knows what of their part was done: their channels close.
         """
         self._gathering = False
         gathered, self._gathered = self._gathered, []
         begun_ns = self._monotonic_ns()
-        done = self._turn.end()
+        turn_error = None
+        try:
+            done = self._turn.end()
+        except Exception as error:
+            done, turn_error = False, error
+            _log.exception("the end of a turn failed; closing the connections that have a part in it")
         turn_ns = self._monotonic_ns() - begun_ns
         for under_way in self._begun_in_turn:
-            under_way.turn_failed = not done
+            under_way.turn_failed, under_way.turn_error = not done, turn_error
         self._begun_in_turn.clear()
         turn_bytes = sum(handled[2] for handled in gathered if handled[4].instead is not None)
         for channel, header, frame_bytes, handler_ns, answer, mutation in gathered:
@@ -195,11 +253,12 @@ class Front:
                 if answer.instead is not None:
                     handler_ns += turn_ns * frame_bytes // turn_bytes
                     if not done:
-                        answer = answer.instead() or answer
+                        answer = _instead(answer, turn_error)
                 self._finish(channel, header, frame_bytes, handler_ns, answer, mutation)
-            except Exception:
-                _log.exception("%s: cannot answer; closing", _name(channel))
-                channel.close()
+                if channel.ended or channel.pending:
+                    channel.release_hold(0)
+            except Exception as error:
+                self._cannot_answer(channel, header, error)
 
     @staticmethod
     def _meet(channel: Channel, handler: Handler, request: Request) -> Answer | Deferred | Work:
@@ -222,7 +281,7 @@ class Front:
             if frame_bytes > COPIED_FRAME_BYTES:
                 channel.keep_frame()
             handler_ns = self._monotonic_ns() - started_ns
-            under_way = _UnderWay(channel, request.header, frame_bytes, work, self._desk, handler_ns)
+            under_way = _UnderWay(channel, request, work, self._desk, handler_ns)
             self._desk = QuotaDesk(self._managers, self._usage.mutation)
             if self._gathering:
                 self._begun_in_turn.append(under_way)
@@ -231,7 +290,8 @@ class Front:
 
     def _go_on(self, under_way: _UnderWay) -> bool:
         """Run one more slice; return whether the request is answered. A client that has left evades no charge."""
-        channel, header = under_way.channel, under_way.header
+        channel, request, frame_bytes = under_way.channel, under_way.request, under_way.frame_bytes
+        header = request.header
         started_ns = self._monotonic_ns()
         under_way.desk.now_ms = self._now_ms()
         self._turn.putting_off = False
@@ -240,17 +300,24 @@ class Front:
             under_way.handler_ns += self._monotonic_ns() - started_ns
             if result is UNFINISHED:
                 return False
-            if isinstance(result, Deferred):
-                self._await(channel, header, under_way.frame_bytes, under_way.handler_ns, result)
-                return True
-            if under_way.turn_failed and result.instead is not None:
-                result = result.instead() or result
-            mutation = under_way.desk.mutation
-            self._finish(channel, header, under_way.frame_bytes, under_way.handler_ns, result, mutation)
+            if under_way.turn_failed and isinstance(result, Answer):
+                result = _instead(result, under_way.turn_error)
         except Exception as error:
-            self._fail(channel, header, error)
+            handler_ns = under_way.handler_ns + self._monotonic_ns() - started_ns
+            self._fail(channel, header, error, frame_bytes, handler_ns, under_way.desk.mutation)
+            channel.release_frame()
             return True
-        channel.release_hold(0)
+        mutation = under_way.desk.mutation
+        request.frame = _NO_FRAME
+        channel.release_frame()
+        try:
+            if isinstance(result, Deferred):
+                self._await(channel, header, frame_bytes, under_way.handler_ns, result)
+            else:
+                self._finish(channel, header, frame_bytes, under_way.handler_ns, result, mutation)
+                channel.release_hold(0)
+        except Exception as error:
+            self._cannot_answer(channel, header, error)
         return True
 
     # --- the path -------------------------------------------------------------------------------------------------
@@ -258,16 +325,22 @@ class Front:
     def _await(
         self, channel: Channel, header: RequestHeader, frame_bytes: int, handler_ns: int, deferred: Deferred
     ) -> None:
-        """Go on when the answer is there, on a turn of its own: nobody else pays for it."""
+        """Go on when the answer is there, on a turn of its own: nobody else pays for it.
+
+        A client that has left by then is charged all the same, but for a fetch: leaving evades no quota.
+        """
         channel.deferred = deferred
 
         def resume(answer: Answer) -> None:
-            if channel.closed:
-                _discard_answer(answer)
-                return
             channel.deferred = None
-            self._finish(channel, header, frame_bytes, handler_ns, answer, None)
-            channel.release_hold(0)
+            if self._closed or (channel.closed and answer.charge is Charge.FETCH):
+                _discard_answer(answer)  # a fetch that could not be sent gave nothing
+                return
+            try:
+                self._finish(channel, header, frame_bytes, handler_ns, answer, None)
+                channel.release_hold(0)
+            except Exception as error:
+                self._cannot_answer(channel, header, error)
 
         def go_on(answer: Answer) -> None:
             self._loop.call_soon(resume, answer)
@@ -332,15 +405,33 @@ class Front:
                 self._request_quota.record_unchecked(user, header.client_id, percent, now_ms)
         return network_ns
 
-    def _answer_unsupported(self, channel: Channel, error: UnsupportedVersionError) -> None:
+    def _answer_unsupported(
+        self, channel: Channel, error: UnsupportedVersionError, frame_bytes: int, started_ns: int
+    ) -> None:
         """Answer ApiVersions of an unknown version in its v0 form; any other unknown version closes."""
         if error.api_key != API_VERSIONS:
             self.on_bad_frame(channel, str(error))
             channel.close()
             return
         answer = Answer(unsupported_version_answer(error.correlation_id))
-        header = RequestHeader(error.api_key, error.api_version, error.correlation_id, "", 0)
-        self._finish(channel, header, 0, 0, answer, None)
+        header = RequestHeader(
+            error.api_key, error.api_version, error.correlation_id, error.client_id, frame_bytes
+        )
+        handler_ns = self._monotonic_ns() - started_ns
+        try:
+            self._finish(channel, header, frame_bytes, handler_ns, answer, None)
+        except Exception as failure:
+            self._cannot_answer(channel, header, failure)
+
+
+def _instead(answer: Answer, turn_error: Exception | None) -> Answer:
+    """Return what is sent where the turn failed: by an error of ours the connection closes, for the same time."""
+    if answer.instead is None:
+        return answer
+    if turn_error is None:
+        return answer.instead() or answer
+    _discard_answer(answer)
+    return Answer(None, Charge.REQUEST, close=True)
 
 
 def _discard_answer(answer: Answer) -> None:

@@ -156,8 +156,9 @@ class Answer:
 class Deferred:
     """An answer that comes later (a long poll). Waiting is not charged (B§4.2).
 
-    The handler keeps it and calls `complete` once, on the event loop. `on_cancel` is called, at most once,
-    when the connection goes away before that.
+    The handler keeps it and calls `complete` once, on the event loop. Where there is something to give up, it sets
+    `on_cancel`, which is called at most once, when the connection goes away before. Without one the work is under way
+    (a group commit): it is completed, and charged, whoever may have left.
     """
 
     __slots__ = ("_answer", "_on_complete", "cancelled", "on_cancel")
@@ -169,26 +170,28 @@ class Deferred:
         self.on_cancel: Callable[[], None] | None = None
 
     def complete(self, answer: Answer) -> None:
-        """Give the answer. Ignored when the connection is gone."""
+        """Give the answer. Ignored when the connection is gone and nothing was under way."""
         if self.cancelled or self._answer is not None:
             return
         self._answer = answer
-        if self._on_complete is not None:
-            self._on_complete(answer)
+        on_complete, self._on_complete, self.on_cancel = self._on_complete, None, None
+        if on_complete is not None:
+            on_complete(answer)
 
     def then(self, on_complete: Callable[[Answer], None]) -> None:
         """Call `on_complete` with the answer, at once if it is there already. For the front."""
-        self._on_complete = on_complete
         if self._answer is not None:
             on_complete(self._answer)
+        else:
+            self._on_complete = on_complete
 
     def cancel(self) -> None:
-        """Give up: the client is gone. For the front."""
-        if self.cancelled or self._answer is not None:
+        """Give up what can be given up: the client is gone. For the front."""
+        if self.on_cancel is None or self._answer is not None:
             return
         self.cancelled = True
-        if self.on_cancel is not None:
-            self.on_cancel()
+        on_cancel, self._on_complete, self.on_cancel = self.on_cancel, None, None
+        on_cancel()
 
 
 class Turn(Protocol):

@@ -116,8 +116,8 @@ class Muting:
             channel.early_ms = max(left_ns, 0) // _NS_PER_MS
 
     def _on_gone(self, channel: Channel, broken: bool) -> None:
-        """Close a channel whose client has left, unless requests that it sent before are still to be served."""
-        if broken or not (channel.unread_bytes() or _kernel_bytes(channel.fd)):
+        """Close a channel whose client has left, unless what it sent before is still to be served or answered."""
+        if broken or not (channel.sending or channel.unread_bytes() or _kernel_bytes(channel.fd)):
             channel.close()
 
 

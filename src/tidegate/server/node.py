@@ -7,7 +7,7 @@ administration it answers itself. Everything runs on one asyncio loop, in one th
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import chain
 
 from tidegate.clock import Clock
@@ -15,7 +15,7 @@ from tidegate.quota import QuotaDefinitions, QuotaManagers, QuotaRecord, QuotaWi
 from tidegate.server.admission import Admission, addresses_of, connection_quotas
 from tidegate.server.buffers import FrameBuffers
 from tidegate.server.channel import Channel
-from tidegate.server.config import ServerConfig
+from tidegate.server.config import ServerConfig, request_memory_bytes
 from tidegate.server.front import Front
 from tidegate.server.handler import Connection, Handler, HandlerTable, NothingToDo, Turn
 from tidegate.server.handlers.api_versions import API_VERSIONS, api_versions_handler
@@ -27,7 +27,8 @@ from tidegate.server.handlers.client_quotas import (
 )
 from tidegate.server.listener import Listener
 from tidegate.server.poller import make_poller
-from tidegate.server.slices import SLICE_NS, Slices
+from tidegate.server.request_memory import RequestMemory
+from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
 from tidegate.server.stores import QuotaStore
 from tidegate.server.usage_log import UsageLog
 from tidegate.wire import API_BY_KEY, Api, compile_ahead
@@ -43,6 +44,7 @@ _COMPILE_EVERY_S = 0.005
 MAX_SEND_STALL_S = 60.0
 """How long a client may take no byte of its answer before its connection is closed."""
 _STALL_CHECK_S = 5.0
+_MEMORY_CHECK_S = 1.0
 _IDLE_CHECKS_PER_LIMIT = 4
 
 
@@ -67,9 +69,12 @@ class Node:
         self._clock = clock
         self._loop = loop
         self._usage = usage
-        self._buffers = FrameBuffers()
-        self._poller = make_poller(loop)
         self._slices = Slices(loop)
+        self._buffers = FrameBuffers()
+        self._memory = RequestMemory(
+            request_memory_bytes(config), monotonic_ns=clock.monotonic_ns, later=self._slices.add
+        )
+        self._poller = make_poller(loop)
         self._sweep: Iterator[None] | None = None
         self._front: Front | None = None
         self._store: QuotaStore | None = None
@@ -100,6 +105,7 @@ class Node:
             usage=self._usage,
             clock=self._clock,
             loop=self._loop,
+            slices=self._slices,
             on_closed=lambda channel: self._admission.release(channel.connection.client_host),
             turn=turn or NothingToDo(),
         )
@@ -107,6 +113,7 @@ class Node:
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
         self._every("roll", _ROLL_USAGE_EVERY_S, lambda: self._usage.maybe_roll(self._clock.now_ms()))
         self._every("stalled", _STALL_CHECK_S, self.close_stalled)
+        self._every("memory", _MEMORY_CHECK_S, self.close_slow)
         idle_ms = self.config["connections.max.idle.ms"]
         if idle_ms > 0:
             self._every("idle", idle_ms / 1000 / _IDLE_CHECKS_PER_LIMIT, self._close_idle)
@@ -173,6 +180,7 @@ class Node:
             owner=self._front,
             poller=self._poller,
             buffers=self._buffers,
+            memory=self._memory,
             monotonic_ns=self._clock.monotonic_ns,
             max_frame_bytes=self.config["socket.request.max.bytes"],
         )
@@ -181,16 +189,41 @@ class Node:
     def _close_idle(self) -> None:
         assert self._front is not None
         oldest_ns = self._clock.monotonic_ns() - self.config["connections.max.idle.ms"] * 1_000_000
-        for channel in [c for c in self._front.channels if c.last_active_ns < oldest_ns]:
-            channel.close()
+        idle = [c for c in self._front.channels if c.last_active_ns < oldest_ns and not c.wants_memory]
+        self._close_in_slices(idle)
 
     def close_stalled(self) -> None:
         """Close the connections whose clients do not read: each holds an answer, and maybe a deleted file."""
         assert self._front is not None
         since_ns = self._clock.monotonic_ns() - int(MAX_SEND_STALL_S * 1e9)
-        for channel in [c for c in self._front.channels if c.sending and c.last_active_ns < since_ns]:
-            self._front.on_bad_frame(channel, f"it took no byte of its answer for {MAX_SEND_STALL_S:.0f} s")
-            channel.close()
+        stalled = [c for c in self._front.channels if c.sending and c.last_active_ns < since_ns]
+        self._close_in_slices(stalled, f"it took no byte of its answer for {MAX_SEND_STALL_S:.0f} s")
+
+    def close_slow(self) -> None:
+        """Close the connections that keep others from being read: half a request in memory, and too little follows."""
+        slow = [holder for holder in self._memory.slow() if isinstance(holder, Channel)]
+        self._close_in_slices(
+            slow, "its request came in too slowly while others waited for memory (queued.max.request.bytes)"
+        )
+
+    def _close_in_slices(self, channels: Sequence[Channel], reason: str = "") -> None:
+        """Close channels, saying why where that is their clients' fault, without holding the loop."""
+
+        def work() -> Generator[None, None, None]:
+            assert self._front is not None
+            for channel in channels:
+                if not channel.closed:
+                    if reason:
+                        self._front.on_bad_frame(channel, reason)
+                    channel.close()
+                    yield
+
+        def run_slice() -> bool:
+            return advance(closing, monotonic_ns() + SLICE_NS, monotonic_ns) is not UNFINISHED
+
+        closing, monotonic_ns = work(), self._clock.monotonic_ns
+        if not run_slice():
+            self._slices.add(run_slice)
 
     # --- timers ---------------------------------------------------------------------------------------------------
 
