@@ -1,14 +1,14 @@
 """Room for rows: the segment that is being written, when it rolls, and what happens when there is none.
 
-`Appender` holds the state that a row is packed into: `_rows` from `_at` on, up to `_end`. Without room (the
-spool is at its bound, or its disk takes nothing) both are 0, events are counted as lost, and room is looked for
-again every `RETRY_MS`. The next segment then begins with a `gap` row.
+`Appender` holds the state that a row is packed into: the buffer `_rows` from `_at` on, up to `_end`. `commit` writes
+what was packed since the last time to the segment, in one call. Without room (the spool is at its bound, or its disk
+takes nothing) `_at` and `_end` are 0, events are counted as lost, and room is looked for again every `RETRY_MS`. The
+next segment then begins with a `gap` row.
 
 Segments are handed over in order, and none is begun before the last one is: the writer relies on it.
 """
 
 import logging
-import mmap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,8 @@ __all__ = ["RETRY_MS", "Appender", "RecorderStatistics"]
 
 RETRY_MS = 250
 """How often room is looked for when there is none."""
+BUFFER_ROWS = 512
+"""Rows in memory: more than a turn of requests has, few enough to stay in the processor's cache."""
 
 _pack_gap = row_struct("gap").pack_into
 _GAP = row_tail("gap")
@@ -83,8 +85,12 @@ class Appender:
         self._segment_seq = self._directory.next_number
         self._segment: OpenSegment | None = None
         self._closing: OpenSegment | None = None
-        self._rows: mmap.mmap | bytearray = bytearray()
+        self._rows = bytearray(BUFFER_ROWS * ROW_BYTES)
+        self._view = memoryview(self._rows)
+        self._rows_at = self._directory.next_number * ROW_BYTES  # of `_rows` in the endless file of all rows
         self._at = self._end = 0
+        self._written = 0  # where the rows end that are in the segment
+        self._dirty = 0  # where those begin that are not, or that have changed since
         self._lost = self._lost_total = self._gaps = self._segments = 0
         self._retry_ns = 0
         self._last_error: str | None = None
@@ -94,10 +100,28 @@ class Appender:
         """Return how many events found no room so far. Cheap, for a timer."""
         return self._lost_total
 
-    def maybe_roll(self, now_ms: int) -> None:
-        """Hand a segment that has grown old to the writer, and end a gap when there is room again."""
+    def commit(self) -> None:
+        """Put every row so far into the kernel's hands: it survives `kill -9` from here on."""
+        at = self._at
+        if self._dirty == at:
+            return
         segment = self._segment
-        if segment is not None and abs(now_ms - segment.header.opened_ms) >= self._segment_age_ms:
+        assert segment is not None
+        try:
+            segment.write(self._view[self._dirty : at], self._offset(self._dirty))
+        except OSError as error:
+            lost = (at - self._written) // ROW_BYTES
+            self._at = self._dirty = self._written
+            self._fail(error)
+            self._close_segment()
+            self._lose(lost)
+        else:
+            self._dirty = self._written = at
+
+    def maybe_roll(self, now_ms: int) -> None:
+        """Hand a segment that has grown old to the writer, or that somebody has damaged; end a gap if there is room."""
+        self.commit()
+        if self._segment is not None and (self._is_damaged(self._segment) or self._is_due(now_ms)):
             self._close_segment()
         if self._lost:
             self._find_room(now_ms)
@@ -122,6 +146,20 @@ class Appender:
             self._find_room(self._clock.now_ms())
         self._close_segment()
         self._directory.close()
+
+    def _is_damaged(self, segment: OpenSegment) -> bool:
+        damage = segment.damage()
+        if damage is not None:
+            _log.error("usage record: %s; what it held is lost", damage)
+            self._last_error = damage
+        return damage is not None
+
+    def _is_due(self, now_ms: int) -> bool:
+        """Return whether the segment is old enough to be handed over."""
+        return (
+            self._segment is not None
+            and abs(now_ms - self._segment.header.opened_ms) >= self._segment_age_ms
+        )
 
     def _after_gap(self, now_ms: int) -> None:
         """Write what has to follow a gap."""
@@ -150,7 +188,9 @@ class Appender:
         return True
 
     def _find_room(self, now_ms: int) -> bool:
-        """Begin the next segment, with a gap row if events were lost; False when that cannot be done now."""
+        """Make room in the segment, or begin the next, with a gap row if events were lost; False: not now."""
+        if self._segment is not None and self._empty_buffer():
+            return True
         self._close_segment()
         now_ns = self._clock.monotonic_ns()
         if self._lost and now_ns < self._retry_ns:
@@ -158,6 +198,7 @@ class Appender:
         self._retry_ns = now_ns + RETRY_MS * 1_000_000
         try:
             self._hand_over()
+            self._directory.restore()
             self._open_segment(now_ms)
         except OSError as error:
             self._fail(error)
@@ -165,6 +206,24 @@ class Appender:
         if self._lost:
             self._end_gap(now_ms)
         return True
+
+    def _empty_buffer(self) -> bool:
+        """Go on at the beginning of the buffer; False where the segment has no more room, or fails."""
+        self.commit()
+        segment = self._segment
+        if segment is None:
+            return False
+        room = segment.size_bytes - self._offset(self._at)
+        if room <= 0:
+            return False
+        self._rows_at += self._at
+        self._at = self._dirty = self._written = 0
+        self._end = min(len(self._rows), room)
+        return True
+
+    def _offset(self, at: int) -> int:
+        """Return where in the segment's file a place of the buffer lies."""
+        return HEADER_BYTES + self._rows_at - self._segment_seq * ROW_BYTES + at
 
     def _open_segment(self, now_ms: int) -> None:
         size = self._directory.size_bytes()
@@ -175,8 +234,9 @@ class Appender:
         self._directory.reserve(self._segment_seq + self._segment_bytes // ROW_BYTES)
         header = Header(node_id=self._node_id, first_seq=self._segment_seq, opened_ms=now_ms)
         self._segment = OpenSegment(self._directory.path, header, self._segment_bytes)
-        self._rows = self._segment.rows
-        self._at, self._end = HEADER_BYTES, self._segment_bytes
+        self._rows_at = self._segment_seq * ROW_BYTES
+        self._at = self._dirty = self._written = 0
+        self._end = min(len(self._rows), self._segment_bytes - HEADER_BYTES)
         self._segments += 1
 
     def _end_gap(self, now_ms: int) -> None:
@@ -188,17 +248,18 @@ class Appender:
         self._after_gap(now_ms)
 
     def _next_seq(self) -> int:
-        return self._segment_seq + max(0, self._at - HEADER_BYTES) // ROW_BYTES
+        return (self._rows_at + self._at) // ROW_BYTES
 
     def _close_segment(self) -> None:
+        self.commit()  # which closes it by itself where it fails
         segment = self._segment
         if segment is None:
             return
-        segment.end(self._at)
+        segment.end(self._offset(self._at))
         self._segment_seq = self._next_seq()
         self._segment, self._closing = None, segment
-        self._rows = bytearray()
-        self._at = self._end = 0
+        self._rows_at += self._at
+        self._at = self._end = self._dirty = self._written = 0
         try:
             self._hand_over()
         except OSError as error:  # tried again before the next segment is begun

@@ -46,7 +46,7 @@ _TYPES = {
 }
 _STRINGS = [column.name for column in COLUMNS if column.type == "string"]
 _DICTIONARY_BYTES_MAX = 64 << 20  # room for the names of the segments in a row group
-_NUMPY_CODES = {"q": "<i8", "d": "<f8", "i": "<i4", "h": "<i2", "I": "<u4", "H": "<u2", "B": "u1", "8x": "V8"}
+_NUMPY_CODES = {"q": "<i8", "d": "<f8", "i": "<i4", "h": "<i2", "I": "<u4", "H": "<u2", "B": "u1"}
 _ROW = np.dtype([(name, _NUMPY_CODES[code]) for name, code in ROW_FIELDS])
 
 Rows = np.ndarray[Any, np.dtype[Any]]

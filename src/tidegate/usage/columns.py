@@ -21,7 +21,7 @@ __all__ = [
     "empty_event",
 ]
 
-KINDS = ("start", "quota", "mutation", "request", "network", "expire", "gap")
+KINDS = ("start", "quota", "mutation", "request", "network", "expire", "gap", "clock")
 """Every event there is; the spool stores a kind as its place here, counted from 1 (0 marks an unused row)."""
 
 STRICT = 1
@@ -58,7 +58,7 @@ COLUMNS: tuple[Column, ...] = tuple(
     )
     for name, type_text, kinds, meaning in (
         ("kind", "string", KINDS, "what happened, see above"),
-        ("ts_ms", "int64", KINDS, "ms since the epoch (UTC): the `now_ms` the engine was given"),
+        ("ts_ms", "int64", KINDS, "ms since the epoch (UTC), engine time: the `now_ms` the engine was given"),
         ("seq", "int64", KINDS, "order of one node's events; never repeats, never falls, restarts included"),
         ("node_id", "int32", KINDS, "the node"),
         ("listener", "string", _CLIENT, "listener name"),
@@ -85,7 +85,12 @@ COLUMNS: tuple[Column, ...] = tuple(
             "charged to the fetch quota, as attempted (also when taken back); null: charges none",
         ),
         ("handler_ns", "int64", _REQUEST, "time in the handler"),
-        ("network_ns", "int64", _NETWORK, "network time charged with this row"),
+        (
+            "network_ns",
+            "int64, null",
+            _NETWORK,
+            "network time charged with this row; null: not known when the answer left or the broker died, none charged",
+        ),
         ("mutations", "int64, null", ("mutation",), "permits asked for"),
         ("strict", "bool", ("mutation",), "the mutation quota object was strict"),
         ("rejected", "bool", ("mutation",), "the permits were refused (error 89)"),
@@ -112,6 +117,7 @@ COLUMNS: tuple[Column, ...] = tuple(
         ("quota_key", "string, null", _QUOTA, "`producer_byte_rate`, … or a window setting, see below"),
         ("quota_value", "double, null", _QUOTA, "the new value; null: removed"),
         ("lost_events", "int64, null", ("gap",), "how many events are missing"),
+        ("wall_offset_ms", "int64", ("clock",), "wall clock less engine time, from here on"),
     )
 )
 """Every column, in the order of the Parquet files."""

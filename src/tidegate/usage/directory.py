@@ -34,6 +34,7 @@ __all__ = [
     "RESERVED_NUMBERS",
     "WRITER_LOCK",
     "SpoolDirectory",
+    "holds_lock",
     "lock_file",
     "make_private_directory",
     "node_of",
@@ -102,6 +103,16 @@ def lock_file(path: Path) -> int | None:
     return fd
 
 
+def holds_lock(fd: int, path: Path) -> bool:
+    """Return whether the lock that `fd` keeps is the one at `path`: not when somebody has removed the file."""
+    try:
+        there = path.stat()
+    except OSError:
+        return False
+    mine = os.fstat(fd)
+    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+
+
 def node_of(spool: Path) -> int:
     """Return the node that a spool directory belongs to. Raises `ConfigError` where none has written there."""
     state = _read_state(spool / "state.json")
@@ -134,13 +145,7 @@ class SpoolDirectory:
         self.path = path
         self._node_id = node_id
         make_private_directory(path)
-        lock = lock_file(path / "lock")
-        if lock is None:
-            raise ConfigError(
-                f"usage spool {str(path)!r} is in use by another process, expected a directory of its own",
-                hint="stop the other process, or give this node another usage directory",
-            )
-        self._lock = lock
+        self._lock = self._take_lock()
         try:
             self._open(now_ms)
         except BaseException:
@@ -168,6 +173,21 @@ class SpoolDirectory:
             write_private_file(self.path / "state.json", json.dumps(state).encode())
             self.reserved = reserved
 
+    def restore(self) -> None:
+        """Make the directory again if somebody has removed it; what was in it is lost. Raises `OSError`."""
+        if holds_lock(self._lock, self.path / "lock"):
+            return
+        make_private_directory(self.path)
+        try:
+            lock = self._take_lock()
+        except ConfigError as error:
+            raise OSError(str(error)) from error
+        os.close(self._lock)
+        self._lock = lock
+        reserved, self.reserved = self.reserved, 0
+        self.reserve(max(reserved - RESERVED_NUMBERS, self.next_number))
+        _log.warning("usage spool %s was removed and is made again", self.path)
+
     def size_bytes(self) -> int:
         """Return the bytes that all segment files take up."""
         size = 0
@@ -180,6 +200,15 @@ class SpoolDirectory:
     def close(self) -> None:
         """Let go of the lock."""
         os.close(self._lock)
+
+    def _take_lock(self) -> int:
+        lock = lock_file(self.path / "lock")
+        if lock is None:
+            raise ConfigError(
+                f"usage spool {str(self.path)!r} is in use by another process, expected a directory of its own",
+                hint="stop the other process, or give this node another usage directory",
+            )
+        return lock
 
     def _recover(self) -> int:
         recovered = 0

@@ -1,7 +1,10 @@
-"""The segment that a recorder is writing: a pre-sized, memory-mapped file of rows and a table of names."""
+"""The segment that a recorder is writing: a pre-sized file of rows and a table of names.
+
+Rows are written with `pwrite`, not into a mapping of the file: somebody who cuts a mapped file kills whoever writes
+into the mapping with SIGBUS (decision 0026).
+"""
 
 import contextlib
-import mmap
 import os
 from pathlib import Path
 
@@ -27,46 +30,83 @@ NAMES_FULL = -1
 
 
 class OpenSegment:
-    """A segment on disk with all its blocks reserved: writing a row can meet no full disk. Raises `OSError`.
+    """A segment on disk with all its blocks reserved: writing a row meets no full disk. Raises `OSError`.
 
-    `rows`: the mapped file; the recorder packs rows into it from `HEADER_BYTES` on.
+    size_bytes: of the header and all rows.
     """
 
     def __init__(self, directory: Path, header: Header, size_bytes: int) -> None:
         self.header = header
+        self.size_bytes = size_bytes
         self._path = segment_path(directory, header.first_seq, OPEN_SUFFIX)
         self._names_path = self._path.with_suffix(NAMES_SUFFIX)
-        self._numbers: dict[Names, int] = {}
+        self._numbers: dict[bytes, int] = {}
         self._names_bytes = self._used_bytes = 0
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
         self._names_fd = os.open(self._names_path, flags | os.O_APPEND, 0o600)
         try:
-            self.rows = _map_new_file(self._path, flags, size_bytes)
+            self._fd = _make_file(self._path, flags, size_bytes)
         except OSError:
             os.close(self._names_fd)
             self._unlink()
             raise
-        self.rows[:HEADER_BYTES] = encode_header(header)
+        try:
+            self.write(encode_header(header), 0)
+        except OSError:
+            self.end(0)
+            self._unlink()
+            raise
+
+    def write(self, data: bytes | memoryview, offset: int) -> None:
+        """Write whole rows at `offset` of the file."""
+        written = os.pwrite(self._fd, data, offset)
+        if written != len(data):
+            raise OSError(f"{self._path}: {written} of {len(data)} bytes written")
 
     def number(self, names: Names) -> int:
-        """Return the number of `names`, written to the names file before; `NAMES_FULL` when it is full."""
-        number = self._numbers.get(names)
+        """Return the number of `names`, written to the names file before; `NAMES_FULL` when it is full.
+
+        The table holds as many bytes as the file, `NAMES_BYTES_MAX` at most.
+        """
+        record = encode_names(names)
+        number = self._numbers.get(record)
         if number is not None:
             return number
-        record = encode_names(names)
         if len(self._numbers) >= NAMES_MAX or self._names_bytes + len(record) > NAMES_BYTES_MAX:
             return NAMES_FULL
+        if os.fstat(self._names_fd).st_size != self._names_bytes:
+            raise OSError(f"{self._names_path}: somebody has changed the file")  # a number would mean another name
         written = os.write(self._names_fd, record)
         if written != len(record):
             raise OSError(f"{self._names_path}: {written} of {len(record)} bytes written")
         self._names_bytes += written
-        number = self._numbers[names] = len(self._numbers) + 1
+        number = self._numbers[record] = len(self._numbers) + 1
         return number
+
+    def damage(self) -> str | None:
+        """Return what somebody has done to the files meanwhile; None: nothing."""
+        for path, fd, size_bytes in (
+            (self._path, self._fd, self.size_bytes),
+            (self._names_path, self._names_fd, self._names_bytes),
+        ):
+            mine = os.fstat(fd)
+            try:
+                there = path.stat()
+            except OSError:
+                return f"{path} was removed"
+            if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+                return f"{path} was replaced"
+            if mine.st_size != size_bytes:
+                return f"{path} was cut to {mine.st_size} of {size_bytes} bytes"
+        return None
 
     def end(self, used_bytes: int) -> None:
         """Take no more rows; `used_bytes` is where the last one ended."""
         self._used_bytes = used_bytes
-        self.rows.close()
+        with contextlib.suppress(OSError):  # if the file was cut: what came after that can be read
+            if os.fstat(self._fd).st_size != self.size_bytes:
+                self.write(encode_header(self.header), 0)
+        os.close(self._fd)
         os.close(self._names_fd)
         self._numbers.clear()
 
@@ -92,10 +132,11 @@ class OpenSegment:
                 path.unlink()
 
 
-def _map_new_file(path: Path, flags: int, size_bytes: int) -> mmap.mmap:
+def _make_file(path: Path, flags: int, size_bytes: int) -> int:
     fd = os.open(path, flags, 0o600)
     try:
-        os.posix_fallocate(fd, 0, size_bytes)  # a hole in the file would be a SIGBUS when the disk is full
-        return mmap.mmap(fd, size_bytes)
-    finally:
+        os.posix_fallocate(fd, 0, size_bytes)  # the disk is full now or not before the segment is
+    except OSError:
         os.close(fd)
+        raise
+    return fd

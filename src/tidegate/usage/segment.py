@@ -8,10 +8,11 @@
 A row is 128 bytes, little endian, its fields taken from `COLUMNS` and sorted by width; its `seq` is the
 first one's plus its place. It begins a multiple of 128 into the file, so no row lies across two disk sectors,
 and it ends with a marker: a row cut short by `kill -9` has none. A slot without a marker before the last row
-that has one was lost by a crash of the machine, and so was a row whose names did not reach the disk: readers
-make a `gap` of it. Anything else that does not fit is a `SpoolError`.
+that has one (in a closed file: any) was lost by a crash of the machine or by somebody who cut the file, and so was
+a row whose names are not there: readers make a `gap` of it. Anything else that does not fit is a `SpoolError`.
 """
 
+import itertools
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
@@ -42,6 +43,7 @@ __all__ = [
     "SpoolError",
     "encode_header",
     "encode_names",
+    "field_offset",
     "load_segment",
     "row_struct",
     "row_tail",
@@ -72,7 +74,7 @@ TS_MS_MAX = 253_402_300_799_999
 
 _CODES = {"int64": "q", "double": "d", "int32": "i", "int16": "h"}
 _IMPLIED = ("seq", "node_id")  # by the place of a row and the header
-_TAIL = (("spare", "8x"), ("flags", "B"), ("kind", "B"), ("marker", "H"))
+_TAIL = (("flags", "B"), ("kind", "B"), ("marker", "H"))
 
 
 def _row_fields() -> tuple[tuple[str, str], ...]:
@@ -87,7 +89,7 @@ ROW_BYTES = struct.calcsize("<" + "".join(code for _, code in ROW_FIELDS))
 HEADER_BYTES = ROW_BYTES
 assert ROW_BYTES == 128, "rows must divide a disk sector of 512 bytes"
 
-_MAGIC = b"TGUSAGE1"
+_MAGIC = b"TGUSAGE2"
 _HEADER = struct.Struct("<8siqq")  # magic, node_id, first_seq, opened_ms; followed by the CRC-32 of these
 _RECORD = struct.Struct("<II")  # length and CRC-32 of a names record
 _LENGTH = struct.Struct("<i")  # of one name; -1 is null
@@ -136,12 +138,18 @@ def row_struct(kind: str) -> struct.Struct:
     filled = {column.name for column in COLUMNS if kind in column.kinds} | {"names"}
     fields = ROW_FIELDS[: -len(_TAIL)]
     codes = [code if name in filled else f"{struct.calcsize(code)}x" for name, code in fields]
-    return struct.Struct("<" + "".join(codes) + "8xI")
+    return struct.Struct("<" + "".join(codes) + "I")
 
 
 def row_tail(kind: str) -> int:
     """Return marker, kind and no flags as the last field of a row."""
     return MARKER << 16 | KINDS.index(kind) + 1 << 8
+
+
+def field_offset(name: str) -> int:
+    """Return where in a row the field `name` begins."""
+    before = itertools.takewhile(lambda field: field[0] != name, ROW_FIELDS)
+    return struct.calcsize("<" + "".join(code for _, code in before))
 
 
 def segment_path(directory: Path, first_seq: int, suffix: str) -> Path:
@@ -194,7 +202,9 @@ def load_segment(path: Path) -> Segment:
     """Return the segment whose file of rows is `path`. Raises `SpoolError` or `OSError`."""
     data = _read_bounded(path, SEGMENT_BYTES_MAX)
     header = _decode_header(path, data)
-    rows = data[HEADER_BYTES : used_bytes(data)]
+    is_closed = path.suffix == CLOSED_SUFFIX  # then its size says how many rows it had: what is missing is lost
+    end = len(data) - len(data) % ROW_BYTES if is_closed else used_bytes(data)
+    rows = data[HEADER_BYTES:end]
     names_path = path.with_suffix(NAMES_SUFFIX)
     return Segment(path=path, header=header, rows=rows, names=_decode_names(names_path))
 

@@ -1,4 +1,4 @@
-"""The recorder: one row per event appended to a memory-mapped file, on the broker's request path.
+"""The recorder: one row per event appended to a file, on the broker's request path.
 
 How the server uses it; one recorder per node, called from one thread:
 
@@ -9,31 +9,37 @@ How the server uses it; one recorder per node, called from one thread:
     recorder.start(now_ms)                                    # then quota(...) for all that is in force
     recorder.quota(now_ms, user=..., client_id=..., ip=..., key=..., value=...)     # value None: removed
     recorder.mutation(client, now_ms, connection_id, api_key, api_version, mutations, flags)
-    recorder.request(client, now_ms, connection_id, api_key, api_version, request_bytes, response_bytes,
-                     produce_bytes, fetch_bytes, handler_ns, network_ns, produce_throttle_ms,
-                     fetch_throttle_ms, request_throttle_ms, mutation_throttle_ms, early_ms, flags)
+    place = recorder.request(client, now_ms, connection_id, api_key, api_version, request_bytes, response_bytes,
+                             produce_bytes, fetch_bytes, handler_ns, network_ns, produce_throttle_ms,
+                             fetch_throttle_ms, request_throttle_ms, mutation_throttle_ms, early_ms, flags)
+    recorder.commit()                                         # before the answer leaves
+    recorder.set_network_ns(place, network_ns)                # when it has left: False where it takes a row, `network`
     recorder.network(client, now_ms, connection_id, api_key, api_version, network_ns, flags)
     recorder.expire(now_ms)                                   # when idle sensors were swept
+    recorder.clock(now_ms, wall_offset_ms)                    # when the wall clock was stepped
     recorder.maybe_roll(now_ms)                               # from a timer, every second or so
     recorder.lost_events                                      # to be reported when it grows
     recorder.statistics()                                     # frozen
     recorder.close()
 
-`produce_bytes`, `fetch_bytes` and `early_ms` are `NONE` (-1) where the column is to be null. `flags` is a sum
+`produce_bytes`, `fetch_bytes`, `network_ns` and `early_ms` are `NONE` (-1) where the column is to be null. `flags` is a sum
 of `STRICT`, `REJECTED` (mutation), `EXEMPT` (request, network) and `OBSERVED_ONLY` (request). None of these
 calls raises for want of room: events that find none are counted, and a `gap` row says so once there is room
 again. After a gap the definitions in force are written again, as the lost events may have changed them.
 
-A row survives `kill -9` from the moment the call returns: the page it is in belongs to the kernel.
+A row survives `kill -9` once `commit` has returned: it is the kernel's then. One call writes all rows since the last
+one, so requests that are answered together share it; `maybe_roll` and `close` commit too. A network time that was set
+is written with the next rows.
 """
 
+import struct
 from pathlib import Path
 
 from tidegate.clock import Clock
 from tidegate.usage.appender import Appender, RecorderStatistics
 from tidegate.usage.columns import EXEMPT, KINDS, OBSERVED_ONLY, REJECTED, STRICT
 from tidegate.usage.open_segment import OpenSegment
-from tidegate.usage.segment import HEADER_BYTES, QUOTA_VALUE, ROW_BYTES, Names, row_struct, row_tail
+from tidegate.usage.segment import QUOTA_VALUE, ROW_BYTES, Names, field_offset, row_struct, row_tail
 
 __all__ = [
     "EXEMPT",
@@ -47,14 +53,18 @@ __all__ = [
 ]
 
 NONE = -1
-"""For `produce_bytes`, `fetch_bytes` and `early_ms`: the column is null."""
+"""For `produce_bytes`, `fetch_bytes`, `network_ns` and `early_ms`: the column is null."""
 
-_START, _QUOTA, _MUTATION, _REQUEST, _NETWORK, _EXPIRE, _ = map(row_tail, KINDS)
+_START, _QUOTA, _MUTATION, _REQUEST, _NETWORK, _EXPIRE, _, _CLOCK = map(row_tail, KINDS)
+_NETWORK_NS_AT = field_offset("network_ns")
 _pack_plain = row_struct("start").pack_into
 _pack_quota = row_struct("quota").pack_into
 _pack_mutation = row_struct("mutation").pack_into
 _pack_request = row_struct("request").pack_into
 _pack_network = row_struct("network").pack_into
+_pack_clock = row_struct("clock").pack_into
+_NS = struct.Struct("<q")
+_pack_ns = _NS.pack_into
 
 
 class Client:
@@ -91,8 +101,9 @@ class Recorder(Appender):
         )
         self._connection_id = self._directory.next_number
         self._quotas: dict[Names, float] = {}
-        self._swept: tuple[OpenSegment | None, int] = (None, 0)  # where the row of the last sweep ends
+        self._swept: tuple[OpenSegment | None, int] = (None, 0)  # where the row of the last sweep ends, see `_here`
         self._swept_ms = 0
+        self._wall_offset_ms = 0
 
     def next_connection_id(self) -> int:
         """Return an id that no connection of this node has had."""
@@ -134,12 +145,12 @@ class Recorder(Appender):
         mutation_throttle_ms: int,
         early_ms: int,
         flags: int,
-    ) -> None:
-        """Record a request that was decided at `now_ms`."""
+    ) -> int:
+        """Record a request that was decided at `now_ms`; return its place for `set_network_ns`, `NONE` if it is lost."""
         at = self._at
         if at == self._end or client.segment is not self._segment:
             if not self._place(client, now_ms):
-                return
+                return NONE
             at = self._at
         _pack_request(
             self._rows, at, now_ms, connection_id, request_bytes, response_bytes,
@@ -148,6 +159,31 @@ class Recorder(Appender):
             client.number, api_key, api_version, _REQUEST | flags,
         )  # fmt: skip
         self._at = at + ROW_BYTES
+        return self._rows_at + at
+
+    def set_network_ns(self, place: int, network_ns: int) -> bool:
+        """Put the network time of a request into its row, or return False: its segment is not here any more.
+
+        A row that was lost has no network time either.
+        """
+        at = place - self._rows_at
+        if 0 <= at < self._at:
+            _pack_ns(self._rows, at + _NETWORK_NS_AT, network_ns)
+            if at < self._dirty:
+                self._dirty = at
+            return True
+        return place == NONE or self._set_written_network_ns(at, network_ns)
+
+    def _set_written_network_ns(self, at: int, network_ns: int) -> bool:
+        """Do it in the file, for a row that left the buffer."""
+        offset = self._offset(at)
+        if self._segment is None or offset <= 0:
+            return False
+        try:
+            self._segment.write(_NS.pack(network_ns), offset + _NETWORK_NS_AT)
+        except OSError:
+            return False
+        return True
 
     def network(
         self,
@@ -222,19 +258,30 @@ class Recorder(Appender):
         Sweeps with nothing between them are one row, that of the last: it forgets all that those before it did. If
         the clock has gone back it does not, and has a row of its own.
         """
-        repeated = self._segment is not None and self._swept == (self._segment, self._at)
+        repeated = self._segment is not None and self._at > 0 and self._swept == self._here()
         if repeated and now_ms >= self._swept_ms:
-            _pack_plain(self._rows, self._at - ROW_BYTES, now_ms, 0, _EXPIRE)
-        else:
-            self._write_plain(now_ms, _EXPIRE)
-            self._swept = self._segment, self._at
+            self._at -= ROW_BYTES
+            self._dirty = min(self._dirty, self._at)
+            self._written = min(self._written, self._at)
+        self._write_plain(now_ms, _EXPIRE)
+        self._swept = self._here()
         self._swept_ms = now_ms
 
-    def maybe_roll(self, now_ms: int) -> None:
-        """Hand a segment that has grown old to the writer, unless nothing but sweeps is in it; end a gap."""
-        one_row = HEADER_BYTES + ROW_BYTES
-        if self._at != one_row or self._swept != (self._segment, one_row):
-            super().maybe_roll(now_ms)
+    def clock(self, now_ms: int, wall_offset_ms: int) -> None:
+        """Record how far the wall clock is from engine time from now on."""
+        self._wall_offset_ms = wall_offset_ms
+        if self._at != self._end or self._find_room_or_drop(now_ms):
+            _pack_clock(self._rows, self._at, now_ms, wall_offset_ms, 0, _CLOCK)
+            self._at += ROW_BYTES
+
+    def _is_due(self, now_ms: int) -> bool:
+        """Nothing but sweeps of idle sensors is not worth a file."""
+        is_one_row = self._rows_at + self._at == (self._segment_seq + 1) * ROW_BYTES
+        return super()._is_due(now_ms) and not (is_one_row and self._swept == self._here())
+
+    def _here(self) -> tuple[OpenSegment | None, int]:
+        """Return where the last row ends."""
+        return self._segment, self._rows_at + self._at
 
     def _write_plain(self, now_ms: int, kind: int) -> None:
         if self._at == self._end and not self._find_room_or_drop(now_ms):
@@ -260,5 +307,7 @@ class Recorder(Appender):
         return True
 
     def _after_gap(self, now_ms: int) -> None:
+        if self._wall_offset_ms:
+            self.clock(now_ms, self._wall_offset_ms)
         for names, value in list(self._quotas.items()):
             self._write_quota(now_ms, names, value)

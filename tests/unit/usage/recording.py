@@ -57,10 +57,11 @@ def client(recorder: Recorder, client_id: str = "app", user: str = "alice") -> C
 
 
 def record(recorder: Recorder, who: Client, now_ms: int, request_bytes: int = 0) -> None:
-    """Record one produce request."""
+    """Record one produce request, as it is when its answer leaves."""
     recorder.request(
         who, now_ms, 7, 0, 9, request_bytes, 50, request_bytes, NONE, 1000, 100, 0, 0, 0, 0, NONE, 0
     )
+    recorder.commit()
 
 
 def closed_events(directory: Path) -> list[Event]:
@@ -90,10 +91,11 @@ def erase(path: Path, *places: int) -> None:
 
 
 def lose_events(recorder: Recorder, directory: Path, count: int) -> None:
-    """Take the spool away under the recorder, so that the next `count` events find no room."""
+    """Put a file in the place of the spool, so that the next `count` events find no room."""
     spool = spool_directory(directory, 1)
     recorder.maybe_roll(START_MS + 10**9)
     shutil.rmtree(spool)
+    spool.touch()
     for _ in range(count):
         recorder.expire(START_MS)
-    spool.mkdir()
+    spool.unlink()

@@ -112,7 +112,7 @@ def test_failing_disk_drops_and_counts(tmp_path):
     clock = ManualClock(start_ms=START_MS)
     recorder = open_recorder(tmp_path, clock)
     lose_events(recorder, tmp_path, 5)
-    assert "No such file or directory" in recorder.statistics().last_error
+    assert "File exists" in recorder.statistics().last_error
     clock.advance(RETRY_MS)
     recorder.maybe_roll(START_MS)
     assert not recorder.statistics().dropping

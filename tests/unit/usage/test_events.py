@@ -54,8 +54,8 @@ def test_row_whose_names_are_lost_is_lost(segment):
     ("fields", "message"),
     [
         ({"marker": 1}, r"found 'marker 1', expected 42330"),
-        ({"kind": 0}, r"found 'kind 0', expected a kind from 1 to 7"),
-        ({"kind": 8}, r"found 'kind 8', expected a kind from 1 to 7"),
+        ({"kind": 0}, r"found 'kind 0', expected a kind from 1 to 8"),
+        ({"kind": 9}, r"found 'kind 9', expected a kind from 1 to 8"),
         ({"flags": 0x40}, r"found 'flags 64', expected flags out of 143"),
         ({"ts_ms": -1}, r"found 'ts_ms -1', expected a time from 1970 to 9999"),
         ({"ts_ms": 2**62}, r"expected a time from 1970 to 9999"),

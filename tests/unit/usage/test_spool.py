@@ -207,7 +207,7 @@ def test_events_keep_their_order(tmp_path):
 
 
 def test_rows_can_be_read_at_once(tmp_path):
-    """A row is in the file when the call returns, nothing is kept back in the process."""
+    """Every row is in the file when `commit` returns, nothing is kept back in the process."""
     recorder = open_recorder(tmp_path)
     who = client(recorder)
     for index in range(3):
