@@ -21,7 +21,7 @@ from tidegate.usage.writer_process import start_writer
 
 START_MS = 1_700_000_000_000
 ROWS = 40
-CHANGES = ("os.rename", "os.remove", "os.truncate", "os.mkdir", "mmap.__new__")
+CHANGES = ("os.rename", "os.remove", "os.truncate", "os.mkdir")
 
 
 def open_recorder(directory: Path) -> Recorder:
@@ -44,6 +44,7 @@ def record(recorder: Recorder, number: int) -> None:
     recorder.request(
         client, START_MS, connection_id, 0, 9, number, 0, number, NONE, 1, 1, 0, 0, 0, 0, NONE, 0
     )
+    recorder.commit()
 
 
 def record_and_acknowledge(directory: Path, first: int, count: int) -> None:

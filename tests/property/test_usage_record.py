@@ -36,7 +36,7 @@ REQUEST_COLUMNS = (
     ("produce_bytes", NULLABLE),
     ("fetch_bytes", NULLABLE),
     ("handler_ns", COUNT),
-    ("network_ns", INT64),
+    ("network_ns", NULLABLE),
     ("produce_throttle_ms", INT32),
     ("fetch_throttle_ms", INT32),
     ("request_throttle_ms", INT32),
@@ -61,6 +61,7 @@ def client_event(kind, *columns, flags):
 EVENTS = st.one_of(
     event("start"),
     event("expire"),
+    event("clock", ("wall_offset_ms", INT64)),
     event(
         "quota",
         ("quota_user", st.none() | TEXT),
@@ -70,7 +71,7 @@ EVENTS = st.one_of(
         ("quota_value", st.none() | st.floats(width=64)),
     ),
     client_event("request", *REQUEST_COLUMNS, flags=("exempt", "observed_only")),
-    client_event("network", *SHARED_COLUMNS, ("network_ns", INT64), flags=("exempt",)),
+    client_event("network", *SHARED_COLUMNS, ("network_ns", COUNT), flags=("exempt",)),
     client_event("mutation", *SHARED_COLUMNS, ("mutations", COUNT), flags=("strict", "rejected")),
 )
 
@@ -80,6 +81,9 @@ def replay(recorder: Recorder, fields: dict) -> None:
     kind, now_ms = fields["kind"], fields["ts_ms"]
     if kind in ("start", "expire"):
         getattr(recorder, kind)(now_ms)
+        return
+    if kind == "clock":
+        recorder.clock(now_ms, fields["wall_offset_ms"])
         return
     if kind == "quota":
         parts = {name.removeprefix("quota_"): fields[name] for name in fields if name.startswith("quota_")}

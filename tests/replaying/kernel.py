@@ -70,6 +70,6 @@ def _row(event: Event, client: int) -> tuple[int, ...]:
     is_untold = event["kind"] == "mutation" and event["api_key"] not in STRICT_SINCE
     connection_id = -1 if is_untold else event["connection_id"]
     return (
-        event["seq"], event["ts_ms"], amount, event["handler_ns"], event["network_ns"], connection_id,
+        event["seq"], event["ts_ms"], amount, event["handler_ns"], event["network_ns"] or 0, connection_id,
         client, throttle_ms, event["request_throttle_ms"], what,
     )  # fmt: skip

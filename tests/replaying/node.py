@@ -71,7 +71,7 @@ class RecordingNode:
         self._add("gap", now_ms, lost_events=lost_events)
 
     def produce(
-        self, user: str, client_id: str, size: int, now_ms: int, *, handler_ns: int = 0, network_ns: int = 0,
+        self, user: str, client_id: str, size: int, now_ms: int, *, handler_ns: int = 0, network_ns: int | None = 0,
         exempt: bool = False,
     ) -> Event:  # fmt: skip
         """Decide a produce request (B§6.2); exempt: acks=0."""
@@ -88,7 +88,14 @@ class RecordingNode:
         )  # fmt: skip
 
     def fetch(
-        self, user: str, client_id: str, size: int, now_ms: int, *, handler_ns: int = 0, network_ns: int = 0
+        self,
+        user: str,
+        client_id: str,
+        size: int,
+        now_ms: int,
+        *,
+        handler_ns: int = 0,
+        network_ns: int | None = 0,
     ) -> Event:
         """Decide a consumer's fetch (B§6.3); capped ones are given no more than the quota allows (B§3.7)."""
         if self._fetches_are_capped:
@@ -138,7 +145,7 @@ class RecordingNode:
         )  # fmt: skip
 
     def other(
-        self, user: str, client_id: str, now_ms: int, *, handler_ns: int = 0, network_ns: int = 0,
+        self, user: str, client_id: str, now_ms: int, *, handler_ns: int = 0, network_ns: int | None = 0,
         connection_id: int = 1, api_key: int = 3,
     ) -> Event:  # fmt: skip
         """Decide a request that charges no bytes; it ends the CreateTopics request of its connection, if any."""
@@ -159,8 +166,8 @@ class RecordingNode:
             self._network(user, client_id, network_ns, now_ms)
         self._add("network", now_ms, user=user, client_id=client_id, network_ns=network_ns, exempt=exempt)
 
-    def _network(self, user: str, client_id: str, network_ns: int, now_ms: int) -> None:
-        if self._managers.request.enabled:
+    def _network(self, user: str, client_id: str, network_ns: int | None, now_ms: int) -> None:
+        if self._managers.request.enabled and network_ns is not None:
             self._managers.request.record_network_ns(user, client_id, network_ns, now_ms)
 
     def _add_request(self, user: str, client_id: str, now_ms: int, **columns: Any) -> Event:

@@ -22,7 +22,7 @@ def _amounts(event):
     if event["kind"] == "mutation":
         amounts["rejected_mutations" if event["rejected"] else "mutations"] = event["mutations"]
         return amounts
-    amounts["network_ns"] = event["network_ns"]
+    amounts["network_ns"] = event["network_ns"] or 0
     if event["kind"] == "request":
         amounts["requests"] = 1
         amounts["throttled_requests"] = int(max(event[name] for name in _THROTTLES) > 0)

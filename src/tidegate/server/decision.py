@@ -13,7 +13,7 @@ __all__ = ["Decider", "Decision"]
 
 
 class Decision:
-    """What was decided of one request; valid until the next one is decided. Times in ms.
+    """What was decided of one request. Times in ms.
 
     `produce_bytes` and `fetch_bytes` are -1 where the request charges none.
     """
@@ -46,13 +46,12 @@ class Decision:
 class Decider:
     """Charges requests to the four managers of one node."""
 
-    __slots__ = ("_decision", "_fetch", "_produce", "_request")
+    __slots__ = ("_fetch", "_produce", "_request")
 
     def __init__(self, managers: QuotaManagers) -> None:
         self._produce = managers.produce
         self._fetch = managers.fetch
         self._request = managers.request
-        self._decision = Decision()
 
     def decide(
         self,
@@ -66,7 +65,7 @@ class Decider:
         now_ms: int,
     ) -> Decision:
         """Charge the request that `answer` answers. `frame_bytes` is its size without the length prefix."""
-        decision = self._decision
+        decision = Decision()
         decision.now_ms = now_ms
         decision.throttle_ms = decision.produce_ms = decision.fetch_ms = 0
         decision.request_ms = decision.mutation_ms = 0

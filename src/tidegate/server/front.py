@@ -1,6 +1,6 @@
 """The request path: a frame comes in, a handler answers, the engine decides, the answer leaves, the channel is muted.
 
-    frame -> header -> handler(request) -> Answer -> decide -> throttle_time_ms -> send -> mute -> usage record
+    frame -> header -> handler(request) -> Answer -> decide -> throttle_time_ms -> usage record -> send -> mute
 
 One request of a connection at a time; nothing on this path waits for a throttle (KIP-219). Of sockets that are ready
 together all requests are handled first and all answers sent then: a client that is woken by the first finds the others,
@@ -14,14 +14,14 @@ Follows: B§6.2-6.6.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidegate.clock import Clock
 from tidegate.quota import MutationQuota, QuotaManagers
 from tidegate.quota.request import PERCENT_PER_NS
 from tidegate.server.channel import ANSWER_DUE, Channel
-from tidegate.server.decision import Decider
+from tidegate.server.decision import Decider, Decision
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, HandlerTable, Request, Turn, Work
 from tidegate.server.handlers.api_versions import API_VERSIONS, unsupported_version_answer
 from tidegate.server.muting import Muting
@@ -29,7 +29,13 @@ from tidegate.server.quota_desk import QuotaDesk
 from tidegate.server.sending import discard
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
 from tidegate.server.usage_log import UsageLog
-from tidegate.wire import ProtocolError, RequestHeader, UnsupportedVersionError, decode_request_header
+from tidegate.wire import (
+    Encoded,
+    ProtocolError,
+    RequestHeader,
+    UnsupportedVersionError,
+    decode_request_header,
+)
 
 __all__ = ["Front"]
 
@@ -42,6 +48,8 @@ _NO_WORK = (Answer, Deferred)
 _NO_FRAME = memoryview(b"")
 _Handled = tuple[Channel, RequestHeader, int, int, Answer, MutationQuota | None]
 """A request that waits for its decision: channel, header, frame bytes, handler ns, answer, mutation quota."""
+_Recorded = tuple[Channel, RequestHeader, Decision, Encoded | None, bool, int]
+"""A request whose answer is to be sent: channel, header, decision, response, whether to close, place of its row."""
 
 
 class _UnderWay:
@@ -248,13 +256,29 @@ class Front:
             under_way.turn_failed, under_way.turn_error = not done, turn_error
         self._begun_in_turn.clear()
         turn_bytes = sum(handled[2] for handled in gathered if handled[4].instead is not None)
+        one_by_one = self._request_quota.enabled  # network time is charged before the next one is decided
+        recorded: list[_Recorded] = []
         for channel, header, frame_bytes, handler_ns, answer, mutation in gathered:
             try:
                 if answer.instead is not None:
                     handler_ns += turn_ns * frame_bytes // turn_bytes
                     if not done:
                         answer = _instead(answer, turn_error)
-                self._finish(channel, header, frame_bytes, handler_ns, answer, mutation)
+                recorded.append(self._record(channel, header, frame_bytes, handler_ns, answer, mutation))
+            except Exception as error:
+                self._cannot_answer(channel, header, error)
+            if one_by_one:
+                self._send_recorded(recorded)
+                recorded.clear()
+        self._send_recorded(recorded)
+
+    def _send_recorded(self, recorded: Sequence[_Recorded]) -> None:
+        """Send what was decided; one write puts the rows of all of it into the usage record before."""
+        self._usage.commit()
+        for each in recorded:
+            channel, header = each[:2]
+            try:
+                self._send(*each)
                 if channel.ended or channel.pending:
                     channel.release_hold(0)
             except Exception as error:
@@ -356,7 +380,21 @@ class Front:
         answer: Answer,
         mutation: MutationQuota | None,
     ) -> None:
-        """Decide, send, mute, charge the network time, record."""
+        """Decide, record, send, mute, charge the network time."""
+        recorded = self._record(channel, header, frame_bytes, handler_ns, answer, mutation)
+        self._usage.commit()
+        self._send(*recorded)
+
+    def _record(
+        self,
+        channel: Channel,
+        header: RequestHeader,
+        frame_bytes: int,
+        handler_ns: int,
+        answer: Answer,
+        mutation: MutationQuota | None,
+    ) -> _Recorded:
+        """Decide a request, make its answer ready and write its row: an answer that has left is in the record."""
         decision = self._decide(
             channel.connection.user,
             header.client_id,
@@ -367,7 +405,7 @@ class Front:
             now_ms=self._now_ms(),
         )
         response = answer.response
-        left, response_bytes = True, 0
+        response_bytes = 0
         if response is not None:
             if decision.fetch_bytes >= 0:
                 if decision.throttle_ms:
@@ -379,19 +417,33 @@ class Front:
             if decision.throttle_ms:
                 response.set_throttle_time_ms(decision.throttle_ms)
             response_bytes = response.size
-            left = channel.send(response.buffers)
+        place = self._usage.request(channel, header, decision, frame_bytes, response_bytes, handler_ns)
+        return channel, header, decision, response, answer.close, place
+
+    def _send(
+        self,
+        channel: Channel,
+        header: RequestHeader,
+        decision: Decision,
+        response: Encoded | None,
+        close: bool,
+        place: int,
+    ) -> None:
+        """Send an answer, mute its channel, and charge what receiving and sending cost."""
+        left = response is None or channel.send(response.buffers)
         if decision.throttle_ms and not channel.closed:
             self.muting.start(channel, decision.throttle_ms, decision.muted_by)
-        network_ns = 0
-        if response is None and answer.close:
+        if response is None and close:
             channel.network_ns = 0
         elif left:
             channel.held &= ~ANSWER_DUE
-            network_ns = self._charge_network(channel, header, exempt=decision.exempt, now_ms=decision.now_ms)
+            now_ms, exempt = decision.now_ms, decision.exempt
+            network_ns = self._charge_network(channel, header, exempt=exempt, now_ms=now_ms)
+            if not self._usage.set_network_ns(place, network_ns):
+                self._usage.network(channel, header, now_ms, network_ns, exempt)
         else:
             channel.late = (header, decision.exempt)
-        self._usage.request(channel, header, decision, frame_bytes, response_bytes, handler_ns, network_ns)
-        if answer.close:
+        if close:
             channel.close()
 
     def _charge_network(self, channel: Channel, header: RequestHeader, *, exempt: bool, now_ms: int) -> int:

@@ -50,8 +50,9 @@ class UsageLog(Protocol):
         frame_bytes: int,
         response_bytes: int,
         handler_ns: int,
-        network_ns: int,
-    ) -> None: ...
+    ) -> int: ...
+    def commit(self) -> None: ...
+    def set_network_ns(self, place: int, network_ns: int) -> bool: ...
     def network(
         self, channel: Channel, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
     ) -> None: ...
@@ -80,8 +81,16 @@ class NoUsageLog:
     def mutation(self, *event: object) -> None:
         """Keep nothing."""
 
-    def request(self, *event: object) -> None:
+    def request(self, *event: object) -> int:
         """Keep nothing."""
+        return NONE
+
+    def commit(self) -> None:
+        """Keep nothing."""
+
+    def set_network_ns(self, place: int, network_ns: int) -> bool:
+        """Keep nothing."""
+        return True
 
     def network(self, *event: object) -> None:
         """Keep nothing."""
@@ -107,6 +116,8 @@ class RecordedUsageLog:
         self._closed = False
         self.next_connection_id = recorder.next_connection_id
         self.expire = recorder.expire
+        self.commit = recorder.commit
+        self.set_network_ns = recorder.set_network_ns
 
     def start(self, now_ms: int, config: ServerConfig) -> None:
         """Record that the node starts, and its window settings."""
@@ -156,14 +167,13 @@ class RecordedUsageLog:
         frame_bytes: int,
         response_bytes: int,
         handler_ns: int,
-        network_ns: int,
-    ) -> None:
-        """Record a decided request."""
+    ) -> int:
+        """Record a decided request; return its place, for `set_network_ns` when its answer has left."""
         cache = channel.cache
         client = cache.get(header.client_id) if cache is not None else None
         early_ms = channel.early_ms
         channel.early_ms = None
-        self._recorder.request(
+        return self._recorder.request(
             client or self._client(channel, header),
             decision.now_ms,
             channel.connection.id,
@@ -174,7 +184,7 @@ class RecordedUsageLog:
             decision.produce_bytes,
             decision.fetch_bytes,
             handler_ns,
-            network_ns,
+            NONE,
             decision.produce_ms,
             decision.fetch_ms,
             decision.request_ms,

@@ -9,6 +9,7 @@ Segments are handed over in order, and none is begun before the last one is: the
 """
 
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,7 @@ RETRY_MS = 250
 BUFFER_ROWS = 512
 """Rows in memory: more than a turn of requests has, few enough to stay in the processor's cache."""
 
+_pwrite = os.pwrite
 _pack_gap = row_struct("gap").pack_into
 _GAP = row_tail("gap")
 
@@ -88,6 +90,8 @@ class Appender:
         self._rows = bytearray(BUFFER_ROWS * ROW_BYTES)
         self._view = memoryview(self._rows)
         self._rows_at = self._directory.next_number * ROW_BYTES  # of `_rows` in the endless file of all rows
+        self._fd = -1
+        self._offset = HEADER_BYTES  # of `_rows` in the segment's file
         self._at = self._end = 0
         self._written = 0  # where the rows end that are in the segment
         self._dirty = 0  # where those begin that are not, or that have changed since
@@ -102,21 +106,18 @@ class Appender:
 
     def commit(self) -> None:
         """Put every row so far into the kernel's hands: it survives `kill -9` from here on."""
-        at = self._at
-        if self._dirty == at:
+        at, dirty = self._at, self._dirty
+        if dirty == at:
             return
-        segment = self._segment
-        assert segment is not None
         try:
-            segment.write(self._view[self._dirty : at], self._offset(self._dirty))
+            written = _pwrite(self._fd, self._view[dirty:at], self._offset + dirty)
         except OSError as error:
-            lost = (at - self._written) // ROW_BYTES
-            self._at = self._dirty = self._written
-            self._fail(error)
-            self._close_segment()
-            self._lose(lost)
-        else:
+            self._lose_unwritten(error)
+            return
+        if written == at - dirty:
             self._dirty = self._written = at
+        else:
+            self._lose_unwritten(OSError(f"{written} of {at - dirty} bytes written"))
 
     def maybe_roll(self, now_ms: int) -> None:
         """Hand a segment that has grown old to the writer, or that somebody has damaged; end a gap if there is room."""
@@ -147,6 +148,16 @@ class Appender:
         self._close_segment()
         self._directory.close()
 
+    def _lose_unwritten(self, error: OSError) -> None:
+        """Count the rows that the file did not take; their numbers are not given away again."""
+        lost = (self._at - self._written) // ROW_BYTES
+        self._at = self._dirty = self._written
+        self._fail(error)
+        self._close_segment()
+        self._rows_at += lost * ROW_BYTES
+        self._segment_seq = self._next_seq()
+        self._lose(lost)
+
     def _is_damaged(self, segment: OpenSegment) -> bool:
         damage = segment.damage()
         if damage is not None:
@@ -157,8 +168,7 @@ class Appender:
     def _is_due(self, now_ms: int) -> bool:
         """Return whether the segment is old enough to be handed over."""
         return (
-            self._segment is not None
-            and abs(now_ms - self._segment.header.opened_ms) >= self._segment_age_ms
+            self._segment is not None and abs(now_ms - self._segment.header.opened_ms) >= self._segment_age_ms
         )
 
     def _after_gap(self, now_ms: int) -> None:
@@ -213,17 +223,14 @@ class Appender:
         segment = self._segment
         if segment is None:
             return False
-        room = segment.size_bytes - self._offset(self._at)
+        room = segment.size_bytes - self._offset - self._at
         if room <= 0:
             return False
         self._rows_at += self._at
+        self._offset += self._at
         self._at = self._dirty = self._written = 0
         self._end = min(len(self._rows), room)
         return True
-
-    def _offset(self, at: int) -> int:
-        """Return where in the segment's file a place of the buffer lies."""
-        return HEADER_BYTES + self._rows_at - self._segment_seq * ROW_BYTES + at
 
     def _open_segment(self, now_ms: int) -> None:
         size = self._directory.size_bytes()
@@ -234,7 +241,9 @@ class Appender:
         self._directory.reserve(self._segment_seq + self._segment_bytes // ROW_BYTES)
         header = Header(node_id=self._node_id, first_seq=self._segment_seq, opened_ms=now_ms)
         self._segment = OpenSegment(self._directory.path, header, self._segment_bytes)
+        self._fd = self._segment.fd
         self._rows_at = self._segment_seq * ROW_BYTES
+        self._offset = HEADER_BYTES
         self._at = self._dirty = self._written = 0
         self._end = min(len(self._rows), self._segment_bytes - HEADER_BYTES)
         self._segments += 1
@@ -255,7 +264,8 @@ class Appender:
         segment = self._segment
         if segment is None:
             return
-        segment.end(self._offset(self._at))
+        segment.end(self._offset + self._at)
+        self._fd = -1
         self._segment_seq = self._next_seq()
         self._segment, self._closing = None, segment
         self._rows_at += self._at

@@ -32,7 +32,7 @@ NAMES_FULL = -1
 class OpenSegment:
     """A segment on disk with all its blocks reserved: writing a row meets no full disk. Raises `OSError`.
 
-    size_bytes: of the header and all rows.
+    fd: of the file of rows; size_bytes: of its header and all rows.
     """
 
     def __init__(self, directory: Path, header: Header, size_bytes: int) -> None:
@@ -45,7 +45,7 @@ class OpenSegment:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
         self._names_fd = os.open(self._names_path, flags | os.O_APPEND, 0o600)
         try:
-            self._fd = _make_file(self._path, flags, size_bytes)
+            self.fd = _make_file(self._path, flags, size_bytes)
         except OSError:
             os.close(self._names_fd)
             self._unlink()
@@ -59,7 +59,7 @@ class OpenSegment:
 
     def write(self, data: bytes | memoryview, offset: int) -> None:
         """Write whole rows at `offset` of the file."""
-        written = os.pwrite(self._fd, data, offset)
+        written = os.pwrite(self.fd, data, offset)
         if written != len(data):
             raise OSError(f"{self._path}: {written} of {len(data)} bytes written")
 
@@ -75,7 +75,9 @@ class OpenSegment:
         if len(self._numbers) >= NAMES_MAX or self._names_bytes + len(record) > NAMES_BYTES_MAX:
             return NAMES_FULL
         if os.fstat(self._names_fd).st_size != self._names_bytes:
-            raise OSError(f"{self._names_path}: somebody has changed the file")  # a number would mean another name
+            raise OSError(
+                f"{self._names_path}: somebody has changed the file"
+            )  # a number would mean another name
         written = os.write(self._names_fd, record)
         if written != len(record):
             raise OSError(f"{self._names_path}: {written} of {len(record)} bytes written")
@@ -86,7 +88,7 @@ class OpenSegment:
     def damage(self) -> str | None:
         """Return what somebody has done to the files meanwhile; None: nothing."""
         for path, fd, size_bytes in (
-            (self._path, self._fd, self.size_bytes),
+            (self._path, self.fd, self.size_bytes),
             (self._names_path, self._names_fd, self._names_bytes),
         ):
             mine = os.fstat(fd)
@@ -104,9 +106,9 @@ class OpenSegment:
         """Take no more rows; `used_bytes` is where the last one ended."""
         self._used_bytes = used_bytes
         with contextlib.suppress(OSError):  # if the file was cut: what came after that can be read
-            if os.fstat(self._fd).st_size != self.size_bytes:
+            if os.fstat(self.fd).st_size != self.size_bytes:
                 self.write(encode_header(self.header), 0)
-        os.close(self._fd)
+        os.close(self.fd)
         os.close(self._names_fd)
         self._numbers.clear()
 

@@ -202,7 +202,9 @@ def load_segment(path: Path) -> Segment:
     """Return the segment whose file of rows is `path`. Raises `SpoolError` or `OSError`."""
     data = _read_bounded(path, SEGMENT_BYTES_MAX)
     header = _decode_header(path, data)
-    is_closed = path.suffix == CLOSED_SUFFIX  # then its size says how many rows it had: what is missing is lost
+    is_closed = (
+        path.suffix == CLOSED_SUFFIX
+    )  # then its size says how many rows it had: what is missing is lost
     end = len(data) - len(data) % ROW_BYTES if is_closed else used_bytes(data)
     rows = data[HEADER_BYTES:end]
     names_path = path.with_suffix(NAMES_SUFFIX)

@@ -22,8 +22,8 @@ How the server uses it; one recorder per node, called from one thread:
     recorder.statistics()                                     # frozen
     recorder.close()
 
-`produce_bytes`, `fetch_bytes`, `network_ns` and `early_ms` are `NONE` (-1) where the column is to be null. `flags` is a sum
-of `STRICT`, `REJECTED` (mutation), `EXEMPT` (request, network) and `OBSERVED_ONLY` (request). None of these
+`produce_bytes`, `fetch_bytes`, `network_ns` and `early_ms` are `NONE` (-1) where the column is to be null. `flags` is
+a sum of `STRICT`, `REJECTED` (mutation), `EXEMPT` (request, network) and `OBSERVED_ONLY` (request). None of these
 calls raises for want of room: events that find none are counted, and a `gap` row says so once there is room
 again. After a gap the definitions in force are written again, as the lost events may have changed them.
 
@@ -101,7 +101,10 @@ class Recorder(Appender):
         )
         self._connection_id = self._directory.next_number
         self._quotas: dict[Names, float] = {}
-        self._swept: tuple[OpenSegment | None, int] = (None, 0)  # where the row of the last sweep ends, see `_here`
+        self._swept: tuple[OpenSegment | None, int] = (
+            None,
+            0,
+        )  # where the row of the last sweep ends, see `_here`
         self._swept_ms = 0
         self._wall_offset_ms = 0
 
@@ -146,7 +149,7 @@ class Recorder(Appender):
         early_ms: int,
         flags: int,
     ) -> int:
-        """Record a request that was decided at `now_ms`; return its place for `set_network_ns`, `NONE` if it is lost."""
+        """Record a request that was decided at `now_ms`; return its place, `NONE` if it is lost."""
         at = self._at
         if at == self._end or client.segment is not self._segment:
             if not self._place(client, now_ms):
@@ -176,7 +179,7 @@ class Recorder(Appender):
 
     def _set_written_network_ns(self, at: int, network_ns: int) -> bool:
         """Do it in the file, for a row that left the buffer."""
-        offset = self._offset(at)
+        offset = self._offset + at
         if self._segment is None or offset <= 0:
             return False
         try:
@@ -307,7 +310,7 @@ class Recorder(Appender):
         return True
 
     def _after_gap(self, now_ms: int) -> None:
-        if self._wall_offset_ms:
-            self.clock(now_ms, self._wall_offset_ms)
         for names, value in list(self._quotas.items()):
             self._write_quota(now_ms, names, value)
+        if self._wall_offset_ms:
+            self.clock(now_ms, self._wall_offset_ms)

@@ -1,8 +1,9 @@
 """Room for rows: when segments roll, and what happens when there is no room."""
 
+import os
 import resource
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from tests.unit.usage.recording import (
@@ -26,7 +27,7 @@ from tidegate.usage.segment import (
     SEGMENT_BYTES_MAX,
     segment_paths,
 )
-from tidegate.usage.spool import Recorder
+from tidegate.usage.spool import NONE, Recorder
 
 
 def test_age_rolls(tmp_path):
@@ -237,3 +238,140 @@ def test_segment_deleted_by_somebody(tmp_path):
     recorder.maybe_roll(START_MS + 10**6)
     recorder.close()
     assert [event["lost_events"] for event in closed_events(tmp_path)] == [3]
+
+
+def test_spool_that_is_removed_is_made_again(tmp_path, caplog):
+    """Within one look of the timer: what was lost is counted, said once and a `gap`, and the record goes on."""
+    clock = ManualClock(start_ms=START_MS)
+    recorder = open_recorder(tmp_path / "usage", clock)
+    who = client(recorder)
+    for _ in range(3):
+        record(recorder, who, START_MS)
+    shutil.rmtree(tmp_path / "usage")
+    record(recorder, who, START_MS)
+    for _ in range(3):
+        clock.advance(500)
+        recorder.maybe_roll(START_MS)
+    record(recorder, who, START_MS, 77)
+    assert (recorder.lost_events, recorder.statistics().dropping) == (4, False)
+    assert [text for text in caplog.messages if "was removed" in text and "lost" in text] == [
+        f"usage record: {spool_directory(tmp_path / 'usage', 1)}/{START_MS * 1000:020d}.open was removed; "
+        "what it held is lost"
+    ]
+    with pytest.raises(ConfigError, match="in use"):
+        open_recorder(tmp_path / "usage", clock)
+    recorder.close()
+    events = closed_events(tmp_path / "usage")
+    assert [(event["kind"], event["lost_events"], event["request_bytes"]) for event in events] == [
+        ("gap", 4, 0),
+        ("request", None, 77),
+    ]
+    reopened = open_recorder(tmp_path / "usage", clock)
+    assert reopened.next_connection_id() > events[-1]["seq"]
+    reopened.close()
+
+
+@pytest.mark.parametrize("left_bytes", [0, 200, segment_of(2)])
+def test_segment_that_is_cut(tmp_path, caplog, left_bytes):
+    """Somebody cuts the file under the recorder: it lives, what was in it is a `gap`, what comes after is there."""
+    recorder = open_recorder(tmp_path)
+    who = client(recorder)
+    for index in range(5):
+        record(recorder, who, START_MS, index)
+    (path,) = segment_paths(spool_directory(tmp_path, 1), OPEN_SUFFIX)
+    os.truncate(path, left_bytes)
+    record(recorder, who, START_MS, 5)
+    recorder.maybe_roll(START_MS)
+    record(recorder, who, START_MS, 6)
+    recorder.close()
+    kept = left_bytes // segment_of(0) - 1 if left_bytes >= segment_of(1) else 0
+    events = [(e["kind"], e["lost_events"], e["request_bytes"]) for e in closed_events(tmp_path)]
+    assert events == [
+        *[("request", None, index) for index in range(kept)],
+        ("gap", 5 - kept, 0),
+        ("request", None, 5),
+        ("request", None, 6),
+    ]
+    assert sum("was cut" in text for text in caplog.messages) == 1
+
+
+def test_all_of_a_cut_segment_is_counted(tmp_path):
+    """Rows that were cut off without any after them are a `gap` too: the closed file's size tells how many."""
+    recorder = open_recorder(tmp_path)
+    for index in range(5):
+        record(recorder, client(recorder), START_MS, index)
+    (path,) = segment_paths(spool_directory(tmp_path, 1), OPEN_SUFFIX)
+    os.truncate(path, 0)
+    recorder.close()
+    assert [(event["kind"], event["lost_events"]) for event in closed_events(tmp_path)] == [("gap", 5)]
+
+
+def test_names_that_are_cut(tmp_path):
+    """No row gets another's names: the next new name begins a new segment."""
+    clock = ManualClock(start_ms=START_MS)
+    recorder = open_recorder(tmp_path, clock)
+    record(recorder, client(recorder), START_MS)
+    (names,) = spool_directory(tmp_path, 1).glob("*.names")
+    os.truncate(names, 0)
+    record(recorder, client(recorder, user="bob"), START_MS)
+    clock.advance(RETRY_MS)
+    record(recorder, client(recorder, user="carol"), START_MS)
+    recorder.close()
+    events = [(event["kind"], event["user"], event["lost_events"]) for event in closed_events(tmp_path)]
+    assert events == [("gap", "", 1), ("gap", "", 1), ("request", "carol", None)]
+
+
+def test_rows_that_the_disk_takes_no_more_are_counted(tmp_path):
+    """A write that fails costs the rows of its turn, whose numbers are not given away again."""
+    clock = ManualClock(start_ms=START_MS)
+    recorder = open_recorder(tmp_path, clock)
+    who = client(recorder)
+    record(recorder, who, START_MS, 1)
+    place = recorder.request(who, START_MS, 7, 0, 9, 2, 0, 2, NONE, 0, NONE, 0, 0, 0, 0, NONE, 0)
+    with file_size_limit(segment_of(1)):
+        recorder.commit()
+    assert recorder.lost_events == 1
+    assert not recorder.set_network_ns(place, 5)
+    clock.advance(RETRY_MS)
+    record(recorder, who, START_MS, 3)
+    recorder.close()
+    events = [(e["kind"], e["lost_events"], e["request_bytes"]) for e in closed_events(tmp_path)]
+    assert events == [("request", None, 1), ("gap", 1, 0), ("request", None, 3)]
+    seqs = [event["seq"] - START_MS * 1000 for event in closed_events(tmp_path)]
+    assert seqs == [0, 2, 3]
+
+
+def test_roll_without_descriptors_is_tried_again(tmp_path):
+    """With all descriptors used up events are lost and counted; when there are some again the record goes on."""
+    clock = ManualClock(start_ms=START_MS)
+    recorder = open_recorder(tmp_path, clock)
+    recorder.maybe_roll(START_MS)
+    with no_descriptors():
+        recorder.expire(START_MS)
+        clock.advance(RETRY_MS)
+        recorder.expire(START_MS)
+    assert "Too many open files" in recorder.statistics().last_error
+    clock.advance(RETRY_MS)
+    recorder.expire(START_MS)
+    recorder.close()
+    events = [(event["kind"], event["lost_events"]) for event in closed_events(tmp_path)]
+    assert events == [("gap", 2), ("expire", None)]
+
+
+@contextmanager
+def no_descriptors():
+    """Let no file be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open("/", os.O_RDONLY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    os.close(lowest)
+    held = []
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open("/", os.O_RDONLY))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in held:
+            os.close(fd)

@@ -1,0 +1,108 @@
+"""What of the usage record is in the kernel's hands when an answer leaves."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.server.nodes import FETCH, MemoryStore, NodeClient, RunningNode, fetch_body, running_node
+
+from tidegate.server.handler import Answer, Charge, Request
+from tidegate.usage.readers import read_segment
+
+RECORDS_BYTES = 64
+
+
+class WatchedSlice:
+    """Records of a fetch answer that are sent from a file; `on_send` is called just before they are."""
+
+    offset = 0
+    size = RECORDS_BYTES
+
+    def __init__(self, fd: int, on_send: Callable[[], None]) -> None:
+        self._fd = fd
+        self._on_send = on_send
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def fd(self) -> int:
+        """Return the file's descriptor: the sender asks for it when it hands it to the kernel."""
+        self._on_send()
+        return self._fd
+
+    def release(self) -> None:
+        """Do nothing: the test closes the file."""
+
+
+def rows_on_disk(directory: Path) -> list[dict]:
+    """Return what a process that starts after `kill -9` would find of the requests."""
+    (path,) = (directory / "spool").glob("*.open")
+    return [event for event in read_segment(path) if event["kind"] == "request"]
+
+
+@pytest.mark.parametrize("request_quota", [None, 1e6])
+@pytest.mark.parametrize("clients", [1, 5])
+def test_the_row_is_written_before_the_answer_leaves(
+    tmp_path: Path, clients: int, request_quota: float | None
+) -> None:
+    """Whoever has an answer is in the record; requests answered together share a write where the order allows it."""
+    found: list[set[str]] = []
+    unknown: list[set[str]] = []
+    fd = os.open(tmp_path / "records", os.O_RDWR | os.O_CREAT)
+    os.write(fd, bytes(RECORDS_BYTES))
+
+    def note() -> None:
+        rows = rows_on_disk(tmp_path)
+        found.append({row["client_id"] for row in rows if row["api_key"] == FETCH})
+        unknown.append({row["client_id"] for row in rows if row["network_ns"] is None})
+
+    def fetch(request: Request) -> Answer:
+        records = WatchedSlice(fd, note)
+        return Answer(
+            request.encode(fetch_body(records)), Charge.FETCH, empty=lambda: request.encode(fetch_body(None))
+        )
+
+    async def scenario(node: RunningNode) -> None:
+        who: list[NodeClient] = [await node.connect(f"c{number}") for number in range(clients)]
+        for client in who:
+            await client.metadata()
+        if request_quota is not None:
+            await who[0].alter([("client-id", None)], "request_percentage", request_quota)
+        for client in who:
+            client.send_fetch(max_bytes=1)
+        for client in who:
+            await client.receive()
+
+    async def main() -> None:
+        async with running_node(tmp_path, MemoryStore(), {}, handlers={FETCH: fetch}) as node:
+            await asyncio.wait_for(scenario(node), 10)
+
+    asyncio.run(main())
+    os.close(fd)
+    everyone = {f"c{number}" for number in range(clients)}
+    assert found[-1] == everyone
+    for number, there in enumerate(found):
+        assert len(there) > number, "an answer left before its row was written"
+    if clients > 1:  # served in one turn: all rows are there before the first answer, or each before its own
+        assert len(found[0]) == (clients if request_quota is None else 1)
+        assert unknown[0] == found[0] if request_quota is None else len(unknown[-1]) == 1
+
+
+def test_network_time_is_in_the_row_of_an_answer_that_left_at_once(tmp_path: Path) -> None:
+    """One row a request: its network time is put into it, and what is written next carries it to the file."""
+
+    async def main() -> None:
+        async with running_node(tmp_path, MemoryStore(), {}) as node:
+            client = await node.connect()
+            for _ in range(3):
+                await client.metadata()
+            assert [row["network_ns"] is None for row in rows_on_disk(tmp_path)] == [False, False, True]
+            node.usage.maybe_roll(node.node._clock.now_ms())
+            times = [row["network_ns"] for row in rows_on_disk(tmp_path)]
+            assert len(times) == 3
+            assert all(time > 0 for time in times)
+
+    asyncio.run(main())
