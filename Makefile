@@ -45,6 +45,10 @@ bench-kafka: setup ## run the same load against a real Apache Kafka and `tidegat
 codecs: setup ## make the table of Kafka's message definitions anew
 	@$(PYTHON) scripts/make_codecs.py
 
+.PHONY: pins
+pins: setup ## make constraints/*.txt anew (ARGS=--upgrade moves the versions on)
+	@scripts/pins.sh $(ARGS)
+
 .PHONY: clean
 clean: ## delete what the tools left behind; keeps .venv
 	@rm -rf build dist demo-out spark-warehouse .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

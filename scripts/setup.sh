@@ -48,14 +48,16 @@ make_venv() {
     "$python" -m venv --clear "$VENV"
 }
 
+pip_install() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+
 install_packages() {
     if ! python_is_new_enough "$VENV/bin/python" || ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
         make_venv
     fi
     say "installing the packages of $PINS"
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$(grep '^pip==' "$BUILD_PINS")"
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --build-constraint "$BUILD_PINS" \
-        --constraint "$PINS" --editable '.[pipeline,clients]' --group dev
+    pip_install --require-hashes --requirement "$BUILD_PINS"
+    pip_install --require-hashes --no-build-isolation --requirement "$PINS" # builds with what was just installed
+    pip_install --no-deps --no-build-isolation --editable .
     fingerprint >"$STAMP"
 }
 

@@ -6,12 +6,26 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-TARGETS = ("help", "setup", "demo", "test", "lint", "check", "bench", "bench-kafka", "codecs", "clean")
+SETUP = ROOT / "scripts" / "setup.sh"
+TARGETS = (
+    "help",
+    "setup",
+    "demo",
+    "test",
+    "lint",
+    "check",
+    "bench",
+    "bench-kafka",
+    "codecs",
+    "pins",
+    "clean",
+)
 TOOLS_OF_SETUP = ("bash", "cat", "cksum", "dirname", "env", "grep", "id", "sed", "xargs")
 
 
@@ -64,14 +78,54 @@ def test_an_old_python_is_named(fresh):
     )
 
 
-def test_pins_are_names_and_versions_only():
-    """No pin says where a package comes from, and every direct dependency has one."""
-    pins = (ROOT / "constraints" / "python.txt").read_text(encoding="utf-8").splitlines()
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", pin) for pin in pins)
-    pinned = {re.sub(r"[._-]+", "-", pin.partition("==")[0]).lower() for pin in pins}
+@pytest.fixture(params=["python.txt", "build.txt"])
+def pins(request):
+    """Return the pins of a file: what is installed, where it is wanted, and the hashes of its files."""
+    text = (ROOT / "constraints" / request.param).read_text(encoding="utf-8")
+    return request.param, [line.split() for line in text.replace("\\\n", "").splitlines()]
+
+
+def test_pins_are_names_versions_and_hashes_only(pins):
+    """No pin says where a package comes from, and none may be another file than it was when it was pinned."""
+    for pin in pins[1]:
+        requirement = " ".join(part for part in pin if not part.startswith("--hash="))
+        hashes = [part for part in pin if part.startswith("--hash=")]
+        assert re.fullmatch(r"[a-z0-9-]+==[a-z0-9.]+( ; [a-z_]+ [!=<>]+ '[A-Za-z0-9.]+')?", requirement), pin
+        assert hashes, pin
+        assert all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", text) for text in hashes), pin
+
+
+def test_what_is_needed_is_pinned():
+    """Every direct dependency has a pin, and so has what builds it."""
+    pinned = {name: pinned_names(name) for name in ("python.txt", "build.txt")}
     requirements = re.findall(r'^    "([A-Za-z0-9-]+)(?:[<>=].*)?",', _dependency_tables(), re.MULTILINE)
     assert len(requirements) > 20
-    assert {name.lower() for name in requirements} <= pinned
+    assert {name.lower() for name in requirements} <= pinned["python.txt"]
+    assert {"pip", "setuptools", "wheel"} <= pinned["build.txt"]
+
+
+def pinned_names(file):
+    """Return the names of the packages in a file of pins."""
+    text = (ROOT / "constraints" / file).read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z0-9-]+)==", text, re.MULTILINE))
+
+
+def test_a_package_that_is_not_what_was_pinned_is_not_installed(tmp_path):
+    """A file with another hash is refused, and nothing of it is run."""
+    package = tmp_path / "tidegate_pinned-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(package, "w") as wheel:
+        wheel.writestr("tidegate_pinned-1.0.dist-info/METADATA", "Name: tidegate-pinned\nVersion: 1.0\n")
+        wheel.writestr("tidegate_pinned-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr("tidegate_pinned-1.0.dist-info/RECORD", "")
+    pins = tmp_path / "pins.txt"
+    pins.write_text(f"tidegate-pinned==1.0 --hash=sha256:{'0' * 64}\n")
+    options = re.search(r'^    pip_install (.*) --requirement "\$PINS"', SETUP.read_text(), re.MULTILINE)[1]
+    command = [sys.executable, "-m", "pip", "install", *options.split(), "--requirement", str(pins)]
+    command += ["--no-index", "--find-links", str(tmp_path), "--target", str(tmp_path / "target")]
+    done = run(*command)
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert not (tmp_path / "target").exists()
 
 
 def _dependency_tables():
