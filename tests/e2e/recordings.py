@@ -1,7 +1,8 @@
 """Play what a real Apache Kafka was asked against our broker, and compare every answer with the recorded one.
 
 The format is described in `tests/vectors/wire/README.md`: steps send, wait and expect; `variable` paths may differ,
-`unordered` ones are compared as bags, `bounds` and `patterns` say what else a value may be.
+`unordered` ones are compared as bags, `bounds` and `patterns` say what else a value may be. Which scenarios are not
+played, and why, is in `tests/e2e/not_played.py`.
 """
 
 import json
@@ -14,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.not_played import NOT_SERVED, OWN_TEXTS
 from tests.wire.messages import plain, response_body_at, same
 
 from tidegate.wire import API_BY_KEY, decode_request_header, encode_request, read_request, read_response
@@ -21,10 +23,20 @@ from tidegate.wire.batch import renew_crc
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "wire"
 TIMEOUT_S = 20.0
+DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
+_UNORDERED = {"ListOffsets": ("topics",)}
+"""What has no order though a recording does not say so: Kafka answers in the order of a hash map."""
+
 _BATCH_FIELDS = {"producer_id": struct.Struct(">q"), "producer_epoch": struct.Struct(">h")}
 _BATCH_FIELD_AT = {"producer_id": 43, "producer_epoch": 51}
 
 Step = dict[str, Any]
+
+
+@cache
+def files() -> tuple[str, ...]:
+    """Return the names of all files of recordings."""
+    return tuple(sorted(path.stem for path in VECTORS.glob("*.json")))
 
 
 @cache
@@ -39,15 +51,33 @@ def broker_config(name: str) -> dict[str, str]:
     return config
 
 
-def apis(scenario: dict[str, Any]) -> set[str]:
-    """Return the names of the APIs that a scenario uses and has answered, also in raw bytes."""
-    raw = [step for step in scenario["steps"] if step["op"] == "raw"]
-    stream = b"".join(bytes.fromhex(step["raw_hex"]) for step in raw)
-    keys = set()
-    if any(step["outcome"] == "response" for step in raw):
-        keys.add(int.from_bytes(stream[4:6], "big"))
-    named = {step["api"] for step in scenario["steps"] if "api" in step}
-    return named | {API_BY_KEY[key].name for key in keys if key in API_BY_KEY}
+def with_sasl(name: str) -> bool:
+    """Return whether a file was recorded over SASL, which every connection of it needs."""
+    return "sasl.enabled.mechanisms" in broker_config(name)
+
+
+def first_use(scenario: dict[str, Any], api: str) -> int | None:
+    """Return the number of the first step that uses an API, named or in raw bytes; None where none does."""
+    steps = scenario["steps"]
+    for number, step in enumerate(steps):
+        if step.get("api", _api_of_bytes(steps[number:])) == api:
+            return number
+    return None
+
+
+def _api_of_bytes(steps: list[Step]) -> str | None:
+    """Return the API of the frame that a raw step begins; it may be sent in pieces."""
+    stream = b"".join(bytes.fromhex(step.get("raw_hex", "")) for step in steps)
+    key = int.from_bytes(stream[4:6], "big")
+    return API_BY_KEY[key].name if steps[0]["op"] == "raw" and key in API_BY_KEY else None
+
+
+class StepDiffersError(AssertionError):
+    """Raised at the first step of a scenario that goes another way than recorded; `step` is its number."""
+
+    def __init__(self, step: int, text: str) -> None:
+        super().__init__(text)
+        self.step = step
 
 
 @dataclass
@@ -59,16 +89,27 @@ class Player:
     sent_at: dict[int, float] = field(default_factory=dict)
     answers: dict[int, Any] = field(default_factory=dict)
 
-    def play(self, scenario: dict[str, Any]) -> None:
-        """Play every step; an assertion names the step that went another way."""
+    def play(self, scenario: dict[str, Any], differing: frozenset[int] = frozenset()) -> None:
+        """Play every step; those in `differing` must go another way. Raises `StepDiffersError`."""
         try:
             for number, step in enumerate(scenario["steps"]):
                 where = f"{scenario['name']}, step {number} ({step.get('api', step['op'])} {step.get('note', '')})"
                 time.sleep(step.get("before_ms", 0) / 1000)
-                self._play_step(scenario["steps"], number, step, where)
+                play = self._play_differing if number in differing else self._play_step
+                try:
+                    play(scenario["steps"], number, step, where)
+                except AssertionError as error:
+                    raise StepDiffersError(number, str(error)) from error
         finally:
             for sock in self.connections.values():
                 sock.close()
+
+    def _play_differing(self, steps: list[Step], number: int, step: Step, where: str) -> None:
+        try:
+            self._play_step(steps, number, step, where)
+        except AssertionError:
+            return
+        raise AssertionError(f"{where}: went as recorded though it is listed as different: play it")
 
     def _play_step(self, steps: list[Step], number: int, step: Step, where: str) -> None:
         self.sent_at[number] = time.monotonic()
@@ -120,9 +161,17 @@ class Player:
         if "correlation_id" in asked:
             assert struct.unpack_from(">i", frame)[0] == asked["correlation_id"], where
         recorded = step["decoded"]
-        if asked.get("api") == "ApiVersions":
-            ours, recorded = _served(ours, ours), _served(recorded, ours)
-        check(ours, recorded, step, where)
+        api = asked["api"]
+        if api == "ApiVersions":
+            ours, recorded = _without_features(ours), _without_features(recorded)
+            recorded["api_keys"] = [
+                key for key in recorded["api_keys"] if API_BY_KEY[key["api_key"]].name not in NOT_SERVED
+            ]
+        for body in (ours, recorded):
+            for path in OWN_TEXTS.get(api, ()):
+                _blank(body, path.split("."), what=str)
+        unordered = (*step.get("unordered", ()), *_UNORDERED.get(api, ()))
+        check(ours, recorded, {**step, "unordered": unordered}, where)
 
     def _request(self, step: Step) -> bytes:
         frame = bytes.fromhex(step["request_hex"])
@@ -163,14 +212,33 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def _served(body: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
-    """Return an ApiVersions answer with the APIs that we serve and without features, of which we claim none."""
-    keys = {key["api_key"] for key in ours["api_keys"]}
-    return {
-        name: [key for key in value if key["api_key"] in keys] if name == "api_keys" else value
-        for name, value in body.items()
-        if "features" not in name
-    }
+def _without_features(body: dict[str, Any]) -> dict[str, Any]:
+    """Return an ApiVersions answer without the cluster's features, of which we claim none (row S5)."""
+    return {name: value for name, value in body.items() if "features" not in name}
+
+
+def ask(port: int, api_key: int, version: int, message: dict[str, Any]) -> dict[str, Any]:
+    """Return the decoded answer of the broker on `port` to one request on a connection of its own."""
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as sock:
+        sock.sendall(encode_request(api_key, version, 0, "recordings", message))
+        frame = _exactly(sock, struct.unpack(">i", _exactly(sock, 4))[0])
+    answer: dict[str, Any] = read_response(api_key, version, frame, response_body_at(api_key, version))
+    return answer
+
+
+def remove_quotas(port: int) -> None:
+    """Remove what a scenario that was broken off has left defined, so that the next ones begin as recorded."""
+    described = ask(port, DESCRIBE_CLIENT_QUOTAS, 1, {"components": [], "strict": False})
+    entries = [
+        {
+            "entity": entry["entity"],
+            "ops": [{"key": value["key"], "value": 0.0, "remove": True} for value in entry["values"]],
+        }
+        for entry in described["entries"] or ()
+    ]
+    if entries:
+        answer = ask(port, ALTER_CLIENT_QUOTAS, 1, {"entries": entries, "validate_only": False})
+        assert not any(entry["error_code"] for entry in answer["entries"]), answer
 
 
 def check(ours: Any, recorded: Any, step: Step, where: str) -> None:
@@ -212,9 +280,9 @@ def _at(body: Any, path: list[str]) -> Any:
     return _all(body, path)[0]
 
 
-def _blank(body: Any, path: list[str]) -> None:
+def _blank(body: Any, path: list[str], *, what: type = object) -> None:
     for parent in _all(body, path[:-1]):
-        if isinstance(parent, dict) and path[-1] in parent:
+        if isinstance(parent, dict) and path[-1] in parent and isinstance(parent[path[-1]], what):
             parent[path[-1]] = "varies"
         elif isinstance(parent, list):
             indexes = range(len(parent)) if path[-1] == "*" else [int(path[-1])]

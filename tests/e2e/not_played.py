@@ -1,0 +1,205 @@
+"""What of the recordings our broker answers otherwise, and why: the one list of it.
+
+`NOT_PLAYED`: file → reason → names of scenarios. A reason is an API that is not served yet, or the row of
+`docs/kafka-differences.md` that says what differs. `name:1,4` means that only those steps differ and all others are
+compared. Without steps a scenario is compared up to the API that is missing, and goes another way from there, or as a
+whole where the reason is a row. `test_recordings.py` holds the list in both directions.
+"""
+
+from collections.abc import Mapping
+
+__all__ = ["NOT_PLAYED", "NOT_SERVED", "OWN_TEXTS"]
+
+_APIS = """
+    AddOffsetsToTxn AddPartitionsToTxn AddRaftVoter AlterConfigs AlterPartitionReassignments
+    AlterReplicaLogDirs AlterShareGroupOffsets AlterUserScramCredentials ConsumerGroupDescribe
+    ConsumerGroupHeartbeat CreateAcls CreateDelegationToken DeleteAcls DeleteGroups DeleteRecords
+    DeleteShareGroupOffsets DeleteShareGroupState DescribeAcls DescribeDelegationToken DescribeGroups
+    DescribeLogDirs DescribeProducers DescribeQuorum DescribeShareGroupOffsets DescribeTransactions
+    DescribeUserScramCredentials ElectLeaders EndTxn ExpireDelegationToken GetTelemetrySubscriptions
+    Heartbeat IncrementalAlterConfigs InitializeShareGroupState JoinGroup LeaveGroup ListConfigResources
+    ListGroups ListPartitionReassignments ListTransactions OffsetDelete OffsetForLeaderEpoch PushTelemetry
+    ReadShareGroupState ReadShareGroupStateSummary RemoveRaftVoter RenewDelegationToken SaslAuthenticate
+    SaslHandshake ShareAcknowledge ShareFetch ShareGroupDescribe ShareGroupHeartbeat StreamsGroupDescribe
+    StreamsGroupHeartbeat SyncGroup TxnOffsetCommit UnregisterBroker UpdateFeatures WriteShareGroupState
+    WriteTxnMarkers
+"""
+NOT_SERVED = frozenset(_APIS.split())
+"""The APIs that the protocol has and the broker does not serve; left out of recorded ApiVersions answers (row S5)."""
+
+OWN_TEXTS: Mapping[str, tuple[str, ...]] = {"DescribeConfigs": ("results.*.configs.*.documentation",)}
+"""Where a text is there when Kafka has one, in other words (row D1)."""
+
+NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
+    "apis": {
+        "AddPartitionsToTxn": "add-partitions-to-txn-nothing",
+        "AddRaftVoter": "add-raft-voter-v0 add-raft-voter-v1",
+        "AlterConfigs": "alter-configs-v0 alter-configs-v2",
+        "AlterPartitionReassignments": "alter-partition-reassignments-v0 alter-partition-reassignments-v1",
+        "AlterReplicaLogDirs": "alter-replica-log-dirs-v1 alter-replica-log-dirs-v2",
+        "ConsumerGroupHeartbeat": "consumer-group-heartbeat-v0 consumer-group-heartbeat-v1",
+        "CreateAcls": "create-acls-v1 create-acls-v3",
+        "CreateDelegationToken": "create-delegation-token-v1 create-delegation-token-v3",
+        "DeleteAcls": "delete-acls-v1 delete-acls-v3",
+        "DeleteGroups": "delete-groups-v0 delete-groups-v2",
+        "DeleteRecords": "delete-records-v0 delete-records-v2",
+        "DescribeAcls": "describe-acls-v1 describe-acls-v3",
+        "DescribeDelegationToken": "describe-delegation-token-v1 describe-delegation-token-v3",
+        "DescribeLogDirs": """
+            describe-log-dirs-v1 describe-log-dirs-v2 describe-log-dirs-v4 describe-log-dirs-v5
+        """,
+        "DescribeProducers": "describe-producers-v0",
+        "DescribeQuorum": "describe-quorum-v0 describe-quorum-v2",
+        "ElectLeaders": "elect-leaders-v0 elect-leaders-v2",
+        "ExpireDelegationToken": "expire-delegation-token-v1 expire-delegation-token-v2",
+        "IncrementalAlterConfigs": "incremental-alter-configs-v0 incremental-alter-configs-v1",
+        "InitializeShareGroupState": "share-group-state-v0 share-group-state-v1",
+        "JoinGroup": """
+            join-group-v0 join-group-v1 join-group-v2 join-group-v4 join-group-v5 join-group-v7
+            join-group-v9 sync-group-v0 sync-group-v1 sync-group-v3 sync-group-v4 sync-group-v5
+            heartbeat-v0 heartbeat-v1 heartbeat-v3 heartbeat-v4 leave-group-v0 leave-group-v1
+            leave-group-v3 leave-group-v4 leave-group-v5 describe-groups-v0 describe-groups-v1
+            describe-groups-v3 describe-groups-v5 describe-groups-v6
+        """,
+        "L6": """
+            coordinators-ready:6 find-coordinator-v1:1 find-coordinator-v3:1 find-coordinator-v4:1
+            init-producer-id-v0:1,2 init-producer-id-v1:1,2 init-producer-id-v3:1,2
+            init-producer-id-v4:1,2 init-producer-id-v5:1,2 add-partitions-to-txn-v0 end-txn-v0
+            txn-offset-commit-v0 add-offsets-to-txn-v0 add-partitions-to-txn-v1 end-txn-v1
+            txn-offset-commit-v1 add-offsets-to-txn-v1 end-txn-v2 txn-offset-commit-v2
+            add-partitions-to-txn-v3 add-offsets-to-txn-v3 add-partitions-to-txn-v4 end-txn-v4
+            txn-offset-commit-v4 add-offsets-to-txn-v4 add-partitions-to-txn-v5 end-txn-v5
+            txn-offset-commit-v5 describe-transactions-v0 list-transactions-v0 list-transactions-v2
+        """,
+        "ListConfigResources": "list-config-resources-v0 list-config-resources-v1",
+        "ListGroups": "list-groups-v0 list-groups-v1 list-groups-v3 list-groups-v4 list-groups-v5",
+        "ListPartitionReassignments": "list-partition-reassignments-v0",
+        "OffsetDelete": "offset-delete-v0",
+        "OffsetForLeaderEpoch": "offset-for-leader-epoch-v2 offset-for-leader-epoch-v4",
+        "RemoveRaftVoter": "remove-raft-voter-v0",
+        "RenewDelegationToken": "renew-delegation-token-v1 renew-delegation-token-v2",
+        "S7": "find-coordinator-v6:1,4",
+        "SaslAuthenticate": "sasl-authenticate-without-sasl-v0 sasl-authenticate-without-sasl-v2",
+        "SaslHandshake": "sasl-handshake-without-sasl-v0 sasl-handshake-without-sasl-v1",
+        "ShareGroupHeartbeat": "share-group-v1 share-group-v2",
+        "StreamsGroupHeartbeat": "streams-group-v0",
+        "UnregisterBroker": "unregister-broker-v0",
+        "UpdateFeatures": "update-features-v0 update-features-v2",
+        "WriteTxnMarkers": "write-txn-markers-v1 write-txn-markers-v2",
+    },
+    "configs": {
+        "AlterConfigs": "alter-configs-3-alice alter-configs-4-1 alter-configs-16-s alter-configs-0-x",
+        "IncrementalAlterConfigs": """
+            topic-configs incremental-alter-broker-static-quota-window
+            incremental-alter-broker-max-connections-per-ip incremental-alter-broker-max-connection-rate
+            incremental-alter-broker-bad-value incremental-alter-broker-not-id
+            incremental-alter-broker-other-id incremental-alter-topic-unknown
+            incremental-alter-unknown-resource-1 incremental-alter-unknown-resource-64
+            incremental-alter-resource-0 incremental-alter-client-metrics-bad
+            incremental-alter-client-metrics-unknown-key incremental-alter-group
+            incremental-alter-bad-operation incremental-alter-group-unknown-key
+            incremental-alter-empty-configs incremental-alter-null-value
+            incremental-alter-broker-negative-connections incremental-alter-duplicate-resource
+            list-config-resources
+        """,
+    },
+    "fetch_throttle": {
+        "L3": "fetch-session-throttled:6,8,9,10 fetch-session-throttled-v15:6,8,9,10",
+    },
+    "frames": {
+        "Heartbeat": """
+            frame-trailing-bytes frame-unknown-header-tags frame-unknown-body-tags
+            frame-client-id-not-utf8 frame-in-pieces pipelined-in-order frame-close-in-the-middle
+            correlation-ids
+        """,
+    },
+    "request_throttle": {
+        "AddPartitionsToTxn": "request-quota-add_partitions_to_txn",
+        "AddRaftVoter": "request-quota-add_raft_voter",
+        "AlterConfigs": "request-quota-alter_configs",
+        "AlterPartitionReassignments": "request-quota-alter_partition_reassignments",
+        "AlterReplicaLogDirs": "request-quota-alter_replica_log_dirs",
+        "AlterUserScramCredentials": "request-quota-alter_user_scram_credentials",
+        "ConsumerGroupHeartbeat": "request-quota-consumer_group_heartbeat",
+        "CreateAcls": "request-quota-create_acls",
+        "CreateDelegationToken": "request-quota-create_delegation_token",
+        "DeleteAcls": "request-quota-delete_acls",
+        "DeleteGroups": "request-quota-delete_groups",
+        "DeleteShareGroupOffsets": "request-quota-delete_share_group_offsets",
+        "DescribeAcls": "request-quota-describe_acls",
+        "DescribeDelegationToken": "request-quota-describe_delegation_token",
+        "DescribeGroups": "request-quota-describe_groups",
+        "DescribeLogDirs": "request-quota-describe_log_dirs",
+        "DescribeProducers": "request-quota-describe_producers",
+        "DescribeShareGroupOffsets": "request-quota-describe_share_group_offsets",
+        "DescribeTransactions": "request-quota-describe_transactions",
+        "DescribeUserScramCredentials": "request-quota-describe_user_scram_credentials",
+        "ElectLeaders": "request-quota-elect_leaders",
+        "EndTxn": "request-quota-end_txn",
+        "ExpireDelegationToken": "request-quota-expire_delegation_token",
+        "Heartbeat": "request-quota-heartbeat request-quota-generous request-quota-default-client",
+        "IncrementalAlterConfigs": "request-quota-incremental_alter_configs",
+        "L16": "request-quota-init_producer_id:1",
+        "L6": "coordinators-ready:4",
+        "LeaveGroup": "request-quota-leave_group",
+        "ListConfigResources": "request-quota-list_config_resources",
+        "ListGroups": "request-quota-list_groups",
+        "ListPartitionReassignments": "request-quota-list_partition_reassignments",
+        "OffsetForLeaderEpoch": "request-quota-offset_for_leader_epoch",
+        "ReadShareGroupState": "request-quota-read_share_group_state",
+        "RemoveRaftVoter": "request-quota-remove_raft_voter",
+        "SaslAuthenticate": "request-quota-sasl_authenticate",
+        "SaslHandshake": "request-quota-sasl_handshake",
+        "ShareAcknowledge": "request-quota-share_acknowledge",
+        "ShareFetch": "request-quota-share_fetch",
+        "ShareGroupDescribe": "request-quota-share_group_describe",
+        "ShareGroupHeartbeat": "request-quota-share_group_heartbeat",
+        "SyncGroup": "request-quota-sync_group",
+        "TxnOffsetCommit": "request-quota-txn_offset_commit",
+        "UnregisterBroker": "request-quota-unregister_broker",
+        "UpdateFeatures": "request-quota-update_features",
+        "WriteTxnMarkers": "request-quota-write_txn_markers request-quota-exempt",
+    },
+    "sasl": {
+        "SaslHandshake": """
+            sasl-plain-authenticate-v0 sasl-plain-authenticate-v2 sasl-handshake-v0-raw-token
+            sasl-unknown-mechanism-v1 sasl-wrong-password-v0 sasl-wrong-password-v2 sasl-unknown-user
+            sasl-bad-token sasl-request-before-authentication
+            sasl-request-between-handshake-and-authenticate sasl-api-versions-before
+            sasl-api-versions-unsupported-then-supported sasl-handshake-after-authentication
+            denied-describe_client_quotas-v0 denied-describe_client_quotas-v1
+            denied-alter_client_quotas-v0 denied-alter_client_quotas-v1
+            denied-alter_user_scram_credentials-v0 denied-describe_configs-v4
+            denied-incremental_alter_configs-v1 denied-create_topics-v7 denied-create_partitions-v3
+            denied-produce-v9 denied-fetch-v12 denied-metadata-v9 denied-write_txn_markers-v1
+            denied-describe_acls-v3 denied-create_acls-v3 denied-describe_cluster-v1
+            denied-init_producer_id-v4 denied-list_partition_reassignments-v0 denied-update_features-v1
+            denied-elect_leaders-v2 denied-describe-all-scram-users acl-life
+            user-quota-shared-by-client-ids default-user-quota user-quota-beats-default-and-client
+            user-client-quota-beats-user client-quota-when-user-has-none
+            request-quota-around-authentication denied-produce-is-charged
+            denied-transactional-produce-not-charged delegation-token-v1 delegation-token-v3
+        """,
+    },
+    "scram": {
+        "AlterUserScramCredentials": """
+            scram-life scram-too-few-iterations scram-too-many-iterations scram-max-iterations
+            scram-unknown-mechanism-3 scram-empty-user scram-delete-missing
+            scram-delete-unknown-mechanism scram-duplicate-upsert scram-upsert-and-delete
+            scram-empty-salt scram-empty-salted-password scram-partial scram-two-mechanisms
+        """,
+        "DescribeUserScramCredentials": """
+            scram-describe-empty-cluster scram-describe-duplicate scram-describe-empty-name
+            scram-and-quota-of-one-user
+        """,
+    },
+    "windows_1x1": {
+        "Heartbeat": "request-quota-cap",
+    },
+    "windows_2x5": {
+        "Heartbeat": "request-quota-cap",
+    },
+    "windows_3x2": {
+        "Heartbeat": "request-quota-cap",
+    },
+}
