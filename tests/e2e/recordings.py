@@ -10,6 +10,7 @@ import re
 import socket
 import struct
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -118,11 +119,12 @@ class Player:
             self.connections.pop(name).close()
             return
         sock = self._connection(name)
-        if step["op"] == "request":
-            frame = self._request(step)
-            sock.sendall(struct.pack(">i", len(frame)) + frame)
-        elif step["op"] == "raw":
-            sock.sendall(bytes.fromhex(step["raw_hex"]) + bytes(step.get("pad_bytes", 0)))
+        with suppress(ConnectionError):  # what follows notices that it is closed
+            if step["op"] == "request":
+                frame = self._request(step)
+                sock.sendall(struct.pack(">i", len(frame)) + frame)
+            elif step["op"] == "raw":
+                sock.sendall(bytes.fromhex(step["raw_hex"]) + bytes(step.get("pad_bytes", 0)))
         self._expect(steps, number, step, sock, where)
 
     def _expect(self, steps: list[Step], number: int, step: Step, sock: socket.socket, where: str) -> None:

@@ -142,6 +142,6 @@ def storage_config(config: ServerConfig, node: Node) -> StorageConfig:
     values: dict[str, Any] = {
         field: config[name if name in SETTINGS else f"tidegate.{name}"]
         for field, name in names.items()
-        if field != "advertised"
+        if field not in ("advertised", "given")
     }
-    return StorageConfig(advertised=node.advertised, **values)
+    return StorageConfig(advertised=node.advertised, given=config.given, **values)

@@ -9,7 +9,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -226,13 +226,14 @@ class ListenerAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """The settings in force. `config["num.partitions"]` is typed as the table says."""
+    """The settings in force. `config["num.partitions"]` is typed as the table says; `given` has those that were set."""
 
     values: Mapping[str, Any]
     listener: ListenerAddress
     advertised: ListenerAddress | None
     data_dir: Path
     usage_dir: Path
+    given: Mapping[str, str] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -247,6 +248,7 @@ class ServerConfig:
             texts.setdefault("log.dirs", texts.pop("log.dir"))
         if "broker.id" in texts:
             texts.setdefault("node.id", texts.pop("broker.id"))
+        given = dict(texts)
         if "log.retention.hours" in texts:
             texts.setdefault("log.retention.ms", _hours_in_ms(texts.pop("log.retention.hours")))
         values = {name: setting.default for name, setting in SETTINGS.items()}
@@ -265,6 +267,7 @@ class ServerConfig:
             usage_dir=Path(values["tidegate.usage.dir"])
             if values["tidegate.usage.dir"]
             else data_dir / "usage",
+            given=given,
             unknown=tuple(name for name in rest if name not in IGNORED_KAFKA_SETTINGS),
             ignored=tuple(name for name in rest if name in IGNORED_KAFKA_SETTINGS),
         )

@@ -1,5 +1,6 @@
 """The settings that the embedded storage is opened with, by Kafka's names and defaults."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,8 @@ class StorageConfig:
 
     advertised: host and port that clients are told to connect to; None: the address they came in by.
     kafka_exact: ours, `tidegate.kafka.exact`: charge mutation quotas for validate_only too, as Kafka 4.3 does.
+    given: the texts of the node's settings that were set at the start, by name, for DescribeConfigs; None: the fields
+        that are not at their default.
     """
 
     node_id: int = 1
@@ -45,3 +48,4 @@ class StorageConfig:
     log_flush_interval_ms: int = NEVER
     fetch_max_bytes: int = 57_671_680
     kafka_exact: bool = False
+    given: Mapping[str, str] | None = None

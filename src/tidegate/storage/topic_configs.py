@@ -24,6 +24,7 @@ __all__ = [
     "config_problem",
     "default_value",
     "described_configs",
+    "plain_value",
     "settings_of",
 ]
 
@@ -37,12 +38,14 @@ _LONG_MAX = 2**63 - 1
 class ConfigType(enum.IntEnum):
     """Types as DescribeConfigs numbers them."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +205,22 @@ def default_value(name: str, node: StorageConfig) -> str:
         "segment.bytes": node.log_segment_bytes,
     }
     return str(of_node.get(name, TOPIC_CONFIGS[name].default))
+
+
+def plain_value(name: str, text: str) -> str:
+    """Return a value of a topic's setting as Kafka describes it: read and written again.
+
+    >>> plain_value("retention.ms", " +007 "), plain_value("preallocate", "TRUE")
+    ('7', 'true')
+    """
+    kind, text = TOPIC_CONFIGS[name].type, text.strip()
+    if kind in (ConfigType.INT, ConfigType.LONG):
+        return str(int(text))
+    if kind is ConfigType.BOOLEAN:
+        return text.lower()
+    if kind is ConfigType.LIST:
+        return ",".join(part.strip() for part in text.split(","))
+    return text
 
 
 def settings_of(configs: Mapping[str, str], node: StorageConfig) -> TopicSettings:

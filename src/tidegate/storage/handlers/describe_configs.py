@@ -1,111 +1,165 @@
-"""DescribeConfigs (key 32), versions 1-4. KIP-133, KIP-226 (synonyms), KIP-569 (types).
+"""DescribeConfigs (key 32), versions 1-4. KIP-133, KIP-226 (synonyms), KIP-569 (types, documentation).
 
-Topics (type 2) are described with every setting of Kafka's; those the log does not follow are in
-`topic_configs.TOPIC_CONFIGS` but not in `EFFECTIVE`. The node (type 4) is described with the storage's settings.
-Not implemented: other resources (error 42), documentation texts, settings of the server itself.
+Described are topics (type 2), the node (4; an empty name: what is set for the whole cluster), its loggers (8), client
+metrics subscriptions (16) and groups (32). Any other type is a request that fails as a whole, with error 42 for each of
+its resources. A resource that is named twice is described twice, as by Kafka.
+Not implemented: settings of groups and client metrics other than their defaults.
+
+A resource is described while its answer is written, so memory meanwhile is the answer plus 64 times the bytes of the
+request (its smallest resource, 4 bytes, is a dict of three). An answer has at most `MAX_ANSWER_BYTES`.
 """
 
-import dataclasses
+import re
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
-from tidegate.server.handler import Answer, Handler, Message, Request
+from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
-from tidegate.storage.config import StorageConfig
+from tidegate.storage.configs import ConfigDescriptions, DescribedSettings, Detail
 from tidegate.storage.storage import Storage
-from tidegate.storage.topic_configs import (
-    DEFAULT_SOURCE,
-    STATIC_SOURCE,
-    ConfigType,
-    DescribedConfig,
-    described_configs,
-)
+from tidegate.storage.topic_names import name_problem
 
-__all__ = ["DESCRIBE_CONFIGS", "describe_configs_handler"]
+__all__ = ["DESCRIBE_CONFIGS", "MAX_ANSWER_BYTES", "describe_configs_handler"]
 
 DESCRIBE_CONFIGS = 32
-TOPIC, NODE = 2, 4
-_NOT_DESCRIBED = ("advertised", "kafka_exact")
-_TYPES = {bool: ConfigType.BOOLEAN, int: ConfigType.INT, str: ConfigType.STRING}
-_LONGS = frozenset(
-    (
-        "log_flush_interval_messages",
-        "log_flush_interval_ms",
-        "log_message_timestamp_after_max_ms",
-        "log_retention_bytes",
-        "log_retention_ms",
-    )
-)
+TOPIC, NODE, LOGGERS, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+KINDS = frozenset((TOPIC, NODE, LOGGERS, CLIENT_METRICS, GROUP))
+
+MAX_ANSWER_BYTES = 64 << 20
+"""What is past it gets error 42. Source: twice what there is to say about the most topics that a node can have."""
+
+_AT_ONCE = 256  # resources or names looked at between two yields
+_NOTHING = DescribedSettings([], 0)
+_INT = re.compile(r"[+-]?\d{1,20}")
+_MALFORMED = (
+    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
+    "incompatible broker. See the broker logs for more details."
+)  # Kafka's text of error 42
+_TOO_MUCH = f"the answer would exceed {MAX_ANSWER_BYTES} bytes, expected fewer resources in a request"
+
+
+class _RefusedError(Exception):
+    """Raised where a resource cannot be described: Kafka's code and text."""
+
+    def __init__(self, error_code: int, text: str = "") -> None:
+        super().__init__(text)
+        self.error_code = error_code
 
 
 def describe_configs_handler(storage: Storage) -> Handler:
-    """Return the handler that describes topics and the node."""
+    """Return the handler that describes settings."""
+    descriptions = ConfigDescriptions(storage.config)
 
-    def handle(request: Request) -> Answer:
-        body = request.body()
-        results = [
-            _describe(storage, resource, synonyms=body["include_synonyms"]) for resource in body["resources"]
-        ]
-        return request.answer({"throttle_time_ms": 0, "results": results})
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        known = descriptions.names()
+        kinds = set()
+        for number, resource in enumerate(body["resources"]):
+            kinds.add(resource["resource_type"])
+            if resource["configuration_keys"]:
+                resource["configuration_keys"] = yield from _of_these(known, resource["configuration_keys"])
+            if not number % _AT_ONCE:
+                yield
+        detail = Detail(body["include_synonyms"], body.get("include_documentation", False))
+        results = _Results(storage, descriptions, body["resources"], detail, well_formed=kinds <= KINDS)
+        return (yield from request.answer_in_slices({"throttle_time_ms": 0, "results": results}))
 
     return handle
 
 
-def _describe(storage: Storage, resource: Message, *, synonyms: bool) -> Message:
-    kind, name = resource["resource_type"], resource["resource_name"]
-    configs: list[DescribedConfig] = []
-    error_code, text = error_codes.NONE, ""
-    if kind == TOPIC:
-        topic = storage.topics.by_name.get(name)
-        if topic is None:
-            error_code, text = error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name} does not exist"
-        else:
-            configs = described_configs(topic.configs, storage.config)
-    elif kind == NODE and name == str(storage.config.node_id):
-        configs = _of_node(storage.config)
-    elif kind == NODE:
-        error_code = error_codes.INVALID_REQUEST
-        text = f"Unexpected broker id, expected {storage.config.node_id} or empty string, but received {name}"
-    else:
-        error_code, text = error_codes.INVALID_REQUEST, f"Unsupported resource type: {kind}"
-    wanted = resource["configuration_keys"]
-    return {
-        "error_code": error_code,
-        "error_message": text,
-        "resource_type": kind,
-        "resource_name": name,
-        "configs": [
-            _message(config, synonyms=synonyms, read_only=kind == NODE)
-            for config in configs
-            if wanted is None or config.name in wanted
-        ],
-    }
+def _of_these(known: frozenset[str], names: list[str]) -> Generator[None, None, frozenset[str]]:
+    """Return which of `known` are in `names`."""
+    found: frozenset[str] = frozenset()
+    for at in range(0, len(names), _AT_ONCE):
+        found |= known.intersection(names[at : at + _AT_ONCE])
+        yield
+    return found
 
 
-def _of_node(config: StorageConfig) -> list[DescribedConfig]:
-    described = []
-    for field in dataclasses.fields(config):
-        if field.name in _NOT_DESCRIBED:
-            continue
-        value = getattr(config, field.name)
-        described.append(
-            DescribedConfig(
-                name=field.name.replace("_", "."),
-                value=str(value).lower() if isinstance(value, bool) else str(value),
-                source=DEFAULT_SOURCE if value == field.default else STATIC_SOURCE,
-                type=ConfigType.LONG if field.name in _LONGS else _TYPES[type(value)],
-            )
-        )
-    return described
+class _Results:
+    """The results of a request, each made when it is written."""
 
+    def __init__(
+        self,
+        storage: Storage,
+        descriptions: ConfigDescriptions,
+        resources: Sequence[Message],
+        detail: Detail,
+        *,
+        well_formed: bool,
+    ) -> None:
+        self._storage = storage
+        self._descriptions = descriptions
+        self._resources = resources
+        self._detail = detail
+        self._well_formed = well_formed
+        self._bytes = 0
 
-def _message(config: DescribedConfig, *, synonyms: bool, read_only: bool) -> Message:
-    own = [{"name": config.name, "value": config.value, "source": config.source}]
-    return {
-        "name": config.name,
-        "value": config.value,
-        "read_only": read_only,
-        "config_source": config.source,
-        "is_sensitive": False,
-        "synonyms": own if synonyms else [],
-        "config_type": int(config.type),
-        "documentation": None,
-    }
+    def __len__(self) -> int:
+        return len(self._resources)
+
+    def __iter__(self) -> Iterator[Message]:
+        for resource in self._resources:
+            error_code, text, described = error_codes.NONE, "", _NOTHING
+            try:
+                described = self._describe(resource)
+            except _RefusedError as error:
+                error_code, text = error.error_code, str(error)
+            self._bytes += described.size
+            yield {
+                "error_code": error_code,
+                "error_message": text,
+                "resource_type": resource["resource_type"],
+                "resource_name": resource["resource_name"],
+                "configs": described.messages,
+            }
+
+    def _describe(self, resource: Message) -> DescribedSettings:
+        """Describe one resource. Raises `_RefusedError`."""
+        if not self._well_formed:
+            raise _RefusedError(error_codes.INVALID_REQUEST, _MALFORMED)
+        kind, name = resource["resource_type"], resource["resource_name"]
+        keys: Collection[str] | None = resource["configuration_keys"]
+        if isinstance(keys, list):  # an empty list asks for all, as null does
+            keys = None
+        described = self._settings(kind, name, keys)
+        if self._bytes + described.size > MAX_ANSWER_BYTES:
+            raise _RefusedError(error_codes.INVALID_REQUEST, _TOO_MUCH)
+        return described
+
+    def _settings(self, kind: int, name: str, keys: Collection[str] | None) -> DescribedSettings:
+        descriptions, detail = self._descriptions, self._detail
+        if kind == TOPIC:
+            return descriptions.topic(self._topic_configs(name), detail, keys)
+        if kind == NODE:
+            self._check_node(name, "expected {} or empty string, but received {}", may_be_empty=True)
+            return (descriptions.node if name else descriptions.cluster)(detail, keys)
+        if kind == LOGGERS:
+            self._check_node(name, "expected {} but received {}", may_be_empty=False)
+            return descriptions.loggers(detail, keys)
+        if not name:
+            what = "Client metrics subscription" if kind == CLIENT_METRICS else "Group"
+            raise _RefusedError(error_codes.INVALID_REQUEST, f"{what} name must not be empty")
+        return (descriptions.client_metrics if kind == CLIENT_METRICS else descriptions.group)(detail, keys)
+
+    def _topic_configs(self, name: str) -> Mapping[str, str]:
+        topic = self._storage.topics.by_name.get(name)
+        if topic is not None:
+            return topic.configs
+        problem = name_problem(name)
+        if problem is None:
+            raise _RefusedError(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+        raise _RefusedError(error_codes.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+
+    def _check_node(self, name: str, expected: str, *, may_be_empty: bool) -> None:
+        """Refuse what is not the number of this node, as Java reads an int."""
+        if not name and may_be_empty:
+            return
+        if not name:
+            raise _RefusedError(error_codes.INVALID_REQUEST, "Broker id must not be empty")
+        if _INT.fullmatch(name) is None or not -(2**31) <= int(name) < 2**31:
+            text = f"Broker id must be an integer, but it is: {name}"
+            raise _RefusedError(error_codes.INVALID_REQUEST, text)
+        node_id = self._storage.config.node_id
+        if int(name) != node_id:
+            text = f"Unexpected broker id, {expected.format(node_id, name)}"
+            raise _RefusedError(error_codes.INVALID_REQUEST, text)

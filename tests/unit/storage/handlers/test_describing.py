@@ -1,11 +1,9 @@
-"""Tests of InitProducerId, DescribeCluster, DescribeConfigs and DescribeTopicPartitions."""
-
-from typing import Any
+"""Tests of InitProducerId, DescribeCluster and DescribeTopicPartitions."""
 
 import pytest
 from tests.unit.storage.node import Node
 
-INIT_PRODUCER_ID, DESCRIBE_CONFIGS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 22, 32, 60, 75
+INIT_PRODUCER_ID, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 22, 60, 75
 
 
 def producer(
@@ -49,40 +47,6 @@ def test_cluster_is_this_node(node: Node, version: int) -> None:
     if version:
         answer = node.call(DESCRIBE_CLUSTER, version, {**request, "endpoint_type": 2})
         assert (answer["error_code"], answer["brokers"]) == (114, [])
-
-
-def described(
-    node: Node, version: int, kind: int, name: str, keys: list[str] | None = None
-) -> dict[str, Any]:
-    """Return the description of one resource."""
-    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
-    request = {"resources": [resource], "include_synonyms": True, "include_documentation": False}
-    return node.call(DESCRIBE_CONFIGS, version, request)["results"][0]
-
-
-@pytest.mark.parametrize("version", range(1, 5))
-def test_topic_settings(node: Node, version: int) -> None:
-    """A topic's settings are described in every version, some or all."""
-    node.create("orders", retention_ms="5")
-    everything = {config["name"]: config for config in described(node, version, 2, "orders")["configs"]}
-    assert len(everything) == 33
-    assert (everything["retention.ms"]["value"], everything["retention.ms"]["config_source"]) == ("5", 1)
-    some = described(node, version, 2, "orders", ["retention.ms", "nope"])["configs"]
-    assert [config["name"] for config in some] == ["retention.ms"]
-
-
-def test_node_settings(node: Node) -> None:
-    """The node describes its own settings, read only."""
-    configs = {config["name"]: config for config in described(node, 4, 4, "1")["configs"]}
-    assert configs["auto.create.topics.enable"]["value"] == "true"
-    assert configs["message.max.bytes"]["read_only"]
-
-
-@pytest.mark.parametrize(("kind", "name", "code"), [(2, "absent", 3), (4, "9", 42), (8, "1", 42)])
-def test_what_cannot_be_described(node: Node, kind: int, name: str, code: int) -> None:
-    """Unknown topics, other nodes and other resources have an error and no settings."""
-    answer = described(node, 4, kind, name)
-    assert (answer["error_code"], answer["configs"]) == (code, [])
 
 
 def test_partitions_come_page_by_page(node: Node) -> None:

@@ -1,0 +1,231 @@
+"""Makes the entries of a DescribeConfigs answer: value, source, synonyms and documentation of every setting.
+
+A value comes from the topic itself, else from the node's settings that stand behind it: those of the cluster, those
+given at the start, then defaults. Each of them is a synonym, the one in force first (KIP-226).
+
+What does not change while the node runs is made once, at first use, and shared by all answers: do not change it.
+Follows: Kafka `ConfigHelper`.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from tidegate.server.config import SETTINGS
+from tidegate.server.handler import Message
+from tidegate.storage.config import StorageConfig
+from tidegate.storage.configs.tables import (
+    CLIENT_METRICS_ROWS,
+    GROUP_ROWS,
+    MIN_INSYNC_REPLICAS,
+    NODE_ROWS,
+    NODE_SYNONYMS,
+    TOPIC_SYNONYMS,
+    ConfigRow,
+    text_of,
+)
+from tidegate.storage.configs.texts import documentation
+from tidegate.storage.topic_configs import (
+    CLUSTER_DEFAULT_SOURCE,
+    DEFAULT_SOURCE,
+    STATIC_SOURCE,
+    TOPIC_CONFIGS,
+    TOPIC_SOURCE,
+    ConfigType,
+    default_value,
+    plain_value,
+)
+
+__all__ = ["ConfigDescriptions", "DescribedSettings", "Detail"]
+
+LOGGER_SOURCE = 6  # Kafka `ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG`
+_ENTRY_BYTES = 16  # of an entry besides its texts: flags, lengths, type
+_SYNONYM_BYTES = 8
+_LEVELS = {"WARNING": "WARN", "CRITICAL": "FATAL"}
+
+
+class Detail(NamedTuple):
+    """How much a client wants to know."""
+
+    synonyms: bool = False
+    documentation: bool = False
+
+
+class _Entry(NamedTuple):
+    """One setting as it is answered, and about how many bytes that takes."""
+
+    message: Message
+    size: int
+
+
+class DescribedSettings(NamedTuple):
+    """The settings of one resource as they are answered, and about how many bytes that takes."""
+
+    messages: list[Message]
+    size: int
+
+    @classmethod
+    def of(cls, entries: Mapping[str, _Entry], names: Collection[str] | None) -> "DescribedSettings":
+        """Return the entries of `names`, or all of them."""
+        wanted = [entry for name, entry in entries.items() if names is None or name in names]
+        return cls([entry.message for entry in wanted], sum(entry.size for entry in wanted))
+
+
+class ConfigDescriptions:
+    """Describes the settings of one node and of what it holds."""
+
+    def __init__(self, node: StorageConfig) -> None:
+        self._node = node
+        self._given = _given(node)
+        self._made: dict[tuple[Callable[[Detail], Any], Detail], Any] = {}
+
+    def names(self) -> frozenset[str]:
+        """Return the name of every setting of anything that is described."""
+        rows = (TOPIC_CONFIGS, NODE_ROWS, CLIENT_METRICS_ROWS, GROUP_ROWS, _loggers())
+        return frozenset().union(*rows)
+
+    def topic(
+        self, configs: Mapping[str, str], detail: Detail, names: Collection[str] | None = None
+    ) -> DescribedSettings:
+        """Describe a topic that sets `configs` itself; `names`: only these settings."""
+        own = {name: self._of_topic(name, value, detail) for name, value in configs.items()}
+        return DescribedSettings.of({**self._once(self._topic_defaults, detail), **own}, names)
+
+    def node(self, detail: Detail, names: Collection[str] | None = None) -> DescribedSettings:
+        """Describe this node."""
+        return DescribedSettings.of(self._once(self._node_entries, detail), names)
+
+    def cluster(self, detail: Detail, names: Collection[str] | None = None) -> DescribedSettings:
+        """Describe what is set for all nodes of the cluster."""
+        return DescribedSettings.of(self._once(self._cluster_entries, detail), names)
+
+    def client_metrics(self, detail: Detail, names: Collection[str] | None = None) -> DescribedSettings:
+        """Describe a client metrics subscription. None can be made: what holds without one."""
+        return DescribedSettings.of(self._once(self._client_metrics_entries, detail), names)
+
+    def group(self, detail: Detail, names: Collection[str] | None = None) -> DescribedSettings:
+        """Describe a group, which cannot have settings of its own."""
+        return DescribedSettings.of(self._once(self._group_entries, detail), names)
+
+    def loggers(self, detail: Detail, names: Collection[str] | None = None) -> DescribedSettings:
+        """Describe the levels of this process's loggers."""
+        entries = {}
+        for name in _loggers():
+            level = logging.getLevelName(logging.getLogger(name).getEffectiveLevel())
+            row = ConfigRow(name=name, type=ConfigType.UNKNOWN, default=None)
+            text = "" if detail.documentation else None  # loggers need no words
+            entries[name] = _entry(row, _LEVELS.get(level, level), LOGGER_SOURCE, [], text)
+        return DescribedSettings.of(entries, names)
+
+    # --- what is made once
+
+    def _once(self, make: Callable[[Detail], dict[str, _Entry]], detail: Detail) -> dict[str, _Entry]:
+        made: dict[str, _Entry] | None = self._made.get((make, detail))
+        if made is None:
+            made = self._made[make, detail] = make(detail)
+        return made
+
+    def _topic_defaults(self, detail: Detail) -> dict[str, _Entry]:
+        return {name: self._of_topic(name, None, detail) for name in TOPIC_CONFIGS}
+
+    def _of_topic(self, name: str, own: str | None, detail: Detail) -> _Entry:
+        config = TOPIC_CONFIGS[name]
+        value = plain_value(name, own) if own is not None else default_value(name, self._node)
+        synonyms = self._synonyms(TOPIC_SYNONYMS.get(name, ()))
+        if own is not None:
+            synonyms.insert(0, _synonym(name, value, TOPIC_SOURCE))
+        row = ConfigRow(name=name, type=config.type, default=config.default)
+        return _sourced(row, value, synonyms, detail)
+
+    def _node_entries(self, detail: Detail) -> dict[str, _Entry]:
+        entries = {}
+        for row in NODE_ROWS.values():
+            value = row.default
+            if row.name in self._given:
+                text = self._given[row.name]
+                value = text_of(SETTINGS[row.name].parse(text)) if row.name in SETTINGS else text.strip()
+            synonyms = self._synonyms(NODE_SYNONYMS.get(row.name, (row.name,)))
+            entries[row.name] = _sourced(row, value, synonyms, detail)
+        return entries
+
+    def _cluster_entries(self, detail: Detail) -> dict[str, _Entry]:
+        row = NODE_ROWS[MIN_INSYNC_REPLICAS]
+        synonyms = self._synonyms((row.name,))[:1]
+        return {row.name: _sourced(row, row.default, synonyms, detail)}
+
+    def _client_metrics_entries(self, detail: Detail) -> dict[str, _Entry]:
+        return {row.name: _sourced(row, row.default, [], detail) for row in CLIENT_METRICS_ROWS.values()}
+
+    def _group_entries(self, detail: Detail) -> dict[str, _Entry]:
+        return {
+            row.name: _sourced(row, row.default, [_synonym(row.synonym, row.default, DEFAULT_SOURCE)], detail)
+            for row in GROUP_ROWS.values()
+        }
+
+    def _synonyms(self, names: tuple[str, ...]) -> list[Message]:
+        """Return what stands behind a setting, the first in force; nothing unless the first of `names` has a value."""
+        found = [
+            _synonym(name, NODE_ROWS[name].default, CLUSTER_DEFAULT_SOURCE)
+            for name in names
+            if name == MIN_INSYNC_REPLICAS
+        ]
+        found += [_synonym(name, self._given[name], STATIC_SOURCE) for name in names if name in self._given]
+        defaults = {name: NODE_ROWS[name].default for name in names}
+        found += [_synonym(name, text, DEFAULT_SOURCE) for name, text in defaults.items() if text is not None]
+        while found and found[0]["name"] != names[0]:  # as Kafka has it
+            found.pop(0)
+        return found
+
+
+def _given(node: StorageConfig) -> dict[str, str]:
+    """Return the texts of the settings that were given a value, of those that mean something here."""
+    given = node.given
+    if given is None:
+        values = {
+            _name_of(field.name): (getattr(node, field.name), field) for field in dataclasses.fields(node)
+        }
+        given = {name: text_of(value) for name, (value, field) in values.items() if value != field.default}
+    return {name: text for name, text in given.items() if name in NODE_ROWS}
+
+
+def _name_of(field: str) -> str:
+    name = field.replace("_", ".")
+    return name if name in SETTINGS else f"tidegate.{name}"
+
+
+def _loggers() -> list[str]:
+    ours = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "tidegate"]
+    return ["root", *sorted(ours)]
+
+
+def _synonym(name: str | None, value: str | None, source: int) -> Message:
+    return {"name": name, "value": value, "source": source}
+
+
+def _sourced(row: ConfigRow, value: str | None, synonyms: list[Message], detail: Detail) -> _Entry:
+    source = synonyms[0]["source"] if synonyms and row.synonym is None else DEFAULT_SOURCE
+    text = documentation(row.name) if detail.documentation else None
+    return _entry(row, value, source, synonyms if detail.synonyms else [], text)
+
+
+def _entry(
+    row: ConfigRow, value: str | None, source: int, synonyms: list[Message], text: str | None
+) -> _Entry:
+    message = {
+        "name": row.name,
+        "value": value,
+        "read_only": row.read_only,
+        "config_source": source,
+        "is_sensitive": False,
+        "synonyms": synonyms,
+        "config_type": int(row.type),
+        "documentation": text,
+    }
+    size = _ENTRY_BYTES + _bytes_of(row.name, value, text)
+    size += sum(_SYNONYM_BYTES + _bytes_of(synonym["name"], synonym["value"]) for synonym in synonyms)
+    return _Entry(message, size)
+
+
+def _bytes_of(*texts: str | None) -> int:
+    return sum(len(text.encode()) for text in texts if text is not None)

@@ -1,0 +1,183 @@
+"""Which settings the node, a client metrics subscription and a group have, as facts of Kafka's.
+
+Follows: Kafka 4.3 `ServerTopicConfigSynonyms`, `DynamicBrokerConfig`, `ClientMetricsConfigs`, `GroupConfig`; every row
+is held against what a real broker answers (`tests/vectors/described_configs.json`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.server.config import SETTINGS, Setting
+from tidegate.storage.topic_configs import TOPIC_CONFIGS, ConfigType
+
+__all__ = [
+    "CLIENT_METRICS_ROWS",
+    "GROUP_ROWS",
+    "MIN_INSYNC_REPLICAS",
+    "NODE_ROWS",
+    "NODE_SYNONYMS",
+    "TOPIC_SYNONYMS",
+    "ConfigRow",
+    "text_of",
+]
+
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+"""The one setting that Kafka 4.3 keeps as a default of the cluster."""
+
+_LONG_MAX = str(2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRow:
+    """One setting: its default, None where it has none; `synonym`: the node's setting that stands behind a group's."""
+
+    name: str
+    type: ConfigType
+    default: str | None
+    read_only: bool = False
+    synonym: str | None = None
+
+
+TOPIC_SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "cleanup.policy": ("log.cleanup.policy",),
+    "compression.gzip.level": ("compression.gzip.level",),
+    "compression.lz4.level": ("compression.lz4.level",),
+    "compression.type": ("compression.type",),
+    "compression.zstd.level": ("compression.zstd.level",),
+    "delete.retention.ms": ("log.cleaner.delete.retention.ms",),
+    "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
+    "flush.messages": ("log.flush.interval.messages",),
+    "flush.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    "index.interval.bytes": ("log.index.interval.bytes",),
+    "local.retention.bytes": ("log.local.retention.bytes",),
+    "local.retention.ms": ("log.local.retention.ms",),
+    "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
+    "max.message.bytes": ("message.max.bytes",),
+    "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
+    "message.timestamp.before.max.ms": ("log.message.timestamp.before.max.ms",),
+    "message.timestamp.type": ("log.message.timestamp.type",),
+    "min.cleanable.dirty.ratio": ("log.cleaner.min.cleanable.ratio",),
+    "min.compaction.lag.ms": ("log.cleaner.min.compaction.lag.ms",),
+    MIN_INSYNC_REPLICAS: (MIN_INSYNC_REPLICAS,),
+    "preallocate": ("log.preallocate",),
+    "retention.bytes": ("log.retention.bytes",),
+    "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    "segment.bytes": ("log.segment.bytes",),
+    "segment.index.bytes": ("log.index.size.max.bytes",),
+    "segment.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    "segment.ms": ("log.roll.ms", "log.roll.hours"),
+    "unclean.leader.election.enable": ("unclean.leader.election.enable",),
+}
+"""A topic's setting → the node's that stand behind it, the one that wins first."""
+
+NODE_SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    names[0]: names for names in TOPIC_SYNONYMS.values() if len(names) > 1
+}
+"""A setting of the node → itself and those that stand behind it."""
+
+_WITHOUT_DEFAULT = frozenset(("advertised.listeners", "log.flush.interval.ms", "log.retention.ms"))
+"""Settings that Kafka describes as null unless they are set; the default of those behind them counts."""
+
+_LISTS = frozenset(("advertised.listeners", "listeners", "log.dirs"))
+
+_CHANGEABLE = frozenset(
+    (
+        "listeners",
+        "max.connection.creation.rate",
+        "max.connections",
+        "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
+        *(names[0] for names in TOPIC_SYNONYMS.values()),
+    )
+)
+"""Settings that Kafka can change while it runs, and so does not describe as read only."""
+
+_FURTHER_NODE_ROWS = (
+    ConfigRow(
+        name="log.flush.scheduler.interval.ms", type=ConfigType.LONG, default=_LONG_MAX, read_only=True
+    ),
+    ConfigRow(name="log.retention.hours", type=ConfigType.INT, default="168", read_only=True),
+    ConfigRow(name="log.retention.minutes", type=ConfigType.INT, default=None, read_only=True),
+    ConfigRow(name="log.roll.hours", type=ConfigType.INT, default="168", read_only=True),
+    ConfigRow(name="log.roll.jitter.hours", type=ConfigType.INT, default="0", read_only=True),
+    ConfigRow(name="log.roll.jitter.ms", type=ConfigType.LONG, default=None),
+    ConfigRow(name="log.roll.ms", type=ConfigType.LONG, default=None),
+    ConfigRow(name="client.quota.callback.class", type=ConfigType.CLASS, default=None, read_only=True),
+    *(
+        ConfigRow(name=f"{kind}.quota.window.{what}", type=ConfigType.INT, default=default, read_only=True)
+        for kind in ("alter.log.dirs.replication", "replication")
+        for what, default in (("num", "11"), ("size.seconds", "1"))
+    ),
+)
+
+
+def text_of(value: Any) -> str:
+    """Return a setting's value as Kafka writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _type_of(setting: Setting) -> ConfigType:
+    if setting.name in _LISTS:
+        return ConfigType.LIST
+    types = {"int": ConfigType.INT, "long": ConfigType.LONG, "bool": ConfigType.BOOLEAN}
+    return types.get(setting.type, ConfigType.STRING) if isinstance(setting.type, str) else ConfigType.STRING
+
+
+def _node_rows() -> Iterator[ConfigRow]:
+    for setting in SETTINGS.values():
+        yield ConfigRow(
+            name=setting.name,
+            type=_type_of(setting),
+            default=None if setting.name in _WITHOUT_DEFAULT else text_of(setting.default),
+            read_only=setting.name not in _CHANGEABLE,
+        )
+    yield from _FURTHER_NODE_ROWS
+    listed = {row.name for row in _FURTHER_NODE_ROWS} | SETTINGS.keys()
+    for topic_name, names in TOPIC_SYNONYMS.items():
+        if names[0] not in listed:
+            topic = TOPIC_CONFIGS[topic_name]
+            yield ConfigRow(name=names[0], type=topic.type, default=topic.default)
+
+
+NODE_ROWS: Mapping[str, ConfigRow] = {row.name: row for row in sorted(_node_rows(), key=lambda row: row.name)}
+"""The node's settings: those that have an effect here, those behind topics' settings, and quota settings of Kafka's."""
+
+CLIENT_METRICS_ROWS: Mapping[str, ConfigRow] = {
+    row.name: row
+    for row in (
+        ConfigRow(name="interval.ms", type=ConfigType.INT, default="300000"),
+        ConfigRow(name="match", type=ConfigType.LIST, default=""),
+        ConfigRow(name="metrics", type=ConfigType.LIST, default=""),
+    )
+}
+
+
+def _group_row(
+    name: str, default: str, type_: ConfigType = ConfigType.INT, *, plain: bool = False
+) -> ConfigRow:
+    return ConfigRow(name=name, type=type_, default=default, synonym=name if plain else f"group.{name}")
+
+
+GROUP_ROWS: Mapping[str, ConfigRow] = {
+    row.name: row
+    for row in (
+        _group_row("consumer.assignment.interval.ms", "1000"),
+        _group_row("consumer.heartbeat.interval.ms", "5000"),
+        _group_row("consumer.session.timeout.ms", "45000"),
+        _group_row("share.assignment.interval.ms", "1000"),
+        _group_row("share.auto.offset.reset", "latest", ConfigType.STRING, plain=True),
+        _group_row("share.delivery.count.limit", "5"),
+        _group_row("share.heartbeat.interval.ms", "5000"),
+        _group_row("share.isolation.level", "read_uncommitted", ConfigType.STRING, plain=True),
+        _group_row("share.partition.max.record.locks", "2000"),
+        _group_row("share.record.lock.duration.ms", "30000"),
+        _group_row("share.renew.acknowledge.enable", "true", ConfigType.BOOLEAN, plain=True),
+        _group_row("share.session.timeout.ms", "45000"),
+        _group_row("streams.assignment.interval.ms", "1000"),
+        _group_row("streams.heartbeat.interval.ms", "5000"),
+        _group_row("streams.initial.rebalance.delay.ms", "3000"),
+        _group_row("streams.num.standby.replicas", "0"),
+        _group_row("streams.session.timeout.ms", "45000"),
+    )
+}
