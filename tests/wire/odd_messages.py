@@ -1,7 +1,11 @@
-"""Requests with one odd value each: every text, id, number and array in turn, as strange as it can be."""
+"""Requests with an odd value each: every text, id, number and array in turn, as strange as it can be.
+
+And with two values at a time that say nothing: null, none, zero or unknown.
+"""
 
 import copy
 from collections.abc import Iterator
+from itertools import combinations, product
 from typing import Any
 
 from tidegate.wire import encode_request
@@ -33,14 +37,23 @@ def odd_frames(api_key: int, api_version: int, *, correlation_id: int = 7) -> It
     """Yield (what is odd, the request frame without its length) for a plain request, each field odd in turn."""
     message = plain_message(api_key, api_version)
     fields = layout(api_key, api_version, "request").fields
-    for path, field in _paths(fields, message):
-        for label, value in _odd_values(field):
-            odd = copy.deepcopy(message)
-            _put(odd, path, value)
-            frame = encode_request(api_key, api_version, correlation_id, "x", odd)[4:]
+    paths = list(_paths(fields, message))
+    changes = [[(path, *odd)] for path, field in paths for odd in _odd_values(field)]
+    for (one, field), (other, other_field) in combinations(paths, 2):
+        if other[: len(one)] != one:
+            changes += [
+                [(one, *odd), (other, *other_odd)]
+                for odd, other_odd in product(_absent_values(field), _absent_values(other_field))
+            ]
+    for change in changes:
+        odd_message = copy.deepcopy(message)
+        for path, _, value in change:
+            _put(odd_message, path, value)
+        frame = encode_request(api_key, api_version, correlation_id, "x", odd_message)[4:]
+        for _, _, value in change:
             if isinstance(value, str) and NOT_UTF8 in value:
                 frame = frame.replace(value.encode(), b"\xff" * len(value))
-            yield f"{'.'.join(map(str, path))}={label}", frame
+        yield " ".join(f"{'.'.join(map(str, path))}={label}" for path, label, _ in change), frame
 
 
 def plain_message(api_key: int, api_version: int) -> dict[str, Any]:
@@ -113,6 +126,11 @@ def _odd_values(field: Field) -> Iterator[tuple[str, Any]]:
     elif field.type in _NUMBERS:
         most = _NUMBERS[field.type]
         yield from (("least", -most), ("most", most - 1), ("minus-one", -1), ("zero", 0))
+
+
+def _absent_values(field: Field) -> list[tuple[str, Any]]:
+    """Return the odd values that say nothing: null, none, zero and unknown."""
+    return [odd for odd in _odd_values(field) if odd[0] in ("null", "none", "empty", "unknown", "zero")]
 
 
 def _put(message: Any, path: tuple[Any, ...], value: Any) -> None:

@@ -18,8 +18,11 @@ __all__ = [
     "MAX_REQUEST_ELEMENTS",
     "MAX_STRING_BYTES",
     "MAX_TAGS",
+    "SENDABLE_STRING_BYTES",
+    "check_sendable",
     "crowded",
     "cut_off",
+    "cut_text",
     "int_packer",
     "int_unpacker",
     "keep_tag",
@@ -47,6 +50,8 @@ MAX_REQUEST_ELEMENTS = (
     100_000  # array elements and tagged fields of a request in all: 40 MB of dicts; Kafka has no such bound
 )
 MAX_STRING_BYTES = 0x7FFF  # Kafka generated messages: "string field ... had invalid length"
+SENDABLE_STRING_BYTES = MAX_STRING_BYTES // 3  # so many bytes of a string can be sent back, whatever they are
+_DOTS = b"..."
 
 
 def varint(buf: Bytes, at: int) -> tuple[int, int]:
@@ -97,7 +102,26 @@ def string_size(buf: Bytes, at: int) -> tuple[int, int]:
     size, at = varint(buf, at)
     if size > MAX_STRING_BYTES + 1:
         raise MalformedError(f"a string has at most {MAX_STRING_BYTES} bytes, this one has {size - 1}")
+    if size > SENDABLE_STRING_BYTES + 1:
+        check_sendable(buf[at : at + size - 1])
     return size, at
+
+
+def check_sendable(text: Bytes) -> None:
+    """Refuse the bytes of a string that could not be sent back: wrong ones become U+FFFD, of three bytes each.
+
+    Raises `MalformedError`.
+    """
+    size = len(str(text, "utf-8", "replace").encode())
+    if size > MAX_STRING_BYTES:
+        raise MalformedError(
+            f"a string has at most {MAX_STRING_BYTES} bytes, this one of {len(text)} is not UTF-8 and would have {size}"
+        )
+
+
+def cut_text(text: bytes) -> bytes:
+    """Return the beginning of a text for people, as long as a string may be, with dots for the rest."""
+    return text[: MAX_STRING_BYTES - len(_DOTS)].decode("utf-8", "ignore").encode() + _DOTS
 
 
 def long_size(size: int, code: str) -> bytes:

@@ -22,6 +22,8 @@ __all__ = ["compile_reader"]
 
 NAMESPACE = {
     "COPIED": slices.COPIED_AT_ONCE_BYTES,
+    "SENDABLE": primitives.SENDABLE_STRING_BYTES,
+    "check_sendable": primitives.check_sendable,
     "NUMBERS": slices.NUMBERS_AT_ONCE,
     "copy_in_slices": slices.copy_in_slices,
     "crowded": primitives.crowded,
@@ -184,8 +186,10 @@ class _ReaderSource:
         return value
 
     def take(self, field: Field, value: str, stop: str) -> None:
-        """Take the bytes up to `stop` as the value."""
+        """Take the bytes up to `stop` as the value. `string_size` has looked at long strings of flexible versions."""
         source = f"buf[at:{stop}]"
+        if field.type == "string" and not self.flexible:
+            self.out.line(f"if {stop} - at > SENDABLE: check_sendable({source})")
         if field.type == "string":
             source = (
                 f"str({source}, 'utf-8', 'replace')"

@@ -26,6 +26,8 @@ SLICED_BUFFER_BYTES = 512 * 1024
 
 NAMESPACE = {
     "BYTES": (bytes, bytearray, memoryview),
+    "MAX_STRING": primitives.MAX_STRING_BYTES,
+    "cut_text": primitives.cut_text,
     "JOINED": JOINED_RECORDS_BYTES,
     "SLICED": SLICED_BUFFER_BYTES,
     "int_packer": primitives.int_packer,
@@ -193,7 +195,7 @@ class _WriterSource:
         self.either(f"{size} < 127", lambda: self.flush(("B", f"{size} + 1")), long_form)
 
     def sized(self, field: Field, value: str) -> None:
-        """Write a string, bytes or records: a length and that many bytes."""
+        """Write a string, bytes or records: a length and that many bytes. The text of an error is cut to fit."""
         out, text, size = self.out, self.out.name("s"), self.out.name("n")
         code = "h" if field.type == "string" else "i"
         out.line(f"{text} = {value}")
@@ -202,6 +204,8 @@ class _WriterSource:
             if field.type == "string":
                 out.line(f"{text} = {text}.encode()")
             out.line(f"{size} = len({text})")
+            if field.type == "string" and field.name.endswith("error_message"):
+                out.line(f"if {size} > MAX_STRING: {text} = cut_text({text}); {size} = len({text})")
             self.length(code, size)
             if field.type == "records":
                 out.line(f"if {size} <= JOINED and isinstance({text}, BYTES): out += {text}")

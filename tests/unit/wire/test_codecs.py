@@ -224,6 +224,14 @@ def test_string_too_long_is_refused():
             )
 
 
+@pytest.mark.parametrize("version", [1, 3])
+def test_texts_of_errors_are_cut_to_fit(version):
+    """What an error quotes may be too long to be sent back: its text ends in dots."""
+    for text, sent in (("é" * 20_000, "é" * 16_382 + "..."), ("x" * 32_767, "x" * 32_767), (None, None)):
+        message = {"error_code": 1, "error_message": text, "node_id": 1, "host": "h", "port": 1}
+        assert read_response(10, version, write_response(10, version, message))["error_message"] == sent
+
+
 def test_unknown_messages_are_refused():
     """There is no codec for what is not in the table."""
     with pytest.raises(ProtocolError, match="no request is known for api_key=4, api_version=0"):

@@ -1,16 +1,22 @@
 """Varints, tags and UUIDs."""
 
+import struct
 import uuid
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.wire import ProtocolError, read_request
 from tidegate.wire.errors import MalformedError
 from tidegate.wire.primitives import (
     MAX_KEPT_TAG_BYTES,
     MAX_KEPT_TAGS,
+    MAX_STRING_BYTES,
     MAX_TAGS,
+    SENDABLE_STRING_BYTES,
+    check_sendable,
+    cut_text,
     int_packer,
     int_unpacker,
     keep_tag,
@@ -75,6 +81,42 @@ def test_string_size_is_bounded():
     assert long_size(32768, "i") == uvarint(32769)
     with pytest.raises(ValueError, match="at most 32767 bytes, this one has 32768"):
         long_size(32768, "h")
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xff" * SENDABLE_STRING_BYTES, b"a" * MAX_STRING_BYTES, "é".encode() * (MAX_STRING_BYTES // 2)]
+)
+def test_strings_that_can_be_sent_back_are_read(text):
+    """A third of the most bytes a string may have can be anything; more of them must not become too many."""
+    check_sendable(text)
+    assert string_size(uvarint(len(text) + 1) + text, 0) == (len(text) + 1, 3 if len(text) > 16382 else 2)
+    assert read_request(12, 0, struct.pack(">h", len(text)) + text + bytes(6))["group_id"] == text.decode(
+        "utf-8", "replace"
+    )
+
+
+@pytest.mark.parametrize("text", [b"\xff" * (SENDABLE_STRING_BYTES + 1), b"a" * 32_766 + b"\xff"])
+def test_strings_that_could_not_be_sent_back_are_refused(text):
+    """Wrong bytes become three each; a string that then has too many is refused, in either form of lengths."""
+    size = len(text.decode("utf-8", "replace").encode())
+    expected = f"a string has at most 32767 bytes, this one of {len(text)} is not UTF-8 and would have {size}"
+    with pytest.raises(MalformedError, match=expected):
+        string_size(uvarint(len(text) + 1) + text, 0)
+    with pytest.raises(ProtocolError, match=f"group_id: {expected}"):
+        read_request(12, 0, struct.pack(">h", len(text)) + text + bytes(6))
+    with pytest.raises(ProtocolError, match=f"group_id: {expected}"):
+        read_request(12, 4, uvarint(len(text) + 1) + text + bytes(10))
+
+
+@pytest.mark.parametrize("before", ["", "a", "aa", "aaa"])
+@pytest.mark.parametrize("letter", ["a", "é", "€", "😀"])
+def test_texts_are_cut_at_a_character(before, letter):
+    """A text that is cut is as long as a string may be or up to three bytes shorter, and its beginning."""
+    long_text = (before + letter * 40_000).encode()
+    cut = cut_text(long_text)
+    assert MAX_STRING_BYTES - 3 <= len(cut) <= MAX_STRING_BYTES
+    assert cut.endswith(b"...")
+    assert long_text.decode().startswith(cut[:-3].decode())
 
 
 def test_tag_section_is_sorted():

@@ -157,7 +157,7 @@ def test_steps_are_short():
     finished(read_request_in_slices(3, 9, uvarint(9001) + b"\x02x\0" * 9000 + b"\0\0\0\0"))  # compiles
     finished(encode_response_in_slices(3, 12, 1, metadata(1, 1)))
     names = uvarint(90_001) + b"\x02x\0" * 90_000 + b"\0\0\0\0"
-    wrong = uvarint(1001) + (uvarint(32768) + b"\xff" * 32767 + b"\0") * 1000 + b"\0\0\0\0"
+    wrong = uvarint(3001) + (uvarint(10_923) + b"\xff" * 10_922 + b"\0") * 3000 + b"\0\0\0\0"
     content = uvarint(30_000_001) + bytes(30_000_000) + b"\0"
     for label, slices in (
         ("names", read_request_in_slices(3, 9, names)),

@@ -7,6 +7,8 @@ Answers about existing topics are kept encoded until a topic changes.
 Not implemented: authorisation; several nodes (this one leads every partition).
 """
 
+from collections.abc import Iterable
+
 from tidegate.server.handler import Answer, Handler, Message, Request
 from tidegate.storage import error_codes
 from tidegate.storage.errors import StorageError
@@ -26,6 +28,7 @@ from tidegate.storage.topics import Topic
 __all__ = ["METADATA", "metadata_handler", "partition_message"]
 
 METADATA = 3
+_BY_ID_SINCE = 12  # versions 10 and 11 have the field, and refuse an id in it
 
 
 def metadata_handler(storage: Storage) -> Handler:
@@ -57,6 +60,11 @@ def _metadata(storage: Storage, request: Request) -> tuple[Message, bool]:
     body = request.body()
     version = request.header.api_version
     wanted = body["topics"]
+    if wanted and version >= _BY_ID_SINCE:  # names beside ids say nothing
+        wanted = [part for part in wanted if part["topic_id"] != ZERO_ID] or wanted
+    error_code = _mistake(wanted or (), version)
+    if error_code:
+        return _refused(wanted, error_code), False
     operations = TOPIC_OPERATIONS if body.get("include_topic_authorized_operations") else NO_OPERATIONS
     if wanted is None or (version == 0 and not wanted):
         topics = [_topic_message(storage, topic, operations) for topic in storage.topics]
@@ -79,12 +87,40 @@ def _metadata(storage: Storage, request: Request) -> tuple[Message, bool]:
     }, lasting
 
 
+def _mistake(wanted: Iterable[Message], version: int) -> int:
+    """Return the error of a request whose topics have neither name nor id, or an id before ids were served."""
+    for part in wanted:
+        name, topic_id = part["name"], part.get("topic_id", ZERO_ID)
+        if version < _BY_ID_SINCE and (name is None or topic_id != ZERO_ID):
+            return error_codes.INVALID_REQUEST
+        if name is None and topic_id == ZERO_ID:
+            return error_codes.UNKNOWN_SERVER_ERROR
+    return error_codes.NONE
+
+
+def _refused(wanted: Iterable[Message], error_code: int) -> Message:
+    """Return what is answered when nothing is: an error for each topic, and no broker."""
+    topics = [
+        _no_topic(part["name"] or "", part.get("topic_id", ZERO_ID), error_code, NO_OPERATIONS)
+        for part in wanted
+    ]
+    return {
+        "throttle_time_ms": 0,
+        "brokers": [],
+        "cluster_id": None,
+        "controller_id": -1,
+        "topics": topics,
+        "cluster_authorized_operations": NO_OPERATIONS,
+        "error_code": error_code,
+    }
+
+
 def _wanted(
     storage: Storage, request: Request, part: Message, operations: int, *, may_create: bool
 ) -> Message:
     """Return what is answered for one topic that was asked for by name or by id."""
     name, topic_id = part["name"], part.get("topic_id", ZERO_ID)
-    if name is None and topic_id != ZERO_ID:
+    if topic_id != ZERO_ID:
         topic = storage.topics.by_id.get(topic_id)
         if topic is None:
             return _no_topic(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, operations)

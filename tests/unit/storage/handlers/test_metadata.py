@@ -65,6 +65,57 @@ def test_topic_by_id(node: Node) -> None:
         assert (topic["error_code"], topic["name"], topic["topic_id"]) == (code, name, wanted)
 
 
+NO_ID = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_ID = "11111111-2222-3333-4444-555555555555"
+
+
+@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize(("name", "topic_id"), [(None, NO_ID), (None, UNKNOWN_ID), ("orders", UNKNOWN_ID)])
+def test_ids_are_refused_before_they_are_served(
+    node: Node, version: int, name: str | None, topic_id: str
+) -> None:
+    """Versions 10 and 11 have the field and may not use it: error 42 for all topics, and no broker, as in Kafka."""
+    node.create("orders")
+    topics = [{"name": "orders", "topic_id": NO_ID}, {"name": name, "topic_id": topic_id}]
+    answer = node.call(METADATA, version, {**message(), "topics": topics})
+    refused = {
+        "error_code": 42, "is_internal": False, "partitions": [], "topic_authorized_operations": -(2**31),
+    }  # fmt: skip
+    assert answer["topics"] == [
+        {**refused, "name": "orders", "topic_id": NO_ID},
+        {**refused, "name": name or "", "topic_id": topic_id},
+    ]
+    assert (answer["brokers"], answer["cluster_id"], answer["controller_id"]) == ([], None, -1)
+    assert answer.get("cluster_authorized_operations", -(2**31)) == -(2**31)
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_a_topic_without_name_and_id_is_an_unknown_error(node: Node, version: int) -> None:
+    """From version 12 on Kafka stumbles over it: error -1, and no broker."""
+    answer = node.call(METADATA, version, {**message(), "topics": [{"name": None, "topic_id": NO_ID}]})
+    (topic,) = answer["topics"]
+    assert (topic["error_code"], topic["name"], answer.get("error_code", -1)) == (-1, "", -1)
+    assert (answer["brokers"], answer["cluster_id"], answer["controller_id"]) == ([], None, -1)
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_names_beside_ids_say_nothing(node: Node, version: int) -> None:
+    """An id goes before the name beside it, and topics without one are left out where others have one."""
+    topic_id = node.create("orders")
+    node.create("other")
+    topics = [
+        {"name": "other", "topic_id": NO_ID},
+        {"name": "other", "topic_id": topic_id},
+        {"name": "orders", "topic_id": UNKNOWN_ID},
+    ]
+    found = node.call(METADATA, version, {**message(), "topics": topics})["topics"]
+    assert {(topic["error_code"], topic["name"], topic["topic_id"]) for topic in found} == {
+        (0, "orders", topic_id),
+        (100, None, UNKNOWN_ID),
+    }
+    assert len(found) == 2
+
+
 def test_absent_topic_is_created_for_the_next_time(node: Node) -> None:
     """The answer is error 3, and the topic is there when the client asks again; it costs its permits (B§5.5)."""
     codes = [node.call(METADATA, 9, message("new", create=True))["topics"][0]["error_code"] for _ in range(2)]
