@@ -8,6 +8,7 @@ import gc
 import logging
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tidegate.errors import ConfigError
 from tidegate.server.config import SETTINGS, ServerConfig
 from tidegate.server.node import Node
 from tidegate.server.properties import load_properties
+from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.usage_log import open_usage_log
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.handlers import handler_table
@@ -26,6 +28,9 @@ from tidegate.wire import checksum
 
 __all__ = ["list_settings", "serve", "storage_config"]
 
+_log = logging.getLogger("tidegate.server")
+
+_SUM_UP_EVERY_S = 10.0
 _LOAD_LATER_S = 0.1  # what the first requests do not need
 
 
@@ -44,10 +49,13 @@ def serve(args: argparse.Namespace) -> int:
         format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )
+    repeated = RepeatedLines(time.monotonic)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(repeated)
     config = _config(args)
     for notice in config.notices():
         print(f"warning: {notice}", file=sys.stderr)
-    asyncio.run(_serve(config, args.port_file))
+    asyncio.run(_serve(config, args.port_file, repeated))
     return 0
 
 
@@ -72,8 +80,9 @@ def _with_port(listeners: str, port: int) -> str:
     return f"{listeners.rpartition(':')[0]}:{port}"
 
 
-async def _serve(config: ServerConfig, port_file: str | None) -> None:
+async def _serve(config: ServerConfig, port_file: str | None, repeated: RepeatedLines) -> None:
     loop = asyncio.get_running_loop()
+    _sum_up(repeated, loop)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -100,6 +109,13 @@ async def _serve(config: ServerConfig, port_file: str | None) -> None:
             storage.close()
     finally:
         usage.close()
+
+
+def _sum_up(repeated: RepeatedLines, loop: asyncio.AbstractEventLoop) -> None:
+    """Tell, now and then, how many lines were not written."""
+    for line in repeated.sums(time.monotonic()):
+        _log.warning("%s", line)
+    loop.call_later(_SUM_UP_EVERY_S, _sum_up, repeated, loop)
 
 
 @contextlib.contextmanager

@@ -86,13 +86,19 @@ class Admission:
             self._timer = self._loop.call_later(_WITHOUT_SLOT_WAIT_S, self._retry)
             return
         (sock, host), self._held, self._timer = self._held, None, None
-        self._admit(sock, host)
-        self._listener.start()
+        try:
+            self._admit(sock, host)
+        finally:
+            self._listener.start()
 
     def _admit(self, sock: socket.SocketType, host: str) -> None:
         admission = self._quotas.admit(self._name, host, now_ms=self._clock.now_ms())
         if admission.outcome is AdmissionOutcome.ACCEPTED:
-            self._on_admitted(sock, host)
+            try:
+                self._on_admitted(sock, host)
+            except Exception:
+                self.release(host)
+                raise
         elif admission.outcome is AdmissionOutcome.THROTTLED:
             self._park(sock, admission.end_ms)
         else:
@@ -100,6 +106,7 @@ class Admission:
                 "Rejected connection from /%s, address already has the configured maximum of %d connections.",
                 host,
                 admission.maximum,
+                extra={"repeats": f"rejected {host}"},
             )
             self.release(host)
             sock.close()

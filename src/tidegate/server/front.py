@@ -46,6 +46,7 @@ COPIED_FRAME_BYTES = 16 * 1024
 
 _NO_WORK = (Answer, Deferred)
 _NO_FRAME = memoryview(b"")
+_KIND_CHARS = 16  # by these the lines of one address are alike: what follows are numbers and names
 _Handled = tuple[Channel, RequestHeader, int, int, Answer, MutationQuota | None]
 """A request that waits for its decision: channel, header, frame bytes, handler ns, answer, mutation quota."""
 _Recorded = tuple[Channel, RequestHeader, Decision, Encoded | None, bool, int]
@@ -176,7 +177,13 @@ class Front:
             self.on_bad_frame(channel, str(error))
             channel.close()
             return
-        _log.error("%s: api key %d failed; closing", _name(channel), header.api_key, exc_info=error)
+        _log.error(
+            "%s: api key %d failed; closing",
+            _name(channel),
+            header.api_key,
+            exc_info=error,
+            extra=_repeats(channel, f"failed {header.api_key}"),
+        )
         try:
             self._finish(channel, header, frame_bytes, handler_ns, Answer(None, close=True), mutation)
         except Exception as another:
@@ -185,13 +192,17 @@ class Front:
     def _cannot_answer(self, channel: Channel, header: RequestHeader, error: Exception) -> None:
         """Close the channel of a request that was served and whose answer fails on its way."""
         _log.error(
-            "%s: api key %d cannot be answered; closing", _name(channel), header.api_key, exc_info=error
+            "%s: api key %d cannot be answered; closing",
+            _name(channel),
+            header.api_key,
+            exc_info=error,
+            extra=_repeats(channel, f"unanswered {header.api_key}"),
         )
         channel.close()
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
         """Say in one line why the channel closes."""
-        _log.warning("closing %s: %s", _name(channel), reason)
+        _log.warning("closing %s: %s", _name(channel), reason, extra=_repeats(channel, reason[:_KIND_CHARS]))
 
     def on_unserved(self, channel: Channel) -> None:
         """Serve the requests that a channel has put off when the others had their turn."""
@@ -208,7 +219,9 @@ class Front:
 
     def on_failed(self, channel: Channel, error: Exception) -> None:
         """Log an error of ours that is none of a handler's."""
-        _log.error("%s: cannot go on; closing", _name(channel), exc_info=error)
+        _log.error(
+            "%s: cannot go on; closing", _name(channel), exc_info=error, extra=_repeats(channel, "failed")
+        )
 
     def on_answer_left(self, channel: Channel) -> None:
         """Charge the network time of an answer that took more than one turn to leave."""
@@ -250,7 +263,10 @@ class Front:
             done = self._turn.end()
         except Exception as error:
             done, turn_error = False, error
-            _log.exception("the end of a turn failed; closing the connections that have a part in it")
+            _log.exception(
+                "the end of a turn failed; closing the connections that have a part in it",
+                extra={"repeats": "turn"},
+            )
         turn_ns = self._monotonic_ns() - begun_ns
         for under_way in self._begun_in_turn:
             under_way.turn_failed, under_way.turn_error = not done, turn_error
@@ -489,6 +505,11 @@ def _instead(answer: Answer, turn_error: Exception | None) -> Answer:
 def _discard_answer(answer: Answer) -> None:
     if answer.response is not None:
         discard(answer.response.buffers)
+
+
+def _repeats(channel: Channel, kind: str) -> dict[str, str]:
+    """Return what makes a line one of many (`tidegate.server.repeated_lines`): its kind and the client's address."""
+    return {"repeats": f"{kind} {channel.connection.client_host}"}
 
 
 def _name(channel: Channel) -> str:

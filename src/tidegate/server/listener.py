@@ -3,17 +3,21 @@
 import asyncio
 import errno
 import logging
+import resource
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.server.config import ListenerAddress, ServerConfig
 
-__all__ = ["Listener"]
+__all__ = ["RESERVED_DESCRIPTORS", "Listener"]
 
 _log = logging.getLogger("tidegate.server")
 
+RESERVED_DESCRIPTORS = 256
+"""Descriptors that connections leave to logs and the usage record; of a small limit a quarter."""
 _ACCEPT_BATCH = 64  # connections taken before the others get a turn
 _OUT_OF_FILES_WAIT_S = 1.0
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -44,9 +48,12 @@ class Listener:
         self._sock.listen(config["socket.listen.backlog.size"])
         self.host, self.port = self._sock.getsockname()[:2]
         self._accepting = False
+        self._most_fd = _most_fd()
+        self.refused = 0  # connections, for want of descriptors
 
     def start(self) -> None:
         """Begin to accept."""
+        self._most_fd = _most_fd()  # storage has raised the limit meanwhile
         if not self._accepting and self._sock.fileno() >= 0:
             self._accepting = True
             self._loop.add_reader(self._sock.fileno(), self._accept_some)
@@ -70,15 +77,53 @@ class Listener:
                 return
             except OSError as error:
                 if error.errno in _OUT_OF_FILES:
-                    _log.error("cannot accept on %s: %s; trying again in a second", self.name, error.strerror)
+                    _log.error(
+                        "cannot accept on %s: %s; trying again in a second",
+                        self.name,
+                        error.strerror,
+                        extra={"repeats": "accept"},
+                    )
                     self.stop()
                     self._loop.call_later(_OUT_OF_FILES_WAIT_S, self.start)
                 return
             sock = socket.SocketType(*self._kind, fd)
-            sock.setblocking(False)
-            self._on_accept(sock, peer[0])
+            if fd >= self._most_fd:  # the lowest free number: so many are in use
+                self._refuse(sock)
+                continue
+            try:
+                sock.setblocking(False)
+                self._on_accept(sock, peer[0])
+            except Exception:
+                _log.exception(
+                    "cannot serve a connection on %s; closing", self.name, extra={"repeats": "serve"}
+                )
+                sock.close()
             if not self._accepting:
                 return
+
+    def _refuse(self, sock: socket.SocketType) -> None:
+        """Close a connection at once: the descriptors that are left are for the logs and the usage record."""
+        self.refused += 1
+        sock.close()
+        _log.error(
+            "refusing connections on %s: %d descriptors are in use, %d are kept for logs and the usage record, "
+            "%d refused so far; hint: raise the limit (ulimit -n) or set max.connections",
+            self.name,
+            self._most_fd,
+            _reserved(),
+            self.refused,
+            extra={"repeats": "descriptors"},
+        )
+
+
+def _reserved() -> int:
+    return min(RESERVED_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+
+
+def _most_fd() -> int:
+    """Return the descriptor from which on connections are refused."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit - _reserved()
 
 
 def _set_options(sock: socket.socket, config: ServerConfig) -> None:

@@ -194,7 +194,10 @@ def _job(log: PartitionLog) -> _Job | None:
     try:
         files = log.unsynced_files()
     except OSError as error:  # no descriptor left: what waits is refused, the next round may succeed
-        _logger.warning("cannot open %s to sync it: %s", log.directory.name, error)
+        name = log.directory.name
+        _logger.warning(
+            "cannot open %s to sync it: %s", name, error, extra={"repeats": f"open to sync {name}"}
+        )
         return None
     return _Job(
         log=log,

@@ -194,7 +194,8 @@ class PartitionLog:
             elif active.gather(batch, size, base_offset, last_offset, max_time_ms, interval):
                 turn.add(self)
         except OSError as error:
-            _logger.error("cannot append to %s: %s", self.directory.name, error)
+            name = self.directory.name
+            _logger.error("cannot append to %s: %s", name, error, extra={"repeats": f"append {name}"})
             raise AppendError(error_codes.KAFKA_STORAGE_ERROR, str(error)) from error
         self.end_offset = last_offset + 1
         self._snapshot_due_bytes -= size

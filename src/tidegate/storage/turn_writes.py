@@ -44,7 +44,8 @@ class TurnWrites:
                 try:
                     log.write_gathered()
                 except OSError as error:
-                    _logger.error("cannot append to %s: %s", log.directory.name, error)
+                    name = log.directory.name
+                    _logger.error("cannot append to %s: %s", name, error, extra={"repeats": f"append {name}"})
                     self.failed.add(log)
                     self._take_back(log)
         return not self.failed

@@ -48,7 +48,9 @@ def offset_commit_handler(storage: Storage) -> Handler:
         try:
             storage.store.commit_offsets(accepted)
         except StorageError as error:
-            _logger.error("cannot keep offsets of group %r: %s", group_id, error)
+            _logger.error(
+                "cannot keep offsets of group %r: %s", group_id, error, extra={"repeats": "offset commit"}
+            )
             for partition in (partition for answer in answers for partition in answer["partitions"]):
                 partition["error_code"] = partition["error_code"] or error_codes.COORDINATOR_NOT_AVAILABLE
         return request.answer({"throttle_time_ms": 0, "topics": answers})

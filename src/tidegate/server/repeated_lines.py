@@ -1,0 +1,89 @@
+"""Log lines that a client can cause by the thousand: the first is written at once, its like are counted.
+
+Who logs such a line says what counts as alike, a kind and what it is about:
+
+    _log.warning("closing %s: %s", name, reason, extra={"repeats": f"bad frame {host}"})
+
+The filter belongs to the handler that writes the lines. Of each kind it lets one pass in `PERIOD_S`, which tells how
+many there were since the one before; `sums` has what is left to tell when no more follow.
+
+>>> lines = RepeatedLines(lambda: 0.0)
+>>> record = logging.LogRecord("tidegate", logging.WARNING, "", 0, "closing %s", ("connection 1",), None)
+>>> record.repeats = "bad frame 127.0.0.1"
+>>> [lines.filter(record) for _ in range(3)]
+[True, False, False]
+>>> lines.sums(60.0)
+['2 more like this in the last 60 s: closing connection 1']
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+
+__all__ = ["MAX_KINDS", "PERIOD_S", "RepeatedLines"]
+
+PERIOD_S = 60.0
+MAX_KINDS = 100
+"""Kinds that are told apart at a time; those beyond count as one."""
+_OTHERS = "others"
+_MAX_TEXT = 1000
+
+
+class _Kind:
+    """What was logged of one kind since its last line."""
+
+    __slots__ = ("count", "last", "until_s")
+
+    def __init__(self, until_s: float) -> None:
+        self.until_s = until_s
+        self.count = 0
+        self.last: str = ""
+
+
+class RepeatedLines(logging.Filter):
+    """Lets one line of a kind pass in a period. monotonic_s: the time in seconds."""
+
+    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+        super().__init__()
+        self._monotonic_s = monotonic_s
+        self._kinds: OrderedDict[str, _Kind] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether `record` is written; it may get the count of those that were not."""
+        name: str | None = getattr(record, "repeats", None)
+        if name is None:
+            return True
+        now_s = self._monotonic_s()
+        kind = self._kinds.get(name)
+        if kind is None and len(self._kinds) >= MAX_KINDS:
+            self._drop_old(now_s)
+            if len(self._kinds) >= MAX_KINDS:
+                name, kind = _OTHERS, self._kinds.get(_OTHERS)
+        if kind is not None and now_s < kind.until_s:
+            kind.count += 1
+            kind.last = record.getMessage()[:_MAX_TEXT]
+            return False
+        if kind is not None and kind.count:
+            record.msg = f"{record.getMessage()} (and {kind.count} more like it since the last such line)"
+            record.args = ()
+        self._kinds.pop(name, None)
+        self._kinds[name] = _Kind(now_s + PERIOD_S)
+        return True
+
+    def sums(self, now_s: float) -> list[str]:
+        """Return a line for each kind whose period is over and that has lines not told of; forget those kinds."""
+        over = [name for name, kind in self._kinds.items() if now_s >= kind.until_s]
+        kinds = [self._kinds.pop(name) for name in over]
+        return [
+            f"{kind.count} more like this in the last {PERIOD_S:.0f} s: {kind.last}"
+            for kind in kinds
+            if kind.count
+        ]
+
+    def _drop_old(self, now_s: float) -> None:
+        """Forget kinds whose period is over and that have nothing to tell; they are in the order of their ends."""
+        for name, kind in list(self._kinds.items()):
+            if now_s < kind.until_s:
+                return
+            if not kind.count:
+                del self._kinds[name]

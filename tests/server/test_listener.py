@@ -1,0 +1,145 @@
+"""Accepting: many at once, descriptors kept for the logs, and errors of ours."""
+
+import asyncio
+import os
+import resource
+import select
+import socket
+import time
+
+from tests.server.nodes import RunningNode
+from tests.server.test_node import until
+
+
+def connecting(port: int, count: int) -> list[socket.socket]:
+    """Return sockets that have begun to connect."""
+    clients = []
+    for _ in range(count):
+        client = socket.socket()
+        client.setblocking(False)
+        client.connect_ex(("127.0.0.1", port))
+        clients.append(client)
+    return clients
+
+
+async def connected(node: RunningNode, count: int) -> list[socket.socket]:
+    """Return sockets that the node has accepted."""
+    clients: list[socket.socket] = []
+    while len(clients) < count:
+        clients += connecting(node.node.listener.port, 500)
+        wanted = len(clients)
+        await until(lambda wanted=wanted: len(node.node._front.channels) == wanted)
+    return clients
+
+
+def test_many_clients_can_connect_while_the_loop_is_busy(with_node) -> None:
+    """After a restart all clients come at once: 500 are connected though nobody has accepted yet.
+
+    A client that finds the queue full tries again after a second, then after three.
+    """
+
+    async def scenario(node: RunningNode) -> None:
+        clients = connecting(node.node.listener.port, 500)
+        time.sleep(0.2)  # the loop is busy
+        _, connected, _ = select.select([], clients, [], 0)
+        assert len(connected) == 500
+        await until(lambda: len(node.node._front.channels) == 500)
+        for client in clients:
+            client.close()
+        await until(lambda: not node.node._front.channels)
+
+    with_node(scenario)
+
+
+def test_descriptors_are_kept_for_logs(with_node, caplog) -> None:
+    """Connections are refused, in one kind of line, while files can still be opened; later they are accepted again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def scenario(node: RunningNode) -> None:
+        good = await node.connect()
+        in_use = os.dup(0)
+        os.close(in_use)
+        limit = in_use * 4 // 3 + 80  # of which a quarter is kept
+        clients: list[socket.socket] = []
+        files: list[int] = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        try:
+            node.node.listener.start()
+            while not files or files[-1] < limit - limit // 4 - 8:
+                files.append(os.dup(0))
+            clients = connecting(node.node.listener.port, 6)  # these take descriptors of this process too
+            await until(lambda: node.node.listener.refused > 0)
+            await good.metadata()
+            files += [os.dup(0) for _ in range(10)]
+            assert all(channel.fd < limit - limit // 4 for channel in node.node._front.channels)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for fd in files:
+                os.close(fd)
+            for client in clients:
+                client.close()
+        await until(lambda: len(node.node._front.channels) == 1)
+        await (await node.connect()).metadata()
+
+    with_node(scenario)
+    assert {record.repeats for record in caplog.records} == {"descriptors"}
+    assert "are kept for logs and the usage record" in caplog.records[0].getMessage()
+
+
+def test_a_connection_that_cannot_be_served_takes_no_slot(with_node, caplog) -> None:
+    """An error of ours while a connection is taken closes it, gives its slot back, and the next one is taken."""
+
+    async def scenario(node: RunningNode) -> None:
+        admitted = node.node._admission._on_admitted
+
+        def fail(sock: socket.socket, host: str) -> None:
+            node.node._admission._on_admitted = admitted
+            raise OSError("as asked")
+
+        node.node._admission._on_admitted = fail
+        assert await (await node.connect()).closed()
+        assert node.node.connections.total == 0
+        await (await node.connect()).metadata()
+        await asyncio.sleep(0)
+
+    with_node(scenario)
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot serve a connection on PLAINTEXT; closing"
+    ]
+
+
+def test_connections_that_close_together_do_not_hold_the_loop(with_node) -> None:
+    """2,000 clients that leave in the same moment are let go of in turns."""
+
+    async def scenario(node: RunningNode) -> None:
+        clients = await connected(node, 2000)
+        for client in clients:
+            client.close()
+        longest_s, begun = 0.0, time.thread_time()
+        while node.node._front.channels:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest_s, begun = max(longest_s, now - begun), now
+        assert longest_s < 0.02
+
+    with_node(scenario)
+
+
+def test_idle_connections_are_closed_without_holding_the_loop(with_node) -> None:
+    """2,000 connections that have become idle together are closed in slices."""
+
+    async def scenario(node: RunningNode) -> None:
+        clients = await connected(node, 2000)
+        for channel in node.node._front.channels:
+            channel.last_active_ns -= 10**15
+        longest_s, begun = 0.0, time.thread_time()
+        node.node._close_idle()
+        while node.node._front.channels:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest_s, begun = max(longest_s, now - begun), now
+        assert longest_s < 0.02
+        for client in clients:
+            client.close()
+
+    with_node(scenario)
