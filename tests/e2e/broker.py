@@ -54,6 +54,7 @@ class Broker:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                process_group=0,  # as a job of a shell has
             )
         self.port = int(self.wait_log(_LISTENING, start=before)[1])
         return self

@@ -1,5 +1,6 @@
 """The process itself: how it starts, what it says, how it ends."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -8,6 +9,8 @@ import time
 
 import pytest
 from tests.e2e.plain_client import PlainClient
+
+from tidegate.usage.readers import read_events
 
 
 def tidegate(*arguments):
@@ -34,6 +37,26 @@ def test_it_stops_at_once_and_cleanly(new_broker, create_topic, signum):
         started = time.monotonic()
         assert broker.stop(signum) == 0
         assert time.monotonic() - started < 2
+    assert "Traceback" not in broker.log
+
+
+def test_the_record_is_complete_when_the_whole_group_is_told_to_end(new_broker, create_topic):
+    """`kill %1` and Ctrl-C reach every process of the job; what was recorded becomes Parquet all the same."""
+    broker = new_broker()
+    create_topic(broker, "held")
+    with PlainClient(broker.port, "counted") as client:
+        for _ in range(3):
+            client.send_produce("held", value_bytes=10)
+            client.receive_produce()
+    os.killpg(broker.process.pid, signal.SIGTERM)
+    assert broker.process.wait(10) == 0
+    deadline = time.monotonic() + 30
+    spool = broker.data_dir / "usage" / "spool" / "node-1"
+    while list(spool.glob("*.closed")):
+        assert time.monotonic() < deadline, "nobody has converted the spool"
+        time.sleep(0.05)
+    events = list(read_events(broker.data_dir / "usage"))
+    assert sum(event["client_id"] == "counted" and event["api_key"] == 0 for event in events) == 3
     assert "Traceback" not in broker.log
 
 

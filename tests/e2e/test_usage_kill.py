@@ -10,15 +10,17 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.e2e.usage_process import ROWS, open_recorder, record
+from tests.e2e.usage_process import ROWS, START_MS, open_recorder, record
 
+from tidegate.errors import ConfigError
 from tidegate.testing import ManualClock
 from tidegate.usage.convert import drain
-from tidegate.usage.directory import parquet_directory, spool_directory
+from tidegate.usage.directory import WRITER_LOCK, parquet_directory, spool_directory
 from tidegate.usage.events import read_segment
 from tidegate.usage.files import list_files
 from tidegate.usage.readers import read_events
 from tidegate.usage.segment import CLOSED_SUFFIX, segment_paths
+from tidegate.usage.spool import Recorder
 from tidegate.usage.writer_process import EXIT_NO_PYARROW, RESTART_MS, WriterProcess, start_writer
 
 ROOT = Path(__file__).parents[2]
@@ -171,6 +173,57 @@ def test_writer_ends_when_the_broker_is_killed(tmp_path):
     open_recorder(tmp_path).close()
     drain(spool_directory(tmp_path, 1), parquet_directory(tmp_path))
     assert [event["request_bytes"] for event in read_events(tmp_path)] == list(range(2 * ROWS + 5))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_writer_outlives_the_signals_that_end_the_broker(tmp_path, signum):
+    """It is in no group of the broker's, takes no notice of its signals, and ends when what is left is converted."""
+    recorder = open_recorder(tmp_path)
+    spool, parquet = spool_directory(tmp_path, 1), parquet_directory(tmp_path)
+    writer = start_writer(spool, parquet, node_id=1, clock=ManualClock(), retention_ms=KEEP_MS)
+    assert os.getpgid(writer.pid) != os.getpgrp()
+    for number in range(2 * ROWS):
+        record(recorder, number)
+    wait_until(lambda: len(list(read_events(tmp_path))) == ROWS if parquet.exists() else False)
+    os.kill(writer.pid, signum)
+    recorder.close()
+    assert writer.stop(timeout_s=WAIT_S)
+    assert len(list(read_events(tmp_path))) == 2 * ROWS
+
+
+def test_writer_that_was_killed_is_started_again_to_finish(tmp_path):
+    """When the broker closes there is a writer, though the last one was killed a moment before."""
+    recorder = open_recorder(tmp_path)
+    spool, parquet = spool_directory(tmp_path, 1), parquet_directory(tmp_path)
+    writer = start_writer(spool, parquet, node_id=1, clock=ManualClock(), retention_ms=KEEP_MS)
+    record(recorder, 1)
+    os.kill(writer.pid, signal.SIGKILL)
+    wait_until(lambda: not writer.running)
+    recorder.close()
+    assert writer.stop(timeout_s=WAIT_S)
+    assert len(list(read_events(tmp_path))) == 1
+
+
+def test_writer_follows_a_spool_that_is_made_again(tmp_path):
+    """When somebody has removed the usage directory, the writer turns what comes after into Parquet, one at a time."""
+    clock = ManualClock(start_ms=START_MS)
+    usage = tmp_path / "usage"
+    spool, parquet = spool_directory(usage, 1), parquet_directory(usage)
+    recorder = Recorder(spool, node_id=1, clock=clock, segment_age_ms=1)
+    writer = start_writer(spool, parquet, node_id=1, clock=clock, retention_ms=KEEP_MS)
+    wait_until(lambda: (spool / WRITER_LOCK).exists())
+    record(recorder, 1)
+    shutil.rmtree(usage)
+    clock.advance(1000)
+    recorder.maybe_roll(START_MS)
+    record(recorder, 2)
+    recorder.maybe_roll(START_MS + 1000)
+    wait_until(lambda: usage.exists() and len(list_files(usage)) == 1)
+    with pytest.raises(ConfigError, match="a writer is at work"):
+        drain(spool, parquet, timeout_s=0.5)
+    recorder.close()
+    assert writer.stop(timeout_s=WAIT_S)
+    assert [event["kind"] for event in read_events(usage)] == ["gap", "request"]
 
 
 def test_two_writers_take_turns(tmp_path):

@@ -112,6 +112,7 @@ class RecordedUsageLog:
         self._recorder = recorder
         self._start_writer = start_writer  # when the node serves already: it takes a processor for a while
         self._writer: WriterProcess | None = None
+        self._writer_error = ""
         self._reported_losses = 0
         self._closed = False
         self.next_connection_id = recorder.next_connection_id
@@ -210,9 +211,7 @@ class RecordedUsageLog:
     def maybe_roll(self, now_ms: int) -> None:
         """Hand old segments to the writer, which is kept running; report losses once."""
         self._recorder.maybe_roll(now_ms)
-        if self._writer is None:
-            self._writer = self._start_writer()
-        self._writer.keep_running()
+        self._keep_writer_running()
         lost = self._recorder.lost_events
         if lost > self._reported_losses:
             _log.error("usage record: %d events lost so far, the spool has no room", lost)
@@ -223,8 +222,19 @@ class RecordedUsageLog:
         if not self._closed:
             self._closed = True
             self._recorder.close()
-            writer = self._writer or self._start_writer()
-            writer.stop()
+            self._keep_writer_running()
+            if self._writer is not None:
+                self._writer.stop()
+
+    def _keep_writer_running(self) -> None:
+        try:
+            if self._writer is None:
+                self._writer = self._start_writer()
+            self._writer.keep_running()
+        except OSError as error:  # no process or descriptor to be had: tried again when the timer comes
+            if str(error) != self._writer_error:
+                _log.error("usage writer cannot be started, the spool waits: %s", error)
+            self._writer_error = str(error)
 
     def _client(self, channel: Channel, header: RequestHeader) -> Client:
         """Return the names of this connection and client id, as the recorder wants them."""

@@ -100,6 +100,9 @@ Names = tuple[str | None, ...]
 """One record: the six names of a client, in column order, or user, client id, ip and key of a quota."""
 
 
+_NO_NAMES: Names = ("",) * 6  # what number 0 stands for
+
+
 class SpoolError(TidegateError):
     """Raise when a spool file holds something that no recorder wrote: where, what, and what was expected."""
 
@@ -199,7 +202,10 @@ def used_bytes(data: bytes | memoryview) -> int:
 
 
 def load_segment(path: Path) -> Segment:
-    """Return the segment whose file of rows is `path`. Raises `SpoolError` or `OSError`."""
+    """Return the segment whose file of rows is `path`. Raises `SpoolError` or `OSError`.
+
+    Rows whose names file is gone have no names: they count as lost.
+    """
     data = _read_bounded(path, SEGMENT_BYTES_MAX)
     header = _decode_header(path, data)
     is_closed = (
@@ -207,8 +213,13 @@ def load_segment(path: Path) -> Segment:
     )  # then its size says how many rows it had: what is missing is lost
     end = len(data) - len(data) % ROW_BYTES if is_closed else used_bytes(data)
     rows = data[HEADER_BYTES:end]
-    names_path = path.with_suffix(NAMES_SUFFIX)
-    return Segment(path=path, header=header, rows=rows, names=_decode_names(names_path))
+    try:
+        names = _decode_names(path.with_suffix(NAMES_SUFFIX))
+    except FileNotFoundError:
+        if not path.exists():
+            raise
+        names = [_NO_NAMES]
+    return Segment(path=path, header=header, rows=rows, names=names)
 
 
 def _read_bounded(path: Path, bytes_max: int) -> bytes:
@@ -238,7 +249,7 @@ def _decode_header(path: Path, data: bytes) -> Header:
 
 def _decode_names(path: Path) -> list[Names]:
     data = _read_bounded(path, NAMES_BYTES_MAX)
-    names: list[Names] = [("",) * 6]
+    names: list[Names] = [_NO_NAMES]
     at = 0
     while at + _RECORD.size <= len(data):
         size, crc = _RECORD.unpack_from(data, at)

@@ -1,7 +1,7 @@
 """The process that turns a node's spool into Parquet: `python -m tidegate.usage.writer SPOOL PARQUET --node-id N`.
 
 The broker starts it (`writer_process.start_writer`) and holds its standard input open: when that ends, however
-the broker ended, the writer converts what is closed and exits. pyarrow lives in this process only, so that
+the broker ended, the writer converts what is closed and exits; signals do not end it before. pyarrow lives in this process only, so that
 the broker does not carry it. Exit codes: 0 done; 2 wrong arguments; 3 pyarrow is not installed, the spool waits.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from tidegate.clock import Clock, SystemClock
 from tidegate.errors import TidegateError
 from tidegate.usage.convert import compact, convert_all, delete_expired
-from tidegate.usage.directory import WRITER_LOCK, lock_file
+from tidegate.usage.directory import WRITER_LOCK, holds_lock, lock_file
 from tidegate.usage.files import remove_temporary_files
 from tidegate.usage.writer_process import EXIT_NO_PYARROW, RETENTION_MS
 
@@ -84,6 +84,8 @@ class Writer:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until standard input ends and return the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the broker gets them too, and ends our input
+        signal.signal(number, signal.SIG_IGN)
     arguments = _parse(argv)
     logging.basicConfig(format="tidegate usage writer: %(message)s", level=logging.INFO)
     if importlib.util.find_spec("pyarrow") is None:
@@ -92,10 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.spool,
         )
         return EXIT_NO_PYARROW
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the broker too, which ends our input
     os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
     try:
-        _wait_for_lock(arguments.spool / WRITER_LOCK)
         _run(arguments)
     except (TidegateError, OSError) as error:
         _log.error("%s", error)
@@ -111,9 +111,14 @@ def _run(arguments: argparse.Namespace) -> None:
         retention_ms=arguments.retention_ms,
         clock=SystemClock(),
     )
+    lock_path = arguments.spool / WRITER_LOCK
+    lock = _wait_for_lock(lock_path)
     busy_s = time.monotonic()
     while not _input_ended(POLL_S):
         now_s = time.monotonic()
+        if not holds_lock(lock, lock_path) and arguments.spool.is_dir():  # the broker has made the directory again
+            os.close(lock)
+            lock = _wait_for_lock(lock_path)
         if writer.step():
             busy_s = now_s
         elif "pyarrow" in sys.modules and now_s - busy_s >= IDLE_S:
@@ -126,9 +131,10 @@ def _input_ended(wait_s: float) -> bool:
     return bool(readable) and os.read(0, 4096) == b""
 
 
-def _wait_for_lock(path: Path) -> None:
-    while lock_file(path) is None:  # an earlier broker's writer is finishing
+def _wait_for_lock(path: Path) -> int:
+    while (lock := lock_file(path)) is None:  # an earlier broker's writer is finishing
         time.sleep(POLL_S)
+    return lock
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

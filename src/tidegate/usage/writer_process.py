@@ -5,7 +5,8 @@
     writer.stop()              # after `Recorder.close()`: it converts the last segment by itself and exits
 
 A new interpreter, not a fork: the broker's heap is not carried along. The writer watches its standard input, whose
-other end only the broker holds, so it also ends when the broker is killed.
+other end only the broker holds, so it also ends when the broker is killed. Signals that are meant to end the broker do not
+end it before: it has a process group of its own and takes no notice of them, for there is still something to convert.
 """
 
 import logging
@@ -52,15 +53,17 @@ class WriterProcess:
         if code in (None, EXIT_NO_PYARROW):
             return
         if self._clock.monotonic_ns() - self._started_ns >= RESTART_MS * 1_000_000:
-            _log.warning("usage writer ended with code %s and is started again", code)
-            self._close_input()
-            self._process = self._start()
+            self._restart(code)
 
     def stop(self, *, timeout_s: float = 0.0) -> bool:
         """Tell the writer to finish, wait at most `timeout_s`, and return whether it has ended.
 
-        It goes on by itself otherwise, and ends when everything closed is converted.
+        It goes on by itself otherwise, and ends when everything closed is converted. One that was killed is started
+        again for that.
         """
+        code = self._process.poll()
+        if code not in (None, 0, EXIT_NO_PYARROW):
+            self._restart(code)
         self._close_input()
         try:
             self._process.wait(timeout_s)
@@ -69,13 +72,26 @@ class WriterProcess:
             return False
         return True
 
+    def _restart(self, code: int | None) -> None:
+        """Start the writer again; where that cannot be done now, the next `keep_running` tries it."""
+        _log.warning("usage writer ended with code %s and is started again", code)
+        try:
+            process = self._start()
+        except OSError as error:
+            _log.error("usage writer cannot be started, the spool waits: %s", error)
+            return
+        self._close_input()
+        self._process = process
+
     def _close_input(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         self._started_ns = self._clock.monotonic_ns()
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        return subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0
+        )
 
 
 def start_writer(

@@ -221,3 +221,17 @@ def test_old_hours_are_deleted(tmp_path):
     assert len(list_files(tmp_path)) == 6
     delete_expired(parquet, retention_ms=HOUR_MS, now_ms=HOUR_START_MS + 2 * HOUR_MS)
     assert [hour_ms for hour_ms, _ in hour_directories(parquet)] == [HOUR_START_MS + HOUR_MS]
+
+
+def test_segment_without_its_names_becomes_a_gap(tmp_path):
+    """Names that somebody has removed do not hold up what comes after."""
+    recorder = open_recorder(tmp_path)
+    record(recorder, client(recorder), START_MS)
+    recorder.maybe_roll(START_MS + 10**6)
+    (names,) = spool_directory(tmp_path, 1).glob("*.names")
+    names.unlink()
+    record(recorder, client(recorder), START_MS, 7)
+    recorder.close()
+    drain(spool_directory(tmp_path, 1), parquet_directory(tmp_path))
+    events = [(event["kind"], event["lost_events"], event["request_bytes"]) for event in read_events(tmp_path)]
+    assert events == [("gap", 1, 0), ("request", None, 7)]
