@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from random import Random
 
 import pyarrow.parquet as pq
@@ -129,3 +130,27 @@ def test_help_has_examples_and_exit_codes(command):
     assert done.returncode == 0
     assert "examples:" in done.stdout
     assert "exit codes:" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["usage", "replay"])
+def test_no_module_of_the_current_directory_is_imported(usage, tmp_path, command):
+    """A `numpy.py` that lies where the command is typed is nobody's business: neither here nor in Spark's workers."""
+    caught = tmp_path / "caught"
+    for name in ("numpy", "pyarrow", "pandas", "numba", "pyspark", "tidegate", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text(
+            f"open({str(caught)!r}, 'a').write({name!r} + '\\n')\nraise SystemExit(9)\n"
+        )
+    plan = tmp_path / "tight.yaml"
+    plan.write_text(_QUOTAS)
+    arguments = [
+        str(usage),
+        *(("--quotas", str(plan)) if command == "replay" else ()),
+        "--master",
+        "local[1]",
+    ]
+    done = subprocess.run(
+        [Path(sys.executable).with_name("tidegate"), command, *arguments],
+        capture_output=True, text=True, timeout=280, check=False, cwd=tmp_path, env=os.environ,
+    )  # fmt: skip
+    assert not caught.exists(), caught.read_text()
+    assert (done.returncode, done.stderr) == (0, "")

@@ -36,6 +36,7 @@ _SQL_SETTINGS = {
     "spark.sql.caseSensitive": "true",
 }
 _DAEMON = "tidegate.pipeline.daemon"
+_SAFE_PATH = "PYTHONSAFEPATH"  # `python -P` for workers: no module of the current directory is theirs
 _FEW_ROWS = 300_000
 _FEW_ROWS_SETTINGS = {
     # Half of a short job's time goes into compiling what then hardly runs.
@@ -89,6 +90,7 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
 def spark_settings(*, app_name: str, master: str | None, rows: int) -> dict[str, str]:
     """Return the settings of a new session. Under `spark-submit` its own settings stay in force."""
     settings = {"spark.app.name": app_name, "spark.python.daemon.module": _DAEMON, **_SQL_SETTINGS}
+    settings[f"spark.executorEnv.{_SAFE_PATH}"] = "1"
     if "PYSPARK_GATEWAY_PORT" in os.environ and master is None:
         return settings
     master = master or DEFAULT_MASTER
@@ -106,6 +108,7 @@ def _start(settings: Mapping[str, str], log: Path) -> SparkSession:
     """Start Java with its messages going to `log`, and Spark in it."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ[_SAFE_PATH] = "1"
     conf = SparkConf().setAll(list(settings.items()))
     try:
         with log.open("ab") as messages:

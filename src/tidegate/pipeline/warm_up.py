@@ -29,7 +29,7 @@ def kernel_in_the_making() -> Iterator[None]:
     if any(cache_directory(os.environ, KERNEL_MODULES).rglob("*.nbc")):
         yield
         return
-    command = [sys.executable, "-m", "tidegate.pipeline.warm_up"]
+    command = [sys.executable, "-P", "-m", "tidegate.pipeline.warm_up"]
     compiler = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

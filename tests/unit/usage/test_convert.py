@@ -233,5 +233,7 @@ def test_segment_without_its_names_becomes_a_gap(tmp_path):
     record(recorder, client(recorder), START_MS, 7)
     recorder.close()
     drain(spool_directory(tmp_path, 1), parquet_directory(tmp_path))
-    events = [(event["kind"], event["lost_events"], event["request_bytes"]) for event in read_events(tmp_path)]
+    events = [
+        (event["kind"], event["lost_events"], event["request_bytes"]) for event in read_events(tmp_path)
+    ]
     assert events == [("gap", 1, 0), ("request", None, 7)]

@@ -22,7 +22,7 @@ def running_broker(results: Results) -> Iterator[int]:
     """Give the port of a broker that runs until the end of the block. Raises `TidegateError` if it does not start."""
     port_file = results.directory / "broker.port"
     port_file.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "tidegate", "serve", "--port", "0"]
+    command = [sys.executable, "-P", "-m", "tidegate", "serve", "--port", "0"]
     command += ["--data", str(results.broker), "--port-file", str(port_file)]
     with results.broker_log.open("ab") as log:
         process = subprocess.Popen(

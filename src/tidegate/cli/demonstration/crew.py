@@ -30,7 +30,7 @@ class Crew:
         """Start the clients."""
         self.begin_phase()
         for name in CLIENTS:
-            command = [sys.executable, "-m", "tidegate.cli.demonstration.clients", name, self._address]
+            command = [sys.executable, "-P", "-m", "tidegate.cli.demonstration.clients", name, self._address]
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
