@@ -11,8 +11,10 @@ from tests.server.nodes import (
     CREATE_TOPICS_VERSION,
     MemoryStore,
     RunningNode,
+    running_node,
 )
 
+from tidegate.server.handler import Answer, Deferred, Request, Work
 from tidegate.usage.readers import read_segment
 
 CLIENT = [("client-id", "c1")]
@@ -339,6 +341,69 @@ def test_a_failing_handler_closes_only_its_connection(with_node, caplog) -> None
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
         "api key 3 failed; closing"
     ]
+
+
+def unwritable(request: Request) -> Answer:
+    """Answer with a name that no string can hold."""
+    return request.answer({"throttle_time_ms": 0, "topics": [{"name": "x" * 40_000, "partitions": []}]})
+
+
+def at_once(request: Request) -> Answer:
+    """Answer ListOffsets at once."""
+    return unwritable(request)
+
+
+def in_slices(request: Request) -> Work:
+    """Answer ListOffsets after a slice."""
+    yield
+    return unwritable(request)
+
+
+def later(request: Request) -> Deferred:
+    """Answer ListOffsets in a later turn."""
+    deferred = Deferred()
+    asyncio.get_running_loop().call_later(0.01, deferred.complete_by, lambda: unwritable(request))
+    return deferred
+
+
+@pytest.mark.parametrize("handler", [at_once, in_slices, later])
+def test_an_answer_that_cannot_be_written_is_one_line(tmp_path, caplog, handler) -> None:
+    """The connection closes, whenever the answer was to come, and the line names the field."""
+
+    async def main() -> None:
+        async with running_node(tmp_path, MemoryStore(), {}, handlers={2: handler}) as node:
+            client, other = await node.connect(), await node.connect()
+            client.send(2, 5, {"replica_id": -1, "isolation_level": 0, "topics": []})
+            assert await client.closed()
+            assert (await other.metadata())["topics"] == []
+
+    asyncio.run(main())
+    (record,) = caplog.records
+    assert record.exc_info is None
+    assert "closing connection" in record.getMessage()
+    assert "cannot write ListOffsets response v5: topics[0].name" in record.getMessage()
+    assert len(record.getMessage()) < 500
+
+
+def test_a_failing_long_poll_closes_its_connection(tmp_path, caplog) -> None:
+    """What goes wrong with an answer that comes later is told as if it had come at once."""
+
+    def handler(request: Request) -> Deferred:
+        deferred = Deferred()
+        asyncio.get_running_loop().call_soon(deferred.complete_by, lambda: 1 // 0)
+        return deferred
+
+    async def main() -> None:
+        async with running_node(tmp_path, MemoryStore(), {}, handlers={2: handler}) as node:
+            client = await node.connect()
+            client.send(2, 5, {"replica_id": -1, "isolation_level": 0, "topics": []})
+            assert await client.closed()
+            assert not node.node._front.channels
+
+    asyncio.run(main())
+    (record,) = caplog.records
+    assert "api key 2 failed; closing" in record.getMessage()
+    assert record.exc_info[0] is ZeroDivisionError
 
 
 def test_a_muted_client_that_leaves_is_noticed_at_once(with_node) -> None:

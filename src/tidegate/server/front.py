@@ -31,6 +31,7 @@ from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
 from tidegate.server.usage_log import UsageLog
 from tidegate.wire import (
     Encoded,
+    MessageError,
     ProtocolError,
     RequestHeader,
     UnsupportedVersionError,
@@ -171,19 +172,14 @@ class Front:
     ) -> None:
         """Close the channel of a request that cannot be served.
 
-        In one line where its client is to blame, as Kafka does; else with a traceback, and charged for its time.
+        In one line where its client is to blame, as Kafka does, or where the answer cannot be written; else with a
+        traceback. It is charged for its time where it is not to blame.
         """
         if isinstance(error, ProtocolError):
             self.on_bad_frame(channel, str(error))
             channel.close()
             return
-        _log.error(
-            "%s: api key %d failed; closing",
-            _name(channel),
-            header.api_key,
-            exc_info=error,
-            extra=_repeats(channel, f"failed {header.api_key}"),
-        )
+        _log_failure(channel, header, "failed", error)
         try:
             self._finish(channel, header, frame_bytes, handler_ns, Answer(None, close=True), mutation)
         except Exception as another:
@@ -191,13 +187,7 @@ class Front:
 
     def _cannot_answer(self, channel: Channel, header: RequestHeader, error: Exception) -> None:
         """Close the channel of a request that was served and whose answer fails on its way."""
-        _log.error(
-            "%s: api key %d cannot be answered; closing",
-            _name(channel),
-            header.api_key,
-            exc_info=error,
-            extra=_repeats(channel, f"unanswered {header.api_key}"),
-        )
+        _log_failure(channel, header, "cannot be answered", error)
         channel.close()
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
@@ -376,6 +366,9 @@ class Front:
             if self._closed or (channel.closed and answer.charge is Charge.FETCH):
                 _discard_answer(answer)  # a fetch that could not be sent gave nothing
                 return
+            if answer.error is not None:
+                self._fail(channel, header, answer.error, frame_bytes, handler_ns, None)
+                return
             try:
                 self._finish(channel, header, frame_bytes, handler_ns, answer, None)
                 channel.release_hold(0)
@@ -500,6 +493,19 @@ def _instead(answer: Answer, turn_error: Exception | None) -> Answer:
         return answer.instead() or answer
     _discard_answer(answer)
     return Answer(None, Charge.REQUEST, close=True)
+
+
+def _log_failure(channel: Channel, header: RequestHeader, what: str, error: Exception) -> None:
+    """Say why a channel closes whose client did nothing wrong. An answer that cannot be written names its field."""
+    repeats = _repeats(channel, f"{what} {header.api_key}")
+    if isinstance(error, MessageError):
+        _log.error(
+            "closing %s: api key %d %s: %s", _name(channel), header.api_key, what, error, extra=repeats
+        )
+    else:
+        _log.error(
+            "%s: api key %d %s; closing", _name(channel), header.api_key, what, exc_info=error, extra=repeats
+        )
 
 
 def _discard_answer(answer: Answer) -> None:

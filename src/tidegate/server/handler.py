@@ -143,6 +143,7 @@ class Answer:
     close: close the connection instead of, or after, answering.
     instead: given where the `Turn` finishes what was begun. Called when it failed: the answer to send in place of this
         one, or None if this one is still right.
+    error: set by `Deferred.complete_by`: what went wrong with the answer, which is the end of the connection then.
     """
 
     response: Encoded | None
@@ -151,6 +152,7 @@ class Answer:
     on_sent_data: Callable[[], None] | None = None
     close: bool = False
     instead: Callable[[], "Answer | None"] | None = None
+    error: Exception | None = None
 
 
 class Deferred:
@@ -177,6 +179,14 @@ class Deferred:
         on_complete, self._on_complete, self.on_cancel = self._on_complete, None, None
         if on_complete is not None:
             on_complete(answer)
+
+    def complete_by(self, make: Callable[[], Answer]) -> None:
+        """Give the answer that `make` returns; where it raises, the front closes the connection and says why."""
+        try:
+            answer = make()
+        except Exception as error:
+            answer = Answer(None, close=True, error=error)
+        self.complete(answer)
 
     def then(self, on_complete: Callable[[Answer], None]) -> None:
         """Call `on_complete` with the answer, at once if it is there already. For the front."""

@@ -84,7 +84,11 @@ class Writer:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until standard input ends and return the exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the broker gets them too, and ends our input
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # the broker gets them too, and ends our input
         signal.signal(number, signal.SIG_IGN)
     arguments = _parse(argv)
     logging.basicConfig(format="tidegate usage writer: %(message)s", level=logging.INFO)
@@ -116,7 +120,9 @@ def _run(arguments: argparse.Namespace) -> None:
     busy_s = time.monotonic()
     while not _input_ended(POLL_S):
         now_s = time.monotonic()
-        if not holds_lock(lock, lock_path) and arguments.spool.is_dir():  # the broker has made the directory again
+        if (
+            not holds_lock(lock, lock_path) and arguments.spool.is_dir()
+        ):  # the broker has made the directory again
             os.close(lock)
             lock = _wait_for_lock(lock_path)
         if writer.step():

@@ -9,6 +9,7 @@ version has and does without those that have a default; a UUID may also be a `uu
 `read_request_in_slices` is a generator that returns the same: whoever runs it can turn to others between two yields.
 """
 
+import reprlib
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any
@@ -40,6 +41,9 @@ __all__ = [
 
 AT_ONCE_BYTES = 8 * 1024
 """Requests up to this size are read in one step, also where slices are asked for: 2 or 3 ms at most."""
+
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxother = 100
 
 COPIED_BYTES = 1024 * 1024
 """Longer requests are not copied to be read faster: 100 MB of zeros behind a name are not worth a copy."""
@@ -197,5 +201,5 @@ def message_error(program: Program, error: Exception) -> MessageError:
     if isinstance(error, KeyError):
         what = f"{error.args[0]!r} is missing"
     elif where.value is not None:
-        what += f", got {where.value!r}"
+        what += f", got {_SHOWN.repr(where.value)}"
     return MessageError(f"cannot write {program.title}: {where.path or 'message'}: {what}", path=where.path)

@@ -203,12 +203,12 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
 def _wait(fetch: _Fetch, waits: FetchWaits, missing_bytes: int) -> Deferred:
     deferred = Deferred()
 
-    def answer_now() -> None:
+    def answer() -> Answer:
         fetch.read_bytes = 0
         topics, _ = fetch.read()
-        deferred.complete(fetch.answer(topics))
+        return fetch.answer(topics)
 
-    wait = Wait(fetch.logs(), missing_bytes, answer_now)
+    wait = Wait(fetch.logs(), missing_bytes, lambda: deferred.complete_by(answer))
     deferred.on_cancel = lambda: waits.remove(wait)
     waits.add(wait, fetch.body["max_wait_ms"])
     return deferred

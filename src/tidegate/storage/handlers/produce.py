@@ -223,7 +223,7 @@ def _answer_synced(
                 result.update(
                     _refused(result["index"], gone if log.deleted else error_codes.KAFKA_STORAGE_ERROR)
                 )
-        deferred.complete(request.answer(message, Charge.PRODUCE))
+        deferred.complete_by(lambda: request.answer(message, Charge.PRODUCE))
 
     commits.wait([log for log, _, _ in unsynced], answer_now)
     return deferred
