@@ -1,26 +1,41 @@
 """Pieces of log files that are sent without reading them: `os.sendfile` takes them by descriptor."""
 
 import os
+import threading
 from pathlib import Path
 
 from tidegate.storage.private_files import PRIVATE_FILE
 
 __all__ = ["FileSlice", "SegmentFile"]
 
+_SLOW_TO_FREE_BYTES = 16 * 1024 * 1024
+
 
 class SegmentFile:
-    """An open log file. It closes with the last reference to it, so a slice on its way out keeps it open."""
+    """An open log file. It closes with the last reference to it, so a slice on its way out keeps it open.
+
+    One that is not there is made only where that is asked for: a log whose file has gone must not begin a new one.
+    """
 
     __slots__ = ("fd",)
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, create: bool = False) -> None:
         self.fd = -1
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), PRIVATE_FILE)
 
     def __del__(self) -> None:
         if self.fd >= 0:
-            os.close(self.fd)
+            _close(self.fd)
             self.fd = -1
+
+
+def _close(fd: int) -> None:
+    """Close a file; the last close of a large one that is deleted frees its blocks, which a thread waits for."""
+    found = os.fstat(fd)
+    if found.st_nlink or found.st_size < _SLOW_TO_FREE_BYTES:
+        os.close(fd)
+    else:
+        threading.Thread(target=os.close, args=(fd,), name="tidegate-free").start()
 
 
 class FileSlice:

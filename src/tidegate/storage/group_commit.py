@@ -21,7 +21,7 @@ from tidegate.storage.scheduling import Scheduler, Timer
 from tidegate.storage.segment import Segment
 from tidegate.storage.topic_settings import NEVER
 
-__all__ = ["GroupCommit", "SyncFile"]
+__all__ = ["GroupCommit", "SyncFile", "sync_path"]
 
 SyncFile = Callable[[int], None]
 """Brings a file, given by descriptor, to the disk, as `os.fdatasync` does. Raises `OSError`."""
@@ -168,7 +168,7 @@ class GroupCommit:
                 self._sync(file.fd)
             if job.new_names:
                 for path in (job.log.directory, job.log.directory.parent, self._metadata):
-                    _sync_path(path)
+                    sync_path(path)
         except OSError as error:
             self._fail(job.log, error)
             return False
@@ -207,7 +207,7 @@ def _job(log: PartitionLog) -> _Job | None:
     )
 
 
-def _sync_path(path: Path) -> None:
+def sync_path(path: Path) -> None:
     """Sync a file or directory by name; one that is deleted by now needs no sync."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,19 +1,65 @@
-"""What a storage does again and again while it is open."""
+"""What a storage does again and again while it is open, a millisecond at a time: nothing here makes a request wait.
+
+Look after the files (twice a second), write indexes and producers so that a start after a kill walks little (each
+second, what has grown), delete what is past its retention and write down up to where logs are synced (each minute).
+"""
+
+import logging
+from collections.abc import Callable, Iterator
 
 from tidegate.storage.scheduling import Scheduler
 from tidegate.storage.storage import Storage
 
-__all__ = ["HOUSEKEEPING_EVERY_S", "keep_house"]
+__all__ = ["HOUSEKEEPING_EVERY_S", "LOOK_EVERY_S", "SAVE_EVERY_S", "SLICE_MS", "keep_house"]
 
 HOUSEKEEPING_EVERY_S = 60.0  # Kafka's `log.flush.offset.checkpoint.interval.ms`
+LOOK_EVERY_S = 0.5
+SAVE_EVERY_S = 1.0
+SLICE_MS = 1
+_PAUSE_S = 0.004
+
+_logger = logging.getLogger(__name__)
 
 
 def keep_house(storage: Storage, scheduler: Scheduler) -> None:
-    """Let `storage` clean up again and again, until it is closed."""
+    """Let `storage` look after itself until it is closed."""
+    _Chore(storage, scheduler, HOUSEKEEPING_EVERY_S, lambda: storage.clean(storage.clock.now_ms()))
+    _Chore(storage, scheduler, LOOK_EVERY_S, storage.look_after_files)
+    _Chore(storage, scheduler, SAVE_EVERY_S, storage.save_positions)
 
-    def run() -> None:
-        if not storage.closed:
-            storage.keep_house(storage.clock.now_ms())
-            scheduler.call_later(HOUSEKEEPING_EVERY_S, run)
 
-    scheduler.call_later(HOUSEKEEPING_EVERY_S, run)
+class _Chore:
+    """Work that is done from time to time, in slices with pauses; what goes wrong once does not end it for good."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        scheduler: Scheduler,
+        every_s: float,
+        begin: Callable[[], Iterator[None]],
+    ) -> None:
+        self._storage = storage
+        self._scheduler = scheduler
+        self._every_s = every_s
+        self._begin = begin
+        self._work: Iterator[None] | None = None
+        scheduler.call_later(every_s, self._run)
+
+    def _run(self) -> None:
+        if self._storage.closed:
+            return
+        try:
+            if self._work is None:
+                self._work = self._begin()
+            if not self._goes_on(self._work):
+                self._work = None
+        except Exception:
+            self._work = None
+            _logger.exception("housekeeping of %s failed, it is done again", self._storage.directory)
+        self._scheduler.call_later(self._every_s if self._work is None else _PAUSE_S, self._run)
+
+    def _goes_on(self, work: Iterator[None]) -> bool:
+        """Do a slice; return whether there is more."""
+        monotonic_ns = self._storage.clock.monotonic_ns
+        until_ns = monotonic_ns() + SLICE_MS * 1_000_000
+        return any(monotonic_ns() >= until_ns for _ in work)

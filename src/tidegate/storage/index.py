@@ -159,7 +159,3 @@ class SparseIndex:
         self.flush()
         del self._keys[:]
         del self._values[:]
-
-    def delete(self) -> None:
-        """Remove the file."""
-        self.path.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ Kafka's: `<topic>-<partition>/%020d.log` with its indexes and producer snapshots
 Follows: Kafka `UnifiedLog`, `LocalLog`, `LogSegments`.
 """
 
+import errno
 import logging
 import os
 import struct
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import Protocol
 
 from tidegate.storage import error_codes
-from tidegate.storage.errors import AppendError, OffsetOutOfRangeError
+from tidegate.storage.errors import AppendError, LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.file_slice import FileSlice, SegmentFile
+from tidegate.storage.private_files import remove_files
 from tidegate.storage.producers import Producers
 from tidegate.storage.records import (
     CRC_FROM,
@@ -44,6 +46,8 @@ _KEPT_SNAPSHOTS = 2
 _MAX_RELATIVE_OFFSET = 2**31 - 1  # an index entry holds the offset in 32 bits
 _OFFSET_LENGTH_EPOCH = struct.Struct(">qii")
 
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
 _unpack = HEADER.unpack_from
 _logger = logging.getLogger(__name__)
 
@@ -63,13 +67,15 @@ class PartitionLog:
     __slots__ = (
         "_active",
         "_last_read",
-        "_snapshot_due_bytes",
+        "_unsaved_room_bytes",
+        "damaged",
         "deleted",
         "directory",
         "end_offset",
         "failed",
         "on_append",
         "on_sealed",
+        "on_set_aside",
         "on_sync_due",
         "producers",
         "recovery_point",
@@ -94,11 +100,13 @@ class PartitionLog:
         self.sync_asked_offset = 0  # a sync of all before it has been asked for
         self.sync_due_offset = NEVER  # `on_sync_due` is called when the log ends there or later
         self.failed = False  # a sync failed: what the disk holds is not known, nothing more is appended
+        self.damaged = False  # records are missing or cannot be read: nothing is appended or read any more
         self.deleted = False
+        self.on_set_aside: Callable[[list[Path]], None] = remove_files
         self.on_append: Callable[[int], None] | None = None
         self.on_sync_due: Callable[[PartitionLog], None] | None = None
         self.on_sealed: Callable[[PartitionLog, Segment, SegmentFile], None] | None = None
-        self._snapshot_due_bytes = CHECKPOINT_BYTES
+        self._unsaved_room_bytes = CHECKPOINT_BYTES
         self._last_read: Segment | None = None
         self._active: Segment
 
@@ -141,7 +149,8 @@ class PartitionLog:
         ):
             batch = accepted(batch, settings, now_ms, produce_version)
         if self.failed:
-            raise AppendError(error_codes.KAFKA_STORAGE_ERROR, f"{self.directory.name} could not be synced")
+            why = "is damaged" if self.damaged else "could not be synced"
+            raise AppendError(error_codes.KAFKA_STORAGE_ERROR, f"{self.directory.name} {why}")
         if producer_id > NO_PRODUCER_ID:
             repeated = self.producers.check(producer_id, epoch, sequence, last_delta)
             if repeated is not None:
@@ -194,12 +203,15 @@ class PartitionLog:
             elif active.gather(batch, size, base_offset, last_offset, max_time_ms, interval):
                 turn.add(self)
         except OSError as error:
-            name = self.directory.name
-            _logger.error("cannot append to %s: %s", name, error, extra={"repeats": f"append {name}"})
+            if isinstance(error, FileNotFoundError):
+                self.mark_damaged(f"{error.filename or active.path} has been removed")
+            else:
+                name = self.directory.name
+                _logger.error("cannot append to %s: %s", name, error, extra={"repeats": f"append {name}"})
             raise AppendError(error_codes.KAFKA_STORAGE_ERROR, str(error)) from error
         self.end_offset = last_offset + 1
-        self._snapshot_due_bytes -= size
-        if self._snapshot_due_bytes <= 0:
+        self._unsaved_room_bytes -= size
+        if self._unsaved_room_bytes <= 0:
             self.checkpoint()
         return base_offset
 
@@ -216,7 +228,7 @@ class PartitionLog:
         full.flush_indexes()
         self._save_producers()
         segment = Segment(self.directory, self.end_offset)
-        _ = segment.file
+        segment.create()
         full.seal()
         full.let_go()
         self._active = segment
@@ -231,8 +243,10 @@ class PartitionLog:
         """Return records from the batch that holds `offset` on, at most `max_bytes`; None where there are none.
 
         As in Kafka the last batch of the slice may be cut off (clients ignore it), but with `at_least_one` the
-        first one is whole even when it is larger. Raises `OffsetOutOfRangeError`.
+        first one is whole even when it is larger. Raises `OffsetOutOfRangeError` and `LogDamagedError`.
         """
+        if self.damaged:
+            raise LogDamagedError(f"{self.directory.name} is damaged")
         if offset >= self.end_offset or offset < self.start_offset:
             if offset == self.end_offset:
                 return None
@@ -240,18 +254,25 @@ class PartitionLog:
                 f"offset is {offset}, expected {self.start_offset} to {self.end_offset}"
             )
         segment = self._active
-        if offset < segment.base_offset:
-            segment = self._segment_of(offset)
-        position = segment.position_of(offset)
-        size = segment.size - position
-        if max_bytes < size:
-            size = max_bytes
-            if max_bytes < segment.largest_batch_bytes:
-                first_bytes = segment.batch_size(position)
-                if max_bytes < first_bytes and not at_least_one:
-                    return None
-                size = max(max_bytes, first_bytes)
-        return segment.slice(position, size)
+        try:
+            if offset < segment.base_offset:
+                segment = self._segment_of(offset)
+            position = segment.position_of(offset)
+            size = segment.size - position
+            if max_bytes < size:
+                size = max_bytes
+                if max_bytes < segment.largest_batch_bytes:
+                    first_bytes = segment.batch_size(position)
+                    if max_bytes < first_bytes and not at_least_one:
+                        return None
+                    size = max(max_bytes, first_bytes)
+            elif size <= 0:
+                raise self._damage(f"offset {offset} is not in {segment.name}")
+            return segment.slice(position, size)
+        except OSError as error:
+            if error.errno in _OUT_OF_RESOURCES:
+                raise LogDamagedError(f"cannot read {segment.name} now: {error.strerror}") from error
+            raise self._damage(f"cannot read {segment.name}: {error.strerror}") from error
 
     def _segment_of(self, offset: int) -> Segment:
         """Return the older segment with `offset`; of the older ones only the last that was read stays open."""
@@ -261,7 +282,30 @@ class PartitionLog:
             if self._last_read is not None and self._last_read.sealed:
                 self._last_read.let_go()
             self._last_read = segment
+            problem = segment.problem()
+            if problem is not None:
+                raise self._damage(problem)
         return segment
+
+    def _damage(self, why: str) -> LogDamagedError:
+        self.mark_damaged(why)
+        return LogDamagedError(why)
+
+    def mark_damaged(self, why: str | None) -> None:
+        """Append and read no more until the next start, which looks at everything; say `why`, once."""
+        if self.damaged or self.deleted:
+            return
+        self.damaged = self.failed = True
+        if why is not None:
+            _logger.error(
+                "%s takes no more requests, they are answered with error 56: %s", self.directory.name, why
+            )
+        if self.on_append is not None:
+            self.on_append(0)  # who waits for records is told
+
+    def problem(self) -> str | None:
+        """Return what has happened to the newest file while it is in use."""
+        return None if self.damaged or self.deleted else self._active.problem()
 
     @property
     def size_bytes(self) -> int:
@@ -272,13 +316,20 @@ class PartitionLog:
 
     def checkpoint(self) -> None:
         """Write the newest index entries and the producers, so that recovery need not walk far."""
-        self._snapshot_due_bytes = CHECKPOINT_BYTES
+        self._unsaved_room_bytes = CHECKPOINT_BYTES
+        if self.failed:
+            return
         try:
             _ = self._active.file  # they must not be ahead of the records
             self._active.flush_indexes()
             self._save_producers()
         except OSError as error:  # only a longer recovery: the records themselves are written
             _logger.warning("cannot write the indexes of %s: %s", self.directory.name, error)
+
+    @property
+    def unsaved_bytes(self) -> int:
+        """Return how much was appended since the last `checkpoint`: what a start after a kill has to walk."""
+        return CHECKPOINT_BYTES - self._unsaved_room_bytes if not self.failed else 0
 
     def _save_producers(self) -> None:
         path = segment_path(self.directory, self.end_offset, ".snapshot")
@@ -296,7 +347,7 @@ class PartitionLog:
         self.start_offset = self.segments[0].base_offset
         if self._last_read is oldest:
             self._last_read = None
-        oldest.delete()
+        self.on_set_aside(oldest.set_aside())
 
     def unsynced_files(self) -> list[SegmentFile]:
         """Return the files that hold records past the recovery point, and the newest. Raises `OSError`."""

@@ -1,20 +1,29 @@
 """Files that only the broker's own user may read: records, quotas and what clients are called are nobody else's."""
 
+import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PRIVATE_FILE", "make_private_directory", "make_private_file", "replace_private_file"]
+__all__ = [
+    "PRIVATE_DIRECTORY",
+    "PRIVATE_FILE",
+    "make_private_directory",
+    "make_private_file",
+    "remove_files",
+    "replace_private_file",
+]
 
 PRIVATE_FILE: Final = 0o600
-_PRIVATE_DIRECTORY: Final = 0o700
+PRIVATE_DIRECTORY: Final = 0o700
 
 
 def make_private_directory(directory: Path) -> None:
     """Make a directory, and those above it that are absent. One that is there keeps its mode. Raises `OSError`."""
     missing = [path for path in (directory, *directory.parents) if not path.is_dir()]
     for path in reversed(missing):
-        path.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=path.is_dir())
+        path.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=path.is_dir())
 
 
 def make_private_file(path: Path) -> None:
@@ -28,6 +37,13 @@ def replace_private_file(path: Path, data: bytes) -> None:
     with open(temporary, "wb", opener=_open_private) as file:
         file.write(data)
     temporary.replace(path)
+
+
+def remove_files(paths: Iterable[Path]) -> None:
+    """Remove files; those that cannot be removed stay."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _open_private(name: str, flags: int) -> int:

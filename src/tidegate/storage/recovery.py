@@ -16,10 +16,10 @@ from pathlib import Path
 from tidegate.storage.closed_segments import begins_batch, take_closed, take_largest_time
 from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.log import NO_TIME, PartitionLog
-from tidegate.storage.private_files import make_private_directory
+from tidegate.storage.private_files import PRIVATE_DIRECTORY, make_private_file, remove_files
 from tidegate.storage.producers import Producers
 from tidegate.storage.records import CRC_FROM, HEADER, HEADER_BYTES, MAGIC, NO_PRODUCER_ID, OVERHEAD_BYTES
-from tidegate.storage.segment import Segment
+from tidegate.storage.segment import DELETED_SUFFIX, Segment
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.wire import checksum
 
@@ -53,15 +53,22 @@ def open_log(
     trust_writes: the machine has not gone down since the files were written, so finished writes are intact.
     recovery_point: offset up to which the log is known to be synced, where writes cannot be trusted.
     """
-    make_private_directory(directory)
+    directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
+    remove_files(directory.glob(f"*{DELETED_SUFFIX}"))
     log = PartitionLog(directory, settings, Producers(producer_expiration_ms))
-    segments = [Segment(directory, base) for base in _base_offsets(directory)] or [Segment(directory, 0)]
+    segments = [Segment(directory, base) for base in _base_offsets(directory)]
+    if not segments:
+        segments.append(Segment(directory, 0))
+        make_private_file(segments[0].path)
     walk = _Walk(log.producers, 0, settings.index_interval_bytes)
     start_offset = segments[0].base_offset
     walk.producers_from = _load_snapshot(log, start_offset)
     sound_to = segments[-1].base_offset if trust_writes else recovery_point
     segments = _recover_segments(segments, walk, sound_to=sound_to, rebuild=not trust_writes)
     log.begin(segments, start_offset=start_offset, end_offset=walk.end_offset)
+    if recovery_point > log.end_offset:
+        lost = f"records from {log.end_offset} to {recovery_point - 1} were synced and are missing"
+        _logger.error("%s: %s at the end of the log", directory.name, lost)
     log.recovery_point = min(max(recovery_point, start_offset), walk.end_offset)
     if _drop_snapshots_past(log) and walk.producers_from > walk.end_offset:
         _rebuild_producers(log)
@@ -69,8 +76,11 @@ def open_log(
 
 
 def reopen_log(log: PartitionLog) -> None:
-    """Make the books of a log anew from its files, after a write that failed. Raises `OSError`."""
+    """Make the books of a log anew from its files, after a write that failed. Raises `OSError`, `LogDamagedError`."""
     log.segments[-1].drop_gathered()
+    problem = log.problem()
+    if problem is not None:
+        raise LogDamagedError(problem)
     for segment in log.segments:
         segment.let_go()
     again = open_log(
@@ -176,7 +186,7 @@ def _delete_rest(segments: list[Segment], walk: _Walk) -> None:
         _logger.warning(
             "deleting %s: the log ends at offset %d before it", segment.path.name, walk.end_offset
         )
-        segment.delete()
+        remove_files(segment.set_aside())
 
 
 def _cut(segment: Segment) -> None:

@@ -1,5 +1,7 @@
 """One segment of a partition log: a file of record batches that begins at `base_offset`, with its two indexes."""
 
+import contextlib
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -11,9 +13,10 @@ from tidegate.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 from tidegate.storage.records import HEADER_BYTES, MAGIC, OVERHEAD_BYTES
 from tidegate.wire.batch import BatchHeader, read_header
 
-__all__ = ["RECENT_BATCHES", "Segment", "segment_path"]
+__all__ = ["DELETED_SUFFIX", "RECENT_BATCHES", "Segment", "segment_path"]
 
 RECENT_BATCHES = 512  # positions of the newest batches kept in memory: who reads at the end needs no search
+DELETED_SUFFIX = ".deleted"
 _WALK_BYTES = 8192
 _CHECKED_AT_ONCE = 100  # headers
 _LEAST_LENGTH = HEADER_BYTES - OVERHEAD_BYTES
@@ -73,12 +76,19 @@ class Segment:
 
     @property
     def file(self) -> SegmentFile:
-        """The open log file, opened at first use, with all that the books say is in it. Raises `OSError`."""
+        """The open log file, opened at first use, with all that the books say is in it. Raises `OSError`.
+
+        It must be there: `create` makes it.
+        """
         if self._file is None:
             self._file = SegmentFile(self.path)
         if self._unwritten:
             self.write_gathered()
         return self._file
+
+    def create(self) -> None:
+        """Make the file, empty. Raises `OSError`."""
+        self._file = SegmentFile(self.path, create=True)
 
     def append(
         self,
@@ -206,8 +216,11 @@ class Segment:
         return self.size if not start or position == self.size else self._walk_to(offset, 0)
 
     def batch_size(self, position: int) -> int:
-        """Return the size of the batch that begins at `position`."""
-        length: int = _OFFSET_AND_LENGTH.unpack(os.pread(self.file.fd, OVERHEAD_BYTES, position))[1]
+        """Return the size of the batch that begins at `position`. Raises `OSError`."""
+        raw = os.pread(self.file.fd, OVERHEAD_BYTES, position)
+        if len(raw) != OVERHEAD_BYTES:
+            raise OSError(errno.EIO, f"the file ends before byte {position + OVERHEAD_BYTES}")
+        length: int = _OFFSET_AND_LENGTH.unpack(raw)[1]
         return length + OVERHEAD_BYTES
 
     def batches(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -303,9 +316,27 @@ class Segment:
         """Make the file end at `size`."""
         os.ftruncate(self.file.fd, size)
 
-    def delete(self) -> None:
-        """Remove the files; slices on their way out still read the data."""
+    def problem(self) -> str | None:
+        """Return what has happened to the file that should hold the records, None where it is as it should be."""
+        size = self._unwritten_at if self._unwritten else self.size
+        try:
+            found = os.stat(self.path) if self._file is None else os.fstat(self._file.fd)
+        except FileNotFoundError:
+            return f"{self.name} has been removed"
+        if not found.st_nlink:
+            return f"{self.name} has been removed"
+        return (
+            f"{self.name} has been cut to {found.st_size} of {size} bytes" if found.st_size < size else None
+        )
+
+    def set_aside(self) -> list[Path]:
+        """Rename the files, so that they do not belong to the log any more; return them, to be removed.
+
+        Slices on their way out still read the data. Raises `OSError`. Follows: Kafka `LogSegment.changeFileSuffixes`.
+        """
         self.let_go()
-        self.path.unlink(missing_ok=True)
-        self.offsets.delete()
-        self.times.delete()
+        aside = []
+        for path in (self.times.path, self.offsets.path, self.path):
+            with contextlib.suppress(FileNotFoundError):
+                aside.append(path.rename(path.with_name(path.name + DELETED_SUFFIX)))
+        return aside

@@ -9,21 +9,29 @@
 The marker, the checkpoint and the logs are Kafka's formats; the metadata is not.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
 import resource
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tidegate.clock import Clock
 from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
-from tidegate.storage.errors import StorageError
-from tidegate.storage.group_commit import GroupCommit, SyncFile
+from tidegate.storage.consistency import check_store
+from tidegate.storage.errors import LogDamagedError, StorageError
+from tidegate.storage.group_commit import GroupCommit, SyncFile, sync_path
 from tidegate.storage.log import PartitionLog
-from tidegate.storage.private_files import PRIVATE_FILE, make_private_directory, replace_private_file
+from tidegate.storage.private_files import (
+    PRIVATE_FILE,
+    make_private_directory,
+    remove_files,
+    replace_private_file,
+)
 from tidegate.storage.recovery import open_log
 from tidegate.storage.retention import expire
 from tidegate.storage.store import MetadataStore, StoredTopic
@@ -37,6 +45,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLEAN_MARKER = ".kafka_cleanshutdown"
 _CHECKPOINT = "recovery-point-offset-checkpoint"
 _DATABASE = "tidegate.db"
+_NAMED = 5  # partitions in one line of the log
+_SAVED_AT_BYTES = 256 * 1024  # appended since the indexes were written last: they are written within a second
+_SAVE_ALL_EACH = 10  # every so many seconds all that has grown is written
 _NO_BOOT = ""
 _logger = logging.getLogger(__name__)
 
@@ -66,6 +77,9 @@ class Storage:
         self.turn = TurnWrites()
         self.commits = GroupCommit(self._worker, sync, metadata=store.recent_path, on_failed=self._distrust)
         self._producer_ids = range(0)
+        self._lost: str | None = None
+        self._saves = 0
+        self._topics_written = 0
 
     @classmethod
     def open(
@@ -87,6 +101,7 @@ class Storage:
         store = None
         try:
             _raise_open_files_limit()
+            check_store(directory, directory / _DATABASE, directory / _CHECKPOINT)
             store = MetadataStore(directory / _DATABASE)
             storage = cls(directory, config, clock, store, lock_fd, sync)
             storage._recover()
@@ -112,7 +127,7 @@ class Storage:
         def open_stored(
             stored: StoredTopic, partition: int, directory: Path, settings: TopicSettings
         ) -> PartitionLog:
-            return self.commits.watch(
+            return self._adopt(
                 open_log(
                     directory,
                     settings,
@@ -122,10 +137,16 @@ class Storage:
                 )
             )
 
-        self.topics.load(open_stored)
+        self.topics.load(open_stored, points)
         self.store.set_meta("boot_id", boot_id)  # not earlier: a recovery that is broken off begins anew
         open_new = self.topics.open_log
-        self.topics.open_log = lambda directory, settings: self.commits.watch(open_new(directory, settings))
+        self.topics.open_log = lambda directory, settings: self._adopt(open_new(directory, settings))
+        self._topics_written = self.topics.version
+
+    def _adopt(self, log: PartitionLog) -> PartitionLog:
+        """Let the disk thread sync a log and remove its old files; return it."""
+        log.on_set_aside = self._remove_files_later
+        return self.commits.watch(log)
 
     def take_producer_id(self) -> int:
         """Return a producer id that was never given out before."""
@@ -134,17 +155,72 @@ class Storage:
         producer_id, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
         return producer_id
 
-    def keep_house(self, now_ms: int) -> None:
-        """Delete expired segments and producers, and write down up to where logs are synced."""
-        try:
-            for topic in self.topics:
-                for log in topic.logs:
-                    log.producers.expire(now_ms)
-                    for _ in expire(log, now_ms):
-                        pass
-            self._write_checkpoint()
-        except OSError as error:  # the next time it may work
-            _logger.warning("housekeeping of %s: %s", self.directory, error)
+    def clean(self, now_ms: int) -> Iterator[None]:
+        """Delete expired segments and producers, and write down up to where logs are synced.
+
+        Each yield is a pause after at most about a millisecond.
+        """
+        deleted: list[str] = []
+        for log in self._all_logs():
+            try:
+                log.producers.expire(now_ms)
+                yield
+                if (count := (yield from expire(log, now_ms))) > 0:
+                    deleted.append(f"{count} of {log.directory.name} before offset {log.start_offset}")
+            except LogDamagedError as error:
+                log.mark_damaged(str(error))
+            except OSError as error:  # the next time it may work
+                _logger.warning("cannot delete old segments of %s: %s", log.directory.name, error)
+            yield
+        if deleted:
+            more = f" and of {len(deleted) - _NAMED} more partitions" if len(deleted) > _NAMED else ""
+            _logger.info("retention deleted segments: %s%s", ", ".join(deleted[:_NAMED]), more)
+        self._try_to_write_checkpoint()
+
+    def save_positions(self) -> Iterator[None]:
+        """Write the newest index entries and producers of logs that have grown, so that a start after a kill is fast.
+
+        Each yield is a pause after the work for one log.
+        """
+        self._saves += 1
+        least_bytes = 1 if self._saves % _SAVE_ALL_EACH == 0 else _SAVED_AT_BYTES
+        for log in self._all_logs():
+            if log.unsaved_bytes >= least_bytes:
+                log.checkpoint()
+                yield
+        if self._topics_written != self.topics.version:
+            self._topics_written = self.topics.version
+            self._worker.submit(sync_path, self.store.recent_path)
+            self._try_to_write_checkpoint()  # positions of a deleted topic are not those of its successor
+
+    def _all_logs(self) -> list[PartitionLog]:
+        return [log for topic in self.topics for log in topic.logs]
+
+    def look_after_files(self) -> Iterator[None]:
+        """Notice files that were removed while they are in use; say so, and take no more requests for them.
+
+        Each yield is a pause after a few microseconds.
+        """
+        if not self.directory.is_dir():
+            self._lose(f"data directory {str(self.directory)!r} has been removed")
+        self._lose(self.store.look_after_files())
+        said = 0
+        for log in self._all_logs():
+            problem = log.problem()
+            if problem is not None:
+                said += 1
+                log.mark_damaged(problem if said <= _NAMED else None)
+            yield
+        if said > _NAMED:
+            _logger.error("the same goes for %d more partitions", said - _NAMED)
+
+    def _lose(self, problem: str | None) -> None:
+        """Say once what has become of the database or of the whole directory."""
+        if problem is not None and self._lost is None:
+            self._lost = problem
+            _logger.error(
+                "%s: topics, quotas and offsets cannot be changed any more; stop, and restore it", problem
+            )
 
     def close(self) -> None:
         """Sync and close every log and leave the marker of a clean end."""
@@ -153,19 +229,39 @@ class Storage:
         self.closed = True
         self.commits.close()
         self._worker.shutdown(wait=True)
-        for topic in self.topics:
-            for log in topic.logs:
-                log.close()
-        self._write_checkpoint()
-        if not any(log.failed for topic in self.topics for log in topic.logs):
-            replace_private_file(self.directory / _CLEAN_MARKER, b'{"version":0,"brokerEpoch":-1}')
+        try:
+            if self._close_logs():
+                replace_private_file(self.directory / _CLEAN_MARKER, b'{"version":0,"brokerEpoch":-1}')
+        except OSError as error:
+            _logger.error("cannot end cleanly, the next start recovers what it can: %s", error)
         self.store.close()
         os.close(self._lock_fd)
+
+    def _close_logs(self) -> bool:
+        """Sync and close every log; return whether all of them are whole. Raises `OSError`."""
+        whole = True
+        for log in self._all_logs():
+            try:
+                log.close()
+            except OSError as error:
+                log.mark_damaged(f"it cannot be closed: {error}")
+            whole = whole and not log.failed
+        self._write_checkpoint()
+        return whole
 
     # --- what the disk thread does
 
     def _remove_later(self, directory: Path) -> None:
-        self._worker.submit(remove_directory, directory)
+        self._worker.submit(self._remove, directory)
+
+    def _remove_files_later(self, paths: list[Path]) -> None:
+        self._worker.submit(remove_files, paths)
+
+    def _remove(self, directory: Path) -> None:
+        """Remove what is left of a deleted partition, once the disk has that it is deleted."""
+        with contextlib.suppress(OSError):  # then the next start does it
+            sync_path(self.store.recent_path)
+            remove_directory(directory)
 
     def _distrust(self) -> None:
         """Let the next start check all that is not known to be synced, as after a power cut."""
@@ -175,6 +271,13 @@ class Storage:
             self.store.set_meta("boot_id", _NO_BOOT)
         except StorageError as error:  # the same disk: nothing more can be done
             _logger.warning("cannot note that a sync failed: %s", error)
+
+    def _try_to_write_checkpoint(self) -> None:
+        try:
+            self._write_checkpoint()
+        except OSError as error:  # the next time it may work
+            if self._lost is None:
+                _logger.warning("cannot write %s: %s", _CHECKPOINT, error)
 
     def _write_checkpoint(self) -> None:
         lines = [

@@ -5,6 +5,7 @@ kernel; when the machine itself goes down the last commits may be lost, never to
 """
 
 import json
+import os
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,9 @@ _SCHEMA_VERSION = 1
 _DOUBLE = struct.Struct(
     ">d"
 )  # values are kept as their eight bytes: SQLite would turn NaN to null and -0.0 to 0
+_GROWING = """
+CREATE TABLE IF NOT EXISTS growing_topics (topic_id TEXT PRIMARY KEY, partitions INTEGER NOT NULL) WITHOUT ROWID
+"""
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE topics (
@@ -74,6 +78,7 @@ class MetadataStore:
     def __init__(self, path: Path) -> None:
         """Open the file, made when absent. Raises `StorageError` where it is not ours or cannot be used."""
         self._path = path
+        self._lost: str | None = None
         try:
             make_private_file(path)  # SQLite gives the files beside it the same mode
             self._db = sqlite3.connect(path, isolation_level=None)
@@ -81,12 +86,29 @@ class MetadataStore:
             raise self._unusable(str(error)) from error
         try:
             self._prepare()
+            self._inode = os.stat(path).st_ino
         except sqlite3.Error as error:
             self.close()
             raise self._unusable(str(error)) from error
         except StorageError:
             self.close()
             raise
+
+    def look_after_files(self) -> str | None:
+        """Find out whether the file is still the one that was opened; from when it is not, nothing is changed any more.
+
+        Returns what has happened, the first time that it is seen.
+        """
+        if self._lost is not None:
+            return None
+        try:
+            replaced = os.stat(self._path).st_ino != self._inode
+            os.stat(self.recent_path)
+        except FileNotFoundError as error:
+            self._lost = f"{error.filename} has been removed"
+        else:
+            self._lost = f"{self._path} has been replaced" if replaced else None
+        return self._lost
 
     @property
     def recent_path(self) -> Path:
@@ -111,6 +133,7 @@ class MetadataStore:
             raise self._unusable(f"its schema version is {version}, expected {_SCHEMA_VERSION}")
         elif (damage := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise self._unusable(damage)
+        db.execute(_GROWING)
 
     def _unusable(self, why: str) -> StorageError:
         return StorageError(
@@ -131,7 +154,7 @@ class MetadataStore:
 
     def set_meta(self, name: str, value: str) -> None:
         """Keep a fact about the node."""
-        self._run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+        self._change("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     def take_producer_ids(self) -> range:
         """Return producer ids that were never given out before."""
@@ -150,17 +173,29 @@ class MetadataStore:
                 topic_id=topic_id, name=name, partitions=partitions, configs=json.loads(configs)
             )
 
-    def put_topic(self, topic: StoredTopic) -> None:
-        """Keep a topic, new or changed."""
-        self._run(
-            "INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)",
-            (topic.topic_id, topic.name, topic.partitions, json.dumps(dict(topic.configs))),
-        )
+    def put_topic(self, topic: StoredTopic, *, on_disk: int | None = None) -> None:
+        """Keep a topic, new or changed. on_disk: how many of its partitions have a directory by now, if not all."""
+        with self._transaction():
+            self._run(
+                "INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)",
+                (topic.topic_id, topic.name, topic.partitions, json.dumps(dict(topic.configs))),
+            )
+            if on_disk is not None:
+                self._run("INSERT OR REPLACE INTO growing_topics VALUES (?, ?)", (topic.topic_id, on_disk))
+
+    def growing_topics(self) -> dict[str, int]:
+        """Return, by topic id, how many partitions surely have a directory: of topics that were being made larger."""
+        return dict(self._run("SELECT topic_id, partitions FROM growing_topics").fetchall())
+
+    def forget_growing_topic(self, topic_id: str) -> None:
+        """All partitions of a topic have their directories."""
+        self._change("DELETE FROM growing_topics WHERE topic_id=?", (topic_id,))
 
     def delete_topic(self, topic: StoredTopic) -> None:
         """Forget a topic and the offsets committed in it; remember that its files have to go."""
         with self._transaction():
             self._run("DELETE FROM topics WHERE topic_id=?", (topic.topic_id,))
+            self._run("DELETE FROM growing_topics WHERE topic_id=?", (topic.topic_id,))
             self._run("DELETE FROM offsets WHERE topic=?", (topic.name,))
             self._run(
                 "INSERT OR REPLACE INTO deleted_topics VALUES (?, ?, ?)",
@@ -174,7 +209,7 @@ class MetadataStore:
 
     def forget_deleted_topic(self, topic_id: str) -> None:
         """Forget a deleted topic: its files are out of the way."""
-        self._run("DELETE FROM deleted_topics WHERE topic_id=?", (topic_id,))
+        self._change("DELETE FROM deleted_topics WHERE topic_id=?", (topic_id,))
 
     # --- quotas
 
@@ -235,7 +270,7 @@ class MetadataStore:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Commit what happens inside, or take all of it back."""
-        self._run("BEGIN IMMEDIATE")
+        self._change("BEGIN IMMEDIATE")
         try:
             yield
             self._run("COMMIT")
@@ -243,6 +278,11 @@ class MetadataStore:
             if self._db.in_transaction:  # some failures, of a full disk for example, end it by themselves
                 self._run("ROLLBACK")
             raise
+
+    def _change(self, statement: str, values: Sequence[object] = ()) -> None:
+        if self._lost is not None:
+            raise StorageError(self._lost)
+        self._run(statement, values)
 
     def _run(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         try:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tidegate.storage.config import MAX_PARTITIONS, PRODUCER_ID_EXPIRATION_MS, StorageConfig
+from tidegate.storage.consistency import check_partition, check_strays
 from tidegate.storage.errors import StorageError
 from tidegate.storage.log import PartitionLog
-from tidegate.storage.private_files import make_private_directory, replace_private_file
+from tidegate.storage.private_files import PRIVATE_DIRECTORY, replace_private_file
 from tidegate.storage.recovery import open_log
 from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.topic_configs import settings_of
@@ -78,18 +79,57 @@ class Topics:
     def __iter__(self) -> Iterator[Topic]:
         return iter(self.by_name.values())
 
-    def load(self, open_log: Callable[[StoredTopic, int, Path, TopicSettings], PartitionLog]) -> None:
-        """Finish deletions that were begun and open every topic of the store."""
-        for leftover in self._data_dir.glob("*.deleted"):
-            self._remove(leftover)
-        for deleted in self._store.deleted_topics():
+    def load(
+        self,
+        open_log: Callable[[StoredTopic, int, Path, TopicSettings], PartitionLog],
+        recovery_points: Mapping[tuple[str, int], int],
+    ) -> None:
+        """Finish what was begun and open every topic. Raises `StorageError` where store and directories disagree."""
+        for deleted in list(self._store.deleted_topics()):
             self._delete_files(deleted)
-        for stored in self._store.topics():
+        leftovers = list(self._data_dir.glob("*.deleted"))
+        all_stored = self._finish_lost_deletions(leftovers)
+        growing = self._store.growing_topics()
+        self._check(all_stored, growing, recovery_points)
+        for leftover in leftovers:
+            self._remove(leftover)
+        for stored in all_stored:
             topic = Topic(stored, settings_of(stored.configs, self._config))
             for partition in range(stored.partitions):
                 directory = self._own_directory(stored, partition)
                 topic.logs.append(open_log(stored, partition, directory, topic.settings))
             self._add(topic)
+        for topic_id in growing:
+            self._store.forget_growing_topic(topic_id)
+
+    def _finish_lost_deletions(self, leftovers: list[Path]) -> list[StoredTopic]:
+        """Delete the topics whose deletion the store has lost, as when the machine goes down; return the others."""
+        deleted = {leftover.name.rpartition("-")[0] for leftover in leftovers}
+        kept = []
+        for stored in list(self._store.topics()):
+            if stored.topic_id in deleted:
+                self._store.delete_topic(stored)
+                self._delete_files(stored)
+            else:
+                kept.append(stored)
+        return kept
+
+    def _check(
+        self,
+        all_stored: list[StoredTopic],
+        growing: Mapping[str, int],
+        recovery_points: Mapping[tuple[str, int], int],
+    ) -> None:
+        """Refuse to open directories that do not agree with the store. Raises `StorageError`."""
+        known = set()
+        for stored in all_stored:
+            for partition in range(stored.partitions):
+                directory = partition_directory(self._data_dir, stored.name, partition)
+                known.add(directory.name)
+                if partition < growing.get(stored.topic_id, stored.partitions):
+                    recovery_point = recovery_points.get((stored.name, partition), 0)
+                    check_partition(directory, stored, owner=_owner(directory), recovery_point=recovery_point)
+        check_strays(self._data_dir, known)
 
     def room(self) -> int:
         """Return how many partitions the node may still hold."""
@@ -99,28 +139,38 @@ class Topics:
         """Create a topic; the caller has checked name, number and settings. Raises `StorageError`, changing nothing."""
         stored = StoredTopic(topic_id=str(uuid.uuid4()), name=name, partitions=partitions, configs=configs)
         topic = Topic(stored, settings_of(configs, self._config))
-        self._store.put_topic(stored)
+        self._store.put_topic(stored, on_disk=0)
         try:
             self._grow(topic, stored, partitions)
         except StorageError:
-            self._store.delete_topic(stored)
+            self._take_back(lambda: self._store.delete_topic(stored))
             self._delete_files(stored)
             raise
+        self._take_back(lambda: self._store.forget_growing_topic(stored.topic_id))
         self._add(topic)
         return topic
 
     def add_partitions(self, topic: Topic, count: int) -> None:
         """Give a topic `count` partitions, more than it has. Raises `StorageError`, changing nothing."""
         before = len(topic.logs)
-        self._store.put_topic(topic.stored(partitions=count))
+        self._store.put_topic(topic.stored(partitions=count), on_disk=before)
         try:
             self._grow(topic, topic.stored(), count)
         except StorageError:
-            self._store.put_topic(topic.stored(partitions=before))
+            self._take_back(lambda: self._store.put_topic(topic.stored(partitions=before)))
             del topic.logs[before:]
             raise
+        self._take_back(lambda: self._store.forget_growing_topic(topic.topic_id))
         self.partition_count += count - before
         self.version += 1
+
+    @staticmethod
+    def _take_back(change: Callable[[], None]) -> None:
+        """Change the store where a failure changes nothing for anybody: the next start sees to it."""
+        try:
+            change()
+        except StorageError as error:
+            _logger.warning("%s; the next start sees to it", error)
 
     def delete(self, topic: Topic) -> None:
         """Delete a topic and its records; sends under way still read the files. Raises `StorageError`."""
@@ -159,7 +209,7 @@ class Topics:
                 "moving %s to %s: it belongs to a topic of another id", directory.name, stray.name
             )
             directory.rename(stray)
-        make_private_directory(directory)
+        directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)  # not those above it: they must be there
         metadata = directory / _PARTITION_METADATA
         if not metadata.exists():
             replace_private_file(metadata, f"version: 0\ntopic_id: {stored.topic_id}\n".encode())

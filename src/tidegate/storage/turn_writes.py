@@ -7,6 +7,7 @@ files, and the requests are answered with an error.
 
 import logging
 
+from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.log import PartitionLog
 from tidegate.storage.recovery import reopen_log
 
@@ -54,6 +55,5 @@ class TurnWrites:
     def _take_back(log: PartitionLog) -> None:
         try:
             reopen_log(log)
-        except OSError as error:
-            _logger.error("%s takes no more records: %s", log.directory.name, error)
-            log.failed = True
+        except (OSError, LogDamagedError) as error:
+            log.mark_damaged(str(error))

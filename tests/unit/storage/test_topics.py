@@ -1,5 +1,6 @@
 """Tests of topics on disk and in the store."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -84,19 +85,18 @@ def test_half_done_deletion_is_finished_at_the_start(tmp_path: Path) -> None:
 
 def test_directory_of_another_topic_is_moved_aside(tmp_path: Path) -> None:
     """Records of a topic that the store does not know are never taken for those of a new one, nor deleted."""
-    node = Node(tmp_path)
-    topic_id = node.create("orders")
-    append(node.log("orders"), batch())
-    whole = contents(node.log("orders"))
-    node.storage.close()
-    for path in tmp_path.glob("tidegate.db*"):
-        path.unlink()
-    again = Node(tmp_path)
-    again.create("orders")
-    assert again.log("orders").end_offset == 0
-    stray = tmp_path / f"orders-0.{topic_id}-stray" / "00000000000000000000.log"
+    other = Node(tmp_path / "other")
+    topic_id = other.create("orders")
+    append(other.log("orders"), batch())
+    whole = contents(other.log("orders"))
+    other.storage.close()
+    node = Node(tmp_path / "data")
+    shutil.move(tmp_path / "other" / "orders-0", tmp_path / "data" / "orders-0")
+    node.create("orders")
+    assert node.log("orders").end_offset == 0
+    stray = tmp_path / "data" / f"orders-0.{topic_id}-stray" / "00000000000000000000.log"
     assert stray.read_bytes() == whole
-    again.storage.close()
+    node.storage.close()
 
 
 def test_failed_creation_leaves_nothing(node: Node) -> None:

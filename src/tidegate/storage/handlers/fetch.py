@@ -13,7 +13,7 @@ from typing import Any
 
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request
 from tidegate.storage import error_codes
-from tidegate.storage.errors import OffsetOutOfRangeError
+from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.fetch_waits import FetchWaits, Wait
 from tidegate.storage.handlers.kept_answers import FetchAnswers
 from tidegate.storage.handlers.known_requests import KnownRequests
@@ -161,7 +161,7 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
         limit = max(min(source.max_bytes, request.quotas.fetch_limit_bytes()), 0)
         try:
             found = log.read(offset, max(min(max_bytes, limit), 0))
-        except OffsetOutOfRangeError:
+        except (OffsetOutOfRangeError, LogDamagedError):
             return None
         missing_bytes = min(source.min_bytes, limit) - (0 if found is None else found.size)
         if missing_bytes > 0 and source.max_wait_ms > 0:
@@ -264,6 +264,8 @@ def _read(
         found = log.read(wanted.offset, max(min(wanted.max_bytes, left_bytes), 0), at_least_one=at_least_one)
     except OffsetOutOfRangeError:
         return _failed(wanted.index, error_codes.OFFSET_OUT_OF_RANGE, aborted=None), 0
+    except LogDamagedError:
+        return _failed(wanted.index, error_codes.KAFKA_STORAGE_ERROR, aborted=None), 0
     end_offset = log.end_offset
     return {
         "partition_index": wanted.index,

@@ -10,6 +10,7 @@ Not implemented: tiered storage, followers.
 
 from tidegate.server.handler import Answer, Handler, Message, Request
 from tidegate.storage import error_codes
+from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.storage import Storage
 from tidegate.storage.time_lookup import TimeAndOffset, offset_by_time, offset_of_latest_time
@@ -62,7 +63,12 @@ def _list_offset(log: PartitionLog | None, wanted: Message, version: int) -> Mes
         return _answer(index, None, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     if wanted.get("current_leader_epoch", _UNKNOWN) > LEADER_EPOCH:
         return _answer(index, None, error_codes.UNKNOWN_LEADER_EPOCH)
-    return _answer(index, _find(log, time_ms), error_codes.NONE)
+    if not log.damaged:
+        try:
+            return _answer(index, _find(log, time_ms), error_codes.NONE)
+        except (LogDamagedError, OSError) as error:
+            log.mark_damaged(str(error))
+    return _answer(index, None, error_codes.KAFKA_STORAGE_ERROR)
 
 
 def _find(log: PartitionLog, time_ms: int) -> TimeAndOffset | None:
