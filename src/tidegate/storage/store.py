@@ -137,7 +137,7 @@ class MetadataStore:
 
     def _unusable(self, why: str) -> StorageError:
         return StorageError(
-            f"cannot use {str(self._path)!r}: {why}",
+            f"cannot use {str(self._path)!r}: {' '.join(why.split())}",
             hint="restore the file from a backup, or move the data directory away to begin empty",
         )
 
