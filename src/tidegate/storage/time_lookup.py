@@ -1,62 +1,130 @@
-"""Find offsets by time, for ListOffsets.
+"""Find offsets by time, for ListOffsets, in slices: where the indexes do not help, a segment has to be walked.
 
 Batches are found by the times in their headers; inside an uncompressed batch the record is found too. Compressed
-batches are not opened: their first offset stands for any record in them.
+batches are not opened: their first offset stands for any record in them. Every yield is a pause after at most about a
+millisecond; what is deleted meanwhile was there when the question was asked, and is looked through to its end.
+Memory: one piece of the file, `PIECE_BYTES`, however large a batch is.
 Follows: Kafka `UnifiedLog.fetchOffsetByTimestamp`.
 """
 
-from tidegate.storage.log import PartitionLog
-from tidegate.storage.segment import Segment
-from tidegate.wire.batch import BatchHeader, CorruptRecordsError
-from tidegate.wire.batch_builder import read_records
+import os
+import struct
+from collections.abc import Generator, Iterator
 
-__all__ = ["TimeAndOffset", "offset_by_time", "offset_of_latest_time"]
+from tidegate.storage.errors import LogDamagedError
+from tidegate.storage.file_slice import SegmentFile
+from tidegate.storage.log import PartitionLog
+from tidegate.storage.records import HEADER_BYTES, OVERHEAD_BYTES
+from tidegate.storage.segment import Segment
+from tidegate.wire.batch import BatchHeader, CorruptRecordsError, read_header
+from tidegate.wire.batch_builder import RECORD_HEAD_BYTES, read_record_head
+
+__all__ = ["PIECE_BYTES", "Lookup", "TimeAndOffset", "offset_by_time", "offset_of_latest_time"]
 
 TimeAndOffset = tuple[int, int]
+Lookup = Generator[None, None, TimeAndOffset | None]
+
+PIECE_BYTES = 32 * 1024  # read at once: up to 481 headers of the smallest batches
+_SEGMENTS_AT_ONCE = 1000
+_RECORDS_AT_ONCE = 200
+_LENGTH_AND_TIME = struct.Struct(">8xi23xq")  # of a batch's header
 
 
-def offset_by_time(log: PartitionLog, time_ms: int) -> TimeAndOffset | None:
-    """Return time and offset of the first record that is not older than `time_ms`, None where there is none."""
-    _make_sure(log)
-    for segment in log.segments:
-        if segment.max_time_ms < time_ms:
-            continue
-        for position, batch in segment.batches(segment.position_by_time(time_ms)):
-            if batch.max_timestamp >= time_ms:
-                return _first_record(segment, position, batch, time_ms)
+def offset_by_time(log: PartitionLog, time_ms: int) -> Lookup:
+    """Return time and offset of the first record that is not older than `time_ms`, None where there is none.
+
+    Raises `OSError` and `LogDamagedError`.
+    """
+    for count, segment in enumerate(tuple(log.segments)):
+        if count % _SEGMENTS_AT_ONCE == _SEGMENTS_AT_ONCE - 1:
+            yield
+        yield from _make_sure(log, segment)
+        if segment.max_time_ms >= time_ms and _is_there(log, segment):
+            found = yield from _find(segment, time_ms)
+            if found is not None:
+                return found
     return None
 
 
-def offset_of_latest_time(log: PartitionLog) -> TimeAndOffset | None:
-    """Return time and offset of the first record with the largest time, None where no record has a time."""
-    _make_sure(log)
+def offset_of_latest_time(log: PartitionLog) -> Lookup:
+    """Return time and offset of the first record with the largest time, None where no record has a time.
+
+    Raises `OSError` and `LogDamagedError`.
+    """
+    for segment in tuple(log.segments):
+        yield from _make_sure(log, segment)
     latest = max(log.segments, key=lambda segment: segment.max_time_ms)
     if latest.max_time_ms < 0:
         return None
-    for position, batch in latest.batches(latest.position_by_time(latest.max_time_ms)):
-        if batch.max_timestamp == latest.max_time_ms:
-            return _first_record(latest, position, batch, latest.max_time_ms)
+    return (yield from _find(latest, latest.max_time_ms))
+
+
+def _is_there(log: PartitionLog, segment: Segment) -> bool:
+    """Return whether a segment was not deleted meanwhile: the oldest go first."""
+    return not log.deleted and segment.base_offset >= log.segments[0].base_offset
+
+
+def _make_sure(log: PartitionLog, segment: Segment) -> Iterator[None]:
+    """Look for the largest time that recovery left open: housekeeping does so, too, soon after the start."""
+    if not segment.time_is_sure and _is_there(log, segment):
+        for _ in segment.check_time():
+            yield
+            if not _is_there(log, segment):
+                return
+
+
+def _find(segment: Segment, time_ms: int) -> Lookup:
+    """Return time and offset of the first record of a segment that is not older than `time_ms`."""
+    position = segment.position_by_time(time_ms)
+    file, size = segment.file, segment.size
+    if segment.sealed:
+        segment.let_go()
+    while position < size:
+        piece = os.pread(file.fd, PIECE_BYTES, position)
+        at = 0
+        while at + HEADER_BYTES <= len(piece):
+            length, max_time_ms = _LENGTH_AND_TIME.unpack_from(piece, at)
+            if max_time_ms >= time_ms:
+                return (yield from _first_record(file, position + at, read_header(piece, at), time_ms))
+            if length < HEADER_BYTES - OVERHEAD_BYTES:
+                break
+            at += length + OVERHEAD_BYTES
+        if not at:
+            raise LogDamagedError(f"no record batch begins at byte {position} of {segment.name}")
+        position += at
+        yield
     return None
 
 
-def _make_sure(log: PartitionLog) -> None:
-    """Look for the largest times that recovery left open: housekeeping does so, too, soon after the start."""
-    for segment in log.segments:
-        if not segment.time_is_sure:
-            for _ in segment.check_time():
-                pass
-
-
-def _first_record(segment: Segment, position: int, batch: BatchHeader, time_ms: int) -> TimeAndOffset:
+def _first_record(file: SegmentFile, position: int, batch: BatchHeader, time_ms: int) -> Lookup:
     """Return time and offset of the first record of `batch`, which has one, not older than `time_ms`."""
     if batch.is_log_append_time:
         return batch.max_timestamp, batch.base_offset
     if not batch.compression:
         try:
-            for record in read_records(segment.read_batch(position, batch.size)):
-                if record.timestamp_ms >= time_ms:
-                    return record.timestamp_ms, record.offset
+            found = yield from _look_into(file, position, batch, time_ms)
         except CorruptRecordsError:
-            pass  # a producer's nonsense within a batch whose CRC is right: treat it like a compressed one
+            found = None  # a producer's nonsense within a batch whose CRC is right: treat it like a compressed one
+        if found is not None:
+            return found
     first_time_ms = batch.base_timestamp if batch.base_timestamp >= time_ms else batch.max_timestamp
     return first_time_ms, batch.base_offset
+
+
+def _look_into(file: SegmentFile, position: int, batch: BatchHeader, time_ms: int) -> Lookup:
+    """Return time and offset of the first record not older than `time_ms`. Raises `CorruptRecordsError`."""
+    end = position + batch.size
+    position += HEADER_BYTES
+    piece, at = b"", 0
+    for count in range(batch.record_count):
+        if at + RECORD_HEAD_BYTES > len(piece) and position + at < end:
+            position += at
+            piece, at = os.pread(file.fd, min(PIECE_BYTES, end - position), position), 0
+        at, time_delta, offset_delta = read_record_head(piece, at)
+        if batch.base_timestamp + time_delta >= time_ms:
+            return batch.base_timestamp + time_delta, batch.base_offset + offset_delta
+        if position + at > end:
+            raise CorruptRecordsError("a record ends behind its batch")
+        if count % _RECORDS_AT_ONCE == _RECORDS_AT_ONCE - 1:
+            yield
+    return None

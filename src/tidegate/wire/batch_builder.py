@@ -1,4 +1,5 @@
-"""Makes and takes apart uncompressed record batches: for loaders, demos and tests. A broker needs neither.
+"""Makes and takes apart uncompressed record batches: for loaders, demos and tests. A broker needs
+no more than the heads of records.
 
     >>> batch = build_batch([(None, b"one"), (b"k", b"two")])
     >>> [(record.key, record.value) for record in read_records(batch)]
@@ -21,9 +22,11 @@ from tidegate.wire.batch import (
     renew_crc,
 )
 
-__all__ = ["Record", "build_batch", "read_records"]
+__all__ = ["RECORD_HEAD_BYTES", "Record", "build_batch", "read_record_head", "read_records"]
 
 MAX_VARLONG_BYTES = 10  # Kafka `ByteUtils.readVarlong`
+RECORD_HEAD_BYTES = 3 * MAX_VARLONG_BYTES + 1
+"""At most so many bytes of a record tell its size, its time and its offset."""
 NO_PRODUCER = -1
 
 
@@ -96,6 +99,19 @@ def read_records(batch: Buffer, at: int = 0) -> Iterator[Record]:
         at = end
 
 
+def read_record_head(piece: bytes, at: int) -> tuple[int, int, int]:
+    """Return where the record at `at` ends, and how far its time and offset are from those of its batch.
+
+    The end may lie behind `piece`. Raises `CorruptRecordsError` where that is no record.
+    """
+    size, at = _varlong(piece, at)
+    time_delta, after = _varlong(piece, at + 1)
+    offset_delta, after = _varlong(piece, after)
+    if at + size < after:
+        raise CorruptRecordsError(f"a record has {size} bytes, its times alone have more", byte_offset=at)
+    return at + size, time_delta, offset_delta
+
+
 def _headers(view: memoryview, at: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     count, at = _varlong(view, at)
     headers = []
@@ -122,7 +138,7 @@ def _bounded(size: int, at: int, end: int) -> int:
     return at + size
 
 
-def _varlong(view: memoryview, at: int) -> tuple[int, int]:
+def _varlong(view: memoryview | bytes, at: int) -> tuple[int, int]:
     """Return (signed number, offset after it)."""
     value = 0
     for place in range(MAX_VARLONG_BYTES):

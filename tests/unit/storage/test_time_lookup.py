@@ -1,14 +1,29 @@
 """Tests of finding offsets by time."""
 
+import struct
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.node import NOW_MS, append, batch, new_log
+from tests.unit.storage.node import NOW_MS, append, batch, longest_step_ms, new_log, whole
 
+from tidegate.storage import time_lookup
 from tidegate.storage.log import PartitionLog
-from tidegate.storage.time_lookup import offset_by_time, offset_of_latest_time
+from tidegate.storage.retention import expire
+from tidegate.storage.time_lookup import PIECE_BYTES, TimeAndOffset
+from tidegate.wire.batch import renew_crc
+from tidegate.wire.batch_builder import _sized, _zigzag
 
 TIMES = [NOW_MS + delta for delta in (10, 20, 15, 40, 40, 30, 50)]
+
+
+def offset_by_time(log: PartitionLog, time_ms: int) -> TimeAndOffset | None:
+    """Look a time up, all slices at once."""
+    return whole(time_lookup.offset_by_time(log, time_ms))
+
+
+def offset_of_latest_time(log: PartitionLog) -> TimeAndOffset | None:
+    """Look the largest time up, all slices at once."""
+    return whole(time_lookup.offset_of_latest_time(log))
 
 
 @pytest.fixture(params=[1 << 30, 300], ids=["one segment", "several"])
@@ -64,3 +79,97 @@ def test_times_survive_a_restart(tmp_path: Path) -> None:
     again = new_log(tmp_path)
     assert [offset_by_time(again, NOW_MS + delta) for delta in range(60)] == wanted
     assert offset_of_latest_time(again) == (NOW_MS + 50, 12)
+
+
+MOST_STEP_MS = (
+    4.0  # of CPU time: the contract says about 1 ms, a machine under load is up to four times slower
+)
+
+
+def test_useless_time_index_is_walked_in_slices(tmp_path: Path) -> None:
+    """30,000 batches older than the first one, then the one that is looked for: no step is long."""
+    log = new_log(tmp_path)
+    append(log, batch(time_ms=NOW_MS + 50), NOW_MS)
+    old = memoryview(bytearray(batch(time_ms=NOW_MS)))
+    for _ in range(30_000):
+        log.append(old, NOW_MS, 9)
+        old[:8] = bytes(8)
+    append(log, batch(time_ms=NOW_MS + 100), NOW_MS)
+    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_by_time(log, NOW_MS + 60))
+    assert found == (NOW_MS + 100, 30_001)
+    assert longest_ms < MOST_STEP_MS
+    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_of_latest_time(log))
+    assert found == (NOW_MS + 100, 30_001)
+    assert longest_ms < MOST_STEP_MS
+
+
+def timed_batch(times_ms: list[int], *, value: bytes = b"") -> bytes:
+    """Return a batch of records with times of their own."""
+    body = bytearray()
+    for number, time_ms in enumerate(times_ms):
+        record = b"\0" + _zigzag(time_ms - NOW_MS) + _zigzag(number) + b"\x01" + _sized(value) + b"\0"
+        body += _zigzag(len(record)) + record
+    out = bytearray(batch()[:61]) + body
+    struct.pack_into(">i", out, 8, len(out) - 12)
+    struct.pack_into(">i", out, 23, len(times_ms) - 1)
+    struct.pack_into(">q", out, 35, max(times_ms))
+    struct.pack_into(">i", out, 57, len(times_ms))
+    renew_crc(out)
+    return bytes(out)
+
+
+@pytest.mark.parametrize("value", [b"", bytes(100), bytes(PIECE_BYTES), bytes(3 * PIECE_BYTES + 1)])
+def test_records_are_read_in_pieces(tmp_path: Path, value: bytes) -> None:
+    """The record is found wherever it lies: records smaller and larger than the piece that is read at once."""
+    log = new_log(tmp_path, max_message_bytes=10**8)
+    times = [NOW_MS + delta for delta in (0, 3, 1, 7, 2, 9, 4)]
+    append(log, timed_batch(times, value=value))
+    for time_ms in range(NOW_MS, NOW_MS + 11):
+        expected = next(((at, number) for number, at in enumerate(times) if at >= time_ms), None)
+        assert offset_by_time(log, time_ms) == expected
+
+
+def test_many_records_in_one_batch_are_read_in_slices(tmp_path: Path) -> None:
+    """100,000 records of eight bytes, the last of which is looked for: no step is long."""
+    log = new_log(tmp_path)
+    append(log, timed_batch([NOW_MS] * 100_000 + [NOW_MS + 9]))
+    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_by_time(log, NOW_MS + 9))
+    assert found == (NOW_MS + 9, 100_000)
+    assert longest_ms < MOST_STEP_MS
+
+
+def test_nonsense_inside_a_batch_is_answered_like_a_compressed_one(tmp_path: Path) -> None:
+    """Records that cannot be read stand for the batch's first offset."""
+    log = new_log(tmp_path)
+    for nonsense in (b"\xff" * 40, b"\x02" + bytes(39), b"\x7e" * 40):
+        data = bytearray(timed_batch([NOW_MS, NOW_MS + 5], value=bytes(13)))
+        data[61 : 61 + 40] = nonsense
+        renew_crc(data)
+        base = append(log, bytes(data))
+        assert offset_by_time(log, NOW_MS + 5) == (NOW_MS + 5, 0), base
+
+
+def test_segments_may_go_while_they_are_looked_through(tmp_path: Path) -> None:
+    """Whatever is deleted between two slices leaves no file behind and no error."""
+    for slices in range(12):
+        directory = tmp_path / str(slices)
+        directory.mkdir()
+        log = new_log(directory, segment_bytes=300, retention_ms=1000)
+        for time_ms in (5000, *range(1000, 1100), 9000):
+            append(log, batch(time_ms=time_ms), 9000)
+        work = time_lookup.offset_by_time(log, 6000)
+        for _ in range(slices):
+            next(work, None)
+        list(expire(log, 10**9))
+        whole(work)
+        assert sorted(path.name for path in directory.glob("*.log")) == [log.segments[0].path.name]
+
+
+def test_deleted_log_has_no_times(tmp_path: Path) -> None:
+    """A topic that is deleted while one of its logs is looked through does not come back."""
+    log = new_log(tmp_path, segment_bytes=300)
+    for _ in range(20):
+        append(log, batch(time_ms=5))
+    work = time_lookup.offset_by_time(log, 6)
+    log.forget()
+    assert whole(work) is None

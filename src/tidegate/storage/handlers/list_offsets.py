@@ -4,16 +4,21 @@ KIP-1023 (-6 from 11).
 Times below 0 name places: -1 the end, -2 the start, -3 the record with the largest time, -4 the start of what is kept
 locally (all of it), -5 the end of what is kept elsewhere and -6 the start of what will be (nothing: -1). Others are
 times: the first record not older.
-In a compressed batch the batch's first offset is answered, the records are not opened.
+In a compressed batch the batch's first offset is answered, the records are not opened. A partition that is named more
+than once is not looked at: error 42, after the others of its topic, as in Kafka.
+Memory: at most 100 bytes for each byte of the request (a partition of 12 bytes becomes two dicts and an entry of a
+third), and one piece of a log (`time_lookup.PIECE_BYTES`).
 Not implemented: tiered storage, followers.
 """
 
-from tidegate.server.handler import Answer, Handler, Message, Request
+from collections.abc import Generator, Iterable
+
+from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.storage import Storage
-from tidegate.storage.time_lookup import TimeAndOffset, offset_by_time, offset_of_latest_time
+from tidegate.storage.time_lookup import Lookup, TimeAndOffset, offset_by_time, offset_of_latest_time
 
 __all__ = ["LIST_OFFSETS", "list_offsets_handler"]
 
@@ -40,45 +45,75 @@ _UNKNOWN = -1
 def list_offsets_handler(storage: Storage) -> Handler:
     """Return the handler that looks offsets up in the logs of `storage`."""
 
-    def handle(request: Request) -> Answer:
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
         version = request.header.api_version
-        answers = []
-        for part in request.body()["topics"]:
-            topic = storage.topics.by_name.get(part["name"])
-            partitions = []
-            for wanted in part["partitions"]:
-                log = None if topic is None else topic.log(wanted["partition_index"])
-                partitions.append(_list_offset(log, wanted, version))
-            answers.append({"name": part["name"], "partitions": partitions})
-        return request.answer({"throttle_time_ms": 0, "topics": answers})
+        topics: dict[str, list[Message]] = {}
+        repeated: dict[str, dict[int, Message]] = {}
+        for name, wanted, times in (yield from _by_partition(body["topics"])):
+            if times > 1:
+                answer = _answer(wanted["partition_index"], None, error_codes.INVALID_REQUEST)
+                repeated.setdefault(name, {})[wanted["partition_index"]] = answer
+                yield
+            else:
+                answer = yield from _list_offset(storage, name, wanted, version)
+                topics.setdefault(name, []).append(answer)
+        for name, answers in repeated.items():
+            topics.setdefault(name, []).extend(answers.values())
+        message = {
+            "throttle_time_ms": 0,
+            "topics": [{"name": name, "partitions": answers} for name, answers in topics.items()],
+        }
+        return (yield from request.answer_in_slices(message))
 
     return handle
 
 
-def _list_offset(log: PartitionLog | None, wanted: Message, version: int) -> Message:
+def _by_partition(topics: list[Message]) -> Generator[None, None, Iterable[tuple[str, Message, int]]]:
+    """Return each partition once: its topic, what was asked for, and how often it was named."""
+    found: dict[tuple[str, int], tuple[str, Message, int]] = {}
+    for part in topics:
+        name = part["name"]
+        for wanted in part["partitions"]:
+            key = name, wanted["partition_index"]
+            times = found[key][2] if key in found else 0
+            found[key] = name, wanted, times + 1
+            yield
+        yield
+    return found.values()
+
+
+def _list_offset(
+    storage: Storage, name: str, wanted: Message, version: int
+) -> Generator[None, None, Message]:
     index, time_ms = wanted["partition_index"], wanted["timestamp"]
     if time_ms < 0 and version < SINCE_VERSION.get(time_ms, version + 1):
         return _answer(index, None, error_codes.UNSUPPORTED_VERSION)
+    topic = storage.topics.by_name.get(name)
+    log = None if topic is None else topic.log(index)
     if log is None:
         return _answer(index, None, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     if wanted.get("current_leader_epoch", _UNKNOWN) > LEADER_EPOCH:
         return _answer(index, None, error_codes.UNKNOWN_LEADER_EPOCH)
     if not log.damaged:
         try:
-            return _answer(index, _find(log, time_ms), error_codes.NONE)
+            return _answer(index, (yield from _find(log, time_ms)), error_codes.NONE)
         except (LogDamagedError, OSError) as error:
             log.mark_damaged(str(error))
     return _answer(index, None, error_codes.KAFKA_STORAGE_ERROR)
 
 
-def _find(log: PartitionLog, time_ms: int) -> TimeAndOffset | None:
+def _find(log: PartitionLog, time_ms: int) -> Lookup:
+    yield
     if time_ms == LATEST:
         return _UNKNOWN, log.end_offset
     if time_ms in (EARLIEST, EARLIEST_LOCAL):
         return _UNKNOWN, log.start_offset
     if time_ms == LARGEST_TIME:
-        return offset_of_latest_time(log)
-    return None if time_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD) else offset_by_time(log, time_ms)
+        return (yield from offset_of_latest_time(log))
+    if time_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return None
+    return (yield from offset_by_time(log, time_ms))
 
 
 def _answer(index: int, found: TimeAndOffset | None, error_code: int) -> Message:

@@ -78,3 +78,55 @@ def test_empty_log(node: Node) -> None:
         (0, -1, -1),
         (0, -1, -1),
     ]
+
+
+def ask_all(node: Node, *topics: tuple[str, list[tuple[int, int]]]) -> list[Any]:
+    """Return topics with (index, error code, offset) for several partitions, given as (index, time)."""
+    request = {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [
+            {
+                "name": name,
+                "partitions": [
+                    {"partition_index": index, "current_leader_epoch": -1, "timestamp": time_ms}
+                    for index, time_ms in parts
+                ],
+            }
+            for name, parts in topics
+        ],
+        "timeout_ms": 1000,
+    }
+    return [
+        (
+            topic["name"],
+            [(part["partition_index"], part["error_code"], part["offset"]) for part in topic["partitions"]],
+        )
+        for topic in node.call(LIST_OFFSETS, 5, request)["topics"]
+    ]
+
+
+def test_partition_named_twice_is_refused_once(node: Node) -> None:
+    """Error 42 after the other partitions, whether known or not, in one topic or in two, as Kafka 4.3.1 answers."""
+    node.create("orders", 3)
+    assert ask_all(node, ("orders", [(0, -1), (0, -1), (1, -1)])) == [("orders", [(1, 0, 0), (0, 42, -1)])]
+    assert ask_all(node, ("orders", [(0, -1), (1, -1)]), ("orders", [(0, -1), (2, -1)])) == [
+        ("orders", [(1, 0, 0), (2, 0, 0), (0, 42, -1)])
+    ]
+    assert ask_all(node, ("orders", [(9, -1), (9, -1)]), ("absent", [(0, -3), (0, -3)])) == [
+        ("orders", [(9, 42, -1)]),
+        ("absent", [(0, 42, -1)]),
+    ]
+    assert ask_all(node, ("orders", [(0, -1)]), ("absent", [(1, -1)]), ("orders", [(2, -1)])) == [
+        ("orders", [(0, 0, 0), (2, 0, 0)]),
+        ("absent", [(1, 3, -1)]),
+    ]
+
+
+def test_damaged_log_is_a_storage_error(node: Node) -> None:
+    """Error 56 where the log's file does not hold what it should."""
+    node.create("orders")
+    append(node.log("orders"), batch())
+    path = node.log("orders").segments[0].path
+    path.write_bytes(bytes(path.stat().st_size))
+    assert ask(node, 5, NOW_MS)[0] == 56
