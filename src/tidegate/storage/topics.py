@@ -7,8 +7,10 @@ is deleted: whatever a crash leaves half done is finished at the next start.
 import logging
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tidegate.storage.config import MAX_PARTITIONS, PRODUCER_ID_EXPIRATION_MS, StorageConfig
 from tidegate.storage.consistency import check_partition, check_strays
@@ -21,6 +23,8 @@ from tidegate.storage.topic_configs import settings_of
 from tidegate.storage.topic_settings import TopicSettings
 
 __all__ = ["LogOpener", "Topic", "Topics", "partition_directory", "remove_directory"]
+
+Result = TypeVar("Result")
 
 LogOpener = Callable[[Path, TopicSettings], PartitionLog]
 
@@ -71,6 +75,9 @@ class Topics:
         self.version = 0
         self.partition_count = 0
         self.open_log: LogOpener = _open_new_log
+        self._by_plain_name: dict[str, list[str]] = {}
+        self._changing: set[str] = set()
+        self._coming = 0
         self._data_dir = data_dir
         self._store = store
         self._config = config
@@ -86,7 +93,7 @@ class Topics:
     ) -> None:
         """Finish what was begun and open every topic. Raises `StorageError` where store and directories disagree."""
         for deleted in list(self._store.deleted_topics()):
-            self._delete_files(deleted)
+            _whole(self._delete_files(deleted))
         leftovers = list(self._data_dir.glob("*.deleted"))
         all_stored = self._finish_lost_deletions(leftovers)
         growing = self._store.growing_topics()
@@ -109,7 +116,7 @@ class Topics:
         for stored in list(self._store.topics()):
             if stored.topic_id in deleted:
                 self._store.delete_topic(stored)
-                self._delete_files(stored)
+                _whole(self._delete_files(stored))
             else:
                 kept.append(stored)
         return kept
@@ -133,34 +140,64 @@ class Topics:
 
     def room(self) -> int:
         """Return how many partitions the node may still hold."""
-        return MAX_PARTITIONS - self.partition_count
+        return MAX_PARTITIONS - self.partition_count - self._coming
+
+    def is_taken(self, name: str) -> bool:
+        """Return whether there is a topic of this name, or one is being created or deleted."""
+        return name in self.by_name or name in self._changing
+
+    def colliding(self, name: str) -> str | None:
+        """Return a topic whose name differs only in having a period for an underscore or the reverse."""
+        return next(iter(self._by_plain_name.get(name.replace(".", "_"), ())), None)
+
+    def is_changing(self, topic: Topic) -> bool:
+        """Return whether a topic is being given partitions or deleted: nothing else is begun with it meanwhile."""
+        return topic.name in self._changing
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Create a topic; the caller has checked name, number and settings. Raises `StorageError`, changing nothing."""
+        return _whole(self.create_in_slices(name, partitions, configs))
+
+    def create_in_slices(
+        self, name: str, partitions: int, configs: Mapping[str, str]
+    ) -> Generator[None, None, Topic]:
+        """Do as `create`, a partition at a time. The topic is there when it is complete; its name is taken before.
+
+        Where the work is broken off, nothing has changed; where the process ends, the next start completes the topic.
+        """
         stored = StoredTopic(topic_id=str(uuid.uuid4()), name=name, partitions=partitions, configs=configs)
         topic = Topic(stored, settings_of(configs, self._config))
-        self._store.put_topic(stored, on_disk=0)
-        try:
-            self._grow(topic, stored, partitions)
-        except StorageError:
-            self._take_back(lambda: self._store.delete_topic(stored))
-            self._delete_files(stored)
-            raise
-        self._take_back(lambda: self._store.forget_growing_topic(stored.topic_id))
+        with self._change(name, partitions):
+            self._store.put_topic(stored, on_disk=0)
+            try:
+                topic.logs = yield from self._new_logs(topic, stored, range(partitions))
+            except BaseException:
+                self._take_back(lambda: self._store.delete_topic(stored))
+                _whole(self._delete_files(stored))
+                raise
+            self._take_back(lambda: self._store.forget_growing_topic(stored.topic_id))
         self._add(topic)
         return topic
 
     def add_partitions(self, topic: Topic, count: int) -> None:
         """Give a topic `count` partitions, more than it has. Raises `StorageError`, changing nothing."""
+        _whole(self.add_partitions_in_slices(topic, count))
+
+    def add_partitions_in_slices(self, topic: Topic, count: int) -> Generator[None, None, None]:
+        """Do as `add_partitions`, a partition at a time: all of them are there at once when it is over.
+
+        Where the work is broken off, the next start completes it.
+        """
         before = len(topic.logs)
-        self._store.put_topic(topic.stored(partitions=count), on_disk=before)
-        try:
-            self._grow(topic, topic.stored(), count)
-        except StorageError:
-            self._take_back(lambda: self._store.put_topic(topic.stored(partitions=before)))
-            del topic.logs[before:]
-            raise
-        self._take_back(lambda: self._store.forget_growing_topic(topic.topic_id))
+        with self._change(topic.name, count - before):
+            self._store.put_topic(topic.stored(partitions=count), on_disk=before)
+            try:
+                logs = yield from self._new_logs(topic, topic.stored(), range(before, count))
+            except StorageError:
+                self._take_back(lambda: self._store.put_topic(topic.stored(partitions=before)))
+                raise
+            self._take_back(lambda: self._store.forget_growing_topic(topic.topic_id))
+        topic.logs += logs
         self.partition_count += count - before
         self.version += 1
 
@@ -174,30 +211,60 @@ class Topics:
 
     def delete(self, topic: Topic) -> None:
         """Delete a topic and its records; sends under way still read the files. Raises `StorageError`."""
+        _whole(self.delete_in_slices(topic))
+
+    def delete_in_slices(self, topic: Topic) -> Generator[None, None, None]:
+        """Do as `delete`: the topic is gone at once, its logs and files a few at a time."""
         stored = topic.stored()
         self._store.delete_topic(stored)
         del self.by_name[topic.name]
         del self.by_id[topic.topic_id]
+        plain_name = topic.name.replace(".", "_")
+        self._by_plain_name[plain_name].remove(topic.name)
+        if not self._by_plain_name[plain_name]:
+            del self._by_plain_name[plain_name]
         self.partition_count -= len(topic.logs)
         self.version += 1
-        self._delete_files(stored)
         for log in topic.logs:
-            log.forget()
+            log.deleted = True
+        with self._change(topic.name, 0):
+            for log in topic.logs:
+                log.forget()
+                yield
+            yield from self._delete_files(stored)
+
+    @contextmanager
+    def _change(self, name: str, partitions: int) -> Iterator[None]:
+        """Take a name, and room for partitions that come, while a topic changes."""
+        self._changing.add(name)
+        self._coming += partitions
+        try:
+            yield
+        finally:
+            self._changing.remove(name)
+            self._coming -= partitions
 
     def _add(self, topic: Topic) -> None:
         self.by_name[topic.name] = topic
         self.by_id[topic.topic_id] = topic
+        self._by_plain_name.setdefault(topic.name.replace(".", "_"), []).append(topic.name)
         self.partition_count += len(topic.logs)
         self.version += 1
 
-    def _grow(self, topic: Topic, stored: StoredTopic, count: int) -> None:
+    def _new_logs(
+        self, topic: Topic, stored: StoredTopic, numbers: range
+    ) -> Generator[None, None, list[PartitionLog]]:
+        """Make the logs of partitions."""
+        logs: list[PartitionLog] = []
         try:
-            for partition in range(len(topic.logs), count):
-                topic.logs.append(self.open_log(self._own_directory(stored, partition), topic.settings))
+            for partition in numbers:
+                logs.append(self.open_log(self._own_directory(stored, partition), topic.settings))
+                yield
         except OSError as error:
             raise StorageError(
-                f"cannot create partition {len(topic.logs)} of topic {topic.name!r}: {error}"
+                f"cannot create partition {numbers[len(logs)]} of topic {topic.name!r}: {error}"
             ) from error
+        return logs
 
     def _own_directory(self, stored: StoredTopic, partition: int) -> Path:
         """Return a partition's directory, made when absent. One that belongs to another topic is moved aside."""
@@ -215,7 +282,7 @@ class Topics:
             replace_private_file(metadata, f"version: 0\ntopic_id: {stored.topic_id}\n".encode())
         return directory
 
-    def _delete_files(self, stored: StoredTopic) -> None:
+    def _delete_files(self, stored: StoredTopic) -> Generator[None, None, None]:
         """Move a deleted topic's directories out of the way, then forget it and let them be removed.
 
         What fails is tried again at the next start.
@@ -226,11 +293,23 @@ class Topics:
                 directory = partition_directory(self._data_dir, stored.name, partition)
                 if _owner(directory) == stored.topic_id:
                     moved.append(directory.rename(self._data_dir / f"{stored.topic_id}-{partition}.deleted"))
+                yield
             self._store.forget_deleted_topic(stored.topic_id)
         except (OSError, StorageError) as error:
             _logger.warning("cannot remove all files of the deleted topic %r: %s", stored.name, error)
         for directory in moved:
             self._remove(directory)
+            yield
+
+
+def _whole(work: Generator[None, None, Result]) -> Result:
+    """Run work in slices to its end at once."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
 
 
 def _owner(directory: Path) -> str | None:

@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.node import NOW_MS, append, batch, longest_step_ms, new_log, whole
+from tests.unit.storage.node import MOST_STEP_MS, NOW_MS, append, batch, longest_step_ms, new_log, whole
 
 from tidegate.storage import time_lookup
 from tidegate.storage.log import PartitionLog
@@ -79,11 +79,6 @@ def test_times_survive_a_restart(tmp_path: Path) -> None:
     again = new_log(tmp_path)
     assert [offset_by_time(again, NOW_MS + delta) for delta in range(60)] == wanted
     assert offset_of_latest_time(again) == (NOW_MS + 50, 12)
-
-
-MOST_STEP_MS = (
-    4.0  # of CPU time: the contract says about 1 ms, a machine under load is up to four times slower
-)
 
 
 def test_useless_time_index_is_walked_in_slices(tmp_path: Path) -> None:

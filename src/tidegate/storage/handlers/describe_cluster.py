@@ -1,6 +1,7 @@
 """DescribeCluster (key 60), versions 0-2. KIP-700, KIP-919 (endpoint type, from 1).
 
 One node, which is also the controller. Asking for controllers' endpoints is error 114: this is a broker's.
+The request has no arrays: it is read and answered at once.
 """
 
 from tidegate.server.handler import Answer, Handler, Request

@@ -1,70 +1,124 @@
 """DescribeTopicPartitions (key 75), version 0. KIP-966.
 
 Topics by name, all of them when none is named, in the order of their names; at most `response_partition_limit`
-partitions in one answer, and a cursor that says where the next one begins.
+partitions in one answer, and a cursor that says where the next one begins. A cursor whose topic was not asked for, or
+with a negative partition, is error 42 for every topic.
+Memory: at most 200 bytes for each byte of the request (a topic of three bytes becomes two dicts and an entry of a
+third), and what is answered.
 """
 
-from bisect import bisect_left
+from collections.abc import Generator, Iterable
+from heapq import merge
+from itertools import islice
 
-from tidegate.server.handler import Answer, Handler, Message, Request
+from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
-from tidegate.storage.handlers.addresses import TOPIC_OPERATIONS, ZERO_ID
-from tidegate.storage.handlers.metadata import partition_message
+from tidegate.storage.handlers.addresses import NO_OPERATIONS, TOPIC_OPERATIONS, ZERO_ID
+from tidegate.storage.handlers.metadata import PartitionMessages
+from tidegate.storage.handlers.releasing import answer_and_release, release
 from tidegate.storage.storage import Storage
 from tidegate.storage.topic_names import name_problem
+from tidegate.storage.topics import Topic
 
 __all__ = ["DESCRIBE_TOPIC_PARTITIONS", "MAX_PARTITIONS_PER_ANSWER", "describe_topic_partitions_handler"]
 
 DESCRIBE_TOPIC_PARTITIONS = 75
+_SORTED_AT_ONCE = 1000  # names
 MAX_PARTITIONS_PER_ANSWER = 2000  # Kafka's `max.request.partition.size.limit`
 
 
 def describe_topic_partitions_handler(storage: Storage) -> Handler:
     """Return the handler that describes the topics of `storage` page by page."""
+    partitions = PartitionMessages(storage)
 
-    def handle(request: Request) -> Answer:
-        body = request.body()
-        names = sorted({topic["name"] for topic in body["topics"]} or storage.topics.by_name)
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
         cursor = body["cursor"]
         first_name, first_partition = (cursor["topic_name"], cursor["partition_index"]) if cursor else ("", 0)
+        names, named = yield from _names(storage, body["topics"], first_name)
+        if cursor and (first_partition < 0 or not named):
+            return (yield from _refuse(request, body["topics"]))
         left = max(min(body["response_partition_limit"], MAX_PARTITIONS_PER_ANSWER), 1)
         topics: list[Message] = []
         next_cursor = None
-        for name in names[bisect_left(names, first_name) :]:
-            start = max(first_partition, 0) if name == first_name else 0
-            topic = _describe(storage, name, range(start, start + left))
+        for name in names:
             if left == 0:
                 next_cursor = {"topic_name": name, "partition_index": 0}
                 break
-            topics.append(topic)
-            left -= len(topic["partitions"])
-            end = start + len(topic["partitions"])
-            if end < _count(storage, name):
-                next_cursor = {"topic_name": name, "partition_index": end}
+            topic = storage.topics.by_name.get(name)
+            if topic is None:
+                bad_name = name_problem(name) is not None
+                code = (
+                    error_codes.INVALID_TOPIC_EXCEPTION
+                    if bad_name
+                    else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                )
+                topics.append({**_no_topic(name, code), "topic_authorized_operations": TOPIC_OPERATIONS})
+                yield
+                continue
+            count = len(topic.logs)
+            start = first_partition if name == first_name else 0
+            described = (yield from partitions.first(count))[start : start + left]
+            topics.append(_topic(topic, described))
+            left -= len(described)
+            if start + len(described) < count:
+                next_cursor = {"topic_name": name, "partition_index": start + len(described)}
                 break
-        return request.answer({"throttle_time_ms": 0, "topics": topics, "next_cursor": next_cursor})
+            yield
+        return (yield from _answer(request, topics, next_cursor))
 
     return handle
 
 
-def _count(storage: Storage, name: str) -> int:
-    topic = storage.topics.by_name.get(name)
-    return 0 if topic is None else len(topic.logs)
+def _names(
+    storage: Storage, wanted: list[Message], first_name: str
+) -> Generator[None, None, tuple[Iterable[str], bool]]:
+    """Return in their order the names of topics, from `first_name` on, and whether that one was asked for."""
+    if not wanted:
+        return sorted(name for name in storage.topics.by_name if name >= first_name), True
+    names: dict[str, None] = {}
+    for part in wanted:
+        if part["name"] >= first_name:
+            names[part["name"]] = None
+        yield
+    runs, left = [], iter(names)
+    while run := sorted(islice(left, _SORTED_AT_ONCE)):
+        runs.append(run)
+        yield
+    yield from release(wanted)
+    return merge(*runs), first_name in names
 
 
-def _describe(storage: Storage, name: str, wanted: range) -> Message:
-    topic = storage.topics.by_name.get(name)
-    bad_name = topic is None and name_problem(name) is not None
-    missing = error_codes.INVALID_TOPIC_EXCEPTION if bad_name else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+def _refuse(request: Request, wanted: list[Message]) -> Work:
+    topics = []
+    for part in wanted:
+        topics.append(_no_topic(part["name"], error_codes.INVALID_REQUEST))
+        yield
+    return (yield from _answer(request, topics, None))
+
+
+def _answer(request: Request, topics: list[Message], next_cursor: Message | None) -> Work:
+    message = {"throttle_time_ms": 0, "topics": topics, "next_cursor": next_cursor}
+    return (yield from answer_and_release(request, message, topics))
+
+
+def _topic(topic: Topic, partitions: list[Message]) -> Message:
     return {
-        "error_code": missing if topic is None else error_codes.NONE,
-        "name": name,
-        "topic_id": ZERO_ID if topic is None else topic.topic_id,
+        "error_code": error_codes.NONE,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
         "is_internal": False,
-        "partitions": [
-            {**partition_message(storage, partition), "eligible_leader_replicas": [], "last_known_elr": []}
-            for partition in wanted
-            if topic is not None and partition < len(topic.logs)
-        ],
+        "partitions": partitions,
         "topic_authorized_operations": TOPIC_OPERATIONS,
+    }
+
+
+def _no_topic(name: str, error_code: int) -> Message:
+    return {
+        "error_code": error_code,
+        "name": name,
+        "topic_id": ZERO_ID,
+        "is_internal": False,
+        "partitions": [],
+        "topic_authorized_operations": NO_OPERATIONS,
     }

@@ -3,11 +3,15 @@
 This node coordinates every group, so consumers that assign partitions themselves can commit and fetch offsets.
 Not implemented: group membership (JoinGroup is not served yet); transactions (error 53, which clients take as final);
 share groups (error 42).
+A key that is named several times is answered as often, as by Kafka.
+Memory: at most 200 bytes for each byte of the request (a key of two bytes becomes a dict), and the answer, in which
+each key has its address.
 """
 
-from tidegate.server.handler import Answer, Handler, Message, Request
+from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.handlers.addresses import address_of_node
+from tidegate.storage.handlers.releasing import answer_and_release
 from tidegate.storage.storage import Storage
 
 __all__ = ["FIND_COORDINATOR", "find_coordinator_handler"]
@@ -26,18 +30,20 @@ _NO_NODE = -1
 def find_coordinator_handler(storage: Storage) -> Handler:
     """Return the handler that names this node."""
 
-    def handle(request: Request) -> Answer:
-        body = request.body()
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
         kind = body.get("key_type", GROUP)
         if request.header.api_version < _SEVERAL_KEYS_SINCE:
             return request.answer(
                 {"throttle_time_ms": 0, **_coordinator(storage, request, kind, text_of_none="NONE")}
             )
-        coordinators = [
-            {"key": key, **_coordinator(storage, request, kind, text_of_none="")}
-            for key in body["coordinator_keys"]
-        ]
-        return request.answer({"throttle_time_ms": 0, "coordinators": coordinators})
+        coordinator = _coordinator(storage, request, kind, text_of_none="")
+        coordinators: list[Message] = []
+        for key in body["coordinator_keys"]:
+            coordinators.append({"key": key, **coordinator})
+            yield
+        message = {"throttle_time_ms": 0, "coordinators": coordinators}
+        return (yield from answer_and_release(request, message, coordinators, body["coordinator_keys"]))
 
     return handle
 

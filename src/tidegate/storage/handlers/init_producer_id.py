@@ -2,12 +2,14 @@
 
 A producer without a transactional id gets a number that nobody had before, with epoch 0: what an idempotent producer
 needs. Not implemented: transactions. A transactional id is refused with error 53, which every client takes as final
-instead of trying for ever; an empty one or too long a timeout with Kafka's own errors.
+instead of trying for ever; an empty one or too long a timeout with Kafka's own errors. An id without an epoch, or the
+reverse, is error 42.
+Memory: the request's own bytes.
 """
 
 import logging
 
-from tidegate.server.handler import Answer, Handler, Request
+from tidegate.server.handler import Answer, Handler, Message, Request
 from tidegate.storage import error_codes
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
@@ -25,7 +27,7 @@ def init_producer_id_handler(storage: Storage) -> Handler:
 
     def handle(request: Request) -> Answer:
         body = request.body()
-        error_code = _problem(body["transactional_id"], body["transaction_timeout_ms"])
+        error_code = _problem(body)
         producer_id = _NONE
         if error_code == error_codes.NONE:
             try:
@@ -45,11 +47,14 @@ def init_producer_id_handler(storage: Storage) -> Handler:
     return handle
 
 
-def _problem(transactional_id: str | None, timeout_ms: int) -> int:
+def _problem(body: Message) -> int:
+    if (body.get("producer_id", _NONE) == _NONE) != (body.get("producer_epoch", _NONE) == _NONE):
+        return error_codes.INVALID_REQUEST
+    transactional_id = body["transactional_id"]
     if transactional_id is None:
         return error_codes.NONE
     if not transactional_id:
         return error_codes.INVALID_REQUEST
-    if not 0 < timeout_ms <= MAX_TRANSACTION_TIMEOUT_MS:
+    if not 0 < body["transaction_timeout_ms"] <= MAX_TRANSACTION_TIMEOUT_MS:
         return error_codes.INVALID_TRANSACTION_TIMEOUT
     return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

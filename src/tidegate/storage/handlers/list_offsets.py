@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterable
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import LogDamagedError
+from tidegate.storage.handlers.releasing import answer_and_release, release
 from tidegate.storage.log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.storage import Storage
 from tidegate.storage.time_lookup import Lookup, TimeAndOffset, offset_by_time, offset_of_latest_time
@@ -58,13 +59,11 @@ def list_offsets_handler(storage: Storage) -> Handler:
             else:
                 answer = yield from _list_offset(storage, name, wanted, version)
                 topics.setdefault(name, []).append(answer)
-        for name, answers in repeated.items():
-            topics.setdefault(name, []).extend(answers.values())
-        message = {
-            "throttle_time_ms": 0,
-            "topics": [{"name": name, "partitions": answers} for name, answers in topics.items()],
-        }
-        return (yield from request.answer_in_slices(message))
+        for name, refused in repeated.items():
+            topics.setdefault(name, []).extend(refused.values())
+        answers = [{"name": name, "partitions": parts} for name, parts in topics.items()]
+        message = {"throttle_time_ms": 0, "topics": answers}
+        return (yield from answer_and_release(request, message, answers, *topics.values()))
 
     return handle
 
@@ -79,7 +78,9 @@ def _by_partition(topics: list[Message]) -> Generator[None, None, Iterable[tuple
             times = found[key][2] if key in found else 0
             found[key] = name, wanted, times + 1
             yield
+        yield from release(part["partitions"])
         yield
+    yield from release(topics)
     return found.values()
 
 

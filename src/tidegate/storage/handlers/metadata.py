@@ -3,13 +3,17 @@
 Version 0 asks for all topics with an empty list; from 1 on null is all and empty is none. A topic that does not exist
 is created when the client allows it (always before version 4) and answered with error 3 all the same: the client
 finds it when it asks again, as on Apache Kafka. Creating charges `controller_mutation_rate` (B§5.5).
-Answers about existing topics are kept encoded until a topic changes.
+Answers about existing topics are kept encoded until a topic changes. A topic that is named more than once is answered
+once. Ids before version 12 are refused (error 42), as in Kafka.
+Memory: at most 200 bytes for each byte of the request (a topic of three bytes becomes two dicts and an entry of a
+third), and what is answered; partitions of one number share one description.
 Not implemented: authorisation; several nodes (this one leads every partition).
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from typing import Any
 
-from tidegate.server.handler import Answer, Handler, Message, Request
+from tidegate.server.handler import Answer, Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import StorageError
 from tidegate.storage.handlers.addresses import (
@@ -19,13 +23,14 @@ from tidegate.storage.handlers.addresses import (
     ZERO_ID,
     address_of_node,
 )
-from tidegate.storage.handlers.kept_answers import KeptAnswers
+from tidegate.storage.handlers.kept_answers import KeptAnswers, Key
+from tidegate.storage.handlers.releasing import answer_and_release
 from tidegate.storage.log import LEADER_EPOCH
 from tidegate.storage.storage import Storage
 from tidegate.storage.topic_names import name_problem
 from tidegate.storage.topics import Topic
 
-__all__ = ["METADATA", "metadata_handler", "partition_message"]
+__all__ = ["METADATA", "PartitionMessages", "metadata_handler"]
 
 METADATA = 3
 _BY_ID_SINCE = 12  # versions 10 and 11 have the field, and refuse an id in it
@@ -35,8 +40,9 @@ def metadata_handler(storage: Storage) -> Handler:
     """Return the handler that answers from the topics of `storage`."""
     kept = KeptAnswers()
     kept_version = -1
+    partitions = PartitionMessages(storage)
 
-    def handle(request: Request) -> Answer:
+    def handle(request: Request) -> Answer | Work:
         nonlocal kept_version
         if kept_version != storage.topics.version:
             kept.clear()
@@ -46,33 +52,53 @@ def metadata_handler(storage: Storage) -> Handler:
         known = kept.get(key)
         if known is not None:
             return Answer(known.with_correlation_id(header.correlation_id))
-        message, lasting = _metadata(storage, request)
-        answer = request.answer(message)
-        if lasting and answer.response is not None:
+        return answer(request, key)
+
+    def answer(request: Request, key: Key | None) -> Work:
+        version = storage.topics.version
+        body = yield from request.body_in_slices()
+        mistake = yield from _mistake(body["topics"] or (), request.header.api_version)
+        if mistake:
+            return (yield from _refuse(request, body["topics"], mistake))
+        topics, lasting = yield from _topics(storage, request, body, partitions)
+        message = _message(storage, request, body, topics)
+        answer = yield from answer_and_release(request, message, topics)
+        if lasting and answer.response is not None and storage.topics.version == version == kept_version:
             kept.keep(key, answer.response)
         return answer
 
     return handle
 
 
-def _metadata(storage: Storage, request: Request) -> tuple[Message, bool]:
-    """Return the answer, and whether it holds until a topic changes."""
-    body = request.body()
-    version = request.header.api_version
-    wanted = body["topics"]
-    if wanted and version >= _BY_ID_SINCE:  # names beside ids say nothing
-        wanted = [part for part in wanted if part["topic_id"] != ZERO_ID] or wanted
-    error_code = _mistake(wanted or (), version)
-    if error_code:
-        return _refused(wanted, error_code), False
-    operations = TOPIC_OPERATIONS if body.get("include_topic_authorized_operations") else NO_OPERATIONS
-    if wanted is None or (version == 0 and not wanted):
-        topics = [_topic_message(storage, topic, operations) for topic in storage.topics]
-        lasting = True
-    else:
-        may_create = storage.config.auto_create_topics_enable and body.get("allow_auto_topic_creation", True)
-        topics = [_wanted(storage, request, part, operations, may_create=may_create) for part in wanted]
-        lasting = all(topic["error_code"] == error_codes.NONE for topic in topics)
+class PartitionMessages:
+    """Descriptions of partitions by number: this node leads each of them, whatever their topic."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._node_id = storage.config.node_id
+        self._made: list[Message] = []
+
+    def first(self, count: int) -> Generator[None, None, list[Message]]:
+        """Return the descriptions of partitions 0 to `count` - 1; at most as many are kept as a node has partitions."""
+        node = [self._node_id]
+        while len(self._made) < count:
+            self._made.append(
+                {
+                    "error_code": error_codes.NONE,
+                    "partition_index": len(self._made),
+                    "leader_id": self._node_id,
+                    "leader_epoch": LEADER_EPOCH,
+                    "replica_nodes": node,
+                    "isr_nodes": node,
+                    "offline_replicas": [],
+                    "eligible_leader_replicas": [],
+                    "last_known_elr": [],
+                }
+            )
+            yield
+        return self._made[:count]
+
+
+def _message(storage: Storage, request: Request, body: Message, topics: list[Message]) -> Message:
     host, port = address_of_node(storage, request)
     return {
         "throttle_time_ms": 0,
@@ -84,27 +110,105 @@ def _metadata(storage: Storage, request: Request) -> tuple[Message, bool]:
         if body.get("include_cluster_authorized_operations")
         else NO_OPERATIONS,
         "error_code": error_codes.NONE,
-    }, lasting
+    }
 
 
-def _mistake(wanted: Iterable[Message], version: int) -> int:
-    """Return the error of a request whose topics have neither name nor id, or an id before ids were served."""
+def _topics(
+    storage: Storage, request: Request, body: Message, partitions: PartitionMessages
+) -> Generator[None, None, tuple[list[Message], bool]]:
+    """Return what is told of topics, each once, and whether it holds until a topic changes."""
+    operations = TOPIC_OPERATIONS if body.get("include_topic_authorized_operations") else NO_OPERATIONS
+    found, unknown_ids, missing = yield from _find(storage, request, body)
+    if body["topics"]:
+        body[
+            "topics"
+        ].clear()  # here rather than at the end with all that is built from it: each takes its time
+        yield
+    topics = [_no_topic(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, operations) for topic_id in unknown_ids]
+    for topic in found:
+        described = yield from partitions.first(len(topic.logs))
+        topics.append(_topic_message(topic, described, operations))
+        yield
+    may_create = storage.config.auto_create_topics_enable and body.get("allow_auto_topic_creation", True)
+    for name in missing:
+        error_code = yield from _missing(storage, request, name, may_create=may_create)
+        topics.append(_no_topic(name, ZERO_ID, error_code, operations))
+        yield
+    return topics, not unknown_ids and not missing
+
+
+def _find(
+    storage: Storage, request: Request, body: Message
+) -> Generator[None, None, tuple[list[Topic], list[str], list[str | None]]]:
+    """Return the topics that are asked for, and ids and names of which there is no topic.
+
+    Where there are ids, what has none is not answered, as in Kafka.
+    """
+    wanted = body["topics"]
+    if wanted is None or (request.header.api_version == 0 and not wanted):
+        return list(storage.topics), [], []
+    ids: dict[str, Topic | None] = {}
+    names: dict[str | None, Topic | None] = {}
     for part in wanted:
-        name, topic_id = part["name"], part.get("topic_id", ZERO_ID)
-        if version < _BY_ID_SINCE and (name is None or topic_id != ZERO_ID):
-            return error_codes.INVALID_REQUEST
-        if name is None and topic_id == ZERO_ID:
-            return error_codes.UNKNOWN_SERVER_ERROR
-    return error_codes.NONE
+        topic_id, name = part.get("topic_id", ZERO_ID), part["name"]
+        if topic_id != ZERO_ID:
+            ids[topic_id] = storage.topics.by_id.get(topic_id)
+        else:
+            names[name] = storage.topics.by_name.get(name)
+        yield
+    found: list[Topic] = []
+    unknown: list[Any] = []
+    for key, topic in (ids or names).items():
+        if topic is None:
+            unknown.append(key)
+        else:
+            found.append(topic)
+        yield
+    return (found, unknown, []) if ids else (found, [], unknown)
 
 
-def _refused(wanted: Iterable[Message], error_code: int) -> Message:
-    """Return what is answered when nothing is: an error for each topic, and no broker."""
-    topics = [
-        _no_topic(part["name"] or "", part.get("topic_id", ZERO_ID), error_code, NO_OPERATIONS)
-        for part in wanted
-    ]
-    return {
+def _missing(
+    storage: Storage, request: Request, name: str | None, *, may_create: bool
+) -> Generator[None, None, int]:
+    """Create a topic that is not there, where that is wanted and allowed; return the error for this time."""
+    if name is None or name_problem(name) is not None:
+        return error_codes.INVALID_TOPIC_EXCEPTION
+    topics, partitions = storage.topics, storage.config.num_partitions
+    if (
+        may_create
+        and partitions <= topics.room()
+        and not topics.is_taken(name)
+        and topics.colliding(name) is None
+        and request.quotas.record_mutations(partitions)
+    ):
+        try:
+            yield from topics.create_in_slices(name, partitions, {})
+        except StorageError:
+            return error_codes.KAFKA_STORAGE_ERROR
+    return error_codes.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _mistake(wanted: Iterable[Message], version: int) -> Generator[None, None, int]:
+    """Return the error of a request whose topics have neither name nor id, or an id before ids were served."""
+    ids = nameless = False
+    for part in wanted:
+        has_id = part.get("topic_id", ZERO_ID) != ZERO_ID
+        ids = ids or has_id
+        nameless = nameless or (part["name"] is None and not has_id)
+        yield
+    if version < _BY_ID_SINCE:
+        return error_codes.INVALID_REQUEST if ids or nameless else error_codes.NONE
+    return error_codes.UNKNOWN_SERVER_ERROR if nameless and not ids else error_codes.NONE
+
+
+def _refuse(request: Request, wanted: list[Message], error_code: int) -> Work:
+    """Answer an error for every topic, and no broker, as Kafka does."""
+    topics = []
+    for part in wanted:
+        name, topic_id = part["name"] or "", part.get("topic_id", ZERO_ID)
+        topics.append(_no_topic(name, topic_id, error_code, NO_OPERATIONS))
+        yield
+    message = {
         "throttle_time_ms": 0,
         "brokers": [],
         "cluster_id": None,
@@ -113,37 +217,7 @@ def _refused(wanted: Iterable[Message], error_code: int) -> Message:
         "cluster_authorized_operations": NO_OPERATIONS,
         "error_code": error_code,
     }
-
-
-def _wanted(
-    storage: Storage, request: Request, part: Message, operations: int, *, may_create: bool
-) -> Message:
-    """Return what is answered for one topic that was asked for by name or by id."""
-    name, topic_id = part["name"], part.get("topic_id", ZERO_ID)
-    if topic_id != ZERO_ID:
-        topic = storage.topics.by_id.get(topic_id)
-        if topic is None:
-            return _no_topic(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, operations)
-    else:
-        topic = storage.topics.by_name.get(name)
-        if topic is None:
-            return _no_topic(
-                name, ZERO_ID, _missing(storage, request, name, may_create=may_create), operations
-            )
-    return _topic_message(storage, topic, operations)
-
-
-def _missing(storage: Storage, request: Request, name: str | None, *, may_create: bool) -> int:
-    """Create a topic that is not there, where that is wanted and allowed; return the error for this time."""
-    if name is None or name_problem(name) is not None:
-        return error_codes.INVALID_TOPIC_EXCEPTION
-    partitions = storage.config.num_partitions
-    if may_create and partitions <= storage.topics.room() and request.quotas.record_mutations(partitions):
-        try:
-            storage.topics.create(name, partitions, {})
-        except StorageError:
-            return error_codes.KAFKA_STORAGE_ERROR
-    return error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    return (yield from answer_and_release(request, message, topics, wanted))
 
 
 def _no_topic(name: str | None, topic_id: str, error_code: int, operations: int) -> Message:
@@ -152,31 +226,17 @@ def _no_topic(name: str | None, topic_id: str, error_code: int, operations: int)
         "name": name if name is not None or error_code == error_codes.UNKNOWN_TOPIC_ID else "",
         "topic_id": topic_id,
         "is_internal": False,
-        "partitions": [],
+        "partitions": (),
         "topic_authorized_operations": operations,
     }
 
 
-def _topic_message(storage: Storage, topic: Topic, operations: int) -> Message:
+def _topic_message(topic: Topic, partitions: list[Message], operations: int) -> Message:
     return {
         "error_code": error_codes.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": False,
-        "partitions": [partition_message(storage, partition) for partition in range(len(topic.logs))],
+        "partitions": partitions,
         "topic_authorized_operations": operations,
-    }
-
-
-def partition_message(storage: Storage, partition: int) -> Message:
-    """Return the description of a partition: this node is its leader and only replica."""
-    node = [storage.config.node_id]
-    return {
-        "error_code": error_codes.NONE,
-        "partition_index": partition,
-        "leader_id": storage.config.node_id,
-        "leader_epoch": LEADER_EPOCH,
-        "replica_nodes": node,
-        "isr_nodes": node,
-        "offline_replicas": [],
     }

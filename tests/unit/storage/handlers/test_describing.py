@@ -79,3 +79,31 @@ def test_unknown_topics_are_described_as_such(node: Node) -> None:
     }
     topics = node.call(DESCRIBE_TOPIC_PARTITIONS, 0, request)["topics"]
     assert [(topic["name"], topic["error_code"]) for topic in topics] == [("absent", 3), ("bad name", 17)]
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "code"),
+    [
+        (-1, -1, 0),
+        (5, 5, 0),
+        (0, 0, 0),
+        (-5, -5, 0),
+        (5, -2, 0),
+        (5, -1, 42),
+        (-1, 5, 42),
+        (-2, -1, 42),
+        (-1, -2, 42),
+    ],
+)
+def test_producer_id_without_epoch_is_refused(node: Node, producer_id: int, epoch: int, code: int) -> None:
+    """One of the two alone is error 42, with a transactional id and without, as Kafka 4.3.1 answers."""
+    for transactional_id in (None, "t"):
+        request = {
+            "transactional_id": transactional_id,
+            "transaction_timeout_ms": 1000,
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+        }
+        answer = node.call(22, 4, request)
+        assert answer["error_code"] == (code or (53 if transactional_id else 0))
+        assert node.call(22, 2, request)["error_code"] == (53 if transactional_id else 0)

@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import Node
+from tests.unit.storage.node import MOST_STEP_MS, Node, decoded, longest_step_ms
 
 from tidegate.storage import error_codes
 from tidegate.storage.handlers.kept_answers import MAX_KEPT_ANSWERS
+from tidegate.wire import encode_request
 
 METADATA = 3
 ZERO_ID = "00000000-0000-0000-0000-000000000000"
@@ -169,3 +170,66 @@ def test_kept_answers_are_bounded(node: Node) -> None:
         node.create(f"t{at}")
     for at in range(2 * MAX_KEPT_ANSWERS):
         assert node.call(METADATA, 9, message(f"t{at}"))["topics"][0]["name"] == f"t{at}"
+
+
+def told(node: Node, version: int, *topics: tuple[str | None, str], create: bool = False) -> list[Any]:
+    """Return error code, name and id of the topics of an answer, asked for by (name, id)."""
+    request = {**message(create=create), "topics": [{"name": name, "topic_id": key} for name, key in topics]}
+    answer = node.call(METADATA, version, request)
+    return [(topic["error_code"], topic["name"], topic.get("topic_id")) for topic in answer["topics"]]
+
+
+def test_topic_named_often_is_answered_once(node: Node) -> None:
+    """Each topic once, those that exist first, as Kafka 4.3.1 answers."""
+    topic_id = node.create("orders")
+    assert told(node, 12, *[("orders", ZERO_ID)] * 5) == [(0, "orders", topic_id)]
+    names = ["zz", "orders", "aa", "zz", "b b", "b b"]
+    assert told(node, 12, *((name, ZERO_ID) for name in names)) == [
+        (0, "orders", topic_id),
+        (3, "zz", ZERO_ID),
+        (3, "aa", ZERO_ID),
+        (17, "b b", ZERO_ID),
+    ]
+    assert told(node, 12, ("new", ZERO_ID), ("new", ZERO_ID), create=True) == [(3, "new", ZERO_ID)]
+    assert node.permits.charged == [1]
+
+
+def test_ids_named_often_are_answered_once(node: Node) -> None:
+    """Each id once, unknown ones first; names without an id are not answered beside them, as in Kafka 4.3.1."""
+    topic_id = node.create("orders")
+    node.create("others")
+    both = [(None, topic_id)] * 3 + [(None, UNKNOWN_ID)] * 3 + [("others", ZERO_ID)]
+    assert told(node, 12, *both) == [(100, None, UNKNOWN_ID), (0, "orders", topic_id)]
+
+
+def test_automatic_creation_checks_for_collisions(node: Node) -> None:
+    """A name that differs from another only in a period or underscore is not created, and not charged."""
+    node.create("a.b")
+    assert told(node, 9, ("a_b", ZERO_ID), create=True)[0][0] == 3
+    assert list(node.storage.topics.by_name) == ["a.b"]
+    assert node.permits.charged == []
+
+
+@pytest.mark.parametrize("names", [["orders"] * 50_000, [f"n{at}" for at in range(50_000)], [""] * 50_000])
+def test_many_names_are_answered_in_slices(node: Node, names: list[str]) -> None:
+    """50,000 names, the same one or all different: no step is long."""
+    node.create("orders", 100)
+    frame = memoryview(encode_request(METADATA, 9, 7, "tester", message(*names))[4:])
+    answer, longest_ms = longest_step_ms(lambda: node.begin(frame))
+    assert longest_ms < MOST_STEP_MS
+    assert len(decoded(METADATA, 9, answer)["topics"]) == len(set(names))
+
+
+def test_all_topics_are_answered_in_slices(node: Node) -> None:
+    """A node full of partitions is described without a long step."""
+    for count, name in ((3000, "large"), *((1, f"t{at}") for at in range(200))):
+        node.create(name, count)
+    frame = memoryview(encode_request(METADATA, 9, 7, "tester", {**message(), "topics": None})[4:])
+
+    def ask() -> Any:
+        node.storage.topics.version += 1  # nothing is kept
+        return node.begin(frame)
+
+    answer, longest_ms = longest_step_ms(ask)
+    assert longest_ms < MOST_STEP_MS
+    assert len(decoded(METADATA, 9, answer)["topics"]) == 201

@@ -1,0 +1,27 @@
+"""Let go of what was read of a long request, or built for its answer, in slices: freeing it takes its time, too."""
+
+from collections.abc import Generator
+from typing import Any
+
+from tidegate.server.handler import Answer, Charge, Message, Request
+
+__all__ = ["answer_and_release", "release"]
+
+_AT_ONCE = 1000  # elements, each a few objects
+
+
+def release(*lists: list[Any]) -> Generator[None, None, None]:
+    """Empty lists, yielding in between."""
+    for items in lists:
+        while len(items) > _AT_ONCE:
+            del items[-_AT_ONCE:]
+            yield
+
+
+def answer_and_release(
+    request: Request, message: Message, *lists: list[Any], charge: Charge = Charge.REQUEST
+) -> Generator[None, None, Answer]:
+    """Return the answer that sends `message`, and empty the lists that it was made of."""
+    answer = yield from request.answer_in_slices(message, charge)
+    yield from release(*lists)
+    return answer

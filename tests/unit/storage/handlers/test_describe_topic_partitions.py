@@ -1,0 +1,54 @@
+"""Tests of the DescribeTopicPartitions handler."""
+
+from typing import Any
+
+from tests.unit.storage.node import MOST_STEP_MS, Node, decoded, longest_step_ms
+
+from tidegate.wire import encode_request
+
+DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+def message(*names: str, limit: int = 2000, cursor: tuple[str, int] | None = None) -> dict[str, Any]:
+    """Return a request for topics."""
+    return {
+        "topics": [{"name": name} for name in names],
+        "response_partition_limit": limit,
+        "cursor": cursor and {"topic_name": cursor[0], "partition_index": cursor[1]},
+    }
+
+
+def told(node: Node, *names: str, **options: Any) -> list[Any]:
+    """Return name, error code and partitions of each topic of an answer."""
+    answer = node.call(DESCRIBE_TOPIC_PARTITIONS, 0, message(*names, **options))
+    return [
+        (topic["name"], topic["error_code"], [part["partition_index"] for part in topic["partitions"]])
+        for topic in answer["topics"]
+    ]
+
+
+def test_topic_named_often_is_answered_once(node: Node) -> None:
+    """In the order of the names, as Kafka 4.3.1 answers."""
+    node.create("orders", 3)
+    expected = [("a b", 17, []), ("orders", 0, [0, 1, 2]), ("u", 3, [])]
+    assert told(node, "orders", "u", "orders", "u", "a b") == expected
+
+
+def test_cursors_that_cannot_be(node: Node) -> None:
+    """Of a topic that is not asked for, or a negative partition: error 42 for every topic, as in Kafka 4.3.1."""
+    node.create("orders", 3)
+    assert told(node, "orders", cursor=("zzz", 0)) == [("orders", 42, [])]
+    assert told(node, "orders", cursor=("orders", -5)) == [("orders", 42, [])]
+    assert told(node, cursor=("orders", -5)) == []
+    assert told(node, "orders", cursor=("orders", 50)) == [("orders", 0, [])]
+    assert told(node, cursor=("nobody", 0)) == [("orders", 0, [0, 1, 2])]
+
+
+def test_many_names_are_answered_in_slices(node: Node) -> None:
+    """50,000 names that are not there: no step is long, and the answer is in order."""
+    names = [f"n{at * 7919 % 50_000}" for at in range(50_000)]
+    frame = memoryview(encode_request(DESCRIBE_TOPIC_PARTITIONS, 0, 7, "tester", message(*names))[4:])
+    answer, longest_ms = longest_step_ms(lambda: node.begin(frame))
+    assert longest_ms < MOST_STEP_MS
+    topics = decoded(DESCRIBE_TOPIC_PARTITIONS, 0, answer)["topics"]
+    assert [topic["name"] for topic in topics] == sorted(names)
