@@ -43,3 +43,43 @@ def test_topic_command(kafka_classpath, broker, unique):
         *("--bootstrap-server", broker.address, "--create", "--topic", unique, "--partitions", "3"),
     )
     assert f"Created topic {unique}." in out
+
+
+OF_THE_CLUSTER = """\
+Default configs for brokers in the cluster are:
+  min.insync.replicas=1 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:min.insync.replicas=1}
+"""
+"""What kafka-configs prints of a new cluster of Apache Kafka 4.3.1."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        ((), "Dynamic configs for broker 1 are:\n" + OF_THE_CLUSTER),
+        (("--entity-default",), OF_THE_CLUSTER),
+        (("--entity-name", "1"), "Dynamic configs for broker 1 are:\n"),
+        (("--entity-name", "7"), "The broker '7' doesn't exist and doesn't have dynamic config.\n"),
+    ],
+)
+def test_config_command_describes_brokers(kafka_classpath, broker, arguments, printed):
+    """kafka-configs prints of our broker what it prints of Kafka."""
+    describe = ("--bootstrap-server", broker.address, "--describe", "--entity-type", "brokers")
+    assert run(kafka_classpath, "kafka.admin.ConfigCommand", *describe, *arguments) == printed
+
+
+def test_config_command_describes_all(kafka_classpath, broker):
+    """`--all` prints every setting with where it comes from."""
+    describe = (
+        "--bootstrap-server",
+        broker.address,
+        "--describe",
+        "--entity-type",
+        "brokers",
+        "--entity-name",
+        "1",
+    )
+    lines = run(kafka_classpath, "kafka.admin.ConfigCommand", *describe, "--all").splitlines()
+    assert lines[0] == "All configs for broker 1 are:"
+    assert "  quota.window.num=11 sensitive=false synonyms={DEFAULT_CONFIG:quota.window.num=11}" in lines
+    assert "  log.flush.interval.ms=null sensitive=false synonyms={}" in lines
+    assert len(lines) > 60
