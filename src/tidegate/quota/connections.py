@@ -18,6 +18,9 @@ Nothing here waits. The acceptor of a listener asks, for each socket that it acc
 
 Follows: Kafka `ConnectionQuotas`, KIP-612, B§6.9. Different here: the number of addresses whose rate is kept is
 bounded (`MAX_IP_RATES`, `MAX_IP_RATE_BYTES`); past it, the one that was quiet longest begins anew.
+
+`tidegate serve` has one listener and no other broker beside it, so these are for other servers: a listener's own
+limits, the spared listener between brokers (with it `max_connections_exceeded`), limits that change while it runs.
 """
 
 from collections.abc import Generator, Iterator
