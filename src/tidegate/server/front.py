@@ -14,6 +14,7 @@ Follows: B§6.2-6.6.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -112,6 +113,8 @@ class Front:
         self._gathering = False
         self._gathered: list[_Handled] = []
         self._slices = slices
+        self._resumed: deque[Callable[[], None]] = deque()
+        self._resuming = False
         self._closed = False
         self._begun_in_turn: list[_UnderWay] = []
 
@@ -357,28 +360,43 @@ class Front:
     ) -> None:
         """Go on when the answer is there, on a turn of its own: nobody else pays for it.
 
-        A client that has left by then is charged all the same, but for a fetch: leaving evades no quota.
+        A client that has left by then is charged all the same, but for what was given up: leaving evades no quota.
         """
         channel.deferred = deferred
 
-        def resume(answer: Answer) -> None:
+        def resume() -> None:
             channel.deferred = None
-            if self._closed or (channel.closed and answer.charge is Charge.FETCH):
-                _discard_answer(answer)  # a fetch that could not be sent gave nothing
+            if self._closed or deferred.cancelled:
+                if deferred.given is not None:
+                    _discard_answer(deferred.given)
                 return
-            if answer.error is not None:
-                self._fail(channel, header, answer.error, frame_bytes, handler_ns, None)
-                return
+            answer = deferred.answer()
             try:
+                if answer.error is not None:
+                    self._fail(channel, header, answer.error, frame_bytes, handler_ns, None)
+                    return
                 self._finish(channel, header, frame_bytes, handler_ns, answer, None)
                 channel.release_hold(0)
             except Exception as error:
                 self._cannot_answer(channel, header, error)
 
-        def go_on(answer: Answer) -> None:
-            self._loop.call_soon(resume, answer)
+        deferred.when_ready(lambda: self._resume_later(resume))
 
-        deferred.then(go_on)
+    def _resume_later(self, resume: Callable[[], None]) -> None:
+        """Call `resume` in a later turn; thousands may be woken at once, by an append or a sync."""
+        self._resumed.append(resume)
+        if not self._resuming:
+            self._resuming = True
+            self._slices.add(self._resume_some)
+
+    def _resume_some(self) -> bool:
+        until_ns = self._monotonic_ns() + SLICE_NS
+        while self._resumed:
+            self._resumed.popleft()()
+            if self._resumed and self._monotonic_ns() >= until_ns:
+                return False
+        self._resuming = False
+        return True
 
     def _finish(
         self,

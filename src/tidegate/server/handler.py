@@ -163,45 +163,66 @@ class Deferred:
     (a group commit): it is completed, and charged, whoever may have left.
     """
 
-    __slots__ = ("_answer", "_on_complete", "cancelled", "on_cancel")
+    __slots__ = ("_make", "_on_ready", "cancelled", "given", "on_cancel")
 
     def __init__(self) -> None:
-        self._answer: Answer | None = None
-        self._on_complete: Callable[[Answer], None] | None = None
+        self.given: Answer | None = None  # what `complete` was called with, until it is taken
+        self._make: Callable[[], Answer] | None = None
+        self._on_ready: Callable[[], object] | None = None
         self.cancelled = False
         self.on_cancel: Callable[[], None] | None = None
 
     def complete(self, answer: Answer) -> None:
         """Give the answer. Ignored when the connection is gone and nothing was under way."""
-        if self.cancelled or self._answer is not None:
-            return
-        self._answer = answer
-        on_complete, self._on_complete, self.on_cancel = self._on_complete, None, None
-        if on_complete is not None:
-            on_complete(answer)
+        if not (self.cancelled or self._is_complete):
+            self.given = answer
+            self._tell()
 
     def complete_by(self, make: Callable[[], Answer]) -> None:
-        """Give the answer that `make` returns; where it raises, the front closes the connection and says why."""
-        try:
-            answer = make()
-        except Exception as error:
-            answer = Answer(None, close=True, error=error)
-        self.complete(answer)
+        """Have `make` called for the answer, when it is this one's turn of many; where it raises, the front closes."""
+        if not (self.cancelled or self._is_complete):
+            self._make = make
+            self._tell()
 
-    def then(self, on_complete: Callable[[Answer], None]) -> None:
-        """Call `on_complete` with the answer, at once if it is there already. For the front."""
-        if self._answer is not None:
-            on_complete(self._answer)
-        else:
-            self._on_complete = on_complete
+    def when_ready(self, on_ready: Callable[[], object]) -> None:
+        """Call `on_ready` when there is an `answer`, at once if there is one already. For the front."""
+        self._on_ready = on_ready
+        if self._is_complete:
+            self._tell()
+
+    def answer(self) -> "Answer":
+        """Return the answer; once. For the front."""
+        answer, make = self.given, self._make
+        self.given = self._make = self.on_cancel = None
+        if answer is None:
+            assert make is not None, "it is not complete"
+            try:
+                answer = make()
+            except Exception as error:
+                answer = Answer(None, close=True, error=error)
+        return answer
+
+    def then(self, on_answer: Callable[[Answer], object]) -> None:
+        """Call `on_answer` with the answer, at once if it is there already."""
+        self.when_ready(lambda: on_answer(self.answer()))
 
     def cancel(self) -> None:
         """Give up what can be given up: the client is gone. For the front."""
-        if self.on_cancel is None or self._answer is not None:
+        if self.on_cancel is None:
             return
         self.cancelled = True
-        on_cancel, self._on_complete, self.on_cancel = self.on_cancel, None, None
-        on_cancel()
+        on_cancel, self._on_ready, self.on_cancel = self.on_cancel, None, None
+        if not self._is_complete:
+            on_cancel()
+
+    @property
+    def _is_complete(self) -> bool:
+        return self.given is not None or self._make is not None
+
+    def _tell(self) -> None:
+        on_ready, self._on_ready = self._on_ready, None
+        if on_ready is not None:
+            on_ready()
 
 
 class Turn(Protocol):
