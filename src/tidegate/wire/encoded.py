@@ -10,6 +10,7 @@ from typing import Any
 from tidegate.wire.apis import API_BY_KEY
 from tidegate.wire.codec_types import UNWRITABLE, Message
 from tidegate.wire.codecs import message_error, sliced_response_writer, write_into, writer
+from tidegate.wire.errors import MessageError
 from tidegate.wire.header import encode_request_header
 from tidegate.wire.program import Program
 
@@ -18,6 +19,7 @@ __all__ = ["Encoded", "encode_request", "encode_response", "encode_response_in_s
 _INT32 = struct.Struct(">i")
 _PREFIX = struct.Struct(">ii")  # length, correlation id
 LENGTH_BYTES = 4
+MAX_FRAME_BYTES = 2**31 - 1
 NO_FIELD = -1
 
 
@@ -89,8 +91,7 @@ def encode_response_in_slices(
 
     The same bytes are in more buffers where they are many.
     """
-    prefix = _RESPONSES[api_key, api_version][1]
-    program = sliced_response_writer(api_key, api_version)
+    program, prefix = sliced_response_writer(api_key, api_version), _prefix(api_key, api_version)
     out = bytearray(prefix)
     buffers: list[Any] = [out]
     try:
@@ -103,6 +104,8 @@ def encode_response_in_slices(
 def _framed(buffers: list[Any], prefix: bytes, correlation_id: int, throttle_at: int) -> Encoded:
     out = buffers[0]
     size = len(out) - LENGTH_BYTES if len(buffers) == 1 else _size(buffers)
+    if size > MAX_FRAME_BYTES:
+        raise MessageError(f"an answer has at most {MAX_FRAME_BYTES} bytes, this one has {size}", path="")
     _PREFIX.pack_into(out, 0, size, correlation_id)
     return Encoded(buffers, size, size + LENGTH_BYTES - len(prefix), throttle_at)
 
@@ -114,13 +117,16 @@ def _size(buffers: list[Any]) -> int:
     return sum(map(len, buffers)) - LENGTH_BYTES
 
 
+def _prefix(api_key: int, api_version: int) -> bytes:
+    """Return a zeroed length and header."""
+    return bytes(_PREFIX.size + API_BY_KEY[api_key].has_tagged_response_header(api_version))
+
+
 class _Responses(dict[tuple[int, int], tuple[Program, bytes]]):
     """(writer, zeroed length and header) by (api key, api version)."""
 
     def __missing__(self, key: tuple[int, int]) -> tuple[Program, bytes]:
-        program = writer(*key, "response")
-        tagged = API_BY_KEY[key[0]].has_tagged_response_header(key[1])
-        found = self[key] = program, bytes(_PREFIX.size + tagged)
+        found = self[key] = writer(*key, "response"), _prefix(*key)
         return found
 
 

@@ -155,3 +155,19 @@ def test_unwritable_response_is_refused(key):
     """A response that lacks a field is refused, on the hot path too."""
     with pytest.raises(MessageError):
         encode_response(key, 3, 1, {"responses": [{"name": "t", "partition_responses": [{"index": 0}]}]})
+
+
+class Enormous:
+    """Records of two gigabytes that are not there."""
+
+    def __len__(self):
+        """Return more than a frame can have."""
+        return 2**31 - 1
+
+
+def test_an_answer_has_the_size_of_a_frame_at_most():
+    """What is longer than a length prefix can say is refused, as anything that cannot be written."""
+    partition = {"partition_index": 0, "error_code": 0, "high_watermark": 0, "aborted_transactions": None}
+    message = {"responses": [{"topic": "t", "partitions": [{**partition, "records": Enormous()}]}]}
+    with pytest.raises(MessageError, match="an answer has at most 2147483647 bytes, this one has 21474"):
+        encode_response(1, 4, 7, message)

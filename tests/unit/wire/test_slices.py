@@ -5,8 +5,10 @@ import time
 
 import pytest
 from tests.property.test_wire_roundtrip import finished
+from tests.wire.crowded import crowded_bodies
 
 from tidegate.wire import (
+    API_BY_KEY,
     MessageError,
     ProtocolError,
     encode_response,
@@ -14,6 +16,7 @@ from tidegate.wire import (
     read_request,
     read_request_in_slices,
 )
+from tidegate.wire.apis import spoken_pairs
 from tidegate.wire.primitives import uvarint
 from tidegate.wire.slices import COPIED_AT_ONCE_BYTES, NUMBERS_AT_ONCE
 from tidegate.wire.writer_source import SLICED_BUFFER_BYTES
@@ -150,6 +153,17 @@ def test_what_cannot_be_written_is_told_as_without_slices():
         finished(encode_response_in_slices(3, 12, 1, answer))
     assert str(sliced.value) == str(plain.value)
     assert sliced.value.path == "topics[2].name"
+
+
+NEWEST = {key: (key, version) for key, version in spoken_pairs()}
+
+
+@pytest.mark.parametrize("pair", NEWEST.values(), ids=lambda pair: API_BY_KEY[pair[0]].name)
+def test_steps_are_short_whatever_the_bytes_hold(pair):
+    """As many structures as 20 KB can hold, in each array of each API in turn: no step is long."""
+    for path, body in crowded_bodies(*pair, 20_000):
+        finished(read_request_in_slices(*pair, body))  # compiles
+        assert min(longest_step_ms(read_request_in_slices(*pair, body)) for _ in range(2)) < MAX_STEP_MS, path
 
 
 def test_steps_are_short():
