@@ -1,4 +1,9 @@
-"""The two clocks: wall time in milliseconds for quota windows, monotonic nanoseconds for durations."""
+"""The clocks: engine time in ms for quotas, the wall clock for time stamps, monotonic nanoseconds for durations.
+
+Engine time is the wall clock when it was begun plus the monotonic time since: it reads like the wall clock and is never
+stepped. Kafka measures quotas with the wall clock, and one that is set back by an hour throttles clients that are well
+within their quotas for an hour (decision 0027).
+"""
 
 import time
 from typing import Protocol
@@ -10,7 +15,11 @@ class Clock(Protocol):
     """What the server asks for the time; tests hand in a `tidegate.testing.ManualClock`."""
 
     def now_ms(self) -> int:
-        """Return the wall clock in milliseconds since the epoch (may step back)."""
+        """Return engine time: milliseconds since the epoch that never step back."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Return the wall clock in milliseconds since the epoch (may be stepped)."""
         ...
 
     def monotonic_ns(self) -> int:
@@ -19,11 +28,24 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks. Follows: Kafka `Time.SYSTEM`."""
+    """The machine's clocks. Follows: Kafka `Time.SYSTEM`.
+
+    engine_offset_ns: engine time less the monotonic clock, to go on with the engine time of another process of this
+    machine; None: engine time begins now, at the wall clock.
+    """
 
     monotonic_ns = staticmethod(time.monotonic_ns)  # the function itself: asked several times a request
 
+    def __init__(self, *, engine_offset_ns: int | None = None) -> None:
+        if engine_offset_ns is None:
+            engine_offset_ns = time.time_ns() - time.monotonic_ns()
+        self._engine_offset_ns = engine_offset_ns
+
+    def now_ms(self) -> int:
+        """Return engine time in milliseconds since the epoch."""
+        return (time.monotonic_ns() + self._engine_offset_ns) // 1_000_000
+
     @staticmethod
-    def now_ms() -> int:
+    def wall_ms() -> int:
         """Return the wall clock in milliseconds since the epoch."""
         return time.time_ns() // 1_000_000

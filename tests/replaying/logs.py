@@ -48,6 +48,8 @@ def random_traffic(node: RecordingNode, rng: Random, *, events: int, quotas_chan
     set_before: list[QuotaRecord] = []
     for _ in range(events):
         now_ms += rng.choice(_STEPS_MS)(rng)
+        if rng.random() < 0.02:
+            node.clock(now_ms, rng.randrange(-3_600_000, 3_600_000))
         if rng.random() < 0.05:
             node.expire(now_ms)
         elif rng.random() < 0.06:

@@ -65,6 +65,10 @@ class RecordingNode:
         self._managers.expire(now_ms)
         self._add("expire", now_ms)
 
+    def clock(self, now_ms: int, wall_offset_ms: int) -> None:
+        """Notice that the wall clock was stepped: nothing to the engine."""
+        self._add("clock", now_ms, wall_offset_ms=wall_offset_ms)
+
     def gap(self, now_ms: int, lost_events: int = 1) -> None:
         """Lose events."""
         self._seq += lost_events

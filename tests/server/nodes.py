@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from pathlib import Path
 from typing import Any
 
-from tidegate.clock import SystemClock
+from tidegate.clock import Clock, SystemClock
 from tidegate.quota import QuotaRecord
 from tidegate.server.config import ServerConfig
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Request, Turn
@@ -192,10 +192,11 @@ class RunningNode:
         settings: dict[str, str],
         turn: Turn | None = None,
         handlers: dict[int, Handler] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.directory = directory
         texts = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **settings}
-        clock = SystemClock()
+        clock = clock or SystemClock()
         self.spool = directory / "spool"
         self.usage = RecordedUsageLog(Recorder(self.spool, node_id=1, clock=clock), NoWriter)
         self.node = Node(
@@ -226,9 +227,10 @@ async def running_node(
     settings: dict[str, str],
     turn: Turn | None = None,
     handlers: dict[int, Handler] | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[RunningNode]:
     """Run a node as long as the block lasts."""
-    running = RunningNode(directory, store, settings, turn, handlers)
+    running = RunningNode(directory, store, settings, turn, handlers, clock)
     try:
         yield running
     finally:

@@ -104,10 +104,11 @@ class Front:
         self._decide = Decider(managers).decide
         self._usage = usage
         self._managers = managers
-        self._desk = QuotaDesk(managers, usage.mutation)
+        self._desk = QuotaDesk(managers, usage.mutation, clock.now_ms)
         self._loop = loop
         self._on_closed = on_closed
         self._now_ms = clock.now_ms
+        self._wall_ms = clock.wall_ms
         self._monotonic_ns = clock.monotonic_ns
         self._turn = turn
         self._gathering = False
@@ -136,11 +137,10 @@ class Front:
             self.on_bad_frame(channel, f"api key {header.api_key} is not served")
             channel.close()
             return
-        now_ms = self._now_ms()
         desk = self._desk
-        desk.begin(channel, header, now_ms)
+        desk.begin(channel, header)
         self._turn.putting_off = put_off = self._gathering and not more
-        request = Request(header, frame, channel.connection, desk, now_ms)
+        request = Request(header, frame, channel.connection, desk, self._wall_ms())
         try:
             meets = header.api_key == API_VERSIONS
             result = self._meet(channel, handler, request) if meets else handler(request)
@@ -315,7 +315,7 @@ class Front:
                 channel.keep_frame()
             handler_ns = self._monotonic_ns() - started_ns
             under_way = _UnderWay(channel, request, work, self._desk, handler_ns)
-            self._desk = QuotaDesk(self._managers, self._usage.mutation)
+            self._desk = QuotaDesk(self._managers, self._usage.mutation, self._now_ms)
             if self._gathering:
                 self._begun_in_turn.append(under_way)
             self._slices.add(lambda: self._go_on(under_way))
@@ -326,7 +326,6 @@ class Front:
         channel, request, frame_bytes = under_way.channel, under_way.request, under_way.frame_bytes
         header = request.header
         started_ns = self._monotonic_ns()
-        under_way.desk.now_ms = self._now_ms()
         self._turn.putting_off = False
         try:
             result = advance(under_way.work, started_ns + SLICE_NS, self._monotonic_ns)

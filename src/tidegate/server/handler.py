@@ -91,7 +91,7 @@ class RequestQuotas(Protocol):
 
 @dataclass(slots=True)
 class Request:
-    """One request as the front hands it to a handler.
+    """One request as the front hands it to a handler; `now_ms` is the wall clock, for time stamps.
 
     `frame` and every view into it are valid only until the handler returns: the buffer is used again. So is `quotas`.
     For a handler that is a generator both stay valid until it returns.

@@ -15,6 +15,7 @@ from tidegate.quota import QuotaDefinitions, QuotaManagers, QuotaRecord, QuotaWi
 from tidegate.server.admission import Admission, addresses_of, connection_quotas
 from tidegate.server.buffers import FrameBuffers
 from tidegate.server.channel import Channel
+from tidegate.server.clock_watch import ClockWatch
 from tidegate.server.config import ServerConfig, request_memory_bytes
 from tidegate.server.front import Front
 from tidegate.server.handler import Connection, Handler, HandlerTable, NothingToDo, Turn
@@ -40,6 +41,7 @@ _log = logging.getLogger("tidegate.server")
 EXPIRE_SENSORS_EVERY_S = 30  # Kafka's own period (B§1.2)
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 _ROLL_USAGE_EVERY_S = 0.5
+_LOOK_AT_CLOCK_EVERY_S = 1.0
 _COMPILE_EVERY_S = 0.005
 MAX_SEND_STALL_S = 60.0
 """How long a client may take no byte of its answer before its connection is closed."""
@@ -112,6 +114,7 @@ class Node:
         self._poller.surround(self._front.gather, self._front.finish_gathered)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
         self._every("roll", _ROLL_USAGE_EVERY_S, lambda: self._usage.maybe_roll(self._clock.now_ms()))
+        self._every("clock", _LOOK_AT_CLOCK_EVERY_S, ClockWatch(self._clock, self._usage.clock).look)
         self._every("stalled", _STALL_CHECK_S, self.close_stalled)
         self._every("memory", _MEMORY_CHECK_S, self.close_slow)
         idle_ms = self.config["connections.max.idle.ms"]

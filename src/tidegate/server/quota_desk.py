@@ -19,19 +19,21 @@ NoteMutation = Callable[[Channel, RequestHeader, int, MutationQuota, bool, int],
 class QuotaDesk:
     """The `tidegate.server.handler.RequestQuotas` of the front. `begin` it for each request."""
 
-    __slots__ = ("_channel", "_fetch", "_header", "_mutation", "_note_mutation", "mutation", "now_ms")
+    __slots__ = ("_channel", "_fetch", "_header", "_mutation", "_note_mutation", "_now_ms", "mutation")
 
-    def __init__(self, managers: QuotaManagers, note_mutation: NoteMutation) -> None:
+    def __init__(
+        self, managers: QuotaManagers, note_mutation: NoteMutation, now_ms: Callable[[], int]
+    ) -> None:
         self._fetch = managers.fetch
         self._mutation = managers.controller_mutation
         self._note_mutation = note_mutation
+        self._now_ms = now_ms
         self.mutation: MutationQuota | None = None
 
-    def begin(self, channel: Channel, header: RequestHeader, now_ms: int) -> None:
+    def begin(self, channel: Channel, header: RequestHeader) -> None:
         """Turn to the next request."""
         self._channel = channel
         self._header = header
-        self.now_ms = now_ms
         self.mutation = None
 
     def fetch_limit_bytes(self) -> int:
@@ -41,15 +43,15 @@ class QuotaDesk:
 
     def record_mutations(self, permits: int) -> bool:
         """Charge `permits` partition mutations; False means refused with error 89."""
-        header = self._header
+        header, now_ms = self._header, self._now_ms()
         if self.mutation is None:
             self.mutation = self._mutation.new_quota(
                 self._channel.connection.user,
                 header.client_id,
                 header.api_key,
                 header.api_version,
-                self.now_ms,
+                now_ms,
             )
-        granted = self.mutation.record(permits, self.now_ms)
-        self._note_mutation(self._channel, header, permits, self.mutation, granted, self.now_ms)
+        granted = self.mutation.record(permits, now_ms)
+        self._note_mutation(self._channel, header, permits, self.mutation, granted, now_ms)
         return granted

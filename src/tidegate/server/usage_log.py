@@ -57,6 +57,7 @@ class UsageLog(Protocol):
         self, channel: Channel, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
     ) -> None: ...
     def expire(self, now_ms: int) -> None: ...
+    def clock(self, now_ms: int, wall_offset_ms: int) -> None: ...
     def maybe_roll(self, now_ms: int) -> None: ...
     def close(self) -> None: ...
 
@@ -98,6 +99,9 @@ class NoUsageLog:
     def expire(self, now_ms: int) -> None:
         """Keep nothing."""
 
+    def clock(self, now_ms: int, wall_offset_ms: int) -> None:
+        """Keep nothing."""
+
     def maybe_roll(self, now_ms: int) -> None:
         """Keep nothing."""
 
@@ -117,6 +121,7 @@ class RecordedUsageLog:
         self._closed = False
         self.next_connection_id = recorder.next_connection_id
         self.expire = recorder.expire
+        self.clock = recorder.clock
         self.commit = recorder.commit
         self.set_network_ns = recorder.set_network_ns
 
@@ -276,6 +281,7 @@ def open_usage_log(config: ServerConfig, clock: Clock) -> UsageLog:
             node_id=node_id,
             clock=clock,
             retention_ms=config["tidegate.usage.retention.ms"],
+            engine_offset_ns=clock.now_ms() * 1_000_000 - clock.monotonic_ns(),
         )
 
     return RecordedUsageLog(recorder, start)

@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 def keep_house(storage: Storage, scheduler: Scheduler) -> None:
     """Let `storage` look after itself until it is closed."""
-    _Chore(storage, scheduler, HOUSEKEEPING_EVERY_S, lambda: storage.clean(storage.clock.now_ms()))
+    _Chore(storage, scheduler, HOUSEKEEPING_EVERY_S, lambda: storage.clean(storage.clock.wall_ms()))
     _Chore(storage, scheduler, LOOK_EVERY_S, storage.look_after_files)
     _Chore(storage, scheduler, SAVE_EVERY_S, storage.save_positions)
 

@@ -1,8 +1,9 @@
 """The process that turns a node's spool into Parquet: `python -m tidegate.usage.writer SPOOL PARQUET --node-id N`.
 
 The broker starts it (`writer_process.start_writer`) and holds its standard input open: when that ends, however
-the broker ended, the writer converts what is closed and exits; signals do not end it before. pyarrow lives in this process only, so that
-the broker does not carry it. Exit codes: 0 done; 2 wrong arguments; 3 pyarrow is not installed, the spool waits.
+the broker ended, the writer converts what is closed and exits; signals do not end it before. pyarrow lives in this
+process only, so that the broker does not carry it. Exit codes: 0 done; 2 wrong arguments; 3 pyarrow is not installed,
+the spool waits.
 """
 
 import argparse
@@ -113,7 +114,7 @@ def _run(arguments: argparse.Namespace) -> None:
         arguments.parquet,
         node_id=arguments.node_id,
         retention_ms=arguments.retention_ms,
-        clock=SystemClock(),
+        clock=SystemClock(engine_offset_ns=arguments.engine_offset_ns),
     )
     lock_path = arguments.spool / WRITER_LOCK
     lock = _wait_for_lock(lock_path)
@@ -156,6 +157,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=int,
         default=RETENTION_MS,
         help="delete hours older than this (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--engine-offset-ns",
+        type=int,
+        help="time of the rows less the machine's monotonic clock (default: rows have the wall clock)",
     )
     return parser.parse_args(argv)
 

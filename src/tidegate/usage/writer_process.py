@@ -5,8 +5,8 @@
     writer.stop()              # after `Recorder.close()`: it converts the last segment by itself and exits
 
 A new interpreter, not a fork: the broker's heap is not carried along. The writer watches its standard input, whose
-other end only the broker holds, so it also ends when the broker is killed. Signals that are meant to end the broker do not
-end it before: it has a process group of its own and takes no notice of them, for there is still something to convert.
+other end only the broker holds, so it also ends when the broker is killed. Signals that are meant to end the broker
+do not end it before: it has a process group of its own and takes no notice of them, as something is left to convert.
 """
 
 import logging
@@ -95,9 +95,20 @@ class WriterProcess:
 
 
 def start_writer(
-    spool: Path, parquet: Path, *, node_id: int, clock: Clock, retention_ms: int = RETENTION_MS
+    spool: Path,
+    parquet: Path,
+    *,
+    node_id: int,
+    clock: Clock,
+    retention_ms: int = RETENTION_MS,
+    engine_offset_ns: int | None = None,
 ) -> WriterProcess:
-    """Start the writer of the spool of `node_id`; Parquet goes under `parquet`. Raises `OSError`."""
+    """Start the writer of the spool of `node_id`; Parquet goes under `parquet`. Raises `OSError`.
+
+    engine_offset_ns: engine time less the monotonic clock, by which hours are over and expire; None: the wall clock.
+    """
     command = [sys.executable, "-P", "-m", "tidegate.usage.writer", str(spool), str(parquet)]
     command += ["--node-id", str(node_id), "--retention-ms", str(retention_ms)]
+    if engine_offset_ns is not None:
+        command += ["--engine-offset-ns", str(engine_offset_ns)]
     return WriterProcess(command, clock)
