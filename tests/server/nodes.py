@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,9 @@ class MemoryStore:
         """Return what was kept."""
         return self.records
 
-    def apply_quota_records(self, records: Sequence[QuotaRecord]) -> None:
+    def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[None, None, None]:
         """Keep them."""
+        yield
         self.records += records
 
 

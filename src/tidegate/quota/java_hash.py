@@ -9,7 +9,7 @@ quarters full. A bucket so crowded that Java turns it into a tree (eight collidi
 
 from collections.abc import Collection
 
-__all__ = ["hash_map_order", "string_hash"]
+__all__ = ["entity_hash", "hash_map_order", "hash_map_place", "string_hash", "table_size"]
 
 
 def string_hash(text: str) -> int:
@@ -25,19 +25,34 @@ def string_hash(text: str) -> int:
     return value
 
 
-def hash_map_order(keys: Collection[str], *, initial_capacity: int = 16) -> list[str]:
-    """Return distinct `keys`, given as they were inserted, in the order in which a `HashMap` visits them."""
-    if len(keys) < 2:
-        return list(keys)
-    capacity = _table_size(len(keys), initial_capacity=initial_capacity)
-    return sorted(keys, key=lambda key: _spread(string_hash(key)) & (capacity - 1))
+def hash_map_place(key: str, *, count: int, initial_capacity: int = 16) -> int:
+    """Return the place of `key` in the table of a `HashMap` with `count` keys: places are visited in their order."""
+    return _spread(string_hash(key)) & (table_size(count, initial_capacity=initial_capacity) - 1)
 
 
-def _table_size(count: int, *, initial_capacity: int) -> int:
+def entity_hash(entity: Collection[tuple[str, str | None]]) -> int:
+    """Return the `hashCode` of Kafka's `ClientQuotaEntity`, spread as a `HashMap` spreads it.
+
+    Names are taken to 256 letters: Kafka's order of longer ones is not followed.
+    """
+    hashes = (string_hash(key) ^ (0 if name is None else string_hash(name[:256])) for key, name in entity)
+    return _spread((31 + sum(hashes)) & 0xFFFFFFFF)
+
+
+def table_size(count: int, *, initial_capacity: int) -> int:
+    """Return how large the table of a `HashMap` is with `count` keys."""
     capacity = 1
     while capacity < initial_capacity or count > capacity * 3 // 4:
         capacity *= 2
     return capacity
+
+
+def hash_map_order(keys: Collection[str], *, initial_capacity: int = 16) -> list[str]:
+    """Return distinct `keys`, given as they were inserted, in the order in which a `HashMap` visits them."""
+    if len(keys) < 2:
+        return list(keys)
+    capacity = table_size(len(keys), initial_capacity=initial_capacity)
+    return sorted(keys, key=lambda key: _spread(string_hash(key)) & (capacity - 1))
 
 
 def _spread(value: int) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from tidegate.quota.in_slices import run_at_once
 from tidegate.quota.rate import SampledRate
 from tidegate.quota.rate_kernel import LONG_AGO_MS
 from tidegate.quota.stats import Avg
@@ -211,13 +212,7 @@ class SensorTable(Generic[S]):
 
     def expire(self, now_ms: int) -> Expired:
         """Forget every sensor that was idle for more than an hour, and return their names."""
-        work = self.expire_in_slices(now_ms)
-        while True:
-            try:
-                next(work)
-            except StopIteration as stop:
-                expired: Expired = stop.value
-                return expired
+        return run_at_once(self.expire_in_slices(now_ms))
 
     def expire_in_slices(self, now_ms: int) -> Generator[None, None, Expired]:
         """Do what `expire` does, yielding in between.

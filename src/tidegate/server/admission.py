@@ -15,9 +15,10 @@ from tidegate.quota import AdmissionOutcome, ConnectionQuotas
 from tidegate.quota.connection_limits import ConnectionLimits, parse_per_ip_overrides
 from tidegate.quota.parked_connections import ParkedConnections
 from tidegate.server.config import ServerConfig
+from tidegate.server.host_names import addresses_of_literal
 from tidegate.server.listener import Listener
 
-__all__ = ["Admission", "addresses_of", "connection_quotas"]
+__all__ = ["Admission", "connection_quotas"]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -133,7 +134,7 @@ def connection_quotas(config: ServerConfig, listener_name: str) -> ConnectionQuo
             max_connections=config["max.connections"],
             max_connection_creation_rate=config["max.connection.creation.rate"],
             max_connections_per_ip=config["max.connections.per.ip"],
-            max_connections_per_ip_overrides=_resolved(config["max.connections.per.ip.overrides"]),
+            max_connections_per_ip_overrides=_of_literals(config["max.connections.per.ip.overrides"]),
         ),
         samples=config["quota.window.num"],
         window_ms=1000 * config["quota.window.size.seconds"],
@@ -142,17 +143,7 @@ def connection_quotas(config: ServerConfig, listener_name: str) -> ConnectionQuo
     return quotas
 
 
-def addresses_of(host: str) -> list[str]:
-    """Return the addresses that `host` stands for; none, with a warning, where it does not resolve."""
-    try:
-        name = host[1:-1] if host[:1] == "[" and host[-1:] == "]" else host  # as Java reads an IPv6 address
-        infos = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:
-        _log.warning("%r does not resolve; the limit of its connections has no effect", host)
-        return []
-    return sorted({str(info[4][0]).partition("%")[0] for info in infos})
-
-
-def _resolved(text: str) -> dict[str, int]:
+def _of_literals(text: str) -> dict[str, int]:
+    """Return the overrides of addresses; those of hosts are set when their addresses are known."""
     counts = parse_per_ip_overrides(text)
-    return {address: count for host, count in counts.items() for address in addresses_of(host)}
+    return {address: count for host, count in counts.items() for address in addresses_of_literal(host)}

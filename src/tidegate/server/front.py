@@ -23,7 +23,7 @@ from tidegate.quota import MutationQuota, QuotaManagers
 from tidegate.quota.request import PERCENT_PER_NS
 from tidegate.server.channel import ANSWER_DUE, Channel
 from tidegate.server.decision import Decider, Decision
-from tidegate.server.handler import Answer, Charge, Deferred, Handler, HandlerTable, Request, Turn, Work
+from tidegate.server.handler import Answer, Charge, Deferred, Handler, HandlerTable, Request, Turn, Wait, Work
 from tidegate.server.handlers.api_versions import API_VERSIONS, unsupported_version_answer
 from tidegate.server.muting import Muting
 from tidegate.server.quota_desk import QuotaDesk
@@ -310,7 +310,7 @@ class Front:
         if frame_bytes <= COPIED_FRAME_BYTES:
             request.frame = memoryview(bytes(request.frame))
         result = advance(work, started_ns + SLICE_NS, self._monotonic_ns)
-        if result is UNFINISHED:
+        if result is UNFINISHED or isinstance(result, Wait):
             if frame_bytes > COPIED_FRAME_BYTES:
                 channel.keep_frame()
             handler_ns = self._monotonic_ns() - started_ns
@@ -318,11 +318,24 @@ class Front:
             self._desk = QuotaDesk(self._managers, self._usage.mutation, self._now_ms)
             if self._gathering:
                 self._begun_in_turn.append(under_way)
-            self._slices.add(lambda: self._go_on(under_way))
+            self._go_on_later(under_way, result)
+            return UNFINISHED
         return result
 
+    def _go_on_later(self, under_way: _UnderWay, wait: Any) -> None:
+        """Go on in a later turn of the loop, at the soonest when what it waits for, if anything, is over."""
+
+        def add() -> None:
+            if not self._closed:
+                self._slices.add(lambda: self._go_on(under_way))
+
+        if isinstance(wait, Wait):
+            wait.then(add)
+        else:
+            add()
+
     def _go_on(self, under_way: _UnderWay) -> bool:
-        """Run one more slice; return whether the request is answered. A client that has left evades no charge."""
+        """Run one more slice; return whether there is none after it. A client that has left evades no charge."""
         channel, request, frame_bytes = under_way.channel, under_way.request, under_way.frame_bytes
         header = request.header
         started_ns = self._monotonic_ns()
@@ -332,6 +345,9 @@ class Front:
             under_way.handler_ns += self._monotonic_ns() - started_ns
             if result is UNFINISHED:
                 return False
+            if isinstance(result, Wait):
+                self._go_on_later(under_way, result)
+                return True
             if under_way.turn_failed and isinstance(result, Answer):
                 result = _instead(result, under_way.turn_error)
         except Exception as error:

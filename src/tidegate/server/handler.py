@@ -14,6 +14,8 @@ function. It yields at the latest after about a millisecond of work, and between
             ...
             yield
         return (yield from request.answer_in_slices(message))
+
+What takes time without working, such as an answer of another machine, is waited for by yielding a `Wait`.
 """
 
 import enum
@@ -42,6 +44,7 @@ __all__ = [
     "Request",
     "RequestQuotas",
     "Turn",
+    "Wait",
     "Work",
 ]
 
@@ -225,6 +228,29 @@ class Deferred:
             on_ready()
 
 
+class Wait:
+    """What work in slices waits for: it yields one, and goes on after `end` was called, once, on the event loop."""
+
+    __slots__ = ("_ended", "_go_on")
+
+    def __init__(self) -> None:
+        self._ended = False
+        self._go_on: Callable[[], None] | None = None
+
+    def end(self) -> None:
+        """Let the work go on."""
+        if not self._ended:
+            self._ended = True
+            if self._go_on is not None:
+                self._go_on()
+
+    def then(self, go_on: Callable[[], None]) -> None:
+        """Call `go_on` when it is time, at once if it is already. For the front."""
+        self._go_on = go_on
+        if self._ended:
+            go_on()
+
+
 class Turn(Protocol):
     """What handlers do together for requests that came together, before the answers to them leave.
 
@@ -248,7 +274,8 @@ class NothingToDo:
         return True
 
 
-Work = Generator[None, None, Answer | Deferred]
-"""A handler's work in slices. It goes on to its end when the client leaves meanwhile: leaving evades no quota."""
+Work = Generator[Any, None, Answer | Deferred]
+"""A handler's work in slices. It yields None, or a `Wait`, which is not charged. It goes on to its end when the client
+leaves meanwhile: leaving evades no quota."""
 Handler = Callable[[Request], Answer | Deferred | Work]
 HandlerTable = Mapping[int, Handler]

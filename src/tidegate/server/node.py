@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import chain
 
 from tidegate.clock import Clock
-from tidegate.quota import QuotaDefinitions, QuotaManagers, QuotaRecord, QuotaWindow
-from tidegate.server.admission import Admission, addresses_of, connection_quotas
+from tidegate.quota import QuotaManagers, QuotaWindow
+from tidegate.server.admission import Admission, connection_quotas
 from tidegate.server.buffers import FrameBuffers
 from tidegate.server.channel import Channel
 from tidegate.server.clock_watch import ClockWatch
@@ -26,8 +26,10 @@ from tidegate.server.handlers.client_quotas import (
     alter_client_quotas_handler,
     describe_client_quotas_handler,
 )
+from tidegate.server.host_names import HostNames
 from tidegate.server.listener import Listener
 from tidegate.server.poller import make_poller
+from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.request_memory import RequestMemory
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
 from tidegate.server.stores import QuotaStore
@@ -39,7 +41,6 @@ __all__ = ["EXPIRE_SENSORS_EVERY_S", "Node"]
 _log = logging.getLogger("tidegate.server")
 
 EXPIRE_SENSORS_EVERY_S = 30  # Kafka's own period (B§1.2)
-CONNECTION_CREATION_RATE = "connection_creation_rate"
 _ROLL_USAGE_EVERY_S = 0.5
 _LOOK_AT_CLOCK_EVERY_S = 1.0
 _COMPILE_EVERY_S = 0.005
@@ -57,12 +58,15 @@ class Node:
         self, config: ServerConfig, *, clock: Clock, loop: asyncio.AbstractEventLoop, usage: UsageLog
     ) -> None:
         self.config = config
-        self.definitions = QuotaDefinitions(is_known_host=lambda host: bool(addresses_of(host)))
         self.managers = QuotaManagers(
             window=_window(config, "quota.window"),
             controller_window=_window(config, "controller.quota.window"),
         )
         self.connections = connection_quotas(config, config.listener.name)
+        self.host_names = HostNames(loop)
+        self.quotas = QuotaAdministration(
+            self.managers, self.connections, usage=usage, clock=clock, host_names=self.host_names
+        )
         self._admission = Admission(
             self.connections, config.listener.name, clock=clock, loop=loop, on_admitted=self._on_admitted
         )
@@ -79,7 +83,6 @@ class Node:
         self._poller = make_poller(loop)
         self._sweep: Iterator[None] | None = None
         self._front: Front | None = None
-        self._store: QuotaStore | None = None
         self._codecs: Iterator[tuple[int, int]] = iter(())
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -93,11 +96,9 @@ class Node:
 
     def serve(self, handlers: HandlerTable, store: QuotaStore, turn: Turn | None = None) -> None:
         """Load the stored quotas and begin to accept connections. turn: what the handlers do together, if anything."""
-        self._store = store
         now_ms = self._clock.now_ms()
-        stored = list(store.load_quotas())
         self._usage.start(now_ms, self.config)
-        self._put_in_force(stored)
+        self.quotas.load(store, self.config["max.connections.per.ip.overrides"])
         handlers = {**handlers, **self._own_handlers(handlers)}
         self._codecs = iter(_newest_first(handlers))
         self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
@@ -127,6 +128,7 @@ class Node:
         for timer in self._timers.values():
             timer.cancel()
         self._slices.close()
+        self.host_names.close()
         self.listener.close()
         self._admission.close()
         if self._front is not None:
@@ -137,31 +139,10 @@ class Node:
         self._poller.close()
         self._usage.close()
 
-    def publish(self, records: Sequence[QuotaRecord]) -> None:
-        """Store quota definitions, then put them in force at once."""
-        assert self._store is not None
-        self._store.apply_quota_records(records)
-        self._put_in_force(records)
-
-    def _put_in_force(self, records: Sequence[QuotaRecord]) -> None:
-        now_ms = self._clock.now_ms()
-        self.definitions.apply(records)
-        for record in records:
-            self.managers.apply(record)
-            self._apply_ip_quota(record)
-            self._usage.quota(record, now_ms)
-
-    def _apply_ip_quota(self, record: QuotaRecord) -> None:
-        """Put the connection rate of an address in force; a host name stands for all its addresses."""
-        for kind, name in record.entity:
-            if kind == "ip" and record.key == CONNECTION_CREATION_RATE:
-                for address in [None] if name is None else addresses_of(name):
-                    self.connections.set_ip_rate(address, record.value)
-
     def _own_handlers(self, handlers: HandlerTable) -> dict[int, Handler]:
         own = {
-            DESCRIBE_CLIENT_QUOTAS: describe_client_quotas_handler(self.definitions),
-            ALTER_CLIENT_QUOTAS: alter_client_quotas_handler(self.definitions, self.publish),
+            DESCRIBE_CLIENT_QUOTAS: describe_client_quotas_handler(self.quotas.definitions),
+            ALTER_CLIENT_QUOTAS: alter_client_quotas_handler(self.quotas),
         }
         return {**own, API_VERSIONS: api_versions_handler({*handlers, *own})}
 

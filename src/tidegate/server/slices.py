@@ -24,11 +24,16 @@ UNFINISHED: Any = object()
 RunSlice = Callable[[], bool]
 
 
-def advance(work: Generator[None, None, Any], until_ns: int, monotonic_ns: Callable[[], int]) -> Any:
-    """Run `work` until it returns, and return that, or until the time is over, and return `UNFINISHED`."""
+def advance(work: Generator[Any, None, Any], until_ns: int, monotonic_ns: Callable[[], int]) -> Any:
+    """Run `work` until it returns, and return that, or until the time is over, and return `UNFINISHED`.
+
+    What it yields other than None is what it waits for, and is returned.
+    """
     try:
         while True:
-            next(work)
+            wait = next(work)
+            if wait is not None:
+                return wait
             if monotonic_ns() >= until_ns:
                 return UNFINISHED
     except StopIteration as stop:

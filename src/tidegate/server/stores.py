@@ -1,6 +1,6 @@
 """What the front needs kept: quota definitions that survive a restart."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Protocol
 
 from tidegate.quota import QuotaRecord
@@ -15,6 +15,9 @@ class QuotaStore(Protocol):
         """Return a record per stored definition."""
         ...
 
-    def apply_quota_records(self, records: Sequence[QuotaRecord]) -> None:
-        """Store all of `records`, or none: they survive `kill -9` when this returns."""
+    def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[None, None, None]:
+        """Store all of `records`, or none, yielding in between: they survive `kill -9` when this returns.
+
+        Raises `TidegateError` or `OSError` where they cannot be stored; nothing has changed then. One at a time.
+        """
         ...

@@ -7,15 +7,16 @@ kernel; when the machine itself goes down the last commits may be lost, never to
 import json
 import os
 import sqlite3
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidegate.quota.definitions import QuotaRecord
+from tidegate.quota.alterations import QuotaRecord
+from tidegate.quota.in_slices import run_at_once
 from tidegate.storage.errors import StorageError
 from tidegate.storage.private_files import make_private_file
+from tidegate.storage.quota_rows import PENDING_TABLE, QuotaRows
 
 __all__ = ["PRODUCER_ID_BLOCK", "CommittedOffset", "MetadataStore", "StoredTopic"]
 
@@ -25,9 +26,6 @@ PRODUCER_ID_BLOCK = (
 
 _APPLICATION_ID = 0x54494445  # "TIDE": marks the file as ours
 _SCHEMA_VERSION = 1
-_DOUBLE = struct.Struct(
-    ">d"
-)  # values are kept as their eight bytes: SQLite would turn NaN to null and -0.0 to 0
 _GROWING = """
 CREATE TABLE IF NOT EXISTS growing_topics (topic_id TEXT PRIMARY KEY, partitions INTEGER NOT NULL) WITHOUT ROWID
 """
@@ -79,6 +77,7 @@ class MetadataStore:
         """Open the file, made when absent. Raises `StorageError` where it is not ours or cannot be used."""
         self._path = path
         self._lost: str | None = None
+        self._quotas = QuotaRows(self._run, self._transaction)
         try:
             make_private_file(path)  # SQLite gives the files beside it the same mode
             self._db = sqlite3.connect(path, isolation_level=None)
@@ -134,6 +133,7 @@ class MetadataStore:
         elif (damage := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise self._unusable(damage)
         db.execute(_GROWING)
+        db.execute(PENDING_TABLE)
 
     def _unusable(self, why: str) -> StorageError:
         return StorageError(
@@ -215,28 +215,15 @@ class MetadataStore:
 
     def load_quotas(self) -> Iterable[QuotaRecord]:
         """Return a record per stored definition."""
-        rows = self._run("SELECT entity, name, value FROM quotas ORDER BY entity, name").fetchall()
-        return [
-            QuotaRecord(
-                entity=tuple((part, name) for part, name in json.loads(entity)),
-                key=key,
-                value=_DOUBLE.unpack(value)[0],
-            )
-            for entity, key, value in rows
-        ]
+        return self._quotas.load()
 
     def apply_quota_records(self, records: Sequence[QuotaRecord]) -> None:
         """Store all of `records`, or none; a record without a value removes its definition."""
-        with self._transaction():
-            for record in records:
-                entity = json.dumps(record.entity)
-                if record.value is None:
-                    self._run("DELETE FROM quotas WHERE entity=? AND name=?", (entity, record.key))
-                else:
-                    self._run(
-                        "INSERT OR REPLACE INTO quotas VALUES (?, ?, ?)",
-                        (entity, record.key, _DOUBLE.pack(record.value)),
-                    )
+        run_at_once(self.apply_quota_records_in_slices(records))
+
+    def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[None, None, None]:
+        """Do what `apply_quota_records` does, yielding in between: at most a hundred rows are written at a time."""
+        return self._quotas.apply(records)
 
     # --- committed offsets
 

@@ -1,6 +1,8 @@
 """Stored definitions: what the vectors leave out, and a state machine against a naive model."""
 
+import contextlib
 import math
+import tracemalloc
 
 import pytest
 from hypothesis import settings
@@ -20,9 +22,14 @@ from tidegate.quota.definitions import (
     FilterComponent,
     QuotaDefinitions,
     QuotaRecord,
+    definition_bytes,
     entity_parts,
     is_ip_address,
 )
+from tidegate.quota.in_slices import run_at_once
+from tidegate.quota.java_hash import hash_map_order
+from tidegate.quota.managers import QuotaManagers
+from tidegate.quota.sanitizer import sanitize
 
 ALICE = (("user", "alice"),)
 NAN = float("nan")
@@ -97,8 +104,103 @@ def test_batch_that_is_too_large_fails_as_a_whole() -> None:
     outcome = definitions.alter(many)
     assert outcome.records == ()
     assert {(one.error_code, one.error_message) for one in outcome.results} == {
-        (ERROR_POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+        (ERROR_POLICY_VIOLATION, "Request parameters do not satisfy the configured policy.")
     }
+
+
+def test_definitions_have_a_bound_in_bytes() -> None:
+    """Past it new ones are refused with the reason; changes and removals are not, and make room."""
+    each_bytes = definition_bytes((("user", "u0"),))
+    definitions = QuotaDefinitions(max_bytes=3 * each_bytes)
+    alterations = [
+        Alteration(entity=[("user", f"u{number}")], ops=[("producer_byte_rate", 1.0)]) for number in range(5)
+    ]
+    outcome = definitions.alter(alterations)
+    assert [one.error_code for one in outcome.results] == [ERROR_NONE] * 3 + [ERROR_POLICY_VIOLATION] * 2
+    definitions.apply(outcome.records)
+    outcome = definitions.alter(alterations[3:])
+    message = f"The quota definitions take {3 * each_bytes} bytes; there is room for {3 * each_bytes}"
+    assert (outcome.results[0].error_message, outcome.records) == (message, ())
+    assert _alter(definitions, ("producer_byte_rate", 2.0), entity=(("user", "u0"),)).records
+    assert _alter(definitions, ("producer_byte_rate", None), entity=(("user", "u0"),)).records
+    assert definitions.alter(alterations[3:4]).results[0].error_code == ERROR_NONE
+
+
+def test_what_is_counted_is_no_less_than_the_memory_definitions_take() -> None:
+    """Here, with their manager, and in the usage record, whose names are longer."""
+    for name in ("client-{}", "{}" + "\ufffd" * 500, "{} " + "/" * 300):
+        records = [
+            QuotaRecord(
+                entity=(("client-id", name.format(number)),), key="producer_byte_rate", value=1e3 + number
+            )
+            for number in range(500)
+        ]
+        counted_bytes = sum(definition_bytes(record.entity) for record in records)
+        tracemalloc.start()
+        definitions, managers, rows = QuotaDefinitions(), QuotaManagers(), {}
+        for record in records:
+            entity = (("client-id", "".join(record.entity[0][1])),)
+            record = QuotaRecord(entity=entity, key="".join(record.key), value=record.value)
+            definitions.apply([record])
+            managers.apply(record)
+            rows[None, sanitize(entity[0][1]), None, record.key] = record.value
+        used_bytes = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert used_bytes < counted_bytes
+
+
+def test_names_that_no_answer_could_hold_are_refused() -> None:
+    """Longer than the protocol can carry, or no text at all; the longest that it can is fine."""
+    for name, code in (
+        ("x" * 32_767, 0),
+        ("x" * 32_768, 42),
+        ("\ufffd" * 12_000, 42),
+        ("\ud800", 42),
+        ("é" * 16_383, 0),
+    ):
+        outcome = QuotaDefinitions().alter(
+            [Alteration(entity=[("user", name)], ops=[("producer_byte_rate", 1.0)])]
+        )
+        assert outcome.results[0].error_code == code
+
+
+def test_a_description_is_of_one_moment() -> None:
+    """What is changed between its slices is not in it."""
+    definitions = QuotaDefinitions()
+    names = [(("user", f"u{number}"),) for number in range(1_000)]
+    definitions.apply([QuotaRecord(entity=entity, key="producer_byte_rate", value=1.0) for entity in names])
+    work = definitions.describe_in_slices([])
+    for _ in range(5):
+        next(work)
+    definitions.apply(
+        [QuotaRecord(entity=entity, key="producer_byte_rate", value=2.0) for entity in names[:500]]
+    )
+    definitions.apply(
+        [QuotaRecord(entity=entity, key="producer_byte_rate", value=None) for entity in names[500:]]
+    )
+    found = run_at_once(work)
+    assert {entity: values["producer_byte_rate"] for entity, values in found.entries} == dict.fromkeys(
+        names, 1.0
+    )
+    assert len(definitions) == 500
+
+
+def test_thousands_of_keys_of_one_entity_are_looked_at_in_slices() -> None:
+    """The error is that of the key that Kafka comes to first; removals of unknown keys are none."""
+    keys = [f"bogus-{number}" for number in range(5_000)]
+    alteration = Alteration(entity=ALICE, ops=[(key, 1.0) for key in keys])
+    work = QuotaDefinitions().alter_in_slices([alteration])
+    steps = 0
+    with contextlib.suppress(StopIteration):
+        while True:
+            next(work)
+            steps += 1
+    assert steps > 5
+    first = hash_map_order(keys, initial_capacity=len(keys))[0]
+    message = QuotaDefinitions().alter([alteration]).results[0].error_message
+    assert message == f"Invalid configuration key {first}"
+    removals = Alteration(entity=ALICE, ops=[(key, None) for key in keys])
+    assert QuotaDefinitions().alter([removals]).results[0].error_code == ERROR_NONE
 
 
 def test_host_names_are_asked_of_the_resolver() -> None:
@@ -106,8 +208,8 @@ def test_host_names_are_asked_of_the_resolver() -> None:
     alteration = Alteration(entity=[("ip", "broker.test")], ops=[("connection_creation_rate", 1.0)])
     refused = QuotaDefinitions().alter([alteration]).results[0]
     assert refused.error_message == "broker.test is not a valid IP or resolvable host."
-    knowing = QuotaDefinitions(is_known_host=lambda name: name == "broker.test")
-    assert knowing.alter([alteration]).results[0].error_code == ERROR_NONE
+    outcome = QuotaDefinitions().alter([alteration], is_known_host=lambda name: name == "broker.test")
+    assert outcome.results[0].error_code == ERROR_NONE
 
 
 def test_values_given_out_do_not_change_the_store() -> None:

@@ -1,13 +1,18 @@
 """DescribeClientQuotas (key 48) and AlterClientQuotas (key 49), v0-1. KIP-546.
 
 Translates between messages and `tidegate.quota.QuotaDefinitions`, which holds every rule (B§6.7, 6.8). What an
-alteration changes is stored first, then holds at once, then is answered.
+alteration changes is stored first, then holds, then is answered. Both work in slices: there may be 10,000 alterations
+in a request and 200,000 definitions to describe, which become parts of the answer one by one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from typing import TypeVar
 
-from tidegate.quota import Alteration, FilterComponent, QuotaDefinitions, QuotaRecord
-from tidegate.server.handler import Answer, Handler, Message, Request
+from tidegate.quota import Alteration, AlterResult, FilterComponent, QuotaDefinitions
+from tidegate.quota.alterations import MAX_NAME_BYTES
+from tidegate.quota.keys import ENTITY_TYPES
+from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.server.quota_administration import QuotaAdministration
 
 __all__ = [
     "ALTER_CLIENT_QUOTAS",
@@ -18,68 +23,100 @@ __all__ = [
 
 DESCRIBE_CLIENT_QUOTAS = 48
 ALTER_CLIENT_QUOTAS = 49
+_AT_A_TIME = 100
+_Entity = Iterable[tuple[str, str | None]]
+T = TypeVar("T")
+
+
+class _Messages(Collection[Message]):
+    """The parts of an answer, each made when it is written."""
+
+    def __init__(self, values: Collection[T], make: Callable[[T], Message]) -> None:
+        self._size = len(values)
+        self._messages = map(make, values)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, message: object) -> bool:
+        return any(one == message for one in self)
+
+    def __iter__(self) -> Iterator[Message]:
+        return self._messages
 
 
 def describe_client_quotas_handler(definitions: QuotaDefinitions) -> Handler:
     """Return the handler that answers from `definitions`."""
 
-    def handle(request: Request) -> Answer:
-        body = request.body()
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        # One component more than there are types repeats one or is of none: the rest changes nothing.
         components = [
             FilterComponent(part["entity_type"], part["match_type"], part["match"])
-            for part in body["components"]
+            for part in body["components"][: len(ENTITY_TYPES) + 1]
         ]
-        found = definitions.describe(components, strict=body["strict"])
-        entries = None
-        if found.entries is not None:
-            entries = [
-                {
-                    "entity": _parts(entity),
-                    "values": [{"key": key, "value": value} for key, value in values.items()],
-                }
-                for entity, values in found.entries
-            ]
-        return request.answer(
-            {
-                "throttle_time_ms": 0,
-                "error_code": found.error_code,
-                "error_message": found.error_message if found.error_code else "",
-                "entries": entries,
-            }
-        )
+        found = yield from definitions.describe_in_slices(components, strict=body["strict"])
+        message = {
+            "throttle_time_ms": 0,
+            "error_code": found.error_code,
+            "error_message": _fitting(found.error_message) if found.error_message else "",
+            "entries": None if found.entries is None else _Messages(found.entries, _described),
+        }
+        return (yield from request.answer_in_slices(message))
 
     return handle
 
 
-def alter_client_quotas_handler(
-    definitions: QuotaDefinitions, publish: Callable[[Sequence[QuotaRecord]], None]
-) -> Handler:
-    """Return the handler that decides with `definitions`; `publish` stores the records and puts them in force."""
+def alter_client_quotas_handler(administration: QuotaAdministration) -> Handler:
+    """Return the handler that alters what `administration` looks after."""
 
-    def handle(request: Request) -> Answer:
-        body = request.body()
-        alterations = [
-            Alteration(
-                entity=[(part["entity_type"], part["entity_name"]) for part in entry["entity"]],
-                ops=[(op["key"], None if op["remove"] else op["value"]) for op in entry["ops"]],
-            )
-            for entry in body["entries"]
-        ]
-        outcome = definitions.alter(alterations)
-        if outcome.records and not body["validate_only"]:
-            publish(outcome.records)
-        entries = [
-            {
-                "error_code": result.error_code,
-                "error_message": result.error_message,
-                "entity": _parts(result.entity),
-            }
-            for result in outcome.results
-        ]
-        return request.answer({"throttle_time_ms": 0, "entries": entries})
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        alterations = yield from _alterations(body["entries"])
+        results = yield from administration.alter_in_slices(alterations, validate_only=body["validate_only"])
+        entries = _Messages(list(results), _altered)
+        return (yield from request.answer_in_slices({"throttle_time_ms": 0, "entries": entries}))
 
     return handle
 
 
-def _parts(entity: Sequence[tuple[str, str | None]]) -> list[Message]:
-    return [{"entity_type": kind, "entity_name": name} for kind, name in entity]
+def _alterations(entries: Iterable[Message]) -> Generator[None, None, list[Alteration]]:
+    alterations = []
+    for number, entry in enumerate(entries):
+        entity = [(part["entity_type"], part["entity_name"]) for part in entry["entity"]]
+        ops = [(op["key"], None if op["remove"] else op["value"]) for op in entry["ops"]]
+        alterations.append(Alteration(entity=entity, ops=ops))
+        if number % _AT_A_TIME == 0 or len(entity) + len(ops) > _AT_A_TIME:
+            yield
+    return alterations
+
+
+def _described(found: tuple[_Entity, Mapping[str, float]]) -> Message:
+    entity, values = found
+    return {
+        "entity": _parts(entity),
+        "values": [{"key": key, "value": value} for key, value in values.items()],
+    }
+
+
+def _altered(result: AlterResult) -> Message:
+    message = result.error_message
+    return {
+        "error_code": result.error_code,
+        "error_message": None if message is None else _fitting(message),
+        "entity": _parts(result.entity),
+    }
+
+
+def _parts(entity: _Entity) -> list[Message]:
+    return [
+        {"entity_type": _fitting(kind), "entity_name": None if name is None else _fitting(name)}
+        for kind, name in entity
+    ]
+
+
+def _fitting(text: str) -> str:
+    """Return as much of `text` as the protocol can carry: it may quote names, or be one read from invalid UTF-8."""
+    if len(text) * 4 <= MAX_NAME_BYTES:
+        return text
+    return text[:MAX_NAME_BYTES].encode(errors="replace")[:MAX_NAME_BYTES].decode(errors="ignore")

@@ -1,0 +1,140 @@
+"""The rows of quota definitions in the metadata store, changed all or none however many there are.
+
+A few changes are one transaction. A transaction of thousands would hold the event loop, and nothing else can be
+written while it lasts. So many changes are first written beside the definitions (`quota_changes`), a piece at a time;
+one row in `meta` then makes them binding, all at once; after that they are put into the definitions, again a piece at
+a time. What is left over when the process dies in between is completed at the next start if it is binding, and else
+dropped.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import islice
+from sqlite3 import Cursor
+
+from tidegate.quota.alterations import QuotaRecord
+from tidegate.storage.errors import StorageError
+
+__all__ = ["AT_ONCE", "PENDING_TABLE", "QuotaRows"]
+
+AT_ONCE = 100
+"""Most changes in one transaction, about a millisecond."""
+AT_ONCE_BYTES = 64 * 1024  # of names, for names may be 32 KB long
+PENDING_TABLE = """
+CREATE TABLE IF NOT EXISTS quota_changes (
+    number INTEGER PRIMARY KEY, entity TEXT NOT NULL, name TEXT NOT NULL, value BLOB
+)
+"""
+_BINDING = "quota_changes_binding"
+_DOUBLE = struct.Struct(
+    ">d"
+)  # values are kept as their eight bytes: SQLite would turn NaN to null and -0.0 to 0
+
+_Row = tuple[str, str, bytes | None]
+
+
+class QuotaRows:
+    """The quota definitions of one store. Every method raises `StorageError` where SQLite fails.
+
+    run: executes a statement. transaction: what happens inside is committed, or none of it.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[str, Sequence[object]], Cursor],
+        transaction: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._run = run
+        self._transaction = transaction
+        self._left_over = True  # maybe, by an earlier process
+
+    def load(self) -> list[QuotaRecord]:
+        """Return a record per stored definition."""
+        for _ in self._complete():
+            pass
+        rows = self._run("SELECT entity, name, value FROM quotas ORDER BY entity, name", ()).fetchall()
+        return [
+            QuotaRecord(
+                entity=tuple((part, name) for part, name in json.loads(entity)),
+                key=key,
+                value=_DOUBLE.unpack(value)[0],
+            )
+            for entity, key, value in rows
+        ]
+
+    def apply(self, records: Sequence[QuotaRecord]) -> Generator[None, None, None]:
+        """Store all of `records`, or none, yielding in between; a record without a value removes its definition.
+
+        One at a time: the next may only begin when this one has ended.
+        """
+        yield from self._complete()
+        pieces = _pieces(map(_row, records))
+        first = next(pieces, [])
+        second = next(pieces, None)
+        if second is None:
+            with self._transaction():
+                self._put(first)
+            return
+        self._left_over = True
+        for piece in (first, second):
+            self._write_beside(piece)
+            yield
+        for piece in pieces:
+            self._write_beside(piece)
+            yield
+        with self._transaction():
+            self._run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_BINDING, "1"))
+        try:
+            yield from self._complete()
+        except StorageError:
+            return  # stored they are; what is left is done before the next change, or at the next start
+
+    def _complete(self) -> Generator[None, None, None]:
+        """Put binding changes that lie beside into the definitions; drop those that are not binding."""
+        if not self._left_over:
+            return
+        binding = self._run("SELECT 1 FROM meta WHERE name=?", (_BINDING,)).fetchone() is not None
+        while True:
+            rows = self._run(
+                "SELECT number, entity, name, value FROM quota_changes ORDER BY number LIMIT ?", (AT_ONCE,)
+            ).fetchall()
+            if not rows:
+                break
+            with self._transaction():
+                if binding:
+                    self._put([row[1:] for row in rows])
+                self._run("DELETE FROM quota_changes WHERE number <= ?", (rows[-1][0],))
+            yield
+        if binding:
+            with self._transaction():
+                self._run("DELETE FROM meta WHERE name=?", (_BINDING,))
+        self._left_over = False
+
+    def _write_beside(self, rows: Iterable[_Row]) -> None:
+        with self._transaction():
+            for row in rows:
+                self._run("INSERT INTO quota_changes (entity, name, value) VALUES (?, ?, ?)", row)
+
+    def _put(self, rows: Iterable[_Row]) -> None:
+        for entity, key, value in rows:
+            if value is None:
+                self._run("DELETE FROM quotas WHERE entity=? AND name=?", (entity, key))
+            else:
+                self._run("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?)", (entity, key, value))
+
+
+def _row(record: QuotaRecord) -> _Row:
+    value = None if record.value is None else _DOUBLE.pack(record.value)
+    return json.dumps(record.entity), record.key, value
+
+
+def _pieces(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
+    """Cut rows into pieces of at most `AT_ONCE`, and not much more than `AT_ONCE_BYTES`."""
+    while piece := list(islice(rows, 1)):
+        size = len(piece[0][0])
+        while len(piece) < AT_ONCE and size < AT_ONCE_BYTES and (following := next(rows, None)):
+            piece.append(following)
+            size += len(following[0])
+        yield piece
