@@ -17,6 +17,8 @@ from tidegate.wire import API_BY_KEY, Encoded, encode_response
 __all__ = ["API_VERSIONS", "api_versions_handler", "unsupported_version_answer"]
 
 API_VERSIONS = 18
+MAX_SOFTWARE_CHARS = 256
+"""Letters of a software's name, and of its version, that a connection remembers: 5 MB in 10,000 connections."""
 MAX_KNOWN_SOFTWARE = 256
 """Kinds of client software that are recognised by their bytes; when there are more, all are forgotten."""
 _LONGEST_KNOWN_BYTES = 256  # of such bytes; names and versions are texts of no more: 256 KB in all
@@ -59,11 +61,11 @@ def unsupported_version_answer(correlation_id: int) -> Encoded:
 
 
 def _good_software(request: Request) -> tuple[str, str] | None:
-    """Return name and version of the client's software, None where one of them is not in Kafka's form."""
+    """Return name and version of the client's software, cut; None where one of them is not in Kafka's form."""
     body = request.body()
     name, version = body["client_software_name"], body["client_software_version"]
     is_good = _SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)
-    return (name, version) if is_good else None
+    return (name[:MAX_SOFTWARE_CHARS], version[:MAX_SOFTWARE_CHARS]) if is_good else None
 
 
 def _range(key: int) -> Message:
