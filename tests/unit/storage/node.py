@@ -179,15 +179,17 @@ MOST_STEP_MS = 8.0
 of thousands of elements takes up to five, and a loaded machine is slower. Others wait no longer than 20."""
 
 
-def longest_step_ms(begin: Callable[[], Generator[None, None, Result]]) -> tuple[Result, float]:
-    """Run work to its end three times; return its result, and the CPU time of its longest step in the best of them.
+def longest_step_ms(
+    begin: Callable[[], Generator[None, None, Result]], *, times: int = 3
+) -> tuple[Result, float]:
+    """Run work to its end so many times; return its result, and the CPU time of its longest step in the best of them.
 
     The best, because other processes make single steps longer. Garbage is not collected meanwhile.
     """
     best_ns = 2**63
     gc.disable()
     try:
-        for _ in range(3):
+        for _ in range(times):
             work, longest_ns = begin(), 0
             while True:
                 begun_ns = time.thread_time_ns()

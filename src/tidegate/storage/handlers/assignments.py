@@ -3,19 +3,18 @@
 Follows: Kafka `ReplicationControlManager.validateManualPartitionAssignment` and its texts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 __all__ = ["assignment_problem"]
 
 
-def assignment_problem(assignments: Iterable[Sequence[int]], node_id: int) -> str | None:
-    """Return what is wrong with the node ids given for each partition, None where nothing is."""
-    for node_ids in assignments:
-        if not node_ids:
-            return "The manual partition assignment includes an empty replica list."
-        for other in sorted(node_ids):
-            if other != node_id:
-                return f"The manual partition assignment includes broker {other}, but no such broker is registered."
-        if len(node_ids) > 1:
-            return f"The manual partition assignment includes the broker {node_id} more than once."
+def assignment_problem(node_ids: Sequence[int], node_id: int) -> str | None:
+    """Return what is wrong with the node ids given for one partition, None where nothing is."""
+    if not node_ids:
+        return "The manual partition assignment includes an empty replica list."
+    others = [other for other in node_ids if other != node_id]
+    if others:
+        return f"The manual partition assignment includes broker {min(others)}, but no such broker is registered."
+    if len(node_ids) > 1:
+        return f"The manual partition assignment includes the broker {node_id} more than once."
     return None

@@ -3,16 +3,19 @@
 Topic by topic in the request's order; each costs as many permits as it gains partitions, charged after the count has
 been checked but before the assignment is: a topic that then fails has cost them (B§5.3). validate_only is free unless
 `tidegate.kafka.exact` is set.
+The partitions of a topic are there all at once.
+Memory: at most 200 bytes for each byte of the request (a topic of eight bytes becomes three dicts), and the answer.
 Not implemented: more than one replica.
 """
 
-from collections import Counter
+from collections.abc import Generator
 
-from tidegate.server.handler import Answer, Charge, Handler, Message, Request
+from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.storage.errors import StorageError
 from tidegate.storage.handlers.assignments import assignment_problem
+from tidegate.storage.handlers.releasing import answer_and_release, release
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
 
@@ -26,26 +29,37 @@ _Problem = tuple[int, str | None]
 def create_partitions_handler(storage: Storage) -> Handler:
     """Return the handler that adds partitions to topics of `storage`."""
 
-    def handle(request: Request) -> Answer:
-        body = request.body()
-        times = Counter(topic["name"] for topic in body["topics"])
-        results = [
-            _result(name, (error_codes.INVALID_REQUEST, "Duplicate topic name."))
-            for name, count in times.items()
-            if count > 1
-        ]
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        times: dict[str, int] = {}
+        for wanted in body["topics"]:
+            times[wanted["name"]] = times.get(wanted["name"], 0) + 1
+            yield
+        results: list[Message] = []
+        for name, count in times.items():
+            if count > 1:
+                results.append(_result(name, (error_codes.INVALID_REQUEST, "Duplicate topic name.")))
+            yield
         for wanted in body["topics"]:
             if times[wanted["name"]] == 1:
-                problem = _create(storage, request, wanted, validate_only=body["validate_only"])
+                problem = yield from _create(storage, request, wanted, validate_only=body["validate_only"])
                 results.append(_result(wanted["name"], problem))
-        return request.answer({"throttle_time_ms": 0, "results": results}, Charge.MUTATION)
+            yield
+        yield from release(body["topics"])
+        message = {"throttle_time_ms": 0, "results": results}
+        return (yield from answer_and_release(request, message, results, charge=Charge.MUTATION))
 
     return handle
 
 
-def _create(storage: Storage, request: Request, wanted: Message, *, validate_only: bool) -> _Problem:
-    """Check, charge and grow one topic."""
+def _create(
+    storage: Storage, request: Request, wanted: Message, *, validate_only: bool
+) -> Generator[None, None, _Problem]:
+    """Check, charge and grow one topic, after what else is under way with it."""
     topic = storage.topics.by_name.get(wanted["name"])
+    while topic is not None and storage.topics.is_changing(topic):
+        yield
+        topic = storage.topics.by_name.get(wanted["name"])
     if topic is None:
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION, None
     problem = _count_problem(storage, topic, wanted)
@@ -54,15 +68,13 @@ def _create(storage: Storage, request: Request, wanted: Message, *, validate_onl
     added = wanted["count"] - len(topic.logs)
     if (not validate_only or storage.config.kafka_exact) and not request.quotas.record_mutations(added):
         return error_codes.THROTTLING_QUOTA_EXCEEDED, None
-    assignments = wanted["assignments"] or []
-    text = assignment_problem(
-        (assignment["broker_ids"] for assignment in assignments), storage.config.node_id
-    )
-    if text is not None:
-        return error_codes.INVALID_REPLICA_ASSIGNMENT, text
+    for assignment in wanted["assignments"] or ():
+        text = assignment_problem(assignment["broker_ids"], storage.config.node_id)
+        if text is not None:
+            return error_codes.INVALID_REPLICA_ASSIGNMENT, text
     if not validate_only:
         try:
-            storage.topics.add_partitions(topic, wanted["count"])
+            yield from storage.topics.add_partitions_in_slices(topic, wanted["count"])
         except StorageError as error:
             return error_codes.KAFKA_STORAGE_ERROR, str(error)
     return error_codes.NONE, None

@@ -3,21 +3,26 @@
 Each topic costs as many permits as it has partitions, charged just before it goes (B§5.3); Apache Kafka's order among
 the topics of one request is unspecified, here it is the request's. The records are gone for everybody at once; answers
 on their way still send them.
+Memory: at most 200 bytes for each byte of the request (a topic of two bytes becomes two dicts and an entry of a third),
+and the answer.
 """
 
-from collections import Counter
+from collections.abc import Generator
 
-from tidegate.server.handler import Answer, Charge, Handler, Message, Request
+from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import StorageError
 from tidegate.storage.handlers.addresses import ZERO_ID
+from tidegate.storage.handlers.releasing import answer_and_release, release
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
 
 __all__ = ["DELETE_TOPICS", "delete_topics_handler"]
 
 DELETE_TOPICS = 20
-_BY_ID_SINCE = 6
+_NOT_NAMED = "Neither topic name nor id were specified."
+_NAMED_IN_TWO_WAYS = "You may not specify both topic name and topic id."
+_NAMED_BY_ID_TOO = "The provided topic name maps to an ID that was already supplied."
 _TEXT_OF_UNKNOWN_NAME = "This server does not host this topic-partition."
 _TEXT_OF_UNKNOWN_ID = "This server does not host this topic ID."
 
@@ -25,51 +30,83 @@ _TEXT_OF_UNKNOWN_ID = "This server does not host this topic ID."
 def delete_topics_handler(storage: Storage) -> Handler:
     """Return the handler that deletes topics of `storage`."""
 
-    def handle(request: Request) -> Answer:
-        body = request.body()
-        if request.header.api_version < _BY_ID_SINCE:
-            wanted = [(name, ZERO_ID) for name in body["topic_names"]]
-        else:
-            wanted = [(topic["name"], topic["topic_id"]) for topic in body["topics"]]
-        times = Counter(wanted)
-        answers = [_delete(storage, request, *key, times=count) for key, count in times.items()]
-        return request.answer({"throttle_time_ms": 0, "responses": answers}, Charge.MUTATION)
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        wanted: list[Message] = body.get("topics") or []
+        for name in body.get("topic_names") or ():
+            wanted.append({"name": name, "topic_id": ZERO_ID})
+            yield
+        answers, topics = yield from _find(storage, wanted)
+        for topic in topics:
+            answers.append((yield from _delete(storage, request, topic)))
+            yield
+        yield from release(wanted, topics)
+        message = {"throttle_time_ms": 0, "responses": answers}
+        return (yield from answer_and_release(request, message, answers, charge=Charge.MUTATION))
 
     return handle
 
 
-def _delete(storage: Storage, request: Request, name: str | None, topic_id: str, *, times: int) -> Message:
-    """Find, charge and delete one topic."""
-    problem = _naming_problem(name, topic_id, times=times)
-    if problem is not None:
-        return _result(name, topic_id, error_codes.INVALID_REQUEST, problem)
-    topic: Topic | None
-    if name is None:
+def _find(
+    storage: Storage, wanted: list[Message]
+) -> Generator[None, None, tuple[list[Message], list[Topic]]]:
+    """Return an answer for each topic that cannot be deleted, and the others, each once.
+
+    Follows: Kafka `ControllerApis.deleteTopics`.
+    """
+    answers: list[Message] = []
+    names: dict[str, int] = {}
+    ids: dict[str, int] = {}
+    for part in wanted:
+        name, topic_id = part["name"], part["topic_id"]
+        if name is None and topic_id == ZERO_ID:
+            answers.append(_result(None, ZERO_ID, error_codes.INVALID_REQUEST, _NOT_NAMED))
+        elif name is not None and topic_id != ZERO_ID:
+            answers.append(_result(name, topic_id, error_codes.INVALID_REQUEST, _NAMED_IN_TWO_WAYS))
+        elif name is not None:
+            names[name] = names.get(name, 0) + 1
+        else:
+            ids[topic_id] = ids.get(topic_id, 0) + 1
+        yield
+    topics: dict[str, Topic] = {}
+    for topic_id, times in ids.items():
         topic = storage.topics.by_id.get(topic_id)
-        if topic is None:
-            return _result(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, _TEXT_OF_UNKNOWN_ID)
-    else:
+        if times > 1:
+            answers.append(_result(None, topic_id, error_codes.INVALID_REQUEST, "Duplicate topic id."))
+        elif topic is None:
+            answers.append(_result(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, _TEXT_OF_UNKNOWN_ID))
+        else:
+            topics[topic_id] = topic
+        yield
+    for name, times in names.items():
         topic = storage.topics.by_name.get(name)
-        if topic is None:
-            return _result(name, ZERO_ID, error_codes.UNKNOWN_TOPIC_OR_PARTITION, _TEXT_OF_UNKNOWN_NAME)
+        if times > 1:
+            answers.append(_result(name, ZERO_ID, error_codes.INVALID_REQUEST, "Duplicate topic name."))
+        elif topic is None:
+            code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+            answers.append(_result(name, ZERO_ID, code, _TEXT_OF_UNKNOWN_NAME))
+        elif topic.topic_id in ids:
+            topics.pop(topic.topic_id, None)
+            answers.append(_result(name, topic.topic_id, error_codes.INVALID_REQUEST, _NAMED_BY_ID_TOO))
+        else:
+            topics[topic.topic_id] = topic
+        yield
+    return answers, list(topics.values())
+
+
+def _delete(storage: Storage, request: Request, topic: Topic) -> Generator[None, None, Message]:
+    """Charge and delete one topic, after what else is under way with it."""
+    while storage.topics.is_changing(topic):
+        yield
+    if storage.topics.by_id.get(topic.topic_id) is not topic:
+        return _result(topic.name, topic.topic_id, error_codes.UNKNOWN_TOPIC_ID, _TEXT_OF_UNKNOWN_ID)
     if not request.quotas.record_mutations(len(topic.logs)):
         return _result(topic.name, topic.topic_id, error_codes.THROTTLING_QUOTA_EXCEEDED, None)
     try:
-        storage.topics.delete(topic)
+        yield from storage.topics.delete_in_slices(topic)
     except StorageError as error:
         return _result(topic.name, topic.topic_id, error_codes.KAFKA_STORAGE_ERROR, str(error))
     return _result(topic.name, topic.topic_id, error_codes.NONE, None)
-
-
-def _naming_problem(name: str | None, topic_id: str, *, times: int) -> str | None:
-    """Return Kafka's text where a topic is named twice, in two ways or not at all."""
-    if name is None and topic_id == ZERO_ID:
-        return "Neither topic name nor id were specified."
-    if name is not None and topic_id != ZERO_ID:
-        return "You may not specify both topic name and topic id."
-    if times > 1:
-        return "Duplicate topic name." if name is not None else "Duplicate topic id."
-    return None
 
 
 def _result(name: str | None, topic_id: str, error_code: int, text: str | None) -> Message:
