@@ -49,7 +49,7 @@ def test_an_unknown_version_of_api_versions_is_answered(with_node) -> None:
 
     async def scenario(node: RunningNode) -> None:
         client = await node.connect()
-        client.writer.write(bytes.fromhex("0000000c001200630000000900026331"))
+        client.writer.write(bytes.fromhex("0000000d00120063000000090002633100"))
         answer = await asyncio.wait_for(client.reader.readexactly(20), 5)
         assert answer.hex() == "0000001000000009002300000001001200000004"
 
@@ -302,7 +302,8 @@ def test_validate_only_stores_nothing(with_node) -> None:
         ("00000000", "malformed request header"),
         ("0000000803e7000000000001", "malformed request header"),
         ("0000000a03e7000000000001ffff", "got 999"),
-        ("0000000a0003006300000001ffff", "got 99"),
+        ("0000000b0003006300000001ffff00", "got 99"),
+        ("0000000c001200630000000900026331", "malformed request header"),
         ("0000000a0002000100000001ffff", "api key 2 is not served"),
         ("0000000a0003000100000001ffff", "malformed Metadata"),
     ],

@@ -61,6 +61,8 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
     client_id = str(frame[_FIXED_BYTES:at], "utf-8", "replace") if size > 0 else ""
     tagged = _TAGGED.get((api_key, api_version))
     if tagged is None:
+        if (api := API_BY_KEY.get(api_key)) is not None and api.is_flexible(api_version):
+            _after_tags(frame, at)  # of an unknown version the header must be whole too
         raise _unsupported(api_key, api_version, correlation_id, client_id)
     if tagged:
         at = at + 1 if at < len(frame) and not frame[at] else _after_tags(frame, at)

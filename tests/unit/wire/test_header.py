@@ -91,7 +91,7 @@ def test_malformed_headers(raw, message):
 def test_versions_not_spoken_carry_the_header(key, version, message):
     """An API or version that is not spoken is told with the header read so far."""
     with pytest.raises(UnsupportedVersionError) as caught:
-        decode_request_header(frame(key, version, 77, b"abc", b"whatever"))
+        decode_request_header(frame(key, version, 77, b"abc", b"\0whatever"))
     error = caught.value
     assert str(error) == message
     assert (error.api_key, error.api_version, error.correlation_id, error.client_id) == (
