@@ -191,24 +191,36 @@ def test_what_cannot_be_stored_is_answered_and_changes_nothing(tmp_path, caplog)
     assert "database or disk is full" in caplog.text
 
 
-def test_names_that_no_answer_could_hold_are_refused(tmp_path) -> None:
-    """And what was described before is described after; the name in the answer is cut."""
+def test_names_that_no_answer_could_hold_change_nothing(tmp_path) -> None:
+    """The request is refused where it is read; what was described before is described after."""
 
     async def scenario(node: RunningNode) -> None:
         client = await node.connect()
         await alter(client, *many(1))
-        grown = b"".join(
+        frame = b"".join(
             [
                 bytes.fromhex("0031 0000 00000007 0001 78 00000001 00000001 0009"), b"client-id",
                 (12_000).to_bytes(2, "big"), b"\xff" * 12_000, bytes.fromhex("00000001 0012"),
                 b"producer_byte_rate", bytes.fromhex("408f400000000000 00 00"),
             ]
         )  # fmt: skip
-        client.writer.write(len(grown).to_bytes(4, "big") + grown)
-        size = int.from_bytes(await asyncio.wait_for(client.reader.readexactly(4), 5), "big")
-        answer = await client.reader.readexactly(size)
-        assert answer[12:14] == (42).to_bytes(2, "big")
+        client.writer.write(len(frame).to_bytes(4, "big") + frame)
+        assert await client.closed()
         assert len(await describe(await node.connect())) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_texts_that_quote_long_names_are_cut(tmp_path) -> None:
+    """An entity asked for twice is quoted in the text of its error."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await node.connect()
+        twice = ({"client-id": "x" * 32_767}, [("producer_byte_rate", 1.0)])
+        (entry,) = await alter(client, twice, twice)
+        assert entry["error_code"] == 42
+        assert entry["error_message"].startswith("Ignoring duplicate entity")
+        assert len(entry["error_message"]) <= 32_767
 
     run(tmp_path, scenario)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from typing import TypeVar
 
 from tidegate.quota import Alteration, AlterResult, FilterComponent, QuotaDefinitions
-from tidegate.quota.alterations import MAX_NAME_BYTES
 from tidegate.quota.keys import ENTITY_TYPES
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.server.quota_administration import QuotaAdministration
@@ -59,7 +58,7 @@ def describe_client_quotas_handler(definitions: QuotaDefinitions) -> Handler:
         message = {
             "throttle_time_ms": 0,
             "error_code": found.error_code,
-            "error_message": _fitting(found.error_message) if found.error_message else "",
+            "error_message": found.error_message or "",
             "entries": None if found.entries is None else _Messages(found.entries, _described),
         }
         return (yield from request.answer_in_slices(message))
@@ -100,23 +99,12 @@ def _described(found: tuple[_Entity, Mapping[str, float]]) -> Message:
 
 
 def _altered(result: AlterResult) -> Message:
-    message = result.error_message
     return {
         "error_code": result.error_code,
-        "error_message": None if message is None else _fitting(message),
+        "error_message": result.error_message,
         "entity": _parts(result.entity),
     }
 
 
 def _parts(entity: _Entity) -> list[Message]:
-    return [
-        {"entity_type": _fitting(kind), "entity_name": None if name is None else _fitting(name)}
-        for kind, name in entity
-    ]
-
-
-def _fitting(text: str) -> str:
-    """Return as much of `text` as the protocol can carry: it may quote names, or be one read from invalid UTF-8."""
-    if len(text) * 4 <= MAX_NAME_BYTES:
-        return text
-    return text[:MAX_NAME_BYTES].encode(errors="replace")[:MAX_NAME_BYTES].decode(errors="ignore")
+    return [{"entity_type": kind, "entity_name": name} for kind, name in entity]
