@@ -1,17 +1,24 @@
 """OffsetCommit (key 8), versions 2-10. KIP-98, KIP-1071 (topic ids, from 10).
 
 Keeps the positions of consumers that assign partitions themselves (no member, no generation); they survive `kill -9`.
+Of several positions for one partition the last is kept, and each is answered, as by Kafka. Many positions are kept in
+several transactions: where the process ends in between, and the client has no answer, some of them are kept.
+Memory: at most 100 bytes for each byte of the request (a position of 14 bytes becomes two dicts, an object and three
+entries), and the answer.
 Not implemented: members of a group (error 25, or 22 for a group that is not known), expiry of offsets.
 """
 
 import logging
+from collections.abc import Generator
+from itertools import islice
 
-from tidegate.server.handler import Answer, Handler, Message, Request
+from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.config import OFFSET_METADATA_MAX_BYTES
 from tidegate.storage.errors import StorageError
+from tidegate.storage.handlers.releasing import answer_and_release, release
 from tidegate.storage.storage import Storage
-from tidegate.storage.store import CommittedOffset
+from tidegate.storage.store import OFFSETS_AT_ONCE, CommittedOffset
 from tidegate.storage.topics import Topic
 
 __all__ = ["OFFSET_COMMIT", "offset_commit_handler"]
@@ -25,53 +32,105 @@ _logger = logging.getLogger(__name__)
 def offset_commit_handler(storage: Storage) -> Handler:
     """Return the handler that keeps offsets in `storage`."""
 
-    def handle(request: Request) -> Answer:
-        body = request.body()
-        group_id = body["group_id"]
-        refused = _membership_problem(storage, body)
-        accepted: list[CommittedOffset] = []
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        commit = _Commit(storage, body, request.header.api_version)
+        yield from commit.check()
+        yield from release(body["topics"])
+        yield from commit.store()
         answers: list[Message] = []
-        for part in body["topics"]:
-            if request.header.api_version < _TOPIC_IDS_SINCE:
-                key, missing = {"name": part["name"]}, error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                topic = storage.topics.by_name.get(part["name"])
-            else:
-                key, missing = {"topic_id": part["topic_id"]}, error_codes.UNKNOWN_TOPIC_ID
-                topic = storage.topics.by_id.get(part["topic_id"])
-            partitions = []
-            for wanted in part["partitions"]:
-                error_code = (missing if topic is None else _problem(topic, wanted)) or refused
-                if error_code == error_codes.NONE and topic is not None:
-                    accepted.append(_committed(group_id, topic.name, wanted))
-                partitions.append({"partition_index": wanted["partition_index"], "error_code": error_code})
-            answers.append({**key, "partitions": partitions})
-        try:
-            storage.store.commit_offsets(accepted)
-        except StorageError as error:
-            _logger.error(
-                "cannot keep offsets of group %r: %s", group_id, error, extra={"repeats": "offset commit"}
-            )
-            for partition in (partition for answer in answers for partition in answer["partitions"]):
-                partition["error_code"] = partition["error_code"] or error_codes.COORDINATOR_NOT_AVAILABLE
-        return request.answer({"throttle_time_ms": 0, "topics": answers})
+        for name, partitions in commit.answers.items():
+            answers.append({commit.field: name, "partitions": partitions})
+            yield
+        message = {"throttle_time_ms": 0, "topics": answers}
+        return (yield from answer_and_release(request, message, *commit.answers.values(), answers))
 
     return handle
+
+
+class _Commit:
+    """One request: what is refused and kept. `answers` has the partitions of each topic, those refused first."""
+
+    def __init__(self, storage: Storage, body: Message, version: int) -> None:
+        self.field = "name" if version < _TOPIC_IDS_SINCE else "topic_id"
+        self.answers: dict[str, list[Message]] = {}
+        self._storage = storage
+        self._body = body
+        self._group_id: str = body["group_id"]
+        self._wanted: dict[str, list[tuple[Message, CommittedOffset | None]]] = {}
+        self._accepted: dict[tuple[str, int], CommittedOffset] = {}
+
+    def check(self) -> Generator[None, None, None]:
+        """Look every partition up. Of several positions for one partition the last is kept."""
+        refused = _membership_problem(self._storage, self._body)
+        for part in self._body["topics"]:
+            name = part[self.field]
+            topic, missing = self._find(name)
+            for wanted in part["partitions"]:
+                index = wanted["partition_index"]
+                if topic is None or topic.log(index) is None:
+                    code = missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                    self._answer(name, index, code)
+                elif refused or _is_too_long(wanted["committed_metadata"]):
+                    self._put_off(name, index, refused or error_codes.OFFSET_METADATA_TOO_LARGE)
+                else:
+                    position = _committed(self._group_id, topic.name, wanted)
+                    self._accepted[topic.name, index] = position
+                    self._put_off(name, index, error_codes.NONE, position)
+                yield
+            yield
+        for name, results in self._wanted.items():
+            self.answers.setdefault(name, []).extend(answer for answer, _ in results)
+            yield
+
+    def store(self) -> Generator[None, None, None]:
+        """Keep what was accepted, `OFFSETS_AT_ONCE` positions in a transaction."""
+        accepted = iter(self._accepted.values())
+        failed: set[tuple[str, int]] = set()
+        while some := list(islice(accepted, OFFSETS_AT_ONCE)):
+            try:
+                self._storage.store.commit_offsets(some)
+            except StorageError as error:
+                _logger.error(
+                    "cannot keep offsets of group %r: %s",
+                    self._group_id,
+                    error,
+                    extra={"repeats": "offset commit"},
+                )
+                failed |= {(position.topic, position.partition) for position in some}
+            yield
+        for answer, position in (found for results in self._wanted.values() for found in results):
+            if position is not None and (position.topic, position.partition) in failed:
+                answer["error_code"] = error_codes.COORDINATOR_NOT_AVAILABLE
+            yield
+
+    def _find(self, name: str) -> tuple[Topic | None, int]:
+        if self.field == "name":
+            return self._storage.topics.by_name.get(name), error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        return self._storage.topics.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
+
+    def _answer(self, name: str, index: int, error_code: int) -> None:
+        answer = {"partition_index": index, "error_code": error_code}
+        self.answers.setdefault(name, []).append(answer)
+
+    def _put_off(
+        self, name: str, index: int, error_code: int, position: CommittedOffset | None = None
+    ) -> None:
+        """Answer behind what could not be found."""
+        answer = {"partition_index": index, "error_code": error_code}
+        self._wanted.setdefault(name, []).append((answer, position))
 
 
 def _membership_problem(storage: Storage, body: Message) -> int:
     """Return the error for a commit in the name of a member, of which there is none."""
     if body["generation_id_or_member_epoch"] <= NO_GENERATION and not body["member_id"]:
         return error_codes.NONE
-    known = storage.store.committed_offsets(body["group_id"])
+    known = storage.store.has_offsets(body["group_id"])
     return error_codes.UNKNOWN_MEMBER_ID if known else error_codes.ILLEGAL_GENERATION
 
 
-def _problem(topic: Topic, wanted: Message) -> int:
-    if topic.log(wanted["partition_index"]) is None:
-        return error_codes.UNKNOWN_TOPIC_OR_PARTITION
-    if len((wanted["committed_metadata"] or "").encode()) > OFFSET_METADATA_MAX_BYTES:
-        return error_codes.OFFSET_METADATA_TOO_LARGE
-    return error_codes.NONE
+def _is_too_long(metadata: str | None) -> bool:
+    return len((metadata or "").encode()) > OFFSET_METADATA_MAX_BYTES
 
 
 def _committed(group_id: str, topic: str, wanted: Message) -> CommittedOffset:

@@ -1,86 +1,126 @@
 """OffsetFetch (key 9), versions 1-10. KIP-709 (several groups, from 8), KIP-1071 (topic ids, from 10).
 
 Answers the committed offset of each partition, -1 where there is none; with null topics, all of the group's.
-Nothing is transactional, so `require_stable` changes nothing.
+Nothing is transactional, so `require_stable` changes nothing. What is asked for more than once is answered as often, as
+by Kafka.
+Memory: at most 150 bytes for each byte of the request (a partition of 4 bytes becomes two numbers and a dict), and 20
+times the answer: at most `MAX_POSITIONS` positions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
-from tidegate.server.handler import Answer, Handler, Message, Request
+from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.handlers.addresses import ZERO_ID
+from tidegate.storage.handlers.releasing import answer_and_release
 from tidegate.storage.storage import Storage
 from tidegate.storage.store import CommittedOffset
 
-__all__ = ["OFFSET_FETCH", "offset_fetch_handler"]
+__all__ = ["MAX_POSITIONS", "OFFSET_FETCH", "offset_fetch_handler"]
 
 OFFSET_FETCH = 9
 _SEVERAL_GROUPS_SINCE = 8
 _TOPIC_IDS_SINCE = 10
 _NO_OFFSET = -1
 
-_Offsets = dict[tuple[str, int], CommittedOffset]
+MAX_POSITIONS = 100_000
+"""Positions in one answer; a group with which it would have more gets error 42. Source: as many as W1 lets in."""
 
 
 def offset_fetch_handler(storage: Storage) -> Handler:
     """Return the handler that answers the offsets kept in `storage`."""
 
-    def handle(request: Request) -> Answer:
-        body = request.body()
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
         version = request.header.api_version
+        positions = _Positions(storage, by_id=version >= _TOPIC_IDS_SINCE)
         if version < _SEVERAL_GROUPS_SINCE:
-            topics = _topics(storage, body["group_id"], body["topics"], by_id=False)
-            return request.answer({"throttle_time_ms": 0, "topics": topics, "error_code": error_codes.NONE})
-        groups = [
-            {
-                "group_id": group["group_id"],
-                "topics": _topics(
-                    storage, group["group_id"], group["topics"], by_id=version >= _TOPIC_IDS_SINCE
-                ),
-                "error_code": error_codes.NONE,
-            }
-            for group in body["groups"]
-        ]
-        return request.answer({"throttle_time_ms": 0, "groups": groups})
+            topics, error_code = yield from positions.of(body["group_id"], body["topics"])
+            message = {"throttle_time_ms": 0, "topics": topics, "error_code": error_code}
+            return (yield from answer_and_release(request, message, *positions.lists))
+        groups = []
+        for group in body["groups"]:
+            topics, error_code = yield from positions.of(group["group_id"], group["topics"])
+            groups.append({"group_id": group["group_id"], "topics": topics, "error_code": error_code})
+            yield
+        message = {"throttle_time_ms": 0, "groups": groups}
+        return (yield from answer_and_release(request, message, groups, *positions.lists))
 
     return handle
 
 
-def _topics(storage: Storage, group_id: str, wanted: list[Message] | None, *, by_id: bool) -> list[Message]:
-    offsets = storage.store.committed_offsets(group_id)
-    if wanted is None:
-        wanted = list(_everything(storage, offsets))
-    return [_topic(storage, offsets, part, by_id=by_id) for part in wanted]
+class _Positions:
+    """The positions that one request is answered. `lists` are those that the answer is made of."""
 
+    def __init__(self, storage: Storage, *, by_id: bool) -> None:
+        self.lists: list[list[Message]] = []
+        self._storage = storage
+        self._field = "topic_id" if by_id else "name"
+        self._left = MAX_POSITIONS
 
-def _everything(storage: Storage, offsets: _Offsets) -> Iterator[Message]:
-    for name in dict.fromkeys(topic for topic, _ in offsets):
-        topic = storage.topics.by_name.get(name)
-        yield {
-            "name": name,
-            "topic_id": ZERO_ID if topic is None else topic.topic_id,
-            "partition_indexes": [partition for topic_name, partition in offsets if topic_name == name],
-        }
+    def of(
+        self, group_id: str, wanted: list[Message] | None
+    ) -> Generator[None, None, tuple[list[Message], int]]:
+        """Return the topics of a group in which it has positions, or those wanted, and an error code."""
+        topics = self._list()
+        found = (
+            self._everything(group_id, topics) if wanted is None else self._named(group_id, wanted, topics)
+        )
+        if (yield from found):
+            return topics, error_codes.NONE
+        return [], error_codes.INVALID_REQUEST
 
+    def _everything(self, group_id: str, topics: list[Message]) -> Generator[None, None, bool]:
+        """Describe all positions of a group; return whether the answer has room for them."""
+        names, key, partitions = self._storage.topics.by_name, "", self._list()
+        after: CommittedOffset | None = None
+        while page := self._storage.store.committed_offsets_after(group_id, after):
+            self._left -= len(page)
+            if self._left < 0:
+                return False
+            for position in page:
+                if after is None or position.topic != after.topic:
+                    topic = names.get(position.topic)
+                    topic_id = ZERO_ID if topic is None else topic.topic_id
+                    key = position.topic if self._field == "name" else topic_id
+                    partitions = self._list()
+                    topics.append({self._field: key, "partitions": partitions})
+                after = position
+                partitions.append(_position(position.partition, position, error_code=error_codes.NONE))
+            yield
+        return True
 
-def _topic(storage: Storage, offsets: _Offsets, part: Message, *, by_id: bool) -> Message:
-    if not by_id:
-        name: str = part["name"]
-        partitions = [_partition(offsets, name, index) for index in part["partition_indexes"]]
-        return {"name": name, "partitions": partitions}
-    topic = storage.topics.by_id.get(part["topic_id"])
-    if topic is None:
-        partitions = [
-            _position(index, None, error_code=error_codes.UNKNOWN_TOPIC_ID)
-            for index in part["partition_indexes"]
-        ]
-    else:
-        partitions = [_partition(offsets, topic.name, index) for index in part["partition_indexes"]]
-    return {"topic_id": part["topic_id"], "partitions": partitions}
+    def _named(
+        self, group_id: str, wanted: list[Message], topics: list[Message]
+    ) -> Generator[None, None, bool]:
+        """Describe the positions that are asked for, ids that are not known last, as Kafka does."""
+        unknown: list[Message] = []
+        for part in wanted:
+            key = part[self._field]
+            topic = self._storage.topics.by_id.get(key) if self._field == "topic_id" else None
+            name = key if self._field == "name" else None if topic is None else topic.name
+            partitions = self._list()
+            for index in part["partition_indexes"]:
+                self._left -= 1
+                if self._left < 0:
+                    return False
+                if name is None:
+                    found, error_code = None, error_codes.UNKNOWN_TOPIC_ID
+                else:
+                    found, error_code = (
+                        self._storage.store.committed_offset(group_id, name, index),
+                        error_codes.NONE,
+                    )
+                partitions.append(_position(index, found, error_code=error_code))
+                yield
+            (unknown if name is None else topics).append({self._field: key, "partitions": partitions})
+            yield
+        topics += unknown
+        return True
 
-
-def _partition(offsets: _Offsets, name: str, index: int) -> Message:
-    return _position(index, offsets.get((name, index)), error_code=error_codes.NONE)
+    def _list(self) -> list[Message]:
+        self.lists.append([])
+        return self.lists[-1]
 
 
 def _position(index: int, committed: CommittedOffset | None, *, error_code: int) -> Message:

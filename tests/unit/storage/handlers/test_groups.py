@@ -4,7 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import Node
+from tests.unit.storage.node import MOST_STEP_MS, Node, longest_step_ms
+
+from tidegate.storage.handlers import offset_fetch
+from tidegate.wire import encode_request
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
 
@@ -116,3 +119,147 @@ def test_this_node_coordinates_groups(node: Node, version: int) -> None:
         answer = node.call(FIND_COORDINATOR, version, request)
         found = answer if version < 4 else answer["coordinators"][0]
         assert (found["error_code"], found["node_id"]) == (code, 1 if code == 0 else -1)
+
+
+def commit_all(node: Node, version: int, *topics: tuple[str, list[tuple[int, int, str]]]) -> list[Any]:
+    """Commit (partition, offset, metadata) of topics of group g; return (partition, error code) by topic."""
+    field = "name" if version < 10 else "topic_id"
+    request = {
+        "group_id": "g",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "retention_time_ms": -1,
+        "topics": [
+            {
+                field: name,
+                "partitions": [
+                    {
+                        "partition_index": index,
+                        "committed_offset": offset,
+                        "committed_leader_epoch": 0,
+                        "committed_metadata": metadata,
+                    }
+                    for index, offset, metadata in parts
+                ],
+            }
+            for name, parts in topics
+        ],
+    }
+    return [
+        (topic[field], [(part["partition_index"], part["error_code"]) for part in topic["partitions"]])
+        for topic in node.call(OFFSET_COMMIT, version, request)["topics"]
+    ]
+
+
+def fetch_all(node: Node, version: int, *topics: tuple[str, list[int]]) -> list[Any]:
+    """Return (partition, offset, error code) of group g by topic."""
+    field = "name" if version < 10 else "topic_id"
+    group = {
+        "group_id": "g",
+        "member_id": None,
+        "member_epoch": -1,
+        "topics": [{field: name, "partition_indexes": indexes} for name, indexes in topics],
+    }
+    answer = node.call(OFFSET_FETCH, version, {**group, "groups": [group], "require_stable": False})
+    found = answer["topics"] if version < 8 else answer["groups"][0]["topics"]
+    return [
+        (
+            topic[field],
+            [
+                (part["partition_index"], part["committed_offset"], part["error_code"])
+                for part in topic["partitions"]
+            ],
+        )
+        for topic in found
+    ]
+
+
+def test_of_several_positions_for_a_partition_the_last_is_kept(node: Node) -> None:
+    """Each is answered, with its topic, what cannot be found first, as Kafka 4.3.1 answers."""
+    node.create("orders", 3)
+    assert commit_all(node, 8, ("orders", [(0, 5, ""), (0, 7, ""), (1, 3, "")])) == [
+        ("orders", [(0, 0), (0, 0), (1, 0)])
+    ]
+    assert fetch_all(node, 7, ("orders", [0, 0, 1, 2, 9])) == [
+        ("orders", [(0, 7, 0), (0, 7, 0), (1, 3, 0), (2, -1, 0), (9, -1, 0)])
+    ]
+    twice = ("orders", [(0, 9, "")]), ("u", [(0, 1, ""), (0, 1, "")]), ("orders", [(0, 8, "")])
+    assert commit_all(node, 8, *twice) == [("u", [(0, 3), (0, 3)]), ("orders", [(0, 0), (0, 0)])]
+    mixed = [(0, 9, ""), (9, 1, ""), (9, 2, ""), (1, 5, "x" * 5000), (1, 6, "")]
+    assert commit_all(node, 8, ("orders", mixed)) == [("orders", [(9, 3), (9, 3), (0, 0), (1, 12), (1, 0)])]
+    assert fetch(node, 7, None) == {0: 9, 1: 6}
+
+
+def test_repeated_ids(node: Node) -> None:
+    """Commits are answered unknown ids first; fetches as asked, unknown ids last, as Kafka 4.3.1 does."""
+    known, unknown = node.create("orders", 3), "11111111-2222-3333-4444-555555555555"
+    committed = (
+        (known, [(0, 31, ""), (0, 32, "")]),
+        (unknown, [(0, 3, ""), (0, 3, "")]),
+        (known, [(0, 33, "")]),
+    )
+    assert commit_all(node, 10, *committed) == [
+        (unknown, [(0, 100), (0, 100)]),
+        (known, [(0, 0), (0, 0), (0, 0)]),
+    ]
+    assert fetch_all(node, 10, (known, [0, 0]), (unknown, [0]), (known, [0])) == [
+        (known, [(0, 33, 0), (0, 33, 0)]),
+        (known, [(0, 33, 0)]),
+        (unknown, [(0, -1, 100)]),
+    ]
+
+
+def test_many_positions_take_no_long_step(node: Node) -> None:
+    """30,000 positions are kept, answered by name, and twice all together, without a long step."""
+    for topic in range(10):
+        node.create(f"t{topic}", 300)
+    parts = [(index, 5, "") for index in range(300)]
+    longest: list[float] = []
+    topics = [
+        {
+            "name": f"t{topic}",
+            "partitions": [
+                {
+                    "partition_index": index,
+                    "committed_offset": offset,
+                    "committed_leader_epoch": 0,
+                    "committed_metadata": metadata,
+                }
+                for index, offset, metadata in parts
+            ],
+        }
+        for topic in range(10)
+    ]
+    commit_request = {
+        "group_id": "g",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": topics * 10,
+    }
+    named = [{"name": f"t{topic}", "partition_indexes": list(range(300))} for topic in range(10)] * 10
+    group = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": named}
+    whole_group = {**group, "topics": None}
+    for api_key, request in (
+        (OFFSET_COMMIT, commit_request),
+        (OFFSET_FETCH, {"groups": [group], "require_stable": False}),
+        (OFFSET_FETCH, {"groups": [whole_group] * 10, "require_stable": False}),
+    ):
+        frame = memoryview(encode_request(api_key, 8, 7, "tester", request)[4:])
+        _, longest_ms = longest_step_ms(lambda at=frame: node.begin(at))
+        longest.append(longest_ms)
+    assert max(longest) < MOST_STEP_MS
+
+
+def test_answers_with_too_many_positions_are_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is past the bound gets error 42, group by group."""
+    monkeypatch.setattr(offset_fetch, "MAX_POSITIONS", 5)
+    node.create("orders", 3)
+    commit_all(node, 8, ("orders", [(0, 5, ""), (1, 7, ""), (2, 3, "")]))
+    group = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": None}
+    answer = node.call(OFFSET_FETCH, 9, {"groups": [group, group], "require_stable": False})
+    assert [(found["error_code"], len(found["topics"])) for found in answer["groups"]] == [(0, 1), (42, 0)]
+    single = {**group, "topics": [{"name": "orders", "partition_indexes": [0] * 6}], "require_stable": False}
+    answer = node.call(OFFSET_FETCH, 7, single)
+    assert (answer["error_code"], answer["topics"]) == (42, [])
