@@ -1,8 +1,9 @@
 """The settings that the embedded storage is opened with, by Kafka's names and defaults."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tidegate.storage.topic_settings import NEVER
 
@@ -11,6 +12,7 @@ __all__ = [
     "OFFSET_METADATA_MAX_BYTES",
     "PRODUCER_ID_EXPIRATION_MS",
     "StorageConfig",
+    "text_of",
 ]
 
 MAX_PARTITIONS: Final = 4000
@@ -49,3 +51,18 @@ class StorageConfig:
     fetch_max_bytes: int = 57_671_680
     kafka_exact: bool = False
     given: Mapping[str, str] | None = None
+
+    def set_at_start(self) -> Mapping[str, str]:
+        """Return the texts of the settings that were set, by name."""
+        if self.given is not None:
+            return self.given
+        values = {
+            field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)
+        }
+        changed = {name: value for name, (value, default) in values.items() if value != default}
+        return {name.replace("_", "."): text_of(value) for name, value in changed.items()}
+
+
+def text_of(value: Any) -> str:
+    """Return a setting's value as Kafka writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,8 +7,10 @@ are kept and described only. Follows: Kafka 4.3 `TopicConfig`, `LogConfig`.
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 
 from tidegate.storage.config import StorageConfig
+from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS, TOPIC_SYNONYMS
 from tidegate.storage.topic_settings import TopicSettings
 
 __all__ = [
@@ -220,7 +222,16 @@ def plain_value(name: str, text: str) -> str:
         return text.lower()
     if kind is ConfigType.LIST:
         return ",".join(part.strip() for part in text.split(","))
-    return text
+    return _java_double_text(float(text)) if kind is ConfigType.DOUBLE else text
+
+
+def _java_double_text(number: float) -> str:
+    """Return what Java writes for a number from 0 to 1."""
+    if number == 0 or number >= 1e-3:
+        return str(number)
+    _, digits, exponent = Decimal(str(number)).as_tuple()
+    rest = "".join(map(str, digits[1:])) or "0"
+    return f"{digits[0]}.{rest}E{int(exponent) + len(digits) - 1}"
 
 
 def settings_of(configs: Mapping[str, str], node: StorageConfig) -> TopicSettings:
@@ -255,13 +266,19 @@ class DescribedConfig:
 
 
 def described_configs(configs: Mapping[str, str], node: StorageConfig) -> list[DescribedConfig]:
-    """Return every setting of a topic that sets `configs` itself."""
+    """Return every setting of a new topic that sets `configs` itself, as CreateTopics answers them.
+
+    Values are the texts that were given, where some were.
+    """
+    given = node.set_at_start()
     described = []
     for config in TOPIC_CONFIGS.values():
-        value = default_value(config.name, node)
-        source = DEFAULT_SOURCE if value == config.default else STATIC_SOURCE
-        if config.name == "min.insync.replicas":
-            source = CLUSTER_DEFAULT_SOURCE  # Kafka 4.3 keeps this one as a setting of the cluster
+        value, source = default_value(config.name, node), DEFAULT_SOURCE
+        behind = TOPIC_SYNONYMS.get(config.name, ())
+        if any(name in given for name in behind):
+            value, source = given.get(behind[0], value), STATIC_SOURCE
+        if config.name == MIN_INSYNC_REPLICAS:
+            source = CLUSTER_DEFAULT_SOURCE
         if config.name in configs:
             value, source = configs[config.name], TOPIC_SOURCE
         described.append(DescribedConfig(name=config.name, value=value, source=source, type=config.type))

@@ -8,6 +8,7 @@ from tidegate.storage.topic_configs import (
     TOPIC_CONFIGS,
     config_problem,
     described_configs,
+    plain_value,
     settings_of,
 )
 
@@ -83,6 +84,45 @@ def test_description_names_the_source() -> None:
     assert (described["segment.ms"].value, described["segment.ms"].source) == ("9", 1)
     assert (described["max.message.bytes"].value, described["max.message.bytes"].source) == ("5000", 4)
     assert (described["flush.ms"].value, described["flush.ms"].source) == ("9223372036854775807", 5)
+
+
+def test_new_topics_show_the_texts_that_were_given() -> None:
+    """As Apache Kafka 4.3.1 answers CreateTopics: the node's text where it set the setting, though to the default."""
+    given = {
+        "log.segment.bytes": "1073741824",
+        "log.retention.hours": "24",
+        "log.index.interval.bytes": "4096 ",
+    }
+    node = StorageConfig(given=given, log_retention_ms=86_400_000)
+    described = {
+        config.name: (config.value, config.source)
+        for config in described_configs({"flush.ms": "007", "preallocate": "TRUE"}, node)
+    }
+    assert described["segment.bytes"] == ("1073741824", 4)
+    assert described["retention.ms"] == ("86400000", 4)
+    assert described["index.interval.bytes"] == ("4096 ", 4)
+    assert (described["flush.ms"], described["preallocate"]) == (("007", 1), ("TRUE", 1))
+    assert described["segment.ms"] == ("604800000", 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "plain"),
+    [
+        ("retention.bytes", " +5000 ", "5000"),
+        ("flush.ms", "007", "7"),
+        ("preallocate", "TRUE", "true"),
+        ("cleanup.policy", "delete, compact", "delete,compact"),
+        ("min.cleanable.dirty.ratio", "1e-4", "1.0E-4"),
+        ("min.cleanable.dirty.ratio", "0.00025", "2.5E-4"),
+        ("min.cleanable.dirty.ratio", "1", "1.0"),
+        ("min.cleanable.dirty.ratio", "0.001", "0.001"),
+        ("follower.replication.throttled.replicas", "*", "*"),
+        ("compression.type", "zstd", "zstd"),
+    ],
+)
+def test_values_are_described_as_kafka_reads_them(name: str, text: str, plain: str) -> None:
+    """DescribeConfigs shows a topic's value read and written again."""
+    assert plain_value(name, text) == plain
 
 
 def test_effective_settings_exist() -> None:

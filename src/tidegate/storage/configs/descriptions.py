@@ -7,23 +7,20 @@ What does not change while the node runs is made once, at first use, and shared 
 Follows: Kafka `ConfigHelper`.
 """
 
-import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from tidegate.server.config import SETTINGS
 from tidegate.server.handler import Message
-from tidegate.storage.config import StorageConfig
+from tidegate.storage.config import StorageConfig, text_of
+from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS, TOPIC_SYNONYMS
 from tidegate.storage.configs.tables import (
     CLIENT_METRICS_ROWS,
     GROUP_ROWS,
-    MIN_INSYNC_REPLICAS,
     NODE_ROWS,
     NODE_SYNONYMS,
-    TOPIC_SYNONYMS,
     ConfigRow,
-    text_of,
 )
 from tidegate.storage.configs.texts import documentation
 from tidegate.storage.topic_configs import (
@@ -77,7 +74,7 @@ class ConfigDescriptions:
 
     def __init__(self, node: StorageConfig) -> None:
         self._node = node
-        self._given = _given(node)
+        self._given = {name: text for name, text in node.set_at_start().items() if name in NODE_ROWS}
         self._made: dict[tuple[Callable[[Detail], Any], Detail], Any] = {}
 
     def names(self) -> frozenset[str]:
@@ -176,22 +173,6 @@ class ConfigDescriptions:
         while found and found[0]["name"] != names[0]:  # as Kafka has it
             found.pop(0)
         return found
-
-
-def _given(node: StorageConfig) -> dict[str, str]:
-    """Return the texts of the settings that were given a value, of those that mean something here."""
-    given = node.given
-    if given is None:
-        values = {
-            _name_of(field.name): (getattr(node, field.name), field) for field in dataclasses.fields(node)
-        }
-        given = {name: text_of(value) for name, (value, field) in values.items() if value != field.default}
-    return {name: text for name, text in given.items() if name in NODE_ROWS}
-
-
-def _name_of(field: str) -> str:
-    name = field.replace("_", ".")
-    return name if name in SETTINGS else f"tidegate.{name}"
 
 
 def _loggers() -> list[str]:

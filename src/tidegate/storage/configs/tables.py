@@ -6,24 +6,19 @@ is held against what a real broker answers (`tests/vectors/described_configs.jso
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tidegate.server.config import SETTINGS, Setting
+from tidegate.storage.config import text_of
+from tidegate.storage.config_synonyms import TOPIC_SYNONYMS
 from tidegate.storage.topic_configs import TOPIC_CONFIGS, ConfigType
 
 __all__ = [
     "CLIENT_METRICS_ROWS",
     "GROUP_ROWS",
-    "MIN_INSYNC_REPLICAS",
     "NODE_ROWS",
     "NODE_SYNONYMS",
-    "TOPIC_SYNONYMS",
     "ConfigRow",
-    "text_of",
 ]
-
-MIN_INSYNC_REPLICAS = "min.insync.replicas"
-"""The one setting that Kafka 4.3 keeps as a default of the cluster."""
 
 _LONG_MAX = str(2**63 - 1)
 
@@ -38,38 +33,6 @@ class ConfigRow:
     read_only: bool = False
     synonym: str | None = None
 
-
-TOPIC_SYNONYMS: Mapping[str, tuple[str, ...]] = {
-    "cleanup.policy": ("log.cleanup.policy",),
-    "compression.gzip.level": ("compression.gzip.level",),
-    "compression.lz4.level": ("compression.lz4.level",),
-    "compression.type": ("compression.type",),
-    "compression.zstd.level": ("compression.zstd.level",),
-    "delete.retention.ms": ("log.cleaner.delete.retention.ms",),
-    "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
-    "flush.messages": ("log.flush.interval.messages",),
-    "flush.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
-    "index.interval.bytes": ("log.index.interval.bytes",),
-    "local.retention.bytes": ("log.local.retention.bytes",),
-    "local.retention.ms": ("log.local.retention.ms",),
-    "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
-    "max.message.bytes": ("message.max.bytes",),
-    "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
-    "message.timestamp.before.max.ms": ("log.message.timestamp.before.max.ms",),
-    "message.timestamp.type": ("log.message.timestamp.type",),
-    "min.cleanable.dirty.ratio": ("log.cleaner.min.cleanable.ratio",),
-    "min.compaction.lag.ms": ("log.cleaner.min.compaction.lag.ms",),
-    MIN_INSYNC_REPLICAS: (MIN_INSYNC_REPLICAS,),
-    "preallocate": ("log.preallocate",),
-    "retention.bytes": ("log.retention.bytes",),
-    "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-    "segment.bytes": ("log.segment.bytes",),
-    "segment.index.bytes": ("log.index.size.max.bytes",),
-    "segment.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
-    "segment.ms": ("log.roll.ms", "log.roll.hours"),
-    "unclean.leader.election.enable": ("unclean.leader.election.enable",),
-}
-"""A topic's setting → the node's that stand behind it, the one that wins first."""
 
 NODE_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     names[0]: names for names in TOPIC_SYNONYMS.values() if len(names) > 1
@@ -110,11 +73,6 @@ _FURTHER_NODE_ROWS = (
         for what, default in (("num", "11"), ("size.seconds", "1"))
     ),
 )
-
-
-def text_of(value: Any) -> str:
-    """Return a setting's value as Kafka writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _type_of(setting: Setting) -> ConfigType:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from tidegate.server.config import SETTINGS
-from tidegate.storage.configs.tables import TOPIC_SYNONYMS
+from tidegate.storage.config_synonyms import TOPIC_SYNONYMS
 
 __all__ = ["documentation"]
 

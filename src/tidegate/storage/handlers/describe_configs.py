@@ -51,11 +51,12 @@ def describe_configs_handler(storage: Storage) -> Handler:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
-        known = descriptions.names()
+        known: frozenset[str] | None = None
         kinds = set()
         for number, resource in enumerate(body["resources"]):
             kinds.add(resource["resource_type"])
             if resource["configuration_keys"]:
+                known = known or descriptions.names()
                 resource["configuration_keys"] = yield from _of_these(known, resource["configuration_keys"])
             if not number % _AT_ONCE:
                 yield
