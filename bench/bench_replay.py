@@ -70,7 +70,8 @@ def bench_files(rows: int, *, hot: bool) -> UsageFiles:
             first = number * ROWS_PER_FILE
             _write(directory, first, min(ROWS_PER_FILE, rows - first), hot=hot)
         (directory / "done").touch()
-    return open_usage(directory)
+    with open_usage(directory) as files:
+        return files
 
 
 def _write(directory: Path, first_seq: int, rows: int, *, hot: bool) -> None:

@@ -14,8 +14,8 @@ from tidegate.pipeline.session import running_spark
 
 def main() -> None:
     """Replay the quotas in force with two executors of one core each."""
-    files = open_usage(Path(sys.argv[1]))
-    with running_spark(app_name="cluster", master="local-cluster[2,1,1024]", rows=0) as spark:
+    session = running_spark(app_name="cluster", master="local-cluster[2,1,1024]", rows=0)
+    with open_usage(Path(sys.argv[1])) as files, session as spark:
         executors = spark.session.sparkContext.defaultParallelism
         rows = replay_job(spark, files, [in_force_plan()], out=None)
     print(json.dumps({"executors": executors, "rows": rows}))

@@ -41,7 +41,8 @@ def logs(tmp_path_factory):
 
 
 def _job(spark, directory, plans, out=None):
-    return replay_job(spark, open_usage(directory), plans, out=out, with_decisions=out is not None)
+    with open_usage(directory) as files:
+        return replay_job(spark, files, plans, out=out, with_decisions=out is not None)
 
 
 def test_quotas_in_force_decide_again_as_recorded(spark, logs):

@@ -78,14 +78,14 @@ def run(args: argparse.Namespace) -> int:
     plans = load_plans(args.quotas)
     if args.in_force:
         plans.append(in_force_plan())
-    files = open_usage(args.directory)
-    if args.out is not None:
-        check_output(args.out, overwrite=args.overwrite)
-    session = running_spark(app_name="tidegate replay", master=args.master, rows=0)
-    with kernel_in_the_making(), session as spark:
-        rows = replay_job(
-            spark, files, plans, out=args.out, overwrite=args.overwrite, with_decisions=args.decisions
-        )
+    with open_usage(args.directory) as files:
+        if args.out is not None:
+            check_output(args.out, overwrite=args.overwrite)
+        session = running_spark(app_name="tidegate replay", master=args.master, rows=0)
+        with kernel_in_the_making(), session as spark:
+            rows = replay_job(
+                spark, files, plans, out=args.out, overwrite=args.overwrite, with_decisions=args.decisions
+            )
     _print(args, [plan.name for plan in plans], rows, events=files.rows)
     in_force = [row for row in rows if args.in_force and row["plan"] == plans[-1].name]
     return _EXIT_DIFFERENT if any(row["different_decisions"] for row in in_force) else 0

@@ -72,11 +72,11 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.text import count_text
     from tidegate.pipeline.usage_report import usage_table
 
-    files = open_usage(args.directory)
-    if args.out is not None:
-        check_output(args.out, overwrite=args.overwrite)
-    with running_spark(app_name="tidegate usage", master=args.master, rows=files.rows) as spark:
-        summary = usage_job(spark, files, out=args.out, overwrite=args.overwrite, top=args.top)
+    with open_usage(args.directory) as files:
+        if args.out is not None:
+            check_output(args.out, overwrite=args.overwrite)
+        with running_spark(app_name="tidegate usage", master=args.master, rows=files.rows) as spark:
+            summary = usage_job(spark, files, out=args.out, overwrite=args.overwrite, top=args.top)
     console = results_console()
     console.print(usage_table(summary.top, clients=summary.clients))
     console.print(f"{count_text(files.rows)} events, {count_text(summary.clients)} clients")

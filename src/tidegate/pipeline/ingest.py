@@ -4,7 +4,8 @@ Only names that the writer has finished are read (see `docs/usage-record.md`), w
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,13 +16,13 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.schemas import EVENTS
 from tidegate.usage.arrow import arrow_schema
-from tidegate.usage.readers import list_files
+from tidegate.usage.readers import complete_files, list_files
 
-__all__ = ["check_files", "find_files", "read_events"]
+__all__ = ["check_files", "find_all_files", "find_files", "read_events"]
 
 _GLOB = re.compile(r"([\\{}\[\]*?])")  # what Hadoop reads as a pattern in a path
 _ESCAPED = r"\\\1"
-_HINT = "give the usage directory of `tidegate serve`; a file appears there when its spool segment is closed"
+_HINT = "give the usage directory of `tidegate serve`"
 
 
 def find_files(directory: Path) -> list[Path]:
@@ -33,9 +34,18 @@ def find_files(directory: Path) -> list[Path]:
         files = list_files(directory)
     except ConfigError as error:
         raise UsageFilesError(str(error), hint=_HINT) from error
-    if not files:
-        raise UsageFilesError(f"no usage files in {str(directory)!r}", hint=_HINT)
-    return files
+    return _not_none(files, directory)
+
+
+@contextmanager
+def find_all_files(directory: Path) -> Iterator[list[Path]]:
+    """Give the usage files and copies of what lies in the spool, which are removed afterwards; errors likewise."""
+    with ExitStack() as stack:
+        try:
+            files = stack.enter_context(complete_files(directory))
+        except (ConfigError, OSError) as error:
+            raise UsageFilesError(str(error), hint=_HINT) from error
+        yield _not_none(files, directory)
 
 
 def check_files(files: Sequence[Path]) -> int:
@@ -50,6 +60,12 @@ def read_events(session: SparkSession, files: Sequence[Path]) -> DataFrame:
     """Return the usage record out of `files`, columns as in `EVENTS`."""
     paths = [f"file:{_GLOB.sub(_ESCAPED, str(path.absolute()))}" for path in files]
     return session.read.schema(EVENTS).parquet(*paths).select(EVENTS.names)
+
+
+def _not_none(files: list[Path], directory: Path) -> list[Path]:
+    if not files:
+        raise UsageFilesError(f"no usage files in {str(directory)!r}", hint=_HINT)
+    return files
 
 
 def _rows_in(path: Path) -> int:

@@ -1,6 +1,7 @@
 """The jobs: read, transform, write. The one place in the pipeline that does input and output."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.chunks import Chunk, list_chunks, survey_chunk
 from tidegate.pipeline.errors import spark_errors_as_ours
-from tidegate.pipeline.ingest import check_files, find_files, read_events
+from tidegate.pipeline.ingest import check_files, find_all_files, read_events
 from tidegate.pipeline.outcome import by_entity
 from tidegate.pipeline.output import prepare_output, write_table
 from tidegate.pipeline.partition import ReplayTask, pack_chunks, replay_decisions, replay_tallies
@@ -58,10 +59,14 @@ class UsageSummary:
     top: Sequence[dict[str, Any]]
 
 
-def open_usage(directory: Path) -> UsageFiles:
-    """Find and check the usage files in `directory`. Needs no Spark. Raises `UsageFilesError`."""
-    paths = find_files(directory)
-    return UsageFiles(paths=paths, rows=check_files(paths))
+@contextmanager
+def open_usage(directory: Path) -> Iterator[UsageFiles]:
+    """Find and check the usage files in `directory`, to be read meanwhile; its spool is in copies.
+
+    Needs no Spark. Raises `UsageFilesError`.
+    """
+    with find_all_files(directory) as paths:
+        yield UsageFiles(paths=paths, rows=check_files(paths))
 
 
 def usage_job(

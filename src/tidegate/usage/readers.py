@@ -1,6 +1,7 @@
 """Readers of the usage record: which files to read, and the events as plain dicts.
 
-The pipeline gives Spark the paths of `list_files`. `read_events` is for tests and small looks: it needs no Spark.
+`list_files` says what there is in Parquet; `complete_files` adds what still lies in the spool, and is what the jobs
+read. `read_events` is for tests and small looks at what is in Parquet: it needs no Spark.
 """
 
 import heapq
@@ -11,8 +12,9 @@ from pathlib import Path
 from tidegate.usage.arrow import ParquetError, read_batches
 from tidegate.usage.events import Event, read_segment
 from tidegate.usage.files import ParquetFile, list_files
+from tidegate.usage.unconverted import complete_files
 
-__all__ = ["Event", "ParquetError", "list_files", "read_events", "read_segment"]
+__all__ = ["Event", "ParquetError", "complete_files", "list_files", "read_events", "read_segment"]
 
 
 def read_events(path: Path) -> Iterator[Event]:

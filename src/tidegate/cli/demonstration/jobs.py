@@ -28,18 +28,18 @@ Rows = Sequence[Mapping[str, Any]]
 def run_jobs(console: Console, results: Results) -> list[Check]:
     """Sum up and replay what the broker recorded, print both, and return what must have come out."""
     plans = load_plans(write_plans(results.plans).values())
-    files = open_usage(results.usage)
-    console.print(f"\nthe broker recorded {count_text(files.rows)} events; starting Spark\n")
-    with running_spark(app_name="tidegate demo", rows=files.rows) as spark:
-        checks = [_sum_up(console, results, spark, files)]
-        rows = replay_job(
-            spark,
-            files,
-            [in_force_plan(), *plans],
-            out=results.replays,
-            overwrite=False,
-            with_decisions=False,
-        )
+    with open_usage(results.usage) as files:
+        console.print(f"\nthe broker recorded {count_text(files.rows)} events; starting Spark\n")
+        with running_spark(app_name="tidegate demo", rows=files.rows) as spark:
+            checks = [_sum_up(console, results, spark, files)]
+            rows = replay_job(
+                spark,
+                files,
+                [in_force_plan(), *plans],
+                out=results.replays,
+                overwrite=False,
+                with_decisions=False,
+            )
     console.print(replay_summary(rows, plans))
     console.print(
         "times are kept as recorded: a client that would have waited does not come later", style="dim"
