@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.server.nodes import FETCH, METADATA, METADATA_VERSION, MemoryStore, RunningNode, running_node
 from tests.server.test_node import CLIENT, spool_events
-from tests.server.test_turns import NO_TOPICS, NotedTurn, ask
+from tests.server.test_turns import NO_TOPICS, NotedTurn, all_in_one_turn, ask
 
 from tidegate.server.handler import Answer, Deferred, Request
 
@@ -81,6 +81,7 @@ def test_a_turn_that_fails_leaves_nobody_waiting(tmp_path, caplog) -> None:
     async def main() -> None:
         turn = NotedTurn()
         async with running_node(tmp_path, MemoryStore(), {}, turn, {METADATA: turn.handle}) as node:
+            all_in_one_turn(node)
             clients = [await node.connect(name) for name in "abcd"]
             await asyncio.sleep(0.05)
             end = turn.end

@@ -1,0 +1,159 @@
+"""The poller: what is ready together, and when the rest has to wait for the loop's other work."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from tidegate.server.poller import BATCH, TURN_NS, EpollPoller
+
+
+class Sockets:
+    """Pairs of sockets in a poller whose clock a test sets; notes who was called, and when turns begin and end."""
+
+    def __init__(self, count: int) -> None:
+        self.now_ns = 0
+        self.takes_ns = 0
+        self.notes: list[int | str] = []
+        self.poller = EpollPoller(asyncio.get_running_loop(), lambda: self.now_ns)
+        self.poller.surround(lambda: self.notes.append("before"), lambda: self.notes.append("after"))
+        self.pairs = [socket.socketpair() for _ in range(count)]
+        for number, (server, _) in enumerate(self.pairs):
+            self.poller.add_reader(server.fileno(), self.reader(number))
+
+    def reader(self, number: int) -> Callable[[], None]:
+        """Return what is called when a socket can be read."""
+
+        def read() -> None:
+            self.pairs[number][0].recv(100)
+            self.notes.append(number)
+            self.now_ns += self.takes_ns
+
+        return read
+
+    def send(self) -> None:
+        """Make all readable."""
+        for _, client in self.pairs:
+            client.send(b"x")
+
+    def serve(self) -> list[int | str]:
+        """Serve one turn, and return the notes of it."""
+        self.notes.clear()
+        self.poller._serve_ready()
+        return self.notes
+
+    def close(self) -> None:
+        """Close all."""
+        for server, client in self.pairs:
+            self.poller.forget(server.fileno())
+            server.close()
+            client.close()
+        self.poller.close()
+
+
+@pytest.fixture
+def with_sockets() -> Callable[[int, Callable[[Sockets], None]], None]:
+    """Return a function that runs a function with so many sockets."""
+
+    def run(count: int, scenario: Callable[[Sockets], None]) -> None:
+        async def main() -> None:
+            sockets = Sockets(count)
+            try:
+                scenario(sockets)
+            finally:
+                sockets.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+def test_what_is_ready_together_is_surrounded(with_sockets) -> None:
+    """One alone is served without ceremony, several between `before` and `after`."""
+
+    def scenario(sockets: Sockets) -> None:
+        sockets.pairs[1][1].send(b"x")
+        assert sockets.serve() == [1]
+        sockets.send()
+        assert sockets.serve() == ["before", 0, 1, 2, "after"]
+
+    with_sockets(3, scenario)
+
+
+def test_a_turn_ends_after_its_time_and_the_next_one_begins_with_the_rest(with_sockets) -> None:
+    """Nobody is overtaken by those who were served already and are ready again."""
+
+    def scenario(sockets: Sockets) -> None:
+        sockets.takes_ns = TURN_NS // 2
+        served: list[int | str] = []
+        for _ in range(6):
+            sockets.send()
+            turn = sockets.serve().copy()
+            assert len(turn) <= 4
+            served += [note for note in turn if isinstance(note, int)]
+        assert all(served.count(number) >= 2 for number in range(5))
+
+    with_sockets(5, scenario)
+
+
+def test_a_turn_has_a_batch_at_most(with_sockets) -> None:
+    """However many are ready, others get their turn after a batch."""
+
+    def scenario(sockets: Sockets) -> None:
+        sockets.send()
+        first = [note for note in sockets.serve() if isinstance(note, int)]
+        second = [note for note in sockets.serve() if isinstance(note, int)]
+        assert len(first) == BATCH
+        assert sorted(first + second) == list(range(BATCH + 6))
+
+    with_sockets(BATCH + 6, scenario)
+
+
+def test_a_socket_that_closes_meanwhile_is_not_served(with_sockets) -> None:
+    """The rest of a turn may have closed, and its number may be another's, before its turn comes."""
+
+    def scenario(sockets: Sockets) -> None:
+        sockets.takes_ns = TURN_NS
+        sockets.send()
+        assert len(sockets.serve()) == 3
+        gone = [number for number in range(3) if number not in sockets.notes]
+        for number in gone:
+            sockets.poller.forget(sockets.pairs[number][0].fileno())
+        assert [note for note in sockets.serve() if note in gone] == []
+
+    with_sockets(3, scenario)
+
+
+def test_a_paused_socket_tells_only_that_it_broke(with_sockets) -> None:
+    """Bytes wait in the kernel; a broken connection is told at once; reading goes on afterwards."""
+
+    def scenario(sockets: Sockets) -> None:
+        server, client = sockets.pairs[0]
+        sockets.poller.pause_reader(server.fileno(), lambda: sockets.notes.append("broken"))
+        client.send(b"x")
+        assert sockets.serve() == []
+        sockets.poller.add_reader(server.fileno(), sockets.reader(0))
+        assert sockets.serve() == [0]
+
+    with_sockets(1, scenario)
+
+
+def test_a_reset_is_told_to_a_paused_socket(with_sockets) -> None:
+    """A client that resets its connection is gone, whoever reads it or not."""
+
+    def scenario(sockets: Sockets) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            client = socket.create_connection(listening.getsockname())
+            server, _ = listening.accept()
+        sockets.pairs.append((server, client))
+        sockets.poller.add_reader(server.fileno(), sockets.reader(0))
+        sockets.poller.pause_reader(server.fileno(), lambda: sockets.notes.append("broken"))
+        client.shutdown(socket.SHUT_WR)
+        assert sockets.serve() == [], "it may still read"
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        assert sockets.serve()[:1] == ["broken"]
+
+    with_sockets(0, scenario)
