@@ -126,7 +126,7 @@ class EpollPoller:
                     self._call_back(ready, until_ns)
                 finally:
                     self._after()
-            if self._left:
+            if self._monotonic_ns() >= until_ns:
                 return
 
     def _call_back(self, ready: list[tuple[int, int]], until_ns: int) -> None:
