@@ -18,8 +18,8 @@ What Kafka accepts is accepted, NaN included; `config_values` holds the stricter
 commands.
 
 Follows: Kafka `ClientQuotaControlManager`, `ClientQuotasImage.describe`, B§6.7, 6.8, 10.1. Entities and values are
-described in the order of Kafka's hash maps, but for entities in one place of the table, which come as they were made.
-Differs: definitions have a bound.
+described in the order of Kafka's hash maps; of more than a thousand entities those in one place of the table come as
+they were made. Differs: definitions have a bound.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -89,6 +89,7 @@ MAX_DEFINITION_BYTES = 256 << 20
 """Most memory of all definitions, as `definition_bytes` counts it: some 200,000 with short names."""
 DEFINITION_BYTES = 1000  # one key of one entity: here, with its manager, and in the usage record
 _ESCAPED = 3  # letters that the usage record may write for a byte of UTF-8
+MAX_IN_KAFKAS_ORDER = 1000  # entities that are put in order at each change, within a millisecond
 _AT_A_TIME = 100  # definitions looked at, well below a millisecond
 _HASHED_AT_A_TIME = 20  # of 256 letters each
 _SORTED_AT_A_TIME = 500  # in one part of what is merged
@@ -112,6 +113,12 @@ class _Definition:
         self.entity = entity
         self.values = values
         self.hash = -1  # not asked for yet
+
+    def place(self, capacity: int) -> int:
+        """Return where Kafka's hash map has the entity in a table of `capacity` places."""
+        if self.hash < 0:
+            self.hash = entity_hash(self.entity)
+        return self.hash & (capacity - 1)
 
 
 class Changes:
@@ -203,15 +210,24 @@ class QuotaDefinitions:
                 changes.gone.append(entity)
             if number % _AT_A_TIME == 0:
                 yield
+        if len(wanted) <= MAX_IN_KAFKAS_ORDER:
+            capacity = table_size(len(wanted), initial_capacity=16)
+            last_first = reversed(changes.definitions.values())  # as Kafka's controller, so it was seen, writes them
+            new = sorted(last_first, key=lambda definition: definition.place(capacity))
+            changes.definitions = {definition.entity: definition for definition in new}
         return changes
 
     def put_in_force(self, changes: Changes) -> None:
         """Change all at once what was prepared: whoever describes sees all of it or nothing."""
         self._before_last_change = len(self._definitions)
+        self._bytes += changes.grown_bytes
         self._definitions.update(changes.definitions)
         for entity in changes.gone:
             del self._definitions[entity]
-        self._bytes += changes.grown_bytes
+        if len(self._definitions) <= MAX_IN_KAFKAS_ORDER:
+            capacity = self._table_size()
+            places = sorted(self._definitions.values(), key=lambda definition: definition.place(capacity))
+            self._definitions = {definition.entity: definition for definition in places}
 
     # --- altering
 
@@ -307,7 +323,7 @@ class QuotaDefinitions:
         if error is not None:
             code, message = error
             return Description(entries=None, error_code=code, error_message=message)
-        capacity = table_size(len(self._definitions), initial_capacity=self._before_last_change)
+        capacity = self._table_size()
         found: list[_Definition] = []
         for number, definition in enumerate(self._candidates(components, strict=strict)):
             entity = definition.entity
@@ -317,6 +333,9 @@ class QuotaDefinitions:
                 yield
         in_order = yield from _in_hash_order(found, capacity)
         return Description(entries=_Found(len(found), in_order))
+
+    def _table_size(self) -> int:
+        return table_size(len(self._definitions), initial_capacity=self._before_last_change)
 
     def _candidates(self, components: Sequence[FilterComponent], *, strict: bool) -> Collection[_Definition]:
         """Return all definitions, or the only one that can match."""
@@ -336,16 +355,12 @@ def _changed(before: Mapping[str, float], ops: Mapping[str, float | None]) -> di
 def _in_hash_order(found: list[_Definition], capacity: int) -> Generator[None, None, Iterable[_Definition]]:
     """Return definitions in the order of Kafka's hash map: sorted in parts, which are merged as they are read."""
 
-    def place(definition: _Definition) -> int:
-        return definition.hash & (capacity - 1)
-
     parts = []
     for first in range(0, len(found), _SORTED_AT_A_TIME):
         part = found[first : first + _SORTED_AT_A_TIME]
         for number, definition in enumerate(part):
-            if definition.hash < 0:
-                definition.hash = entity_hash(definition.entity)
+            definition.place(capacity)
             if number % _HASHED_AT_A_TIME == 0:
                 yield
-        parts.append(sorted(part, key=place))
-    return parts[0] if len(parts) == 1 else merge(*parts, key=place)
+        parts.append(sorted(part, key=lambda definition: definition.place(capacity)))
+    return parts[0] if len(parts) == 1 else merge(*parts, key=lambda definition: definition.place(capacity))

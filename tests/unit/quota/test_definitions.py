@@ -1,8 +1,10 @@
 """Stored definitions: what the vectors leave out, and a state machine against a naive model."""
 
 import contextlib
+import json
 import math
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -162,6 +164,21 @@ def test_names_that_no_answer_could_hold_are_refused() -> None:
             [Alteration(entity=[("user", name)], ops=[("producer_byte_rate", 1.0)])]
         )
         assert outcome.results[0].error_code == code
+
+
+def test_the_order_is_that_of_kafka() -> None:
+    """What a real broker described after each of thirty requests: entities, their parts and their keys in its order."""
+    definitions = QuotaDefinitions()
+    for step in json.loads((Path(__file__).parent / "described_order.json").read_text())["steps"]:
+        outcome = definitions.alter(
+            [Alteration(entity=entity, ops=ops) for entity, ops in step["alterations"]]
+        )
+        definitions.apply(outcome.records)
+        described = [
+            [[list(part) for part in entity], list(values)]
+            for entity, values in definitions.describe([]).entries
+        ]
+        assert described == step["described"]
 
 
 def test_a_description_is_of_one_moment() -> None:
