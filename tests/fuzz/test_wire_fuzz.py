@@ -8,12 +8,15 @@ import sys
 import time
 
 import pytest
+from tests.property.test_wire_roundtrip import finished, fixed
 from tests.wire.messages import recorded, recorded_files, response_body_at
 
 from tidegate.wire import (
     API_BY_KEY,
     ProtocolError,
     decode_request_header,
+    encode_response,
+    encode_response_in_slices,
     read_request,
     read_response,
     write_request,
@@ -21,6 +24,8 @@ from tidegate.wire import (
 )
 from tidegate.wire.batch import batches, check_produced, crc_matches
 from tidegate.wire.batch_builder import build_batch, read_records
+from tidegate.wire.codec_types import MALFORMED
+from tidegate.wire.codecs import protocol_error, sliced_request_reader
 
 SHORT_RUN_SECONDS = 1.0
 HARMS = [
@@ -89,6 +94,43 @@ def fuzz_response(source, material):
     assert again == body
 
 
+def read_whole_in_slices(key, version, frame, at):
+    """Read a request in slices, however short it is."""
+    program = sliced_request_reader(key, version)
+    try:
+        return finished(program.function(memoryview(frame), at))[0]
+    except MALFORMED as error:
+        raise protocol_error(program, error) from None
+
+
+def told(read, *args):
+    """Return what was read, as text (no NaN equals another), or why nothing was."""
+    try:
+        return repr(fixed(read(*args)))
+    except ProtocolError as error:
+        return str(error)
+
+
+def fuzz_slices(source, material):
+    """A mutated request is read, or refused, in slices as it is at once; a response read from it is written so too."""
+    step = source.choice(material)
+    frame = mutated(source, step.request)
+    try:
+        header = decode_request_header(frame)
+    except ProtocolError:
+        return
+    key, version = header.api_key, header.api_version
+    assert told(read_whole_in_slices, key, version, frame, header.body_at) == told(
+        read_request, key, version, frame, header.body_at
+    )
+    at = response_body_at(step.api_key, step.version)
+    if step.response is not None:
+        message = read_response(step.api_key, step.version, step.response, at)
+        sliced, _ = finished(encode_response_in_slices(step.api_key, step.version, 5, message))
+        plain = encode_response(step.api_key, step.version, 5, message)
+        assert b"".join(sliced.buffers) == b"".join(plain.buffers)
+
+
 def fuzz_batches(source, material):
     """Mutated records are refused, or their batches lie inside of them, whole and in order."""
     count = source.randrange(1, 4)
@@ -109,7 +151,7 @@ def fuzz_batches(source, material):
         pass
 
 
-TARGETS = [fuzz_request, fuzz_response, fuzz_batches]
+TARGETS = [fuzz_request, fuzz_response, fuzz_slices, fuzz_batches]
 
 
 def run(target, seconds, seed):
