@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,5 +105,26 @@ def test_network_time_is_in_the_row_of_an_answer_that_left_at_once(tmp_path: Pat
             times = [row["network_ns"] for row in rows_on_disk(tmp_path)]
             assert len(times) == 3
             assert all(time > 0 for time in times)
+
+    asyncio.run(main())
+
+
+def test_names_kept_for_a_connection_take_little(tmp_path: Path) -> None:
+    """However long and however many client ids a connection has: its rows have them, it keeps 6 KB of them at most."""
+    ids = [f"{number:03d}" + "€" * length for number, length in enumerate([9, 250, 252, 10_900] * 30)]
+
+    async def main() -> None:
+        async with running_node(tmp_path, MemoryStore(), {}) as node:
+            client = await node.connect()
+            await client.metadata()
+            for client.client_id in ids:
+                await client.metadata()
+            node.usage.maybe_roll(node.node._clock.now_ms() + 10**6)
+            (channel,) = node.node._front.channels
+            kept = [text for key, who in channel.cache.items() for text in (key, *who.names)]
+            assert sum(map(sys.getsizeof, kept)) <= 6 << 10
+            found = [row["client_id"] for path in sorted(node.spool.glob("*.closed")) for row in read_segment(path)
+                     if row["kind"] == "request"]  # fmt: skip
+            assert found == ["c1", *ids]
 
     asyncio.run(main())

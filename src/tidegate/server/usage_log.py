@@ -18,7 +18,9 @@ __all__ = ["NoUsageLog", "RecordedUsageLog", "UsageLog", "open_usage_log"]
 
 _log = logging.getLogger("tidegate.server")
 
-_CLIENT_IDS_PER_CHANNEL = 16  # more on one connection is a client that makes them up: start over
+_CLIENT_IDS_PER_CHANNEL = 4  # more on one connection is a client that makes them up: start over
+_KEPT_CLIENT_ID_CHARS = 255
+"""Longer client ids are looked up at each request: the names kept for a connection take 6 KB at most."""
 WINDOW_SETTINGS = (
     "quota.window.num",
     "quota.window.size.seconds",
@@ -242,21 +244,24 @@ class RecordedUsageLog:
             self._writer_error = str(error)
 
     def _client(self, channel: Channel, header: RequestHeader) -> Client:
-        """Return the names of this connection and client id, as the recorder wants them."""
+        """Return the names of this connection and client id, as the recorder wants them; short ones are kept."""
         cache = channel.cache
+        client: Client | None = None if cache is None else cache.get(header.client_id)
+        if client is not None:
+            return client
         connection = channel.connection
-        if cache is None or len(cache) >= _CLIENT_IDS_PER_CHANNEL:
-            cache = channel.cache = {}
-        client: Client | None = cache.get(header.client_id)
-        if client is None:
-            client = cache[header.client_id] = self._recorder.client(
-                listener=connection.listener,
-                user=connection.user,
-                client_id=header.client_id,
-                client_host=connection.client_host,
-                client_software=connection.client_software,
-                client_software_version=connection.client_software_version,
-            )
+        client = self._recorder.client(
+            listener=connection.listener,
+            user=connection.user,
+            client_id=header.client_id,
+            client_host=connection.client_host,
+            client_software=connection.client_software,
+            client_software_version=connection.client_software_version,
+        )
+        if len(header.client_id) <= _KEPT_CLIENT_ID_CHARS:
+            if cache is None or len(cache) >= _CLIENT_IDS_PER_CHANNEL:
+                cache = channel.cache = {}
+            cache[header.client_id] = client
         return client
 
 

@@ -1,5 +1,7 @@
 """The segment that is being written."""
 
+import tracemalloc
+
 import pytest
 
 from tidegate.usage.events import read_segment
@@ -81,4 +83,17 @@ def test_names_are_bounded_in_bytes(tmp_path, segment):
     assert index == NAMES_BYTES_MAX // (NAME_BYTES_MAX + 5 * 4 + 5)
     (names,) = tmp_path.glob("*.names")
     assert names.stat().st_size <= NAMES_BYTES_MAX
+    finish(segment, 0)
+
+
+@pytest.mark.parametrize("name", ["{index:x}", "{index}" + "\U0001f600" + "x" * 8000])
+def test_memory_for_names_is_bounded_in_bytes(segment, name):
+    """Many short names, or long ones that take four bytes a character: as much as the file, and 200 bytes a name."""
+    tracemalloc.start()
+    index = 0
+    while segment.number((name.format(index=index), None, None, "k")) != NAMES_FULL:
+        index += 1
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < NAMES_BYTES_MAX + 200 * NAMES_MAX
     finish(segment, 0)
