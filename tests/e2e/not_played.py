@@ -13,11 +13,11 @@ __all__ = ["NOT_PLAYED", "NOT_SERVED", "OWN_TEXTS"]
 _APIS = """
     AddOffsetsToTxn AddPartitionsToTxn AddRaftVoter AlterConfigs AlterPartitionReassignments
     AlterReplicaLogDirs AlterShareGroupOffsets AlterUserScramCredentials ConsumerGroupDescribe
-    ConsumerGroupHeartbeat CreateAcls CreateDelegationToken DeleteAcls DeleteGroups DeleteRecords
+    CreateAcls CreateDelegationToken DeleteAcls DeleteGroups DeleteRecords
     DeleteShareGroupOffsets DeleteShareGroupState DescribeAcls DescribeDelegationToken DescribeGroups
     DescribeLogDirs DescribeProducers DescribeQuorum DescribeShareGroupOffsets DescribeTransactions
     DescribeUserScramCredentials ElectLeaders EndTxn ExpireDelegationToken GetTelemetrySubscriptions
-    Heartbeat IncrementalAlterConfigs InitializeShareGroupState JoinGroup LeaveGroup ListConfigResources
+    Heartbeat IncrementalAlterConfigs InitializeShareGroupState LeaveGroup ListConfigResources
     ListGroups ListPartitionReassignments ListTransactions OffsetDelete OffsetForLeaderEpoch PushTelemetry
     ReadShareGroupState ReadShareGroupStateSummary RemoveRaftVoter RenewDelegationToken SaslAuthenticate
     SaslHandshake ShareAcknowledge ShareFetch ShareGroupDescribe ShareGroupHeartbeat StreamsGroupDescribe
@@ -37,7 +37,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "AlterConfigs": "alter-configs-v0 alter-configs-v2",
         "AlterPartitionReassignments": "alter-partition-reassignments-v0 alter-partition-reassignments-v1",
         "AlterReplicaLogDirs": "alter-replica-log-dirs-v1 alter-replica-log-dirs-v2",
-        "ConsumerGroupHeartbeat": "consumer-group-heartbeat-v0 consumer-group-heartbeat-v1",
         "CreateAcls": "create-acls-v1 create-acls-v3",
         "CreateDelegationToken": "create-delegation-token-v1 create-delegation-token-v3",
         "DeleteAcls": "delete-acls-v1 delete-acls-v3",
@@ -54,12 +53,13 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "ExpireDelegationToken": "expire-delegation-token-v1 expire-delegation-token-v2",
         "IncrementalAlterConfigs": "incremental-alter-configs-v0 incremental-alter-configs-v1",
         "InitializeShareGroupState": "share-group-state-v0 share-group-state-v1",
-        "JoinGroup": """
+        "L19": """
             join-group-v0 join-group-v1 join-group-v2 join-group-v4 join-group-v5 join-group-v7
             join-group-v9 sync-group-v0 sync-group-v1 sync-group-v3 sync-group-v4 sync-group-v5
             heartbeat-v0 heartbeat-v1 heartbeat-v3 heartbeat-v4 leave-group-v0 leave-group-v1
             leave-group-v3 leave-group-v4 leave-group-v5 describe-groups-v0 describe-groups-v1
             describe-groups-v3 describe-groups-v5 describe-groups-v6
+            consumer-group-heartbeat-v0 consumer-group-heartbeat-v1
         """,
         "L6": """
             coordinators-ready:6 find-coordinator-v1:1 find-coordinator-v3:1 find-coordinator-v4:1
@@ -120,7 +120,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "AlterPartitionReassignments": "request-quota-alter_partition_reassignments",
         "AlterReplicaLogDirs": "request-quota-alter_replica_log_dirs",
         "AlterUserScramCredentials": "request-quota-alter_user_scram_credentials",
-        "ConsumerGroupHeartbeat": "request-quota-consumer_group_heartbeat",
         "CreateAcls": "request-quota-create_acls",
         "CreateDelegationToken": "request-quota-create_delegation_token",
         "DeleteAcls": "request-quota-delete_acls",
@@ -140,6 +139,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "Heartbeat": "request-quota-heartbeat request-quota-generous request-quota-default-client",
         "IncrementalAlterConfigs": "request-quota-incremental_alter_configs",
         "L16": "request-quota-init_producer_id:1",
+        "L19": "request-quota-consumer_group_heartbeat",
         "L6": "coordinators-ready:4",
         "LeaveGroup": "request-quota-leave_group",
         "ListConfigResources": "request-quota-list_config_resources",

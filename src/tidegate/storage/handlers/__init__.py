@@ -12,6 +12,12 @@ from tidegate.storage.handlers.describe_topic_partitions import (
 )
 from tidegate.storage.handlers.fetch import FETCH, fetch_handler
 from tidegate.storage.handlers.find_coordinator import FIND_COORDINATOR, find_coordinator_handler
+from tidegate.storage.handlers.group_members import (
+    CONSUMER_GROUP_HEARTBEAT,
+    JOIN_GROUP,
+    consumer_group_heartbeat_handler,
+    join_group_handler,
+)
 from tidegate.storage.handlers.init_producer_id import INIT_PRODUCER_ID, init_producer_id_handler
 from tidegate.storage.handlers.list_offsets import LIST_OFFSETS, list_offsets_handler
 from tidegate.storage.handlers.metadata import METADATA, metadata_handler
@@ -42,11 +48,13 @@ def handler_table(storage: Storage, scheduler: Scheduler | None = None) -> dict[
         OFFSET_COMMIT: offset_commit_handler(storage),
         OFFSET_FETCH: offset_fetch_handler(storage),
         FIND_COORDINATOR: find_coordinator_handler(storage),
+        JOIN_GROUP: join_group_handler(),
         CREATE_TOPICS: create_topics_handler(storage),
         DELETE_TOPICS: delete_topics_handler(storage),
         INIT_PRODUCER_ID: init_producer_id_handler(storage),
         DESCRIBE_CONFIGS: describe_configs_handler(storage),
         CREATE_PARTITIONS: create_partitions_handler(storage),
         DESCRIBE_CLUSTER: describe_cluster_handler(storage),
+        CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat_handler(),
         DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions_handler(storage),
     }
