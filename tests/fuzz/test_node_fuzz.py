@@ -24,6 +24,7 @@ FRAMES_PER_CONNECTION = 2
 CONNECTIONS = 25
 QUIET_S = 20.0  # an answer or the end of the connection within this, on a busy machine
 MAX_WAIT_MS = 20
+PROGRESS_FRAMES = 50_000  # of a long run
 MAX_PARTITIONS = 3
 
 PRODUCE, FETCH, CREATE_TOPICS, CREATE_PARTITIONS, ALTER_QUOTAS = 0, 1, 19, 37, 49
@@ -92,7 +93,7 @@ async def converse(port, frames):
         writer.close()
 
 
-async def fuzz(directory, seed, frames):
+async def fuzz(directory, seed, frames, *, report=False):
     """Send so many frames; fail where anything is logged with a traceback or a connection stays."""
     source, failures, unhandled = random.Random(seed), _Failures(), []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
@@ -111,6 +112,8 @@ async def fuzz(directory, seed, frames):
                 ]
                 await asyncio.gather(*(converse(port, some) for some in each))
                 sent += CONNECTIONS * FRAMES_PER_CONNECTION
+                if report and sent % PROGRESS_FRAMES < CONNECTIONS * FRAMES_PER_CONNECTION:
+                    print(sent, "frames", flush=True)
                 assert not failures.seen, (seed, sent, failures.seen[0])
                 assert not unhandled, (seed, sent, unhandled[0])
             until = time.monotonic() + QUIET_S
@@ -133,5 +136,10 @@ if __name__ == "__main__":
     first_seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(2**32)
     with tempfile.TemporaryDirectory() as where:
         begun = time.monotonic()
-        print("seed", first_seed, "frames", asyncio.run(fuzz(Path(where), first_seed, int(sys.argv[1]))))
+        print(
+            "seed",
+            first_seed,
+            "frames",
+            asyncio.run(fuzz(Path(where), first_seed, int(sys.argv[1]), report=True)),
+        )
         print(f"{time.monotonic() - begun:.0f} s")
