@@ -1,6 +1,7 @@
 """DescribeCluster (key 60), versions 0-2. KIP-700, KIP-919 (endpoint type, from 1).
 
-One node, which is also the controller. Asking for controllers' endpoints is error 114: this is a broker's.
+One node, which is also the controller. Asking for controllers' endpoints is error 114: this is a broker's; for any
+that do not exist, error 115.
 The request has no arrays: it is read and answered at once.
 """
 
@@ -12,7 +13,7 @@ from tidegate.storage.storage import Storage
 __all__ = ["DESCRIBE_CLUSTER", "describe_cluster_handler"]
 
 DESCRIBE_CLUSTER = 60
-BROKERS = 1
+BROKERS, CONTROLLERS = 1, 2
 _WRONG_ENDPOINT_TEXT = (
     "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
 )
@@ -23,12 +24,19 @@ def describe_cluster_handler(storage: Storage) -> Handler:
 
     def handle(request: Request) -> Answer:
         body = request.body()
-        if body.get("endpoint_type", BROKERS) != BROKERS:
+        wanted = body.get("endpoint_type", BROKERS)
+        if wanted != BROKERS:
+            error_code, text = error_codes.MISMATCHED_ENDPOINT_TYPE, _WRONG_ENDPOINT_TEXT
+            if wanted != CONTROLLERS:
+                error_code, text = (
+                    error_codes.UNSUPPORTED_ENDPOINT_TYPE,
+                    f"Unsupported endpoint type {wanted}",
+                )
             return request.answer(
                 {
                     "throttle_time_ms": 0,
-                    "error_code": error_codes.MISMATCHED_ENDPOINT_TYPE,
-                    "error_message": _WRONG_ENDPOINT_TEXT,
+                    "error_code": error_code,
+                    "error_message": text,
                     "endpoint_type": BROKERS,
                     "cluster_id": "",
                     "controller_id": -1,

@@ -27,6 +27,10 @@ __all__ = ["FETCH", "fetch_handler"]
 FETCH = 1
 READ_COMMITTED = 1
 NO_SESSION = 0
+_NO_SESSION_EPOCHS = (
+    0,
+    -1,
+)  # of who wants a session made, or ends it or wants none; any other names a session
 _TOPIC_IDS_SINCE = 13
 _REPLICA_STATE_SINCE = 15
 _SESSIONS_SINCE = 7
@@ -173,7 +177,7 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
     def handle_any(request: Request) -> Answer | Deferred:
         body = request.body()
         version = request.header.api_version
-        if version >= _SESSIONS_SINCE and body["session_epoch"] > 0:
+        if version >= _SESSIONS_SINCE and body["session_epoch"] not in _NO_SESSION_EPOCHS:
             return _no_session(request)
         max_bytes = min(body["max_bytes"], most_bytes, request.quotas.fetch_limit_bytes())
         fetch = _Fetch(request, body, max(max_bytes, 0))

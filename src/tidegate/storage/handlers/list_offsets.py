@@ -5,7 +5,7 @@ Times below 0 name places: -1 the end, -2 the start, -3 the record with the larg
 locally (all of it), -5 the end of what is kept elsewhere and -6 the start of what will be (nothing: -1). Others are
 times: the first record not older.
 In a compressed batch the batch's first offset is answered, the records are not opened. A partition that is named more
-than once is not looked at: error 42, after the others of its topic, as in Kafka.
+than once is not looked at: error 42, after the others of its topic, as in Kafka. So is an unknown isolation level -1.
 Memory: at most 100 bytes for each byte of the request (a partition of 12 bytes becomes two dicts and an entry of a
 third), and one piece of a log (`time_lookup.PIECE_BYTES`).
 Not implemented: tiered storage, followers.
@@ -24,6 +24,7 @@ from tidegate.storage.time_lookup import Lookup, TimeAndOffset, offset_by_time, 
 __all__ = ["LIST_OFFSETS", "list_offsets_handler"]
 
 LIST_OFFSETS = 2
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LATEST, EARLIEST, LARGEST_TIME, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
     -1,
     -2,
@@ -52,7 +53,11 @@ def list_offsets_handler(storage: Storage) -> Handler:
         topics: dict[str, list[Message]] = {}
         repeated: dict[str, dict[int, Message]] = {}
         for name, wanted, times in (yield from _by_partition(body["topics"])):
-            if times > 1:
+            if body.get("isolation_level", READ_UNCOMMITTED) not in (READ_UNCOMMITTED, READ_COMMITTED):
+                answer = _answer(wanted["partition_index"], None, error_codes.UNKNOWN_SERVER_ERROR)
+                topics.setdefault(name, []).append(answer)
+                yield
+            elif times > 1:
                 answer = _answer(wanted["partition_index"], None, error_codes.INVALID_REQUEST)
                 repeated.setdefault(name, {})[wanted["partition_index"]] = answer
                 yield

@@ -35,7 +35,7 @@ def test_transactions_are_refused_for_good(node: Node) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 def test_cluster_is_this_node(node: Node, version: int) -> None:
-    """One broker, which is the controller; controllers' endpoints are elsewhere."""
+    """One broker, which is the controller; controllers' endpoints are elsewhere, and there are no others."""
     request = {
         "include_cluster_authorized_operations": True,
         "endpoint_type": 1,
@@ -47,6 +47,12 @@ def test_cluster_is_this_node(node: Node, version: int) -> None:
     if version:
         answer = node.call(DESCRIBE_CLUSTER, version, {**request, "endpoint_type": 2})
         assert (answer["error_code"], answer["brokers"]) == (114, [])
+        answer = node.call(DESCRIBE_CLUSTER, version, {**request, "endpoint_type": 3})
+        assert (answer["error_code"], answer["error_message"], answer["brokers"]) == (
+            115,
+            "Unsupported endpoint type 3",
+            [],
+        )
 
 
 def test_partitions_come_page_by_page(node: Node) -> None:

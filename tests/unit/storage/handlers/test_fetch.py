@@ -220,8 +220,9 @@ def test_sessions_are_never_given_out(filled: Node) -> None:
     """Asking for a session gets a full answer without one; naming one is error 70."""
     answer = filled.call(FETCH, 12, message(("orders", 0, 0), session_epoch=0))
     assert (answer["session_id"], len(partitions(answer))) == (0, 1)
-    answer = filled.call(FETCH, 12, message(session_id=77, session_epoch=1))
-    assert (answer["error_code"], answer["responses"]) == (error_codes.FETCH_SESSION_ID_NOT_FOUND, [])
+    for session_id, epoch in ((77, 1), (0, 1), (0, -2), (77, -2)):
+        answer = filled.call(FETCH, 12, message(("orders", 0, 0), session_id=session_id, session_epoch=epoch))
+        assert (answer["error_code"], answer["responses"]) == (error_codes.FETCH_SESSION_ID_NOT_FOUND, [])
     answer = filled.call(FETCH, 12, message(session_id=77, session_epoch=-1))
     assert answer["error_code"] == 0
 

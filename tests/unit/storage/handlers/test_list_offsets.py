@@ -55,6 +55,20 @@ def test_places_exist_from_their_version_on(filled: Node, time_ms: int, since: i
         assert ask(filled, version, time_ms) == (expected if version >= since else (35, -1, -1))
 
 
+@pytest.mark.parametrize("topic", ["orders", "absent"])
+def test_unknown_isolation_level_is_an_unknown_error(filled: Node, topic: str) -> None:
+    """Kafka stumbles over it before it looks at any partition: error -1 for each."""
+    part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    for level, code in ((2, -1), (-1, -1), (1, 0 if topic == "orders" else 3)):
+        request = {
+            "replica_id": -1,
+            "isolation_level": level,
+            "topics": [{"name": topic, "partitions": [part]}],
+        }
+        (answer,) = filled.call(LIST_OFFSETS, 5, request)["topics"][0]["partitions"]
+        assert answer["error_code"] == code
+
+
 def test_times_are_looked_up(filled: Node) -> None:
     """The first record not older than the time, nothing past the last one."""
     assert ask(filled, 5, NOW_MS - 1) == (0, NOW_MS, 0)
