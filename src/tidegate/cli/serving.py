@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
-import gc
 import logging
 import signal
 import sys
@@ -20,6 +19,7 @@ from tidegate.server.config import SETTINGS, ServerConfig
 from tidegate.server.node import Node
 from tidegate.server.properties import load_properties
 from tidegate.server.repeated_lines import RepeatedLines
+from tidegate.server.short_collections import ShortCollections
 from tidegate.server.usage_log import open_usage_log
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.handlers import handler_table
@@ -92,19 +92,20 @@ async def _serve(config: ServerConfig, port_file: str | None, repeated: Repeated
     with _written_to(config.usage_dir):
         usage = open_usage_log(config, clock)
     node = Node(config, clock=clock, loop=loop, usage=usage)
+    collections = ShortCollections(loop)
     try:
         storage = Storage.open(config.data_dir, storage_config(config, node), clock)
         try:
             with _written_to(config.usage_dir):
                 node.serve(handler_table(storage), storage.store, storage.turn)
-            gc.collect()
-            gc.freeze()  # what lives as long as the broker is not looked through again
+            collections.start()
             if port_file is not None:
                 _write_port(Path(port_file), node.advertised[1])
             _announce(config, node)
             loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
             await stop.wait()
         finally:
+            collections.close()
             node.close()
             storage.close()
     finally:

@@ -212,7 +212,9 @@ class QuotaDefinitions:
                 yield
         if len(wanted) <= MAX_IN_KAFKAS_ORDER:
             capacity = table_size(len(wanted), initial_capacity=16)
-            last_first = reversed(changes.definitions.values())  # as Kafka's controller, so it was seen, writes them
+            last_first = reversed(
+                changes.definitions.values()
+            )  # as Kafka's controller, so it was seen, writes them
             new = sorted(last_first, key=lambda definition: definition.place(capacity))
             changes.definitions = {definition.entity: definition for definition in new}
         return changes
