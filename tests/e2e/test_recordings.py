@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.broker import Broker
+from tests.e2e.lateness import Lateness
 from tests.e2e.not_played import NOT_PLAYED, NOT_SERVED
 from tests.e2e.recordings import (
     Player,
@@ -97,8 +98,10 @@ def played(
     """Return what differs, by file, for the files whose tests are to run."""
     here = [item for item in request.session.items if item.path == Path(__file__)]
     names = [item.callspec.params["file"] for item in here if "played" in item.fixturenames]
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        yield {name: pool.submit(_differences, name, tmp_path_factory.mktemp(name)) for name in names}
+    with Lateness() as lateness, ThreadPoolExecutor(AT_A_TIME) as pool:
+        yield {
+            name: pool.submit(_differences, name, tmp_path_factory.mktemp(name), lateness) for name in names
+        }
 
 
 @pytest.mark.parametrize("file", files())
@@ -108,24 +111,25 @@ def test_answers_as_recorded(played: dict[str, Future[list[str]]], file: str) ->
     assert not failures, f"{len(failures)} scenarios differ:\n" + "\n".join(failures)
 
 
-def _differences(file: str, directory: Path) -> list[str]:
+def _differences(file: str, directory: Path, lateness: Lateness) -> list[str]:
     known = listed(file)
     broker = Broker(directory, {**broker_config(file), "tidegate.kafka.exact": "true"}).start()
     try:
         problems = [
-            _problem(broker.port, scenario, known.get(scenario["name"])) for scenario in scenarios(file)
+            _problem(Player(broker.port, lateness), scenario, known.get(scenario["name"]))
+            for scenario in scenarios(file)
         ]
     finally:
         broker.close()
     return [problem for problem in problems if problem is not None]
 
 
-def _problem(port: int, scenario: dict[str, Any], entry: Listed | None) -> str | None:
+def _problem(player: Player, scenario: dict[str, Any], entry: Listed | None) -> str | None:
     """Play a scenario; return what is wrong with how it went, if anything is."""
     broken_off = entry is not None and not entry.steps
     try:
-        Player(port).play(scenario, entry.steps if entry else frozenset())
+        player.play(scenario, entry.steps if entry else frozenset())
     except StepDiffersError as error:
-        remove_quotas(port)
+        remove_quotas(player.port)
         return None if broken_off and error.step >= entry.first else str(error)
     return f"{scenario['name']}: went as recorded though it is listed: play it" if broken_off else None
