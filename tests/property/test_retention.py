@@ -19,7 +19,7 @@ times = st.one_of(st.integers(NOW_MS - 3000, NOW_MS + 3000), st.just(NO_TIME))
 appended = st.lists(st.tuples(times, st.integers(0, 400)), min_size=1, max_size=60)
 settings_of_logs = st.fixed_dictionaries(
     {
-        "segment_bytes": st.sampled_from([100, 700, 3000, 1 << 30]),
+        "segment_bytes": st.sampled_from([500, 1000, 3000, 1 << 30]),
         "segment_ms": st.sampled_from([1, 800, 10**9]),
         "index_interval_bytes": st.sampled_from([0, 100, 1000, 4096]),
     }

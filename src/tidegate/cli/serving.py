@@ -49,6 +49,9 @@ def serve(args: argparse.Namespace) -> int:
         format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )
+    logging.getLogger("tidegate.storage").setLevel(
+        logging.INFO
+    )  # few lines: what retention deleted, long recoveries
     repeated = RepeatedLines(time.monotonic)
     for handler in logging.getLogger().handlers:
         handler.addFilter(repeated)

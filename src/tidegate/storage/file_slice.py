@@ -1,6 +1,7 @@
 """Pieces of log files that are sent without reading them: `os.sendfile` takes them by descriptor."""
 
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -32,10 +33,10 @@ class SegmentFile:
 def _close(fd: int) -> None:
     """Close a file; the last close of a large one that is deleted frees its blocks, which a thread waits for."""
     found = os.fstat(fd)
-    if found.st_nlink or found.st_size < _SLOW_TO_FREE_BYTES:
+    if found.st_nlink or found.st_size < _SLOW_TO_FREE_BYTES or sys.is_finalizing():
         os.close(fd)
     else:
-        threading.Thread(target=os.close, args=(fd,), name="tidegate-free").start()
+        threading.Thread(target=os.close, args=(fd,), name="tidegate-free", daemon=True).start()
 
 
 class FileSlice:

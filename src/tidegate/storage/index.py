@@ -107,11 +107,13 @@ class SparseIndex:
             return
         new = b"".join(map(self._entry.pack, self._keys[self._on_disk :], self._values[self._on_disk :]))
         start = self._on_disk * self._entry.size
+        shorter, self._shorter = self._shorter, True  # should this fail half-way
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             if os.pwrite(fd, new, start) != len(new):
                 raise OSError(errno.ENOSPC, f"no room for {len(new)} bytes of {self.path.name}")
-            os.ftruncate(fd, start + len(new))
+            if shorter:
+                os.ftruncate(fd, start + len(new))
         finally:
             os.close(fd)
         self._on_disk = len(self._keys)

@@ -5,6 +5,7 @@ Kafka's: `<topic>-<partition>/%020d.log` with its indexes and producer snapshots
 Follows: Kafka `UnifiedLog`, `LocalLog`, `LogSegments`.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -333,6 +334,10 @@ class PartitionLog:
 
     def _save_producers(self) -> None:
         path = segment_path(self.directory, self.end_offset, ".snapshot")
+        if self.snapshots and not self.producers.changed:
+            with contextlib.suppress(FileNotFoundError):
+                self.snapshots[-1] = self.snapshots[-1].rename(path)  # the same producers, further on
+                return
         self.producers.save(path)
         if path not in self.snapshots:
             self.snapshots.append(path)
@@ -342,12 +347,21 @@ class PartitionLog:
     def drop_oldest(self) -> None:
         """Delete the oldest segment; where it is the newest too, a new one is begun first. Raises `OSError`."""
         if len(self.segments) == 1:
-            self._roll()
+            self._begin_anew()
         oldest = self.segments.pop(0)
         self.start_offset = self.segments[0].base_offset
         if self._last_read is oldest:
             self._last_read = None
         self.on_set_aside(oldest.set_aside())
+
+    def _begin_anew(self) -> None:
+        """Begin a new segment after one that is about to go, with none of what closing it would need."""
+        segment = Segment(self.directory, self.end_offset)
+        segment.create()
+        self._save_producers()
+        self.recovery_point = max(self.recovery_point, self.end_offset)
+        self._active = segment
+        self.segments.append(segment)
 
     def unsynced_files(self) -> list[SegmentFile]:
         """Return the files that hold records past the recovery point, and the newest. Raises `OSError`."""
@@ -372,6 +386,7 @@ class PartitionLog:
     def forget(self) -> None:
         """Close the files of a log that is being deleted; slices on their way out still read them."""
         self.deleted = True
+        self.producers.clear()
         for segment in self.segments:
             segment.let_go()
         if self.on_append is not None:

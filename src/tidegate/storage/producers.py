@@ -6,7 +6,8 @@ the batches after the snapshot. Follows: Kafka `ProducerStateManager`, `Producer
 """
 
 import struct
-from collections import deque
+from collections import OrderedDict
+from itertools import chain, starmap
 from pathlib import Path
 
 from tidegate.storage import error_codes
@@ -15,42 +16,102 @@ from tidegate.storage.private_files import replace_private_file
 from tidegate.storage.records import last_sequence
 from tidegate.wire import checksum
 
-__all__ = ["MAX_PRODUCERS", "REMEMBERED_BATCHES", "ProducerState", "Producers"]
+__all__ = [
+    "MAX_PRODUCERS",
+    "MAX_PRODUCER_BYTES",
+    "REMEMBERED_BATCHES",
+    "ProducerMemory",
+    "ProducerState",
+    "Producers",
+]
 
-MAX_PRODUCERS = 10_000  # of one partition; past it the tenth that was silent longest is forgotten
+MAX_PRODUCER_BYTES = (
+    64 * 1024 * 1024
+)  # of all partitions of a node; past it the one silent longest is forgotten
+MAX_PRODUCERS = 3_000  # of one partition: a snapshot takes few milliseconds; past it a tenth is forgotten
 REMEMBERED_BATCHES = (
     5  # Kafka's `ProducerStateEntry.NUM_BATCHES_TO_RETAIN`: what a producer may have in flight
 )
 
+_STATE_BYTES = 480  # of a producer, with its places in two tables (measured by a test)
+_BATCH_BYTES = 240  # of each batch that is remembered
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ROW = struct.Struct(">qhiqiqiq")
 _CRC_COVERS_FROM = 6
 _NO_COORDINATOR_EPOCH = -1
 _NO_TRANSACTION = -1
-_LAST_SEQUENCE_BEFORE_ZERO = 2**31 - 1
+_LARGEST_SEQUENCE = 2**31 - 1
 
-Batch = tuple[int, int, int, int]
-"""A remembered batch: first and last sequence, first offset, largest time in ms."""
+Batch = tuple[int, int, int, int, int, int, int, int]
+"""A remembered batch as the row of a snapshot: producer id, epoch, last sequence, last offset, how many records come
+before its last one, largest time in ms, no coordinator, no transaction."""
 
 
 class ProducerState:
     """One producer's epoch and its last batches, oldest first."""
 
-    __slots__ = ("batches", "epoch")
+    __slots__ = ("batches", "epoch", "owner", "period", "producer_id")
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, owner: "Producers", producer_id: int, epoch: int, period: int) -> None:
+        self.owner = owner
+        self.producer_id = producer_id
         self.epoch = epoch
-        self.batches: deque[Batch] = deque(maxlen=REMEMBERED_BATCHES)
+        self.period = period
+        self.batches: list[Batch] = []
+
+
+class ProducerMemory:
+    """What all partitions of a node remember of producers together: at most `max_bytes`.
+
+    Producers are kept in the order in which they were heard last, to the length of a period.
+    """
+
+    __slots__ = ("_recent", "max_bytes", "period", "used_bytes")
+
+    def __init__(self, max_bytes: int = MAX_PRODUCER_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.used_bytes = 0
+        self.period = 0
+        self._recent: OrderedDict[ProducerState, None] = OrderedDict()
+
+    def begin_period(self) -> None:
+        """Who is heard from now on was heard later than all who were heard before."""
+        self.period += 1
+
+    def hear(self, state: ProducerState) -> None:
+        """Note that a producer was heard, the first time in this period."""
+        state.period = self.period
+        self._recent.move_to_end(state)
+
+    def add(self, state: ProducerState) -> None:
+        """Take in a new producer."""
+        self.used_bytes += _STATE_BYTES
+        self._recent[state] = None
+
+    def grow(self, batches: int) -> None:
+        """Note that so many more batches are remembered (fewer, below 0), and forget who was silent longest."""
+        self.used_bytes += batches * _BATCH_BYTES
+        while self.used_bytes > self.max_bytes:
+            oldest = next(iter(self._recent))
+            oldest.owner.forget(oldest)
+
+    def drop(self, state: ProducerState) -> None:
+        """Let go of a producer that its partition has forgotten."""
+        del self._recent[state]
+        self.used_bytes -= _STATE_BYTES + len(state.batches) * _BATCH_BYTES
 
 
 class Producers:
     """The producers of one partition."""
 
-    __slots__ = ("_states", "expiration_ms")
+    __slots__ = ("_states", "changed", "expiration_ms", "memory")
 
-    def __init__(self, expiration_ms: int) -> None:
+    def __init__(self, expiration_ms: int, memory: ProducerMemory | None = None) -> None:
+        """Make an empty table. memory: shared by all partitions of a node."""
         self.expiration_ms = expiration_ms
+        self.changed = True  # since they were saved or loaded
+        self.memory = ProducerMemory() if memory is None else memory
         self._states: dict[int, ProducerState] = {}
 
     def __len__(self) -> int:
@@ -68,10 +129,11 @@ class Producers:
             return None
         if epoch == state.epoch:
             last = last_sequence(base_sequence, last_delta)
-            for batch in state.batches:
-                if batch[0] == base_sequence and batch[1] == last:
-                    return batch[2], batch[3]
-            expected = state.batches[-1][1] + 1 if state.batches[-1][1] != _LAST_SEQUENCE_BEFORE_ZERO else 0
+            for _, _, batch_last, last_offset, delta, time_ms, _, _ in state.batches:
+                if batch_last == last and delta == last_delta:
+                    return last_offset - delta, time_ms
+            last = state.batches[-1][2]
+            expected = last + 1 if last != _LARGEST_SEQUENCE else 0
             if base_sequence == expected:
                 return None
         elif epoch < state.epoch:
@@ -100,52 +162,69 @@ class Producers:
         time_ms: int,
     ) -> None:
         """Remember a batch that was stored."""
+        self.changed = True
+        memory = self.memory
         state = self._states.get(producer_id)
         if state is None:
             if len(self._states) >= MAX_PRODUCERS:
                 self._make_room()
-            state = self._states[producer_id] = ProducerState(epoch)
+            state = self._states[producer_id] = ProducerState(self, producer_id, epoch, memory.period)
+            memory.add(state)
         elif state.epoch != epoch:
             state.epoch = epoch
+            memory.grow(-len(state.batches))
             state.batches.clear()
-        state.batches.append((base_sequence, last_sequence(base_sequence, last_delta), base_offset, time_ms))
-
-    def expire(self, now_ms: int) -> int:
-        """Forget producers silent for `producer.id.expiration.ms`; return how many."""
-        oldest_ms = now_ms - self.expiration_ms
-        gone = [key for key, state in self._states.items() if state.batches[-1][3] <= oldest_ms]
-        for producer_id in gone:
-            del self._states[producer_id]
-        return len(gone)
-
-    def _make_room(self) -> None:
-        by_age = sorted(self._states, key=lambda key: self._states[key].batches[-1][3])
-        for producer_id in by_age[: MAX_PRODUCERS // 10]:
-            del self._states[producer_id]
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._states.clear()
-
-    def save(self, path: Path) -> None:
-        """Write a snapshot: Kafka's format, a row per remembered batch (Kafka takes each producer's last row)."""
-        rows = [
-            _SNAPSHOT_ROW.pack(
+        if state.period != memory.period:
+            memory.hear(state)
+        batches = state.batches
+        batches.append(
+            (
                 producer_id,
-                state.epoch,
-                last,
-                offset + (last - first) % 2**31,
-                (last - first) % 2**31,
+                epoch,
+                (base_sequence + last_delta) & _LARGEST_SEQUENCE,
+                base_offset + last_delta,
+                last_delta,
                 time_ms,
                 _NO_COORDINATOR_EPOCH,
                 _NO_TRANSACTION,
             )
-            for producer_id, state in self._states.items()
-            for first, last, offset, time_ms in state.batches
-        ]
-        count = struct.pack(">i", len(rows))
-        body = b"".join((count, *rows))
+        )
+        if len(batches) > REMEMBERED_BATCHES:
+            del batches[0]
+        else:
+            memory.grow(1)
+
+    def expire(self, now_ms: int) -> int:
+        """Forget producers silent for `producer.id.expiration.ms`; return how many."""
+        oldest_ms = now_ms - self.expiration_ms
+        gone = [state for state in self._states.values() if state.batches[-1][5] <= oldest_ms]
+        for state in gone:
+            self.forget(state)
+        return len(gone)
+
+    def forget(self, state: ProducerState) -> None:
+        """Forget a producer."""
+        self.changed = True
+        del self._states[state.producer_id]
+        self.memory.drop(state)
+
+    def _make_room(self) -> None:
+        by_last_offset = sorted(self._states.values(), key=lambda state: state.batches[-1][3])
+        for state in by_last_offset[: MAX_PRODUCERS // 10]:
+            self.forget(state)
+
+    def clear(self) -> None:
+        """Forget all."""
+        for state in list(self._states.values()):
+            self.forget(state)
+
+    def save(self, path: Path) -> None:
+        """Write a snapshot: Kafka's format, a row per remembered batch (Kafka takes each producer's last row)."""
+        batches = [state.batches for state in self._states.values()]
+        rows = b"".join(starmap(_SNAPSHOT_ROW.pack, chain.from_iterable(batches)))
+        body = struct.pack(">i", len(rows) // _SNAPSHOT_ROW.size) + rows
         replace_private_file(path, struct.pack(">hI", _SNAPSHOT_VERSION, checksum.crc32c(body)) + body)
+        self.changed = False
 
     def load(self, path: Path) -> bool:
         """Read a snapshot; False, and nothing remembered, when it is broken."""
@@ -163,4 +242,5 @@ class Producers:
             return False
         for producer_id, epoch, last, last_offset, delta, time_ms, _, _ in _SNAPSHOT_ROW.iter_unpack(rows):
             self.note(producer_id, epoch, (last - delta) % 2**31, delta, last_offset - delta, time_ms)
+        self.changed = False
         return True

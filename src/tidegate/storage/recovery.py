@@ -10,6 +10,8 @@ Follows: Kafka `LogLoader`, `LogSegment.recover`.
 
 import logging
 import mmap
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,15 +19,17 @@ from tidegate.storage.closed_segments import begins_batch, take_closed, take_lar
 from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.log import NO_TIME, PartitionLog
 from tidegate.storage.private_files import PRIVATE_DIRECTORY, make_private_file, remove_files
-from tidegate.storage.producers import Producers
+from tidegate.storage.producers import ProducerMemory, Producers
 from tidegate.storage.records import CRC_FROM, HEADER, HEADER_BYTES, MAGIC, NO_PRODUCER_ID, OVERHEAD_BYTES
 from tidegate.storage.segment import DELETED_SUFFIX, Segment
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.wire import checksum
 
-__all__ = ["open_log"]
+__all__ = ["Progress", "open_log", "reopen_log"]
 
 _NAME_DIGITS = 20
+_NOTED_EVERY_BYTES = 4 * 1024 * 1024
+_PROGRESS_EVERY_S = 3.0
 
 _logger = logging.getLogger(__name__)
 
@@ -37,7 +41,25 @@ class _Walk:
     producers: Producers
     producers_from: int
     interval: int
+    progress: "Progress"
     end_offset: int = 0
+
+
+class Progress:
+    """Says every few seconds how far a long recovery is. `at` names the partition among all of them."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.at = ""
+        self._monotonic = monotonic
+        self._due = monotonic() + _PROGRESS_EVERY_S
+
+    def note(self, segment: Segment, position: int, end: int) -> None:
+        """Tell that a segment has been walked up to `position`."""
+        now = self._monotonic()
+        if now >= self._due:
+            self._due = now + _PROGRESS_EVERY_S
+            where = f"{position / 1e6:.0f} of {end / 1e6:.0f} MB"
+            _logger.info("recovering %s%s: %s looked at", segment.name, self.at, where)
 
 
 def open_log(
@@ -45,8 +67,10 @@ def open_log(
     settings: TopicSettings,
     *,
     producer_expiration_ms: int,
+    producer_memory: ProducerMemory | None = None,
     recovery_point: int = 0,
     trust_writes: bool = False,
+    progress: Progress | None = None,
 ) -> PartitionLog:
     """Return the log in `directory`, made when absent, recovered when it was not closed.
 
@@ -55,12 +79,12 @@ def open_log(
     """
     directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
     remove_files(directory.glob(f"*{DELETED_SUFFIX}"))
-    log = PartitionLog(directory, settings, Producers(producer_expiration_ms))
+    log = PartitionLog(directory, settings, Producers(producer_expiration_ms, producer_memory))
     segments = [Segment(directory, base) for base in _base_offsets(directory)]
     if not segments:
         segments.append(Segment(directory, 0))
         make_private_file(segments[0].path)
-    walk = _Walk(log.producers, 0, settings.index_interval_bytes)
+    walk = _Walk(log.producers, 0, settings.index_interval_bytes, progress or Progress())
     start_offset = segments[0].base_offset
     walk.producers_from = _load_snapshot(log, start_offset)
     sound_to = segments[-1].base_offset if trust_writes else recovery_point
@@ -83,10 +107,12 @@ def reopen_log(log: PartitionLog) -> None:
         raise LogDamagedError(problem)
     for segment in log.segments:
         segment.let_go()
+    log.producers.clear()
     again = open_log(
         log.directory,
         log.settings,
         producer_expiration_ms=log.producers.expiration_ms,
+        producer_memory=log.producers.memory,
         recovery_point=log.recovery_point,
         trust_writes=True,
     )
@@ -106,10 +132,12 @@ def _load_snapshot(log: PartitionLog, start_offset: int) -> int:
     """Read the newest sound snapshot; return the offset from which batches have to be looked at."""
     log.producers.clear()
     log.snapshots = sorted(log.directory.glob("*.snapshot"))
-    for path in reversed(log.snapshots):
+    while log.snapshots:
+        path = log.snapshots[-1]
         if path.stem.isdigit() and log.producers.load(path):
             return int(path.stem)
-        _logger.warning("ignoring the broken producer snapshot %s of %s", path.name, log.directory.name)
+        _logger.warning("removing the broken producer snapshot %s of %s", path.name, log.directory.name)
+        remove_files([log.snapshots.pop()])
     return start_offset
 
 
@@ -124,7 +152,8 @@ def _drop_snapshots_past(log: PartitionLog) -> bool:
 
 def _rebuild_producers(log: PartitionLog) -> None:
     """Find out the producers again after the snapshot that was read turned out to be ahead of the log."""
-    walk = _Walk(log.producers, _load_snapshot(log, log.start_offset), log.settings.index_interval_bytes)
+    since = _load_snapshot(log, log.start_offset)
+    walk = _Walk(log.producers, since, log.settings.index_interval_bytes, Progress())
     for segment in log.segments:
         _note_producers(segment, walk)
 
@@ -247,6 +276,7 @@ def _walk(segment: Segment, walk: _Walk, view: memoryview) -> None:
     """Take every whole batch from `segment.size` on into the books; stop at the first that is not."""
     producers, expected = walk.producers, segment.base_offset
     position, end = segment.size, len(view)
+    noted = position + _NOTED_EVERY_BYTES
     while position + HEADER_BYTES <= end:
         header = HEADER.unpack_from(view, position)
         offset, length, _, magic, crc, _, last_delta, _, max_time_ms, producer_id, epoch, sequence, _ = header
@@ -267,3 +297,6 @@ def _walk(segment: Segment, walk: _Walk, view: memoryview) -> None:
             producers.note(producer_id, epoch, sequence, last_delta, offset, max_time_ms)
         position += size
         expected = walk.end_offset = last_offset + 1
+        if position >= noted:
+            noted = position + _NOTED_EVERY_BYTES
+            walk.progress.note(segment, position, end)

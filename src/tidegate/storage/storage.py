@@ -11,6 +11,7 @@ The marker, the checkpoint and the logs are Kafka's formats; the metadata is not
 
 import contextlib
 import fcntl
+import itertools
 import logging
 import os
 import resource
@@ -32,7 +33,8 @@ from tidegate.storage.private_files import (
     remove_files,
     replace_private_file,
 )
-from tidegate.storage.recovery import open_log
+from tidegate.storage.producers import ProducerMemory
+from tidegate.storage.recovery import Progress, open_log
 from tidegate.storage.retention import expire
 from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.topic_settings import TopicSettings
@@ -77,6 +79,7 @@ class Storage:
         self.turn = TurnWrites()
         self.commits = GroupCommit(self._worker, sync, metadata=store.recent_path, on_failed=self._distrust)
         self._producer_ids = range(0)
+        self._producer_memory = ProducerMemory()
         self._lost: str | None = None
         self._saves = 0
         self._topics_written = 0
@@ -124,24 +127,41 @@ class Storage:
         points = _read_checkpoint(self.directory / _CHECKPOINT)
         marker.unlink(missing_ok=True)
 
+        progress = Progress()
+        count = sum(stored.partitions for stored in self.store.topics())
+        numbers = itertools.count(1)
+
         def open_stored(
             stored: StoredTopic, partition: int, directory: Path, settings: TopicSettings
         ) -> PartitionLog:
+            progress.at = f" (partition {next(numbers)} of {count})"
             return self._adopt(
                 open_log(
                     directory,
                     settings,
                     producer_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
+                    producer_memory=self._producer_memory,
                     recovery_point=points.get((stored.name, partition), 0),
                     trust_writes=trust,
+                    progress=progress,
                 )
             )
 
         self.topics.load(open_stored, points)
         self.store.set_meta("boot_id", boot_id)  # not earlier: a recovery that is broken off begins anew
-        open_new = self.topics.open_log
-        self.topics.open_log = lambda directory, settings: self._adopt(open_new(directory, settings))
+        self.topics.open_log = self._open_new
         self._topics_written = self.topics.version
+
+    def _open_new(self, directory: Path, settings: TopicSettings) -> PartitionLog:
+        return self._adopt(
+            open_log(
+                directory,
+                settings,
+                producer_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
+                producer_memory=self._producer_memory,
+                trust_writes=True,
+            )
+        )
 
     def _adopt(self, log: PartitionLog) -> PartitionLog:
         """Let the disk thread sync a log and remove its old files; return it."""
@@ -161,6 +181,7 @@ class Storage:
         Each yield is a pause after at most about a millisecond.
         """
         deleted: list[str] = []
+        self._producer_memory.begin_period()
         for log in self._all_logs():
             try:
                 log.producers.expire(now_ms)

@@ -1,12 +1,13 @@
 """Tests of what a partition remembers of idempotent producers."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
-from tidegate.storage.producers import MAX_PRODUCERS, REMEMBERED_BATCHES, Producers
+from tidegate.storage.producers import MAX_PRODUCERS, REMEMBERED_BATCHES, ProducerMemory, Producers
 
 DAY_MS = 86_400_000
 
@@ -135,3 +136,65 @@ def test_every_broken_byte_of_a_snapshot_is_noticed(tmp_path: Path) -> None:
         assert not Producers(DAY_MS).load(path)
         path.write_bytes(sound[:at])
         assert not Producers(DAY_MS).load(path)
+
+
+def test_node_is_bounded_in_bytes() -> None:
+    """Made-up producer ids on many partitions push out who was silent longest, wherever that was, not who is heard."""
+    memory = ProducerMemory(max_bytes=1_000_000)
+    tables = [Producers(DAY_MS, memory) for _ in range(10)]
+    tables[0].note(1, 0, 0, 9, 100, 1000)
+    tables[1].note(2, 0, 0, 9, 100, 1000)
+    for at in range(20_000):
+        tables[at % 10].note(1000 + at, 0, 0, 0, 1000 + at, 10**15)
+        if at % 500 == 0:
+            memory.begin_period()
+            tables[0].note(1, 0, 10 + at // 50, 9, 200 + at, 1000)
+        assert memory.used_bytes <= memory.max_bytes
+    assert tables[0].check(1, 0, 10 + 19_500 // 50, 9) == (200 + 19_500, 1000)
+    assert tables[1].check(2, 0, 5000, 9) is None
+    assert 1000 < sum(len(table) for table in tables) < 2000
+
+
+def test_what_is_forgotten_is_not_counted() -> None:
+    """Expiry, new epochs and deleted partitions give back what they took."""
+    memory = ProducerMemory()
+    producers = Producers(DAY_MS, memory)
+    for at in range(100):
+        producers.note(at % 20, at // 40, at, 0, at, at)
+    before = memory.used_bytes
+    assert before > 0
+    producers.expire(DAY_MS + 89)
+    assert 0 < memory.used_bytes < before
+    producers.clear()
+    assert memory.used_bytes == 0
+
+
+@pytest.mark.parametrize("batches", [1, REMEMBERED_BATCHES])
+def test_bytes_are_counted_as_they_are(batches: int) -> None:
+    """What a producer is counted for is what it takes: not less, nor twice as much."""
+    memory = ProducerMemory()
+    tables = [Producers(DAY_MS, memory) for _ in range(10)]
+    tracemalloc.start()
+    try:
+        for at in range(10_000):
+            for count in range(batches):
+                tables[at % 10].note(
+                    10**12 + at, 0, 5000 + 100 * count, 99, 10**10 + at * 1000 + count, 10**12 + at
+                )
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken <= memory.used_bytes < 2 * taken
+
+
+def test_unchanged_producers_need_no_new_snapshot(tmp_path: Path) -> None:
+    """A table knows whether it is as it was saved or loaded."""
+    producers = with_batches(2)
+    assert producers.changed
+    producers.save(tmp_path / "5.snapshot")
+    assert not producers.changed
+    again = Producers(DAY_MS)
+    assert again.load(tmp_path / "5.snapshot")
+    assert not again.changed
+    again.note(1, 0, 20, 9, 500, 2000)
+    assert again.changed

@@ -1,5 +1,7 @@
 """Tests of opening a log again: after a clean end, `kill -9`, a power cut, and damage."""
 
+import itertools
+import logging
 import shutil
 import struct
 from pathlib import Path
@@ -10,6 +12,8 @@ from tests.unit.storage.node import append, batch, contents, expire, new_log
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.log import PartitionLog
+from tidegate.storage.recovery import Progress, open_log
+from tidegate.storage.topic_settings import TopicSettings
 
 LOG = "00000000000000000000.log"
 
@@ -203,3 +207,25 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     log.close()
     assert new_log(tmp_path / "log").end_offset == 12
     assert (tmp_path / "log" / "notes.log").read_text() == "mine"
+
+
+def test_long_recovery_says_how_far_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Every three seconds a line names the partition, the file and how much of it has been looked at."""
+    log = new_log(tmp_path / "orders-0", max_message_bytes=2 * 1024 * 1024)
+    for _ in range(21):
+        append(log, batch(value=bytes(1_000_000)))
+    seconds = itertools.count(0, 2)
+    progress = Progress(monotonic=lambda: float(next(seconds)))
+    progress.at = " (partition 3 of 8)"
+    with caplog.at_level(logging.INFO):
+        again = open_log(
+            killed(tmp_path / "orders-0", tmp_path / "copy-0"),
+            TopicSettings(),
+            producer_expiration_ms=86_400_000,
+            trust_writes=False,
+            progress=progress,
+        )
+    assert again.end_offset == 21
+    assert [record.getMessage() for record in caplog.records] == [
+        f"recovering copy-0/{LOG} (partition 3 of 8): {walked} of 21 MB looked at" for walked in (10, 20)
+    ]

@@ -1,0 +1,160 @@
+"""Tests of what a storage does again and again: it goes on, and it holds the loop for no longer than it may."""
+
+import gc
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.storage.node import NOW_MS, ManualScheduler, Node, append, batch, new_log
+
+from tidegate.clock import SystemClock
+from tidegate.storage import Storage, StorageConfig
+from tidegate.storage.housekeeping import SAVE_EVERY_S, keep_house
+from tidegate.storage.log import PartitionLog
+from tidegate.testing import ManualClock
+
+MIB = 1024 * 1024
+MOST_PARTITIONS = 4000
+MOST_HELD_MS = 20  # how long nothing else may run
+
+
+class MeasuringScheduler(ManualScheduler):
+    """A scheduler that knows how much of this thread's time each call took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken_ms: list[float] = []
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> Any:
+        """Put a call off, to be measured."""
+
+        def measured() -> None:
+            begun_ns = time.thread_time_ns()
+            callback(*args)
+            self.taken_ms.append((time.thread_time_ns() - begun_ns) / 1e6)
+
+        return super().call_later(delay, measured)
+
+
+def test_most_partitions_hold_the_loop_for_a_moment_only(tmp_path: Path) -> None:
+    """Looking after the files, saving positions and retention of 4000 partitions come in slices."""
+    storage = Storage.open(tmp_path, StorageConfig(log_retention_ms=1000), SystemClock())
+    storage.topics.create("many", MOST_PARTITIONS, {})
+    logs = storage.topics.by_name["many"].logs
+    now_ms = storage.clock.now_ms()
+    for log in logs:
+        append(log, batch(time_ms=now_ms - 5000), now_ms)
+    gc.freeze()  # as `tidegate serve` does
+    scheduler = MeasuringScheduler()
+    keep_house(storage, scheduler)
+    for _ in range(61):
+        scheduler.advance(1)
+    while any(log.start_offset == 0 for log in logs):
+        scheduler.advance(0.01)
+    storage._worker.submit(lambda: None).result()
+    shutil.rmtree(tmp_path)
+    while not all(log.damaged for log in logs):
+        scheduler.advance(0.01)
+    gc.unfreeze()
+    assert len(scheduler.taken_ms) > 100
+    late = len(scheduler.taken_ms) // 1000  # a busy file system makes one of its calls in a thousand wait
+    assert sorted(scheduler.taken_ms)[-1 - late] < MOST_HELD_MS
+    storage.close()
+
+
+def test_failure_does_not_end_it(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """What goes wrong once is in the log with its traceback, and is tried again."""
+    node.create("orders", retention_ms="1000", segment_bytes=str(MIB))
+    log = node.log("orders")
+    for _ in range(3):
+        append(log, batch(value=bytes(700_000)))
+    node.clock.advance(10_000)
+    producers = log.producers
+    log.producers = None  # type: ignore[assignment]
+    node.scheduler.advance(61)
+    assert "Traceback" in caplog.text
+    assert log.start_offset == 0
+    log.producers = producers
+    node.scheduler.advance(61)
+    assert log.start_offset == 3
+
+
+def test_retention_says_what_it_deleted(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """One line a pass: how many segments of which partitions, and up to where."""
+    for name in ("orders", "bills"):
+        node.create(name, retention_ms="1000", segment_bytes=str(MIB))
+        for _ in range(3):
+            append(node.log(name), batch(value=bytes(700_000)))
+    node.clock.advance(10_000)
+    with caplog.at_level(logging.INFO):
+        node.scheduler.advance(61)
+        node.scheduler.advance(61)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "retention deleted segments: 3 of orders-0 before offset 3, 3 of bills-0 before offset 3"
+
+
+def walked_bytes(node: Node, copy: Path) -> int:
+    """Return how much of the partition a start after a kill now would have to walk."""
+    shutil.copytree(node.storage.directory, copy)
+    log = new_log(copy / "orders-0")
+    return log.segments[-1].size - min(log.segments[-1]._recent.values(), default=log.segments[-1].size)
+
+
+def test_little_is_walked_after_a_kill(node: Node, tmp_path: Path) -> None:
+    """What was appended some seconds ago is not walked again, even where it is little."""
+    node.create("orders")
+    for _ in range(300):
+        append(node.log("orders"), batch(value=bytes(1000)))
+    assert walked_bytes(node, tmp_path / "before") > 300_000
+    node.scheduler.advance(SAVE_EVERY_S + 0.1)
+    assert walked_bytes(node, tmp_path / "after") < 20_000
+    for _ in range(100):
+        append(node.log("orders"), batch(value=bytes(1000)))
+    for _ in range(10):
+        node.scheduler.advance(SAVE_EVERY_S + 0.1)
+    assert walked_bytes(node, tmp_path / "late") < 20_000
+
+
+def test_positions_of_a_deleted_topic_are_forgotten(node: Node) -> None:
+    """A topic of the same name does not inherit up to where its predecessor was synced."""
+    node.create("orders")
+    append(node.log("orders"), batch())
+    node.log("orders").recovery_point = 1
+    node.scheduler.advance(61)
+    checkpoint = node.storage.directory / "recovery-point-offset-checkpoint"
+    assert "orders 0 1" in checkpoint.read_text()
+    node.storage.topics.delete(node.storage.topics.by_name["orders"])
+    node.scheduler.advance(SAVE_EVERY_S + 0.1)
+    assert "orders" not in checkpoint.read_text()
+
+
+def test_removing_a_large_file_holds_nobody(tmp_path: Path) -> None:
+    """A segment of 1 GB is renamed at once and removed by the disk thread; its last reader closes it on a thread."""
+    storage = Storage.open(tmp_path, StorageConfig(log_retention_ms=1000), ManualClock(start_ms=NOW_MS))
+    storage.topics.create("large", 1, {})
+    log = storage.topics.by_name["large"].logs[0]
+    append(log, batch())
+    fill(log, 1 << 30)
+    slice_of_it = log.read(0, 100)
+    begun_ns = time.thread_time_ns()
+    for _ in storage.clean(NOW_MS + 5000):
+        pass
+    held_ms = (time.thread_time_ns() - begun_ns) / 1e6
+    storage._worker.submit(lambda: None).result()
+    begun_ns = time.thread_time_ns()
+    del slice_of_it
+    held_ms = max(held_ms, (time.thread_time_ns() - begun_ns) / 1e6)
+    assert held_ms < MOST_HELD_MS
+    assert log.start_offset == 1
+    assert not list(tmp_path.rglob("*.deleted"))
+    storage.close()
+
+
+def fill(log: PartitionLog, size: int) -> None:
+    """Give the newest file blocks up to `size`, without writing them."""
+    os.posix_fallocate(log.segments[-1].file.fd, 0, size)
