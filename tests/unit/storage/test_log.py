@@ -350,9 +350,8 @@ def test_slice_survives_deletion_of_the_log(tmp_path: Path) -> None:
 def test_checkpoints_keep_few_snapshots(tmp_path: Path) -> None:
     """Index entries and producers are written down as the log grows; old snapshots go."""
     log = new_log(tmp_path)
-    data = batch(value=bytes(MIB - 100))
-    for _ in range(3 * CHECKPOINT_BYTES // MIB):
-        append(log, data)
+    for at in range(3 * CHECKPOINT_BYTES // MIB):
+        append(log, batch(value=bytes(MIB - 100), producer_id=5, producer_epoch=0, base_sequence=at))
     assert len(list(tmp_path.glob("*.snapshot"))) == 2
     assert (tmp_path / "00000000000000000000.index").stat().st_size > 0
 

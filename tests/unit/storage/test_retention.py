@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.node import NOW_MS, append, batch, contents, expire, new_log
+from tests.unit.storage.node import NOW_MS, append, batch, contents, expire, new_log, whole
 
 from tidegate.storage.errors import OffsetOutOfRangeError
 from tidegate.storage.log import PartitionLog
@@ -135,7 +135,7 @@ DAMAGE = {
 def test_broken_indexes_change_no_age(tmp_path: Path, damage: str, suffixes: list[str], closed: bool) -> None:
     """Whatever has become of the indexes: ages, times and records are found as before."""
     log = filled(tmp_path / "log", closed=closed)
-    found, whole = lookups(log), contents(log)
+    found, records = lookups(log), contents(log)
     ages = [segment.max_time_ms for segment in log.segments]
     shutil.copytree(tmp_path / "log", tmp_path / "copy")
     for suffix in suffixes:
@@ -143,7 +143,7 @@ def test_broken_indexes_change_no_age(tmp_path: Path, damage: str, suffixes: lis
             DAMAGE[damage](path)
     again = new_log(tmp_path / "copy", segment_bytes=300_000, retention_ms=DAY_MS)
     assert expire(again, max(ages)) == 0
-    assert (lookups(again), contents(again)) == (found, whole)
+    assert (lookups(again), contents(again)) == (found, records)
     assert expire(again, ages[1] + DAY_MS + 1) == 0
     assert [segment.max_time_ms for segment in again.segments] == ages
     assert expire(again, ages[0] + DAY_MS + 1) == 4
@@ -153,4 +153,4 @@ def test_broken_indexes_change_no_age(tmp_path: Path, damage: str, suffixes: lis
 def lookups(log: PartitionLog) -> list[object]:
     """Return what is found for times over the whole log."""
     times = (0, NOW_MS, *range(NOW_MS, NOW_MS + 1020, 37), NOW_MS + 5000, NOW_MS + 5001)
-    return [offset_by_time(log, time_ms) for time_ms in times] + [offset_of_latest_time(log)]
+    return [whole(offset_by_time(log, time_ms)) for time_ms in times] + [whole(offset_of_latest_time(log))]
