@@ -1,4 +1,4 @@
-"""The broker of the demo: a `tidegate serve` process of its own on a free port."""
+"""The brokers of the demo: each a `tidegate serve` process of its own on a free port."""
 
 import subprocess
 import sys
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tidegate.cli.demonstration.results import Results
 from tidegate.errors import TidegateError
 
 __all__ = ["running_broker"]
@@ -18,18 +17,21 @@ _POLL_S = 0.05
 
 
 @contextmanager
-def running_broker(results: Results) -> Iterator[int]:
-    """Give the port of a broker that runs until the end of the block. Raises `TidegateError` if it does not start."""
-    port_file = results.directory / "broker.port"
+def running_broker(data: Path, *options: str) -> Iterator[int]:
+    """Give the port of a broker over `data` that runs until the end of the block; its log lies beside its data.
+
+    options: more options of `tidegate serve`. Raises `TidegateError` if it does not start.
+    """
+    port_file, log_file = data.with_suffix(".port"), data.with_suffix(".log")
     port_file.unlink(missing_ok=True)
     command = [sys.executable, "-P", "-m", "tidegate", "serve", "--port", "0"]
-    command += ["--data", str(results.broker), "--port-file", str(port_file)]
-    with results.broker_log.open("ab") as log:
+    command += ["--data", str(data), "--port-file", str(port_file), *options]
+    with log_file.open("ab") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
         )  # a group of its own: Ctrl-C is ours to handle
     try:
-        yield _wait_port(process, port_file, results.broker_log)
+        yield _wait_port(process, port_file, log_file)
     finally:
         _stop(process)
         port_file.unlink(missing_ok=True)

@@ -5,9 +5,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
 
-from tidegate.cli.demonstration.clients import CLIENTS, Report
+from tidegate.cli.demonstration.clients import Report
 from tidegate.cli.demonstration.tally import Tally
 from tidegate.errors import TidegateError
 
@@ -18,10 +19,13 @@ _ERRORS_SHOWN = 3
 
 
 class Crew:
-    """Run the clients for as long as the block lasts; `phase` holds each one's tally since `begin_phase`."""
+    """Run the clients for as long as the block lasts; `phase` holds each one's tally since `begin_phase`.
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    clients: name → what it does (a name in `CLIENTS`), and the address of its broker.
+    """
+
+    def __init__(self, clients: Mapping[str, tuple[str, str]]) -> None:
+        self._clients = clients
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._lock = threading.Lock()
         self.phase: dict[str, Tally] = {}
@@ -29,8 +33,8 @@ class Crew:
     def __enter__(self) -> "Crew":
         """Start the clients."""
         self.begin_phase()
-        for name in CLIENTS:
-            command = [sys.executable, "-P", "-m", "tidegate.cli.demonstration.clients", name, self._address]
+        for name, (client, address) in self._clients.items():
+            command = [sys.executable, "-P", "-m", "tidegate.cli.demonstration.clients", client, address]
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -60,7 +64,7 @@ class Crew:
         """Begin new tallies and return those of the phase that ends."""
         now_s = time.monotonic()
         with self._lock:
-            ended, self.phase = self.phase, {name: Tally(now_s) for name in CLIENTS}
+            ended, self.phase = self.phase, {name: Tally(now_s) for name in self._clients}
         return ended
 
     def check(self) -> None:

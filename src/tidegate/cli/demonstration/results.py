@@ -8,7 +8,7 @@ from tidegate.errors import ConfigError
 __all__ = ["Results"]
 
 _MARKER = ".tidegate-demo"
-_PARTS = ("broker", "plans", "usage-tables", "replay-tables", "broker.log")
+_PARTS = ("broker", "plans", "usage-tables", "replay-tables", "broker.log", "idle-broker", "idle-broker.log")
 
 
 class Results:
@@ -35,9 +35,9 @@ class Results:
         return self.broker / "usage"
 
     @property
-    def broker_log(self) -> Path:
-        """Return what the broker wrote to stderr."""
-        return self.directory / "broker.log"
+    def idle_broker(self) -> Path:
+        """Return the data directory of the broker that nobody floods."""
+        return self.directory / "idle-broker"
 
     @property
     def plans(self) -> Path:

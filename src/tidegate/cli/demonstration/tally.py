@@ -29,6 +29,7 @@ class Tally:
     """One client's reports of one phase.
 
     started_s: when the phase began, by the monotonic clock, as all times here.
+    moments_ms: the latencies again, those of each report together: a report covers a quarter of a second.
     """
 
     started_s: float
@@ -37,6 +38,7 @@ class Tally:
     latencies_ms: list[float] = field(default_factory=list)
     throttles_ms: list[int] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    moments_ms: list[list[float]] = field(default_factory=list)
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
     def add(self, report: Report, now_s: float) -> None:
@@ -44,6 +46,8 @@ class Tally:
         self.bytes += report.bytes
         self.records += report.records
         self.latencies_ms += report.latencies_ms
+        if report.latencies_ms:
+            self.moments_ms.append(report.latencies_ms)
         self.throttles_ms += [ms for ms in report.throttles_ms if ms > 0]
         self.errors += report.errors
         self._recent.append((now_s, report.bytes))
@@ -58,3 +62,10 @@ class Tally:
     def latency_ms(self, share: float) -> float:
         """Return a percentile of the latencies."""
         return percentile(self.latencies_ms, share)
+
+    def typical_latency_ms(self, share: float) -> float:
+        """Return the median, over all moments, of a percentile of each moment's latencies.
+
+        A disk that writes back, or a neighbour on the machine, makes some moments bad and leaves this as it is.
+        """
+        return percentile([percentile(latencies, share) for latencies in self.moments_ms], 0.5)

@@ -1,5 +1,6 @@
 """The first half of the demo: the broker, its clients, and the quotas that are set half-way."""
 
+import shutil
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
@@ -10,14 +11,17 @@ from rich.console import Console
 from tidegate.cli.demonstration.admin import set_client_quotas
 from tidegate.cli.demonstration.board import watch
 from tidegate.cli.demonstration.broker import running_broker
-from tidegate.cli.demonstration.clients import BULK_PARTITIONS, BULK_TOPIC, ORDERS_TOPIC
+from tidegate.cli.demonstration.clients import BULK_PARTITIONS, BULK_TOPIC, CLIENTS, ORDERS_TOPIC
 from tidegate.cli.demonstration.crew import Crew
 from tidegate.cli.demonstration.plans import QUOTAS, RATE_LIMITS
 from tidegate.cli.demonstration.results import Results
 from tidegate.cli.demonstration.tally import Tally
 from tidegate.errors import TidegateError
 
-__all__ = ["Traffic", "run_traffic"]
+__all__ = ["CONTROL", "Traffic", "run_traffic"]
+
+CONTROL = "control"
+"""A second checkout, whose broker has no other client: what the machine itself does to an order meanwhile."""
 
 _SETTLE_S = 3.0
 _ADMIN_TIMEOUT_S = 20.0
@@ -36,10 +40,16 @@ class Traffic:
 def run_traffic(console: Console, results: Results, *, seconds: float) -> Traffic:
     """Run the clients for `seconds` without quotas and for `seconds` with. Raises `TidegateError`."""
     try:
-        with running_broker(results) as port:
-            _create_topics(port)
-            traffic = _run_clients(console, port, seconds=seconds)
+        no_record = ("--override", "tidegate.usage.enable=false")
+        with (
+            running_broker(results.broker) as port,
+            running_broker(results.idle_broker, *no_record) as idle_port,
+        ):
+            for each in (port, idle_port):
+                _create_topics(each)
+            traffic = _run_clients(console, port, idle_port, seconds=seconds)
             _delete_bulk(port)
+        shutil.rmtree(results.idle_broker)
     except KafkaException as error:
         raise TidegateError(f"the broker refused a topic: {error}") from error
     return traffic
@@ -67,11 +77,19 @@ def _admin(port: int) -> AdminClient:
     return AdminClient(settings)
 
 
-def _run_clients(console: Console, port: int, *, seconds: float) -> Traffic:
-    with Crew(f"127.0.0.1:{port}") as crew:
+def _run_clients(console: Console, port: int, idle_port: int, *, seconds: float) -> Traffic:
+    clients = {name: (name, f"127.0.0.1:{port}") for name in CLIENTS}
+    with Crew({**clients, CONTROL: ("checkout", f"127.0.0.1:{idle_port}")}) as crew:
 
         def show(title: str, limits: dict[str, float], span_s: float) -> None:
-            watch(console, lambda: crew.phase, title=title, limits=limits, seconds=span_s, check=crew.check)
+            watch(
+                console,
+                lambda: _shown(crew.phase),
+                title=title,
+                limits=limits,
+                seconds=span_s,
+                check=crew.check,
+            )
 
         show(f"without quotas, {seconds:.0f} seconds", {}, seconds)
         set_client_quotas(port, QUOTAS)
@@ -86,3 +104,7 @@ def _run_clients(console: Console, port: int, *, seconds: float) -> Traffic:
         show(f"under quotas, {seconds:.0f} seconds", dict(RATE_LIMITS), seconds)
         after = crew.begin_phase()
     return Traffic(before=before, settling=settling, after=after, after_s=seconds)
+
+
+def _shown(phase: dict[str, Tally]) -> dict[str, Tally]:
+    return {name: phase[name] for name in CLIENTS}

@@ -1,20 +1,23 @@
 """The demo's claims fail when they are not true."""
 
+import dataclasses
 import io
 
 import pytest
 from rich.console import Console
 
 from tidegate.cli.demonstration.checks import Check, print_checks, traffic_checks
+from tidegate.cli.demonstration.clients import Report
 from tidegate.cli.demonstration.plans import RATE_LIMITS
 from tidegate.cli.demonstration.tally import Tally
-from tidegate.cli.demonstration.traffic import Traffic
+from tidegate.cli.demonstration.traffic import CONTROL, Traffic
 
 
-def phase(latencies_ms, **throttles_ms):
+def phase(latencies_ms, idle_ms=1.0, **throttles_ms):
     """Return the tallies of a phase in which the limited clients took their limit for a second."""
-    tallies = {name: Tally(0.0) for name in ("checkout", "loader", "analytics")}
-    tallies["checkout"].latencies_ms = latencies_ms
+    tallies = {name: Tally(0.0) for name in ("checkout", CONTROL, "loader", "analytics")}
+    tallies["checkout"].add(Report(latencies_ms=latencies_ms), 0.0)
+    tallies[CONTROL].add(Report(latencies_ms=[idle_ms]), 0.0)
     for client, limit in RATE_LIMITS.items():
         tallies[client].bytes = int(limit)
     for client, throttle_ms in throttles_ms.items():
@@ -43,15 +46,47 @@ def test_a_demo_that_went_well_holds(traffic):
     assert failed(traffic) == []
 
 
+def with_after(traffic, *moments_ms, idle_ms=1.0):
+    """Return the demo with other latencies under quotas: those of each moment."""
+    after = phase([], idle_ms)
+    for latencies_ms in moments_ms:
+        after["checkout"].add(Report(latencies_ms=latencies_ms), 0.0)
+    return dataclasses.replace(traffic, after=after)
+
+
 def test_latency_that_did_not_fall_is_noticed(traffic):
     """The point of quotas is the latency of the others."""
-    traffic.after["checkout"].latencies_ms = [100.0]
-    assert failed(traffic) == ["checkout's latency fell: p50 90.0 ms to 100.0 ms, p90 100.0 ms to 100.0 ms"]
+    assert failed(with_after(traffic, [100.0])) == [
+        "checkout's latency fell: p50 90.0 ms to 100.0 ms, p90 100.0 ms to 100.0 ms; "
+        "at an idle broker: p50 1.0 ms to 1.0 ms, p90 1.0 ms to 1.0 ms"
+    ]
+
+
+def test_latency_that_fell_for_most_only_is_noticed(traffic):
+    """Both the usual order and the slow ones have to gain."""
+    assert len(failed(with_after(traffic, [1.0, 1.0, 1.0, 150.0]))) == 1
+
+
+def test_one_bad_moment_says_nothing(traffic):
+    """A moment in which the disk writes back does not undo what quotas did in all others."""
+    assert failed(with_after(traffic, [1.0, 2.0], [900.0, 1000.0], [1.0, 2.0])) == []
+
+
+@pytest.mark.parametrize(("idle_ms", "failures"), [(1.0, 1), (1.4, 1), (2.5, 0)])
+def test_a_machine_that_became_slower_is_taken_into_account(traffic, idle_ms, failures):
+    """Orders took up to 1.5 times as long as before: the quotas' fault, unless those to an idle broker did too."""
+    assert len(failed(with_after(traffic, [140.0, 150.0], idle_ms=idle_ms))) == failures
+
+
+def test_a_machine_that_became_faster_is_not(traffic):
+    """Latency has to fall by itself: that an idle broker's fell more is no excuse, nor is it asked for."""
+    assert failed(with_after(traffic, [80.0, 90.0], idle_ms=0.1)) == []
 
 
 def test_latency_that_was_not_measured_is_noticed(traffic):
-    """No order acknowledged is no success."""
-    traffic.after["checkout"].latencies_ms = []
+    """No order acknowledged is no success, at either broker."""
+    assert len(failed(with_after(traffic))) == 1
+    traffic.before[CONTROL].moments_ms.clear()
     assert len(failed(traffic)) == 1
 
 

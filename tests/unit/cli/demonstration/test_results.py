@@ -17,10 +17,11 @@ def test_an_earlier_demo_is_cleared_away(tmp_path):
     first = Results(tmp_path)
     first.broker.mkdir()
     (first.broker / "old").touch()
-    first.broker_log.touch()
+    log = first.directory / "broker.log"
+    log.touch()
     second = Results(tmp_path)
     assert not second.broker.exists()
-    assert not second.broker_log.exists()
+    assert not log.exists()
 
 
 def test_a_file_among_the_results_stays(tmp_path):

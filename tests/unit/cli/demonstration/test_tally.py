@@ -49,3 +49,12 @@ def test_the_rate_now_is_that_of_two_seconds():
     assert tally.recent_bytes_per_second(101.0) == 1000.0
     assert tally.recent_bytes_per_second(102.0) == 500.0
     assert tally.recent_bytes_per_second(103.0) == 0.0
+
+
+def test_typical_latency_is_that_of_most_moments():
+    """The median over moments of each one's percentile: a bad moment does not count, an empty one does not exist."""
+    tally = Tally(started_s=0.0)
+    for latencies_ms in ([1.0, 2.0], [], [500.0, 900.0], [3.0, 4.0]):
+        tally.add(Report(latencies_ms=latencies_ms), 1.0)
+    assert (tally.typical_latency_ms(0.5), tally.typical_latency_ms(0.9)) == (3.0, 4.0)
+    assert tally.latency_ms(0.9) == 900.0
