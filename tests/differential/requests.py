@@ -102,7 +102,7 @@ BY_NAME: dict[str, tuple[Any, ...]] = {
     "include_fenced_brokers": (False,),
     "endpoint_type": (1, 1, 2, 0),
     "require_stable": (False, True),
-    "resource_type": (2, 2, 4, 8, 0, 99),
+    "resource_type": (2, 2, 4, 8, 16, 32, 0, 99),
     "resource_name": ("one", "three", "missing", "", "1", "2", "abc"),
     "configuration_keys": ("retention.ms", "nonsense"),
     "entity_type": ("user", "client-id", "ip", "user", "client-id", "", "nonsense"),
