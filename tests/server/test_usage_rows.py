@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,6 +75,7 @@ def test_the_row_is_written_before_the_answer_leaves(
             await who[0].alter([("client-id", None)], "request_percentage", request_quota)
         for client in who:
             client.send_fetch(max_bytes=1)
+        time.sleep(0.05)  # the loop stands still until all have arrived: they are one turn
         for client in who:
             await client.receive()
 

@@ -221,7 +221,7 @@ class RecordedUsageLog:
         self._keep_writer_running()
         lost = self._recorder.lost_events
         if lost > self._reported_losses:
-            _log.error("usage record: %d events lost so far, the spool has no room", lost)
+            _log.error("usage record: %d events lost so far", lost)
             self._reported_losses = lost
 
     def close(self) -> None:
