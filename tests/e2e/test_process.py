@@ -10,7 +10,8 @@ import time
 import pytest
 from tests.e2e.plain_client import PlainClient
 
-from tidegate.usage.readers import read_events
+from tidegate.usage.arrow import read_batches
+from tidegate.usage.readers import complete_files, read_events
 
 
 def tidegate(*arguments):
@@ -58,6 +59,27 @@ def test_the_record_is_complete_when_the_whole_group_is_told_to_end(new_broker, 
     events = list(read_events(broker.data_dir / "usage"))
     assert sum(event["client_id"] == "counted" and event["api_key"] == 0 for event in events) == 3
     assert "Traceback" not in broker.log
+
+
+def test_every_request_that_was_answered_before_a_kill_is_in_the_record(new_broker, create_topic):
+    """`kill -9` at once after an answer: its row is there, once, read from the spool as it lies, before any start."""
+    broker = new_broker()
+    create_topic(broker, "counted")
+    answered = 0
+    for run in range(4):
+        with PlainClient(broker.port, "counted") as client:
+            for _ in range(20 + run):
+                client.send_produce("counted", value_bytes=10)
+                client.receive_produce()
+                answered += 1
+            broker.kill()
+        with complete_files(broker.data_dir / "usage") as files:
+            events = [event for path in files for batch in read_batches(path) for event in batch.to_pylist()]
+        produced = [event for event in events if event["client_id"] == "counted" and event["api_key"] == 0]
+        assert len(produced) == answered
+        assert len({event["seq"] for event in events}) == len(events)
+        assert "gap" not in {event["kind"] for event in events}
+        broker.start()
 
 
 def test_help_is_for_a_newcomer():
