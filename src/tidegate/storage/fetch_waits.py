@@ -3,19 +3,24 @@
 Follows: Kafka `DelayedFetch`: complete when `min_bytes` have come in over all partitions, or `max_wait_ms` have passed.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
 from tidegate.storage.log import PartitionLog
 from tidegate.storage.scheduling import Scheduler, Timer
 
-__all__ = ["FetchWaits", "Wait"]
+__all__ = ["ANSWERED_AT_ONCE", "FetchWaits", "Wait"]
+
+
+ANSWERED_AT_ONCE = 16
+"""Fetches that are answered in one turn: the others of thousands that one append has woken wait for later turns."""
 
 
 class Wait:
     """One waiting fetch: how many bytes it still wants, and what to call when it has them."""
 
-    __slots__ = ("logs", "missing_bytes", "on_ready", "timer")
+    __slots__ = ("logs", "missing_bytes", "on_ready", "over", "timer")
 
     def __init__(
         self, logs: Iterable[PartitionLog], missing_bytes: int, on_ready: Callable[[], None]
@@ -23,6 +28,7 @@ class Wait:
         self.logs = tuple(dict.fromkeys(logs))
         self.missing_bytes = missing_bytes
         self.on_ready = on_ready
+        self.over = False
         self.timer: Timer | None = None
 
 
@@ -32,6 +38,8 @@ class FetchWaits:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._by_log: dict[PartitionLog, dict[Wait, None]] = {}
+        self._ready: deque[Wait] = deque()
+        self._scheduled = False
 
     def __len__(self) -> int:
         return len({wait for waits in self._by_log.values() for wait in waits})
@@ -44,26 +52,53 @@ class FetchWaits:
                 waits = self._by_log[log] = {}
                 log.on_append = partial(self._appended, log)
             waits[wait] = None
-        wait.timer = self._scheduler.call_later(max_wait_ms / 1000, self._ready, wait)
+        wait.timer = self._scheduler.call_later(max_wait_ms / 1000, self._put_ready, wait)
 
     def remove(self, wait: Wait) -> None:
         """Stop waiting."""
+        wait.over = True
         if wait.timer is not None:
             wait.timer.cancel()
             wait.timer = None
         for log in wait.logs:
             waits = self._by_log.get(log)
             if waits is not None and waits.pop(wait, wait) is None and not waits:
-                del self._by_log[log]
-                log.on_append = None
+                self._forget(log)
+
+    def _forget(self, log: PartitionLog) -> None:
+        del self._by_log[log]
+        log.on_append = None
 
     def _appended(self, log: PartitionLog, size: int) -> None:
         """Count what came in; `size` 0 tells that the log is gone."""
-        for wait in list(self._by_log[log]):
+        waits = self._by_log[log]
+        ready = []
+        for wait in waits:
             wait.missing_bytes -= size
             if wait.missing_bytes <= 0 or not size:
-                self._ready(wait)
+                ready.append(wait)
+        for wait in ready:
+            del waits[wait]
+            self._put_ready(wait)
+        if not waits:
+            self._forget(log)
 
-    def _ready(self, wait: Wait) -> None:
-        self.remove(wait)
-        self._scheduler.call_soon(wait.on_ready)
+    def _put_ready(self, wait: Wait) -> None:
+        self._ready.append(wait)
+        self._answer_soon()
+
+    def _answer_soon(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._scheduler.call_soon(self._answer_some)
+
+    def _answer_some(self) -> None:
+        """Call the first of those that are ready; the others have the next turns."""
+        self._scheduled = False
+        some = [self._ready.popleft() for _ in range(min(ANSWERED_AT_ONCE, len(self._ready)))]
+        if self._ready:
+            self._answer_soon()
+        for wait in some:
+            if not wait.over:
+                self.remove(wait)
+                wait.on_ready()

@@ -86,6 +86,13 @@ class ManualScheduler:
             if not timer.cancelled:
                 timer.call()
 
+    def one_turn(self) -> None:
+        """Run what is due now, and nothing that it calls for."""
+        due, self._soon = self._soon, []
+        for timer in due:
+            if not timer.cancelled:
+                timer.call()
+
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         self._now_s += seconds
@@ -95,6 +102,10 @@ class ManualScheduler:
             if not timer.cancelled:
                 timer.call()
         self.turn()
+
+    def idle(self) -> bool:
+        """Return whether nothing is to be done in the next turn."""
+        return not self._soon
 
     def waiting(self) -> int:
         """Return how many timers run."""

@@ -1,11 +1,12 @@
 """Tests of fetches that wait for records."""
 
+import time
 from pathlib import Path
 
 import pytest
 from tests.unit.storage.node import ManualScheduler, append, batch, new_log
 
-from tidegate.storage.fetch_waits import FetchWaits, Wait
+from tidegate.storage.fetch_waits import ANSWERED_AT_ONCE, FetchWaits, Wait
 from tidegate.storage.log import PartitionLog
 
 SIZE = len(batch())
@@ -78,3 +79,33 @@ def test_several_wait_for_one_log(logs: list[PartitionLog]) -> None:
         append(logs[0], batch())
         scheduler.turn()
         assert happened == expected
+
+
+def test_thousands_are_answered_over_many_turns(logs: list[PartitionLog]) -> None:
+    """One append wakes 10,000 fetches: it holds nobody up, and each turn answers a few of them, in their order."""
+    scheduler = ManualScheduler()
+    waits = FetchWaits(scheduler)
+    happened: list[int] = []
+    for number in range(10_000):
+        waits.add(Wait(logs, 1, lambda number=number: happened.append(number)), 500)
+    begun_ns = time.thread_time_ns()
+    append(logs[0], batch())
+    assert (time.thread_time_ns() - begun_ns) / 1e6 < 20.0  # the longest that anything may hold the loop
+    assert happened == []
+    turns = 0
+    while len(happened) < 10_000:
+        scheduler.one_turn()
+        turns += 1
+        assert len(happened) == min(turns * ANSWERED_AT_ONCE, 10_000)
+    assert happened == list(range(10_000))
+    assert (len(waits), scheduler.waiting()) == (0, 0)
+    assert all(log.on_append is None for log in logs)
+
+
+def test_fetch_that_goes_away_when_it_is_ready_is_not_called(logs: list[PartitionLog]) -> None:
+    """It is removed between the append and its turn."""
+    scheduler, waits, wait, happened = waiting(logs, 1)
+    append(logs[0], batch())
+    waits.remove(wait)
+    scheduler.advance(1)
+    assert happened == []

@@ -4,19 +4,27 @@ Answers at once when `min_bytes` are there, something is wrong or the client doe
 enough has been appended or `max_wait_ms` are over. Records are slices of the log files, sent without being read. The
 client's quota caps the record bytes before reading (B§6.3.1); of the first partition with records at least one whole
 batch is given, later batches may be cut off at the limit, as on Apache Kafka (B§6.3).
+Of a partition that is named more than once the last counts, as in Kafka. A consumer that has last seen a later epoch
+than there is, is out of range; one that is past the end of the epoch is told where that is.
 Nothing is transactional, so read_committed reads what read_uncommitted does.
+Memory: at most 100 bytes for each byte of the request (a partition of 16 bytes becomes three dicts and an object); a
+long poll keeps an object for each partition, of which there are at most as many as the node has.
 Not implemented: fetch sessions (a session is never given out; asking for one by number is error 70), followers
 (error 6), rack awareness.
 """
 
+from collections.abc import Generator
+from functools import partial
 from typing import Any
 
-from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request
+from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.fetch_waits import FetchWaits, Wait
+from tidegate.storage.file_slice import FileSlice
 from tidegate.storage.handlers.kept_answers import FetchAnswers
 from tidegate.storage.handlers.known_requests import KnownRequests
+from tidegate.storage.handlers.releasing import answer_and_release, release
 from tidegate.storage.log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.scheduling import Scheduler
 from tidegate.storage.storage import Storage
@@ -35,13 +43,14 @@ _TOPIC_IDS_SINCE = 13
 _REPLICA_STATE_SINCE = 15
 _SESSIONS_SINCE = 7
 _UNKNOWN = -1
+_STEPS_AT_ONCE = 100  # of a long poll's answer in one turn: each reads or writes one partition
 _NO_TRANSACTIONS: list[Message] = []
 
 
 class _Wanted:
     """One partition of a fetch: its log, or the error that stands for it."""
 
-    __slots__ = ("error_code", "index", "leader_epoch", "log", "max_bytes", "offset")
+    __slots__ = ("error_code", "index", "last_epoch", "leader_epoch", "log", "max_bytes", "offset")
 
     def __init__(
         self,
@@ -51,6 +60,7 @@ class _Wanted:
         offset: int,
         max_bytes: int,
         leader_epoch: int,
+        last_epoch: int,
         error_code: int,
     ) -> None:
         self.log = log
@@ -58,46 +68,63 @@ class _Wanted:
         self.offset = offset
         self.max_bytes = max_bytes
         self.leader_epoch = leader_epoch
+        self.last_epoch = last_epoch
         self.error_code = error_code
 
 
 class _Fetch:
-    """A fetch from its request to its answer, which may come when the request's frame is long gone."""
+    """A fetch from its request to its answer, which may come when the request's frame is long gone.
 
-    __slots__ = ("body", "max_bytes", "read_bytes", "request", "topics")
+    wanted: the partitions in the order of the answer, each with the name or id of its topic; one that is known stands
+    once, and before those that are not.
+    """
 
-    def __init__(self, request: Request, body: Message, max_bytes: int) -> None:
+    __slots__ = ("committed", "field", "max_bytes", "read_bytes", "request", "wanted")
+
+    def __init__(self, request: Request, max_bytes: int, *, committed: bool) -> None:
         self.request = request
-        self.body = body
+        self.field = "topic" if request.header.api_version < _TOPIC_IDS_SINCE else "topic_id"
         self.max_bytes = max_bytes
+        self.committed = committed
         self.read_bytes = 0
-        self.topics: list[tuple[Message, list[_Wanted]]] = []
+        self.wanted: list[tuple[str, _Wanted]] = []
 
     def logs(self) -> list[PartitionLog]:
         """Return the logs that are read."""
-        return [wanted.log for _, parts in self.topics for wanted in parts if wanted.log is not None]
+        return [wanted.log for _, wanted in self.wanted if wanted.log is not None]
 
-    def read(self) -> tuple[list[Message], bool]:
-        """Read every partition; return the answer's topics and whether any partition has an error."""
+    def read(self) -> Generator[None, None, tuple[list[Message], bool]]:
+        """Read every partition; return the answer's topics and whether any partition has to be told of at once."""
         left_bytes, at_least_one, failed = self.max_bytes, True, False
-        committed = self.body["isolation_level"] == READ_COMMITTED
-        answers = []
-        for key, parts in self.topics:
-            partitions = []
-            for wanted in parts:
-                answer, size = _read(wanted, left_bytes, at_least_one=at_least_one, committed=committed)
-                failed = failed or answer["error_code"] != 0
-                if size:
-                    at_least_one = False
-                    left_bytes = max(left_bytes - size, 0)
-                    self.read_bytes += size
-                partitions.append(answer)
-            answers.append({**key, "partitions": partitions})
-        return answers, failed
+        self.read_bytes = 0
+        topics: list[Message] = []
+        name, partitions = None, list[Message]()
+        for topic, wanted in self.wanted:
+            if topic != name:
+                name, partitions = topic, []
+                topics.append({self.field: topic, "partitions": partitions})
+            answer, size = _read(wanted, left_bytes, at_least_one=at_least_one, committed=self.committed)
+            failed = failed or answer["error_code"] != 0 or "diverging_epoch" in answer
+            if size:
+                at_least_one = False
+                left_bytes = max(left_bytes - size, 0)
+                self.read_bytes += size
+            partitions.append(answer)
+            yield
+        return topics, failed
 
-    def answer(self, topics: list[Message]) -> Answer:
-        """Return the answer with these topics."""
-        return Answer(_encode(self.request, topics), Charge.FETCH, empty=self.empty)
+    def answer(self, topics: list[Message], charge: Charge = Charge.FETCH) -> Generator[None, None, Answer]:
+        """Return the answer with these topics, which are emptied."""
+        message, lists = _message(topics, error_codes.NONE), [topic["partitions"] for topic in topics]
+        answer = yield from answer_and_release(self.request, message, *lists, topics, charge=charge)
+        if charge is Charge.FETCH:
+            answer.empty = self.empty
+        return answer
+
+    def read_and_answer(self) -> Work:
+        """Return the answer with what there is now."""
+        topics, _ = yield from self.read()
+        return (yield from self.answer(topics))
 
     def empty(self) -> Encoded:
         """Return what a throttled client gets."""
@@ -107,33 +134,34 @@ class _Fetch:
 class _Source:
     """A partition that a client fetches from, and how: what is known of a request by the bytes it begins with."""
 
-    __slots__ = ("answers", "body", "index", "key", "log", "max_bytes", "max_wait_ms", "min_bytes")
+    __slots__ = ("answers", "committed", "index", "log", "max_bytes", "max_wait_ms", "min_bytes", "name")
 
     def __init__(
-        self, version: int, body: Message, key: Message, index: int, log: PartitionLog, max_bytes: int
+        self, version: int, body: Message, name: str, index: int, log: PartitionLog, max_bytes: int
     ) -> None:
-        self.body = {"isolation_level": body["isolation_level"], "max_wait_ms": body["max_wait_ms"]}
-        self.key = key
+        self.name = name
         self.index = index
         self.log = log
         self.max_bytes = max_bytes
         self.min_bytes: int = body["min_bytes"]
         self.max_wait_ms: int = body["max_wait_ms"]
-        committed = body["isolation_level"] == READ_COMMITTED
-        self.answers = FetchAnswers(version, key, index, committed=committed)
+        self.committed = body["isolation_level"] == READ_COMMITTED
+        field = "topic" if version < _TOPIC_IDS_SINCE else "topic_id"
+        self.answers = FetchAnswers(version, {field: name}, index, committed=self.committed)
 
     def fetch(self, request: Request, limit: int, offset: int, max_bytes: int, leader_epoch: int) -> _Fetch:
         """Return the fetch that a request is, for the case that it has to wait."""
-        fetch = _Fetch(request, self.body, limit)
+        fetch = _Fetch(request, limit, committed=self.committed)
         wanted = _Wanted(
             self.log,
             self.index,
             offset=offset,
             max_bytes=max_bytes,
             leader_epoch=leader_epoch,
+            last_epoch=_UNKNOWN,
             error_code=error_codes.UNKNOWN_TOPIC_OR_PARTITION,
         )
-        fetch.topics.append((self.key, [wanted]))
+        fetch.wanted.append((self.name, wanted))
         return fetch
 
 
@@ -142,10 +170,12 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
     waits = FetchWaits(scheduler)
     most_bytes = storage.config.fetch_max_bytes
     known: KnownRequests[_Source] = KnownRequests(
-        FETCH, "partition", ("current_leader_epoch", "fetch_offset", "partition_max_bytes")
+        FETCH,
+        "partition",
+        ("current_leader_epoch", "last_fetched_epoch", "fetch_offset", "partition_max_bytes"),
     )
 
-    def handle(request: Request) -> Answer | Deferred:
+    def handle(request: Request) -> Answer | Deferred | Work:
         header = request.header
         find, kept = known[header.api_version]
         found = find(request.frame, header.body_at, kept)
@@ -156,11 +186,11 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
         return handle_any(request)
 
     def handle_known(
-        request: Request, source: _Source, leader_epoch: int, offset: int, max_bytes: int
+        request: Request, source: _Source, leader_epoch: int, last_epoch: int, offset: int, max_bytes: int
     ) -> Answer | Deferred | None:
         """Answer, or wait; None where there is an error to tell."""
         log = source.log
-        if log.deleted or leader_epoch > LEADER_EPOCH:
+        if log.deleted or leader_epoch > LEADER_EPOCH or last_epoch > LEADER_EPOCH:
             return None
         limit = max(min(source.max_bytes, request.quotas.fetch_limit_bytes()), 0)
         try:
@@ -169,53 +199,71 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
             return None
         missing_bytes = min(source.min_bytes, limit) - (0 if found is None else found.size)
         if missing_bytes > 0 and source.max_wait_ms > 0:
-            return _wait(source.fetch(request, limit, offset, max_bytes, leader_epoch), waits, missing_bytes)
+            fetch = source.fetch(request, limit, offset, max_bytes, leader_epoch)
+            return _wait(fetch, waits, scheduler, missing_bytes, source.max_wait_ms)
         correlation_id = request.header.correlation_id
         encoded = source.answers.encode(correlation_id, log.end_offset, log.start_offset, found)
         return Answer(encoded, Charge.FETCH, empty=lambda: _encode(request, []))
 
-    def handle_any(request: Request) -> Answer | Deferred:
-        body = request.body()
+    def handle_any(request: Request) -> Work:
+        body = yield from request.body_in_slices()
         version = request.header.api_version
         if version >= _SESSIONS_SINCE and body["session_epoch"] not in _NO_SESSION_EPOCHS:
             return _no_session(request)
         max_bytes = min(body["max_bytes"], most_bytes, request.quotas.fetch_limit_bytes())
-        fetch = _Fetch(request, body, max(max_bytes, 0))
+        fetch = _Fetch(request, max(max_bytes, 0), committed=body["isolation_level"] == READ_COMMITTED)
         follower = _replica_id(body, version) >= 0  # -1 is a consumer, -2 one that debugs
-        for part in body["topics"]:
-            fetch.topics.append(_resolve(storage, part, version, follower=follower))
-        topics, failed = fetch.read()
+        yield from _resolve(storage, fetch, body["topics"], follower=follower)
+        topics, failed = yield from fetch.read()
         if follower:
-            return Answer(_encode(request, topics), Charge.EXEMPT)
-        if not failed and len(fetch.topics) == 1 and len(fetch.topics[0][1]) == 1:
-            learn(request, body, *fetch.topics[0])
+            return (yield from fetch.answer(topics, Charge.EXEMPT))
+        if not failed and len(fetch.wanted) == 1:
+            learn(request, body, *fetch.wanted[0])
         missing_bytes = min(body["min_bytes"], fetch.max_bytes) - fetch.read_bytes
         if missing_bytes <= 0 or failed or not topics or body["max_wait_ms"] <= 0:
-            return fetch.answer(topics)
-        return _wait(fetch, waits, missing_bytes)
+            return (yield from fetch.answer(topics))
+        return _wait(fetch, waits, scheduler, missing_bytes, body["max_wait_ms"])
 
-    def learn(request: Request, body: Message, key: Message, parts: list[_Wanted]) -> None:
+    def learn(request: Request, body: Message, name: str, wanted: _Wanted) -> None:
         """Keep what a consumer's request with one partition says for those that begin as it does."""
-        (wanted,) = parts
         if wanted.log is not None:
             version, max_bytes = request.header.api_version, min(body["max_bytes"], most_bytes)
-            known.keep(request, _Source(version, body, key, wanted.index, wanted.log, max_bytes))
+            known.keep(request, _Source(version, body, name, wanted.index, wanted.log, max_bytes))
 
     return handle
 
 
-def _wait(fetch: _Fetch, waits: FetchWaits, missing_bytes: int) -> Deferred:
+def _wait(
+    fetch: _Fetch, waits: FetchWaits, scheduler: Scheduler, missing_bytes: int, max_wait_ms: int
+) -> Deferred:
     deferred = Deferred()
-
-    def answer() -> Answer:
-        fetch.read_bytes = 0
-        topics, _ = fetch.read()
-        return fetch.answer(topics)
-
-    wait = Wait(fetch.logs(), missing_bytes, lambda: deferred.complete_by(answer))
+    wait = Wait(
+        fetch.logs(),
+        missing_bytes,
+        lambda: _complete(deferred, fetch.read_and_answer(), scheduler),
+    )
     deferred.on_cancel = lambda: waits.remove(wait)
-    waits.add(wait, fetch.body["max_wait_ms"])
+    waits.add(wait, max_wait_ms)
     return deferred
+
+
+def _complete(deferred: Deferred, work: Work, scheduler: Scheduler) -> None:
+    """Answer when `work` is done, which is mostly at once; with many partitions it takes several turns."""
+    if deferred.cancelled:
+        return
+    try:
+        for _ in range(_STEPS_AT_ONCE):
+            next(work)
+    except StopIteration as stop:
+        deferred.complete(stop.value)
+    except Exception as error:
+        deferred.complete_by(partial(_raise, error))
+    else:
+        scheduler.call_soon(_complete, deferred, work, scheduler)
+
+
+def _raise(error: Exception) -> Answer:
+    raise error
 
 
 def _replica_id(body: Message, version: int) -> int:
@@ -226,32 +274,45 @@ def _replica_id(body: Message, version: int) -> int:
 
 
 def _resolve(
-    storage: Storage, part: Message, version: int, *, follower: bool
-) -> tuple[Message, list[_Wanted]]:
-    """Return how the answer names a topic, and its partitions with their logs."""
-    if version < _TOPIC_IDS_SINCE:
-        key = {"topic": part["topic"]}
-        topic, missing = storage.topics.by_name.get(part["topic"]), error_codes.UNKNOWN_TOPIC_OR_PARTITION
-    else:
-        key = {"topic_id": part["topic_id"]}
-        topic, missing = storage.topics.by_id.get(part["topic_id"]), error_codes.UNKNOWN_TOPIC_ID
-    wanted = []
-    for partition in part["partitions"]:
-        log = None if topic is None else topic.log(partition["partition"])
-        error = missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
-        if follower and log is not None:
-            log, error = None, error_codes.NOT_LEADER_OR_FOLLOWER
-        wanted.append(
-            _Wanted(
+    storage: Storage, fetch: _Fetch, topics: list[Message], *, follower: bool
+) -> Generator[None, None, None]:
+    """Find the logs of the partitions that are wanted.
+
+    Of a partition that is named more than once the last counts, at the place of the first; those that are not there
+    come last. As in Kafka.
+    """
+    known: dict[tuple[str, int], _Wanted] = {}
+    unknown: dict[tuple[str, int], _Wanted] = {}
+    for part in topics:
+        name = part[fetch.field]
+        if fetch.field == "topic":
+            topic, missing = storage.topics.by_name.get(name), error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            topic, missing = storage.topics.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
+        for partition in part["partitions"]:
+            index = partition["partition"]
+            log = None if topic is None else topic.log(index)
+            error_code = missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+            found = unknown if log is None else known
+            if follower and log is not None:
+                log, error_code = None, error_codes.NOT_LEADER_OR_FOLLOWER
+            found[name, index] = _Wanted(
                 log,
-                partition["partition"],
+                index,
                 offset=partition["fetch_offset"],
                 max_bytes=partition["partition_max_bytes"],
                 leader_epoch=partition.get("current_leader_epoch", _UNKNOWN),
-                error_code=error,
+                last_epoch=partition.get("last_fetched_epoch", _UNKNOWN),
+                error_code=error_code,
             )
-        )
-    return key, wanted
+            yield
+        yield from release(part["partitions"])
+        yield
+    yield from release(topics)
+    for found in (known, unknown):
+        for (name, _), wanted in found.items():
+            fetch.wanted.append((name, wanted))
+            yield
 
 
 def _read(
@@ -264,12 +325,24 @@ def _read(
         return _failed(wanted.index, wanted.error_code, aborted=aborted), 0
     if wanted.leader_epoch > LEADER_EPOCH:
         return _failed(wanted.index, error_codes.UNKNOWN_LEADER_EPOCH, aborted=None), 0
+    if wanted.last_epoch > LEADER_EPOCH:
+        return _failed(wanted.index, error_codes.OFFSET_OUT_OF_RANGE, aborted=None), 0
+    if wanted.last_epoch == LEADER_EPOCH and wanted.offset > log.end_offset:
+        diverging = {"epoch": LEADER_EPOCH, "end_offset": log.end_offset}
+        return {**_records(wanted, log, None, committed=committed), "diverging_epoch": diverging}, 0
     try:
         found = log.read(wanted.offset, max(min(wanted.max_bytes, left_bytes), 0), at_least_one=at_least_one)
     except OffsetOutOfRangeError:
         return _failed(wanted.index, error_codes.OFFSET_OUT_OF_RANGE, aborted=None), 0
     except LogDamagedError:
         return _failed(wanted.index, error_codes.KAFKA_STORAGE_ERROR, aborted=None), 0
+    return _records(wanted, log, found, committed=committed), 0 if found is None else found.size
+
+
+def _records(
+    wanted: _Wanted, log: PartitionLog, found: FileSlice | None, *, committed: bool
+) -> dict[str, Any]:
+    """Return a partition's part of the answer."""
     end_offset = log.end_offset
     return {
         "partition_index": wanted.index,
@@ -280,7 +353,7 @@ def _read(
         "aborted_transactions": _NO_TRANSACTIONS if committed else None,
         "preferred_read_replica": _UNKNOWN,
         "records": b"" if found is None else found,
-    }, 0 if found is None else found.size
+    }
 
 
 def _failed(index: int, error_code: int, *, aborted: list[Message] | None) -> dict[str, Any]:

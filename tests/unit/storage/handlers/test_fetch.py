@@ -1,13 +1,15 @@
 """Tests of the Fetch handler."""
 
+import time
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import Node, append, batch, contents, decoded
+from tests.unit.storage.node import MOST_STEP_MS, Node, append, batch, contents, decoded, longest_step_ms
 
 from tidegate.server.handler import Answer, Charge, Deferred
 from tidegate.storage import error_codes
 from tidegate.storage.file_slice import FileSlice
+from tidegate.wire import encode_request
 
 FETCH = 1
 SIZE = len(batch())
@@ -31,7 +33,7 @@ def message(
                     "partition": partition,
                     "current_leader_epoch": fields.get("epoch", -1),
                     "fetch_offset": offset,
-                    "last_fetched_epoch": -1,
+                    "last_fetched_epoch": fields.get("last_epoch", -1),
                     "log_start_offset": -1,
                     "partition_max_bytes": partition_max_bytes,
                 }
@@ -241,3 +243,136 @@ def test_followers_are_refused(filled: Node, version: int) -> None:
 def test_no_topics_no_wait(filled: Node) -> None:
     """A fetch of nothing is answered at once."""
     assert filled.call(FETCH, 12, message(wait_ms=10_000))["responses"] == []
+
+
+def told(answer: dict[str, Any]) -> list[Any]:
+    """Return topics with number, error code and bytes of their partitions."""
+    return [
+        (
+            topic.get("topic", topic.get("topic_id")),
+            [
+                (part["partition_index"], part["error_code"], len(part["records"]))
+                for part in topic["partitions"]
+            ],
+        )
+        for topic in answer["responses"]
+    ]
+
+
+def test_of_a_partition_named_often_the_last_counts(filled: Node) -> None:
+    """At the place of the first, in one topic or in several, as Kafka 4.3.1 answers."""
+    parts = [("orders", 0, 0), ("orders", 0, 2), ("orders", 1, 0), ("orders", 0, 1)]
+    assert told(filled.call(FETCH, 11, message(*parts))) == [("orders", [(0, 0, 2 * SIZE), (1, 0, 3 * SIZE)])]
+    merged = message(*parts)
+    merged["topics"] = [
+        {**merged["topics"][0], "partitions": [part["partitions"][0] for part in merged["topics"]]}
+    ]
+    assert told(filled.call(FETCH, 11, merged)) == [("orders", [(0, 0, 2 * SIZE), (1, 0, 3 * SIZE)])]
+    out_of_range = message(("orders", 0, 0), ("orders", 1, 0), ("orders", 0, 100))
+    assert told(filled.call(FETCH, 11, out_of_range)) == [("orders", [(0, 1, 0), (1, 0, 3 * SIZE)])]
+
+
+def test_unknown_partitions_come_last_and_once(filled: Node) -> None:
+    """After those that are there, each once, as Kafka 4.3.1 answers."""
+    asked = message(
+        ("u", 0, 0), ("orders", 8, 0), ("orders", 1, 0), ("u", 0, 0), ("u", 1, 0), ("orders", 0, 0)
+    )
+    assert told(filled.call(FETCH, 11, asked)) == [
+        ("orders", [(1, 0, 3 * SIZE), (0, 0, 3 * SIZE)]),
+        ("u", [(0, 3, 0)]),
+        ("orders", [(8, 3, 0)]),
+        ("u", [(1, 3, 0)]),
+    ]
+    topic_id = filled.storage.topics.by_name["orders"].topic_id
+    unknown = "11111111-2222-3333-4444-555555555555"
+    by_id = message((unknown, 0, 0), (topic_id, 0, 0), (topic_id, 0, 2), (unknown, 0, 0), (unknown, 3, 0))
+    assert told(filled.call(FETCH, 13, by_id)) == [
+        (topic_id, [(0, 0, SIZE)]),
+        (unknown, [(0, 100, 0), (3, 100, 0)]),
+    ]
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    ("last_epoch", "offset", "code", "size", "end"),
+    [
+        (-1, 0, 0, 3 * SIZE, None),
+        (-2, 0, 0, 3 * SIZE, None),
+        (0, 0, 0, 3 * SIZE, None),
+        (0, 2, 0, SIZE, None),
+        (0, 3, 0, 0, None),
+        (0, 200, 0, 0, 3),
+        (1, 2, 1, 0, None),
+        (7, 200, 1, 0, None),
+    ],
+)
+def test_epoch_that_was_last_seen(
+    filled: Node, last_epoch: int, offset: int, code: int, size: int, end: int | None, known: bool
+) -> None:
+    """A later one than there is, is out of range; past the end of one a consumer is told where it is: Kafka 4.3.1."""
+    if known:
+        filled.call(FETCH, 12, message(("orders", 0, 0)))
+    (part,) = partitions(filled.call(FETCH, 12, message(("orders", 0, offset), last_epoch=last_epoch)))
+    assert (part["error_code"], len(part["records"])) == (code, size)
+    diverging = part.get("diverging_epoch") or {"epoch": -1, "end_offset": -1}
+    assert diverging == {"epoch": -1 if end is None else 0, "end_offset": -1 if end is None else end}
+
+
+def test_fetch_that_has_diverged_does_not_wait(filled: Node) -> None:
+    """It is answered at once, however long it would wait."""
+    asked = message(("orders", 0, 200), last_epoch=0, wait_ms=60_000, min_bytes=10**6)
+    assert isinstance(filled.ask(FETCH, 12, asked), Answer)
+
+
+@pytest.mark.parametrize("parts", [[("orders", 0, 0)] * 20_000, [("u", at, 0) for at in range(20_000)]])
+def test_many_partitions_take_no_long_step(filled: Node, parts: list[tuple[str, int, int]]) -> None:
+    """20,000 times the same, or as many that are not there: no step is long, and nothing is answered twice."""
+    asked = message(("orders", 0, 0))
+    (first,) = message(parts[0])["topics"]
+    numbered = [{**first["partitions"][0], "partition": index} for _, index, _ in parts]
+    asked["topics"] = [{**first, "partitions": numbered}]
+    frame = memoryview(encode_request(FETCH, 11, 7, "tester", asked)[4:])
+    answer, longest_ms = longest_step_ms(lambda: filled.begin(frame))
+    assert longest_ms < MOST_STEP_MS
+    assert isinstance(answer, Answer)
+    assert len(partitions(decoded(FETCH, 11, answer))) == len(set(parts))
+
+
+def test_long_poll_over_many_partitions_takes_no_long_step(node: Node) -> None:
+    """3,000 partitions are waited for, woken by one append and answered over several turns."""
+    node.create("orders", 3000)
+    asked = message(("orders", 0, 0), wait_ms=60_000)
+    first = asked["topics"][0]
+    numbered = [{**first["partitions"][0], "partition": index} for index in range(3000)]
+    asked["topics"] = [{**first, "partitions": numbered}]
+    frame = memoryview(encode_request(FETCH, 11, 7, "tester", asked)[4:])
+    deferred, longest_ms = longest_step_ms(lambda: node.begin(frame), times=1)
+    assert (
+        longest_ms < 20.0
+    )  # the most that anything may hold the loop: the last step takes the places in 3,000 logs
+    assert isinstance(deferred, Deferred)
+    answers: list[Answer] = []
+    deferred.then(answers.append)
+    append(node.log("orders", 7), batch())
+    longest_ns, turns = 0, 0
+    while not answers:
+        begun_ns = time.thread_time_ns()
+        node.scheduler.one_turn()
+        longest_ns, turns = max(longest_ns, time.thread_time_ns() - begun_ns), turns + 1
+    assert longest_ns / 1e6 < 20.0
+    assert turns > 30
+    parts = partitions(decoded(FETCH, 11, answers[0]))
+    assert [part["partition_index"] for part in parts if part["records"]] == [7]
+
+
+def test_client_that_leaves_ends_the_work_on_its_answer(node: Node) -> None:
+    """Nothing goes on for a long poll whose client has left while its answer is made."""
+    node.create("orders", 300)
+    asked = message(*(("orders", index, 0) for index in range(300)), wait_ms=60_000)
+    deferred = node.ask(FETCH, 11, asked)
+    assert isinstance(deferred, Deferred)
+    append(node.log("orders", 7), batch())
+    node.scheduler.one_turn()
+    deferred.cancel()
+    node.scheduler.one_turn()
+    assert node.scheduler.idle()
