@@ -17,6 +17,8 @@ __all__ = [
     "CLUSTER_DEFAULT_SOURCE",
     "DEFAULT_SOURCE",
     "EFFECTIVE",
+    "LEAST_INDEX_INTERVAL",
+    "MOST_INDEX_INTERVAL",
     "STATIC_SOURCE",
     "TOPIC_CONFIGS",
     "TOPIC_SOURCE",
@@ -32,6 +34,9 @@ __all__ = [
 
 TOPIC_SOURCE, CLUSTER_DEFAULT_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = 1, 3, 4, 5  # Kafka `ConfigSource`
 
+LEAST_INDEX_INTERVAL, MOST_INDEX_INTERVAL = 4096, 64 * 1024
+"""Bytes of records between two entries of an index, whatever `index.interval.bytes` says: an index that is denser takes
+memory (32 bytes an entry of the newest segment), and what lies between two entries is walked, on the event loop."""
 _LONGEST_NUMBER = 20  # sign and digits of the smallest long
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
@@ -244,7 +249,9 @@ def settings_of(configs: Mapping[str, str], node: StorageConfig) -> TopicSetting
         max_message_bytes=number("max.message.bytes"),
         segment_bytes=number("segment.bytes"),
         segment_ms=number("segment.ms"),
-        index_interval_bytes=number("index.interval.bytes"),
+        index_interval_bytes=min(
+            max(number("index.interval.bytes"), LEAST_INDEX_INTERVAL), MOST_INDEX_INTERVAL
+        ),
         log_append_time=configs.get("message.timestamp.type", node.log_message_timestamp_type)
         == "LogAppendTime",
         timestamp_after_max_ms=number("message.timestamp.after.max.ms"),

@@ -128,3 +128,10 @@ def test_values_are_described_as_kafka_reads_them(name: str, text: str, plain: s
 def test_effective_settings_exist() -> None:
     """What is said to have an effect is a setting."""
     assert TOPIC_CONFIGS.keys() >= EFFECTIVE
+
+
+@pytest.mark.parametrize(("given", "in_force"), [("0", 4096), ("5000", 5000), ("2147483647", 65_536)])
+def test_index_interval_has_bounds(given: str, in_force: int) -> None:
+    """What lies between two entries can be walked on the event loop, and the entries fit into memory."""
+    settings = settings_of({"index.interval.bytes": given}, StorageConfig())
+    assert settings.index_interval_bytes == in_force

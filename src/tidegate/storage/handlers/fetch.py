@@ -24,7 +24,7 @@ from tidegate.storage.fetch_waits import FetchWaits, Wait
 from tidegate.storage.file_slice import FileSlice
 from tidegate.storage.handlers.kept_answers import FetchAnswers
 from tidegate.storage.handlers.known_requests import KnownRequests
-from tidegate.storage.handlers.releasing import answer_and_release, release
+from tidegate.storage.handlers.releasing import answer_partitions, release
 from tidegate.storage.log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.scheduling import Scheduler
 from tidegate.storage.storage import Storage
@@ -115,8 +115,8 @@ class _Fetch:
 
     def answer(self, topics: list[Message], charge: Charge = Charge.FETCH) -> Generator[None, None, Answer]:
         """Return the answer with these topics, which are emptied."""
-        message, lists = _message(topics, error_codes.NONE), [topic["partitions"] for topic in topics]
-        answer = yield from answer_and_release(self.request, message, *lists, topics, charge=charge)
+        message = _message(topics, error_codes.NONE)
+        answer = yield from answer_partitions(self.request, message, topics, "partitions", charge)
         if charge is Charge.FETCH:
             answer.empty = self.empty
         return answer

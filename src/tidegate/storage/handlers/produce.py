@@ -20,7 +20,7 @@ from tidegate.storage.errors import AppendError
 from tidegate.storage.group_commit import GroupCommit
 from tidegate.storage.handlers.kept_answers import ProduceAnswers
 from tidegate.storage.handlers.known_requests import KnownRequests
-from tidegate.storage.handlers.releasing import answer_and_release, release
+from tidegate.storage.handlers.releasing import answer_partitions, release
 from tidegate.storage.log import PartitionLog
 from tidegate.storage.records import is_one_batch, is_transactional, only_batch, raise_unparsable
 from tidegate.storage.storage import Storage
@@ -93,7 +93,7 @@ def produce_handler(storage: Storage) -> Handler:
         except _TransactionalError:
             code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return (yield from _fail_all(request, topic_data, acks, code))
-        yield from release(topic_data, *(part["partition_data"] for part in topic_data))
+        yield from release(topic_data, *[part["partition_data"] for part in topic_data])
         responses: list[Message] = []
         failed = False
         unsynced: list[_Unsynced] = []
@@ -123,8 +123,9 @@ def produce_handler(storage: Storage) -> Handler:
         message = {"responses": responses, "throttle_time_ms": 0}
         if unsynced:
             return _answer_synced(request, message, unsynced, commits)
-        lists = [topic["partition_responses"] for topic in responses]
-        return (yield from answer_and_release(request, message, responses, *lists, charge=Charge.PRODUCE))
+        return (
+            yield from answer_partitions(request, message, responses, "partition_responses", Charge.PRODUCE)
+        )
 
     return handle
 

@@ -5,9 +5,10 @@ from typing import Any
 
 from tidegate.server.handler import Answer, Charge, Message, Request
 
-__all__ = ["answer_and_release", "release"]
+__all__ = ["answer_and_release", "answer_partitions", "release"]
 
 _AT_ONCE = 1000  # elements, each a few objects
+_ANSWERED_AT_ONCE = 32  # partitions: writing them takes a tenth of a millisecond
 
 
 def release(*lists: list[Any]) -> Generator[None, None, None]:
@@ -25,3 +26,16 @@ def answer_and_release(
     answer = yield from request.answer_in_slices(message, charge)
     yield from release(*lists)
     return answer
+
+
+def answer_partitions(
+    request: Request, message: Message, topics: list[Message], field: str, charge: Charge
+) -> Generator[None, None, Answer]:
+    """Return the answer that sends `message`, whose `topics` have partitions in `field`, and empty all of it.
+
+    A few partitions, which is nearly always, are written at once: that is faster.
+    """
+    lists = [topic[field] for topic in topics]
+    if len(topics) + sum(map(len, lists)) <= _ANSWERED_AT_ONCE:
+        return request.answer(message, charge)
+    return (yield from answer_and_release(request, message, *lists, topics, charge=charge))
