@@ -18,7 +18,7 @@ from tidegate.errors import TidegateError
 from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, Column, empty_event
 from tidegate.usage.directory import make_private_directory, sync_directory
 from tidegate.usage.events import CLIENT_COLUMNS, FLAGS_MAX, QUOTA_COLUMNS, names_size, segment_events
-from tidegate.usage.files import HOUR_MS, temporary_path
+from tidegate.usage.files import HOUR_MS, hour_directory, parquet_path, temporary_path
 from tidegate.usage.segment import MARKER, QUOTA_VALUE, ROW_FIELDS, TS_MS_MAX, Names, Segment
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "segment_table",
     "split_by_hour",
     "write_parquet",
+    "write_segment",
 ]
 
 ROW_GROUP_ROWS = 1 << 20
@@ -102,6 +103,16 @@ def split_by_hour(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         return
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
         yield int(hours[order[start]]) * HOUR_MS, table.take(_array(order[start:end], pa.int64()))
+
+
+def write_segment(segment: Segment, parquet: Path, *, node_id: int) -> None:
+    """Write the events of `segment` to the directories of their hours. Raises `SpoolError` before it writes any."""
+    table = segment_table(segment)
+    first_seq = segment.header.first_seq
+    last_seq = table.column("seq")[-1].as_py() if len(table) else first_seq
+    for hour_ms, part in split_by_hour(table):
+        directory = hour_directory(parquet, hour_ms)
+        write_parquet(parquet_path(directory, node_id=node_id, first_seq=first_seq, last_seq=last_seq), part)
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:

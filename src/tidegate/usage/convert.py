@@ -10,9 +10,8 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tidegate.errors import ConfigError
 from tidegate.usage.directory import WRITER_LOCK, lock_file, node_of
@@ -31,14 +30,10 @@ from tidegate.usage.segment import (
     CLOSED_SUFFIX,
     NAMES_SUFFIX,
     ROW_BYTES,
-    Segment,
     SpoolError,
     load_segment,
     segment_paths,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = [
     "COMPACT_AFTER_MS",
@@ -48,8 +43,6 @@ __all__ = [
     "convert_segment",
     "delete_expired",
     "drain",
-    "segment_tables",
-    "write_tables",
 ]
 
 COMPACT_AFTER_MS = 300_000
@@ -98,35 +91,16 @@ def convert_segment(path: Path, parquet: Path, *, node_id: int) -> None:
 
     A segment with bytes that no recorder wrote is kept as `.bad` for inspection, and becomes a `gap` row.
     """
+    from tidegate.usage.arrow import write_segment
+
     try:
-        tables = segment_tables(load_segment(path))
+        write_segment(load_segment(path), parquet, node_id=node_id)
     except SpoolError as error:
         _log.error("usage segment is set aside, its events become a gap: %s", error)
         _set_aside(path, parquet, node_id=node_id)
         return
-    write_tables(tables, parquet, node_id=node_id, first_seq=int(path.stem))
     path.unlink()
     path.with_suffix(NAMES_SUFFIX).unlink(missing_ok=True)
-
-
-def segment_tables(segment: Segment) -> "list[tuple[int, pa.Table]]":
-    """Return for each hour in `segment` its first millisecond and its rows. Raises `SpoolError`."""
-    from tidegate.usage.arrow import segment_table, split_by_hour
-
-    return list(split_by_hour(segment_table(segment)))
-
-
-def write_tables(
-    tables: "Sequence[tuple[int, pa.Table]]", parquet: Path, *, node_id: int, first_seq: int
-) -> None:
-    """Write the tables of a segment to the directories of their hours."""
-    from tidegate.usage.arrow import write_parquet
-
-    last_seq = max((table.column("seq")[-1].as_py() for _, table in tables), default=first_seq)
-    for hour_ms, table in tables:
-        directory = hour_directory(parquet, hour_ms)
-        path = parquet_path(directory, node_id=node_id, first_seq=first_seq, last_seq=last_seq)
-        write_parquet(path, table)
 
 
 def _set_aside(path: Path, parquet: Path, *, node_id: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tidegate.usage.convert import segment_tables, write_tables
+from tidegate.usage.arrow import write_segment
 from tidegate.usage.files import ParquetFile, list_files
 from tidegate.usage.segment import (
     CLOSED_SUFFIX,
@@ -63,9 +63,7 @@ def _copy(spool: Path, first_seq: int, parquet: Path) -> None:
     try:
         segment = _load(spool, first_seq)
         if segment is not None:
-            write_tables(
-                segment_tables(segment), parquet, node_id=segment.header.node_id, first_seq=first_seq
-            )
+            write_segment(segment, parquet, node_id=segment.header.node_id)
     except SpoolError as error:
         _log.warning("usage segment is left out: %s", error)
 
