@@ -119,18 +119,18 @@ class EpollPoller:
             self._left = []
             served += len(ready)
             if len(ready) == 1:
-                self._call_back(ready, until_ns)
+                over = self._call_back(ready, until_ns)
             else:
                 self._before()
                 try:
-                    self._call_back(ready, until_ns)
+                    over = self._call_back(ready, until_ns)
                 finally:
                     self._after()
-            if self._monotonic_ns() >= until_ns:
+            if over:
                 return
 
-    def _call_back(self, ready: list[tuple[int, int]], until_ns: int) -> None:
-        """Call back for each; who comes after the turn is over is kept, and is the first in the next one."""
+    def _call_back(self, ready: list[tuple[int, int]], until_ns: int) -> bool:
+        """Call back for each; return whether the turn is over. Who comes after that is the first in the next one."""
         readers, writers, monotonic_ns = self._readers, self._writers, self._monotonic_ns
         rest = iter(ready)
         for fd, events in rest:
@@ -143,6 +143,8 @@ class EpollPoller:
             if monotonic_ns() >= until_ns:
                 # A break is reported again: by then the number may be that of another socket.
                 self._left = [(fd, events & ~_BROKEN) for fd, events in rest if events & ~_BROKEN]
+                return True
+        return False
 
 
 class LoopPoller:
