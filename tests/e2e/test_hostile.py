@@ -21,9 +21,9 @@ HOSTILE = {
 }
 
 
-def send_and_wait_close(port, data):
-    """Send `data` and return what came back before the broker closed the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+def send_and_wait_close(port, data, address="127.0.0.1"):
+    """Send `data` from an address and return what came back before the broker closed the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(address, 0)) as client:
         client.sendall(data)
         received = b""
         try:
@@ -34,19 +34,35 @@ def send_and_wait_close(port, data):
         return received
 
 
-@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_bad_frame_closes_only_its_connection(broker, create_topic, unique, data):
-    """The sender is cut off without an answer; a neighbour goes on; the log has one line more."""
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_bad_frame_closes_only_its_connection(broker, create_topic, unique, what):
+    """The sender is cut off without an answer; a neighbour goes on; the log has one line more.
+
+    Each has an address of its own: of one address lines that are alike are counted.
+    """
+    data, address = HOSTILE[what], f"127.0.1.{1 + list(HOSTILE).index(what)}"
     topic = create_topic(broker, unique)
     with PlainClient(broker.port, unique) as neighbour:
         neighbour.send_produce(topic, value_bytes=10)
         neighbour.receive_produce()
         before = broker.log.count("\n")
-        assert send_and_wait_close(broker.port, data) == b""
+        assert send_and_wait_close(broker.port, data, address) == b""
         neighbour.send_produce(topic, value_bytes=10)
         neighbour.receive_produce()
     assert broker.log.count("\n") == before + 1, broker.log
     assert "Traceback" not in broker.log
+
+
+def test_bad_frames_of_one_address_are_counted(broker):
+    """Three hundred bad frames of one client, each different, are one line of the log; another client has its own."""
+    before = broker.log.count("\n")
+    for number in range(300):
+        send_and_wait_close(broker.port, struct.pack(">i", 2**31 - 1 - number), "127.0.2.1")
+    send_and_wait_close(broker.port, HOSTILE["a TLS hello"], "127.0.2.1")
+    send_and_wait_close(broker.port, struct.pack(">i", 2**31 - 1), "127.0.2.2")
+    lines = broker.log.splitlines()[before:]
+    assert len(lines) == 3, lines
+    assert "this looks like a TLS handshake" in lines[1]
 
 
 def test_many_half_open_frames_do_not_stop_the_others(broker, create_topic, unique):

@@ -48,7 +48,8 @@ COPIED_FRAME_BYTES = 16 * 1024
 
 _NO_WORK = (Answer, Deferred)
 _NO_FRAME = memoryview(b"")
-_KIND_CHARS = 16  # by these the lines of one address are alike: what follows are numbers and names
+_KIND_CHARS = 80  # by these, numbers aside, the lines of one address are alike
+_NO_DIGITS = str.maketrans("", "", "0123456789")
 _Handled = tuple[Channel, RequestHeader, int, int, Answer, MutationQuota | None]
 """A request that waits for its decision: channel, header, frame bytes, handler ns, answer, mutation quota."""
 _Recorded = tuple[Channel, RequestHeader, Decision, Encoded | None, bool, int]
@@ -195,7 +196,8 @@ class Front:
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
         """Say in one line why the channel closes."""
-        _log.warning("closing %s: %s", _name(channel), reason, extra=_repeats(channel, reason[:_KIND_CHARS]))
+        kind = reason.translate(_NO_DIGITS)[:_KIND_CHARS]
+        _log.warning("closing %s: %s", _name(channel), reason, extra=_repeats(channel, kind))
 
     def on_unserved(self, channel: Channel) -> None:
         """Serve the requests that a channel has put off when the others had their turn."""
