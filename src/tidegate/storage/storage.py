@@ -186,6 +186,10 @@ class Storage:
             try:
                 log.producers.expire(now_ms)
                 yield
+                for segment in [segment for segment in log.segments if not segment.time_is_sure]:
+                    yield from segment.check_time()
+                    if segment.sealed:
+                        segment.let_go()
                 if (count := (yield from expire(log, now_ms))) > 0:
                     deleted.append(f"{count} of {log.directory.name} before offset {log.start_offset}")
             except LogDamagedError as error:

@@ -51,6 +51,7 @@ WRITER_LOCK = "writer.lock"
 """File that the process at work on the closed segments holds locked."""
 
 _STATE_BYTES_MAX = 4096
+_LARGEST_NUMBER = 2**62  # with room for all that one process gives away
 _log = logging.getLogger(__name__)
 
 
@@ -126,7 +127,10 @@ def _read_state(path: Path) -> tuple[int, int] | None:
     try:
         with path.open("rb") as file:
             state = json.loads(file.read(_STATE_BYTES_MAX))
-        return int(state["node_id"]), int(state["next_number"])
+        node_id, next_number = int(state["node_id"]), int(state["next_number"])
+        if not 0 <= next_number <= _LARGEST_NUMBER:
+            raise ValueError(f"next_number is {next_number}, expected 0 to {_LARGEST_NUMBER}")
+        return node_id, next_number
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:

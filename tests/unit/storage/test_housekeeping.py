@@ -98,6 +98,18 @@ def test_retention_says_what_it_deleted(node: Node, caplog: pytest.LogCaptureFix
     assert line == "retention deleted segments: 3 of orders-0 before offset 3, 3 of bills-0 before offset 3"
 
 
+def test_times_that_recovery_left_open_are_looked_for(node: Node) -> None:
+    """A segment whose time index may have been cut is looked through before anybody asks."""
+    node.create("orders")
+    log = node.log("orders")
+    for at in range(1000):
+        append(log, batch(time_ms=NOW_MS + at))
+    segment = log.segments[0]
+    segment.time_is_sure, segment.max_time_ms = False, NOW_MS + 10
+    node.scheduler.advance(61)
+    assert (segment.time_is_sure, segment.max_time_ms) == (True, NOW_MS + 999)
+
+
 def walked_bytes(node: Node, copy: Path) -> int:
     """Return how much of the partition a start after a kill now would have to walk."""
     shutil.copytree(node.storage.directory, copy)

@@ -59,7 +59,19 @@ def test_numbers_go_on_though_the_clock_fell(tmp_path):
     second.close()
 
 
-@pytest.mark.parametrize("state", [b"", b"[]", b"{", b'{"node_id": 1}', b"\xff", b"9" * 5000])
+@pytest.mark.parametrize(
+    "state",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"node_id": 1}',
+        b"\xff",
+        b"9" * 5000,
+        b'{"node_id": 1, "next_number": -5}',
+        b'{"node_id": 1, "next_number": 99999999999999999999}',
+    ],
+)
 def test_damaged_state_goes_on_from_the_segments(tmp_path, state):
     """Where the note cannot be read, numbers begin past the clock and past every segment."""
     open_directory(tmp_path).close()
