@@ -284,16 +284,23 @@ class Front:
         self._send_recorded(recorded)
 
     def _send_recorded(self, recorded: Sequence[_Recorded]) -> None:
-        """Send what was decided; one write puts the rows of all of it into the usage record before."""
+        """Send what was decided; one write puts the rows of all of it into the usage record before.
+
+        What comes next on their connections is served when all have left: it may define quotas, and the network time
+        of these requests is charged before, as the record has it.
+        """
         self._usage.commit()
         for each in recorded:
-            channel, header = each[:2]
             try:
                 self._send(*each)
-                if channel.ended or channel.pending:
-                    channel.release_hold(0)
             except Exception as error:
-                self._cannot_answer(channel, header, error)
+                self._cannot_answer(each[0], each[1], error)
+        for channel, header, *_ in recorded:
+            if channel.ended or channel.pending:
+                try:
+                    channel.release_hold(0)
+                except Exception as error:
+                    self._cannot_answer(channel, header, error)
 
     @staticmethod
     def _meet(channel: Channel, handler: Handler, request: Request) -> Answer | Deferred | Work:
