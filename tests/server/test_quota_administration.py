@@ -304,7 +304,7 @@ def test_a_name_that_is_not_known_in_time_is_unknown(tmp_path, name_server, monk
     run(tmp_path, scenario)
 
 
-def test_a_node_serves_before_stored_names_are_known(tmp_path, name_server) -> None:
+def test_a_node_serves_before_stored_names_are_known(tmp_path, name_server, caplog) -> None:
     """Stored hosts and those of `max.connections.per.ip.overrides` are limited when their addresses come."""
     store = MemoryStore()
     for name in ("known.test", "unknown.test", "known-removed.test"):
@@ -329,6 +329,8 @@ def test_a_node_serves_before_stored_names_are_known(tmp_path, name_server) -> N
     run(
         tmp_path, scenario, store, **{"max.connections.per.ip.overrides": "known-override.test:2,127.0.0.9:1"}
     )
+    assert "'unknown.test' does not resolve" in caplog.text
+    assert "'known.test' does not resolve" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,10 @@ Addresses = tuple[str, ...]
 
 
 def resolve(name: str) -> Addresses:
-    """Return the addresses of a host; none, with a warning, where it has none. This may take long."""
+    """Return the addresses of a host; none where it is unknown. This may take long."""
     try:
         infos = socket.getaddrinfo(name.encode(), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        _log.warning("%r does not resolve; the limit of its connections has no effect", name)
         return ()
     return tuple(sorted({str(info[4][0]).partition("%")[0] for info in infos}))
 

@@ -103,7 +103,9 @@ class QuotaAdministration:
         self._host_names.look_up_later(sorted(hosts), self._on_host)
         counts = parse_per_ip_overrides(overrides)
         late = [host for host in counts if not addresses_of_literal(host)]
-        self._host_names.look_up_later(late, lambda host, addresses: self._override(addresses, counts[host]))
+        self._host_names.look_up_later(
+            late, lambda host, addresses: self._override(host, addresses, counts[host])
+        )
 
     def alter_in_slices(
         self, alterations: Sequence[Alteration], *, validate_only: bool
@@ -179,11 +181,13 @@ class QuotaAdministration:
 
     def _on_host(self, name: str, addresses: Addresses) -> None:
         """Limit a stored host whose addresses have become known, unless it was altered meanwhile."""
+        _warn_of_unknown(name, addresses)
         rate = self.definitions.values((("ip", name),)).get(CONNECTION_CREATION_RATE)
         if rate is not None and not self._host_addresses.get(name):
             self._limit_host(name, addresses, rate)
 
-    def _override(self, addresses: Addresses, maximum: int) -> None:
+    def _override(self, host: str, addresses: Addresses, maximum: int) -> None:
+        _warn_of_unknown(host, addresses)
         for address in addresses:
             self._connections.set_ip_override(address, maximum)
 
@@ -193,6 +197,11 @@ class QuotaAdministration:
         removals = [QuotaRecord(entity=record.entity, key=record.key, value=None) for record in records]
         for _ in self._store.apply_quota_records_in_slices(removals):
             pass
+
+
+def _warn_of_unknown(host: str, addresses: Addresses) -> None:
+    if not addresses:
+        _log.warning("%r does not resolve; the limit of its connections has no effect", host)
 
 
 def _host(record: QuotaRecord) -> str | None:
