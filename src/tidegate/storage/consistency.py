@@ -17,7 +17,7 @@ __all__ = ["check_partition", "check_store", "check_strays"]
 
 _PARTITION = re.compile(r".+-[0-9]+")
 _BESIDE_RECORDS = (".index", ".timeindex")
-_BACKUP = "restore both from the same backup"
+_BACKUP = "restore the directory and the database from the same backup"
 
 
 def check_store(data_dir: Path, database: Path, checkpoint: Path) -> None:

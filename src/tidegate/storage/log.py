@@ -325,7 +325,9 @@ class PartitionLog:
             self._active.flush_indexes()
             self._save_producers()
         except OSError as error:  # only a longer recovery: the records themselves are written
-            _logger.warning("cannot write the indexes of %s: %s", self.directory.name, error)
+            _logger.warning(
+                "cannot write the indexes of %s: %s", self.directory.name, error, extra={"repeats": "indexes"}
+            )
 
     @property
     def unsaved_bytes(self) -> int:
