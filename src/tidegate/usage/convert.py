@@ -159,9 +159,24 @@ def _delete_superseded(by: ParquetFile, files: list[ParquetFile], now_ms: int) -
             file.path.unlink(missing_ok=True)
 
 
-def delete_expired(parquet: Path, *, retention_ms: int, now_ms: int) -> None:
-    """Delete the hours that ended `retention_ms` ago or earlier."""
+def delete_expired(parquet: Path, *, retention_ms: int, now_ms: int, wall_ms: int) -> None:
+    """Delete the hours that ended `retention_ms` ago or earlier, by their name and by the age of their files.
+
+    now_ms: engine time, as in the names; wall_ms: the wall clock, as in the file system. Hours that were recorded
+    before somebody set the clock (1970) have old names only.
+    """
     for hour_ms, directory in hour_directories(parquet):
-        if hour_ms + HOUR_MS + retention_ms <= now_ms:
+        if hour_ms + HOUR_MS + retention_ms > now_ms:
+            continue
+        if _newest_file_ms(directory) + retention_ms <= wall_ms:
             _log.info("usage record of %s is deleted, older than %d ms", directory, retention_ms)
             remove_hour(directory)
+
+
+def _newest_file_ms(directory: Path) -> int:
+    """Return when a file in the directory of an hour was last written; 0 without files."""
+    newest = 0
+    for path in directory.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            newest = max(newest, path.stat().st_mtime_ns // 1_000_000)
+    return newest

@@ -78,7 +78,8 @@ class Writer:
         elif abs(now_ms - self._tidied_ms) < TIDY_MS:
             return
         self._tidied_ms = now_ms
-        delete_expired(self._parquet, retention_ms=self._retention_ms, now_ms=now_ms)
+        wall_ms = self._clock.wall_ms()
+        delete_expired(self._parquet, retention_ms=self._retention_ms, now_ms=now_ms, wall_ms=wall_ms)
         for _ in compact(self._parquet, node_id=self._node_id, now_ms=now_ms, unreadable=self._unreadable):
             self._convert()
 

@@ -1,5 +1,6 @@
 """What the tests of the usage record share: a recorder on a clock that stands still, and ways to read back."""
 
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -27,6 +28,7 @@ __all__ = [
     "patch",
     "record",
     "segment_of",
+    "set_file_times",
     "spool_directory",
 ]
 
@@ -68,6 +70,12 @@ def closed_events(directory: Path) -> list[Event]:
     """Return the events of all closed segments of node 1, in order."""
     paths = segment_paths(spool_directory(directory, 1), CLOSED_SUFFIX)
     return [event for path in paths for event in read_segment(path)]
+
+
+def set_file_times(directory: Path, at_ms: int) -> None:
+    """Make all Parquet files as old as if they had been written at `at_ms`."""
+    for path in directory.rglob("*.parquet"):
+        os.utime(path, (at_ms / 1000, at_ms / 1000))
 
 
 def patch(path: Path, place: int, **fields: int) -> None:

@@ -12,6 +12,7 @@ from tests.unit.usage.recording import (
     patch,
     record,
     segment_of,
+    set_file_times,
     spool_directory,
 )
 
@@ -217,10 +218,22 @@ def test_old_hours_are_deleted(tmp_path):
     record_segments(tmp_path, start_ms=START_MS + HOUR_MS)
     convert(tmp_path)
     parquet = parquet_directory(tmp_path)
-    delete_expired(parquet, retention_ms=HOUR_MS, now_ms=HOUR_START_MS + 2 * HOUR_MS - 1)
-    assert len(list_files(tmp_path)) == 6
-    delete_expired(parquet, retention_ms=HOUR_MS, now_ms=HOUR_START_MS + 2 * HOUR_MS)
+    set_file_times(parquet, HOUR_START_MS + HOUR_MS)
+    for now_ms, left in ((HOUR_START_MS + 2 * HOUR_MS - 1, 6), (HOUR_START_MS + 2 * HOUR_MS, 3)):
+        delete_expired(parquet, retention_ms=HOUR_MS, now_ms=now_ms, wall_ms=now_ms)
+        assert len(list_files(tmp_path)) == left
     assert [hour_ms for hour_ms, _ in hour_directories(parquet)] == [HOUR_START_MS + HOUR_MS]
+
+
+def test_hours_of_a_clock_that_was_not_set_are_kept(tmp_path):
+    """What a broker recorded in 1970, as its machine thought, does not go when the clock is right: it is new."""
+    record_segments(tmp_path, start_ms=5000)
+    convert(tmp_path)
+    parquet = parquet_directory(tmp_path)
+    set_file_times(parquet, START_MS)
+    for now_ms, left in ((START_MS + HOUR_MS - 1, 3), (START_MS + HOUR_MS, 0)):
+        delete_expired(parquet, retention_ms=HOUR_MS, now_ms=now_ms, wall_ms=now_ms)
+        assert len(list_files(tmp_path)) == left
 
 
 def test_segment_without_its_names_becomes_a_gap(tmp_path):

@@ -7,6 +7,7 @@ from tests.unit.usage.recording import (
     open_recorder,
     parquet_directory,
     record,
+    set_file_times,
     spool_directory,
 )
 
@@ -40,6 +41,7 @@ def test_round_converts_compacts_and_deletes(tmp_path):
     writer.step()
     assert len(list_files(tmp_path)) == 1
     assert len(list(read_events(tmp_path))) == 3
+    set_file_times(tmp_path, clock.wall_ms())
     clock.advance(5 * HOUR_MS)
     writer.step()
     assert list_files(tmp_path) == []
