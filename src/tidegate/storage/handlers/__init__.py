@@ -41,7 +41,7 @@ def handler_table(storage: Storage, scheduler: Scheduler | None = None) -> dict[
     keep_house(storage, scheduler)
     storage.commits.start(scheduler)
     return {
-        PRODUCE: produce_handler(storage),
+        PRODUCE: produce_handler(storage, scheduler),
         FETCH: fetch_handler(storage, scheduler),
         LIST_OFFSETS: list_offsets_handler(storage),
         METADATA: metadata_handler(storage),

@@ -14,7 +14,6 @@ Not implemented: fetch sessions (a session is never given out; asking for one by
 """
 
 from collections.abc import Generator
-from functools import partial
 from typing import Any
 
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
@@ -24,6 +23,7 @@ from tidegate.storage.fetch_waits import FetchWaits, Wait
 from tidegate.storage.file_slice import FileSlice
 from tidegate.storage.handlers.kept_answers import FetchAnswers
 from tidegate.storage.handlers.known_requests import KnownRequests
+from tidegate.storage.handlers.late_answers import complete_in_slices
 from tidegate.storage.handlers.releasing import answer_partitions, release
 from tidegate.storage.log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.scheduling import Scheduler
@@ -43,7 +43,6 @@ _TOPIC_IDS_SINCE = 13
 _REPLICA_STATE_SINCE = 15
 _SESSIONS_SINCE = 7
 _UNKNOWN = -1
-_STEPS_AT_ONCE = 100  # of a long poll's answer in one turn: each reads or writes one partition
 _NO_TRANSACTIONS: list[Message] = []
 
 
@@ -240,30 +239,11 @@ def _wait(
     wait = Wait(
         fetch.logs(),
         missing_bytes,
-        lambda: _complete(deferred, fetch.read_and_answer(), scheduler),
+        lambda: complete_in_slices(deferred, fetch.read_and_answer(), scheduler),
     )
     deferred.on_cancel = lambda: waits.remove(wait)
     waits.add(wait, max_wait_ms)
     return deferred
-
-
-def _complete(deferred: Deferred, work: Work, scheduler: Scheduler) -> None:
-    """Answer when `work` is done, which is mostly at once; with many partitions it takes several turns."""
-    if deferred.cancelled:
-        return
-    try:
-        for _ in range(_STEPS_AT_ONCE):
-            next(work)
-    except StopIteration as stop:
-        deferred.complete(stop.value)
-    except Exception as error:
-        deferred.complete_by(partial(_raise, error))
-    else:
-        scheduler.call_soon(_complete, deferred, work, scheduler)
-
-
-def _raise(error: Exception) -> Answer:
-    raise error
 
 
 def _replica_id(body: Message, version: int) -> int:

@@ -20,9 +20,11 @@ from tidegate.storage.errors import AppendError
 from tidegate.storage.group_commit import GroupCommit
 from tidegate.storage.handlers.kept_answers import ProduceAnswers
 from tidegate.storage.handlers.known_requests import KnownRequests
+from tidegate.storage.handlers.late_answers import complete_in_slices
 from tidegate.storage.handlers.releasing import answer_partitions, release
 from tidegate.storage.log import PartitionLog
 from tidegate.storage.records import is_one_batch, is_transactional, only_batch, raise_unparsable
+from tidegate.storage.scheduling import Scheduler
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic, Topics
 from tidegate.storage.turn_writes import TurnWrites
@@ -60,7 +62,7 @@ class _Target:
         self.answers = ProduceAnswers(version, key, index)
 
 
-def produce_handler(storage: Storage) -> Handler:
+def produce_handler(storage: Storage, scheduler: Scheduler) -> Handler:
     """Return the handler that appends to the logs of `storage`."""
     topics, commits, turn = storage.topics, storage.commits, storage.turn
     known: KnownRequests[_Target] = KnownRequests(PRODUCE, "index", ("records",))
@@ -122,7 +124,7 @@ def produce_handler(storage: Storage) -> Handler:
             return Answer(None, Charge.PRODUCE, close=failed)
         message = {"responses": responses, "throttle_time_ms": 0}
         if unsynced:
-            return _answer_synced(request, message, unsynced, commits)
+            return _answer_synced(request, message, unsynced, commits, scheduler)
         return (
             yield from answer_partitions(request, message, responses, "partition_responses", Charge.PRODUCE)
         )
@@ -215,21 +217,29 @@ def _refuse(target: _Target, request: Request, error: AppendError) -> Answer:
 
 
 def _answer_synced(
-    request: Request, message: Message, unsynced: list[_Unsynced], commits: GroupCommit
+    request: Request,
+    message: Message,
+    unsynced: list[_Unsynced],
+    commits: GroupCommit,
+    scheduler: Scheduler,
 ) -> Deferred:
     """Answer when the disk has what was appended, or has failed."""
     deferred = Deferred()
 
-    def answer_now() -> None:
+    def answer() -> Work:
         for log, end_offset, result in unsynced:
             if log.recovery_point < end_offset:
                 gone = error_codes.UNKNOWN_TOPIC_OR_PARTITION
                 result.update(
                     _refused(result["index"], gone if log.deleted else error_codes.KAFKA_STORAGE_ERROR)
                 )
-        deferred.complete_by(lambda: request.answer(message, Charge.PRODUCE))
+            yield
+        responses = message["responses"]
+        return (
+            yield from answer_partitions(request, message, responses, "partition_responses", Charge.PRODUCE)
+        )
 
-    commits.wait([log for log, _, _ in unsynced], answer_now)
+    commits.wait([log for log, _, _ in unsynced], lambda: complete_in_slices(deferred, answer(), scheduler))
     return deferred
 
 

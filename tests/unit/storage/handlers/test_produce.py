@@ -5,11 +5,12 @@ import struct
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import NOW_MS, Node, batch, contents, decoded
+from tests.unit.storage.node import MOST_STEP_MS, NOW_MS, Node, batch, contents, decoded, longest_step_ms
 
-from tidegate.server.handler import Answer, Charge
+from tidegate.server.handler import Answer, Charge, Deferred
 from tidegate.storage import error_codes
 from tidegate.storage.handlers import known_requests
+from tidegate.wire import encode_request
 from tidegate.wire.batch import crc_matches, read_header, renew_crc
 
 PRODUCE = 0
@@ -386,3 +387,33 @@ def test_known_requests_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch)
         for index in range(8):
             answer = partition(node.call(PRODUCE, 9, message(batch(), index=index)))
             assert (answer["error_code"], answer["base_offset"]) == (0, number)
+
+
+def test_synced_answer_over_many_partitions_takes_several_turns(node: Node) -> None:
+    """acks=all to 300 partitions that are synced: the answer is made over several turns, and complete."""
+    node.create("orders", 300, flush_messages="1")
+    parts = [(index, batch()) for index in range(300)]
+    deferred = node.ask(PRODUCE, 9, of_partitions(("orders", parts), acks=-1))
+    assert isinstance(deferred, Deferred)
+    answers: list[Answer] = []
+    deferred.then(answers.append)
+    node.scheduler.one_turn()
+    node.storage._worker.submit(lambda: None).result()
+    turns = 0
+    while not answers:
+        node.scheduler.one_turn()
+        turns += 1
+    assert turns > 3
+    (topic,) = decoded(PRODUCE, 9, answers[0])["responses"]
+    assert [part["error_code"] for part in topic["partition_responses"]] == [0] * 300
+
+
+def test_many_partitions_take_no_long_step(node: Node) -> None:
+    """20,000 batches for one partition, or for as many that are not there: no step is long."""
+    node.create("orders")
+    for parts in ([(0, batch())] * 20_000, [(index + 1, batch()) for index in range(20_000)]):
+        frame = memoryview(encode_request(PRODUCE, 9, 7, "tester", of_partitions(("orders", parts)))[4:])
+        answer, longest_ms = longest_step_ms(lambda at=frame: node.begin(at))
+        assert longest_ms < MOST_STEP_MS
+        assert isinstance(answer, Answer)
+    assert node.log("orders").end_offset == 3
