@@ -136,6 +136,7 @@ class MetadataStore:
             raise self._unusable(damage)
         db.execute(_GROWING)
         db.execute(PENDING_TABLE)
+        db.execute("CREATE INDEX IF NOT EXISTS offsets_by_topic ON offsets (topic)")
 
     def _unusable(self, why: str) -> StorageError:
         return StorageError(
@@ -194,11 +195,10 @@ class MetadataStore:
         self._change("DELETE FROM growing_topics WHERE topic_id=?", (topic_id,))
 
     def delete_topic(self, topic: StoredTopic) -> None:
-        """Forget a topic and the offsets committed in it; remember that its files have to go."""
+        """Forget a topic; remember that its files, and the offsets committed in it, have to go."""
         with self._transaction():
             self._run("DELETE FROM topics WHERE topic_id=?", (topic.topic_id,))
             self._run("DELETE FROM growing_topics WHERE topic_id=?", (topic.topic_id,))
-            self._run("DELETE FROM offsets WHERE topic=?", (topic.name,))
             self._run(
                 "INSERT OR REPLACE INTO deleted_topics VALUES (?, ?, ?)",
                 (topic.topic_id, topic.name, topic.partitions),
@@ -264,6 +264,17 @@ class MetadataStore:
             (group_id, topic, partition, OFFSETS_AT_ONCE),
         )
         return [_position(row) for row in rows]
+
+    def forget_offsets(self, topic: str) -> bool:
+        """Forget some of the positions in a topic that is there no more; return whether there were any."""
+        changed = self._db.total_changes
+        self._change(
+            "DELETE FROM offsets WHERE (group_id, topic, partition) IN"
+            " (SELECT group_id, topic, partition FROM offsets WHERE topic=?1"
+            " AND NOT EXISTS (SELECT 1 FROM topics WHERE name=?1) LIMIT ?2)",
+            (topic, OFFSETS_AT_ONCE),
+        )
+        return self._db.total_changes > changed
 
     def has_offsets(self, group_id: str) -> bool:
         """Return whether a group has a position anywhere."""

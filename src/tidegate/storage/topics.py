@@ -283,12 +283,14 @@ class Topics:
         return directory
 
     def _delete_files(self, stored: StoredTopic) -> Generator[None, None, None]:
-        """Move a deleted topic's directories out of the way, then forget it and let them be removed.
+        """Forget a deleted topic's offsets, move its directories out of the way, and let them be removed.
 
         What fails is tried again at the next start.
         """
         moved = []
         try:
+            while self._store.forget_offsets(stored.name):
+                yield
             for partition in range(stored.partitions):
                 directory = partition_directory(self._data_dir, stored.name, partition)
                 if _owner(directory) == stored.topic_id:

@@ -99,12 +99,14 @@ def test_topics_come_back(opened: Opened, path: Path) -> None:
 
 
 def test_deleted_topic_is_remembered_until_its_files_are_gone(opened: Opened, path: Path) -> None:
-    """Deleting takes the offsets along and leaves a note for a restart."""
+    """Deleting leaves a note for a restart, and lets the offsets be forgotten, a few at a time."""
     store = opened(path)
     topic = StoredTopic(topic_id="id-1", name="orders", partitions=3)
     store.put_topic(topic)
     store.commit_offsets([offset("orders"), offset("other")])
+    assert not store.forget_offsets("orders")
     store.delete_topic(topic)
+    assert [store.forget_offsets("orders") for _ in range(2)] == [True, False]
     assert list(store.topics()) == []
     assert list(store.deleted_topics()) == [topic]
     assert list(store.committed_offsets("g")) == [("other", 1)]

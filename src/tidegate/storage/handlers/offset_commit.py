@@ -87,9 +87,12 @@ class _Commit:
         """Keep what was accepted, `OFFSETS_AT_ONCE` positions in a transaction."""
         accepted = iter(self._accepted.values())
         failed: set[tuple[str, int]] = set()
+        topics = self._storage.topics.by_name
         while some := list(islice(accepted, OFFSETS_AT_ONCE)):
-            try:
-                self._storage.store.commit_offsets(some)
+            try:  # not in topics that were deleted since they were found
+                self._storage.store.commit_offsets(
+                    [position for position in some if position.topic in topics]
+                )
             except StorageError as error:
                 _logger.error(
                     "cannot keep offsets of group %r: %s",

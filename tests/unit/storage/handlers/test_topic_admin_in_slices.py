@@ -7,6 +7,7 @@ from typing import Any
 from tests.unit.storage.node import MOST_STEP_MS, Node, append, batch, decoded, longest_step_ms, whole
 
 from tidegate.server.handler import Answer
+from tidegate.storage.store import CommittedOffset
 from tidegate.wire import encode_request
 
 METADATA, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 3, 19, 20, 37
@@ -186,6 +187,24 @@ def test_deleted_topic_is_gone_at_once(node: Node) -> None:
     assert node.storage.topics.is_taken("orders")
     whole(first)
     assert not node.storage.topics.is_taken("orders")
+
+
+def test_offsets_of_a_deleted_topic_are_forgotten_in_slices(node: Node) -> None:
+    """20,000 positions in a topic go with it without a long step, others stay."""
+    node.create("orders")
+    node.create("others")
+    for name in ("orders", "others"):
+        positions = [
+            CommittedOffset(
+                group_id=f"g{number}", topic=name, partition=0, offset=1, leader_epoch=0, metadata=""
+            )
+            for number in range(20_000 if name == "orders" else 1)
+        ]
+        node.storage.store.commit_offsets(positions)
+    _, longest_ms = longest_step_ms(lambda: work(node, DELETE_TOPICS, 6, deletion("orders")), times=1)
+    assert longest_ms < 20.0  # once only, so that the bar is what nothing may exceed
+    assert list(node.storage.store.committed_offsets("g0")) == [("others", 0)]
+    assert not node.storage.store.has_offsets("g19999")
 
 
 def test_large_topics_take_no_long_step(node: Node) -> None:
