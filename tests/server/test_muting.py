@@ -77,7 +77,8 @@ class Muted:
         self.channels.append(channel)
         client.sendall(bytes(4 * frames))
         channel.held = ANSWER_DUE
-        channel._on_readable()
+        if frames:
+            channel._on_readable()
         channel.held = 0
         return channel
 
@@ -213,4 +214,33 @@ def test_a_channel_that_fails_after_its_throttle_makes_no_other_wait(with_muted,
     with_muted(scenario)
     assert [record.message for record in caplog.records] == [
         "connection 1 cannot go on after its throttle; closing"
+    ]
+
+
+def test_an_error_while_one_leaves_loses_nobody_else(with_muted, caplog) -> None:
+    """Clients that leave are told of once: an error of ours with the first does not hide the second."""
+
+    async def scenario(muted: Muted) -> None:
+        channels = [muted.channel(frames=0) for _ in range(2)]
+        for channel in channels:
+            muted.muting.start(channel, 30_000, QuotaType.PRODUCE)
+        on_gone, failed = muted.muting._watch._on_gone, []
+
+        def fail_once(channel: Channel, broken: bool) -> None:
+            if not failed:
+                failed.append(channel)
+                raise RuntimeError("as asked")
+            on_gone(channel, broken)
+
+        muted.muting._watch._on_gone = fail_once
+        for client in muted.clients:
+            client.shutdown(socket.SHUT_WR)
+        deadline = time.monotonic() + 5
+        while not all(channel.closed for channel in channels):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+
+    with_muted(scenario)
+    assert [record.getMessage() for record in caplog.records] == [
+        "connection 1 cannot be watched while muted; closing"
     ]

@@ -136,6 +136,10 @@ def test_clients_that_leave_give_their_memory_back(with_node) -> None:
         await until(lambda: node.node._memory.granted_bytes == 2_000_000)
         other.writer.write((1_500_000).to_bytes(4, "big") + bytes(1_500_000))
         await until(lambda: node.node._memory.waiting == 1)
+        for channel in node.node._front.channels:
+            channel.last_active_ns -= 0 if channel.collected_bytes else 10**15
+        node.node._close_idle()
+        assert len(node.node._front.channels) == 2, "who is not read is not idle"
         reset(holder)
         await until(lambda: node.node._memory.waiting == 0)
         assert await other.closed(), "its zeros are no request"

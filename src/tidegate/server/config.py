@@ -22,6 +22,7 @@ __all__ = [
     "ListenerAddress",
     "ServerConfig",
     "Setting",
+    "machine_memory_bytes",
     "request_memory_bytes",
 ]
 

@@ -6,12 +6,15 @@ the client is. Where there is no epoll, closure is noticed when the throttle end
 """
 
 import asyncio
+import logging
 import select
 from collections.abc import Callable
 
 from tidegate.server.channel import Channel
 
 __all__ = ["MuteWatch"]
+
+_log = logging.getLogger("tidegate.server")
 
 _BATCH = 256
 
@@ -61,7 +64,11 @@ class MuteWatch:
             channel = self._channels.get(fd)
             if channel is None:
                 continue
-            if events & select.EPOLLIN and not events & select.EPOLLRDHUP:
-                self._on_early(channel)
-            elif events & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR):
-                self._on_gone(channel, bool(events & (select.EPOLLHUP | select.EPOLLERR)))
+            try:
+                if events & select.EPOLLIN and not events & select.EPOLLRDHUP:
+                    self._on_early(channel)
+                elif events & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR):
+                    self._on_gone(channel, bool(events & (select.EPOLLHUP | select.EPOLLERR)))
+            except Exception:  # what is told once must not be lost to the others
+                _log.exception("connection %d cannot be watched while muted; closing", channel.connection.id)
+                channel.close()

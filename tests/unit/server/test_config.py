@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.server.config import SETTINGS, ServerConfig
+from tidegate.server.config import SETTINGS, ServerConfig, machine_memory_bytes, request_memory_bytes
 
 
 def test_defaults_are_kafkas() -> None:
@@ -70,3 +70,16 @@ def test_addresses_may_be_ipv6_or_empty() -> None:
     """Brackets hold an IPv6 address; no host means all interfaces."""
     assert ServerConfig.load({"listeners": "PLAINTEXT://[::1]:0"}).listener.host == "::1"
     assert ServerConfig.load({"listeners": "PLAINTEXT://:0"}).listener.host == ""
+
+
+def test_memory_for_requests_is_a_share_of_the_machine_unless_it_is_set() -> None:
+    """0, the default, stands for an eighth of the machine's memory; -1 is Kafka's word for no bound."""
+    machine = machine_memory_bytes()
+    assert 2**28 < machine < 2**50
+    for texts, most_bytes in (
+        ({}, machine // 8),
+        ({"queued.max.request.bytes": "0"}, machine // 8),
+        ({"queued.max.request.bytes": "-1"}, -1),
+        ({"queued.max.request.bytes": "5000000000"}, 5_000_000_000),
+    ):
+        assert request_memory_bytes(ServerConfig.load(texts)) == most_bytes
