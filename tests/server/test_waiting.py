@@ -87,7 +87,8 @@ def test_who_has_left_before_its_turn_is_not_answered_nor_charged(with_node) -> 
         waits.wake()
         for channel in list(node.node._front.channels)[10:]:
             channel.close()
-        await asyncio.sleep(0.1)
+        await until(lambda: waits.made == 10)
+        await asyncio.sleep(0.05)
         assert waits.made == 10
         assert len([event for event in spool_events(node) if event["kind"] == "request"]) == 10
         assert len(clients) == WAITING
