@@ -16,6 +16,7 @@ from tidegate.clock import SystemClock
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.housekeeping import SAVE_EVERY_S, keep_house
 from tidegate.storage.log import PartitionLog
+from tidegate.storage.producers import MAX_PRODUCERS, REMEMBERED_BATCHES
 from tidegate.testing import ManualClock
 
 MIB = 1024 * 1024
@@ -170,3 +171,19 @@ def test_removing_a_large_file_holds_nobody(tmp_path: Path) -> None:
 def fill(log: PartitionLog, size: int) -> None:
     """Give the newest file blocks up to `size`, without writing them."""
     os.posix_fallocate(log.segments[-1].file.fd, 0, size)
+
+
+def test_most_producers_hold_the_loop_for_a_moment_only(tmp_path: Path) -> None:
+    """A snapshot of all the producers that a partition may remember, with five batches each, is one slice."""
+    log = new_log(tmp_path)
+    append(log, batch())
+    for at in range(MAX_PRODUCERS * REMEMBERED_BATCHES):
+        log.producers.note(10**12 + at % MAX_PRODUCERS, 0, at, 0, at, NOW_MS)
+    taken_ms = []
+    for _ in range(5):
+        log.producers.changed = True
+        begun_ns = time.thread_time_ns()
+        log.checkpoint()
+        taken_ms.append((time.thread_time_ns() - begun_ns) / 1e6)
+    assert len(log.producers) == MAX_PRODUCERS
+    assert sorted(taken_ms)[len(taken_ms) // 2] < MOST_HELD_MS
