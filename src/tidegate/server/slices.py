@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
-__all__ = ["SLICE_NS", "UNFINISHED", "RunSlice", "Slices", "advance"]
+__all__ = ["SLICE_NS", "UNFINISHED", "RunSlice", "Slices", "advance", "release"]
 
 SLICE_NS = 5_000_000
 """How long one slice may last: others wait for one at the most between two looks at the sockets."""
@@ -30,6 +30,8 @@ FULL_COLLECTION_AFTER = 10
 SLICES_WITHOUT_FULL_COLLECTION = 2000
 """So many slices may follow each other, some 10 s, before old objects are looked at all the same."""
 _NEVER = 2**31 - 1
+
+_RELEASED_AT_ONCE = 1000  # elements, each a few objects
 
 RunSlice = Callable[[], bool]
 
@@ -48,6 +50,14 @@ def advance(work: Generator[Any, None, Any], until_ns: int, monotonic_ns: Callab
                 return UNFINISHED
     except StopIteration as stop:
         return stop.value
+
+
+def release(*lists: list[Any]) -> Generator[None, None, None]:
+    """Empty lists, yielding in between: freeing what was read of a long request takes its time, too."""
+    for items in lists:
+        while len(items) > _RELEASED_AT_ONCE:
+            del items[-_RELEASED_AT_ONCE:]
+            yield
 
 
 class Slices:

@@ -28,6 +28,10 @@ class AppendError(TidegateError):
         self.log_start_known = log_start_known
         self.told = told
 
+    def without_frames(self) -> "AppendError":
+        """Return the error without the frames that it and its causes came through: a frame that keeps it is a cycle."""
+        return AppendError(self.error_code, str(self), log_start_known=self.log_start_known, told=self.told)
+
 
 class OffsetOutOfRangeError(TidegateError):
     """Raise when a read asks for an offset before the start or after the end of a log."""

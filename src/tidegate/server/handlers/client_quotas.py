@@ -12,6 +12,7 @@ from tidegate.quota import Alteration, AlterResult, FilterComponent, QuotaDefini
 from tidegate.quota.keys import ENTITY_TYPES
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.server.quota_administration import QuotaAdministration
+from tidegate.server.slices import release
 
 __all__ = [
     "ALTER_CLIENT_QUOTAS",
@@ -73,8 +74,12 @@ def alter_client_quotas_handler(administration: QuotaAdministration) -> Handler:
         body = yield from request.body_in_slices()
         alterations = yield from _alterations(body["entries"])
         results = yield from administration.alter_in_slices(alterations, validate_only=body["validate_only"])
-        entries = _Messages(list(results), _altered)
-        return (yield from request.answer_in_slices({"throttle_time_ms": 0, "entries": entries}))
+        altered = list(results)
+        del results
+        message = {"throttle_time_ms": 0, "entries": _Messages(altered, _altered)}
+        answer = yield from request.answer_in_slices(message)
+        yield from release(body["entries"], alterations, altered)
+        return answer
 
     return handle
 

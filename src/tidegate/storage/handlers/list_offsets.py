@@ -64,6 +64,7 @@ def list_offsets_handler(storage: Storage) -> Handler:
             else:
                 answer = yield from _list_offset(storage, name, wanted, version)
                 topics.setdefault(name, []).append(answer)
+                yield
         for name, refused in repeated.items():
             topics.setdefault(name, []).extend(refused.values())
         answers = [{"name": name, "partitions": parts} for name, parts in topics.items()]

@@ -181,7 +181,7 @@ def _by_partition(topic_data: list[Message], version: int) -> Generator[None, No
             try:
                 parts[index] = records if one else only_batch(records, version), rejected
             except AppendError as error:
-                parts[index] = earlier, error
+                parts[index] = earlier, error.without_frames()
             yield
         yield
     return wanted
@@ -269,10 +269,10 @@ def _append(
                     "record_errors": (),
                     "error_message": None,
                 }
-        if rejected is not None:
-            raise rejected
     except AppendError as error:
-        return _refused(index, error.error_code, log if error.log_start_known else None, error.told)
+        rejected = error.without_frames()
+    if rejected is not None:
+        return _refused(index, rejected.error_code, log if rejected.log_start_known else None, rejected.told)
     assert result is not None
     return result
 

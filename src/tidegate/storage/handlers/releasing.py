@@ -4,19 +4,11 @@ from collections.abc import Generator
 from typing import Any
 
 from tidegate.server.handler import Answer, Charge, Message, Request
+from tidegate.server.slices import release
 
 __all__ = ["answer_and_release", "answer_partitions", "release"]
 
-_AT_ONCE = 1000  # elements, each a few objects
 _ANSWERED_AT_ONCE = 32  # partitions: writing them takes a tenth of a millisecond
-
-
-def release(*lists: list[Any]) -> Generator[None, None, None]:
-    """Empty lists, yielding in between."""
-    for items in lists:
-        while len(items) > _AT_ONCE:
-            del items[-_AT_ONCE:]
-            yield
 
 
 def answer_and_release(

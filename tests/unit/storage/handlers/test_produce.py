@@ -1,5 +1,6 @@
 """Tests of the Produce handler."""
 
+import gc
 import resource
 import struct
 from typing import Any
@@ -417,3 +418,23 @@ def test_many_partitions_take_no_long_step(node: Node) -> None:
         assert longest_ms < MOST_STEP_MS
         assert isinstance(answer, Answer)
     assert node.log("orders").end_offset == 3
+
+
+@pytest.mark.parametrize("topic", ["orders", "nobody"])
+def test_refused_batches_leave_no_cycles(node: Node, topic: str) -> None:
+    """An error that is kept until the answer does not keep its frames, and they it: 2 KB for each partition named."""
+    node.create("orders")
+    node.call(PRODUCE, 8, message(b"", topic=topic))
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        node.call(PRODUCE, 8, message(b"", topic=topic))
+        node.call(PRODUCE, 8, message(batch() + batch(), topic=topic))
+        gc.collect()
+        errors = [found for found in gc.garbage if isinstance(found, Exception)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert errors == []
