@@ -2,13 +2,19 @@
 
 import asyncio
 import os
+import re
 import resource
 import select
 import socket
 import time
 
+import pytest
 from tests.server.nodes import RunningNode
 from tests.server.test_node import until
+
+from tidegate.errors import ConfigError
+from tidegate.server.config import ServerConfig
+from tidegate.server.listener import Listener
 
 
 def connecting(port: int, count: int) -> list[socket.socket]:
@@ -143,3 +149,18 @@ def test_idle_connections_are_closed_without_holding_the_loop(with_node) -> None
             client.close()
 
     with_node(scenario)
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [("a..b", "not a host name"), ("x" * 64 + ".example", "not a host name"), ("no.such.host.invalid", "")],
+)
+def test_a_host_that_cannot_be_listened_on_is_named(host, reason) -> None:
+    """Whatever the resolver says of the name, it is an error of the settings with the address in it."""
+    address = ServerConfig.load({"listeners": f"PLAINTEXT://{host}:1"}).listener
+
+    async def listen() -> None:
+        Listener(address, ServerConfig.load({}), loop=asyncio.get_running_loop(), on_accept=print)
+
+    with pytest.raises(ConfigError, match=re.escape(f"cannot listen on {host}:1: {reason}")):
+        asyncio.run(listen())

@@ -147,11 +147,14 @@ def _bind(address: ListenerAddress) -> socket.socket:
         sock = socket.socket(family, kind, protocol)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(where)
+    except UnicodeError as error:  # what Python says of a name that is none, such as `a..b`
+        raise _cannot_listen(address, "not a host name") from error
     except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {address.host or '*'}:{address.port}: {error.strerror}",
-            hint="another program may use the port; choose one with --port"
-            if error.errno == errno.EADDRINUSE
-            else None,
-        ) from error
+        hint = "another program may use the port; choose one with --port"
+        in_use = error.errno == errno.EADDRINUSE
+        raise _cannot_listen(address, error.strerror, hint if in_use else None) from error
     return sock
+
+
+def _cannot_listen(address: ListenerAddress, reason: str | None, hint: str | None = None) -> ConfigError:
+    return ConfigError(f"cannot listen on {address.host or '*'}:{address.port}: {reason}", hint=hint)
