@@ -14,7 +14,9 @@ import gc
 __all__ = ["ShortCollections"]
 
 _EVERY_S = 0.5
-_FEW_COLLECTIONS = 4  # of young objects, 7,700 each: they are looked through in 5 ms
+_FEW_COLLECTIONS = (
+    1  # of young objects, 7,700 each: twice as many are looked through in 5 ms, on a slow machine in 12
+)
 
 
 class ShortCollections:

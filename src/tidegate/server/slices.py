@@ -99,10 +99,14 @@ class Slices:
                 self._waiting.append(run_slice)
         finally:
             if not self._waiting:
-                _collect_all(after=FULL_COLLECTION_AFTER)
+                self._loop.call_soon(self._end)  # not in this turn, which had a slice already
             elif not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self._run_one)
+
+    def _end(self) -> None:
+        if not self._waiting:
+            _collect_all(after=FULL_COLLECTION_AFTER)
 
 
 def _collect_all(*, after: int) -> None:
