@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
-DEAR_TIERS = ("tests/spark", "src/tidegate/pipeline", "tests/e2e")
+DEAR_TIERS = ("tests/spark", "src/tidegate/pipeline", "tests/e2e", "tests/limits")
 NOT_RUN = ("skipped", "xfailed", "xpassed")
 
 # A shared machine stalls now and then: a deadline per example would fail tests that are right.

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -43,6 +44,14 @@ class Broker:
     def _log_path(self) -> Path:
         return self.directory / "broker.log"
 
+    def command(self) -> list[str]:
+        """Return what starts Tidegate, without its arguments."""
+        return [sys.executable, "-m", "tidegate"]
+
+    def streams(self) -> dict[str, Any]:
+        """Return how the process's streams differ from the usual: all to the log."""
+        return {}
+
     def start(self) -> "Broker":
         """Start the process and wait until it listens, on the port it had before if it had one."""
         before = len(self.log) if self._log_path.exists() else 0
@@ -50,8 +59,8 @@ class Broker:
         arguments = [part for key, value in overrides.items() for part in ("--override", f"{key}={value}")]
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tidegate", "serve", "--port", str(self.port), *arguments],
-                stdout=log,
+                [*self.command(), "serve", "--port", str(self.port), *arguments],
+                **{"stdout": log, **self.streams()},
                 stderr=log,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 process_group=0,  # as a job of a shell has

@@ -1,0 +1,198 @@
+"""`tidegate serve` on an event loop that is watched: how long it did not ask for ready sockets, and what it did then.
+
+    python watched_serve.py serve --port 0 ...
+
+Nothing of the broker is changed but how often it looks after what it keeps (`PERIODS`). The loop is asyncio's own,
+over a selector that notes when it is asked and when it answers. What lies between the two is a *hold*: so long nobody
+else is served. A hold counts the loop's thread running or blocked (a sync, SQLite, another thread with the
+interpreter's lock), not waiting for a processor that others use: the kernel tells that apart (`schedstat`), so a busy
+machine does not lengthen it.
+
+A line on standard input is a question, a line of JSON on standard output its answer: `reset`, `report`.
+"""
+
+import asyncio
+import ctypes
+import gc
+import json
+import os
+import selectors
+import sys
+import threading
+import time
+from types import FrameType
+
+from tidegate.cli.main import main
+from tidegate.server import node
+from tidegate.storage import housekeeping
+
+PERIODS = {housekeeping: "HOUSEKEEPING_EVERY_S", node: "EXPIRE_SENSORS_EVERY_S"}
+PERIOD_S = 2.0
+"""So often all that has a period of half a minute or more is done, so that a test sees it."""
+
+SAMPLE_EVERY_S = 0.002
+SAMPLE_FROM_NS = 8_000_000
+"""Holds shorter than this are not looked into: the bar is 20 ms."""
+STACK_DEPTH = 8
+
+
+class HoldWatch:
+    """The longest hold since the last `reset`, with the stacks that were seen in it."""
+
+    def __init__(self) -> None:
+        self.loop_thread = threading.get_ident()
+        self._schedstat = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+        self.began_ns = 0
+        self.samples: list[str] = []
+        self._waited_ns = self._cpu_ns = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the holds so far."""
+        self.longest_ns = self.longest_cpu_ns = self.total_ns = self.processor_wait_ns = 0
+        self.longest_samples: list[str] = []
+
+    def begin(self) -> None:
+        """Note that the loop goes to work."""
+        self._waited_ns, self._cpu_ns = self._processor_wait_ns(), time.thread_time_ns()
+        self.began_ns = time.monotonic_ns()
+
+    def end(self) -> None:
+        """Note that the loop asks for ready sockets."""
+        if not self.began_ns:
+            return
+        wall_ns = time.monotonic_ns() - self.began_ns
+        self.began_ns = 0
+        waited_ns = self._processor_wait_ns() - self._waited_ns
+        hold_ns = wall_ns - waited_ns
+        self.processor_wait_ns += waited_ns
+        self.total_ns += hold_ns
+        if hold_ns > self.longest_ns:
+            self.longest_ns, self.longest_cpu_ns = hold_ns, time.thread_time_ns() - self._cpu_ns
+            self.longest_samples = self.samples
+        if self.samples:
+            self.samples = []
+
+    def sample(self) -> None:
+        """Note where the loop's thread is, if it has been busy for a while."""
+        began_ns = self.began_ns
+        if began_ns and time.monotonic_ns() - began_ns > SAMPLE_FROM_NS and len(self.samples) < 2000:
+            self.samples.append(_stack(sys._current_frames()[self.loop_thread]))
+
+    def report(self) -> dict[str, object]:
+        """Return the longest hold, and the sums of all."""
+        samples = self.longest_samples
+        stacks = sorted(set(samples), key=samples.count, reverse=True)
+        return {
+            "hold_ms": self.longest_ns / 1e6,
+            "hold_cpu_ms": self.longest_cpu_ns / 1e6,
+            "busy_ms": self.total_ns / 1e6,
+            "processor_wait_ms": self.processor_wait_ns / 1e6,
+            "stacks": [[samples.count(stack), stack] for stack in stacks[:4]],
+        }
+
+    def wait_hold_end(self) -> None:
+        """Wait until a hold that goes on has ended: its answer may have left before."""
+        holding_ns = self.began_ns
+        while holding_ns and self.began_ns == holding_ns:
+            time.sleep(0.001)
+
+    def _processor_wait_ns(self) -> int:
+        return int(os.pread(self._schedstat, 100, 0).split()[1])
+
+
+class WatchedSelector(selectors.DefaultSelector):
+    """The loop's selector: between its answer and the next question lies a hold."""
+
+    def __init__(self, watch: HoldWatch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for ready sockets."""
+        self._watch.end()
+        ready = super().select(timeout)
+        self._watch.begin()
+        return ready
+
+
+class WatchedLoops(asyncio.DefaultEventLoopPolicy):
+    """Makes asyncio's own event loops, over a watched selector."""
+
+    def __init__(self, watch: HoldWatch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return a loop that is watched."""
+        return asyncio.SelectorEventLoop(WatchedSelector(self._watch))
+
+
+def _stack(frame: FrameType | None) -> str:
+    names = []
+    while frame is not None and len(names) < STACK_DEPTH:
+        code = frame.f_code
+        names.append(f"{os.path.basename(code.co_filename)}:{frame.f_lineno}:{code.co_name}")
+        frame = frame.f_back
+    return " < ".join(names)
+
+
+MALLINFO2 = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+
+
+class _MallInfo(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in [
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        ]
+    ]
+
+
+_libc = ctypes.CDLL(None)
+_libc.mallinfo2.restype = _MallInfo
+
+
+def _report(watch: HoldWatch) -> dict[str, object]:
+    watch.wait_hold_end()
+    report = watch.report()
+    memory = _libc.mallinfo2()  # after the rest: who wants memory meanwhile has to wait
+    report["malloc_bytes"] = memory.uordblks + memory.hblkhd
+    report["blocks"] = sys.getallocatedblocks()
+    return report
+
+
+def _answer_questions(watch: HoldWatch) -> None:
+    for line in sys.stdin:
+        if line.strip() == "reset":
+            gc.collect()  # else what one piece of work left hides what the next takes
+            _libc.malloc_trim(0)
+            watch.wait_hold_end()  # it may have waited for the collection
+            watch.reset()
+        print(json.dumps(_report(watch)), flush=True)
+
+
+def _sample_for_ever(watch: HoldWatch) -> None:
+    while True:
+        time.sleep(SAMPLE_EVERY_S)
+        watch.sample()
+
+
+if __name__ == "__main__":
+    for module, name in PERIODS.items():
+        assert hasattr(module, name), f"{module.__name__} has no {name}: where is its period?"
+        setattr(module, name, PERIOD_S)
+    hold_watch = HoldWatch()
+    asyncio.set_event_loop_policy(WatchedLoops(hold_watch))
+    for work in (_answer_questions, _sample_for_ever):
+        threading.Thread(target=work, args=(hold_watch,), daemon=True).start()
+    sys.exit(main())
