@@ -36,7 +36,7 @@ from tests.limits.watched import Connection
 
 from tidegate.wire.batch_builder import build_batch
 
-PARTITIONS = size(500, 1900)
+PARTITIONS = size(500, 1000)
 
 
 def setup(broker, *frames):
@@ -127,7 +127,7 @@ def test_many_topics_are_created_and_deleted(broker):
 
 def test_names_that_clash_are_compared_quickly(broker):
     """Names with dots clash with those with underscores: looked up, not compared with each."""
-    topics = [new_topic(f"r.{i}") for i in range(size(5000, 99_000))]
+    topics = [new_topic(f"r.{i}") for i in range(size(5000, 30_000))]
     judge(broker, "CreateTopics", [request(CREATE_TOPICS, 5, create_topics(topics, validate_only=True))])
 
 
@@ -246,7 +246,7 @@ def test_a_group_of_many_topics_again_and_again(broker):
 
 def test_many_definitions(broker):
     """Thousands of definitions in one request, described whole and by filter."""
-    count = size(5000, 50_000)
+    count = size(5000, 10_000)
     entities = [{"client-id": f"defined-{i}"} for i in range(count)]
     judge(
         broker,
