@@ -12,7 +12,17 @@ from tidegate.wire.batch import renew_crc
 from tidegate.wire.batch_builder import build_batch
 from tidegate.wire.definitions import Field, layout
 
-PRODUCE, CREATE_TOPICS, DELETE_TOPICS, ALTER_CLIENT_QUOTAS = 0, 19, 20, 49
+PRODUCE, FETCH, METADATA, FIND_COORDINATOR, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = (
+    0,
+    1,
+    3,
+    10,
+    19,
+    20,
+    22,
+)
+DESCRIBE_CONFIGS, CREATE_PARTITIONS, DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 32, 37, 48, 49
+OFFSET_COMMIT, DESCRIBE_TOPIC_PARTITIONS = 8, 75
 COMPARED = (0, 1, 2, 3, 8, 9, 10, 19, 20, 22, 32, 37, 48, 49, 60, 75)
 """The APIs that are compared: all that are served, but for ApiVersions, which lists what is served."""
 TOPICS = {"one": 1, "three": 3, "empty-one": 1}
@@ -37,6 +47,8 @@ NAMES = (
     "x" * 250,
     "new.1",
 )
+KNOWN_GROUPS = ("g1", "g2", "")
+"""The groups that have a position from the start."""
 GONE = ("missing", "new.1", "", "a b", "x" * 249, "x" * 250, "segment.bytes")
 """What DeleteTopics may name: the topics of the start stay."""
 CLIENTS = ("alice", "bob", "", "x" * 200, "a b", "*", "<default>", "ü")
@@ -44,13 +56,16 @@ KEYS = (
     "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate",
     "connection_creation_rate", "nonsense", "",
 )  # fmt: skip
-TOPIC_CONFIGS = ("retention.ms", "segment.bytes", "cleanup.policy", "max.message.bytes", "nonsense", "")
+TOPIC_CONFIGS = (
+    "retention.ms", "segment.bytes", "cleanup.policy", "max.message.bytes", "compression.type", "preallocate",
+    "min.cleanable.dirty.ratio", "nonsense", "",
+)  # fmt: skip
 CONFIG_VALUES = ("1", "1048576", "-1", "0", "", "delete", "compact", "nonsense", None)
 
 BY_NAME: dict[str, tuple[Any, ...]] = {
     "topic": NAMES,
     "name": NAMES,
-    "group_id": ("g1", "g2", ""),
+    "group_id": (*KNOWN_GROUPS, "g3"),
     "coordinator_keys": ("g1", "", "x" * 100),
     "key": ("g1", ""),
     "key_type": (0, 0, 0, 1, 2, 7, -1),
@@ -72,7 +87,7 @@ BY_NAME: dict[str, tuple[Any, ...]] = {
     "fetch_offset": (0, 1, RECORDS - 1, RECORDS, RECORDS + 1, -1, 2**62),
     "log_start_offset": (-1, 0),
     "partition_max_bytes": (1, 100, 1 << 20, 0, -1, 2**31 - 1),
-    "max_bytes": (1, 100, 1 << 20, 0, 2**31 - 1),
+    "max_bytes": (1, 100, 1 << 20, 0, 2**31 - 1, -1),
     "min_bytes": (0, 1, 1),
     "max_wait_ms": (0, 0, 20, -1),
     "timestamp": (-1, -2, -3, -4, -5, -6, -7, 0, NOW_MS, NOW_MS + 5, NOW_MS + RECORDS, 2**62),
@@ -148,7 +163,28 @@ def make(api_key: int, rng: random.Random) -> Made:
     api = API_BY_KEY[api_key]
     version = rng.choice((api.max_version, rng.randint(api.min_version, api.max_version)))
     fields = layout(api_key, version, "request").fields
-    return Made(api_key=api_key, version=version, message=_struct(fields, rng, api_key))
+    message = _struct(fields, rng, api_key)
+    if api_key == ALTER_CLIENT_QUOTAS:
+        _throttle_nobody(message)
+    if api_key == DESCRIBE_TOPIC_PARTITIONS and not message["topics"]:
+        _page_behind_internal_topics(message)
+    return Made(api_key=api_key, version=version, message=message)
+
+
+def _throttle_nobody(message: dict[str, Any]) -> None:
+    """Validate only where a quota would be one of the client that asks: answers would take their time."""
+    names = [part["entity_name"] for entry in message["entries"] for part in entry["entity"]]
+    message["validate_only"] = message["validate_only"] or None in names or "127.0.0.1" in names
+
+
+def _page_behind_internal_topics(message: dict[str, Any]) -> None:
+    """Let a page of all topics, where it begins before Kafka's internal ones, be large enough for all of them.
+
+    They are not compared, and a page that ends within them would be.
+    """
+    cursor = message["cursor"]
+    if cursor is None or cursor["topic_name"] < "a":
+        message["response_partition_limit"] = 2000
 
 
 def _struct(fields: tuple[Field, ...], rng: random.Random, api_key: int) -> dict[str, Any]:
@@ -171,7 +207,10 @@ def _field(field: Field, rng: random.Random, api_key: int) -> Any:
 
 def _value(field: Field, rng: random.Random, api_key: int) -> Any:
     if field.type == "struct":
-        return _struct(field.fields, rng, api_key)
+        value = _struct(field.fields, rng, api_key)
+        if field.name == "configs" and rng.random() < 0.7:
+            value["name"] = rng.choice(TOPIC_CONFIGS)
+        return value
     if field.type == "records":
         return _records(rng)
     if field.name == "topic_id" and api_key == DELETE_TOPICS:

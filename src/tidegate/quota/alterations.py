@@ -2,6 +2,7 @@
 
 >>> entity_error((("ip", "broker.test"), ("user", "alice")), is_known_host=is_ip_address)
 'Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId'
+>>> from tidegate.quota.in_slices import run_at_once
 >>> run_at_once(value_error_in_slices((("user", "alice"),), {"producer_byte_rate": 0.5}))
 'producer_byte_rate cannot be a fractional value.'
 
@@ -20,7 +21,7 @@ from tidegate.quota.definition_filter import (
     ERROR_POLICY_VIOLATION,
     EntityParts,
 )
-from tidegate.quota.java_hash import hash_map_place
+from tidegate.quota.java_hash import hash_map_order, hash_map_place
 from tidegate.quota.keys import ENTITY_TYPES, QUOTA_KEYS, QuotaKey, ValueType
 
 __all__ = [
@@ -39,11 +40,13 @@ __all__ = [
     "result",
     "too_large",
     "value_error_in_slices",
+    "visited_parts",
 ]
 
 MAX_NAME_BYTES = 32_767
 """Most bytes of a name: what Kafka's protocol can carry. One that is read from invalid UTF-8 may have grown beyond."""
 _LETTERS_AT_A_TIME = 5000  # of keys that are hashed: half a millisecond
+_LETTERS_IN_ORDER = 256  # of an entity's types: with all of them known there are 15
 _LARGEST_FRACTION = 1e-6  # B§6.8: what a LONG or an INT may be off a whole number
 
 
@@ -82,7 +85,7 @@ class AlterOutcome:
 
 
 def entity_error(entity: EntityParts, *, is_known_host: Callable[[str], bool]) -> str | None:
-    """Return what is wrong with an entity, None where nothing is."""
+    """Return what is wrong with an entity, given as Kafka visits it; None where nothing is."""
     if not entity:
         return "Invalid empty client quota entity"
     for entity_type, name in entity:
@@ -138,8 +141,20 @@ def has_repeated_key(ops: Sequence[tuple[str, float | None]]) -> bool:
     return len({key for key, _ in ops}) < len(ops)
 
 
+def visited_parts(parts: Sequence[tuple[str, str | None]]) -> EntityParts:
+    """Return parts as a request has them in the order in which Kafka's `HashMap` visits them, each type once.
+
+    They stay in the order of the request where the names of their types are too long for any that there is.
+    """
+    names = dict(parts)
+    order = list(names)
+    if sum(map(len, order)) <= _LETTERS_IN_ORDER:
+        order = hash_map_order(order, initial_capacity=len(parts))
+    return tuple((entity_type, names[entity_type]) for entity_type in order)
+
+
 def duplicate_text(entity: EntityParts) -> str:
-    """Return what Kafka says of an entity that is asked for twice."""
+    """Return what Kafka says of an entity, given as it visits it, that is asked for twice."""
     parts = ", ".join(f"{entity_type}={'null' if name is None else name}" for entity_type, name in entity)
     return f"Ignoring duplicate entity ClientQuotaEntity(entries={{{parts}}})"
 

@@ -41,6 +41,7 @@ from tidegate.quota.alterations import (
     result,
     too_large,
     value_error_in_slices,
+    visited_parts,
 )
 from tidegate.quota.definition_filter import (
     ERROR_INVALID_REQUEST,
@@ -262,10 +263,13 @@ class QuotaDefinitions:
         room_bytes = self._max_bytes - self._bytes
         for alteration in alterations:
             entity = entity_parts(alteration.entity)
+            visited = visited_parts(alteration.entity)
             if entity in results or has_repeated_key(alteration.ops):
-                results[entity] = result(entity, duplicate_text(entity))
+                results[entity] = result(entity, duplicate_text(visited))
             else:
-                message, changed = yield from self._decide_in_slices(entity, alteration.ops, is_known_host)
+                message, changed = yield from self._decide_in_slices(
+                    entity, visited, alteration.ops, is_known_host
+                )
                 grown_bytes = self._grown_bytes(entity, changed)
                 if grown_bytes > max(room_bytes, 0):
                     results[entity] = self._no_room(entity)
@@ -281,12 +285,13 @@ class QuotaDefinitions:
     def _decide_in_slices(
         self,
         entity: EntityParts,
+        visited: EntityParts,
         ops: Sequence[tuple[str, float | None]],
         is_known_host: Callable[[str], bool],
     ) -> Generator[None, None, tuple[str | None, list[QuotaRecord]]]:
         """Return an error text and no records, or None and the records."""
         values = dict(ops)
-        error = entity_error(entity, is_known_host=is_known_host)
+        error = entity_error(visited, is_known_host=is_known_host)
         if error is None:
             error = yield from value_error_in_slices(entity, values)
         if error is not None:

@@ -13,6 +13,7 @@ from tidegate.storage.topic_settings import TopicSettings
 from tidegate.wire import checksum
 from tidegate.wire.batch import (
     BatchHeader,
+    BatchSizeOverflowError,
     CorruptRecordsError,
     InvalidRecordsError,
     batches,
@@ -96,9 +97,14 @@ def is_transactional(records: memoryview | None) -> bool:
 
 
 def only_batch(records: memoryview | None, produce_version: int) -> memoryview:
-    """Return the one batch that `records` hold, without a broken rest. Raises `AppendError`."""
+    """Return the one batch that `records` hold, without a broken rest.
+
+    Raises `AppendError`, or `BatchSizeOverflowError`, which fails the whole request.
+    """
     try:
         header = find_only_batch(records, api_version=produce_version)
+    except BatchSizeOverflowError:
+        raise  # fails the request
     except CorruptRecordsError as error:
         raise AppendError(error_codes.CORRUPT_MESSAGE, str(error)) from error
     except InvalidRecordsError as error:

@@ -5,12 +5,13 @@ are kept and described only. Follows: Kafka 4.3 `TopicConfig`, `LogConfig`.
 """
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS, TOPIC_SYNONYMS
+from tidegate.storage.java_numbers import double_text, read_double, read_number
 from tidegate.storage.topic_settings import TopicSettings
 
 __all__ = [
@@ -37,9 +38,11 @@ TOPIC_SOURCE, CLUSTER_DEFAULT_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = 1, 3, 4, 5
 LEAST_INDEX_INTERVAL, MOST_INDEX_INTERVAL = 4096, 64 * 1024
 """Bytes of records between two entries of an index, whatever `index.interval.bytes` says: an index that is denser takes
 memory (32 bytes an entry of the newest segment), and what lies between two entries is walked, on the event loop."""
-_LONGEST_NUMBER = 20  # sign and digits of the smallest long
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
+_GZIP_LEVEL = "compression.gzip.level"
+_THROTTLED_REPLICAS = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
+_REPLICA = re.compile("[0-9]+:[0-9]+")
 
 
 class ConfigType(enum.IntEnum):
@@ -109,16 +112,14 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
         _long("message.timestamp.after.max.ms", 3_600_000, 0),
         _long("message.timestamp.before.max.ms", _LONG_MAX, 0),
         _string("message.timestamp.type", "CreateTime", "CreateTime", "LogAppendTime"),
-        TopicConfig(
-            name="min.cleanable.dirty.ratio", type=ConfigType.DOUBLE, default="0.5", least=0.0, most=1.0
-        ),
+        TopicConfig(name="min.cleanable.dirty.ratio", type=ConfigType.DOUBLE, default="0.5", least=0, most=1),
         _long("min.compaction.lag.ms", 0, 0),
         _int("min.insync.replicas", 1, 1),
         _bool("preallocate"),
         _bool("remote.log.copy.disable"),
         _bool("remote.log.delete.on.disable"),
         _bool("remote.storage.enable"),
-        _long("retention.bytes", -1, -_LONG_MAX),
+        _long("retention.bytes", -1, -_LONG_MAX - 1),
         _long("retention.ms", 604_800_000, -1),
         _int("segment.bytes", 1 << 30, 1024 * 1024),
         _int("segment.index.bytes", 10 * 1024 * 1024, 4),
@@ -130,6 +131,7 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
 
 EFFECTIVE = frozenset(
     (
+        "cleanup.policy",
         "flush.messages",
         "flush.ms",
         "index.interval.bytes",
@@ -146,52 +148,68 @@ EFFECTIVE = frozenset(
 """Settings that change what the log does."""
 
 
-def config_problem(name: str, value: str | None) -> str | None:
+def config_problem(name: str, value: str) -> str | None:
     """Return what Kafka says is wrong with a topic's setting, None where nothing is."""
     config = TOPIC_CONFIGS.get(name)
     if config is None:
         return f"Unknown topic config name: {name}"
-    if value is None:
-        return f"Null value not supported for topic configs: {name}"
+    text = value.strip()
     if config.type in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE):
-        return _number_problem(config, value.strip())
+        return _number_problem(config, value)
     if config.type is ConfigType.BOOLEAN:
-        bad = value.strip().lower() not in ("true", "false")
+        bad = text.lower() not in ("true", "false")
         return _invalid(config, value, "Expected value to be either true or false") if bad else None
-    parts = [part.strip() for part in value.split(",")] if config.type is ConfigType.LIST else [value]
-    if config.allowed and any(part not in config.allowed for part in parts):
-        return _invalid(config, value, f"String must be one of: {', '.join(config.allowed)}")
-    return None
+    if config.type is ConfigType.LIST:
+        return _list_problem(config, _list_of(text))
+    return _choice_problem(config, text)
 
 
-def _number_problem(config: TopicConfig, text: str) -> str | None:
+def _number_problem(config: TopicConfig, value: str) -> str | None:
+    number: float
     try:
-        number = _java_double(text) if config.type is ConfigType.DOUBLE else _java_number(text, config.type)
+        if config.type is ConfigType.DOUBLE:
+            number = read_double(value.strip())
+        else:
+            number = read_number(value.strip(), _INT_MAX if config.type is ConfigType.INT else _LONG_MAX)
     except ValueError:
-        return _invalid(config, text, f"Not a number of type {config.type.name}")
-    if config.least is not None and not number >= config.least:
+        return _invalid(config, value, f"Not a number of type {config.type.name}")
+    text = double_text(number) if config.type is ConfigType.DOUBLE else str(number)
+    too_small = config.least is not None and number < config.least
+    too_large = config.most is not None and number > config.most
+    if config.name == _GZIP_LEVEL and (too_small or too_large or number == 0):
+        return _invalid(config, text, "Value must be between 1 and 9 or equal to -1")
+    if too_small:
         return _invalid(config, text, f"Value must be at least {config.least}")
-    if config.most is not None and number > config.most:
-        return _invalid(config, text, f"Value must be no more than {config.most}")
+    return _invalid(config, text, f"Value must be no more than {config.most}") if too_large else None
+
+
+def _list_problem(config: TopicConfig, parts: list[str]) -> str | None:
+    if config.name in _THROTTLED_REPLICAS:
+        if parts == ["*"] or all(not part or _REPLICA.fullmatch(part) for part in parts):
+            return None
+        text = (
+            f"{config.name} must be the literal '*' or a list of replicas in the following format: "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        )
+        return _invalid(config, f"[{', '.join(parts)}]", text)
+    for part in parts:
+        if not part:
+            return f"Configuration '{config.name}' values must not be empty."
+        problem = _choice_problem(config, part)
+        if problem is not None:
+            return problem
     return None
 
 
-def _java_double(text: str) -> float:
-    """Return the number that Java would read, without Python's underscores. Raises `ValueError`."""
-    if "_" in text:
-        raise ValueError(text)
-    return float(text)
+def _choice_problem(config: TopicConfig, text: str) -> str | None:
+    if config.allowed and text not in config.allowed:
+        return _invalid(config, text, f"String must be one of: {', '.join(config.allowed)}")
+    return None
 
 
-def _java_number(text: str, kind: ConfigType) -> int:
-    """Return the number that Java would read. Raises `ValueError`."""
-    if not text.lstrip("+-").isdecimal() or len(text) > _LONGEST_NUMBER:
-        raise ValueError(text)
-    number = int(text)
-    most = _INT_MAX if kind is ConfigType.INT else _LONG_MAX
-    if not -most - 1 <= number <= most:
-        raise ValueError(text)
-    return number
+def _list_of(text: str) -> list[str]:
+    """Return the parts of a list, none where there is no text."""
+    return [part.strip() for part in text.split(",")] if text else []
 
 
 def _invalid(config: TopicConfig, value: str, why: str) -> str:
@@ -226,17 +244,8 @@ def plain_value(name: str, text: str) -> str:
     if kind is ConfigType.BOOLEAN:
         return text.lower()
     if kind is ConfigType.LIST:
-        return ",".join(part.strip() for part in text.split(","))
-    return _java_double_text(float(text)) if kind is ConfigType.DOUBLE else text
-
-
-def _java_double_text(number: float) -> str:
-    """Return what Java writes for a number from 0 to 1."""
-    if number == 0 or number >= 1e-3:
-        return str(number)
-    _, digits, exponent = Decimal(str(number)).as_tuple()
-    rest = "".join(map(str, digits[1:])) or "0"
-    return f"{digits[0]}.{rest}E{int(exponent) + len(digits) - 1}"
+        return ",".join(_list_of(text))
+    return double_text(read_double(text)) if kind is ConfigType.DOUBLE else text
 
 
 def settings_of(configs: Mapping[str, str], node: StorageConfig) -> TopicSettings:
@@ -245,6 +254,7 @@ def settings_of(configs: Mapping[str, str], node: StorageConfig) -> TopicSetting
     def number(name: str) -> int:
         return int(configs.get(name, default_value(name, node)))
 
+    deletes = "delete" in _list_of(configs.get("cleanup.policy", "delete"))
     return TopicSettings(
         max_message_bytes=number("max.message.bytes"),
         segment_bytes=number("segment.bytes"),
@@ -255,8 +265,8 @@ def settings_of(configs: Mapping[str, str], node: StorageConfig) -> TopicSetting
         log_append_time=configs.get("message.timestamp.type", node.log_message_timestamp_type)
         == "LogAppendTime",
         timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
-        retention_ms=number("retention.ms"),
-        retention_bytes=number("retention.bytes"),
+        retention_ms=number("retention.ms") if deletes else -1,
+        retention_bytes=number("retention.bytes") if deletes else -1,
         flush_messages=number("flush.messages"),
         flush_ms=number("flush.ms"),
     )

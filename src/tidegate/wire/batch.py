@@ -22,6 +22,7 @@ from tidegate.wire.errors import ProtocolError
 __all__ = [
     "HEADER_BYTES",
     "BatchHeader",
+    "BatchSizeOverflowError",
     "CorruptRecordsError",
     "InvalidRecordsError",
     "assign_offsets",
@@ -42,6 +43,8 @@ MAGIC = 2
 CRC_AT = 17
 CRC_FROM = 21
 UNBOUNDED_BYTES = 2**31 - 1
+_LONGEST = UNBOUNDED_BYTES - OVERHEAD_BYTES  # with which a batch's size is still an `int` of Java
+UNKNOWN_SERVER_ERROR = -1
 
 CORRUPT_MESSAGE, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD = 2, 76, 87  # Kafka `Errors`
 ZSTD = 4
@@ -61,6 +64,12 @@ class CorruptRecordsError(ProtocolError):
     """
 
     error_code = CORRUPT_MESSAGE
+
+
+class BatchSizeOverflowError(CorruptRecordsError):
+    """Raise for a length that is no size in Java, where it overflows: Kafka fails the request as unforeseen."""
+
+    error_code = UNKNOWN_SERVER_ERROR
 
 
 class InvalidRecordsError(ProtocolError):
@@ -142,13 +151,18 @@ def batches(records: Buffer, at: int = 0, *, max_bytes: int = UNBOUNDED_BYTES) -
     """Yield the header of each whole batch from `at` on; a batch cut short at the end is left out, as by Kafka.
 
     Raises `CorruptRecordsError` for a size below the least possible or above `max_bytes` and for an unknown magic,
-    `InvalidRecordsError` for an old magic and a size below that of a header.
+    `BatchSizeOverflowError` for a size beyond Java's, `InvalidRecordsError` for an old magic and a size below that of
+    a header.
     """
     end = len(records)
     while end - at > CRC_AT - 1:
         (length,) = _LENGTH.unpack_from(records, at + 8)
         _check_frame(length, records[at + 16], at, max_bytes=max_bytes)
         if length + OVERHEAD_BYTES > end - at:
+            if length > _LONGEST:
+                raise BatchSizeOverflowError(
+                    f"batch length {length}, expected at most {_LONGEST}", byte_offset=at
+                )
             return
         batch = read_header(records, at)
         yield batch

@@ -27,6 +27,7 @@ from tidegate.quota.definitions import (
     definition_bytes,
     entity_parts,
     is_ip_address,
+    visited_parts,
 )
 from tidegate.quota.in_slices import run_at_once
 from tidegate.quota.java_hash import hash_map_order
@@ -237,6 +238,36 @@ def test_values_given_out_do_not_change_the_store() -> None:
     assert isinstance(values, dict)
     values["producer_byte_rate"] = 6.0
     assert definitions.values(ALICE) == {"producer_byte_rate": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("entity", "parts"),
+    [
+        ([("ip", "bob"), ("user", "ü")], "user=ü, ip=bob"),
+        ([("ip", "*"), ("client-id", "a"), ("user", "ü")], "client-id=a, user=ü, ip=*"),
+        ([("client-id", "127.0.0.1"), ("", None)], "client-id=127.0.0.1, =null"),
+        ([("", None), ("client-id", "127.0.0.1")], "=null, client-id=127.0.0.1"),
+    ],
+)
+def test_parts_are_named_in_the_order_of_java(entity: list[tuple[str, str | None]], parts: str) -> None:
+    """Of a hash map that is made for as many parts as there are; seen on Kafka 4.3.1."""
+    alteration = Alteration(entity=entity, ops=[("producer_byte_rate", 1.0), ("producer_byte_rate", 2.0)])
+    (found,) = QuotaDefinitions().alter([alteration]).results
+    assert found.error_message == f"Ignoring duplicate entity ClientQuotaEntity(entries={{{parts}}})"
+
+
+def test_first_mistake_in_an_entity_is_that_of_kafka() -> None:
+    """It visits the parts in the order of a hash map, too."""
+    entity = [("user", ""), ("nonsense", "x")]
+    for parts in (entity, entity[::-1]):
+        (found,) = QuotaDefinitions().alter([Alteration(entity=parts, ops=[])]).results
+        assert found.error_message == "Empty user not supported"
+
+
+def test_long_types_stay_in_the_order_of_the_request() -> None:
+    """Hashing names that can be no type would take its time."""
+    entity = [("y" * 300, "1"), ("x" * 300, "2")]
+    assert visited_parts(entity) == tuple(entity)
 
 
 def test_parts_are_sorted_and_the_last_of_a_type_wins() -> None:

@@ -23,6 +23,16 @@ from tidegate.storage.topic_configs import (
         ("preallocate", "TRUE"),
         ("compression.type", "zstd"),
         ("leader.replication.throttled.replicas", "0:1,1:1"),
+        ("leader.replication.throttled.replicas", "*"),
+        ("leader.replication.throttled.replicas", "0:1,"),
+        ("cleanup.policy", ""),
+        ("cleanup.policy", "delete,delete"),
+        ("min.cleanable.dirty.ratio", "NaN"),
+        ("min.cleanable.dirty.ratio", "0x1p-1"),
+        ("min.cleanable.dirty.ratio", "1f"),
+        ("compression.type", " gzip "),
+        ("compression.gzip.level", "-1"),
+        ("retention.bytes", "-9223372036854775808"),
     ],
 )
 def test_good_values(name: str, value: str) -> None:
@@ -34,7 +44,6 @@ def test_good_values(name: str, value: str) -> None:
     ("name", "value", "problem"),
     [
         ("nope", "1", "Unknown topic config name: nope"),
-        ("retention.ms", None, "Null value not supported for topic configs: retention.ms"),
         (
             "retention.ms",
             "abc",
@@ -55,9 +64,33 @@ def test_good_values(name: str, value: str) -> None:
         ("compression.type", "brotli", None),
         ("cleanup.policy", "delete,sometimes", None),
         ("message.timestamp.type", "createtime", None),
+        ("retention.ms", " ", "Invalid value   for configuration retention.ms: Not a number of type LONG"),
+        ("cleanup.policy", ",", "Configuration 'cleanup.policy' values must not be empty."),
+        (
+            "cleanup.policy",
+            "delete,bad",
+            "Invalid value bad for configuration cleanup.policy: String must be one of: compact, delete",
+        ),
+        (
+            "min.cleanable.dirty.ratio",
+            "1e300",
+            "Invalid value 1.0E300 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
+        ),
+        (
+            "compression.gzip.level",
+            "0",
+            "Invalid value 0 for configuration compression.gzip.level: Value must be between 1 and 9 or equal to -1",
+        ),
+        (
+            "leader.replication.throttled.replicas",
+            "1:1,abc",
+            "Invalid value [1:1, abc] for configuration leader.replication.throttled.replicas: "
+            "leader.replication.throttled.replicas must be the literal '*' or a list of replicas in the following "
+            "format: [partitionId]:[brokerId],[partitionId]:[brokerId],...",
+        ),
     ],
 )
-def test_bad_values(name: str, value: str | None, problem: str | None) -> None:
+def test_bad_values(name: str, value: str, problem: str | None) -> None:
     """Everything else is refused, naming the setting; where Kafka's text is known, with it."""
     found = config_problem(name, value)
     assert found is not None
@@ -135,3 +168,13 @@ def test_index_interval_has_bounds(given: str, in_force: int) -> None:
     """What lies between two entries can be walked on the event loop, and the entries fit into memory."""
     settings = settings_of({"index.interval.bytes": given}, StorageConfig())
     assert settings.index_interval_bytes == in_force
+
+
+@pytest.mark.parametrize(
+    ("policy", "expires"), [("delete", True), ("compact,delete", True), ("compact", False), ("", False)]
+)
+def test_nothing_expires_where_nothing_may_be_deleted(policy: str, expires: bool) -> None:
+    """Retention is in force for topics whose clean-up policy has `delete`, as in Kafka."""
+    configs = {"cleanup.policy": policy, "retention.ms": "5", "retention.bytes": "7"}
+    settings = settings_of(configs, StorageConfig())
+    assert (settings.retention_ms, settings.retention_bytes) == ((5, 7) if expires else (-1, -1))

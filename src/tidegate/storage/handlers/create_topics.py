@@ -17,9 +17,10 @@ from tidegate.storage.config import MAX_PARTITIONS, StorageConfig
 from tidegate.storage.errors import StorageError
 from tidegate.storage.handlers.addresses import ZERO_ID
 from tidegate.storage.handlers.assignments import assignment_problem
+from tidegate.storage.handlers.new_configs import checked_configs_in_slices
 from tidegate.storage.handlers.releasing import answer_and_release, release
 from tidegate.storage.storage import Storage
-from tidegate.storage.topic_configs import TOPIC_CONFIGS, config_problem, described_configs
+from tidegate.storage.topic_configs import TOPIC_CONFIGS, described_configs
 from tidegate.storage.topic_names import name_problem
 
 __all__ = ["CREATE_TOPICS", "MAX_PARTITIONS_PER_REQUEST", "create_topics_handler"]
@@ -87,11 +88,10 @@ def _create(
     problem = _name_problem(storage, name)
     if problem is not None:
         return _refused(name, problem)
-    configs: dict[str, str | None] = {}
-    for config in wanted["configs"]:
-        configs[config["name"]] = config["value"]
-        yield
-    problem = (yield from _config_problem(configs)) or (yield from _placement_problem(storage, wanted))
+    configs, text = yield from checked_configs_in_slices(wanted["configs"])
+    if text is not None:
+        return _refused(name, (error_codes.INVALID_CONFIG, text))
+    problem = yield from _placement_problem(storage, wanted)
     if problem is not None:
         return _refused(name, problem)
     partitions = _partitions(storage, wanted)
@@ -106,14 +106,13 @@ def _create(
     if (not validate_only or storage.config.kafka_exact) and not request.quotas.record_mutations(partitions):
         return _refused(name, (error_codes.THROTTLING_QUOTA_EXCEEDED, None))
     topic_id = str(uuid.uuid4())
-    texts = {key: value for key, value in configs.items() if value is not None}
     if not validate_only:
         try:
-            topic = yield from storage.topics.create_in_slices(name, partitions, texts)
+            topic = yield from storage.topics.create_in_slices(name, partitions, configs)
             topic_id = topic.topic_id
         except StorageError as error:
             return _refused(name, (error_codes.KAFKA_STORAGE_ERROR, str(error)))
-    return _created(storage, name, topic_id, partitions, texts)
+    return _created(storage, name, topic_id, partitions, configs)
 
 
 class _Settings:
@@ -171,15 +170,6 @@ def _name_problem(storage: Storage, name: str) -> _Problem | None:
     if other is not None:
         text = f"Topic '{name}' collides with existing topic: {other}"
         return error_codes.INVALID_TOPIC_EXCEPTION, text
-    return None
-
-
-def _config_problem(configs: Mapping[str, str | None]) -> Generator[None, None, _Problem | None]:
-    for name, value in configs.items():
-        problem = config_problem(name, value)
-        if problem is not None:
-            return error_codes.INVALID_CONFIG, problem
-        yield
     return None
 
 

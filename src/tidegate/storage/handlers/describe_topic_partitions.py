@@ -2,7 +2,7 @@
 
 Topics by name, all of them when none is named, in the order of their names; at most `response_partition_limit`
 partitions in one answer, and a cursor that says where the next one begins. A cursor whose topic was not asked for, or
-with a negative partition, is error 42 for every topic.
+with a negative partition, is error 42 for every topic; an empty name without a cursor is error -1. As in Kafka.
 Memory: at most 200 bytes for each byte of the request (a topic of three bytes becomes two dicts and an entry of a
 third), and what is answered.
 """
@@ -23,6 +23,7 @@ from tidegate.storage.topics import Topic
 __all__ = ["DESCRIBE_TOPIC_PARTITIONS", "MAX_PARTITIONS_PER_ANSWER", "describe_topic_partitions_handler"]
 
 DESCRIBE_TOPIC_PARTITIONS = 75
+_INT_MAX = 2**31 - 1
 _SORTED_AT_ONCE = 1000  # names
 MAX_PARTITIONS_PER_ANSWER = 2000  # Kafka's `max.request.partition.size.limit`
 
@@ -37,7 +38,10 @@ def describe_topic_partitions_handler(storage: Storage) -> Handler:
         first_name, first_partition = (cursor["topic_name"], cursor["partition_index"]) if cursor else ("", 0)
         names, named = yield from _names(storage, body["topics"], first_name)
         if cursor and (first_partition < 0 or not named):
-            return (yield from _refuse(request, body["topics"]))
+            return (yield from _refuse(request, body["topics"], error_codes.INVALID_REQUEST))
+        if not cursor and named and body["topics"]:
+            return (yield from _refuse(request, body["topics"], error_codes.UNKNOWN_SERVER_ERROR))
+        yield from release(body["topics"])
         left = max(min(body["response_partition_limit"], MAX_PARTITIONS_PER_ANSWER), 1)
         topics: list[Message] = []
         next_cursor = None
@@ -58,16 +62,22 @@ def describe_topic_partitions_handler(storage: Storage) -> Handler:
                 continue
             count = len(topic.logs)
             start = first_partition if name == first_name else 0
-            described = (yield from partitions.first(count))[start : start + left]
+            end = min(count, _java_int(start + left))
+            described = (yield from partitions.first(count))[start : max(end, 0)]
             topics.append(_topic(topic, described))
             left -= len(described)
-            if start + len(described) < count:
-                next_cursor = {"topic_name": name, "partition_index": start + len(described)}
+            if end < count:
+                next_cursor = {"topic_name": name, "partition_index": end}
                 break
             yield
         return (yield from _answer(request, topics, next_cursor))
 
     return handle
+
+
+def _java_int(number: int) -> int:
+    """Return a number as Java's `int` holds it: past its largest it is negative, and the next cursor with it."""
+    return number if number <= _INT_MAX else number - (1 << 32)
 
 
 def _names(
@@ -85,15 +95,15 @@ def _names(
     while run := sorted(islice(left, _SORTED_AT_ONCE)):
         runs.append(run)
         yield
-    yield from release(wanted)
     return merge(*runs), first_name in names
 
 
-def _refuse(request: Request, wanted: list[Message]) -> Work:
+def _refuse(request: Request, wanted: list[Message], error_code: int) -> Work:
     topics = []
     for part in wanted:
-        topics.append(_no_topic(part["name"], error_codes.INVALID_REQUEST))
+        topics.append(_no_topic(part["name"], error_code))
         yield
+    yield from release(wanted)
     return (yield from _answer(request, topics, None))
 
 

@@ -192,8 +192,11 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
         if log.deleted or leader_epoch > LEADER_EPOCH or last_epoch > LEADER_EPOCH:
             return None
         limit = max(min(source.max_bytes, request.quotas.fetch_limit_bytes()), 0)
+        at_most = min(max_bytes, limit)
+        if at_most < 0:
+            return None
         try:
-            found = log.read(offset, max(min(max_bytes, limit), 0))
+            found = log.read(offset, at_most)
         except (OffsetOutOfRangeError, LogDamagedError):
             return None
         missing_bytes = min(source.min_bytes, limit) - (0 if found is None else found.size)
@@ -210,7 +213,7 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
         if version >= _SESSIONS_SINCE and body["session_epoch"] not in _NO_SESSION_EPOCHS:
             return _no_session(request)
         max_bytes = min(body["max_bytes"], most_bytes, request.quotas.fetch_limit_bytes())
-        fetch = _Fetch(request, max(max_bytes, 0), committed=body["isolation_level"] == READ_COMMITTED)
+        fetch = _Fetch(request, max_bytes, committed=body["isolation_level"] == READ_COMMITTED)
         follower = _replica_id(body, version) >= 0  # -1 is a consumer, -2 one that debugs
         yield from _resolve(storage, fetch, body["topics"], follower=follower)
         topics, failed = yield from fetch.read()
@@ -225,7 +228,7 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
 
     def learn(request: Request, body: Message, name: str, wanted: _Wanted) -> None:
         """Keep what a consumer's request with one partition says for those that begin as it does."""
-        if wanted.log is not None:
+        if wanted.log is not None and body["max_bytes"] >= 0:
             version, max_bytes = request.header.api_version, min(body["max_bytes"], most_bytes)
             known.keep(request, _Source(version, body, name, wanted.index, wanted.log, max_bytes))
 
@@ -309,9 +312,12 @@ def _read(
         return _failed(wanted.index, error_codes.OFFSET_OUT_OF_RANGE, aborted=None), 0
     if wanted.last_epoch == LEADER_EPOCH and wanted.offset > log.end_offset:
         diverging = {"epoch": LEADER_EPOCH, "end_offset": log.end_offset}
-        return {**_records(wanted, log, None, committed=committed), "diverging_epoch": diverging}, 0
+        return {**_records(wanted, log, None, committed=False), "diverging_epoch": diverging}, 0
+    at_most = min(wanted.max_bytes, left_bytes)
+    if at_most < 0 and log.start_offset <= wanted.offset < log.end_offset:  # what Kafka's log throws over
+        return _failed(wanted.index, error_codes.UNKNOWN_SERVER_ERROR, aborted=None), 0
     try:
-        found = log.read(wanted.offset, max(min(wanted.max_bytes, left_bytes), 0), at_least_one=at_least_one)
+        found = log.read(wanted.offset, max(at_most, 0), at_least_one=at_least_one)
     except OffsetOutOfRangeError:
         return _failed(wanted.index, error_codes.OFFSET_OUT_OF_RANGE, aborted=None), 0
     except LogDamagedError:

@@ -34,9 +34,7 @@ def find_coordinator_handler(storage: Storage) -> Handler:
         body = yield from request.body_in_slices()
         kind = body.get("key_type", GROUP)
         if request.header.api_version < _SEVERAL_KEYS_SINCE:
-            return request.answer(
-                {"throttle_time_ms": 0, **_coordinator(storage, request, kind, text_of_none="NONE")}
-            )
+            return request.answer({"throttle_time_ms": 0, **_one_coordinator(storage, request, kind)})
         coordinator = _coordinator(storage, request, kind, text_of_none="")
         coordinators: list[Message] = []
         for key in body["coordinator_keys"]:
@@ -46,6 +44,12 @@ def find_coordinator_handler(storage: Storage) -> Handler:
         return (yield from answer_and_release(request, message, coordinators, body["coordinator_keys"]))
 
     return handle
+
+
+def _one_coordinator(storage: Storage, request: Request, kind: int) -> Message:
+    """Return the coordinator as it is told before version 4: every error has its text."""
+    found = _coordinator(storage, request, kind, text_of_none="NONE")
+    return {**found, "error_message": found["error_message"] or _INVALID_REQUEST_TEXT}
 
 
 def _coordinator(storage: Storage, request: Request, kind: int, *, text_of_none: str) -> Message:

@@ -124,7 +124,9 @@ def _topics(
             "topics"
         ].clear()  # here rather than at the end with all that is built from it: each takes its time
         yield
-    topics = [_no_topic(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, operations) for topic_id in unknown_ids]
+    topics = [
+        _no_topic(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, NO_OPERATIONS) for topic_id in unknown_ids
+    ]
     for topic in found:
         described = yield from partitions.first(len(topic.logs))
         topics.append(_topic_message(topic, described, operations))

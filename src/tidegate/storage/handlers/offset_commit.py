@@ -5,7 +5,8 @@ Of several positions for one partition the last is kept, and each is answered, a
 several transactions: where the process ends in between, and the client has no answer, some of them are kept.
 Memory: at most 100 bytes for each byte of the request (a position of 14 bytes becomes two dicts, an object and three
 entries), and the answer.
-Not implemented: members of a group (error 25, or 22 for a group that is not known), expiry of offsets.
+Not implemented: members of a group (a commit in a generation is error 25; where the group is not known, 22, and from
+version 9 on 69), expiry of offsets.
 """
 
 import logging
@@ -25,6 +26,7 @@ __all__ = ["OFFSET_COMMIT", "offset_commit_handler"]
 
 OFFSET_COMMIT = 8
 NO_GENERATION = -1
+_GROUP_NOT_FOUND_SINCE = 9
 _TOPIC_IDS_SINCE = 10
 _logger = logging.getLogger(__name__)
 
@@ -39,49 +41,67 @@ def offset_commit_handler(storage: Storage) -> Handler:
         yield from release(body["topics"])
         yield from commit.store()
         answers: list[Message] = []
-        for name, partitions in commit.answers.items():
+        for name, partitions in commit.answers:
             answers.append({commit.field: name, "partitions": partitions})
             yield
         message = {"throttle_time_ms": 0, "topics": answers}
-        return (yield from answer_and_release(request, message, *commit.answers.values(), answers))
+        return (
+            yield from answer_and_release(request, message, *(found for _, found in commit.answers), answers)
+        )
 
     return handle
 
 
 class _Commit:
-    """One request: what is refused and kept. `answers` has the partitions of each topic, those refused first."""
+    """One request: what is refused and kept.
+
+    `answers` has a topic's partitions as often as it is named; once, and those that are not there first, where there
+    are any of these. As in Kafka.
+    """
 
     def __init__(self, storage: Storage, body: Message, version: int) -> None:
         self.field = "name" if version < _TOPIC_IDS_SINCE else "topic_id"
-        self.answers: dict[str, list[Message]] = {}
+        self.answers: list[tuple[str, list[Message]]] = []
         self._storage = storage
         self._body = body
+        self._version = version
         self._group_id: str = body["group_id"]
-        self._wanted: dict[str, list[tuple[Message, CommittedOffset | None]]] = {}
+        self._missing: dict[str, list[Message]] = {}
+        self._wanted: list[tuple[str, list[tuple[Message, CommittedOffset | None]]]] = []
         self._accepted: dict[tuple[str, int], CommittedOffset] = {}
 
     def check(self) -> Generator[None, None, None]:
         """Look every partition up. Of several positions for one partition the last is kept."""
-        refused = _membership_problem(self._storage, self._body)
+        refused = _membership_problem(self._storage, self._body, self._version)
         for part in self._body["topics"]:
             name = part[self.field]
             topic, missing = self._find(name)
+            if topic is None:
+                self._missing.setdefault(name, [])  # Kafka tells of it though no partition is asked for
+            found: list[tuple[Message, CommittedOffset | None]] = []
             for wanted in part["partitions"]:
                 index = wanted["partition_index"]
                 if topic is None or topic.log(index) is None:
                     code = missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                    self._answer(name, index, code)
+                    self._missing.setdefault(name, []).append(_result(index, code))
                 elif refused or _is_too_long(wanted["committed_metadata"]):
-                    self._put_off(name, index, refused or error_codes.OFFSET_METADATA_TOO_LARGE)
+                    found.append((_result(index, refused or error_codes.OFFSET_METADATA_TOO_LARGE), None))
                 else:
                     position = _committed(self._group_id, topic.name, wanted)
                     self._accepted[topic.name, index] = position
-                    self._put_off(name, index, error_codes.NONE, position)
+                    found.append((_result(index, error_codes.NONE), position))
                 yield
+            if found:
+                self._wanted.append((name, found))
             yield
-        for name, results in self._wanted.items():
-            self.answers.setdefault(name, []).extend(answer for answer, _ in results)
+        for name, found in self._wanted:
+            results = [result for result, _ in found]
+            if self._missing:
+                self._missing.setdefault(name, []).extend(results)
+            else:
+                self.answers.append((name, results))
             yield
+        self.answers += self._missing.items()
 
     def store(self) -> Generator[None, None, None]:
         """Keep what was accepted, `OFFSETS_AT_ONCE` positions in a transaction."""
@@ -102,7 +122,7 @@ class _Commit:
                 )
                 failed |= {(position.topic, position.partition) for position in some}
             yield
-        for answer, position in (found for results in self._wanted.values() for found in results):
+        for answer, position in (found for _, results in self._wanted for found in results):
             if position is not None and (position.topic, position.partition) in failed:
                 answer["error_code"] = error_codes.COORDINATOR_NOT_AVAILABLE
             yield
@@ -112,24 +132,23 @@ class _Commit:
             return self._storage.topics.by_name.get(name), error_codes.UNKNOWN_TOPIC_OR_PARTITION
         return self._storage.topics.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
 
-    def _answer(self, name: str, index: int, error_code: int) -> None:
-        answer = {"partition_index": index, "error_code": error_code}
-        self.answers.setdefault(name, []).append(answer)
 
-    def _put_off(
-        self, name: str, index: int, error_code: int, position: CommittedOffset | None = None
-    ) -> None:
-        """Answer behind what could not be found."""
-        answer = {"partition_index": index, "error_code": error_code}
-        self._wanted.setdefault(name, []).append((answer, position))
+def _membership_problem(storage: Storage, body: Message, version: int) -> int:
+    """Return the error for a commit in a generation of a group's members, of whom there are none.
 
-
-def _membership_problem(storage: Storage, body: Message) -> int:
-    """Return the error for a commit in the name of a member, of which there is none."""
-    if body["generation_id_or_member_epoch"] <= NO_GENERATION and not body["member_id"]:
+    Without a generation a member's id says nothing, as in Kafka. A group is known from its first position on.
+    """
+    if body["generation_id_or_member_epoch"] <= NO_GENERATION:
         return error_codes.NONE
-    known = storage.store.has_offsets(body["group_id"])
-    return error_codes.UNKNOWN_MEMBER_ID if known else error_codes.ILLEGAL_GENERATION
+    if storage.store.has_offsets(body["group_id"]):
+        return error_codes.UNKNOWN_MEMBER_ID
+    return (
+        error_codes.ILLEGAL_GENERATION if version < _GROUP_NOT_FOUND_SINCE else error_codes.GROUP_ID_NOT_FOUND
+    )
+
+
+def _result(index: int, error_code: int) -> Message:
+    return {"partition_index": index, "error_code": error_code}
 
 
 def _is_too_long(metadata: str | None) -> bool:

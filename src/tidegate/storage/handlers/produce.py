@@ -91,7 +91,7 @@ def produce_handler(storage: Storage, scheduler: Scheduler) -> Handler:
         try:
             wanted = yield from _by_partition(topic_data, version)
         except CorruptRecordsError as error:
-            return (yield from _fail_all(request, topic_data, acks, error_codes.CORRUPT_MESSAGE, str(error)))
+            return (yield from _fail_all(request, topic_data, acks, error.error_code, _told(error)))
         except _TransactionalError:
             code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return (yield from _fail_all(request, topic_data, acks, code))
@@ -119,7 +119,8 @@ def produce_handler(storage: Storage, scheduler: Scheduler) -> Handler:
                 failed = failed or bool(result["error_code"])
                 partitions.append(result)
                 yield
-            responses.append({_field(version): name, "partition_responses": partitions})
+            if partitions:
+                responses.append({_field(version): name, "partition_responses": partitions})
         if acks == 0:
             return Answer(None, Charge.PRODUCE, close=failed)
         message = {"responses": responses, "throttle_time_ms": 0}
@@ -159,6 +160,11 @@ def _learn(request: Request, acks: int, part: Message, topics: Topics, known: Kn
     log = None if topic is None else topic.log(index)
     if log is not None and not log.settings.flushes and acks in ACKS:
         known.keep(request, _Target(version, acks, {_field(version): name}, index, log))
+
+
+def _told(error: CorruptRecordsError) -> str | None:
+    """Return the text for the client: Kafka has none for what it did not foresee."""
+    return None if error.error_code == error_codes.UNKNOWN_SERVER_ERROR else str(error)
 
 
 def _by_partition(topic_data: list[Message], version: int) -> Generator[None, None, _ByPartition]:
@@ -306,7 +312,9 @@ def _fail_all(
                 parts[data["index"]] = _refused(data["index"], error_code, text=text)
             yield
         yield
-    responses = [{field: name, "partition_responses": list(parts.values())} for name, parts in failed.items()]
+    responses = [
+        {field: name, "partition_responses": list(parts.values())} for name, parts in failed.items() if parts
+    ]
     return (
         yield from request.answer_in_slices({"responses": responses, "throttle_time_ms": 0}, Charge.REQUEST)
     )

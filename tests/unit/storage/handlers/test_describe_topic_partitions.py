@@ -44,6 +44,30 @@ def test_cursors_that_cannot_be(node: Node) -> None:
     assert told(node, cursor=("nobody", 0)) == [("orders", 0, [0, 1, 2])]
 
 
+def test_empty_name_needs_a_cursor(node: Node) -> None:
+    """Kafka 4.3.1 fails over one without a cursor: error -1 for every topic."""
+    node.create("orders", 3)
+    assert told(node, "orders", "") == [("orders", -1, []), ("", -1, [])]
+    assert told(node, "orders", "", cursor=("", 0)) == [("", 17, []), ("orders", 0, [0, 1, 2])]
+
+
+def test_cursor_beyond_all_numbers(node: Node) -> None:
+    """Kafka's sum of the cursor's partition and the limit overflows, and so does the next cursor."""
+    node.create("orders", 3)
+    answer = node.call(DESCRIBE_TOPIC_PARTITIONS, 0, message("orders", cursor=("orders", 2**31 - 1)))
+    assert (answer["next_cursor"]["topic_name"], answer["next_cursor"]["partition_index"]) == (
+        "orders",
+        -2147481649,
+    )
+    assert answer["topics"][0]["partitions"] == []
+
+
+def test_every_topic_is_told_of_a_wrong_cursor(node: Node) -> None:
+    """However many there are."""
+    names = [f"n{number}" for number in range(2500)]
+    assert told(node, *names, cursor=("zzz", 0)) == [(name, 42, []) for name in names]
+
+
 def test_many_names_are_answered_in_slices(node: Node) -> None:
     """50,000 names that are not there: no step is long, and the answer is in order."""
     names = [f"n{at * 7919 % 50_000}" for at in range(50_000)]

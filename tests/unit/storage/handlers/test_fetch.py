@@ -119,6 +119,15 @@ def test_unknown_id_is_error_100(filled: Node) -> None:
     assert part["error_code"] == error_codes.UNKNOWN_TOPIC_ID
 
 
+def test_id_of_zero_fails_its_partitions_alone(filled: Node) -> None:
+    """Kafka 4.3.1 fails the whole request with error -1."""
+    topic_id = filled.storage.topics.by_name["orders"].topic_id
+    request = message((topic_id, 0, 0), ("00000000-0000-0000-0000-000000000000", 0, 0))
+    answer = filled.call(FETCH, 13, request)
+    assert answer["error_code"] == 0
+    assert [part["error_code"] for part in partitions(answer)] == [0, error_codes.UNKNOWN_TOPIC_ID]
+
+
 def test_leader_epoch_ahead_of_ours_is_refused(filled: Node) -> None:
     """There is only leader epoch 0."""
     for epoch, code in ((0, 0), (1, error_codes.UNKNOWN_LEADER_EPOCH)):
@@ -138,7 +147,24 @@ def test_limits_hold_over_all_partitions(filled: Node) -> None:
     assert sizes(max_bytes=4 * SIZE) == [3 * SIZE, SIZE]
     assert sizes(max_bytes=4 * SIZE - 1) == [3 * SIZE, 0]
     assert sizes(max_bytes=0) == [SIZE, 0]
-    assert sizes(max_bytes=-1, partition_max_bytes=-1) == [SIZE, 0]
+
+
+def test_negative_limits_are_an_error_where_there_is_something_to_read(filled: Node) -> None:
+    """Error -1 as Kafka's log throws; nothing to read is no error. Also in a request that is known from before."""
+    for limits in ({"partition_max_bytes": -1}, {"max_bytes": -1}):
+        for offset, code in ((0, -1), (2, -1), (3, 0), (4, 1), (0, -1)):
+            known = message(("orders", 0, offset))
+            filled.call(FETCH, 12, known)
+            (part,) = partitions(filled.call(FETCH, 12, message(("orders", 0, offset), **limits)))
+            assert (part["error_code"], len(part["records"] or b"")) == (code, 0)
+
+
+def test_diverging_epochs_have_no_transactions(filled: Node) -> None:
+    """Not even an empty list, whatever the isolation level, as Kafka answers."""
+    for level in (0, 1):
+        request = message(("orders", 0, 9), last_epoch=0, isolation_level=level)
+        (part,) = partitions(filled.call(FETCH, 12, request))
+        assert (part["diverging_epoch"]["end_offset"], part["aborted_transactions"]) == (3, None)
 
 
 def test_quota_caps_what_is_read(filled: Node) -> None:

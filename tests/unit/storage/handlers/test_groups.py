@@ -105,6 +105,45 @@ def test_member_of_a_known_group_is_unknown(node: Node) -> None:
     assert commit(node, 8, 8, generation=3, member_id="x") == 25
 
 
+@pytest.mark.parametrize(("version", "code"), [(8, 22), (9, 69), (10, 69)])
+def test_generation_of_a_group_that_is_not_known(node: Node, version: int, code: int) -> None:
+    """From version 9 on Kafka says that there is no such group."""
+    node.create("orders")
+    assert commit(node, version, 7, generation=0) == code
+
+
+def test_member_without_a_generation_may_commit(node: Node) -> None:
+    """Kafka looks at the id of a member only where there is a generation."""
+    node.create("orders")
+    assert commit(node, 9, 7, member_id="m") == 0
+    assert fetch(node, 8, None) == {0: 7}
+
+
+def test_topics_named_often_are_answered_as_often(node: Node) -> None:
+    """Kafka puts a topic's partitions together only where something could not be found."""
+    node.create("orders")
+    assert commit_all(node, 8, ("orders", [(0, 5, "")]), ("orders", [(0, 6, "")])) == [
+        ("orders", [(0, 0)]),
+        ("orders", [(0, 0)]),
+    ]
+    assert fetch(node, 7, None) == {0: 6}
+
+
+def test_unknown_topics_are_answered_without_partitions(node: Node) -> None:
+    """Where no partition is asked for: a known topic is left out, as by Kafka."""
+    node.create("orders")
+    assert commit_all(node, 8, ("absent", []), ("orders", [])) == [("absent", [])]
+
+
+def test_kind_of_coordinator_that_is_not_served_is_told(node: Node) -> None:
+    """Before version 4 with a text whatever the kind; later share groups have none. As Kafka 4.3.1 answers."""
+    for version, kind, has_text in ((2, 2, True), (2, 9, True), (5, 2, False), (5, 9, True)):
+        request = {"key": "g", "key_type": kind, "coordinator_keys": ["g"]}
+        answer = node.call(FIND_COORDINATOR, version, request)
+        found = answer if version < 4 else answer["coordinators"][0]
+        assert (found["error_code"], found["error_message"].startswith("This most likely")) == (42, has_text)
+
+
 def test_unknown_topic_id(node: Node) -> None:
     """From version 10 on topics have ids."""
     node.create("orders")

@@ -152,6 +152,15 @@ def test_operations_only_when_asked(node: Node) -> None:
         assert answer["cluster_authorized_operations"] == of_cluster
 
 
+def test_unknown_ids_have_no_operations(node: Node) -> None:
+    """Kafka tells them of names that it does not know, and not of ids."""
+    wanted = message("absent", operations=True)
+    (by_name,) = node.call(METADATA, 12, wanted)["topics"]
+    wanted["topics"] = [{"topic_id": "11111111-2222-3333-4444-555555555555", "name": None}]
+    (by_id,) = node.call(METADATA, 12, wanted)["topics"]
+    assert (by_name["topic_authorized_operations"], by_id["topic_authorized_operations"]) == (3576, -(2**31))
+
+
 def test_kept_answer_is_never_stale(node: Node) -> None:
     """The answer to the same question changes with the topics."""
     node.create("orders")

@@ -96,6 +96,30 @@ def test_unparsable_batch_fails_the_whole_request_uncharged(node: Node) -> None:
     assert node.log("orders").end_offset == 0
 
 
+def test_length_that_is_no_size_in_java_fails_the_whole_request(node: Node) -> None:
+    """In the first batch or the second: error -1 without a text, as from Kafka 4.3.1. One less fits."""
+    node.create("orders", 2)
+    for before in (b"", batch()):
+        for length, codes in ((2**31 - 12, {0: -1, 1: -1}), (2**31 - 13, {0: 0, 1: 87 if not before else 0})):
+            bad = bytearray(batch())
+            struct.pack_into(">i", bad, 8, length)
+            request = message(batch())
+            request["topic_data"][0]["partition_data"].append({"index": 1, "records": before + bytes(bad)})
+            parts = node.call(PRODUCE, 9, request)["responses"][0]["partition_responses"]
+            assert {part["index"]: part["error_code"] for part in parts} == codes
+            if length == 2**31 - 12:
+                assert {part["error_message"] for part in parts} == {None}
+
+
+def test_no_records_beside_what_fails_the_request_are_answered(node: Node) -> None:
+    """Kafka never answers: it counts the bytes of the records that are not there."""
+    node.create("orders", 2)
+    request = message(batch()[:8] + bytes(20))
+    request["topic_data"][0]["partition_data"].append({"index": 1, "records": None})
+    parts = node.call(PRODUCE, 9, request)["responses"][0]["partition_responses"]
+    assert {part["index"]: part["error_code"] for part in parts} == {0: 2, 1: 2}
+
+
 def test_one_bad_partition_does_not_hold_up_the_others(node: Node) -> None:
     """Partitions succeed and fail each on its own."""
     node.create("orders", 2)
@@ -104,6 +128,15 @@ def test_one_bad_partition_does_not_hold_up_the_others(node: Node) -> None:
     first, second = node.call(PRODUCE, 9, request)["responses"][0]["partition_responses"]
     assert (first["error_code"], second["error_code"]) == (error_codes.CORRUPT_MESSAGE, 0)
     assert len(contents(node.log("orders", 1))) == len(batch())
+
+
+@pytest.mark.parametrize("records", [batch(), batch()[:10]])
+def test_topics_without_partitions_are_left_out(node: Node, records: bytes) -> None:
+    """Whether the others are stored or all fail, as by Kafka."""
+    node.create("orders")
+    request = message(records)
+    request["topic_data"].append({"name": "none", "partition_data": []})
+    assert [topic["name"] for topic in node.call(PRODUCE, 9, request)["responses"]] == ["orders"]
 
 
 def test_acks_0_has_no_answer(node: Node) -> None:

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import Node
 
+from tidegate.quota.in_slices import run_at_once
 from tidegate.server.handler import Answer, Charge
 from tidegate.storage import error_codes
+from tidegate.storage.handlers.new_configs import checked_configs_in_slices
 
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
 ZERO_ID = "00000000-0000-0000-0000-000000000000"
@@ -241,3 +243,47 @@ def test_deletion_without_permits_is_refused(node: Node) -> None:
     (answer,) = node.call(DELETE_TOPICS, 6, deletion("a"))["responses"]
     assert (answer["error_code"], answer["error_message"]) == (89, None)
     assert "a" in node.storage.topics.by_name
+
+
+@pytest.mark.parametrize(
+    ("configs", "text"),
+    [
+        ([("", "-1"), ("..", None), ("..", None)], "Null value not supported for topic configs: ..,.."),
+        (
+            [("nonsense", ""), ("empty-one", "-1"), ("empty-one", "-1")],
+            "Unknown topic config name: empty-one",
+        ),
+        ([(".", "1"), ("a b", "1"), ("empty-one", "1")], "Unknown topic config name: a b"),
+        ([("max.message.bytes", "delete"), ("one", "nonsense")], "Unknown topic config name: one"),
+        (
+            [("retention.ms", "x"), ("segment.bytes", "y")],
+            "Invalid value y for configuration segment.bytes: Not a number of type INT",
+        ),
+        ([("retention.ms", "x"), ("retention.ms", "1"), ("nope", "1")], "Unknown topic config name: nope"),
+    ],
+)
+def test_first_mistake_in_settings_is_that_of_kafka(
+    node: Node, configs: list[tuple[str, str | None]], text: str
+) -> None:
+    """Missing values, then unknown names by Java's hash, then values as Kafka defines its settings. Seen on 4.3.1."""
+    wanted = [{"name": name, "value": value} for name, value in configs]
+    (topic,) = node.call(CREATE_TOPICS, 7, creation(("a", 1), configs=wanted))["topics"]
+    assert (topic["error_code"], topic["error_message"]) == (error_codes.INVALID_CONFIG, text)
+
+
+def test_twelve_settings_double_the_table() -> None:
+    """`Properties` of twelve are visited as a hash map of thirteen: the order is what Java 17 prints."""
+    names = [f"k{number * 7919}" for number in range(12)]
+
+    def first(count: int) -> str:
+        wanted = [{"name": name, "value": ""} for name in names[:count]]
+        _, text = run_at_once(checked_configs_in_slices(wanted))
+        return str(text).rpartition(" ")[2]
+
+    assert (first(11), first(12)) == ("k31676", "k23757")
+
+
+def test_settings_are_checked_in_slices() -> None:
+    """20,000 unknown names are looked at in many steps."""
+    wanted = [{"name": f"setting-{number}", "value": "1"} for number in range(20_000)]
+    assert sum(1 for _ in checked_configs_in_slices(wanted)) > 20_000

@@ -1,0 +1,125 @@
+"""Differences that are meant: what shows each, and the row of docs/kafka-differences.md that says why."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.differential.requests import (
+    DESCRIBE_CONFIGS,
+    FETCH,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    KNOWN_GROUPS,
+    OFFSET_COMMIT,
+    ZERO_ID,
+)
+from tests.differential.run import Difference
+from tests.differential.sides import SILENT, has_null_records
+
+TRANSACTION = 1
+NODE, LOGGERS = 4, 8
+UNKNOWN_SERVER_ERROR = -1
+UNKNOWN_MEMBER_ID, UNKNOWN_GROUP = 25, (22, 69)
+_CODE = "'error_code': of an unknown group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A row of the differences, and whether it explains all of what differs."""
+
+    row: str
+    explains: Callable[[Difference], bool]
+
+
+def row_of(difference: Difference) -> str | None:
+    """Return the row that explains a difference, None where it is not meant."""
+    return next((declared.row for declared in DECLARED if declared.explains(difference)), None)
+
+
+def _is_without_sessions(difference: Difference) -> bool:
+    """Return whether the answers are the same but for Kafka's session."""
+    if difference.made.api_key != FETCH or not _is_fetched(difference.kafka):
+        return False
+    return (
+        difference.kafka["session_id"] != 0 and {**difference.kafka, "session_id": 0} == difference.tidegate
+    )
+
+
+def _is_fetched(answer: Any) -> bool:
+    return isinstance(answer, dict) and "session_id" in answer
+
+
+def _is_fetch_of_id_zero(difference: Difference) -> bool:
+    """Return whether Kafka fails as a whole over a topic id of zero, and we with 100 for its partitions alone."""
+    made, kafka, tidegate = difference.made, difference.kafka, difference.tidegate
+    return (
+        made.api_key == FETCH
+        and made.version >= 13
+        and any(topic["topic_id"] == ZERO_ID for topic in made.message["topics"])
+        and _is_fetched(kafka)
+        and kafka["error_code"] == UNKNOWN_SERVER_ERROR
+        and tidegate["error_code"] == 0
+        and all(
+            {part["error_code"] for part in topic["partitions"]} == {100}
+            for topic in tidegate["responses"]
+            if topic["topic_id"] == ZERO_ID
+        )
+    )
+
+
+def _is_transaction(difference: Difference) -> bool:
+    made, tidegate = difference.made, difference.tidegate
+    if made.api_key == FIND_COORDINATOR and made.message.get("key_type") == TRANSACTION:
+        return all(found["error_code"] == 53 for found in tidegate.get("coordinators", [tidegate]))
+    return (
+        made.api_key == INIT_PRODUCER_ID
+        and bool(made.message["transactional_id"])
+        and tidegate["error_code"] == 53
+    )
+
+
+def _is_of_refused_commit(difference: Difference) -> bool:
+    """Return whether Kafka knows a group without positions, since a commit of it was refused; we do not."""
+    made = difference.made
+    if made.api_key != OFFSET_COMMIT or made.message["group_id"] in KNOWN_GROUPS:
+        return False
+    if made.message["generation_id_or_member_epoch"] < 0 or not isinstance(difference.kafka, dict):
+        return False
+    answers = [repr(difference.tidegate).replace(f"'error_code': {code}}}", _CODE) for code in UNKNOWN_GROUP]
+    return repr(difference.kafka).replace(f"'error_code': {UNKNOWN_MEMBER_ID}}}", _CODE) in answers
+
+
+def _is_of_node(difference: Difference) -> bool:
+    """Return whether the answers are the same but for what is described of the node and its loggers."""
+    if difference.made.api_key != DESCRIBE_CONFIGS or not isinstance(difference.kafka, dict):
+        return False
+    kafka, tidegate = (_without_node(answer) for answer in (difference.kafka, difference.tidegate))
+    return kafka == tidegate
+
+
+def _without_node(answer: Any) -> Any:
+    return sorted(
+        (
+            {**result, "configs": []} if result["resource_type"] in (NODE, LOGGERS) else result
+            for result in answer["results"]
+        ),
+        key=repr,
+    )
+
+
+def _is_left_without_answer(difference: Difference) -> bool:
+    return (
+        has_null_records(difference.made)
+        and difference.kafka == SILENT
+        and isinstance(difference.tidegate, dict)
+    )
+
+
+DECLARED = (
+    Declared("L3", _is_without_sessions),
+    Declared("L23", _is_fetch_of_id_zero),
+    Declared("L6", _is_transaction),
+    Declared("L7", _is_of_refused_commit),
+    Declared("D2", _is_of_node),
+    Declared("L24", _is_left_without_answer),
+)
