@@ -11,6 +11,7 @@ from tests.differential.requests import (
     INIT_PRODUCER_ID,
     KNOWN_GROUPS,
     OFFSET_COMMIT,
+    PRODUCE,
     ZERO_ID,
 )
 from tests.differential.run import Difference
@@ -69,6 +70,8 @@ def _is_fetch_of_id_zero(difference: Difference) -> bool:
 
 def _is_transaction(difference: Difference) -> bool:
     made, tidegate = difference.made, difference.tidegate
+    if made.api_key == PRODUCE and made.message["transactional_id"] is not None:
+        return _produced_codes(tidegate) == {53}
     if made.api_key == FIND_COORDINATOR and made.message.get("key_type") == TRANSACTION:
         return all(found["error_code"] == 53 for found in tidegate.get("coordinators", [tidegate]))
     return (
@@ -108,11 +111,15 @@ def _without_node(answer: Any) -> Any:
 
 
 def _is_left_without_answer(difference: Difference) -> bool:
-    return (
-        has_null_records(difference.made)
-        and difference.kafka == SILENT
-        and isinstance(difference.tidegate, dict)
-    )
+    """Return whether the request fails as a whole, with one error for all partitions."""
+    codes = _produced_codes(difference.tidegate) if has_null_records(difference.made) else set()
+    return difference.kafka == SILENT and len(codes) == 1 and codes != {0}
+
+
+def _produced_codes(answer: Any) -> set[int]:
+    if not isinstance(answer, dict):
+        return set()
+    return {part["error_code"] for topic in answer["responses"] for part in topic["partition_responses"]}
 
 
 DECLARED = (

@@ -149,6 +149,13 @@ BY_TYPE: dict[str, tuple[Any, ...]] = {
 }
 
 
+_OF_HEADER_BUT_TIMES = (
+    (0, 8), (8, 4), (12, 4), (21, 2), (23, 4), (43, 8), (51, 2), (53, 4), (57, 4),
+)  # fmt: skip
+"""Places and sizes of what a batch's header says. Kafka takes the largest time from the records (row L1)."""
+_OF_HEADER = (*_OF_HEADER_BUT_TIMES, (27, 8), (35, 8))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
     """One request. Topic ids are `id:NAME`: each broker has its own."""
@@ -255,9 +262,7 @@ def _records(rng: random.Random) -> bytes | None:
     if kind == "old":
         batch[16] = rng.choice((0, 1, 3, 255))
     if kind.startswith("field"):
-        at, size = rng.choice(
-            ((0, 8), (8, 4), (12, 4), (21, 2), (23, 4), (27, 8), (35, 8), (43, 8), (51, 2), (53, 4), (57, 4))
-        )
+        at, size = rng.choice(_OF_HEADER if kind == "field" else _OF_HEADER_BUT_TIMES)
         number = rng.choice((0, 1, 2, 5, 1000, 2**31 - 1, -1, -2)) % (1 << (8 * size))
         batch[at : at + size] = number.to_bytes(size, "big")
         if kind == "field-crc":
