@@ -108,10 +108,9 @@ def _start(settings: Mapping[str, str], log: Path) -> SparkSession:
     """Start Java with its messages going to `log`, and Spark in it."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ[_SAFE_PATH] = "1"
     conf = SparkConf().setAll(list(settings.items()))
     try:
-        with log.open("ab") as messages:
+        with log.open("ab") as messages, _safe_path():
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
                 conf=conf, popen_kwargs={"stderr": messages, "stdout": messages}
             )
@@ -120,6 +119,20 @@ def _start(settings: Mapping[str, str], log: Path) -> SparkSession:
         raise JobError(f"Spark does not start: {error}", hint=f"what it said is in {log}") from error
     context.setLogLevel("ERROR")
     return SparkSession(context)
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Let what is started meanwhile, and all that it starts, import no module of the current directory."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 def _stop(session: SparkSession) -> None:
