@@ -52,12 +52,26 @@ def advance(work: Generator[Any, None, Any], until_ns: int, monotonic_ns: Callab
         return stop.value
 
 
-def release(*lists: list[Any]) -> Generator[None, None, None]:
-    """Empty lists, yielding in between: freeing what was read of a long request takes its time, too."""
-    for items in lists:
-        while len(items) > _RELEASED_AT_ONCE:
-            del items[-_RELEASED_AT_ONCE:]
-            yield
+def release(*containers: list[Any] | dict[Any, Any]) -> Generator[None, None, None]:
+    """Empty what many elements are in, yielding in between: freeing what was read of a long request takes time, too.
+
+    Few elements are left as they are.
+    """
+    if sum(map(len, containers)) <= _RELEASED_AT_ONCE:
+        return
+    released = 0
+    for items in containers:
+        while items:
+            count = min(len(items), _RELEASED_AT_ONCE - released)
+            if isinstance(items, dict):
+                for _ in range(count):
+                    items.popitem()
+            else:
+                del items[-count:]
+            released += count
+            if released == _RELEASED_AT_ONCE:
+                released = 0
+                yield
 
 
 class Slices:

@@ -12,6 +12,7 @@ version 9 on 69), expiry of offsets.
 import logging
 from collections.abc import Generator
 from itertools import islice
+from typing import Any
 
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
@@ -38,16 +39,14 @@ def offset_commit_handler(storage: Storage) -> Handler:
         body = yield from request.body_in_slices()
         commit = _Commit(storage, body, request.header.api_version)
         yield from commit.check()
-        yield from release(body["topics"])
+        yield from release(*(part["partitions"] for part in body["topics"]), body["topics"])
         yield from commit.store()
         answers: list[Message] = []
         for name, partitions in commit.answers:
             answers.append({commit.field: name, "partitions": partitions})
             yield
         message = {"throttle_time_ms": 0, "topics": answers}
-        return (
-            yield from answer_and_release(request, message, *(found for _, found in commit.answers), answers)
-        )
+        return (yield from answer_and_release(request, message, *commit.made(), answers))
 
     return handle
 
@@ -126,6 +125,11 @@ class _Commit:
             if position is not None and (position.topic, position.partition) in failed:
                 answer["error_code"] = error_codes.COORDINATOR_NOT_AVAILABLE
             yield
+
+    def made(self) -> list[Any]:
+        """Return all lists and tables that were made for the request, to be emptied."""
+        lists: list[Any] = [found for _, found in self.answers]
+        return [*lists, *(found for _, found in self._wanted), self._accepted]
 
     def _find(self, name: str) -> tuple[Topic | None, int]:
         if self.field == "name":

@@ -12,11 +12,14 @@ _ANSWERED_AT_ONCE = 32  # partitions: writing them takes a tenth of a millisecon
 
 
 def answer_and_release(
-    request: Request, message: Message, *lists: list[Any], charge: Charge = Charge.REQUEST
+    request: Request,
+    message: Message,
+    *containers: list[Any] | dict[Any, Any],
+    charge: Charge = Charge.REQUEST,
 ) -> Generator[None, None, Answer]:
-    """Return the answer that sends `message`, and empty the lists that it was made of."""
+    """Return the answer that sends `message`, and empty what it was made of."""
     answer = yield from request.answer_in_slices(message, charge)
-    yield from release(*lists)
+    yield from release(*containers)
     return answer
 
 
