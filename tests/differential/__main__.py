@@ -31,7 +31,11 @@ def main() -> None:
     names = options.apis.split(",") if options.apis else [API_BY_KEY[key].name for key in COMPARED]
     keys = [key for key in COMPARED if API_BY_KEY[key].name in names]
     numbers = [int(n) for n in options.only.split(",")] if options.only else list(range(options.count))
-    with tempfile.TemporaryDirectory() as folder, two_brokers(Path(folder)) as sides:
+    # A process that was asked to stop may still write a last file.
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        two_brokers(Path(folder)) as sides,
+    ):
         for seed in options.seed.split(","):
             rows: collections.Counter[str] = collections.Counter()
             by_api: collections.Counter[str] = collections.Counter()

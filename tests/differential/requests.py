@@ -173,9 +173,20 @@ def make(api_key: int, rng: random.Random) -> Made:
     message = _struct(fields, rng, api_key)
     if api_key == ALTER_CLIENT_QUOTAS:
         _throttle_nobody(message)
+    if api_key == PRODUCE:
+        _leave_null_records_alone(message)
     if api_key == DESCRIBE_TOPIC_PARTITIONS and not message["topics"]:
         _page_behind_internal_topics(message)
     return Made(api_key=api_key, version=version, message=message)
+
+
+def _leave_null_records_alone(message: dict[str, Any]) -> None:
+    """Let null records be for one partition alone: over them Kafka fails, after it has stored some of the others."""
+    for topic in message["topic_data"]:
+        for part in topic["partition_data"]:
+            if part["records"] is None:
+                message["topic_data"] = [{**topic, "partition_data": [part]}]
+                return
 
 
 def _throttle_nobody(message: dict[str, Any]) -> None:

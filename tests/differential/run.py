@@ -75,12 +75,15 @@ def _short(value: Any) -> str:
 def two_brokers(folder: Path) -> Iterator[tuple[Side, Side]]:
     """Start Kafka and Tidegate with data in `folder`, prepared to be asked, and stop them."""
     kafka, tidegate = KafkaBench("kafka", folder / "kafka"), TidegateBench("tidegate", folder / "tidegate")
+    sides: list[Side] = []
     try:
-        sides = Side("kafka", kafka.start().port), Side("tidegate", tidegate.start().port)
+        sides += [Side("kafka", kafka.start().port), Side("tidegate", tidegate.start().port)]
         for side in sides:
             side.prepare()
-        yield sides
+        yield sides[0], sides[1]
     finally:
+        for side in sides:
+            side.hang_up()
         kafka.stop()
         tidegate.stop()
 

@@ -347,6 +347,18 @@ def test_odd_names_are_refused_as_kafka_does(tmp_path, name) -> None:
     run(tmp_path, scenario)
 
 
+def test_of_several_names_of_an_ip_entity_the_last_is_looked_up(tmp_path) -> None:
+    """It is the one that counts, as in Kafka."""
+
+    async def scenario(node: RunningNode) -> None:
+        entity = [{"entity_type": "ip", "entity_name": name} for name in ("a..b", "127.0.0.1")]
+        message = {"entries": [{"entity": entity, "ops": []}], "validate_only": True}
+        (entry,) = (await (await node.connect()).ask(ALTER, 1, message))["entries"]
+        assert (entry["error_code"], entry["error_message"]) == (0, None)
+
+    run(tmp_path, scenario)
+
+
 def test_changes_left_over_by_a_killed_process_are_completed_or_dropped(tmp_path) -> None:
     """Binding ones are in the definitions after the next start; those that are not leave no trace."""
     records = [

@@ -128,10 +128,10 @@ class QuotaAdministration:
     ) -> Generator[Wait | None, None, dict[str, Addresses]]:
         names: dict[str, None] = {}
         for number, alteration in enumerate(alterations):
-            if len(alteration.entity) == 1:
-                kind, name = alteration.entity[0]
-                if kind == "ip" and name is not None:
-                    names[name] = None
+            parts = dict(alteration.entity)
+            name = parts.get("ip")
+            if name is not None and len(parts) == 1:
+                names[name] = None
             if number % _PREPARED_AT_A_TIME == 0:
                 yield None
         return (yield from self._host_names.look_up(names))

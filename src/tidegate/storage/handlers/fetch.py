@@ -106,8 +106,9 @@ class _Fetch:
             failed = failed or answer["error_code"] != 0 or "diverging_epoch" in answer
             if size:
                 at_least_one = False
-                left_bytes = max(left_bytes - size, 0)
                 self.read_bytes += size
+            if size or left_bytes < 0:  # a negative limit is one for the first partition alone, as in Kafka
+                left_bytes = max(left_bytes - size, 0)
             partitions.append(answer)
             yield
         return topics, failed
@@ -262,9 +263,10 @@ def _resolve(
     """Find the logs of the partitions that are wanted.
 
     Of a partition that is named more than once the last counts, at the place of the first; those that are not there
-    come last. As in Kafka.
+    come last, for consumers those of unknown ids first. As in Kafka.
     """
     known: dict[tuple[str, int], _Wanted] = {}
+    unknown_ids: dict[tuple[str, int], _Wanted] = {}
     unknown: dict[tuple[str, int], _Wanted] = {}
     for part in topics:
         name = part[fetch.field]
@@ -276,7 +278,9 @@ def _resolve(
             index = partition["partition"]
             log = None if topic is None else topic.log(index)
             error_code = missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
-            found = unknown if log is None else known
+            found = known if log is not None else unknown
+            if missing == error_codes.UNKNOWN_TOPIC_ID and topic is None and not follower:
+                found = unknown_ids
             if follower and log is not None:
                 log, error_code = None, error_codes.NOT_LEADER_OR_FOLLOWER
             found[name, index] = _Wanted(
@@ -292,7 +296,7 @@ def _resolve(
         yield from release(part["partitions"])
         yield
     yield from release(topics)
-    for found in (known, unknown):
+    for found in (known, unknown_ids, unknown):
         for (name, _), wanted in found.items():
             fetch.wanted.append((name, wanted))
             yield

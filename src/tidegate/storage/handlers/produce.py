@@ -170,7 +170,8 @@ def _told(error: CorruptRecordsError) -> str | None:
 def _by_partition(topic_data: list[Message], version: int) -> Generator[None, None, _ByPartition]:
     """Return what a request wants stored, by topic (name or id) and partition.
 
-    Of several batches for one partition the last counts, as in Kafka; one that is refused unseen is told even so.
+    Of several batches for one partition the last counts, as in Kafka; one that is refused unseen is told even so. Null
+    is no batch that could be refused, and counts as the others do.
     Raises `CorruptRecordsError` where a first batch cannot be taken apart, `_TransactionalError` for a transaction's.
     """
     wanted: _ByPartition = {}
@@ -185,7 +186,7 @@ def _by_partition(topic_data: list[Message], version: int) -> Generator[None, No
                 raise _TransactionalError
             earlier, rejected = parts.get(index, _NOTHING)
             try:
-                parts[index] = records if one else only_batch(records, version), rejected
+                parts[index] = records if one or records is None else only_batch(records, version), rejected
             except AppendError as error:
                 parts[index] = earlier, error.without_frames()
             yield
@@ -261,6 +262,8 @@ def _append(
     """Store one partition's batch and return its part of the answer."""
     result = None
     try:
+        if records is None and rejected is None:
+            only_batch(None, version)  # tells what is wrong
         if records is not None:
             if acks not in ACKS:
                 result = _refused(index, error_codes.INVALID_REQUIRED_ACKS)
@@ -276,7 +279,8 @@ def _append(
                     "error_message": None,
                 }
     except AppendError as error:
-        rejected = error.without_frames()
+        if rejected is None:
+            rejected = error.without_frames()
     if rejected is not None:
         return _refused(index, rejected.error_code, log if rejected.log_start_known else None, rejected.told)
     assert result is not None

@@ -149,8 +149,12 @@ def test_limits_hold_over_all_partitions(filled: Node) -> None:
     assert sizes(max_bytes=0) == [SIZE, 0]
 
 
-def test_negative_limits_are_an_error_where_there_is_something_to_read(filled: Node) -> None:
-    """Error -1 as Kafka's log throws; nothing to read is no error. Also in a request that is known from before."""
+def test_a_negative_limit_is_an_error_where_there_is_something_to_read(filled: Node) -> None:
+    """As Kafka's log throws; nothing to read is none. Also in a request that is known. Of the answer: the first."""
+    both = message(("orders", 0, 0), ("orders", 1, 0), max_bytes=-1)
+    for _ in range(2):
+        parts = partitions(filled.call(FETCH, 12, both))
+        assert [(part["error_code"], len(part["records"] or b"")) for part in parts] == [(-1, 0), (0, SIZE)]
     for limits in ({"partition_max_bytes": -1}, {"max_bytes": -1}):
         for offset, code in ((0, -1), (2, -1), (3, 0), (4, 1), (0, -1)):
             known = message(("orders", 0, offset))
@@ -315,6 +319,12 @@ def test_unknown_partitions_come_last_and_once(filled: Node) -> None:
     assert told(filled.call(FETCH, 13, by_id)) == [
         (topic_id, [(0, 0, SIZE)]),
         (unknown, [(0, 100, 0), (3, 100, 0)]),
+    ]
+    by_id = message((topic_id, 9, 0), (unknown, 0, 0), (topic_id, 0, 2))
+    assert told(filled.call(FETCH, 13, by_id)) == [
+        (topic_id, [(0, 0, SIZE)]),
+        (unknown, [(0, 100, 0)]),
+        (topic_id, [(9, 3, 0)]),
     ]
 
 

@@ -111,13 +111,30 @@ def test_length_that_is_no_size_in_java_fails_the_whole_request(node: Node) -> N
                 assert {part["error_message"] for part in parts} == {None}
 
 
-def test_no_records_beside_what_fails_the_request_are_answered(node: Node) -> None:
-    """Kafka never answers: it counts the bytes of the records that are not there."""
+def test_null_records_are_answered(node: Node) -> None:
+    """Kafka never answers for a partition that is there: it fails over them, and over counting their bytes again."""
     node.create("orders", 2)
-    request = message(batch()[:8] + bytes(20))
-    request["topic_data"][0]["partition_data"].append({"index": 1, "records": None})
-    parts = node.call(PRODUCE, 9, request)["responses"][0]["partition_responses"]
-    assert {part["index"]: part["error_code"] for part in parts} == {0: 2, 1: 2}
+    for records, codes in ((batch(), {0: 0, 1: 87}), (batch()[:8] + bytes(20), {0: 2, 1: 2})):
+        request = message(records)
+        request["topic_data"][0]["partition_data"].append({"index": 1, "records": None})
+        parts = node.call(PRODUCE, 9, request)["responses"][0]["partition_responses"]
+        assert {part["index"]: part["error_code"] for part in parts} == codes
+
+
+def test_of_several_records_for_a_partition(node: Node) -> None:
+    """Null before a batch says nothing; what was refused unseen is told before what the log refuses. As Kafka 4.3.1."""
+    node.create("orders")
+    wrong = bytearray(batch())
+    wrong[-1] ^= 1
+    for several, code in (
+        ([None, batch()], 0),
+        ([batch(), None], 87),
+        ([b"", bytes(wrong)], 87),
+        ([bytes(wrong)], 2),
+    ):
+        request = message(None)
+        request["topic_data"][0]["partition_data"] = [{"index": 0, "records": records} for records in several]
+        assert partition(node.call(PRODUCE, 9, request))["error_code"] == code
 
 
 def test_one_bad_partition_does_not_hold_up_the_others(node: Node) -> None:
