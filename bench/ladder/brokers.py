@@ -91,10 +91,14 @@ class BenchBroker:
         return self
 
     def stop(self) -> None:
-        """Stop the process."""
+        """Stop the process; kill it where it takes too long, as Apache Kafka does now and then."""
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(STOP_TIMEOUT_S)
+            try:
+                self.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
             self.process = None
 
     def cpu_s(self) -> float:

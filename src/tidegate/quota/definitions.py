@@ -94,6 +94,7 @@ MAX_IN_KAFKAS_ORDER = 1000  # entities that are put in order at each change, wit
 _AT_A_TIME = 100  # definitions looked at, well below a millisecond
 _HASHED_AT_A_TIME = 20  # of 256 letters each
 _SORTED_AT_A_TIME = 500  # in one part of what is merged
+_FREED_AT_A_TIME = 1000  # records
 
 
 def definition_bytes(entity: EntityParts) -> int:
@@ -279,7 +280,12 @@ class QuotaDefinitions:
                     records += changed
             yield
         if len(records) > MAX_RECORDS_PER_ALTER:
-            return AlterOutcome(results=tuple(map(too_large, results)))
+            for entity in results:
+                results[entity] = too_large(entity)
+                yield
+            while records:  # freeing them takes its time, too
+                del records[-_FREED_AT_A_TIME:]
+                yield
         return AlterOutcome(results=tuple(results.values()), records=() if validate_only else tuple(records))
 
     def _decide_in_slices(
