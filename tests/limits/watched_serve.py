@@ -2,7 +2,8 @@
 
     python watched_serve.py serve --port 0 ...
 
-Nothing of the broker is changed but how often it looks after what it keeps (`PERIODS`). The loop is asyncio's own,
+Nothing of the broker is changed but how often it looks after what it keeps (`PERIODS`), and that codecs are compiled
+before it starts. The loop is asyncio's own,
 over a selector that notes when it is asked and when it answers. What lies between the two is a *hold*: so long nobody
 else is served. A hold counts the loop's thread running or blocked (a sync, SQLite, another thread with the
 interpreter's lock), not waiting for a processor that others use: the kernel tells that apart (`schedstat`), so a busy
@@ -25,6 +26,9 @@ from types import FrameType
 from tidegate.cli.main import main
 from tidegate.server import node
 from tidegate.storage import housekeeping
+from tidegate.wire import compile_ahead
+from tidegate.wire.apis import spoken_pairs
+from tidegate.wire.codecs import sliced_request_reader, sliced_response_writer
 
 PERIODS = {housekeeping: "HOUSEKEEPING_EVERY_S", node: "EXPIRE_SENSORS_EVERY_S"}
 PERIOD_S = 2.0
@@ -181,6 +185,15 @@ def _answer_questions(watch: HoldWatch) -> None:
         print(json.dumps(_report(watch)), flush=True)
 
 
+def _compile_all() -> None:
+    """Compile every codec before anything is measured: each takes memory once, for good, at its first use."""
+    pairs = list(spoken_pairs())
+    compile_ahead(pairs)
+    for api_key, version in pairs:
+        sliced_request_reader(api_key, version)
+        sliced_response_writer(api_key, version)
+
+
 def _sample_for_ever(watch: HoldWatch) -> None:
     while True:
         time.sleep(SAMPLE_EVERY_S)
@@ -191,6 +204,7 @@ if __name__ == "__main__":
     for module, name in PERIODS.items():
         assert hasattr(module, name), f"{module.__name__} has no {name}: where is its period?"
         setattr(module, name, PERIOD_S)
+    _compile_all()
     hold_watch = HoldWatch()
     asyncio.set_event_loop_policy(WatchedLoops(hold_watch))
     for work in (_answer_questions, _sample_for_ever):
