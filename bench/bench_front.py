@@ -67,7 +67,7 @@ class NoLoop:
     def add_reader(self, *_) -> None:
         """Do nothing."""
 
-    remove_reader = add_writer = remove_writer = forget = add_reader
+    remove_reader = pause_reader = add_writer = remove_writer = forget = add_reader
 
 
 class NoWriter:
@@ -90,10 +90,10 @@ async def main() -> None:
         usage = RecordedUsageLog(Recorder(Path(name) / "spool", node_id=1, clock=clock), NoWriter)
         node = Node(config, clock=clock, loop=asyncio.get_running_loop(), usage=usage)
         storage = Storage.open(Path(name), storage_config(config, node), clock)
-        node.serve(handler_table(storage), storage.store, storage.turn)
         keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
         entity = (("client-id", None),)
-        node.publish([QuotaRecord(entity=entity, key=key, value=1e12) for key in keys])
+        storage.store.apply_quota_records([QuotaRecord(entity=entity, key=key, value=1e12) for key in keys])
+        node.serve(handler_table(storage), storage.store, storage.turn)
         create = {"name": "", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         topics = [{**create, "name": topic} for topic in ("small", "kilo", "fetch16k")]
         message = {"topics": topics, "timeout_ms": 1000, "validate_only": False}
@@ -141,6 +141,7 @@ def _channel(node: Node, frame: bytes, number: int) -> Channel:
         owner=node._front,
         poller=NoLoop(),
         buffers=node._buffers,
+        memory=node._memory,
         monotonic_ns=time.monotonic_ns,
         max_frame_bytes=1 << 26,
     )
