@@ -83,7 +83,9 @@ def _ask(node: RecordingNode, rng: Random, now_ms: int) -> None:
     size = rng.choice([rng.randrange(300), rng.randrange(20_000), rng.randrange(2_000_000), 2**31 - 1])
     times = {
         "handler_ns": rng.randrange(rng.choice([100_000, 50_000_000])),
-        "network_ns": rng.randrange(2_000_000) if rng.random() < 0.9 else None,  # an answer that left late
+        "network_ns": rng.randrange(2_000_000)
+        if rng.random() < 0.9
+        else None,  # not known, as in Kafka's request log
     }
     match rng.choice(["produce", "fetch", "fetch", "other", "mutations", "auto_create", "network"]):
         case "produce":

@@ -84,8 +84,7 @@ class RecordingNode:
         if exempt:
             self._managers.request.record_exempt(handler_ns, now_ms)
         else:
-            request_ms = self._managers.request.record_handler_ns(user, client_id, handler_ns, now_ms)
-            self._network(user, client_id, network_ns, now_ms)
+            request_ms = self._times(user, client_id, network_ns, handler_ns, now_ms)
         return self._add_request(
             user, client_id, now_ms, api_key=0, produce_bytes=size, handler_ns=handler_ns, network_ns=network_ns,
             produce_throttle_ms=produce_ms, request_throttle_ms=request_ms, exempt=exempt,
@@ -104,11 +103,10 @@ class RecordingNode:
         """Decide a consumer's fetch (B§6.3); capped ones are given no more than the quota allows (B§3.7)."""
         if self._fetches_are_capped:
             size = min(size, int(min(self._managers.fetch.max_value_in_window(user, client_id), 2**31 - 1)))
-        request_ms = self._managers.request.record_handler_ns(user, client_id, handler_ns, now_ms)
+        request_ms = self._times(user, client_id, network_ns, handler_ns, now_ms)
         fetch_ms = self._managers.fetch.record(user, client_id, size, now_ms)
         if max(request_ms, fetch_ms) > 0:
             self._managers.fetch.unrecord(user, client_id, size, now_ms)
-        self._network(user, client_id, network_ns, now_ms)
         return self._add_request(
             user, client_id, now_ms, api_key=1, fetch_bytes=size, handler_ns=handler_ns, network_ns=network_ns,
             fetch_throttle_ms=fetch_ms, request_throttle_ms=request_ms,
@@ -155,8 +153,7 @@ class RecordingNode:
         """Decide a request that charges no bytes; it ends the CreateTopics request of its connection, if any."""
         mutation = self._open.pop(connection_id, None)
         mutation_ms = 0 if mutation is None else mutation.throttle_time_ms(now_ms)
-        request_ms = self._managers.request.record_handler_ns(user, client_id, handler_ns, now_ms)
-        self._network(user, client_id, network_ns, now_ms)
+        request_ms = self._times(user, client_id, network_ns, handler_ns, now_ms)
         return self._add_request(
             user, client_id, now_ms, api_key=api_key, connection_id=connection_id, handler_ns=handler_ns,
             network_ns=network_ns, mutation_throttle_ms=mutation_ms, request_throttle_ms=request_ms,
@@ -165,14 +162,13 @@ class RecordingNode:
     def network(
         self, user: str, client_id: str, network_ns: int, now_ms: int, *, exempt: bool = False
     ) -> None:
-        """Charge network time of an earlier request."""
-        if not exempt:
-            self._network(user, client_id, network_ns, now_ms)
+        """Charge network time of an earlier request by itself."""
+        if self._managers.request.enabled and not exempt:
+            self._managers.request.record_network_ns(user, client_id, network_ns, now_ms)
         self._add("network", now_ms, user=user, client_id=client_id, network_ns=network_ns, exempt=exempt)
 
-    def _network(self, user: str, client_id: str, network_ns: int | None, now_ms: int) -> None:
-        if self._managers.request.enabled and network_ns is not None:
-            self._managers.request.record_network_ns(user, client_id, network_ns, now_ms)
+    def _times(self, user: str, client_id: str, network_ns: int | None, handler_ns: int, now_ms: int) -> int:
+        return self._managers.request.record_times(user, client_id, network_ns or 0, handler_ns, now_ms)
 
     def _add_request(self, user: str, client_id: str, now_ms: int, **columns: Any) -> Event:
         return self._add("request", now_ms, user=user, client_id=client_id, request_bytes=100, **columns)

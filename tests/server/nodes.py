@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from tidegate.server.config import ServerConfig
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Request, Turn
 from tidegate.server.node import Node
 from tidegate.server.usage_log import RecordedUsageLog
+from tidegate.usage.readers import read_segment
 from tidegate.usage.spool import Recorder
 from tidegate.wire import encode_request, read_response
 
 PRODUCE, FETCH, METADATA, CREATE_TOPICS = 0, 1, 3, 19
 PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION, CREATE_TOPICS_VERSION = 9, 12, 9, 7
+CLIENT = [("client-id", "c1")]
 
 
 class MemoryStore:
@@ -236,6 +239,21 @@ async def running_node(
         yield running
     finally:
         await running.close()
+
+
+def spool_events(node: RunningNode) -> list[dict[str, Any]]:
+    """Return everything recorded so far, in order."""
+    node.usage._recorder._close_segment()
+    events = [event for path in sorted(node.spool.glob("*.closed")) for event in read_segment(path)]
+    return sorted(events, key=lambda event: event["seq"])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until `condition` holds."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
 
 
 Scenario = Callable[[RunningNode], Awaitable[None]]

@@ -6,8 +6,7 @@ import socket
 import struct
 
 import pytest
-from tests.server.nodes import RunningNode
-from tests.server.test_node import CLIENT, until
+from tests.server.nodes import CLIENT, RunningNode, until
 
 from tidegate.server.channel import Channel
 from tidegate.wire import encode_request

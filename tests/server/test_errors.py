@@ -3,8 +3,16 @@
 import asyncio
 
 import pytest
-from tests.server.nodes import FETCH, METADATA, METADATA_VERSION, MemoryStore, RunningNode, running_node
-from tests.server.test_node import CLIENT, spool_events
+from tests.server.nodes import (
+    CLIENT,
+    FETCH,
+    METADATA,
+    METADATA_VERSION,
+    MemoryStore,
+    RunningNode,
+    running_node,
+    spool_events,
+)
 from tests.server.test_turns import NO_TOPICS, NotedTurn, all_in_one_turn, ask
 
 from tidegate.server.handler import Answer, Deferred, Request

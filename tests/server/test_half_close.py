@@ -7,8 +7,7 @@ import time
 
 import pytest
 from tests.server.conftest import Pair, frame
-from tests.server.nodes import NodeClient, RunningNode
-from tests.server.test_node import CLIENT, spool_events, until
+from tests.server.nodes import CLIENT, NodeClient, RunningNode, spool_events, until
 
 from tidegate.quota import QuotaType
 from tidegate.server.handler import Answer, Charge, Deferred, Request

@@ -9,8 +9,7 @@ import socket
 import time
 
 import pytest
-from tests.server.nodes import RunningNode
-from tests.server.test_node import until
+from tests.server.nodes import RunningNode, until
 
 from tidegate.errors import ConfigError
 from tidegate.server.config import ServerConfig

@@ -4,9 +4,8 @@ import asyncio
 import os
 import time
 
-from tests.server.nodes import FETCH, PRODUCE, NodeClient, RunningNode, fetch_body
+from tests.server.nodes import FETCH, PRODUCE, NodeClient, RunningNode, fetch_body, spool_events, until
 from tests.server.test_half_close import reset
-from tests.server.test_node import spool_events, until
 
 from tidegate.server.handler import Answer, Charge, Deferred, Request
 

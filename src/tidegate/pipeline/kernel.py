@@ -152,9 +152,9 @@ def replay(state: State, rows: Rows, decisions: Int32s, first: int, end: int) ->
                     _prepare_rate(settings, accounts, bounds, floats, ints, use, sweeps, account, rate)
                 use[rate, LAST_MS] = now_ms
                 rate_floats, rate_ints = floats[rate], ints[rate]
+                rate_record(rate_floats, rate_ints, network_ns[at] * PERCENT_PER_NS, now_ms)
                 if is_request:
                     request_ms = rate_decide(rate_floats, rate_ints, handler_ns[at] * PERCENT_PER_NS, now_ms)
-                rate_record(rate_floats, rate_ints, network_ns[at] * PERCENT_PER_NS, now_ms)
             if is_request:
                 spent_ns = handler_ns[at] + network_ns[at]
                 _tally(tallies, account, is_counted, now_ms, spent_ns, request_ms, recorded_request_ms[at])

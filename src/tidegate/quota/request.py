@@ -3,14 +3,13 @@
 >>> from tidegate.quota.entity import QuotaEntity
 >>> request = RequestQuotaManager()
 >>> request.update_quota(QuotaEntity(user="alice"), 1.0)
->>> request.record_handler_ns("alice", "c1", 4_000_000, 0)
+>>> request.record_times("alice", "c1", 0, 4_000_000, 0)
 0
->>> request.record_network_ns("alice", "c1", 5_000_000_000, 0)
->>> request.record_handler_ns("alice", "c1", 0, 0)
+>>> request.record_times("alice", "c1", 5_000_000_000, 0, 0)
 1000
 
 The value recorded is percent-seconds: nanoseconds * 1e-7. A throttle time is at most the span of one sample.
-Network time is known only after the answer has gone, so it is not checked and bites on the next request.
+Network time is not checked: that of sending is known when the answer has gone, and bites on the next request.
 
 Follows: Kafka `ClientRequestQuotaManager` (KIP-124, B§4).
 """
@@ -44,12 +43,28 @@ class RequestQuotaManager(ClientQuotaManager):
         )
         self.exempt = SampledRate(samples=REGISTRY_WINDOW.samples, window_ms=REGISTRY_WINDOW.window_ms)
 
-    def record_handler_ns(self, user: str, client_id: str, handler_ns: int, now_ms: int) -> int:
-        """Charge handler time and return the throttle time in ms; 0 while no request quota is defined."""
-        return self.record(user, client_id, handler_ns * PERCENT_PER_NS, now_ms)
+    def record_times(self, user: str, client_id: str, network_ns: int, handler_ns: int, now_ms: int) -> int:
+        """Charge network time unchecked, then handler time; return the throttle time in ms.
+
+        0 while no request quota is defined. Equals `record_unchecked`, then `record`, in one go.
+        """
+        if not self.enabled:
+            return 0
+        try:
+            sensor = self._cached[user][client_id]
+        except KeyError:
+            sensor = self._look_up(user, client_id, now_ms)
+        if now_ms < sensor.due_ms:  # `SampledRate.record` and `decide` for the usual case
+            total = sensor.total + network_ns * PERCENT_PER_NS + handler_ns * PERCENT_PER_NS
+            if total <= sensor.room:
+                sensor.total = total
+                sensor.last_ms = now_ms
+                return 0
+        sensor.record(network_ns * PERCENT_PER_NS, now_ms)
+        return sensor.decide(handler_ns * PERCENT_PER_NS, now_ms)
 
     def record_network_ns(self, user: str, client_id: str, network_ns: int, now_ms: int) -> None:
-        """Charge network time, unchecked. Kafka does so only if quotas were `enabled` when the request was charged."""
+        """Charge network time alone, unchecked, whatever is defined: ask `enabled` before."""
         self.record_unchecked(user, client_id, network_ns * PERCENT_PER_NS, now_ms)
 
     def record_exempt(self, exempt_ns: int, now_ms: int) -> None:

@@ -15,13 +15,14 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from tidegate.server.buffers import FrameBuffer, FrameBuffers
 from tidegate.server.handler import Connection, Deferred
 from tidegate.server.poller import Poller
 from tidegate.server.request_memory import RequestMemory
 from tidegate.server.sending import Sendable, discard, send_some
+from tidegate.wire import RequestHeader
 
 __all__ = [
     "ANSWER_DUE",
@@ -92,7 +93,8 @@ class Channel:
         "_view",
         "_wants_memory",
         "_writing",
-        "cache",
+        "answered",
+        "answered_exempt",
         "closed",
         "connection",
         "deferred",
@@ -101,9 +103,9 @@ class Channel:
         "fd",
         "held",
         "last_active_ns",
-        "late",
         "network_ns",
         "pending",
+        "sent_ns",
         "throttle_ends_ns",
     )
 
@@ -126,11 +128,12 @@ class Channel:
         self.ended = False  # the client's last byte was received
         self.deferred: Deferred | None = None
         self.early_ms: int | None = None
-        self.network_ns = 0  # spent receiving and sending since it was last charged
+        self.network_ns = 0  # spent receiving since it was last charged
+        self.sent_ns = 0  # spent sending since it was last charged
+        self.answered: RequestHeader | None = None  # the request whose answer that was
+        self.answered_exempt = False
         self.throttle_ends_ns = 0
         self.last_active_ns = monotonic_ns()
-        self.cache: Any = None  # the owner's: names of this connection in the usage record
-        self.late: Any = None  # the owner's: what to charge when a late answer has left
         self.pending = bytearray()  # bytes not looked at: they came early, or are the beginning of a frame
         self._sock = sock
         self._owner = owner
@@ -248,7 +251,7 @@ class Channel:
     def serve_waiting(self) -> None:
         """Go on with requests that were put off."""
         self._unserved = False
-        self.release_hold(0)
+        self.listen()
 
     def _refuse(self, size: int) -> None:
         expected = f"frame length is {size}, expected 0 to {self._max_frame_bytes} bytes"
@@ -351,7 +354,7 @@ class Channel:
                 self._out.append(memoryview(buffers[0])[sent:])
             self._writing = True
             self._poller.add_writer(self.fd, self._on_writable)
-        self.network_ns += self._monotonic_ns() - started_ns
+        self.sent_ns += self._monotonic_ns() - started_ns
         return done
 
     def _on_writable(self) -> None:
@@ -362,7 +365,7 @@ class Channel:
         except OSError:
             self.close()
             return
-        self.network_ns += self._monotonic_ns() - started_ns
+        self.sent_ns += self._monotonic_ns() - started_ns
         if not done:
             return
         self._writing = False
@@ -388,8 +391,12 @@ class Channel:
             self.release_hold(THROTTLED)
 
     def release_hold(self, bit: int) -> None:
-        """Clear one reason for not listening; with none left, serve what waits and listen again, or close."""
+        """Clear one reason for not listening."""
         self.held &= ~bit
+        self.listen()
+
+    def listen(self) -> None:
+        """Serve what waits and listen again, or close; nothing while there is a reason for not listening."""
         if self.held or self.closed:
             return
         if self.pending and not self._wants_memory:

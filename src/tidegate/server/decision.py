@@ -1,46 +1,17 @@
 """Charge a request to its quotas and say how long its client has to wait.
 
 In Kafka's order of calls: produce charges its bytes, then its time (B§6.2); fetch its time, then its bytes (B§6.3);
-mutations were charged by the handler (B§5.4); everything else is time alone (B§6.4). All of it happens at one
-`now_ms`, the time of the decision.
+mutations were charged by the handler (B§5.4); everything else is time alone (B§6.4). Network time comes before handler
+time. All of it happens at one `now_ms`, the time of the decision.
 """
 
-from tidegate.quota import MutationQuota, QuotaManagers, QuotaType
-from tidegate.quota.request import PERCENT_PER_NS
-from tidegate.server.handler import Answer, Charge
+from tidegate.quota import QuotaManagers, QuotaType
+from tidegate.server.channel import Channel
+from tidegate.server.exchange import Exchange
+from tidegate.server.handler import Charge
+from tidegate.wire import RequestHeader
 
-__all__ = ["Decider", "Decision"]
-
-
-class Decision:
-    """What was decided of one request. Times in ms.
-
-    `produce_bytes` and `fetch_bytes` are -1 where the request charges none.
-    """
-
-    __slots__ = (
-        "exempt",
-        "fetch_bytes",
-        "fetch_ms",
-        "mutation_ms",
-        "muted_by",
-        "now_ms",
-        "produce_bytes",
-        "produce_ms",
-        "request_ms",
-        "throttle_ms",
-    )
-
-    now_ms: int
-    throttle_ms: int
-    produce_ms: int
-    fetch_ms: int
-    request_ms: int
-    mutation_ms: int
-    produce_bytes: int
-    fetch_bytes: int
-    exempt: bool
-    muted_by: QuotaType
+__all__ = ["Decider"]
 
 
 class Decider:
@@ -53,81 +24,65 @@ class Decider:
         self._fetch = managers.fetch
         self._request = managers.request
 
-    def decide(
-        self,
-        user: str,
-        client_id: str,
-        answer: Answer,
-        *,
-        frame_bytes: int,
-        handler_ns: int,
-        mutation: MutationQuota | None,
-        now_ms: int,
-    ) -> Decision:
-        """Charge the request that `answer` answers. `frame_bytes` is its size without the length prefix."""
-        decision = Decision()
-        decision.now_ms = now_ms
-        decision.throttle_ms = decision.produce_ms = decision.fetch_ms = 0
-        decision.request_ms = decision.mutation_ms = 0
-        decision.produce_bytes = decision.fetch_bytes = -1
-        decision.exempt = False
-        decision.muted_by = QuotaType.REQUEST
-        charge = answer.charge
-        if charge is Charge.REQUEST:
-            request_ms = self._request.record(user, client_id, handler_ns * PERCENT_PER_NS, now_ms)
-            if request_ms > 0:
-                decision.request_ms = request_ms
-                self._throttle(user, client_id, decision)
-            return decision
-        if charge is Charge.EXEMPT:
-            decision.exempt = True
-            self._request.record_exempt(handler_ns, now_ms)
-            return decision
+    def decide(self, exchange: Exchange) -> None:
+        """Charge an exchange that has its answer, times and `exempt`, and set what is decided of it."""
+        user, client_id = exchange.channel.connection.user, exchange.header.client_id
+        now_ms, charge = exchange.now_ms, exchange.answer.charge
+        exchange.throttle_ms = exchange.produce_ms = exchange.fetch_ms = 0
+        exchange.request_ms = exchange.mutation_ms = 0
+        exchange.produce_bytes = exchange.fetch_bytes = -1
+        exchange.muted_by = QuotaType.REQUEST
         if charge is Charge.PRODUCE:
-            decision.produce_bytes = frame_bytes
-            decision.produce_ms = self._produce.record(user, client_id, frame_bytes, now_ms)
-            if answer.response is None:
-                decision.exempt = True
-                if not answer.close:  # a failed one is charged to nobody (B§6.2)
-                    self._request.record_exempt(handler_ns, now_ms)
-                if decision.produce_ms > 0:
-                    self._throttle(user, client_id, decision)
-                return decision
-        decision.request_ms = self._request.record(user, client_id, handler_ns * PERCENT_PER_NS, now_ms)
+            exchange.produce_bytes = exchange.frame_bytes
+            exchange.produce_ms = self._produce.record(user, client_id, exchange.frame_bytes, now_ms)
+        if not exchange.exempt:
+            exchange.request_ms = self._request.record_times(
+                user, client_id, exchange.network_ns, exchange.handler_ns, now_ms
+            )
+        elif not exchange.answer.close:  # a failed acks=0 is charged to nobody (B§6.2)
+            self._request.record_exempt(exchange.network_ns, now_ms)
+            self._request.record_exempt(exchange.handler_ns, now_ms)
         if charge is Charge.FETCH:
-            assert answer.response is not None
-            decision.fetch_bytes = 4 + answer.response.body_size
-            decision.fetch_ms = self._fetch.record(user, client_id, decision.fetch_bytes, now_ms)
-        elif (
-            charge is Charge.MUTATION and mutation is not None
-        ):  # what Metadata creates tells no throttle (B§5.5)
-            decision.mutation_ms = mutation.throttle_time_ms(now_ms)
+            response = exchange.answer.response
+            assert response is not None
+            exchange.fetch_bytes = 4 + response.body_size
+            exchange.fetch_ms = self._fetch.record(user, client_id, exchange.fetch_bytes, now_ms)
+        elif charge is Charge.MUTATION and exchange.mutation is not None:  # not what Metadata creates (B§5.5)
+            exchange.mutation_ms = exchange.mutation.throttle_time_ms(now_ms)
         if (
-            decision.request_ms > 0
-            or decision.produce_ms > 0
-            or decision.fetch_ms > 0
-            or decision.mutation_ms > 0
+            exchange.request_ms > 0
+            or exchange.produce_ms > 0
+            or exchange.fetch_ms > 0
+            or exchange.mutation_ms > 0
         ):
-            self._throttle(user, client_id, decision)
-        return decision
+            self._throttle(user, client_id, exchange)
 
-    def _throttle(self, user: str, client_id: str, decision: Decision) -> None:
+    def charge_network(
+        self, channel: Channel, header: RequestHeader, network_ns: int, *, exempt: bool, now_ms: int
+    ) -> None:
+        """Charge network time by itself, unchecked: it bites on the client's next request."""
+        if exempt:
+            self._request.record_exempt(network_ns, now_ms)
+        elif self._request.enabled:
+            self._request.record_network_ns(channel.connection.user, header.client_id, network_ns, now_ms)
+
+    def _throttle(self, user: str, client_id: str, exchange: Exchange) -> None:
         """Set the throttle time, the largest of all, and note it with the manager that mutes.
 
         Ties go to the request quota (B§6.2). Mutations are throttled through the Request manager too, as on a broker
         that forwards them (B§5.4). The bytes of a fetch that is answered empty are taken back (B§6.3).
         """
-        now_ms = decision.now_ms
-        request_ms = max(decision.request_ms, decision.mutation_ms)
-        byte_ms = max(decision.produce_ms, decision.fetch_ms)
-        throttle_ms = decision.throttle_ms = max(request_ms, byte_ms)
-        if decision.fetch_bytes >= 0:
-            self._fetch.unrecord(user, client_id, decision.fetch_bytes, now_ms)
+        now_ms = exchange.now_ms
+        request_ms = max(exchange.request_ms, exchange.mutation_ms)
+        byte_ms = max(exchange.produce_ms, exchange.fetch_ms)
+        throttle_ms = exchange.throttle_ms = max(request_ms, byte_ms)
+        if exchange.fetch_bytes >= 0:
+            self._fetch.unrecord(user, client_id, exchange.fetch_bytes, now_ms)
         if byte_ms <= request_ms:
             self._request.note_throttle(user, client_id, throttle_ms, now_ms)
-        elif decision.fetch_bytes >= 0:
-            decision.muted_by = QuotaType.FETCH
+        elif exchange.fetch_bytes >= 0:
+            exchange.muted_by = QuotaType.FETCH
             self._fetch.note_throttle(user, client_id, throttle_ms, now_ms)
         else:
-            decision.muted_by = QuotaType.PRODUCE
+            exchange.muted_by = QuotaType.PRODUCE
             self._produce.note_throttle(user, client_id, throttle_ms, now_ms)

@@ -71,13 +71,16 @@ class Connection:
     local_host: str
     local_port: int
     user: str = "ANONYMOUS"
-    client_software: str = ""
-    client_software_version: str = ""
+    software: tuple[str, str] = ("", "")
+    """Name and version of the client's software, as its ApiVersions told."""
+    recorded: dict[str, Any] | None = None
+    """What the usage record keeps of the connection, by client id."""
 
-    @property
-    def software(self) -> tuple[str, str]:
-        """Name and version of the client's software, as its ApiVersions told."""
-        return self.client_software, self.client_software_version
+    def set_software(self, software: tuple[str, str]) -> None:
+        """Learn name and version of the client's software; the usage record has them from here on."""
+        if software != self.software:
+            self.software = software
+            self.recorded = None
 
 
 class RequestQuotas(Protocol):
@@ -142,7 +145,6 @@ class Answer:
 
     response: None where the protocol has no answer (acks=0).
     empty: for FETCH: makes the answer without records that a throttled client gets (B§6.3.4).
-    on_sent_data: for FETCH: called when the full answer, not the empty one, is sent (fetch session bookkeeping).
     close: close the connection instead of, or after, answering.
     instead: given where the `Turn` finishes what was begun. Called when it failed: the answer to send in place of this
         one, or None if this one is still right.
@@ -152,7 +154,6 @@ class Answer:
     response: Encoded | None
     charge: Charge = Charge.REQUEST
     empty: Callable[[], Encoded] | None = None
-    on_sent_data: Callable[[], None] | None = None
     close: bool = False
     instead: Callable[[], "Answer | None"] | None = None
     error: Exception | None = None

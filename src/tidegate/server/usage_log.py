@@ -8,19 +8,25 @@ from tidegate.clock import Clock
 from tidegate.quota import MutationQuota, QuotaRecord, sanitize
 from tidegate.server.channel import Channel
 from tidegate.server.config import ServerConfig
-from tidegate.server.decision import Decision
+from tidegate.server.exchange import Exchange
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.spool import EXEMPT, NONE, REJECTED, STRICT, Client, Recorder
 from tidegate.usage.writer_process import WriterProcess, start_writer
 from tidegate.wire import RequestHeader
 
-__all__ = ["NoUsageLog", "RecordedUsageLog", "UsageLog", "open_usage_log"]
+__all__ = [
+    "LONGEST_KEPT_CLIENT_ID_CHARS",
+    "NoUsageLog",
+    "RecordedUsageLog",
+    "UsageLog",
+    "open_usage_log",
+]
 
 _log = logging.getLogger("tidegate.server")
 
 _CLIENT_IDS_PER_CHANNEL = 4  # more on one connection is a client that makes them up: start over
-_KEPT_CLIENT_ID_CHARS = 255
-"""Longer client ids are looked up at each request: the names kept for a connection take 6 KB at most."""
+LONGEST_KEPT_CLIENT_ID_CHARS = 255
+"""Longer client ids are not kept between requests: the names kept for a connection take 6 KB at most."""
 WINDOW_SETTINGS = (
     "quota.window.num",
     "quota.window.size.seconds",
@@ -44,17 +50,8 @@ class UsageLog(Protocol):
         granted: bool,
         now_ms: int,
     ) -> None: ...
-    def request(
-        self,
-        channel: Channel,
-        header: RequestHeader,
-        decision: Decision,
-        frame_bytes: int,
-        response_bytes: int,
-        handler_ns: int,
-    ) -> int: ...
+    def request(self, exchange: Exchange) -> None: ...
     def commit(self) -> None: ...
-    def set_network_ns(self, place: int, network_ns: int) -> bool: ...
     def network(
         self, channel: Channel, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
     ) -> None: ...
@@ -84,16 +81,11 @@ class NoUsageLog:
     def mutation(self, *event: object) -> None:
         """Keep nothing."""
 
-    def request(self, *event: object) -> int:
+    def request(self, exchange: Exchange) -> None:
         """Keep nothing."""
-        return NONE
 
     def commit(self) -> None:
         """Keep nothing."""
-
-    def set_network_ns(self, place: int, network_ns: int) -> bool:
-        """Keep nothing."""
-        return True
 
     def network(self, *event: object) -> None:
         """Keep nothing."""
@@ -125,7 +117,6 @@ class RecordedUsageLog:
         self.expire = recorder.expire
         self.clock = recorder.clock
         self.commit = recorder.commit
-        self.set_network_ns = recorder.set_network_ns
 
     def start(self, now_ms: int, config: ServerConfig) -> None:
         """Record that the node starts, and its window settings."""
@@ -167,44 +158,37 @@ class RecordedUsageLog:
             (STRICT if quota.strict else 0) | (0 if granted else REJECTED),
         )
 
-    def request(
-        self,
-        channel: Channel,
-        header: RequestHeader,
-        decision: Decision,
-        frame_bytes: int,
-        response_bytes: int,
-        handler_ns: int,
-    ) -> int:
-        """Record a decided request; return its place, for `set_network_ns` when its answer has left."""
-        cache = channel.cache
-        client = cache.get(header.client_id) if cache is not None else None
+    def request(self, exchange: Exchange) -> None:
+        """Record a decided request."""
+        channel, header, response = exchange.channel, exchange.header, exchange.response
+        recorded = channel.connection.recorded
+        client = recorded.get(header.client_id) if recorded is not None else None
         early_ms = channel.early_ms
         channel.early_ms = None
-        return self._recorder.request(
+        self._recorder.request(
             client or self._client(channel, header),
-            decision.now_ms,
+            exchange.now_ms,
             channel.connection.id,
             header.api_key,
             header.api_version,
-            frame_bytes,
-            response_bytes,
-            decision.produce_bytes,
-            decision.fetch_bytes,
-            handler_ns,
-            NONE,
-            decision.produce_ms,
-            decision.fetch_ms,
-            decision.request_ms,
-            decision.mutation_ms,
+            exchange.frame_bytes,
+            0 if response is None else response.size,
+            exchange.produce_bytes,
+            exchange.fetch_bytes,
+            exchange.handler_ns,
+            exchange.network_ns,
+            exchange.produce_ms,
+            exchange.fetch_ms,
+            exchange.request_ms,
+            exchange.mutation_ms,
             NONE if early_ms is None else early_ms,
-            EXEMPT if decision.exempt else 0,
+            EXEMPT if exchange.exempt else 0,
         )
 
     def network(
         self, channel: Channel, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
     ) -> None:
-        """Record network time that became known after its request."""
+        """Record network time that is charged by itself."""
         self._recorder.network(
             self._client(channel, header),
             now_ms,
@@ -245,23 +229,24 @@ class RecordedUsageLog:
 
     def _client(self, channel: Channel, header: RequestHeader) -> Client:
         """Return the names of this connection and client id, as the recorder wants them; short ones are kept."""
-        cache = channel.cache
-        client: Client | None = None if cache is None else cache.get(header.client_id)
+        connection = channel.connection
+        recorded = connection.recorded
+        client: Client | None = None if recorded is None else recorded.get(header.client_id)
         if client is not None:
             return client
-        connection = channel.connection
+        software, software_version = connection.software
         client = self._recorder.client(
             listener=connection.listener,
             user=connection.user,
             client_id=header.client_id,
             client_host=connection.client_host,
-            client_software=connection.client_software,
-            client_software_version=connection.client_software_version,
+            client_software=software,
+            client_software_version=software_version,
         )
-        if len(header.client_id) <= _KEPT_CLIENT_ID_CHARS:
-            if cache is None or len(cache) >= _CLIENT_IDS_PER_CHANNEL:
-                cache = channel.cache = {}
-            cache[header.client_id] = client
+        if len(header.client_id) <= LONGEST_KEPT_CLIENT_ID_CHARS:
+            if recorded is None or len(recorded) >= _CLIENT_IDS_PER_CHANNEL:
+                recorded = connection.recorded = {}
+            recorded[header.client_id] = client
         return client
 
 

@@ -94,7 +94,6 @@ class Appender:
         self._offset = HEADER_BYTES  # of `_rows` in the segment's file
         self._at = self._end = 0
         self._written = 0  # where the rows end that are in the segment
-        self._dirty = 0  # where those begin that are not, or that have changed since
         self._lost = self._lost_total = self._gaps = self._segments = 0
         self._retry_ns = 0
         self._last_error: str | None = None
@@ -106,18 +105,18 @@ class Appender:
 
     def commit(self) -> None:
         """Put every row so far into the kernel's hands: it survives `kill -9` from here on."""
-        at, dirty = self._at, self._dirty
-        if dirty == at:
+        at, first = self._at, self._written
+        if first == at:
             return
         try:
-            written = _pwrite(self._fd, self._view[dirty:at], self._offset + dirty)
+            written = _pwrite(self._fd, self._view[first:at], self._offset + first)
         except OSError as error:
             self._lose_unwritten(error)
             return
-        if written == at - dirty:
-            self._dirty = self._written = at
+        if written == at - first:
+            self._written = at
         else:
-            self._lose_unwritten(OSError(f"{written} of {at - dirty} bytes written"))
+            self._lose_unwritten(OSError(f"{written} of {at - first} bytes written"))
 
     def maybe_roll(self, now_ms: int) -> None:
         """Hand a segment that has grown old to the writer, or that somebody has damaged; end a gap if there is room."""
@@ -151,7 +150,7 @@ class Appender:
     def _lose_unwritten(self, error: OSError) -> None:
         """Count the rows that the file did not take; their numbers are not given away again."""
         lost = (self._at - self._written) // ROW_BYTES
-        self._at = self._dirty = self._written
+        self._at = self._written
         self._fail(error)
         self._close_segment()
         self._rows_at += lost * ROW_BYTES
@@ -228,7 +227,7 @@ class Appender:
             return False
         self._rows_at += self._at
         self._offset += self._at
-        self._at = self._dirty = self._written = 0
+        self._at = self._written = 0
         self._end = min(len(self._rows), room)
         return True
 
@@ -244,7 +243,7 @@ class Appender:
         self._fd = self._segment.fd
         self._rows_at = self._segment_seq * ROW_BYTES
         self._offset = HEADER_BYTES
-        self._at = self._dirty = self._written = 0
+        self._at = self._written = 0
         self._end = min(len(self._rows), self._segment_bytes - HEADER_BYTES)
         self._segments += 1
 
@@ -269,7 +268,7 @@ class Appender:
         self._segment_seq = self._next_seq()
         self._segment, self._closing = None, segment
         self._rows_at += self._at
-        self._at = self._end = self._dirty = self._written = 0
+        self._at = self._end = self._written = 0
         try:
             self._hand_over()
         except OSError as error:  # tried again before the next segment is begun

@@ -89,7 +89,7 @@ COLUMNS: tuple[Column, ...] = tuple(
             "network_ns",
             "int64, null",
             _NETWORK,
-            "network time charged with this row; null: not known when the answer left or the broker died, none charged",
+            "network time charged with this row: receiving it, sending the answer before it; null: not known",
         ),
         ("mutations", "int64, null", ("mutation",), "permits asked for"),
         ("strict", "bool", ("mutation",), "the mutation quota object was strict"),

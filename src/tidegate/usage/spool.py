@@ -9,11 +9,10 @@ How the server uses it; one recorder per node, called from one thread:
     recorder.start(now_ms)                                    # then quota(...) for all that is in force
     recorder.quota(now_ms, user=..., client_id=..., ip=..., key=..., value=...)     # value None: removed
     recorder.mutation(client, now_ms, connection_id, api_key, api_version, mutations, flags)
-    place = recorder.request(client, now_ms, connection_id, api_key, api_version, request_bytes, response_bytes,
-                             produce_bytes, fetch_bytes, handler_ns, network_ns, produce_throttle_ms,
-                             fetch_throttle_ms, request_throttle_ms, mutation_throttle_ms, early_ms, flags)
+    recorder.request(client, now_ms, connection_id, api_key, api_version, request_bytes, response_bytes,
+                     produce_bytes, fetch_bytes, handler_ns, network_ns, produce_throttle_ms,
+                     fetch_throttle_ms, request_throttle_ms, mutation_throttle_ms, early_ms, flags)
     recorder.commit()                                         # before the answer leaves
-    recorder.set_network_ns(place, network_ns)                # when it has left: False where it takes a row, `network`
     recorder.network(client, now_ms, connection_id, api_key, api_version, network_ns, flags)
     recorder.expire(now_ms)                                   # when idle sensors were swept
     recorder.clock(now_ms, wall_offset_ms)                    # when the wall clock was stepped
@@ -28,18 +27,16 @@ calls raises for want of room: events that find none are counted, and a `gap` ro
 again. After a gap the definitions in force are written again, as the lost events may have changed them.
 
 A row survives `kill -9` once `commit` has returned: it is the kernel's then. One call writes all rows since the last
-one, so requests that are answered together share it; `maybe_roll` and `close` commit too. A network time that was set
-is written with the next rows.
+one, so requests that are answered together share it; `maybe_roll` and `close` commit too.
 """
 
-import struct
 from pathlib import Path
 
 from tidegate.clock import Clock
 from tidegate.usage.appender import Appender, RecorderStatistics
 from tidegate.usage.columns import EXEMPT, KINDS, OBSERVED_ONLY, REJECTED, STRICT
 from tidegate.usage.open_segment import OpenSegment
-from tidegate.usage.segment import QUOTA_VALUE, ROW_BYTES, Names, field_offset, row_struct, row_tail
+from tidegate.usage.segment import QUOTA_VALUE, ROW_BYTES, Names, row_struct, row_tail
 
 __all__ = [
     "EXEMPT",
@@ -56,15 +53,12 @@ NONE = -1
 """For `produce_bytes`, `fetch_bytes`, `network_ns` and `early_ms`: the column is null."""
 
 _START, _QUOTA, _MUTATION, _REQUEST, _NETWORK, _EXPIRE, _, _CLOCK = map(row_tail, KINDS)
-_NETWORK_NS_AT = field_offset("network_ns")
 _pack_plain = row_struct("start").pack_into
 _pack_quota = row_struct("quota").pack_into
 _pack_mutation = row_struct("mutation").pack_into
 _pack_request = row_struct("request").pack_into
 _pack_network = row_struct("network").pack_into
 _pack_clock = row_struct("clock").pack_into
-_NS = struct.Struct("<q")
-_pack_ns = _NS.pack_into
 
 
 class Client:
@@ -148,12 +142,12 @@ class Recorder(Appender):
         mutation_throttle_ms: int,
         early_ms: int,
         flags: int,
-    ) -> int:
-        """Record a request that was decided at `now_ms`; return its place, `NONE` if it is lost."""
+    ) -> None:
+        """Record a request that was decided at `now_ms`."""
         at = self._at
         if at == self._end or client.segment is not self._segment:
             if not self._place(client, now_ms):
-                return NONE
+                return
             at = self._at
         _pack_request(
             self._rows, at, now_ms, connection_id, request_bytes, response_bytes,
@@ -162,31 +156,6 @@ class Recorder(Appender):
             client.number, api_key, api_version, _REQUEST | flags,
         )  # fmt: skip
         self._at = at + ROW_BYTES
-        return self._rows_at + at
-
-    def set_network_ns(self, place: int, network_ns: int) -> bool:
-        """Put the network time of a request into its row, or return False: its segment is not here any more.
-
-        A row that was lost has no network time either.
-        """
-        at = place - self._rows_at
-        if 0 <= at < self._at:
-            _pack_ns(self._rows, at + _NETWORK_NS_AT, network_ns)
-            if at < self._dirty:
-                self._dirty = at
-            return True
-        return place == NONE or self._set_written_network_ns(at, network_ns)
-
-    def _set_written_network_ns(self, at: int, network_ns: int) -> bool:
-        """Do it in the file, for a row that left the buffer."""
-        offset = self._offset + at
-        if self._segment is None or offset <= 0:
-            return False
-        try:
-            self._segment.write(_NS.pack(network_ns), offset + _NETWORK_NS_AT)
-        except OSError:
-            return False
-        return True
 
     def network(
         self,
@@ -198,7 +167,7 @@ class Recorder(Appender):
         network_ns: int,
         flags: int,
     ) -> None:
-        """Record network time of an earlier request, charged unchecked at `now_ms`."""
+        """Record network time of sending an earlier request's answer, charged unchecked at `now_ms`."""
         at = self._at
         if at == self._end or client.segment is not self._segment:
             if not self._place(client, now_ms):
@@ -264,7 +233,6 @@ class Recorder(Appender):
         repeated = self._segment is not None and self._at > 0 and self._swept == self._here()
         if repeated and now_ms >= self._swept_ms:
             self._at -= ROW_BYTES
-            self._dirty = min(self._dirty, self._at)
             self._written = min(self._written, self._at)
         self._write_plain(now_ms, _EXPIRE)
         self._swept = self._here()

@@ -41,7 +41,7 @@ def test_windows_of_controller_mutations_are_their_own() -> None:
     )
     assert [manager.window.samples for manager in managers] == [2, 2, 2, 5]
     managers.apply(QuotaRecord(entity=(("user", "a"),), key="request_percentage", value=1.0))
-    assert managers.request.record_handler_ns("a", "c", 10**12, 0) == 3000
+    assert managers.request.record_times("a", "c", 0, 10**12, 0) == 3000
 
 
 def test_sweep_and_snapshot_cover_all_four() -> None:

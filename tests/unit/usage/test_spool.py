@@ -15,7 +15,7 @@ from tests.unit.usage.recording import (
 )
 
 from tidegate.testing import ManualClock
-from tidegate.usage.appender import BUFFER_ROWS, RETRY_MS
+from tidegate.usage.appender import RETRY_MS
 from tidegate.usage.columns import empty_event
 from tidegate.usage.events import read_segment
 from tidegate.usage.segment import (
@@ -272,43 +272,6 @@ def test_files_are_private(tmp_path):
     assert {os.stat(path).st_mode & 0o777 for path in paths if path.is_file()} == {0o600}
     assert {os.stat(path).st_mode & 0o777 for path in paths if path.is_dir()} == {0o700}
     recorder.close()
-
-
-def request_row(recorder, who, network_ns=NONE):
-    return recorder.request(who, START_MS, 7, 3, 9, 1, 0, NONE, NONE, 0, network_ns, 0, 0, 0, 0, NONE, 0)
-
-
-def test_network_time_is_put_into_the_row(tmp_path):
-    """Null until it is known; then the row has it, in the buffer and when the buffer has gone on."""
-    recorder = open_recorder(tmp_path)
-    who = client(recorder)
-    early = request_row(recorder, who)
-    recorder.commit()
-    (path,) = segment_paths(spool_directory(tmp_path, 1), OPEN_SUFFIX)
-    assert [event["network_ns"] for event in read_segment(path)] == [None]
-    for _ in range(BUFFER_ROWS):
-        request_row(recorder, who, 1)
-    assert recorder.set_network_ns(early, 500)
-    late = request_row(recorder, who)
-    recorder.commit()
-    assert recorder.set_network_ns(late, 600)
-    recorder.commit()
-    times = [event["network_ns"] for event in read_segment(path)]
-    assert (times[0], times[-1], set(times[1:-1])) == (500, 600, {1})
-    recorder.close()
-
-
-def test_network_time_of_a_row_that_is_gone_takes_another(tmp_path):
-    """A segment that was handed over is not written to any more; a row that was lost has none."""
-    recorder = open_recorder(tmp_path)
-    place = request_row(recorder, client(recorder))
-    recorder.maybe_roll(START_MS + 10**9)
-    assert not recorder.set_network_ns(place, 500)
-    assert recorder.set_network_ns(NONE, 500)
-    request_row(recorder, client(recorder))
-    assert not recorder.set_network_ns(place, 500)
-    recorder.close()
-    assert [event["network_ns"] for event in closed_events(tmp_path)] == [None, None]
 
 
 @pytest.mark.parametrize("offset_ms", [3_600_000, -1, -86_400_000])

@@ -27,7 +27,7 @@ class _Player(ManagerPlayer):
         self._requests[id] = ((user, client_id), False, enabled)
         if enabled:
             self.manager.sensor(user, client_id, self.now_ms)
-        throttle_ms = self.manager.record_handler_ns(user, client_id, thread_time_nanos, t)
+        throttle_ms = self.manager.record_times(user, client_id, 0, thread_time_nanos, t)
         return {"throttle_ms": throttle_ms, "network_callback_set": enabled}
 
     def exempt(self, user: str, client_id: str, id: int, thread_time_nanos: int) -> dict:

@@ -44,7 +44,7 @@ def api_versions_handler(served: Iterable[int]) -> Handler:
                 if len(known) >= MAX_KNOWN_SOFTWARE:
                     known.clear()
                 known[told] = software
-            request.connection.client_software, request.connection.client_software_version = software
+            request.connection.set_software(software)
         encoded = kept.get(header.api_version)
         if encoded is None:
             encoded = kept[header.api_version] = request.encode(_body(_NONE, keys))

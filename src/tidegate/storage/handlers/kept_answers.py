@@ -53,22 +53,20 @@ Key = tuple[Any, ...]
 class KeptAnswers:
     """Answers by what was asked, for handlers whose answer to the same bytes is the same until something changes."""
 
-    __slots__ = ("_answers", "_bytes")
+    __slots__ = ("_answers", "_bytes", "get")
 
     def __init__(self) -> None:
-        self._answers: dict[Key, Encoded] = {}
+        self._answers: dict[Key | None, Encoded] = {}
         self._bytes = 0
+        self.get = self._answers.get
+        """Return the answer that is kept under a key, or None. It is the dictionary's own: asked at each request."""
 
-    def key(self, request: Request, *more: Any) -> Key | None:
+    def key(self, request: Request, more: Any = None) -> Key | None:
         """Return the key of a request, with what its answer depends on besides; None for one too long to be kept."""
-        header, frame = request.header, request.frame
-        if len(frame) - header.body_at > _MAX_KEPT_REQUEST_BYTES:
+        body = request.frame[request.header.body_at :]
+        if len(body) > _MAX_KEPT_REQUEST_BYTES:
             return None
-        return header.api_version, bytes(frame[header.body_at :]), *more
-
-    def get(self, key: Key | None) -> Encoded | None:
-        """Return the kept answer."""
-        return self._answers.get(key) if key is not None else None
+        return request.header.api_version, bytes(body), more
 
     def keep(self, key: Key | None, answer: Encoded) -> None:
         """Keep a copy of an answer, unless it is a large one."""

@@ -48,7 +48,7 @@ def metadata_handler(storage: Storage) -> Handler:
             kept.clear()
             kept_version = storage.topics.version
         header = request.header
-        key = kept.key(request, *address_of_node(storage, request))
+        key = kept.key(request, address_of_node(storage, request))
         known = kept.get(key)
         if known is not None:
             return Answer(known.with_correlation_id(header.correlation_id))

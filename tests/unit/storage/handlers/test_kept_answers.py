@@ -91,12 +91,12 @@ def asked(body):
 def test_answers_are_kept_by_all_that_they_depend_on():
     """The same bytes asked by another address are another question."""
     kept, answer = KeptAnswers(), encode_response(12, 1, 5, {"error_code": 0})
-    kept.keep(kept.key(asked(b"who"), "here", 1), answer)
-    found = kept.get(kept.key(asked(b"who"), "here", 1))
+    kept.keep(kept.key(asked(b"who"), ("here", 1)), answer)
+    found = kept.get(kept.key(asked(b"who"), ("here", 1)))
     assert found.with_correlation_id(5).buffers == answer.buffers
-    assert kept.get(kept.key(asked(b"who"), "there", 1)) is None
+    assert kept.get(kept.key(asked(b"who"), ("there", 1))) is None
     kept.clear()
-    assert kept.get(kept.key(asked(b"who"), "here", 1)) is None
+    assert kept.get(kept.key(asked(b"who"), ("here", 1))) is None
 
 
 def test_kept_answers_are_bounded_in_number_and_bytes():

@@ -1,0 +1,89 @@
+"""One request and what becomes of it: from its frame to the row of the usage record and the answer that leaves."""
+
+from enum import Enum
+
+from tidegate.quota import MutationQuota, QuotaType
+from tidegate.server.channel import Channel
+from tidegate.server.handler import Answer, Request, Work
+from tidegate.server.quota_desk import QuotaDesk
+from tidegate.wire import Encoded, RequestHeader
+
+__all__ = ["Exchange", "SlicedWork", "TurnEnd"]
+
+
+class TurnEnd(Enum):
+    """How what requests of a turn do together came out (`tidegate.server.handler.Turn`)."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """It was not done: answers are asked for what to send `instead`."""
+    BROKEN = "broken"
+    """By an error of ours nobody knows how far it came: those who have a part in it get no answer."""
+
+
+class SlicedWork:
+    """A handler that needs more than its first slice: its steps, its request, and the desk that it asks for permits."""
+
+    __slots__ = ("desk", "request", "steps", "turn_end")
+
+    def __init__(self, steps: Work, request: Request, desk: QuotaDesk) -> None:
+        self.steps = steps
+        self.request = request
+        self.desk = desk
+        self.turn_end = TurnEnd.DONE  # of what the first slice put off
+
+
+class Exchange:
+    """One request under way. Its parts are set as they become known, in this order; times in ms but for `_ns`.
+
+    channel, header, frame_bytes: the request; its frame is counted without the length prefix.
+    answer, handler_ns, mutation: what the handler returned, how long it took, and the permits that it asked for.
+    work: where the handler works in slices and needs more than the first.
+    exempt, network_ns, produce_bytes, fetch_bytes, now_ms: what is charged, and when; -1 for bytes: none.
+    produce_ms, fetch_ms, request_ms, mutation_ms, throttle_ms, muted_by: what is decided; the largest one mutes.
+    response: what is sent: the answer's, or its empty form for a fetch that is throttled; None: nothing.
+    """
+
+    __slots__ = (
+        "answer",
+        "channel",
+        "exempt",
+        "fetch_bytes",
+        "fetch_ms",
+        "frame_bytes",
+        "handler_ns",
+        "header",
+        "mutation",
+        "mutation_ms",
+        "muted_by",
+        "network_ns",
+        "now_ms",
+        "produce_bytes",
+        "produce_ms",
+        "request_ms",
+        "response",
+        "throttle_ms",
+        "work",
+    )
+
+    answer: Answer
+    work: SlicedWork
+    exempt: bool
+    network_ns: int
+    now_ms: int
+    throttle_ms: int
+    produce_ms: int
+    fetch_ms: int
+    request_ms: int
+    mutation_ms: int
+    produce_bytes: int
+    fetch_bytes: int
+    muted_by: QuotaType
+    response: Encoded | None
+
+    def __init__(self, channel: Channel, header: RequestHeader, frame_bytes: int) -> None:
+        self.channel = channel
+        self.header = header
+        self.frame_bytes = frame_bytes
+        self.handler_ns = 0
+        self.mutation: MutationQuota | None = None

@@ -1,0 +1,145 @@
+"""Which request is charged with the time of receiving and sending, and what the usage record says of it."""
+
+from typing import Any
+
+import pytest
+from tests.server.nodes import FETCH, METADATA, PRODUCE, NodeClient, RunningNode, until
+
+from tidegate.usage.readers import read_segment
+
+LATE_BYTES = 32_000_000  # more than the kernel takes on its way
+LARGE_BYTES = 300_000  # takes longer to send than a small request to receive
+EVERYONE = [("client-id", None)]
+
+
+def events(node: RunningNode) -> list[dict[str, Any]]:
+    """Return the requests after the quota was set, and the rows of network time."""
+    node.usage.commit()
+    (path,) = node.spool.glob("*.open")
+    rows = [event for event in read_segment(path) if event["kind"] in ("request", "network")]
+    return rows[1:]
+
+
+def charged(node: RunningNode, client_id: str) -> float:
+    """Return what a client was charged so far, in ns."""
+    request = node.node.managers.request
+    sensor = request.sensors.get(request.sensor_name("ANONYMOUS", client_id))
+    return 0.0 if sensor is None else sensor.total * 1e7
+
+
+async def with_quotas(node: RunningNode) -> NodeClient:
+    """Put a generous request quota in force for everyone, and return a client."""
+    admin = await node.connect("admin")
+    await admin.alter(EVERYONE, "request_percentage", 1e6)
+    return await node.connect()
+
+
+def test_sending_is_charged_with_the_next_request(with_node) -> None:
+    """The row of a request has what receiving it took and sending the answer before it, however long that took."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await with_quotas(node)
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        client.send_fetch(max_bytes=LATE_BYTES)
+        await until(lambda: len(events(node)) == 1)
+        (fetch,) = events(node)
+        before = charged(node, "c1")
+        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        _, _, size = await client.receive()
+        assert size > LATE_BYTES
+        assert charged(node, "c1") == before
+        await client.metadata()
+        assert [row["kind"] for row in events(node)] == ["request", "request"]
+        metadata = events(node)[-1]
+        assert 0 < fetch["network_ns"] < 1_000_000 < metadata["network_ns"]
+        added = charged(node, "c1") - before
+        assert added == pytest.approx(metadata["network_ns"] + metadata["handler_ns"])
+
+    with_node(scenario)
+
+
+def test_sending_is_charged_when_the_connection_closes(with_node) -> None:
+    """Leaving evades no charge: the last answer has a row of its own."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await with_quotas(node)
+        client.send_fetch(max_bytes=LARGE_BYTES)
+        await client.receive()
+        before = charged(node, "c1")
+        client.writer.close()
+        await until(lambda: len(events(node)) == 2)
+        request, network = events(node)
+        assert (network["kind"], network["api_key"], network["client_id"]) == ("network", FETCH, "c1")
+        assert network["connection_id"] == request["connection_id"]
+        assert not network["exempt"]
+        assert charged(node, "c1") - before == pytest.approx(network["network_ns"])
+
+    with_node(scenario)
+
+
+def test_each_client_id_of_a_connection_pays_for_itself(with_node) -> None:
+    """A connection that goes on under another client id does not leave it the bill."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await with_quotas(node)
+        client.send_fetch(max_bytes=LARGE_BYTES)
+        await client.receive()
+        before = charged(node, "c1")
+        client.client_id = "c2"
+        await client.metadata()
+        assert [(row["kind"], row["client_id"]) for row in events(node)] == [
+            ("request", "c1"),
+            ("network", "c1"),
+            ("request", "c2"),
+        ]
+        _, network, metadata = events(node)
+        assert charged(node, "c1") - before == pytest.approx(network["network_ns"])
+        assert charged(node, "c2") == pytest.approx(metadata["network_ns"] + metadata["handler_ns"])
+
+    with_node(scenario)
+
+
+def test_an_exempt_request_takes_no_others_time(with_node) -> None:
+    """Who answers a large fetch with a Produce of acks=0 is charged for the fetch all the same."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await with_quotas(node)
+        client.send_fetch(max_bytes=LARGE_BYTES)
+        await client.receive()
+        before = charged(node, "c1")
+        client.send_produce(padding=1, acks=0)
+        await client.metadata()
+        rows = events(node)
+        assert [(row["kind"], row["api_key"], row["exempt"]) for row in rows] == [
+            ("request", FETCH, False),
+            ("network", FETCH, False),
+            ("request", PRODUCE, True),
+            ("request", METADATA, False),
+        ]
+        mine = rows[1]["network_ns"] + rows[3]["network_ns"] + rows[3]["handler_ns"]
+        assert charged(node, "c1") - before == pytest.approx(mine)
+
+    with_node(scenario)
+
+
+def test_a_long_client_id_pays_at_once(with_node) -> None:
+    """It is not kept until the next request, however the answer leaves."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await with_quotas(node)
+        client.client_id = "x" * 30_000
+        for max_bytes in (LARGE_BYTES, LATE_BYTES):
+            before = len(events(node))
+            client.send_fetch(max_bytes=max_bytes)
+            await client.receive()
+            await until(lambda before=before: len(events(node)) == before + 2)
+            request, network = events(node)[-2:]
+            assert (request["kind"], network["kind"]) == ("request", "network")
+            assert network["client_id"] == request["client_id"] == client.client_id
+            assert network["network_ns"] > 0
+        channels = node.node._front.channels  # type: ignore[union-attr]
+        assert client.client_id not in {
+            channel.answered.client_id for channel in channels if channel.answered is not None
+        }
+
+    with_node(scenario)
