@@ -10,6 +10,7 @@ from tests.server.conftest import Pair, frame
 from tests.server.nodes import CLIENT, NodeClient, RunningNode, spool_events, until
 
 from tidegate.quota import QuotaType
+from tidegate.server import channel
 from tidegate.server.handler import Answer, Charge, Deferred, Request
 
 AT_ONCE_S = 2.0  # what is noticed at once is noticed in ms; what is not waits for a poll of 20 s or more
@@ -224,5 +225,39 @@ def test_a_long_poll_that_is_given_up_charges_nothing(with_node) -> None:
         await asyncio.sleep(0.3)
         rows = [event for event in spool_events(node) if event["kind"] == "request"]
         assert [row["api_key"] for row in rows] == []
+
+    with_node(scenario)
+
+
+def test_a_client_that_has_closed_during_a_long_poll_is_noticed(with_node, monkeypatch) -> None:
+    """Its last byte is no different from that of one that still reads; its host tells before the poll is over."""
+    monkeypatch.setattr(channel, "GONE_PROBES", [(option, 1) for option, _ in channel.GONE_PROBES])
+
+    async def scenario(node: RunningNode) -> None:
+        client = await node.connect()
+        sock = client.writer.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, 1)  # its host forgets after a second
+        client.send_fetch(max_bytes=100, max_wait_ms=60_000)
+        await asyncio.sleep(0.1)
+        client.writer.close()
+        await asyncio.sleep(0.1)
+        assert len(node.node._front.channels) == 1
+        await until(lambda: not node.node._front.channels)
+
+    with_node(scenario)
+
+
+def test_a_client_that_waits_for_the_answer_to_its_last_request_is_not_taken_for_gone(
+    with_node, monkeypatch
+) -> None:
+    """However often it is asked meanwhile."""
+    monkeypatch.setattr(channel, "GONE_PROBES", [(option, 1) for option, _ in channel.GONE_PROBES])
+
+    async def scenario(node: RunningNode) -> None:
+        client = await node.connect()
+        client.send_fetch(max_bytes=100, max_wait_ms=4000)
+        last_byte(client)
+        await client.receive()
+        assert await client.closed()
 
     with_node(scenario)

@@ -11,6 +11,7 @@ Bounds: `PENDING_BYTES` plus one receive of bytes that came early, one request o
 node's `RequestMemory`, one answer on the way out, and `SERVE_NS` of requests behind one another in a turn of the loop.
 """
 
+import contextlib
 import socket
 import struct
 from collections import deque
@@ -27,6 +28,7 @@ from tidegate.wire import RequestHeader
 __all__ = [
     "ANSWER_DUE",
     "COLLECTED_BYTES",
+    "GONE_PROBES",
     "PENDING_BYTES",
     "SERVE_NS",
     "THROTTLED",
@@ -39,6 +41,12 @@ COLLECTED_BYTES = 16 * 1024  # so much of a frame has come when it gets a buffer
 ANSWER_DUE = 1  # a request was taken and its answer has not left completely
 THROTTLED = 2  # muted until its throttle ends (KIP-219)
 SERVE_NS = 2_000_000  # after so long the next request waits until the others had their turn
+GONE_PROBES = [
+    (getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+]
+"""How a client that has sent its last byte and waits for an answer is asked whether it is still there, in seconds."""
 _LENGTH_BYTES = 4
 _NO_BYTES = memoryview(b"")
 _HTTP_METHODS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
@@ -190,10 +198,17 @@ class Channel:
             self.close()
 
     def _on_last_byte(self) -> None:
-        """Close when nothing is under way; otherwise when all that came whole is answered."""
+        """Close when nothing is under way; otherwise when all that came whole is answered, or the client is gone.
+
+        A client that has closed its socket looks like one that still reads. So it is asked now and then, by the
+        kernel: its host answers for a minute that all is well, and then that it knows of no such connection.
+        """
         self.ended = True
         if self.held:
             self._stop_reading()
+            with contextlib.suppress(OSError):
+                for option, value in GONE_PROBES:
+                    self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
         else:
             self.close()
 
