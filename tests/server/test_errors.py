@@ -13,7 +13,7 @@ from tests.server.nodes import (
     running_node,
     spool_events,
 )
-from tests.server.test_turns import NO_TOPICS, NotedTurn, all_in_one_turn, ask
+from tests.server.test_turns import NO_TOPICS, NotedTurn, all_accepted, all_in_one_turn, ask
 
 from tidegate.server.handler import Answer, Deferred, Request
 
@@ -91,7 +91,7 @@ def test_a_turn_that_fails_leaves_nobody_waiting(tmp_path, caplog) -> None:
         async with running_node(tmp_path, MemoryStore(), {}, turn, {METADATA: turn.handle}) as node:
             all_in_one_turn(node)
             clients = [await node.connect(name) for name in "abcd"]
-            await asyncio.sleep(0.05)
+            await all_accepted(node)
             end = turn.end
 
             def broken_end() -> bool:

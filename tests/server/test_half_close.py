@@ -83,7 +83,7 @@ def test_requests_that_are_answered_together(with_node) -> None:
 
     async def scenario(node: RunningNode) -> None:
         clients = [await node.connect() for _ in range(8)]
-        await asyncio.sleep(0.05)
+        await until(lambda: len(node.node._front.channels) == len(clients))
         for client in clients:
             client.send_fetch(max_bytes=10)
             client.send_fetch(max_bytes=10)
@@ -205,8 +205,12 @@ def test_a_request_that_is_under_way_is_charged_when_its_client_has_left(with_no
         reset(client)
         await until(lambda: not node.node._front.channels)
         commits[0][0].complete(commits[0][1])
-        await asyncio.sleep(0.05)
-        (row,) = [e for e in spool_events(node) if e["kind"] == "request" and e["api_key"] == 0]
+
+        def rows() -> list[dict[str, object]]:
+            return [e for e in spool_events(node) if e["kind"] == "request" and e["api_key"] == 0]
+
+        await until(lambda: bool(rows()))
+        (row,) = rows()
         assert row["produce_bytes"] == size
         assert row["produce_throttle_ms"] > 10_000
         assert node.node.managers.produce.peek("ANONYMOUS", "c1", node.node._clock.now_ms()) > 1000

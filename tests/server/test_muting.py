@@ -18,6 +18,7 @@ from tidegate.server.slices import Slices
 
 SLACK_S = 0.5  # on a busy machine; a throttle that nobody thinks of is late by 10 s and more
 LONGEST_HOLD_S = 0.02
+RELEASES = 2000  # of the 4,000 or so before all 200 channels are muted for long
 
 
 class Muted:
@@ -167,10 +168,12 @@ def test_none_is_late_over_many_that_are_throttled_again_and_again(with_muted) -
         muted.serve = serve
         for number in range(200):
             mute(muted.channel(frames=50), 1 + number)
-        await asyncio.sleep(1)
+        while len(lateness) < RELEASES:
+            await asyncio.sleep(0.01)
+        now = time.monotonic()
+        lateness.extend(now - end for end in ends.values() if end < now)  # they wait yet: late all the same
 
     with_muted(scenario)
-    assert len(lateness) > 800
     lateness.sort()
     assert lateness[0] > -0.002
     assert lateness[len(lateness) * 99 // 100] < SLACK_S

@@ -13,6 +13,7 @@ from tests.server.nodes import (
     RunningNode,
     running_node,
     spool_events,
+    until,
 )
 
 from tidegate.server.handler import Answer, Deferred, Request, Work
@@ -382,11 +383,7 @@ def test_a_muted_client_that_leaves_is_noticed_at_once(with_node) -> None:
         assert len(node.node._front.channels) == 1
         client.writer.close()
         await client.writer.wait_closed()
-        for _ in range(100):
-            await asyncio.sleep(0.01)
-            if not node.node._front.channels:
-                break
-        assert not node.node._front.channels
+        await until(lambda: not node.node._front.channels)
         assert [queue.size for queue in node.node._front.muting.queues.values()] == [0, 0, 0, 0]
         assert node.node.connections.total == 0
 
@@ -404,8 +401,7 @@ def test_requests_sent_before_leaving_are_served(with_node) -> None:
         client.send_produce(padding=5, acks=0)
         client.writer.close()
         await client.writer.wait_closed()
-        await asyncio.sleep(0.9)
-        assert not node.node._front.channels
+        await until(lambda: not node.node._front.channels)
         requests = [e for e in spool_events(node) if e["kind"] == "request" and e["api_key"] == 0]
         assert len(requests) == 2
 
@@ -421,7 +417,7 @@ def test_too_many_connections_of_one_address_are_closed(with_node) -> None:
         await second.metadata()
         assert await (await node.connect()).closed()
         first.writer.close()
-        await asyncio.sleep(0.05)
+        await until(lambda: node.node.connections.total == 1)
         await (await node.connect()).metadata()
 
     with_node(scenario, max_connections_per_ip="2")

@@ -14,6 +14,7 @@ from tests.server.nodes import (
     RunningNode,
     metadata_handler,
     running_node,
+    until,
 )
 
 from tidegate.server.handler import Answer, Request, Work
@@ -101,7 +102,7 @@ def test_work_in_slices_that_began_in_a_turn(tmp_path, fails) -> None:
         async with running_node(tmp_path, MemoryStore(), {}, turn, handlers) as node:
             all_in_one_turn(node)
             clients = [await node.connect(name) for name in "ac"]
-            await asyncio.sleep(0.05)
+            await all_accepted(node)
             for client in clients:
                 ask(client)
             assert [await cluster_of(client) for client in clients] == ["instead" if fails else None, None]
@@ -114,6 +115,13 @@ def test_work_in_slices_that_began_in_a_turn(tmp_path, fails) -> None:
 def all_in_one_turn(node: RunningNode) -> None:
     """Let no turn be over early, however busy the machine is."""
     node.node._poller._monotonic_ns = lambda: 0
+
+
+async def all_accepted(node: RunningNode) -> None:
+    """Wait until the node has accepted every connection: what they send then is there together."""
+    front = node.node._front
+    assert front is not None
+    await until(lambda: len(front.channels) == len(node.clients))
 
 
 def ask(client: NodeClient) -> None:
@@ -132,7 +140,7 @@ def test_all_are_handled_before_any_is_answered(with_turn) -> None:
 
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:
         clients = [await node.connect(name) for name in "abc"]
-        await asyncio.sleep(0.05)  # all are accepted
+        await all_accepted(node)
         for _ in range(2):
             turn.notes.clear()
             for client in clients:
@@ -160,7 +168,7 @@ def test_who_has_sent_more_is_answered_at_once(with_turn) -> None:
 
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:
         one, other = await node.connect("a"), await node.connect("b")
-        await asyncio.sleep(0.05)
+        await all_accepted(node)
         ask(other)
         for _ in range(3):
             ask(one)
@@ -179,7 +187,7 @@ def test_what_failed_is_answered_otherwise(with_turn) -> None:
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:
         turn.fails = True
         clients = [await node.connect(name) for name in "abc"]
-        await asyncio.sleep(0.05)
+        await all_accepted(node)
         for client in clients:
             ask(client)
         assert [await cluster_of(client) for client in clients] == ["instead", None, None]
@@ -192,7 +200,7 @@ def test_time_of_the_turn_is_charged_to_those_who_have_a_part_in_it(with_turn) -
 
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:
         clients = [await node.connect(name) for name in "abc"]
-        await asyncio.sleep(0.05)
+        await all_accepted(node)
         end = turn.end
 
         def slow_end() -> bool:
@@ -219,7 +227,7 @@ def test_a_client_that_goes_before_its_answer_harms_nobody(with_turn) -> None:
 
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:
         clients = [await node.connect(name) for name in "abc"]
-        await asyncio.sleep(0.05)
+        await all_accepted(node)
         front = node.node._front
         assert front is not None
         gone = min(front.channels, key=lambda channel: channel.connection.id)
@@ -243,7 +251,7 @@ def test_more_than_a_batch_of_them(with_turn) -> None:
 
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:
         clients = [await node.connect(f"client-{number}") for number in range(BATCH + 20)]
-        await asyncio.sleep(0.2)
+        await all_accepted(node)
         for client in clients:
             ask(client)
         for client in clients:
