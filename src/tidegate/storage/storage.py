@@ -135,36 +135,33 @@ class Storage:
             stored: StoredTopic, partition: int, directory: Path, settings: TopicSettings
         ) -> PartitionLog:
             progress.at = f" (partition {next(numbers)} of {count})"
-            return self._adopt(
-                open_log(
-                    directory,
-                    settings,
-                    producer_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
-                    producer_memory=self._producer_memory,
-                    recovery_point=points.get((stored.name, partition), 0),
-                    trust_writes=trust,
-                    progress=progress,
-                )
-            )
+            recovery_point = points.get((stored.name, partition), 0)
+            return self._open_log(directory, settings, recovery_point, trust_writes=trust, progress=progress)
 
         self.topics.load(open_stored, points)
         self.store.set_meta("boot_id", boot_id)  # not earlier: a recovery that is broken off begins anew
-        self.topics.open_log = self._open_new
+        self.topics.open_log = self._open_log
         self._topics_written = self.topics.version
 
-    def _open_new(self, directory: Path, settings: TopicSettings) -> PartitionLog:
-        return self._adopt(
-            open_log(
-                directory,
-                settings,
-                producer_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
-                producer_memory=self._producer_memory,
-                trust_writes=True,
-            )
+    def _open_log(
+        self,
+        directory: Path,
+        settings: TopicSettings,
+        recovery_point: int = 0,
+        *,
+        trust_writes: bool = True,
+        progress: Progress | None = None,
+    ) -> PartitionLog:
+        """Open a log, a new one unless told otherwise; let the disk thread sync it and remove its old files."""
+        log = open_log(
+            directory,
+            settings,
+            producer_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
+            producer_memory=self._producer_memory,
+            recovery_point=recovery_point,
+            trust_writes=trust_writes,
+            progress=progress,
         )
-
-    def _adopt(self, log: PartitionLog) -> PartitionLog:
-        """Let the disk thread sync a log and remove its old files; return it."""
         log.on_set_aside = self._remove_files_later
         return self.commits.watch(log)
 
