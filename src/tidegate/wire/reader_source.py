@@ -10,9 +10,6 @@ A reader in slices is the same source with a `yield` after each element of an ar
 than reading one element, so that whoever runs it can turn to others meanwhile. It costs a third more.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from tidegate.wire import primitives, slices
 from tidegate.wire.definitions import Field, Layout, minimum_size
 from tidegate.wire.program import Member, Program
@@ -49,7 +46,7 @@ def compile_reader(layout: Layout, *, in_slices: bool = False) -> Program:
     is a generator that returns the dict.
     """
     reader = _ReaderSource(layout, in_slices=in_slices)
-    with reader.function("run", "buf, at"):
+    with reader.out.function("run", "buf, at"):
         if not reader.keeps_slices:
             reader.out.line("buf = bytes(buf)")
         reader.out.line("end = len(buf)")
@@ -73,7 +70,7 @@ class _ReaderSource:
     """
 
     def __init__(self, layout: Layout, *, in_slices: bool) -> None:
-        self.out = Source()
+        self.out = Source(in_slices=in_slices)
         self.flexible = layout.flexible
         self.extra = 1 if layout.flexible else 0
         self.in_slices = in_slices
@@ -84,19 +81,6 @@ class _ReaderSource:
         self.repeated = repeated_structs(layout.fields)
         self.functions: dict[str, str] = {}
 
-    @contextmanager
-    def function(self, name: str, parameters: str) -> Iterator[None]:
-        """Write a function; in slices it is a generator, whether anything in it yields or not."""
-        with self.out.function(f"def {name}({parameters}):"):
-            if self.in_slices:
-                self.out.line("yield")
-            yield
-
-    def slice_ends(self) -> None:
-        """Let others have their turn here, when reading in slices."""
-        if self.in_slices:
-            self.out.line("yield")
-
     def struct(self, fields: tuple[Field, ...]) -> str:
         """Read a structure; return the variable that holds its dict. A repeated one is a call of its function."""
         key = repr(fields)
@@ -105,7 +89,7 @@ class _ReaderSource:
         self.flush()
         if key not in self.functions:
             self.functions[key] = self.out.name("read_")
-            with self.function(self.functions[key], f"buf, at, end{self.left}"):
+            with self.out.function(self.functions[key], f"buf, at, end{self.left}"):
                 self.out.line(f"return {self.struct_body(fields)}, at{self.left}")
         result = self.out.name("d")
         call = f"{'yield from ' * self.in_slices}{self.functions[key]}(buf, at, end{self.left})"
@@ -250,7 +234,7 @@ class _ReaderSource:
             value = self.value(field.element())
             self.flush()
             out.line(f"{items}.append({value})")
-            self.slice_ends()
+            self.out.slice_ends()
 
     def count_elements(self, count: str) -> None:
         """Take elements, or tagged fields, off those that a request may still have."""
@@ -285,4 +269,4 @@ class _ReaderSource:
                     out.line(f"{result}[{field.name!r}] = {value}")
             out.line(f"else: at = keep_tag(buf, at, {stop}, {tag}, {result})")
             out.line(f"if at != {stop}: raise misplaced({tag}, at, {stop})")
-            self.slice_ends()
+            self.out.slice_ends()

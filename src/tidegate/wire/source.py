@@ -38,8 +38,9 @@ class _Function:
 
 @dataclass(slots=True)
 class Source:
-    """Functions under construction. `path` is the field that lines written now are about."""
+    """Functions under construction, in slices generators. `path` is the field that lines written now are about."""
 
+    in_slices: bool = False
     finished: list[_Function] = field(default_factory=list)
     open: list[_Function] = field(default_factory=list)
     structs: dict[str, struct.Struct] = field(default_factory=dict)
@@ -52,6 +53,11 @@ class Source:
         self.open[-1].lines.append(" " * self.depth + text)
         self.open[-1].spots.append(Spot(self.path, members))
 
+    def slice_ends(self) -> None:
+        """Let others have their turn here, in slices."""
+        if self.in_slices:
+            self.line("yield")
+
     @contextmanager
     def indented(self, text: str = "") -> Iterator[None]:
         """Write `text`, then what follows inside of it."""
@@ -62,11 +68,15 @@ class Source:
         self.depth -= 1
 
     @contextmanager
-    def function(self, header: str) -> Iterator[None]:
-        """Write a function of its own; its paths begin anew, they are joined with the caller's."""
+    def function(self, name: str, parameters: str) -> Iterator[None]:
+        """Write a function of its own; its paths begin anew, they are joined with the caller's.
+
+        In slices it is a generator, whether anything in it yields or not.
+        """
         depth, path = self.depth, self.path
         self.depth, self.path = 1, ()
-        self.open.append(_Function(header))
+        self.open.append(_Function(f"def {name}({parameters}):"))
+        self.slice_ends()
         yield
         self.finished.append(self.open.pop())
         self.depth, self.path = depth, path

@@ -68,13 +68,13 @@ class _Writer:
     def compile(self) -> SplitReader:
         """Return the reader."""
         out = self.out
-        with out.function("def run(buf, at, kept):"):
+        with out.function("run", "buf, at, kept"):
             with out.indented("try:"):
                 self.struct(self.layout.fields)
                 self.flush()
                 out.line(f"return known, {', '.join(self.found.get(name, '-1') for name in self.wanted)}")
             out.line("except MALFORMED: return None")
-        with out.function("def prefix(buf, at):"):
+        with out.function("prefix", "buf, at"):
             if self.length_at >= 0:
                 long_name = (
                     f"buf[at + {self.length_at}] > 127" if self.extra else f"buf[at + {self.length_at - 1}]"

@@ -47,7 +47,7 @@ def compile_writer(layout: Layout, *, in_slices: bool = False) -> Program:
     `run` is a generator that returns the offset.
     """
     writer = _WriterSource(layout, in_slices=in_slices)
-    with writer.function("run", "m, out, buffers"):
+    with writer.out.function("run", "m, out, buffers"):
         writer.out.line("throttle_at = -1")
         writer.struct_body("m", layout.fields)
         writer.out.line("return throttle_at")
@@ -63,7 +63,7 @@ class _WriterSource:
     """
 
     def __init__(self, layout: Layout, *, in_slices: bool) -> None:
-        self.out = Source()
+        self.out = Source(in_slices=in_slices)
         self.in_slices = in_slices
         self.flexible = layout.flexible
         self.pending: list[Member] = []
@@ -75,14 +75,6 @@ class _WriterSource:
         self.may_split = in_slices and all(field.name != THROTTLE for field in self.throttled)
 
     @contextmanager
-    def function(self, name: str, parameters: str) -> Iterator[None]:
-        """Write a function; in slices it is a generator, whether anything in it yields or not."""
-        with self.out.function(f"def {name}({parameters}):"):
-            if self.in_slices:
-                self.out.line("yield")
-            yield
-
-    @contextmanager
     def unsplit(self) -> Iterator[None]:
         """Write what goes into one buffer."""
         may_split, self.may_split = self.may_split, False
@@ -90,11 +82,10 @@ class _WriterSource:
         self.may_split = may_split
 
     def slice_ends(self) -> None:
-        """Let others have their turn here, when writing in slices."""
+        """Let others have their turn here, when writing in slices; begin a new buffer where that may be."""
         if self.may_split:
             self.out.line("if len(out) > SLICED: out = bytearray(); buffers.append(out)")
-        if self.in_slices:
-            self.out.line("yield")
+        self.out.slice_ends()
 
     def struct(self, message: str, fields: tuple[Field, ...]) -> None:
         """Write a structure; a repeated one by its function."""
@@ -105,7 +96,7 @@ class _WriterSource:
         self.flush()
         if key not in self.functions:
             self.functions[key] = self.out.name("write_")
-            with self.function(self.functions[key], "m, out"), self.unsplit():
+            with self.out.function(self.functions[key], "m, out"), self.unsplit():
                 self.struct_body("m", fields)
                 self.flush()
         self.out.line(f"{'yield from ' * self.in_slices}{self.functions[key]}({message}, out)")

@@ -9,10 +9,10 @@ from tidegate.wire.source import Source, repeated_structs
 def test_line_that_fails_tells_the_field():
     """The path of the innermost failing line goes through the function that it was called from."""
     source = Source()
-    with source.function("def run(items):"):
+    with source.function("run", "items"):
         with source.about("topics"), source.about_element("i"), source.indented("for i in range(3):"):
             source.line("inner(items[i])")
-        with source.function("def inner(value):"), source.about("size"):
+        with source.function("inner", "value"), source.about("size"):
             source.line("return 1 / value")
     program = source.program("a test", {})
     try:
