@@ -2,12 +2,12 @@
 
 import re
 import socket
-import struct
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.differential.requests import BY_NAME, KNOWN_GROUPS, NOW_MS, PRODUCE, RECORDS, TOPICS, Made
+from tests.e2e.plain_client import receive_frame
 
 from tidegate.wire import API_BY_KEY, encode_request, read_response
 from tidegate.wire.batch_builder import build_batch
@@ -90,7 +90,7 @@ class Side:
                 self.sock = socket.create_connection(("127.0.0.1", self.port))
             self.sock.settimeout(timeout_s)
             self.sock.sendall(frame)
-            answer = self._receive()
+            answer = receive_frame(self.sock)
         except TimeoutError:
             self.hang_up()
             return SILENT
@@ -112,20 +112,6 @@ class Side:
         if self.sock is not None:
             self.sock.close()
         self.sock = None
-
-    def _receive(self) -> bytes:
-        (size,) = struct.unpack(">i", self._exactly(4))
-        return self._exactly(size)
-
-    def _exactly(self, size: int) -> bytes:
-        assert self.sock is not None
-        parts = bytearray()
-        while len(parts) < size:
-            got = self.sock.recv(size - len(parts))
-            if not got:
-                raise ConnectionError
-            parts += got
-        return bytes(parts)
 
 
 def _put_ids(value: Any, ids: dict[str, str]) -> Any:

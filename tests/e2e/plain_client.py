@@ -17,6 +17,26 @@ PRODUCE_VERSION = 9
 _LENGTH = struct.Struct(">i")
 
 
+def receive_frame(sock: socket.socket) -> bytes:
+    """Return the next frame without its length. Raises `ConnectionError` when the connection ends first."""
+    return _receive_exactly(sock, receive_size(sock))
+
+
+def receive_size(sock: socket.socket) -> int:
+    """Return the length of the next frame, whose bytes are to be received. Raises `ConnectionError`."""
+    return _LENGTH.unpack(_receive_exactly(sock, _LENGTH.size))[0]
+
+
+def _receive_exactly(sock: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = sock.recv(size - len(parts))
+        if not part:
+            raise ConnectionError(f"closed after {len(parts)} of {size} bytes")
+        parts += part
+    return bytes(parts)
+
+
 class PlainClient:
     """One connection that sends one message at a time and knows the size of what it sent."""
 
@@ -41,8 +61,7 @@ class PlainClient:
 
     def receive(self, response_class: Any) -> Any:
         """Return the next answer. Raises `ConnectionError` when the connection ends first."""
-        size = _LENGTH.unpack(self._receive_exactly(_LENGTH.size))[0]
-        return response_class.decode(self._receive_exactly(size), header=True)
+        return response_class.decode(receive_frame(self.socket), header=True)
 
     def ask(self, request: Any, response_class: Any) -> Any:
         """Send `request` and return its answer."""
@@ -62,15 +81,6 @@ class PlainClient:
         request = AlterClientQuotasRequest[0](entries=[_quota_entry(entity, values)], validate_only=False)
         answer = self.ask(request, AlterClientQuotasResponse[0])
         assert [entry.error_code for entry in answer.entries] == [0], answer
-
-    def _receive_exactly(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            part = self.socket.recv(size - len(parts))
-            if not part:
-                raise ConnectionError(f"closed after {len(parts)} of {size} bytes")
-            parts += part
-        return bytes(parts)
 
 
 def _quota_entry(entity: dict[str, str | None], values: dict[str, float | None]) -> Any:

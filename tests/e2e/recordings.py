@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.e2e.lateness import Lateness
 from tests.e2e.not_played import NOT_SERVED, OWN_TEXTS
+from tests.e2e.plain_client import receive_frame
 from tests.wire.messages import plain, response_body_at, same
 
 from tidegate.wire import API_BY_KEY, decode_request_header, encode_request, read_request, read_response
@@ -211,19 +212,9 @@ class Player:
     def _receive(self, sock: socket.socket) -> bytes | None:
         sock.settimeout(TIMEOUT_S)
         try:
-            return _exactly(sock, struct.unpack(">i", _exactly(sock, 4))[0])
+            return receive_frame(sock)
         except ConnectionError:
             return None
-
-
-def _exactly(sock: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = sock.recv(size - len(data))
-        if not part:
-            raise ConnectionError("closed")
-        data += part
-    return bytes(data)
 
 
 def _without_features(body: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +226,7 @@ def ask(port: int, api_key: int, version: int, message: dict[str, Any]) -> dict[
     """Return the decoded answer of the broker on `port` to one request on a connection of its own."""
     with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as sock:
         sock.sendall(encode_request(api_key, version, 0, "recordings", message))
-        frame = _exactly(sock, struct.unpack(">i", _exactly(sock, 4))[0])
+        frame = receive_frame(sock)
     answer: dict[str, Any] = read_response(api_key, version, frame, response_body_at(api_key, version))
     return answer
 

@@ -3,7 +3,6 @@
 import json
 import re
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.broker import Broker
+from tests.e2e.plain_client import receive_frame, receive_size
 from tests.limits.frames import (
     CREATE_TOPICS,
     LIST_OFFSETS,
@@ -94,7 +94,7 @@ class Connection:
     def ask(self, api_key: int, version: int, message: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request and return its answer."""
         self.socket.sendall(request(api_key, version, message))
-        answer = self._receive_exactly(self._receive_size())
+        answer = receive_frame(self.socket)
         at = 5 if API_BY_KEY[api_key].has_tagged_response_header(version) else 4
         return read_response(api_key, version, answer, at)
 
@@ -130,7 +130,7 @@ class Connection:
 
     def skip_answer(self) -> int:
         """Receive an answer and return its size. Raises `ConnectionError` when the connection ends first."""
-        size = left = self._receive_size()
+        size = left = receive_size(self.socket)
         buffer = bytearray(min(size, 1 << 20))
         while left:
             received = self.socket.recv_into(buffer, min(left, len(buffer)))
@@ -138,18 +138,6 @@ class Connection:
                 raise ConnectionError(f"closed amid an answer: {left} of {size} bytes missing")
             left -= received
         return size
-
-    def _receive_size(self) -> int:
-        return struct.unpack(">i", self._receive_exactly(4))[0]
-
-    def _receive_exactly(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            part = self.socket.recv(size - len(parts))
-            if not part:
-                raise ConnectionError(f"closed after {len(parts)} of {size} bytes")
-            parts += part
-        return bytes(parts)
 
 
 @dataclass(frozen=True, slots=True)
