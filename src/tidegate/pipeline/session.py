@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from tidegate.child_python import SAFE_PATH_VARIABLE
 from tidegate.pipeline.errors import JobError
 from tidegate.pipeline.java import require_java
 
@@ -36,7 +37,6 @@ _SQL_SETTINGS = {
     "spark.sql.caseSensitive": "true",
 }
 _DAEMON = "tidegate.pipeline.daemon"
-_SAFE_PATH = "PYTHONSAFEPATH"  # `python -P` for workers: no module of the current directory is theirs
 _FEW_ROWS = 300_000
 _FEW_ROWS_SETTINGS = {
     # Half of a short job's time goes into compiling what then hardly runs.
@@ -90,7 +90,7 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
 def spark_settings(*, app_name: str, master: str | None, rows: int) -> dict[str, str]:
     """Return the settings of a new session. Under `spark-submit` its own settings stay in force."""
     settings = {"spark.app.name": app_name, "spark.python.daemon.module": _DAEMON, **_SQL_SETTINGS}
-    settings[f"spark.executorEnv.{_SAFE_PATH}"] = "1"
+    settings[f"spark.executorEnv.{SAFE_PATH_VARIABLE}"] = "1"
     if "PYSPARK_GATEWAY_PORT" in os.environ and master is None:
         return settings
     master = master or DEFAULT_MASTER
@@ -124,15 +124,15 @@ def _start(settings: Mapping[str, str], log: Path) -> SparkSession:
 @contextmanager
 def _safe_path() -> Iterator[None]:
     """Let what is started meanwhile, and all that it starts, import no module of the current directory."""
-    before = os.environ.get(_SAFE_PATH)
-    os.environ[_SAFE_PATH] = "1"
+    before = os.environ.get(SAFE_PATH_VARIABLE)
+    os.environ[SAFE_PATH_VARIABLE] = "1"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[_SAFE_PATH]
+            del os.environ[SAFE_PATH_VARIABLE]
         else:
-            os.environ[_SAFE_PATH] = before
+            os.environ[SAFE_PATH_VARIABLE] = before
 
 
 def _stop(session: SparkSession) -> None:

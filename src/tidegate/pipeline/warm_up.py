@@ -5,13 +5,13 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
 
+from tidegate.child_python import module_command
 from tidegate.pipeline.compiled import cache_directory
 from tidegate.pipeline.kernel import KERNEL_MODULES
 from tidegate.pipeline.layout import ROW_TYPES, Rows
@@ -29,7 +29,7 @@ def kernel_in_the_making() -> Iterator[None]:
     if any(cache_directory(os.environ, KERNEL_MODULES).rglob("*.nbc")):
         yield
         return
-    command = [sys.executable, "-P", "-m", "tidegate.pipeline.warm_up"]
+    command = module_command("tidegate.pipeline.warm_up")
     compiler = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

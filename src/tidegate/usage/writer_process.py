@@ -11,10 +11,10 @@ do not end it before: it has a process group of its own and takes no notice of t
 
 import logging
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
+from tidegate.child_python import module_command
 from tidegate.clock import Clock
 
 __all__ = ["EXIT_NO_PYARROW", "RETENTION_MS", "WriterProcess", "start_writer"]
@@ -107,7 +107,7 @@ def start_writer(
 
     engine_offset_ns: engine time less the monotonic clock, by which hours are over and expire; None: the wall clock.
     """
-    command = [sys.executable, "-P", "-m", "tidegate.usage.writer", str(spool), str(parquet)]
+    command = module_command("tidegate.usage.writer", str(spool), str(parquet))
     command += ["--node-id", str(node_id), "--retention-ms", str(retention_ms)]
     if engine_offset_ns is not None:
         command += ["--engine-offset-ns", str(engine_offset_ns)]

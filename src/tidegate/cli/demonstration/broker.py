@@ -1,12 +1,12 @@
 """The brokers of the demo: each a `tidegate serve` process of its own on a free port."""
 
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tidegate.child_python import module_command
 from tidegate.errors import TidegateError
 
 __all__ = ["running_broker"]
@@ -24,7 +24,7 @@ def running_broker(data: Path, *options: str) -> Iterator[int]:
     """
     port_file, log_file = data.with_suffix(".port"), data.with_suffix(".log")
     port_file.unlink(missing_ok=True)
-    command = [sys.executable, "-P", "-m", "tidegate", "serve", "--port", "0"]
+    command = module_command("tidegate", "serve", "--port", "0")
     command += ["--data", str(data), "--port-file", str(port_file), *options]
     with log_file.open("ab") as log:
         process = subprocess.Popen(

@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
 
+from tidegate.child_python import module_command
 from tidegate.cli.demonstration.clients import Report
 from tidegate.cli.demonstration.tally import Tally
 from tidegate.errors import TidegateError
@@ -34,7 +34,7 @@ class Crew:
         """Start the clients."""
         self.begin_phase()
         for name, (client, address) in self._clients.items():
-            command = [sys.executable, "-P", "-m", "tidegate.cli.demonstration.clients", client, address]
+            command = module_command("tidegate.cli.demonstration.clients", client, address)
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
