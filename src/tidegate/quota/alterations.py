@@ -2,7 +2,7 @@
 
 >>> entity_error((("ip", "broker.test"), ("user", "alice")), is_known_host=is_ip_address)
 'Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId'
->>> from tidegate.quota.in_slices import run_at_once
+>>> from tidegate.in_slices import run_at_once
 >>> run_at_once(value_error_in_slices((("user", "alice"),), {"producer_byte_rate": 0.5}))
 'producer_byte_rate cannot be a fractional value.'
 

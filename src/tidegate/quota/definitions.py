@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from heapq import merge
 from types import MappingProxyType
 
+from tidegate.in_slices import run_at_once
 from tidegate.quota.alterations import (
     Alteration,
     AlterOutcome,
@@ -56,7 +57,6 @@ from tidegate.quota.definition_filter import (
     filter_error,
     matches,
 )
-from tidegate.quota.in_slices import run_at_once
 from tidegate.quota.java_hash import entity_hash, hash_map_order, table_size
 from tidegate.quota.sensors import text_bytes
 

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from tidegate.quota.in_slices import run_at_once
+from tidegate.in_slices import run_at_once
 from tidegate.quota.rate import SampledRate
 from tidegate.quota.rate_kernel import LONG_AGO_MS
 from tidegate.quota.stats import Avg

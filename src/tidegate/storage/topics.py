@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
+from tidegate.in_slices import run_at_once
 from tidegate.storage.config import MAX_PARTITIONS, PRODUCER_ID_EXPIRATION_MS, StorageConfig
 from tidegate.storage.consistency import check_partition, check_strays
 from tidegate.storage.errors import StorageError
@@ -23,8 +23,6 @@ from tidegate.storage.topic_configs import settings_of
 from tidegate.storage.topic_settings import TopicSettings
 
 __all__ = ["LogOpener", "Topic", "Topics", "partition_directory", "remove_directory"]
-
-Result = TypeVar("Result")
 
 LogOpener = Callable[[Path, TopicSettings], PartitionLog]
 
@@ -93,7 +91,7 @@ class Topics:
     ) -> None:
         """Finish what was begun and open every topic. Raises `StorageError` where store and directories disagree."""
         for deleted in list(self._store.deleted_topics()):
-            _whole(self._delete_files(deleted))
+            run_at_once(self._delete_files(deleted))
         leftovers = list(self._data_dir.glob("*.deleted"))
         all_stored = self._finish_lost_deletions(leftovers)
         growing = self._store.growing_topics()
@@ -116,7 +114,7 @@ class Topics:
         for stored in list(self._store.topics()):
             if stored.topic_id in deleted:
                 self._store.delete_topic(stored)
-                _whole(self._delete_files(stored))
+                run_at_once(self._delete_files(stored))
             else:
                 kept.append(stored)
         return kept
@@ -156,7 +154,7 @@ class Topics:
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Create a topic; the caller has checked name, number and settings. Raises `StorageError`, changing nothing."""
-        return _whole(self.create_in_slices(name, partitions, configs))
+        return run_at_once(self.create_in_slices(name, partitions, configs))
 
     def create_in_slices(
         self, name: str, partitions: int, configs: Mapping[str, str]
@@ -173,7 +171,7 @@ class Topics:
                 topic.logs = yield from self._new_logs(topic, stored, range(partitions))
             except BaseException:
                 self._take_back(lambda: self._store.delete_topic(stored))
-                _whole(self._delete_files(stored))
+                run_at_once(self._delete_files(stored))
                 raise
             self._take_back(lambda: self._store.forget_growing_topic(stored.topic_id))
         self._add(topic)
@@ -181,7 +179,7 @@ class Topics:
 
     def add_partitions(self, topic: Topic, count: int) -> None:
         """Give a topic `count` partitions, more than it has. Raises `StorageError`, changing nothing."""
-        _whole(self.add_partitions_in_slices(topic, count))
+        run_at_once(self.add_partitions_in_slices(topic, count))
 
     def add_partitions_in_slices(self, topic: Topic, count: int) -> Generator[None, None, None]:
         """Do as `add_partitions`, a partition at a time: all of them are there at once when it is over.
@@ -211,7 +209,7 @@ class Topics:
 
     def delete(self, topic: Topic) -> None:
         """Delete a topic and its records; sends under way still read the files. Raises `StorageError`."""
-        _whole(self.delete_in_slices(topic))
+        run_at_once(self.delete_in_slices(topic))
 
     def delete_in_slices(self, topic: Topic) -> Generator[None, None, None]:
         """Do as `delete`: the topic is gone at once, its logs and files a few at a time."""
@@ -302,16 +300,6 @@ class Topics:
         for directory in moved:
             self._remove(directory)
             yield
-
-
-def _whole(work: Generator[None, None, Result]) -> Result:
-    """Run work in slices to its end at once."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
 
 
 def _owner(directory: Path) -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any
 
+from tidegate.in_slices import run_at_once
 from tidegate.wire.codec_types import MALFORMED, UNWRITABLE, Buffer, Message
 from tidegate.wire.definitions import Direction, Layout, layout
 from tidegate.wire.errors import MalformedError, MessageError, ProtocolError
@@ -110,7 +111,7 @@ def read_request(api_key: int, api_version: int, buffer: Buffer, at: int = 0) ->
     Raises `ProtocolError` where the bytes are not such a request.
     """
     if len(buffer) - at > COPIED_BYTES:
-        return _whole(read_request_in_slices(api_key, api_version, buffer, at))
+        return run_at_once(read_request_in_slices(api_key, api_version, buffer, at))
     return _read(_REQUEST_READERS[api_key, api_version], buffer, at)
 
 
@@ -160,16 +161,6 @@ def _read(program: Program, buffer: Buffer, at: int) -> Message:
     except MALFORMED as error:
         raise protocol_error(program, error) from None
     return message
-
-
-def _whole(slices: Generator[None, None, Message]) -> Message:
-    """Return what a generator returns, all at once. What reads in slices copies no buffer."""
-    while True:
-        try:
-            next(slices)
-        except StopIteration as end:
-            message: Message = end.value
-            return message
 
 
 def _joined(program: Program, message: Message) -> bytes:

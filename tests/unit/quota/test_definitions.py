@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tidegate.in_slices import run_at_once
 from tidegate.quota.definitions import (
     ERROR_INVALID_REQUEST,
     ERROR_NONE,
@@ -29,7 +30,6 @@ from tidegate.quota.definitions import (
     is_ip_address,
     visited_parts,
 )
-from tidegate.quota.in_slices import run_at_once
 from tidegate.quota.java_hash import hash_map_order
 from tidegate.quota.managers import QuotaManagers
 from tidegate.quota.sanitizer import sanitize

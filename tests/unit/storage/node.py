@@ -253,12 +253,7 @@ def append(log: PartitionLog, data: bytes, now_ms: int = NOW_MS) -> int:
 
 def expire(log: PartitionLog, now_ms: int) -> int:
     """Delete what is past its retention, without a pause; return how many segments."""
-    work = retention.expire(log, now_ms)
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            return int(end.value)
+    return whole(retention.expire(log, now_ms))
 
 
 def contents(log: PartitionLog) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import Node
 
-from tidegate.quota.in_slices import run_at_once
+from tidegate.in_slices import run_at_once
 from tidegate.server.handler import Answer, Charge
 from tidegate.storage import error_codes
 from tidegate.storage.handlers.new_configs import checked_configs_in_slices
