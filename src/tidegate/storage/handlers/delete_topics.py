@@ -3,7 +3,7 @@
 Each topic costs as many permits as it has partitions, charged just before it goes (B§5.3); Apache Kafka's order among
 the topics of one request is unspecified, here it is the request's. The records are gone for everybody at once; answers
 on their way still send them.
-Memory: at most 200 bytes for each byte of the request (a topic of two bytes becomes two dicts and an entry of a third),
+Memory: at most 310 bytes for each byte of the request (a topic of one byte becomes two dicts and an entry of a third),
 and the answer.
 """
 

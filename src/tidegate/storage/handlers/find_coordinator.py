@@ -4,7 +4,7 @@ This node coordinates every group, so consumers that assign partitions themselve
 Not implemented: group membership (JoinGroup is not served yet); transactions (error 53, which clients take as final);
 share groups (error 42).
 A key that is named several times is answered as often, as by Kafka.
-Memory: at most 200 bytes for each byte of the request (a key of two bytes becomes a dict), and the answer, in which
+Memory: at most 420 bytes for each byte of the request (a key of one byte becomes a dict), and the answer, in which
 each key has its address.
 """
 

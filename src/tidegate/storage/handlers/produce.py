@@ -8,7 +8,7 @@ first batch that cannot be taken apart fails the whole request, and its bytes ar
 belongs to a transaction, with error 53, as in Kafka for a request without a transactional id. Of several batches for
 one partition the last is stored and answered, as by Kafka.
 Not implemented: transactions, looking into the records.
-Memory: at most 200 bytes for each byte of the request (a partition of 6 bytes becomes two dicts, a tuple, and an error
+Memory: at most 260 bytes for each byte of the request (a partition of 6 bytes becomes two dicts, a tuple, and an error
 with its text).
 """
 
