@@ -8,6 +8,7 @@ in a request and 200,000 definitions to describe, which become parts of the answ
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from tidegate.in_slices import batched
 from tidegate.quota import Alteration, AlterResult, FilterComponent, QuotaDefinitions
 from tidegate.quota.keys import ENTITY_TYPES
 from tidegate.server.handler import Handler, Message, Request, Work
@@ -23,7 +24,6 @@ __all__ = [
 
 DESCRIBE_CLIENT_QUOTAS = 48
 ALTER_CLIENT_QUOTAS = 49
-_AT_A_TIME = 100
 _Entity = Iterable[tuple[str, str | None]]
 T = TypeVar("T")
 
@@ -86,12 +86,16 @@ def alter_client_quotas_handler(administration: QuotaAdministration) -> Handler:
 
 def _alterations(entries: Iterable[Message]) -> Generator[None, None, list[Alteration]]:
     alterations = []
-    for number, entry in enumerate(entries):
-        entity = [(part["entity_type"], part["entity_name"]) for part in entry["entity"]]
-        ops = [(op["key"], None if op["remove"] else op["value"]) for op in entry["ops"]]
-        alterations.append(Alteration(entity=entity, ops=ops))
-        if number % _AT_A_TIME == 0 or len(entity) + len(ops) > _AT_A_TIME:
+    for entry in entries:
+        entity: list[tuple[str, str | None]] = []
+        for parts in batched(entry["entity"]):
+            entity += [(part["entity_type"], part["entity_name"]) for part in parts]
             yield
+        ops: list[tuple[str, float | None]] = []
+        for some in batched(entry["ops"]):
+            ops += [(op["key"], None if op["remove"] else op["value"]) for op in some]
+            yield
+        alterations.append(Alteration(entity=entity, ops=ops))
     return alterations
 
 

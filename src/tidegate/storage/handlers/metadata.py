@@ -24,7 +24,7 @@ from tidegate.storage.handlers.addresses import (
     address_of_node,
 )
 from tidegate.storage.handlers.kept_answers import KeptAnswers, Key
-from tidegate.storage.handlers.releasing import answer_and_release
+from tidegate.storage.handlers.releasing import answer_and_release, release
 from tidegate.storage.log import LEADER_EPOCH
 from tidegate.storage.storage import Storage
 from tidegate.storage.topic_names import name_problem
@@ -119,14 +119,13 @@ def _topics(
     """Return what is told of topics, each once, and whether it holds until a topic changes."""
     operations = TOPIC_OPERATIONS if body.get("include_topic_authorized_operations") else NO_OPERATIONS
     found, unknown_ids, missing = yield from _find(storage, request, body)
-    if body["topics"]:
-        body[
-            "topics"
-        ].clear()  # here rather than at the end with all that is built from it: each takes its time
+    if body["topics"]:  # here rather than at the end with all that is built from it: each takes its time
+        yield from release(body["topics"])
         yield
-    topics = [
-        _no_topic(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, NO_OPERATIONS) for topic_id in unknown_ids
-    ]
+    topics = []
+    for topic_id in unknown_ids:
+        topics.append(_no_topic(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, NO_OPERATIONS))
+        yield
     for topic in found:
         described = yield from partitions.first(len(topic.logs))
         topics.append(_topic_message(topic, described, operations))

@@ -122,6 +122,7 @@ def produce_handler(storage: Storage, scheduler: Scheduler) -> Handler:
                 yield
             if partitions:
                 responses.append({_field(version): name, "partition_responses": partitions})
+        yield from release(*wanted.values(), wanted)
         if acks == 0:
             return Answer(None, Charge.PRODUCE, close=failed)
         message = {"responses": responses, "throttle_time_ms": 0}
