@@ -37,16 +37,14 @@ class LogMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 5), value=st.binary(max_size=60))
     def append(self, count: int, value: bytes) -> None:
         """Append a batch that is answered at once: the log gives it the next offset."""
-        self.turn.putting_off = False
-        self.store(count, value)
+        self.store(count, value, None)
         self.kept = len(self.model)
 
     @rule(batches=st.lists(st.tuples(st.integers(1, 3), st.binary(max_size=60)), max_size=6))
     def append_in_turn(self, batches: list[tuple[int, bytes]]) -> None:
         """Append batches that are written when the turn ends, or when something reads before that."""
-        self.turn.putting_off = True
         for count, value in batches:
-            self.store(count, value)
+            self.store(count, value, self.turn)
 
     @rule()
     def end_turn(self) -> None:
@@ -76,11 +74,10 @@ class LogMachine(RuleBasedStateMachine):
         assert len(self.model) >= self.kept
         self.kept = len(self.model)
         self.end = self.log.end_offset
-        self.turn.putting_off = False
 
-    def store(self, count: int, value: bytes) -> None:
+    def store(self, count: int, value: bytes, turn: TurnWrites | None) -> None:
         data = bytearray(batch(count, value=value))
-        base, _ = self.log.append(memoryview(bytes(data)), NOW_MS, 9, self.turn)
+        base, _ = self.log.append(memoryview(bytes(data)), NOW_MS, 9, turn)
         assert base == self.end
         assign_offsets(data, 0, base_offset=base, leader_epoch=0)
         self.model.append((base, bytes(data)))

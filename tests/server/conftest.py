@@ -32,7 +32,7 @@ class EchoOwner:
         self.forget: Callable[[Channel], object] = lambda channel: None
         self.on_each: Callable[[Channel], None] = lambda channel: None
 
-    def on_frame(self, channel: Channel, frame: memoryview, started_ns: int, more: bool) -> None:
+    def on_frame(self, channel: Channel, frame: memoryview, started_ns: int) -> None:
         """Note the frame and answer it."""
         assert started_ns
         self.frames.append(bytes(frame))
@@ -43,15 +43,15 @@ class EchoOwner:
     def answer(self, channel: Channel, data: bytes) -> None:
         """Send `data` as a frame."""
         if channel.send([struct.pack(">i", len(data)) + data]):
-            channel.held &= ~ANSWER_DUE
+            channel.release_hold(ANSWER_DUE)
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
         """Note the reason."""
         self.bad_frames.append(reason)
 
-    def on_unserved(self, channel: Channel) -> None:
-        """Serve the rest soon."""
-        asyncio.get_running_loop().call_soon(channel.serve_waiting)
+    def on_waiting(self, channel: Channel) -> None:
+        """Serve its next frame soon."""
+        asyncio.get_running_loop().call_soon(channel.serve_next)
 
     def on_failed(self, channel: Channel, error: Exception) -> None:
         """Note the error."""

@@ -12,7 +12,7 @@ import pytest
 from tests.server.conftest import Pair, frame
 
 from tidegate.server.buffers import FIRST_FRAME_BYTES, SCRATCH_BYTES
-from tidegate.server.channel import COLLECTED_BYTES, PENDING_BYTES, Channel
+from tidegate.server.channel import ANSWER_DUE, COLLECTED_BYTES, PENDING_BYTES, Channel
 
 
 def test_serves_frames_however_they_are_cut(with_pair) -> None:
@@ -34,7 +34,7 @@ def test_serves_frames_however_they_are_cut(with_pair) -> None:
     bodies = [rng.randbytes(size) for size in sizes + sizes[:6]]
 
     async def scenario(pair: Pair) -> None:
-        pair.owner.answer = lambda channel, data: setattr(channel, "held", 0)
+        pair.owner.answer = lambda channel, data: channel.release_hold(ANSWER_DUE)
         stream = b"".join(map(frame, bodies))
         at = 0
         while at < len(stream):
@@ -57,7 +57,7 @@ def test_one_request_in_flight(with_pair) -> None:
         await pair.settle()
         assert pair.owner.frames == [b"one"]
         pair.owner.answer(pair.channel, b"1")
-        pair.channel.release_hold(0)
+        await pair.settle()
         assert pair.owner.frames == [b"one", b"two"]
         assert await pair.receive(5) == frame(b"1")
 
@@ -296,7 +296,7 @@ def test_many_small_requests_of_one_client_do_not_hold_the_loop(with_pair) -> No
                 pass
 
         pair.owner.on_each = work
-        pair.owner.answer = lambda channel, data: setattr(channel, "held", 0)
+        pair.owner.answer = lambda channel, data: channel.release_hold(ANSWER_DUE)
         bodies = [struct.pack(">i", number) for number in range(10_000)]
         await pair.send(b"".join(map(frame, bodies)))
         pair.client.shutdown(socket.SHUT_WR)

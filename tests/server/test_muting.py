@@ -35,7 +35,7 @@ class Muted:
         self.failed: list[Exception] = []
         self.serve: Callable[[Channel], None] = lambda channel: None
 
-    def on_frame(self, channel: Channel, frame: memoryview, started_ns: int, more: bool) -> None:
+    def on_frame(self, channel: Channel, frame: memoryview, started_ns: int) -> None:
         """Serve a frame as the test says; its answer has left at once."""
         self.released[channel] = time.monotonic()
         channel.held &= ~ANSWER_DUE
@@ -45,9 +45,9 @@ class Muted:
         """There are none."""
         raise AssertionError(reason)
 
-    def on_unserved(self, channel: Channel) -> None:
-        """Serve the rest soon."""
-        asyncio.get_running_loop().call_soon(channel.serve_waiting)
+    def on_waiting(self, channel: Channel) -> None:
+        """Serve its next frame at once."""
+        channel.serve_next()
 
     def on_failed(self, channel: Channel, error: Exception) -> None:
         """Note the error."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.server.nodes import (
+    CLIENT,
     METADATA,
     METADATA_VERSION,
     MemoryStore,
@@ -17,6 +18,7 @@ from tests.server.nodes import (
     until,
 )
 
+from tidegate.server import channel as channel_module
 from tidegate.server.handler import Answer, Request, Work
 from tidegate.server.poller import BATCH
 from tidegate.server.slices import SLICE_NS
@@ -34,7 +36,6 @@ class NotedTurn:
     """Notes what happens around it, and fails when told to."""
 
     def __init__(self) -> None:
-        self.putting_off = False
         self.fails = False
         self.notes: list[str] = []
 
@@ -45,17 +46,16 @@ class NotedTurn:
 
     def handle(self, request: Request) -> Answer:
         """Answer Metadata; note whose it is and whether its answer is put off."""
-        self.notes.append(request.header.client_id + (" later" if self.putting_off else " at once"))
+        self.notes.append(request.header.client_id + (" later" if request.turn is self else " at once"))
         return self.answer(request)
 
     def handle_in_slices(self, request: Request) -> Work:
-        """Put something off to the end of the turn, work on for several slices, and answer."""
-        self.notes.append(request.header.client_id + (" later" if self.putting_off else " at once"))
+        """Work on for several slices, and answer."""
         for _ in range(3):
+            self.notes.append(request.header.client_id + (" later" if request.turn is self else " at once"))
             time.sleep(SLICE_NS / 1e9)
             yield
-        self.notes.append(request.header.client_id + (" later" if self.putting_off else " at once"))
-        return self.answer(request)
+        return metadata_handler(request)
 
     @staticmethod
     def answer(request: Request) -> Answer:
@@ -69,9 +69,9 @@ class NotedTurn:
                 "controller_id": 1,
                 "topics": [],
             }
-            answer.instead = lambda: request.answer({**other, "cluster_authorized_operations": -1})
+            answer.if_turn_fails = lambda: request.answer({**other, "cluster_authorized_operations": -1})
         elif request.header.client_id == "b":
-            answer.instead = lambda: None
+            answer.if_turn_fails = lambda: None
         return answer
 
 
@@ -91,13 +91,11 @@ def with_turn(tmp_path: Path) -> Callable[[Callable[[RunningNode, NotedTurn], Aw
     return run
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_work_in_slices_that_began_in_a_turn(tmp_path, fails) -> None:
-    """What its first slice put off is done at the turn's end; where that fails it is answered otherwise, later."""
+def test_work_in_slices_puts_nothing_off(tmp_path) -> None:
+    """It may go on after its turn, so it has none: not in its first slice either."""
 
     async def main() -> None:
         turn = NotedTurn()
-        turn.fails = fails
         handlers = {METADATA: turn.handle_in_slices}
         async with running_node(tmp_path, MemoryStore(), {}, turn, handlers) as node:
             all_in_one_turn(node)
@@ -105,9 +103,9 @@ def test_work_in_slices_that_began_in_a_turn(tmp_path, fails) -> None:
             await all_accepted(node)
             for client in clients:
                 ask(client)
-            assert [await cluster_of(client) for client in clients] == ["instead" if fails else None, None]
-            assert turn.notes[:3] == ["a later", "c later", "end"]
-            assert sorted(turn.notes[3:]) == ["a at once", "c at once"]
+            assert [await cluster_of(client) for client in clients] == [None, None]
+            assert [note for note in turn.notes if note != "end"].count("a at once") == 3
+            assert not [note for note in turn.notes if note.endswith("later")]
 
     asyncio.run(main())
 
@@ -151,34 +149,108 @@ def test_all_are_handled_before_any_is_answered(with_turn) -> None:
     with_turn(scenario)
 
 
-def test_one_alone_is_answered_at_once(with_turn) -> None:
-    """Nobody waits for a turn that has no second request in it."""
-
-    async def scenario(node: RunningNode, turn: NotedTurn) -> None:
-        client = await node.connect("a")
-        ask(client)
-        assert await cluster_of(client) is None
-        assert turn.notes == ["a at once"]
-
-    with_turn(scenario)
-
-
-def test_who_has_sent_more_is_answered_at_once(with_turn) -> None:
-    """Requests behind one another on a connection are served in one go; only the last may be put off."""
+def test_who_has_sent_more_has_a_request_served_a_turn(with_turn) -> None:
+    """Of requests behind one another on a connection one is in each turn, with one of everybody else."""
 
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:
         one, other = await node.connect("a"), await node.connect("b")
         await all_accepted(node)
-        ask(other)
         for _ in range(3):
             ask(one)
+        for _ in range(2):
+            ask(other)
         correlation_ids = [(await one.receive())[0] for _ in range(3)]
-        await other.receive()
+        assert [(await other.receive())[0] for _ in range(2)] == [0, 1]
         assert correlation_ids == [0, 1, 2]
-        assert sorted(turn.notes[:4]) == ["a at once", "a at once", "a later", "b later"]
-        assert turn.notes[4:] == ["end"]
+        turns = " ".join(turn.notes).split("end")
+        assert sum("a later" in each for each in turns) == 3
+        assert max(each.count("a later") for each in turns) == max(each.count("b later") for each in turns) == 1
 
     with_turn(scenario)
+
+
+def test_answers_of_one_connection_leave_together(with_turn) -> None:
+    """Where the next request is there already its answer is waited for: fewer calls, the same bytes in order."""
+
+    async def scenario(node: RunningNode, turn: NotedTurn) -> None:
+        client = await node.connect("a")
+        await all_accepted(node)
+        (channel,) = node.node._front.channels  # type: ignore[union-attr]
+        sent: list[int] = []
+        send_some = channel_module.send_some
+        channel_module.send_some = lambda sock, out: (sent.append(len(out)), send_some(sock, out))[1]
+        try:
+            for _ in range(5):
+                ask(client)
+            assert [(await client.receive())[0] for _ in range(5)] == [0, 1, 2, 3, 4]
+        finally:
+            channel_module.send_some = send_some
+        assert sent == [5]
+        assert channel.put_off_bytes == 0
+
+    with_turn(scenario)
+
+
+@pytest.mark.parametrize(
+    "last", ["a long poll", "no answer", "a bad frame", "its last byte", "a throttled one"]
+)
+def test_answers_that_wait_leave_whatever_follows(with_node, last: str) -> None:
+    """What was put off for the next answer leaves when there is none for now."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await node.connect()
+        if last == "a throttled one":
+            await client.alter(CLIENT, "producer_byte_rate", 1000.0)
+        for _ in range(3):
+            client.send_fetch(max_bytes=10)
+        if last == "a long poll":
+            client.send_fetch(max_bytes=10, max_wait_ms=60_000)
+        elif last == "no answer":
+            client.send_produce(padding=10, acks=0)
+        elif last == "a throttled one":
+            client.send_produce(padding=30_000, acks=0)
+            client.send_fetch(max_bytes=10)
+        elif last == "a bad frame":
+            client.writer.write(bytes.fromhex("00000003aabbcc"))
+        else:
+            client.writer.write_eof()
+        answers = [await asyncio.wait_for(client.receive(), 1) for _ in range(3)]
+        assert [answer[0] - answers[0][0] for answer in answers] == [0, 1, 2]
+
+    with_node(scenario)
+
+
+def test_beside_many_requests_of_one_others_wait_for_one(tmp_path: Path) -> None:
+    """A client with 3,000 requests under way keeps another waiting for a turn, not for its requests."""
+
+    def handle(request: Request) -> Answer:
+        until_ns = time.monotonic_ns() + 100_000
+        while time.monotonic_ns() < until_ns:
+            pass
+        return metadata_handler(request)
+
+    async def main() -> None:
+        async with running_node(tmp_path, MemoryStore(), {}, None, {METADATA: handle}) as node:
+            many, other = await node.connect("many"), await node.connect("other")
+            for _ in range(3000):
+                ask(many)
+
+            async def take() -> None:
+                for _ in range(3000):
+                    await many.receive()
+
+            taking = asyncio.create_task(take())
+            waited = []
+            for _ in range(20):
+                begun = time.monotonic()
+                ask(other)
+                await other.receive()
+                waited.append(time.monotonic() - begun)
+            assert not taking.done(), "too few to be compared with"
+            assert sorted(waited)[10] < 0.02
+            await taking
+
+    asyncio.run(main())
 
 
 def test_what_failed_is_answered_otherwise(with_turn) -> None:

@@ -3,12 +3,13 @@
 A channel has at most one request in flight, as in Kafka: the next frame is looked at only after the previous
 answer has left *and* its throttle is over. Those are the two bits of `held`; both clear is NOT_MUTED of B§6.6 (a test
 walks them through `tidegate.quota.ChannelMute`, which has the table).
+Of requests that were sent together one is served a turn (`tidegate.server.poller`); their answers leave together.
 The socket is read all the time, except while throttled, while too much waits unread, while the node has no memory
 for its request, and after the client's last byte. A client that has sent its last byte (and may still read) is served
 what it sent, and gets its answers, before the channel closes.
 
 Bounds: `PENDING_BYTES` plus one receive of bytes that came early, one request of `socket.request.max.bytes` out of the
-node's `RequestMemory`, one answer on the way out, and `SERVE_NS` of requests behind one another in a turn of the loop.
+node's `RequestMemory`, and one answer on the way out, with `PUT_OFF_BYTES` of those before it.
 """
 
 import contextlib
@@ -23,14 +24,16 @@ from tidegate.server.handler import Connection, Deferred
 from tidegate.server.poller import Poller
 from tidegate.server.request_memory import RequestMemory
 from tidegate.server.sending import Sendable, discard, send_some
-from tidegate.wire import RequestHeader
+from tidegate.wire import Encoded, RequestHeader
 
 __all__ = [
     "ANSWER_DUE",
     "COLLECTED_BYTES",
     "GONE_PROBES",
     "PENDING_BYTES",
-    "SERVE_NS",
+    "PUT_OFF_ANSWERS",
+    "PUT_OFF_BYTES",
+    "PUT_OFF_NS",
     "THROTTLED",
     "Channel",
     "ChannelOwner",
@@ -40,7 +43,9 @@ PENDING_BYTES = 64 * 1024  # early bytes kept before the socket is left alone
 COLLECTED_BYTES = 16 * 1024  # so much of a frame has come when it gets a buffer of its own
 ANSWER_DUE = 1  # a request was taken and its answer has not left completely
 THROTTLED = 2  # muted until its throttle ends (KIP-219)
-SERVE_NS = 2_000_000  # after so long the next request waits until the others had their turn
+PUT_OFF_BYTES = 64 * 1024  # so much of answers may wait for the next one of the connection,
+PUT_OFF_ANSWERS = 64  # so many,
+PUT_OFF_NS = 1_000_000  # and so long
 GONE_PROBES = [
     (getattr(socket, name), value)
     for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
@@ -56,17 +61,14 @@ _read_length = struct.Struct(">i").unpack_from
 class ChannelOwner(Protocol):
     """What a channel tells the front."""
 
-    def on_frame(self, channel: "Channel", frame: memoryview, started_ns: int, more: bool) -> None:
-        """Serve one request: the bytes after the length prefix, valid during this call unless `keep_frame` is called.
-
-        `more`: bytes after it wait, to be served as soon as its answer has left.
-        """
+    def on_frame(self, channel: "Channel", frame: memoryview, started_ns: int) -> None:
+        """Serve one request: the bytes after the length prefix, valid in this call unless `keep_frame` is called."""
 
     def on_bad_frame(self, channel: "Channel", reason: str) -> None:
         """Learn that the client broke the protocol; the channel closes next."""
 
-    def on_unserved(self, channel: "Channel") -> None:
-        """Learn that requests wait that the others' turn has put off: call `serve_waiting` in a later turn."""
+    def on_waiting(self, channel: "Channel") -> None:
+        """Learn that a whole request waits: call `serve_next`, once, in the next turn."""
 
     def on_failed(self, channel: "Channel", error: Exception) -> None:
         """Learn of an error of ours; the channel closes next."""
@@ -87,18 +89,19 @@ class Channel:
         "_frame",
         "_frame_bytes",
         "_frame_kept",
+        "_is_late",
         "_max_frame_bytes",
         "_memory",
         "_monotonic_ns",
-        "_needed",
         "_out",
         "_owner",
+        "_pending_at",
         "_poller",
-        "_reading",
+        "_put_off_ns",
         "_since_ns",
         "_sock",
-        "_unserved",
         "_view",
+        "_waiting",
         "_wants_memory",
         "_writing",
         "answered",
@@ -113,6 +116,8 @@ class Channel:
         "last_active_ns",
         "network_ns",
         "pending",
+        "put_off_bytes",
+        "reading",
         "sent_ns",
         "throttle_ends_ns",
     )
@@ -137,12 +142,14 @@ class Channel:
         self.deferred: Deferred | None = None
         self.early_ms: int | None = None
         self.network_ns = 0  # spent receiving since it was last charged
+        self.put_off_bytes = 0  # of answers that wait for the next one
         self.sent_ns = 0  # spent sending since it was last charged
         self.answered: RequestHeader | None = None  # the request whose answer that was
         self.answered_exempt = False
         self.throttle_ends_ns = 0
         self.last_active_ns = monotonic_ns()
-        self.pending = bytearray()  # bytes not looked at: they came early, or are the beginning of a frame
+        self.pending = bytearray()  # bytes to be served: they came early, or are the beginning of a frame
+        self._pending_at = 0  # where they begin in there
         self._sock = sock
         self._owner = owner
         self._poller = poller
@@ -150,8 +157,7 @@ class Channel:
         self._memory = memory
         self._monotonic_ns = monotonic_ns
         self._max_frame_bytes = max_frame_bytes
-        self._needed = 0  # bytes that `pending` must have before it is looked at again
-        self._unserved = False  # whole frames wait in `pending` for the others' turn
+        self._waiting = False  # for its turn, with a whole frame in `pending`
         self._wants_memory = False
         self._frame: FrameBuffer | None = None  # a frame of known length that is still coming in
         self._frame_bytes = 0
@@ -160,19 +166,21 @@ class Channel:
         self._filled = 0
         self._since_ns = 0
         self._out: deque[Sendable] = deque()
+        self._put_off_ns = 0  # since when
         self._writing = False
-        self._reading = True
+        self._is_late = False  # the answer that is due is in `_out`
+        self.reading = True
         poller.add_reader(self.fd, self._on_readable)
 
     # --- bytes in -------------------------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
-        """Receive once, and serve what is whole."""
+        """Receive once, and serve a request that is whole."""
         self.last_active_ns = self._since_ns = self._monotonic_ns()
         if self._frame is not None:
             target = self._view[self._filled :]
-        elif self.held:
-            target = self._buffers.scratch[: max(PENDING_BYTES - len(self.pending), 1)]
+        elif self.held or self.pending:
+            target = self._buffers.scratch[: max(PENDING_BYTES - self.unread_bytes(), 1)]
         else:
             target = self._buffers.scratch
         try:
@@ -188,9 +196,9 @@ class Channel:
             elif self._frame is not None:
                 self._filled += count
                 self._take_filled()
-            elif self.pending:
-                self.pending += target[:count]
-                self._consume_pending()
+            elif self.pending or self.held:
+                self._keep(target[:count])
+                self._look()
             else:
                 self._consume(target[:count])
         except Exception as error:
@@ -204,7 +212,7 @@ class Channel:
         kernel: its host answers for a minute that all is well, and then that it knows of no such connection.
         """
         self.ended = True
-        if self.held:
+        if self.held or self._waiting:
             self._stop_reading()
             with contextlib.suppress(OSError):
                 for option, value in GONE_PROBES:
@@ -213,60 +221,83 @@ class Channel:
             self.close()
 
     def _consume(self, data: memoryview) -> None:
-        """Serve the whole frames in `data` while nothing is held; keep the rest."""
-        at, end = 0, len(data)
-        until_ns = self._since_ns + SERVE_NS
-        while not self.held and end - at >= _LENGTH_BYTES:
-            (size,) = _read_length(data, at)
-            if not 0 <= size <= self._max_frame_bytes:
-                self._refuse(size)
+        """Serve the request at the beginning of `data` if it is whole, and keep the rest."""
+        end = len(data)
+        size = _read_length(data)[0] if end >= _LENGTH_BYTES else -1
+        frame_end = _LENGTH_BYTES + size
+        if 0 <= size <= self._max_frame_bytes:
+            if end >= frame_end:
+                if end > frame_end:
+                    self._keep(data[frame_end:])
+                self._serve(data[_LENGTH_BYTES:frame_end])
                 return
-            frame_at = at + _LENGTH_BYTES
-            frame_end = frame_at + size
-            if end < frame_end:
-                if end - at >= COLLECTED_BYTES:
-                    self._begin_frame(data[at:], size)
-                    return
-                self._needed = min(frame_end - at, COLLECTED_BYTES)
-                break
-            if self._since_ns >= until_ns:
-                self._put_off()
-                break
-            self.held = ANSWER_DUE
-            now_ns = self._monotonic_ns()
-            self.network_ns += now_ns - self._since_ns
-            self._owner.on_frame(self, data[frame_at:frame_end], now_ns, frame_end < end)
-            self._since_ns = self._monotonic_ns()  # what the owner did is not the network's time
-            at = frame_end
-            if self.closed:
+            if end >= COLLECTED_BYTES:
+                self._begin_frame(data, size)
                 return
-        if at < end:
-            self.pending += data[at:]
-            if self.held and len(self.pending) >= PENDING_BYTES:
-                self._stop_reading()
-            self.network_ns += self._monotonic_ns() - self._since_ns
+        self._keep(data)
+        self._look()
 
-    def _consume_pending(self) -> None:
-        if self.held or self._unserved:
-            if len(self.pending) >= PENDING_BYTES:
+    def _keep(self, data: memoryview) -> None:
+        """Keep bytes behind those that are kept. A frame that was served lies in memory that is left as it is."""
+        if self._pending_at:
+            self.pending = self.pending[self._pending_at :]
+            self._pending_at = 0
+        self.pending += data
+        if (self.held or self._waiting) and len(self.pending) >= PENDING_BYTES:
+            self._stop_reading()
+        now_ns = self._monotonic_ns()
+        self.network_ns += now_ns - self._since_ns
+        self._since_ns = now_ns
+
+    def _look(self) -> None:
+        """Look at the kept bytes, where nothing is held: ask for a turn when a whole request is there."""
+        if self.held or self._waiting or self._wants_memory:
+            return
+        count = self.unread_bytes()
+        if count < _LENGTH_BYTES:
+            return
+        (size,) = _read_length(self.pending, self._pending_at)
+        if not 0 <= size <= self._max_frame_bytes:
+            self._refuse(size)
+        elif count >= _LENGTH_BYTES + size:
+            self._waiting = True
+            if count >= PENDING_BYTES:
                 self._stop_reading()
-        elif len(self.pending) >= self._needed:
-            self._needed = 0
-            early, self.pending = self.pending, bytearray()
-            self._consume(memoryview(early))
+            self._owner.on_waiting(self)
+        elif count >= COLLECTED_BYTES:
+            data = memoryview(self.pending)[self._pending_at :]
+            self.pending, self._pending_at = bytearray(), 0
+            self._begin_frame(data, size)
+
+    def serve_next(self) -> None:
+        """Serve the request that waits: it is this one's turn. Nothing where the channel has closed meanwhile."""
+        self._waiting = False
+        if self.closed or self.held:
+            return
+        self.last_active_ns = self._since_ns = self._monotonic_ns()
+        pending, at = self.pending, self._pending_at + _LENGTH_BYTES
+        frame_end = at + _read_length(pending, self._pending_at)[0]
+        if frame_end == len(pending):
+            self.pending = bytearray()
+            self._pending_at = 0
         else:
-            self.network_ns += self._monotonic_ns() - self._since_ns
+            self._pending_at = frame_end
+        self._serve(memoryview(pending)[at:frame_end])
 
-    def _put_off(self) -> None:
-        """Let the others have their turn before the next request of this client."""
-        self._unserved = True
-        self._stop_reading()
-        self._owner.on_unserved(self)
+    def _serve(self, frame: memoryview) -> None:
+        self.held = ANSWER_DUE
+        now_ns = self._monotonic_ns()
+        self.network_ns += now_ns - self._since_ns
+        self._owner.on_frame(self, frame, now_ns)
 
-    def serve_waiting(self) -> None:
-        """Go on with requests that were put off."""
-        self._unserved = False
-        self.listen()
+    @property
+    def has_more(self) -> bool:
+        """Whether a whole request is there behind the one that is under way."""
+        count = len(self.pending) - self._pending_at
+        if count < _LENGTH_BYTES:
+            return False
+        (size,) = _read_length(self.pending, self._pending_at)
+        return bool(0 <= size <= count - _LENGTH_BYTES and size <= self._max_frame_bytes)
 
     def _refuse(self, size: int) -> None:
         expected = f"frame length is {size}, expected 0 to {self._max_frame_bytes} bytes"
@@ -325,10 +356,7 @@ class Channel:
         frame, view = self._frame, self._view
         assert frame is not None
         self._frame, self._view = None, _NO_BYTES
-        self.held = ANSWER_DUE
-        now_ns = self._monotonic_ns()
-        self.network_ns += now_ns - self._since_ns
-        self._owner.on_frame(self, view, now_ns, False)
+        self._serve(view)
         if not self._frame_kept:
             self._buffers.give_back(frame)
             self._memory.give_back(self)
@@ -346,14 +374,17 @@ class Channel:
     # --- bytes out ------------------------------------------------------------------------------------------------
 
     def send(self, buffers: Sequence[Sendable]) -> bool:
-        """Send one answer. True: it has left; False: the rest follows, and `on_answer_left` tells when it has."""
+        """Send the answer that is due, and what was put off before it.
+
+        True: it has left; False: the rest follows, and `on_answer_left` tells when it has.
+        """
         if self.closed:
             discard(buffers)
             return True
         started_ns = self._monotonic_ns()
         sent = 0
         try:
-            if len(buffers) == 1:
+            if len(buffers) == 1 and not self._out:
                 sent = self._sock.send(buffers[0])
                 done = sent == len(buffers[0])
             else:
@@ -364,13 +395,51 @@ class Channel:
         except OSError:
             self.close()
             return True
+        self.put_off_bytes = 0
         if not done:
-            if len(buffers) == 1:
+            if not self._out:
                 self._out.append(memoryview(buffers[0])[sent:])
-            self._writing = True
-            self._poller.add_writer(self.fd, self._on_writable)
+            self._is_late = True
+            self._write_later()
         self.sent_ns += self._monotonic_ns() - started_ns
         return done
+
+    def put_off(self, answer: Encoded) -> bool:
+        """Have an answer leave with that to the request that waits behind it; False: it has to be sent now."""
+        now_ns = self._monotonic_ns()
+        if not self.put_off_bytes:
+            self._put_off_ns = now_ns
+        size = self.put_off_bytes + answer.size
+        if (
+            size > PUT_OFF_BYTES
+            or len(self._out) >= PUT_OFF_ANSWERS
+            or now_ns - self._put_off_ns > PUT_OFF_NS
+            or len(answer.buffers) > 1
+            or self._writing
+        ):
+            return False
+        self.put_off_bytes = size
+        self._out.extend(answer.buffers)
+        return True
+
+    def flush(self) -> None:
+        """Send what was put off: nothing follows for now."""
+        if not self.put_off_bytes:
+            return
+        self.put_off_bytes = 0
+        started_ns = self._monotonic_ns()
+        try:
+            done = send_some(self._sock, self._out)
+        except OSError:
+            self.close()
+            return
+        if not done:
+            self._write_later()
+        self.sent_ns += self._monotonic_ns() - started_ns
+
+    def _write_later(self) -> None:
+        self._writing = True
+        self._poller.add_writer(self.fd, self._on_writable)
 
     def _on_writable(self) -> None:
         started_ns = self._monotonic_ns()
@@ -386,8 +455,11 @@ class Channel:
         self._writing = False
         self._poller.remove_writer(self.fd)
         try:
-            self._owner.on_answer_left(self)
-            self.release_hold(ANSWER_DUE)
+            if self._is_late:
+                self._is_late = False
+                self.held &= ~ANSWER_DUE
+                self._owner.on_answer_left(self)
+            self.listen()
         except Exception as error:
             self._owner.on_failed(self, error)
             self.close()
@@ -411,19 +483,20 @@ class Channel:
         self.listen()
 
     def listen(self) -> None:
-        """Serve what waits and listen again, or close; nothing while there is a reason for not listening."""
+        """Go on with what is there, and listen again, or close; nothing while there is a reason for not listening."""
         if self.held or self.closed:
             return
-        if self.pending and not self._wants_memory:
+        if self.pending:
             self._since_ns = self._monotonic_ns()
-            self._needed = 0
-            self._consume_pending()
-        if self.closed or self._unserved or self._wants_memory:
+            self._look()
+        if self.closed or self._waiting or self._wants_memory:
+            return
+        self.flush()
+        if self.closed:
             return
         if not self.ended:
-            if not self.held & THROTTLED and len(self.pending) < PENDING_BYTES:
-                self._start_reading()
-        elif not self.held:
+            self._start_reading()
+        elif not self._writing:
             self.close()
 
     @property
@@ -433,17 +506,17 @@ class Channel:
 
     def unread_bytes(self) -> int:
         """Return how many bytes were received and not looked at (those in the kernel's buffer aside)."""
-        return len(self.pending)
+        return len(self.pending) - self._pending_at
 
     def _stop_reading(self) -> None:
         """Leave what comes in the kernel; a connection that breaks is closed all the same."""
-        if self._reading:
-            self._reading = False
+        if self.reading:
+            self.reading = False
             self._poller.pause_reader(self.fd, self.close)
 
     def _start_reading(self) -> None:
-        if not self._reading:
-            self._reading = True
+        if not self.reading:
+            self.reading = True
             self._poller.add_reader(self.fd, self._on_readable)
 
     # --- the end --------------------------------------------------------------------------------------------------
@@ -452,6 +525,9 @@ class Channel:
         """Close the socket at once and let go of everything. Harmless when closed already."""
         if self.closed:
             return
+        if self.put_off_bytes:
+            with contextlib.suppress(OSError):  # what was answered before the end
+                send_some(self._sock, self._out)
         self.closed = True
         self._poller.forget(self.fd)
         discard(self._out)

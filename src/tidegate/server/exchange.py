@@ -12,11 +12,11 @@ __all__ = ["Exchange", "SlicedWork", "TurnEnd"]
 
 
 class TurnEnd(Enum):
-    """How what requests of a turn do together came out (`tidegate.server.handler.Turn`)."""
+    """How came out what the requests of a turn had put off to its end (`tidegate.server.handler.Turn`)."""
 
     DONE = "done"
     FAILED = "failed"
-    """It was not done: answers are asked for what to send `instead`."""
+    """It was not done: answers are asked for what to send then."""
     BROKEN = "broken"
     """By an error of ours nobody knows how far it came: those who have a part in it get no answer."""
 
@@ -24,13 +24,12 @@ class TurnEnd(Enum):
 class SlicedWork:
     """A handler that needs more than its first slice: its steps, its request, and the desk that it asks for permits."""
 
-    __slots__ = ("desk", "request", "steps", "turn_end")
+    __slots__ = ("desk", "request", "steps")
 
     def __init__(self, steps: Work, request: Request, desk: QuotaDesk) -> None:
         self.steps = steps
         self.request = request
         self.desk = desk
-        self.turn_end = TurnEnd.DONE  # of what the first slice put off
 
 
 class Exchange:

@@ -2,13 +2,15 @@
 
     frame -> header -> handler(request) -> Answer -> decide -> throttle_time_ms -> usage record -> send -> mute
 
-One request of a connection at a time; nothing on this path waits for a throttle (KIP-219). Of sockets that are ready
-together all requests are handled first and all answers sent then: a client that is woken by the first finds the others,
-where it would be woken by each, at the expense of the sender (decision 0023). Handlers never measure
-time and never decide: that happens here and nowhere else. Time in the handler and time receiving and sending are
-charged to `request_percentage` (B§4.2); waiting in a long poll is not. What sending took is known when the answer has
-left: it is charged with the connection's next request, or when it closes (decision 0040). A handler that is a generator
-works in slices (`tidegate.server.slices`), the first of them at once; it is charged what its slices took.
+One request of a connection at a time; nothing on this path waits for a throttle (KIP-219). Requests are served in
+turns, one of each connection that has one: all are handled first and all answers sent then (decision 0023). A client
+that is woken by the first finds the others, where it would be woken by each, at the expense of the sender. Who has sent
+many requests has one served a turn, between those of the others (decision 0041).
+
+Handlers never measure time and never decide: that happens here and nowhere else. Time in the handler and time receiving
+and sending are charged to `request_percentage` (B§4.2); waiting in a long poll is not. What sending took is known when
+the answer has left: it is charged with the connection's next request, or when it closes (decision 0040). A handler that
+is a generator works in slices (`tidegate.server.slices`), the first of them at once; it is charged what they took.
 
 Follows: B§6.2-6.6.
 """
@@ -27,6 +29,7 @@ from tidegate.server.exchange import Exchange, SlicedWork, TurnEnd
 from tidegate.server.handler import Answer, Charge, Deferred, HandlerTable, Request, Turn, Wait, Work
 from tidegate.server.handlers.api_versions import API_VERSIONS, unsupported_version_answer
 from tidegate.server.muting import Muting
+from tidegate.server.poller import Poller
 from tidegate.server.quota_desk import QuotaDesk
 from tidegate.server.sending import discard
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
@@ -53,7 +56,7 @@ _NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
 class Front:
-    """Serves the channels of one node. A `ChannelOwner`."""
+    """Serves the channels of one node, in turns. A `ChannelOwner`, and the poller's `Turns`."""
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class Front:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         slices: Slices,
+        poller: Poller,
         on_closed: Callable[[Channel], None],
         turn: Turn,
     ) -> None:
@@ -79,19 +83,21 @@ class Front:
         self._now_ms = clock.now_ms
         self._wall_ms = clock.wall_ms
         self._monotonic_ns = clock.monotonic_ns
+        self._poller = poller
         self._turn = turn
-        self._gathering = False
-        self._gathered: list[Exchange] = []
+        self._in_turn = False
+        self._handled: list[Exchange] = []  # in this turn
+        self._waiting: list[Channel] = []  # for the next one
         self._slices = slices
         self._resumed: deque[Callable[[], None]] = deque()
         self._resuming = False
         self._closed = False
-        self._begun_in_turn: list[Exchange] = []
+        poller.serve_in(self)
 
     # --- ChannelOwner ---------------------------------------------------------------------------------------------
 
-    def on_frame(self, channel: Channel, frame: memoryview, started_ns: int, more: bool) -> None:
-        """Serve one request. `more`: bytes of the next one wait, so its answer is not put off."""
+    def on_frame(self, channel: Channel, frame: memoryview, started_ns: int) -> None:
+        """Serve one request: at once, or where that may be at the end of the turn."""
         try:
             header = decode_request_header(frame)
         except UnsupportedVersionError as error:
@@ -107,8 +113,9 @@ class Front:
         exchange = Exchange(channel, header, len(frame))
         desk = self._desk
         desk.begin(channel, header)
-        self._turn.putting_off = put_off = self._gathering and not more
-        request = Request(header, frame, channel.connection, desk, self._wall_ms())
+        in_turn = self._in_turn
+        turn = self._turn if in_turn else None
+        request = Request(header, frame, channel.connection, desk, self._wall_ms(), turn)
         try:
             result = handler(request)
             if not isinstance(result, _NO_WORK):
@@ -119,32 +126,32 @@ class Front:
             self._fail(exchange, error)
             return
         if result is UNFINISHED:
+            channel.flush()
             return
         exchange.handler_ns = self._monotonic_ns() - started_ns
         exchange.mutation = desk.mutation
         if isinstance(result, Deferred):
+            channel.flush()
             request.frame = _NO_FRAME  # the handler may keep the request while it waits, not the memory
             self._await(exchange, result)
             return
         exchange.answer = result
-        if put_off:
-            self._gathered.append(exchange)
+        if in_turn:
+            self._handled.append(exchange)
         else:
             self._finish(exchange)
+            self._go_on_with(channel, channel.listen)
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
         """Say in one line why the channel closes."""
         kind = reason.translate(_NO_DIGITS)[:_KIND_CHARS]
         _log.warning("closing %s: %s", _name(channel), reason, extra=_repeats(channel, kind))
 
-    def on_unserved(self, channel: Channel) -> None:
-        """Serve the requests that a channel has put off when the others had their turn."""
-
-        def serve() -> bool:
-            self._go_on_with(channel, channel.serve_waiting)
-            return True
-
-        self._slices.add(serve)
+    def on_waiting(self, channel: Channel) -> None:
+        """Serve the channel's next request in the next turn."""
+        self._waiting.append(channel)
+        if not self._in_turn:
+            self._poller.wake()
 
     def on_failed(self, channel: Channel, error: Exception) -> None:
         """Log an error of ours that is none of a handler's."""
@@ -170,40 +177,42 @@ class Front:
         self._closed = True
         self._slices.close()
 
-    # --- answers together ---------------------------------------------------------------------------------------------
+    # --- turns ------------------------------------------------------------------------------------------------------
 
-    def gather(self) -> None:
-        """Put answers off until `finish_gathered`. Both are for the poller."""
-        self._gathering = True
+    def begin(self) -> None:
+        """Begin a turn: answers wait until its end."""
+        self._in_turn = True
 
-    def finish_gathered(self) -> None:
-        """End the turn, then decide and send what was put off, in the order of the requests.
+    def end(self, until_ns: int) -> bool:
+        """Serve who waits for this turn, end it, and decide and send what was handled, in the order of the requests.
 
-        The turn's time is handler time of the requests that have a part in it, each in proportion to its bytes. One
-        write puts the rows of all into the usage record before the first answer leaves. What comes next on their
-        connections is served when all have left.
+        What handlers put off is handler time of the requests that have a part in it, each in proportion to its bytes.
+        One write puts the rows of all into the usage record before the first answer leaves.
         """
-        self._gathering = False
-        gathered, self._gathered = self._gathered, []
+        waiting, self._waiting = self._waiting, []
+        for number, channel in enumerate(waiting):
+            self._go_on_with(channel, channel.serve_next)
+            if self._monotonic_ns() >= until_ns:
+                self._waiting[:0] = waiting[number + 1 :]
+                break
+        handled, self._handled = self._handled, []
         begun_ns = self._monotonic_ns()
-        end = self._end_turn()
+        turn_end = self._end_turn()
         turn_ns = self._monotonic_ns() - begun_ns
-        if self._begun_in_turn:
-            for exchange in self._begun_in_turn:
-                exchange.work.turn_end = end
-            self._begun_in_turn.clear()
-        in_turn = [exchange for exchange in gathered if exchange.answer.instead is not None]
-        turn_bytes = sum(exchange.frame_bytes for exchange in in_turn)
-        for exchange in in_turn:
+        writers = [exchange for exchange in handled if exchange.answer.if_turn_fails is not None]
+        turn_bytes = sum(exchange.frame_bytes for exchange in writers)
+        for exchange in writers:
             exchange.handler_ns += turn_ns * exchange.frame_bytes // turn_bytes
-        recorded = [exchange for exchange in gathered if self._record(exchange, end)]
+        recorded = [exchange for exchange in handled if self._record(exchange, turn_end)]
         self._usage.commit()
         for exchange in recorded:
             self._send(exchange)
         for exchange in recorded:
             channel = exchange.channel
-            if channel.ended or channel.pending:
+            if channel.pending or channel.put_off_bytes or not channel.reading:
                 self._go_on_with(channel, channel.listen)
+        self._in_turn = False
+        return bool(self._waiting)
 
     def _end_turn(self) -> TurnEnd:
         try:
@@ -219,6 +228,7 @@ class Front:
 
     def _begin_work(self, exchange: Exchange, request: Request, work: Work, started_ns: int) -> Any:
         """Run the first slice; return its answer, or `UNFINISHED`, and then go on with it later."""
+        request.turn = None
         if exchange.frame_bytes <= COPIED_FRAME_BYTES:
             request.frame = memoryview(bytes(request.frame))
         result = advance(work, started_ns + SLICE_NS, self._monotonic_ns)
@@ -229,8 +239,6 @@ class Front:
         exchange.handler_ns = self._monotonic_ns() - started_ns
         exchange.work = SlicedWork(work, request, self._desk)
         self._desk = QuotaDesk(self._managers, self._usage.mutation, self._now_ms)
-        if self._gathering:
-            self._begun_in_turn.append(exchange)
         self._go_on_later(exchange, result)
         return UNFINISHED
 
@@ -249,7 +257,6 @@ class Front:
     def _go_on(self, exchange: Exchange) -> bool:
         """Run one more slice; return whether there is none after it. A client that has left evades no charge."""
         work = exchange.work
-        self._turn.putting_off = False
         started_ns = self._monotonic_ns()
         try:
             result = advance(work.steps, started_ns + SLICE_NS, self._monotonic_ns)
@@ -270,7 +277,7 @@ class Front:
             self._fail(exchange, result)
         else:
             exchange.answer = result
-            self._finish(exchange, work.turn_end)
+            self._finish(exchange)
             self._go_on_with(exchange.channel, exchange.channel.listen)
         return True
 
@@ -317,20 +324,20 @@ class Front:
 
     # --- the path -------------------------------------------------------------------------------------------------
 
-    def _finish(self, exchange: Exchange, end: TurnEnd = TurnEnd.DONE) -> None:
-        """Decide, record, send, mute."""
-        if self._record(exchange, end):
+    def _finish(self, exchange: Exchange) -> None:
+        """Decide, record, send, mute: by itself."""
+        if self._record(exchange, TurnEnd.DONE):
             self._usage.commit()
             self._send(exchange)
 
-    def _record(self, exchange: Exchange, end: TurnEnd) -> bool:
+    def _record(self, exchange: Exchange, turn_end: TurnEnd) -> bool:
         """Decide a request, make its answer ready and write its row: an answer that has left is in the record.
 
-        end: how the turn ended that it has a part in. False: there is no answer; the channel is closed.
+        False: there is no answer; the channel is closed.
         """
         try:
-            if end is not TurnEnd.DONE:
-                exchange.answer = _answer_after(exchange.answer, end)
+            if turn_end is not TurnEnd.DONE:
+                exchange.answer = _answer_after(exchange.answer, turn_end)
             self._take_network_ns(exchange)
             exchange.now_ms = self._now_ms()
             self._decide(exchange)
@@ -355,18 +362,32 @@ class Front:
             response, close = exchange.response, exchange.answer.close
             if response is None:
                 channel.held &= ~ANSWER_DUE
+                if exchange.throttle_ms:
+                    channel.flush()
             else:
                 channel.answered = exchange.header
                 channel.answered_exempt = exchange.exempt
-                if channel.send(response.buffers):
+                if channel.pending and self._may_wait(exchange) and channel.put_off(response):
                     channel.held &= ~ANSWER_DUE
-                    self.on_answer_left(channel)
+                elif channel.send(response.buffers):
+                    channel.held &= ~ANSWER_DUE
+                    if len(exchange.header.client_id) > LONGEST_KEPT_CLIENT_ID_CHARS:
+                        self._charge_sending(channel)
             if exchange.throttle_ms and not channel.closed:
                 self.muting.start(channel, exchange.throttle_ms, exchange.muted_by)
             if close:
                 channel.close()
         except Exception as error:
             self._cannot_answer(exchange, error)
+
+    @staticmethod
+    def _may_wait(exchange: Exchange) -> bool:
+        """Whether the client can wait for an answer: it has sent another request that is served in the next turn."""
+        return (
+            exchange.channel.has_more
+            and not (exchange.throttle_ms or exchange.answer.close)
+            and len(exchange.header.client_id) <= LONGEST_KEPT_CLIENT_ID_CHARS
+        )
 
     def _take_network_ns(self, exchange: Exchange) -> None:
         """Take what this request is charged for the network: receiving it, and sending the answer before it.
@@ -450,12 +471,12 @@ class Front:
         self._finish(exchange)
 
 
-def _answer_after(answer: Answer, end: TurnEnd) -> Answer:
+def _answer_after(answer: Answer, turn_end: TurnEnd) -> Answer:
     """Return what is sent after a turn that did not end well: by an error of ours the connection closes."""
-    if answer.instead is None:
+    if answer.if_turn_fails is None:
         return answer
-    if end is TurnEnd.FAILED:
-        return answer.instead() or answer
+    if turn_end is TurnEnd.FAILED:
+        return answer.if_turn_fails() or answer
     _discard_answer(answer)
     return Answer(None, Charge.REQUEST, close=True)
 

@@ -101,6 +101,8 @@ class Request:
 
     `frame` and every view into it are valid only until the handler returns: the buffer is used again. So is `quotas`.
     For a handler that is a generator both stay valid until it returns.
+    turn: where the answer leaves at the end of a turn: what the handler may put off until then. A handler that is a
+    generator finds it there in its first slice only.
     """
 
     header: RequestHeader
@@ -108,6 +110,7 @@ class Request:
     connection: Connection
     quotas: RequestQuotas
     now_ms: int
+    turn: "Turn | None" = None
 
     def body(self) -> Message:
         """Decode and return the request's body. Raises `ProtocolError` where it is malformed."""
@@ -146,8 +149,8 @@ class Answer:
     response: None where the protocol has no answer (acks=0).
     empty: for FETCH: makes the answer without records that a throttled client gets (B§6.3.4).
     close: close the connection instead of, or after, answering.
-    instead: given where the `Turn` finishes what was begun. Called when it failed: the answer to send in place of this
-        one, or None if this one is still right.
+    if_turn_fails: given where something was put off to the end of the turn. Called when that failed: the answer to
+        send in place of this one, or None if this one is still right.
     error: set by `Deferred.complete_by`: what went wrong with the answer, which is the end of the connection then.
     """
 
@@ -155,7 +158,7 @@ class Answer:
     charge: Charge = Charge.REQUEST
     empty: Callable[[], Encoded] | None = None
     close: bool = False
-    instead: Callable[[], "Answer | None"] | None = None
+    if_turn_fails: Callable[[], "Answer | None"] | None = None
     error: Exception | None = None
 
 
@@ -253,22 +256,15 @@ class Wait:
 
 
 class Turn(Protocol):
-    """What handlers do together for requests that came together, before the answers to them leave.
-
-    putting_off: set by the front: whether the answer of the request that is handled next waits for `end`.
-    """
-
-    putting_off: bool
+    """What handlers put off to the end of a turn, to be done for all requests that came together."""
 
     def end(self) -> bool:
-        """Do it; False where it failed, and answers have to be asked for what to send `instead`."""
+        """Do it; False where it failed, and answers are asked for what to send then (`Answer.if_turn_fails`)."""
         ...
 
 
 class NothingToDo:
-    """The `Turn` of handlers that do nothing together."""
-
-    putting_off = False
+    """The `Turn` of handlers that put nothing off."""
 
     def end(self) -> bool:
         """Return that it is done."""

@@ -109,10 +109,10 @@ class Node:
             clock=self._clock,
             loop=self._loop,
             slices=self._slices,
+            poller=self._poller,
             on_closed=lambda channel: self._admission.release(channel.connection.client_host),
             turn=turn or NothingToDo(),
         )
-        self._poller.surround(self._front.gather, self._front.finish_gathered)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
         self._every("roll", _ROLL_USAGE_EVERY_S, lambda: self._usage.maybe_roll(self._clock.now_ms()))
         self._every("clock", _LOOK_AT_CLOCK_EVERY_S, ClockWatch(self._clock, self._usage.clock).look)

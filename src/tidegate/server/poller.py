@@ -1,8 +1,11 @@
 """One epoll for all channels, itself watched by the event loop.
 
-The loop is woken once for a batch of sockets instead of once for each: its own bookkeeping for every ready socket
+The loop is woken once for a batch of sockets, not once for each: its own bookkeeping for every ready socket
 (a handle, a context, a queue) costs more than a small request. Timers, signals and everything else stay with the loop.
 Where there is no epoll, channels register with the loop itself.
+
+Sockets are served in *turns*: those that are ready now, once each, between `begin` and `end` of a `Turns`. Before the
+next turn new ones are asked for, so that nobody waits for more than one request of each other client.
 """
 
 import asyncio
@@ -11,13 +14,24 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["EpollPoller", "LoopPoller", "Poller", "make_poller"]
+__all__ = ["EpollPoller", "LoopPoller", "Poller", "Turns", "make_poller"]
 
 BATCH = 64
-"""Sockets served before timers and new connections get a turn; at most as many are answered together."""
-TURN_NS = 8_000_000
-"""After so long the rest of a batch waits until the loop's other work had its turn."""
+"""Most sockets of a turn; at most as many are answered together."""
+SERVE_NS = 2_000_000
+"""After so long turns go on when the loop's other work was done: timers, new connections, work in slices."""
 _BROKEN = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
+
+
+class Turns(Protocol):
+    """What is done around the callbacks of a turn."""
+
+    def begin(self) -> None:
+        """A turn begins."""
+
+    def end(self, until_ns: int) -> bool:
+        """End the turn. True: somebody waits for the next one. Nothing that can be put off begins after `until_ns`."""
+        ...
 
 
 class Poller(Protocol):
@@ -38,8 +52,11 @@ class Poller(Protocol):
     def forget(self, fd: int) -> None:
         """Stop everything: the socket is closed next."""
 
-    def surround(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """Call `before` and `after` around the callbacks of sockets that are ready together, if it knows them."""
+    def serve_in(self, turns: Turns) -> None:
+        """Tell `turns` of each turn: of the sockets that are ready together, where it knows them."""
+
+    def wake(self) -> None:
+        """Have a turn soon, whether a socket is ready or not."""
 
     def close(self) -> None:
         """Let go of everything."""
@@ -58,14 +75,20 @@ class EpollPoller:
         self._writers: dict[int, Callable[[], None]] = {}
         self._paused: dict[int, Callable[[], None]] = {}
         self._masks: dict[int, int] = {}
-        self._left: list[tuple[int, int]] = []  # what was ready when the turn was over
-        self._before: Callable[[], None] = _nothing
-        self._after: Callable[[], None] = _nothing
+        self._left: list[tuple[int, int]] = []  # what was ready when the time was over
+        self._turns: Turns = NoTurns()
+        self._woken = False
         loop.add_reader(self._epoll.fileno(), self._serve_ready)
 
-    def surround(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """Call `before` and `after` around the callbacks of sockets that are ready together."""
-        self._before, self._after = before, after
+    def serve_in(self, turns: Turns) -> None:
+        """Tell `turns` of each turn."""
+        self._turns = turns
+
+    def wake(self) -> None:
+        """Have a turn soon."""
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._serve_ready)
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         """Call `callback` whenever `fd` can be read."""
@@ -113,20 +136,22 @@ class EpollPoller:
         self._masks[fd] = mask
 
     def _serve_ready(self) -> None:
-        served = 0
-        until_ns = self._monotonic_ns() + TURN_NS
-        while served < BATCH and (ready := self._left or self._epoll.poll(0, BATCH - served)):
+        """Have turns until nobody waits, or the time is over."""
+        if self._epoll.closed:
+            return
+        turns, self._woken = self._turns, False
+        more = True
+        until_ns = self._monotonic_ns() + SERVE_NS
+        while (ready := self._left or self._epoll.poll(0, BATCH)) or more:
             self._left = []
-            served += len(ready)
-            if len(ready) == 1:
-                over = self._call_back(ready, until_ns)
-            else:
-                self._before()
-                try:
-                    over = self._call_back(ready, until_ns)
-                finally:
-                    self._after()
-            if over:
+            turns.begin()
+            try:
+                is_over = self._call_back(ready, until_ns)
+            finally:
+                more = turns.end(until_ns)
+            if is_over or self._monotonic_ns() >= until_ns:
+                if more:
+                    self.wake()
                 return
 
     def _call_back(self, ready: list[tuple[int, int]], until_ns: int) -> bool:
@@ -151,6 +176,9 @@ class LoopPoller:
     """A `Poller` that is the event loop's own."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._turns: Turns = NoTurns()
+        self._woken = False
         self.add_reader = loop.add_reader
         self.add_writer = loop.add_writer
         self.remove_writer = loop.remove_writer
@@ -165,15 +193,35 @@ class LoopPoller:
         self._remove_reader(fd)
         self.remove_writer(fd)
 
-    def surround(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """Do nothing: the loop calls back for each socket by itself."""
+    def serve_in(self, turns: Turns) -> None:
+        """Tell `turns` of the turns that were asked for: the loop calls back for each socket by itself."""
+        self._turns = turns
+
+    def wake(self) -> None:
+        """Have a turn soon."""
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._serve)
 
     def close(self) -> None:
         """Do nothing."""
 
+    def _serve(self) -> None:
+        self._woken = False
+        self._turns.begin()
+        if self._turns.end(time.monotonic_ns() + SERVE_NS):
+            self.wake()
 
-def _nothing() -> None:
-    pass
+
+class NoTurns:
+    """Takes no notice of turns."""
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def end(self, until_ns: int) -> bool:
+        """Return that nobody waits."""
+        return False
 
 
 def make_poller(loop: asyncio.AbstractEventLoop) -> Poller:

@@ -53,10 +53,8 @@ _unpack = HEADER.unpack_from
 _logger = logging.getLogger(__name__)
 
 
-class Gatherer(Protocol):
-    """What `append` asks of who gathers batches: `turn_writes.TurnWrites`."""
-
-    putting_off: bool
+class Turn(Protocol):
+    """What `append` asks of who writes batches at the end of a turn: `turn_writes.TurnWrites`."""
 
     def add(self, log: "PartitionLog") -> None:
         """Call `log.write_gathered` before any answer leaves."""
@@ -121,7 +119,7 @@ class PartitionLog:
     # --- append
 
     def append(
-        self, batch: memoryview, now_ms: int, produce_version: int, turn: "Gatherer | None" = None
+        self, batch: memoryview, now_ms: int, produce_version: int, turn: Turn | None = None
     ) -> tuple[int, int]:
         """Store one batch; return its base offset and the append time to answer (-1 with CreateTime).
 
@@ -178,7 +176,7 @@ class PartitionLog:
         last_delta: int,
         max_time_ms: int,
         now_ms: int,
-        turn: "Gatherer | None",
+        turn: Turn | None,
     ) -> int:
         """Set the base offset, write the batch to the newest segment and return the offset."""
         base_offset = self.end_offset
@@ -199,7 +197,7 @@ class PartitionLog:
                 active.created_ms = now_ms
             _OFFSET_LENGTH_EPOCH.pack_into(batch, 0, base_offset, size - OVERHEAD_BYTES, LEADER_EPOCH)
             interval = settings.index_interval_bytes
-            if turn is None or not turn.putting_off or size > GATHERED_BYTES:
+            if turn is None or size > GATHERED_BYTES:
                 active.append(batch, size, base_offset, last_offset, max_time_ms, interval)
             elif active.gather(batch, size, base_offset, last_offset, max_time_ms, interval):
                 turn.add(self)

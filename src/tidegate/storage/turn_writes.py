@@ -19,14 +19,12 @@ _logger = logging.getLogger(__name__)
 class TurnWrites:
     """What is to be written before the answers of this turn leave. A `tidegate.server.handler.Turn`.
 
-    putting_off: whether the answer of the request that is being handled waits for the end of the turn.
     failed: the logs that could not be written in this turn.
     """
 
-    __slots__ = ("_logs", "failed", "putting_off")
+    __slots__ = ("_logs", "failed")
 
     def __init__(self) -> None:
-        self.putting_off = False
         self.failed: set[PartitionLog] = set()
         self._logs: list[PartitionLog] = []
 
@@ -36,7 +34,6 @@ class TurnWrites:
 
     def end(self) -> bool:
         """Write everything; False where something could not be, and the answers that said so must be made anew."""
-        self.putting_off = False
         if self.failed:
             self.failed = set()
         if self._logs:

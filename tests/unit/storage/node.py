@@ -123,15 +123,22 @@ class Node:
         self.permits = Permits()
 
     def ask(
-        self, api_key: int, version: int, message: dict[str, Any], *, writable: bool = True
+        self,
+        api_key: int,
+        version: int,
+        message: dict[str, Any],
+        *,
+        writable: bool = True,
+        in_turn: bool = False,
     ) -> Answer | Deferred:
-        """Send a request through its bytes; return what the handler gave."""
+        """Send a request through its bytes; return what the handler gave. in_turn: it may put off what `turn` does."""
         frame: bytes | bytearray = encode_request(api_key, version, 7, "tester", message)[4:]
         if writable:
             frame = bytearray(frame)
         view = memoryview(frame)
         header = decode_request_header(view)
-        return self.handle(Request(header, view, CONNECTION, self.permits, self.clock.now_ms()))
+        turn = self.storage.turn if in_turn else None
+        return self.handle(Request(header, view, CONNECTION, self.permits, self.clock.now_ms(), turn))
 
     def handle(self, request: Request) -> Answer | Deferred:
         """Return what the handler of a request gives, after all of its slices."""

@@ -264,7 +264,6 @@ def test_full_disk_takes_nothing_and_loses_nothing(tmp_path: Path) -> None:
 def test_turn_is_written_together(tmp_path: Path) -> None:
     """What is gathered in a turn has its offsets at once and is in the file when the turn ends, as if appended."""
     log, other, turn = new_log(tmp_path / "a"), new_log(tmp_path / "b"), TurnWrites()
-    turn.putting_off = True
     for count in (1, 3, 2):
         base_offset, _ = log.append(memoryview(bytearray(batch(count))), NOW_MS, 9, turn)
         assert append(other, batch(count)) == base_offset
@@ -278,7 +277,6 @@ def test_turn_is_written_together(tmp_path: Path) -> None:
 def test_reading_and_writing_at_once_see_the_turn(tmp_path: Path) -> None:
     """A read, a checkpoint or a batch that is too large to be gathered has what was gathered written before it."""
     log, turn = new_log(tmp_path), TurnWrites()
-    turn.putting_off = True
     size = len(batch())
     append_in_turn(log, turn, batch())
     assert len(contents(log)) == size
@@ -300,7 +298,6 @@ def test_turn_on_a_full_disk_is_taken_back(tmp_path: Path) -> None:
         batch(2, value=bytes(1000), producer_id=9, producer_epoch=0, base_sequence=at) for at in (0, 2)
     )
     append(log, first)
-    turn.putting_off = True
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(first) + 500, limits[1]))
     try:
@@ -312,7 +309,6 @@ def test_turn_on_a_full_disk_is_taken_back(tmp_path: Path) -> None:
     assert (log.end_offset, log.size_bytes, log.failed) == (2, len(first), False)
     assert append(log, second) == 2
     assert append(log, first) == 0  # remembered: answered again, not stored again
-    turn.putting_off = True
     append_in_turn(log, turn, batch())
     assert turn.end()
     assert turn.failed == set()

@@ -76,7 +76,7 @@ def produce_handler(storage: Storage, scheduler: Scheduler) -> Handler:
             target, records = found
             log = target.log
             if not log.deleted and log.settings is target.settings and is_one_batch(records):
-                return _store(target, records, request, turn)
+                return _store(target, records, request, turn if request.turn is not None else None)
         return handle_any(request)
 
     def handle_any(request: Request) -> Work:
@@ -196,8 +196,8 @@ def _by_partition(topic_data: list[Message], version: int) -> Generator[None, No
     return wanted
 
 
-def _store(target: _Target, records: memoryview, request: Request, turn: TurnWrites) -> Answer:
-    """Store the one batch of a request whose target is known, and answer."""
+def _store(target: _Target, records: memoryview, request: Request, turn: TurnWrites | None) -> Answer:
+    """Store the one batch of a request whose target is known, and answer. turn: writes it, at its end."""
     log = target.log
     header = request.header
     try:
@@ -208,8 +208,8 @@ def _store(target: _Target, records: memoryview, request: Request, turn: TurnWri
     if target.acks != 0:
         encoded = target.answers.encode(header.correlation_id, base_offset, append_time_ms, log.start_offset)
     answer = Answer(encoded, Charge.PRODUCE)
-    if turn.putting_off:
-        answer.instead = lambda: _refuse(target, request, _NOT_WRITTEN) if log in turn.failed else None
+    if turn is not None:
+        answer.if_turn_fails = lambda: _refuse(target, request, _NOT_WRITTEN) if log in turn.failed else None
     return answer
 
 

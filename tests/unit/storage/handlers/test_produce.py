@@ -391,29 +391,27 @@ def test_what_a_turn_could_not_write_is_refused_instead(node: Node, acks: int) -
     for topic in ("orders", "others"):
         node.ask(PRODUCE, 9, message(batch(), acks=acks, topic=topic))  # known from now on
     turn = node.storage.turn
-    turn.putting_off = True
-    others = node.ask(PRODUCE, 9, message(batch(), acks=acks, topic="others"))
+    others = node.ask(PRODUCE, 9, message(batch(), acks=acks, topic="others"), in_turn=True)
     assert turn.end()
-    turn.putting_off = True
-    answer = node.ask(PRODUCE, 9, message(batch(value=bytes(1000)), acks=acks))
+    answer = node.ask(PRODUCE, 9, message(batch(value=bytes(1000)), acks=acks), in_turn=True)
     assert isinstance(answer, Answer)
     assert isinstance(others, Answer)
-    assert answer.instead is not None
-    assert others.instead is not None
+    assert answer.if_turn_fails is not None
+    assert others.if_turn_fails is not None
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
     try:
         assert not turn.end()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    instead = answer.instead()
+    instead = answer.if_turn_fails()
     assert instead is not None
     assert instead.charge is Charge.PRODUCE
     if acks:
         assert partition(decoded(PRODUCE, 9, instead))["error_code"] == error_codes.KAFKA_STORAGE_ERROR
     else:
         assert (instead.response, instead.close) == (None, True)
-    assert others.instead() is None
+    assert others.if_turn_fails() is None
     assert (node.log("orders").end_offset, node.log("others").end_offset) == (1, 2)
 
 
