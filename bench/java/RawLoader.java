@@ -14,14 +14,16 @@ import java.util.Iterator;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * A load generator that is not the bottleneck: one thread, one selector, one request in flight on each connection.
+ * A load generator that is not the bottleneck: one thread, one selector, DEPTH requests in flight on each connection.
  *
  * <p>It sends the same frame again and again and only counts what comes back, so that what is measured is the broker.
  *
  * <pre>
- *   java RawLoader.java request PORT FRAME_FILE CONNECTIONS WARMUP_S SECONDS
+ *   java RawLoader.java request PORT FRAME_FILE CONNECTIONS WARMUP_S SECONDS [DEPTH [BESIDE]]
  *   java RawLoader.java connect PORT FRAME_FILE AT_A_TIME   WARMUP_S SECONDS
  * </pre>
+ *
+ * BESIDE: one more connection keeps so many requests in flight, which are not counted: what the others have to bear.
  *
  * For each line on its standard input it prints how many requests were answered so far. FRAME_FILE holds a whole request frame, length prefix included. `connect` opens a connection, sends the frame, reads the
  * answer and closes. Prints one JSON object.
@@ -29,8 +31,11 @@ import java.util.concurrent.atomic.AtomicLong;
 public final class RawLoader {
     private static final int LARGEST_SAMPLE_COUNT = 8_000_000;
 
+    private static final int BURST_BYTES = 64 * 1024;
+
     private final int port;
-    private final ByteBuffer frame;
+    private final int frameBytes;
+    private final ByteBuffer burst;
     private final boolean reconnect;
     private final Selector selector = Selector.open();
     private final ByteBuffer scratch = ByteBuffer.allocateDirect(1 << 20);
@@ -41,36 +46,58 @@ public final class RawLoader {
     private boolean counting;
     private final AtomicLong answered = new AtomicLong();
 
-    private RawLoader(int port, byte[] frame, boolean reconnect) throws IOException {
+    private RawLoader(int port, byte[] frame, int depth, boolean reconnect) throws IOException {
         this.port = port;
-        this.frame = ByteBuffer.allocateDirect(frame.length);
-        this.frame.put(frame).flip();
+        this.frameBytes = frame.length;
+        int frames = Math.max(1, Math.min(depth, BURST_BYTES / frame.length));
+        this.burst = ByteBuffer.allocateDirect(frames * frame.length);
+        for (int i = 0; i < frames; i++) {
+            this.burst.put(frame);
+        }
+        this.burst.flip();
         this.reconnect = reconnect;
     }
 
-    /** What is known of one connection: how much of the request is sent and how much of the answer is still to come. */
+    /** What is known of one connection: which requests are to be sent, and how much of an answer is still to come. */
     private final class Connection {
-        final ByteBuffer out = frame.duplicate();
+        final int depth;
+        final boolean counted;
+        final ByteBuffer out = burst.duplicate().limit(0);
         final byte[] prefix = new byte[4];
+        final long[] sentNs;
+        int toSend;
+        long sent;
+        long received;
         int prefixBytes;
         long answerLeft;
-        long sentNs;
+
+        Connection(int depth, boolean counted) {
+            this.depth = depth;
+            this.counted = counted;
+            this.toSend = depth;
+            this.sentNs = new long[depth];
+        }
     }
 
     public static void main(String[] args) throws IOException {
         boolean reconnect = args[0].equals("connect");
         byte[] frame = Files.readAllBytes(Path.of(args[2]));
-        RawLoader loader = new RawLoader(Integer.parseInt(args[1]), frame, reconnect);
+        int depth = args.length > 6 ? Integer.parseInt(args[6]) : 1;
+        int beside = args.length > 7 ? Integer.parseInt(args[7]) : 0;
+        RawLoader loader = new RawLoader(Integer.parseInt(args[1]), frame, Math.max(depth, beside), reconnect);
         Thread counter = new Thread(loader::tellCounts);
         counter.setDaemon(true);
         counter.start();
-        loader.run(Integer.parseInt(args[3]), Double.parseDouble(args[4]), Double.parseDouble(args[5]));
+        if (beside > 0) {
+            loader.open(beside, false);
+        }
+        for (int i = 0; i < Integer.parseInt(args[3]); i++) {
+            loader.open(depth, true);
+        }
+        loader.run(Double.parseDouble(args[4]), Double.parseDouble(args[5]));
     }
 
-    private void run(int connections, double warmupS, double seconds) throws IOException {
-        for (int i = 0; i < connections; i++) {
-            open();
-        }
+    private void run(double warmupS, double seconds) throws IOException {
         loopUntil(System.nanoTime() + (long) (warmupS * 1e9));
         counting = true;
         long begun = System.nanoTime();
@@ -89,12 +116,12 @@ public final class RawLoader {
         }
     }
 
-    private void open() throws IOException {
+    private void open(int depth, boolean counted) throws IOException {
         SocketChannel channel = SocketChannel.open();
         channel.configureBlocking(false);
         channel.setOption(StandardSocketOptions.TCP_NODELAY, true);
-        Connection connection = new Connection();
-        connection.sentNs = System.nanoTime();
+        Connection connection = new Connection(depth, counted);
+        connection.sentNs[0] = System.nanoTime();
         if (channel.connect(new InetSocketAddress("127.0.0.1", port))) {
             send(channel, channel.register(selector, SelectionKey.OP_READ, connection), connection);
         } else {
@@ -121,22 +148,36 @@ public final class RawLoader {
             channel.finishConnect();
             key.interestOps(SelectionKey.OP_READ);
             send(channel, key, connection);
-        } else if (key.isWritable()) {
-            send(channel, key, connection);
         } else {
-            receive(channel, key, connection);
+            if (key.isWritable()) {
+                send(channel, key, connection);
+            }
+            if (key.isReadable()) {
+                receive(channel, key, connection);
+            }
         }
     }
 
     private void send(SocketChannel channel, SelectionKey key, Connection connection) throws IOException {
-        if (connection.out.position() == 0 && !reconnect) {
-            connection.sentNs = System.nanoTime();
-        }
-        channel.write(connection.out);
-        boolean done = !connection.out.hasRemaining();
-        key.interestOps(done ? SelectionKey.OP_READ : SelectionKey.OP_WRITE);
-        if (done) {
-            connection.out.rewind();
+        while (true) {
+            if (!connection.out.hasRemaining()) {
+                if (connection.toSend == 0) {
+                    key.interestOps(SelectionKey.OP_READ);
+                    return;
+                }
+                int frames = Math.min(connection.toSend, burst.limit() / frameBytes);
+                long now = System.nanoTime();
+                for (int i = 0; i < frames && !reconnect; i++) {
+                    connection.sentNs[(int) (connection.sent++ % connection.depth)] = now;
+                }
+                connection.toSend -= frames;
+                connection.out.limit(frames * frameBytes).rewind();
+            }
+            channel.write(connection.out);
+            if (connection.out.hasRemaining()) {
+                key.interestOps(SelectionKey.OP_READ | SelectionKey.OP_WRITE);
+                return;
+            }
         }
     }
 
@@ -160,26 +201,32 @@ public final class RawLoader {
             scratch.position(scratch.position() + take);
             connection.answerLeft -= take;
             if (connection.answerLeft == 0) {
-                answered(channel, key, connection);
-                return;
+                connection.prefixBytes = 0;
+                count(connection);
+                if (reconnect) {
+                    channel.close();
+                    open(1, true);
+                    return;
+                }
+                connection.toSend++;
             }
+        }
+        if (!connection.out.hasRemaining() && connection.toSend > 0) {
+            send(channel, key, connection);
         }
     }
 
-    private void answered(SocketChannel channel, SelectionKey key, Connection connection) throws IOException {
+    private void count(Connection connection) {
+        long sentNs = connection.sentNs[(int) (connection.received++ % connection.depth)];
+        if (!connection.counted) {
+            return;
+        }
         answered.lazySet(answered.get() + 1);
         if (counting) {
             requests++;
             if (samples < LARGEST_SAMPLE_COUNT) {
-                latencyUs[samples++] = (int) ((System.nanoTime() - connection.sentNs) / 1000);
+                latencyUs[samples++] = (int) ((System.nanoTime() - sentNs) / 1000);
             }
-        }
-        connection.prefixBytes = 0;
-        if (reconnect) {
-            channel.close();
-            open();
-        } else {
-            send(channel, key, connection);
         }
     }
 

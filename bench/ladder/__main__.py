@@ -126,13 +126,17 @@ def _add_row(table: Table, rung: Rung, samples: dict[str, list[Sample]]) -> bool
     good = ratio <= rung.wanted if rung.lower_is_better else ratio >= rung.wanted
     if rung.wanted_cpu is not None:
         good = good and cpu_ratio <= rung.wanted_cpu
+    wanted = f"{'≤' if rung.lower_is_better else '≥'} {rung.wanted:.1f}"
+    if rung.wanted_value is not None:
+        good = good and medians["tidegate"] <= rung.wanted_value
+        wanted = f"≤ {rung.wanted_value:,.0f} {rung.unit}"
     table.add_row(
         rung.name,
         rung.unit,
         _spread([s.value for s in samples["kafka"]]),
         _spread([s.value for s in samples["tidegate"]]),
         f"{ratio:.2f}",
-        f"{'≤' if rung.lower_is_better else '≥'} {rung.wanted:.1f}",
+        wanted,
         f"{cpu_ratio:.2f}" + (f" (≤ {rung.wanted_cpu})" if rung.wanted_cpu else ""),
         " / ".join(f"{_client_share(runs):.0%}" for runs in samples.values()),
         _verdict(good),

@@ -1,12 +1,13 @@
 """The rungs of the ladder: what is run against a broker, and what of it is compared."""
 
 import json
+import math
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.ladder.brokers import ROOT, BenchBroker, cpu_s
@@ -48,7 +49,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """One comparison. `wanted`: least (or, where lower is better, most) ratio of ours to Kafka's."""
+    """One comparison. `wanted`: least (or, where lower is better, most) ratio of ours to Kafka's.
+
+    wanted_value: where ours is to be so small whatever Kafka's is.
+    """
 
     name: str
     unit: str
@@ -59,9 +63,10 @@ class Rung:
     )
     lower_is_better: bool = False
     wanted_cpu: float | None = None
+    wanted_value: float | None = None
 
 
-TOPICS = ("small", "kilo", "mega", "read1k", "read100", "fetch16k", "fetch1m")
+TOPICS = ("small", "kilo", "mega", "read1k", "read100", "fetch1k", "fetch16k", "fetch1m")
 
 
 def prepare(broker: BenchBroker, directory: Path) -> None:
@@ -69,10 +74,15 @@ def prepare(broker: BenchBroker, directory: Path) -> None:
     set_up(broker, directory)
     _confluent(broker, "produce", "read1k", 1024, 1_000_000, 600)
     _confluent(broker, "produce", "read100", 100, 1_000_000, 200)
-    for topic, batch_bytes, records in (("fetch16k", 16_384, 80), ("fetch1m", 1_000_000, 2000)):
+    fetched = (
+        ("fetch1k", 1_000, 80, 900),
+        ("fetch16k", 16_384, 80, 1024),
+        ("fetch1m", 1_000_000, 2000, 1024),
+    )
+    for topic, batch_bytes, records, record in fetched:
         fill = Producer({"bootstrap.servers": broker.address, "batch.size": batch_bytes, "linger.ms": 100})
         for _ in range(records):
-            fill.produce(topic, bytes(1024), partition=0)
+            fill.produce(topic, bytes(record), partition=0)
         fill.flush(30)
 
 
@@ -124,6 +134,7 @@ def define_quotas(broker: BenchBroker, *, remove: bool = False) -> None:
 def frames() -> dict[str, bytes]:
     return {
         "produce100": produce_frame("small", 100),
+        "produce1k": produce_frame("kilo", 1024),
         "produce16k": produce_frame("kilo", 16_000),
         "metadata": encode_request(
             3, 9, 1, "bench", {
@@ -134,6 +145,7 @@ def frames() -> dict[str, bytes]:
         "api_versions": encode_request(
             18, 3, 1, "bench", {"client_software_name": "bench", "client_software_version": "1"}
         ),
+        "fetch1k": _fetch("fetch1k", 1024),
         "fetch16k": _fetch("fetch16k", 16_384),
         "fetch1m": _fetch("fetch1m", 1_048_576),
     }  # fmt: skip
@@ -199,17 +211,29 @@ def loader_command(
     connections: int = CONNECTIONS,
     *,
     seconds: float,
+    depth: int = 1,
+    beside: int = 0,
 ) -> list[str]:
-    """Return the command that runs the raw loader against `broker`."""
+    """Return the command that runs the raw loader against `broker`.
+
+    depth: requests in flight on each connection; beside: on one more, which does not count.
+    """
     java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", str(LOADER_CLASSES), "RawLoader", mode]
-    return [*java, str(broker.port), str(directory / frame), str(connections), str(WARMUP_S), str(seconds)]
+    numbers = (connections, WARMUP_S, seconds, depth, beside)
+    return [*java, str(broker.port), str(directory / frame), *map(str, numbers)]
 
 
 def drive(
-    broker: BenchBroker, directory: Path, mode: str, frame: str, connections: int, seconds: float = SECONDS
+    broker: BenchBroker,
+    directory: Path,
+    mode: str,
+    frame: str,
+    connections: int,
+    seconds: float = SECONDS,
+    **options: int,
 ) -> tuple[dict, Sample]:
     """Run the raw loader; return what it printed, and the sample made of it."""
-    command = loader_command(broker, directory, mode, frame, connections, seconds=seconds)
+    command = loader_command(broker, directory, mode, frame, connections, seconds=seconds, **options)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as loader:
         assert loader.stderr is not None
@@ -238,20 +262,17 @@ def _last_cpu_s(pid: int, before: float) -> float:
 
 
 def _rate(
-    frame: str, connections: int = CONNECTIONS, mode: str = "request"
+    frame: str, connections: int = CONNECTIONS, mode: str = "request", depth: int = 1
 ) -> Callable[[BenchBroker, Path], Sample]:
-    return lambda broker, directory: drive(broker, directory, mode, frame, connections)[1]
+    return lambda broker, directory: drive(broker, directory, mode, frame, connections, depth=depth)[1]
 
 
-def _latency(frame: str) -> Callable[[BenchBroker, Path], Sample]:
+def _latency(
+    frame: str, connections: int = 1, percentile: str = "p50_us", beside: int = 0
+) -> Callable[[BenchBroker, Path], Sample]:
     def run(broker: BenchBroker, directory: Path) -> Sample:
-        result, sample = drive(broker, directory, "request", frame, 1)
-        return Sample(
-            value=result["p50_us"],
-            broker_cpu=sample.broker_cpu,
-            client_cpu=sample.client_cpu,
-            seconds=sample.seconds,
-        )
+        result, sample = drive(broker, directory, "request", frame, connections, beside=beside)
+        return replace(sample, value=result[percentile])
 
     return run
 
@@ -271,14 +292,23 @@ RUNGS = (
          run=_transfer("produce", "small", 100, 1_000_000, 200)),
     Rung(name="confluent consume 100 B", unit="MB/s", wanted=1.0, run=_transfer("consume", "read100", 100, 0, 190)),
     Rung(name="confluent consume 1 KB", unit="MB/s", wanted=1.0, run=_transfer("consume", "read1k", 1024, 0, 580)),
-    Rung(name="raw Produce 100 B x32", unit="/s", wanted=0.8, wanted_cpu=0.7, fresh="small",
+    Rung(name="raw Produce 100 B x32", unit="/s", wanted=0.9, wanted_cpu=0.7, fresh="small",
          run=_rate("produce100")),
+    Rung(name="raw Produce 100 B x8, 8 in flight each", unit="/s", wanted=1.0, fresh="small",
+         run=_rate("produce100", 8, depth=8)),
     Rung(name="raw Metadata x32", unit="/s", wanted=1.0, wanted_cpu=0.7, run=_rate("metadata")),
-    Rung(name="raw ApiVersions x32", unit="/s", wanted=1.0, wanted_cpu=0.7, run=_rate("api_versions")),
+    Rung(name="raw Metadata x8, 8 in flight each", unit="/s", wanted=1.0, run=_rate("metadata", 8, depth=8)),
+    Rung(name="raw Metadata x4 beside 4,000 in flight, p50", unit="us", wanted=math.inf, wanted_value=1000,
+         lower_is_better=True, run=_latency("metadata", 4, beside=4000)),
+    Rung(name="raw Metadata x4 beside 4,000 in flight, p99", unit="us", wanted=math.inf, wanted_value=5000,
+         lower_is_better=True, run=_latency("metadata", 4, "p99_us", beside=4000)),
+    Rung(name="raw ApiVersions x32", unit="/s", wanted=1.7, wanted_cpu=0.7, run=_rate("api_versions")),
     Rung(name="raw Produce 100 B x1, p50", unit="us", wanted=1.0, lower_is_better=True, fresh="small",
          run=_latency("produce100")),
+    Rung(name="raw Produce 1 KB x32", unit="/s", wanted=1.0, fresh="kilo", run=_rate("produce1k")),
     Rung(name="raw Produce 16 KB x32", unit="/s", wanted=1.0, fresh="kilo", run=_rate("produce16k")),
-    Rung(name="raw Fetch 16 KB x32", unit="/s", wanted=0.8, run=_rate("fetch16k")),
+    Rung(name="raw Fetch 1 KB x32", unit="/s", wanted=0.9, run=_rate("fetch1k")),
+    Rung(name="raw Fetch 16 KB x32", unit="/s", wanted=0.9, run=_rate("fetch16k")),
     Rung(name="raw Fetch 1 MB x32", unit="/s", wanted=0.5, run=_rate("fetch1m")),
     Rung(name="connect + ApiVersions + close x16", unit="/s", wanted=1.0, run=_rate("api_versions", 16, "connect")),
 )  # fmt: skip

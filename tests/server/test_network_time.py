@@ -99,6 +99,29 @@ def test_each_client_id_of_a_connection_pays_for_itself(with_node) -> None:
     with_node(scenario)
 
 
+def test_answers_that_leave_together_are_of_one_client_id(with_node) -> None:
+    """Who sends large answers' requests under one name and a last small one under another is charged as each."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await with_quotas(node)
+        for client.client_id in ("c1", "c1", "c2", "c2"):
+            client.send_fetch(max_bytes=10_000)
+        for _ in range(4):
+            await client.receive()
+        client.writer.close()
+        await until(lambda: sum(row["kind"] == "network" for row in events(node)) == 2)
+        rows = [(row["kind"], row["client_id"]) for row in events(node)]
+        assert [name for kind, name in rows if kind == "network"] == ["c1", "c2"]
+        assert [name for kind, name in rows if kind == "request"] == ["c1", "c1", "c2", "c2"]
+        for name in ("c1", "c2"):
+            mine = [row for row in events(node) if row["client_id"] == name]
+            assert charged(node, name) == pytest.approx(
+                sum(row["network_ns"] + row["handler_ns"] for row in mine)
+            )
+
+    with_node(scenario)
+
+
 def test_an_exempt_request_takes_no_others_time(with_node) -> None:
     """Who answers a large fetch with a Produce of acks=0 is charged for the fetch all the same."""
 

@@ -164,7 +164,9 @@ def test_who_has_sent_more_has_a_request_served_a_turn(with_turn) -> None:
         assert correlation_ids == [0, 1, 2]
         turns = " ".join(turn.notes).split("end")
         assert sum("a later" in each for each in turns) == 3
-        assert max(each.count("a later") for each in turns) == max(each.count("b later") for each in turns) == 1
+        assert (
+            max(each.count("a later") for each in turns) == max(each.count("b later") for each in turns) == 1
+        )
 
     with_turn(scenario)
 

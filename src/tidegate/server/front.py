@@ -365,6 +365,8 @@ class Front:
                 if exchange.throttle_ms:
                     channel.flush()
             else:
+                if channel.put_off_bytes:
+                    self._send_others_first(exchange)
                 channel.answered = exchange.header
                 channel.answered_exempt = exchange.exempt
                 if channel.pending and self._may_wait(exchange) and channel.put_off(response):
@@ -379,6 +381,16 @@ class Front:
                 channel.close()
         except Exception as error:
             self._cannot_answer(exchange, error)
+
+    def _send_others_first(self, exchange: Exchange) -> None:
+        """Send the answers that were put off where this one is charged otherwise: to another client id, or exempt."""
+        channel = exchange.channel
+        answered = channel.answered
+        assert answered is not None
+        same_client = answered.client_id == exchange.header.client_id
+        if not same_client or channel.answered_exempt is not exchange.exempt:
+            channel.flush()
+            self._charge_sending(channel)
 
     @staticmethod
     def _may_wait(exchange: Exchange) -> bool:
