@@ -428,7 +428,9 @@ class Front:
     def _charge_sending(self, channel: Channel) -> None:
         """Charge what sending the last answer took, with a row of its own, if no request has been charged with it."""
         answered, sent_ns = channel.answered, channel.sent_ns
-        channel.answered, channel.sent_ns = None, 0
+        channel.sent_ns = 0
+        if not channel.put_off_bytes:
+            channel.answered = None
         if answered is not None and sent_ns:
             now_ms, exempt = self._now_ms(), channel.answered_exempt
             self._decider.charge_network(channel, answered, sent_ns, exempt=exempt, now_ms=now_ms)
