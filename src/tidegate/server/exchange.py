@@ -4,8 +4,8 @@ from enum import Enum
 
 from tidegate.quota import MutationQuota, QuotaType
 from tidegate.server.channel import Channel
+from tidegate.server.engine_quotas import EngineQuotas
 from tidegate.server.handler import Answer, Request, Work
-from tidegate.server.quota_desk import QuotaDesk
 from tidegate.wire import Encoded, RequestHeader
 
 __all__ = ["Exchange", "SlicedWork", "TurnEnd"]
@@ -22,14 +22,14 @@ class TurnEnd(Enum):
 
 
 class SlicedWork:
-    """A handler that needs more than its first slice: its steps, its request, and the desk that it asks for permits."""
+    """A handler that needs more than its first slice: its steps, its request, and the quotas that it asks."""
 
-    __slots__ = ("desk", "request", "steps")
+    __slots__ = ("quotas", "request", "steps")
 
-    def __init__(self, steps: Work, request: Request, desk: QuotaDesk) -> None:
+    def __init__(self, steps: Work, request: Request, quotas: EngineQuotas) -> None:
         self.steps = steps
         self.request = request
-        self.desk = desk
+        self.quotas = quotas
 
 
 class Exchange:

@@ -25,12 +25,12 @@ from tidegate.clock import Clock
 from tidegate.quota import QuotaManagers
 from tidegate.server.channel import ANSWER_DUE, Channel
 from tidegate.server.decision import Decider
+from tidegate.server.engine_quotas import EngineQuotas
 from tidegate.server.exchange import Exchange, SlicedWork, TurnEnd
 from tidegate.server.handler import Answer, Charge, Deferred, HandlerTable, Request, Turn, Wait, Work
 from tidegate.server.handlers.api_versions import API_VERSIONS, unsupported_version_answer
 from tidegate.server.muting import Muting
 from tidegate.server.poller import Poller
-from tidegate.server.quota_desk import QuotaDesk
 from tidegate.server.sending import discard
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
 from tidegate.server.usage_log import LONGEST_KEPT_CLIENT_ID_CHARS, UsageLog
@@ -78,7 +78,7 @@ class Front:
         self._decide = self._decider.decide
         self._usage = usage
         self._managers = managers
-        self._desk = QuotaDesk(managers, usage.mutation, clock.now_ms)
+        self._quotas = EngineQuotas(managers, usage.mutation, clock.now_ms)
         self._on_closed = on_closed
         self._now_ms = clock.now_ms
         self._wall_ms = clock.wall_ms
@@ -111,25 +111,25 @@ class Front:
             self._refuse(channel, f"api key {header.api_key} is not served")
             return
         exchange = Exchange(channel, header, len(frame))
-        desk = self._desk
-        desk.begin(channel, header)
+        quotas = self._quotas
+        quotas.begin(channel, header)
         in_turn = self._in_turn
         turn = self._turn if in_turn else None
-        request = Request(header, frame, channel.connection, desk, self._wall_ms(), turn)
+        request = Request(header, frame, channel.connection, quotas, self._wall_ms(), turn)
         try:
             result = handler(request)
             if not isinstance(result, _NO_WORK):
                 result = self._begin_work(exchange, request, result, started_ns)
         except Exception as error:
             exchange.handler_ns = self._monotonic_ns() - started_ns
-            exchange.mutation = desk.mutation
+            exchange.mutation = quotas.mutation
             self._fail(exchange, error)
             return
         if result is UNFINISHED:
             channel.flush()
             return
         exchange.handler_ns = self._monotonic_ns() - started_ns
-        exchange.mutation = desk.mutation
+        exchange.mutation = quotas.mutation
         if isinstance(result, Deferred):
             channel.flush()
             request.frame = _NO_FRAME  # the handler may keep the request while it waits, not the memory
@@ -237,8 +237,8 @@ class Front:
         if exchange.frame_bytes > COPIED_FRAME_BYTES:
             exchange.channel.keep_frame()
         exchange.handler_ns = self._monotonic_ns() - started_ns
-        exchange.work = SlicedWork(work, request, self._desk)
-        self._desk = QuotaDesk(self._managers, self._usage.mutation, self._now_ms)
+        exchange.work = SlicedWork(work, request, self._quotas)
+        self._quotas = EngineQuotas(self._managers, self._usage.mutation, self._now_ms)
         self._go_on_later(exchange, result)
         return UNFINISHED
 
@@ -268,7 +268,7 @@ class Front:
         if isinstance(result, Wait):
             self._go_on_later(exchange, result)
             return True
-        exchange.mutation = work.desk.mutation
+        exchange.mutation = work.quotas.mutation
         work.request.frame = _NO_FRAME
         exchange.channel.release_frame()
         if isinstance(result, Deferred):

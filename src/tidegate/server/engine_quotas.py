@@ -9,15 +9,15 @@ from tidegate.quota import MutationQuota, QuotaManagers
 from tidegate.server.channel import Channel
 from tidegate.wire import RequestHeader
 
-__all__ = ["MAX_FETCH_BYTES", "NoteMutation", "QuotaDesk"]
+__all__ = ["MAX_FETCH_BYTES", "EngineQuotas", "NoteMutation"]
 
 MAX_FETCH_BYTES = 2**31 - 1  # Java's int: what the size cap saturates at (B§3.7)
 NoteMutation = Callable[[Channel, RequestHeader, int, MutationQuota, bool, int], None]
 """Called with channel, header, permits, the quota object, whether the permits were granted, and now_ms."""
 
 
-class QuotaDesk:
-    """The `tidegate.server.handler.RequestQuotas` of the front. `begin` it for each request."""
+class EngineQuotas:
+    """The `tidegate.server.handler.RequestQuotas` of one request after the other: `begin` it for each."""
 
     __slots__ = ("_channel", "_fetch", "_header", "_mutation", "_note_mutation", "_now_ms", "mutation")
 
