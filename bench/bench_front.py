@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.ladder.rungs import frames, produce_frame
 
+from tidegate.broker.handlers import handler_table
 from tidegate.cli.serving import storage_config
 from tidegate.clock import SystemClock
 from tidegate.quota import QuotaRecord
@@ -27,7 +28,6 @@ from tidegate.server.handler import Connection
 from tidegate.server.node import Node
 from tidegate.server.usage_log import RecordedUsageLog
 from tidegate.storage import Storage
-from tidegate.storage.handlers import handler_table
 from tidegate.usage.spool import Recorder
 from tidegate.wire import encode_request
 

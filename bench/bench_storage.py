@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import GeneratorType
 
+from tidegate.broker.handlers import handler_table
 from tidegate.clock import SystemClock
 from tidegate.server.handler import Connection, Handler, Request
 from tidegate.storage import Storage, StorageConfig
-from tidegate.storage.handlers import handler_table
 from tidegate.storage.recovery import open_log
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.wire import decode_request_header, encode_request

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from tests.server.nodes import NoWriter
 
+from tidegate.broker.handlers import handler_table
 from tidegate.cli.serving import storage_config
 from tidegate.clock import SystemClock
 from tidegate.server.config import ServerConfig
 from tidegate.server.node import Node
 from tidegate.server.usage_log import RecordedUsageLog
 from tidegate.storage import Storage
-from tidegate.storage.handlers import handler_table
 from tidegate.usage.spool import Recorder
 
 __all__ = ["RawClient", "WholeNode", "whole_node"]

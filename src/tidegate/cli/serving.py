@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate import __version__
+from tidegate.broker.handlers import handler_table
 from tidegate.clock import SystemClock
 from tidegate.errors import ConfigError
 from tidegate.server.config import SETTINGS, ServerConfig
@@ -22,7 +23,6 @@ from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.short_collections import ShortCollections
 from tidegate.server.usage_log import open_usage_log
 from tidegate.storage import Storage, StorageConfig
-from tidegate.storage.handlers import handler_table
 from tidegate.storage.private_files import make_private_directory
 from tidegate.wire import checksum
 
@@ -49,9 +49,10 @@ def serve(args: argparse.Namespace) -> int:
         format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )
-    logging.getLogger("tidegate.storage").setLevel(
-        logging.INFO
-    )  # few lines: what retention deleted, long recoveries
+    for package in ("tidegate.broker", "tidegate.storage"):
+        logging.getLogger(package).setLevel(
+            logging.INFO
+        )  # few lines: what retention deleted, long recoveries
     repeated = RepeatedLines(time.monotonic)
     for handler in logging.getLogger().handlers:
         handler.addFilter(repeated)

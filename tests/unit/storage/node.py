@@ -7,10 +7,10 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tidegate.broker.handlers import handler_table
 from tidegate.server.handler import Answer, Connection, Deferred, Handler, Request, Work
 from tidegate.storage import Storage, StorageConfig, retention
 from tidegate.storage.group_commit import SyncFile
-from tidegate.storage.handlers import handler_table
 from tidegate.storage.log import PartitionLog
 from tidegate.storage.recovery import open_log
 from tidegate.storage.topic_settings import TopicSettings

@@ -1,5 +1,5 @@
 """What DescribeConfigs tells of each kind of resource: its settings, where they come from, and what they mean."""
 
-from tidegate.storage.configs.descriptions import ConfigDescriptions, DescribedSettings, Detail
+from tidegate.broker.configs.descriptions import ConfigDescriptions, DescribedSettings, Detail
 
 __all__ = ["ConfigDescriptions", "DescribedSettings", "Detail"]

@@ -9,10 +9,10 @@ times the answer: at most `MAX_POSITIONS` positions.
 
 from collections.abc import Generator
 
+from tidegate.broker.addresses import ZERO_ID
+from tidegate.broker.releasing import answer_and_release
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
-from tidegate.storage.handlers.addresses import ZERO_ID
-from tidegate.storage.handlers.releasing import answer_and_release
 from tidegate.storage.storage import Storage
 from tidegate.storage.store import CommittedOffset
 

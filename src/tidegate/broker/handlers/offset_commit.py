@@ -14,11 +14,11 @@ from collections.abc import Generator
 from itertools import islice
 from typing import Any
 
+from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.config import OFFSET_METADATA_MAX_BYTES
 from tidegate.storage.errors import StorageError
-from tidegate.storage.handlers.releasing import answer_and_release, release
 from tidegate.storage.storage import Storage
 from tidegate.storage.store import OFFSETS_AT_ONCE, CommittedOffset
 from tidegate.storage.topics import Topic

@@ -1,29 +1,29 @@
 """A handler per API of the embedded log, one module each."""
 
-from tidegate.server.handler import Handler
-from tidegate.storage.handlers.create_partitions import CREATE_PARTITIONS, create_partitions_handler
-from tidegate.storage.handlers.create_topics import CREATE_TOPICS, create_topics_handler
-from tidegate.storage.handlers.delete_topics import DELETE_TOPICS, delete_topics_handler
-from tidegate.storage.handlers.describe_cluster import DESCRIBE_CLUSTER, describe_cluster_handler
-from tidegate.storage.handlers.describe_configs import DESCRIBE_CONFIGS, describe_configs_handler
-from tidegate.storage.handlers.describe_topic_partitions import (
+from tidegate.broker.handlers.create_partitions import CREATE_PARTITIONS, create_partitions_handler
+from tidegate.broker.handlers.create_topics import CREATE_TOPICS, create_topics_handler
+from tidegate.broker.handlers.delete_topics import DELETE_TOPICS, delete_topics_handler
+from tidegate.broker.handlers.describe_cluster import DESCRIBE_CLUSTER, describe_cluster_handler
+from tidegate.broker.handlers.describe_configs import DESCRIBE_CONFIGS, describe_configs_handler
+from tidegate.broker.handlers.describe_topic_partitions import (
     DESCRIBE_TOPIC_PARTITIONS,
     describe_topic_partitions_handler,
 )
-from tidegate.storage.handlers.fetch import FETCH, fetch_handler
-from tidegate.storage.handlers.find_coordinator import FIND_COORDINATOR, find_coordinator_handler
-from tidegate.storage.handlers.group_members import (
+from tidegate.broker.handlers.fetch import FETCH, fetch_handler
+from tidegate.broker.handlers.find_coordinator import FIND_COORDINATOR, find_coordinator_handler
+from tidegate.broker.handlers.group_members import (
     CONSUMER_GROUP_HEARTBEAT,
     JOIN_GROUP,
     consumer_group_heartbeat_handler,
     join_group_handler,
 )
-from tidegate.storage.handlers.init_producer_id import INIT_PRODUCER_ID, init_producer_id_handler
-from tidegate.storage.handlers.list_offsets import LIST_OFFSETS, list_offsets_handler
-from tidegate.storage.handlers.metadata import METADATA, metadata_handler
-from tidegate.storage.handlers.offset_commit import OFFSET_COMMIT, offset_commit_handler
-from tidegate.storage.handlers.offset_fetch import OFFSET_FETCH, offset_fetch_handler
-from tidegate.storage.handlers.produce import PRODUCE, produce_handler
+from tidegate.broker.handlers.init_producer_id import INIT_PRODUCER_ID, init_producer_id_handler
+from tidegate.broker.handlers.list_offsets import LIST_OFFSETS, list_offsets_handler
+from tidegate.broker.handlers.metadata import METADATA, metadata_handler
+from tidegate.broker.handlers.offset_commit import OFFSET_COMMIT, offset_commit_handler
+from tidegate.broker.handlers.offset_fetch import OFFSET_FETCH, offset_fetch_handler
+from tidegate.broker.handlers.produce import PRODUCE, produce_handler
+from tidegate.server.handler import Handler
 from tidegate.storage.housekeeping import keep_house
 from tidegate.storage.scheduling import Scheduler, running_loop
 from tidegate.storage.storage import Storage

@@ -2,9 +2,7 @@
 
 import pytest
 
-from tidegate.server.handler import Request
-from tidegate.storage.file_slice import FileSlice, SegmentFile
-from tidegate.storage.handlers.kept_answers import (
+from tidegate.broker.kept_answers import (
     COPIED_BYTES,
     MAX_KEPT_ANSWER_BYTES,
     MAX_KEPT_ANSWERS,
@@ -12,6 +10,8 @@ from tidegate.storage.handlers.kept_answers import (
     KeptAnswers,
     ProduceAnswers,
 )
+from tidegate.server.handler import Request
+from tidegate.storage.file_slice import FileSlice, SegmentFile
 from tidegate.wire import API_BY_KEY, Encoded, RequestHeader, encode_response
 
 TOPIC_ID = "01234567-89ab-cdef-0123-456789abcdef"

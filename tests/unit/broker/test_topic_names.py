@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.storage.topic_names import MAX_NAME_LENGTH, name_problem
+from tidegate.broker.topic_names import MAX_NAME_LENGTH, name_problem
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "x" * MAX_NAME_LENGTH])

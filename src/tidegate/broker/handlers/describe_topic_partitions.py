@@ -11,13 +11,13 @@ from collections.abc import Generator, Iterable
 from heapq import merge
 from itertools import islice
 
+from tidegate.broker.addresses import NO_OPERATIONS, TOPIC_OPERATIONS, ZERO_ID
+from tidegate.broker.handlers.metadata import PartitionMessages
+from tidegate.broker.releasing import answer_and_release, release
+from tidegate.broker.topic_names import name_problem
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
-from tidegate.storage.handlers.addresses import NO_OPERATIONS, TOPIC_OPERATIONS, ZERO_ID
-from tidegate.storage.handlers.metadata import PartitionMessages
-from tidegate.storage.handlers.releasing import answer_and_release, release
 from tidegate.storage.storage import Storage
-from tidegate.storage.topic_names import name_problem
 from tidegate.storage.topics import Topic
 
 __all__ = ["DESCRIBE_TOPIC_PARTITIONS", "MAX_PARTITIONS_PER_ANSWER", "describe_topic_partitions_handler"]

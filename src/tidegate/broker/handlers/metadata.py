@@ -13,21 +13,21 @@ Not implemented: authorisation; several nodes (this one leads every partition).
 from collections.abc import Generator, Iterable
 from typing import Any
 
-from tidegate.server.handler import Answer, Handler, Message, Request, Work
-from tidegate.storage import error_codes
-from tidegate.storage.errors import StorageError
-from tidegate.storage.handlers.addresses import (
+from tidegate.broker.addresses import (
     CLUSTER_OPERATIONS,
     NO_OPERATIONS,
     TOPIC_OPERATIONS,
     ZERO_ID,
     address_of_node,
 )
-from tidegate.storage.handlers.kept_answers import KeptAnswers, Key
-from tidegate.storage.handlers.releasing import answer_and_release, release
+from tidegate.broker.kept_answers import KeptAnswers, Key
+from tidegate.broker.releasing import answer_and_release, release
+from tidegate.broker.topic_names import name_problem
+from tidegate.server.handler import Answer, Handler, Message, Request, Work
+from tidegate.storage import error_codes
+from tidegate.storage.errors import StorageError
 from tidegate.storage.log import LEADER_EPOCH
 from tidegate.storage.storage import Storage
-from tidegate.storage.topic_names import name_problem
 from tidegate.storage.topics import Topic
 
 __all__ = ["METADATA", "PartitionMessages", "metadata_handler"]

@@ -12,11 +12,11 @@ request (its smallest resource, 4 bytes, is a dict of three). An answer has at m
 import re
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
+from tidegate.broker.configs import ConfigDescriptions, DescribedSettings, Detail
+from tidegate.broker.topic_names import name_problem
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
-from tidegate.storage.configs import ConfigDescriptions, DescribedSettings, Detail
 from tidegate.storage.storage import Storage
-from tidegate.storage.topic_names import name_problem
 
 __all__ = ["DESCRIBE_CONFIGS", "MAX_ANSWER_BYTES", "describe_configs_handler"]
 

@@ -16,15 +16,15 @@ Not implemented: fetch sessions (a session is never given out; asking for one by
 from collections.abc import Generator
 from typing import Any
 
+from tidegate.broker.fetch_waits import FetchWaits, Wait
+from tidegate.broker.kept_answers import FetchAnswers
+from tidegate.broker.known_requests import KnownRequests
+from tidegate.broker.late_answers import complete_in_slices
+from tidegate.broker.releasing import answer_partitions, release
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
-from tidegate.storage.fetch_waits import FetchWaits, Wait
 from tidegate.storage.file_slice import FileSlice
-from tidegate.storage.handlers.kept_answers import FetchAnswers
-from tidegate.storage.handlers.known_requests import KnownRequests
-from tidegate.storage.handlers.late_answers import complete_in_slices
-from tidegate.storage.handlers.releasing import answer_partitions, release
 from tidegate.storage.log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.scheduling import Scheduler
 from tidegate.storage.storage import Storage

@@ -10,12 +10,12 @@ Not implemented: more than one replica.
 
 from collections.abc import Generator
 
+from tidegate.broker.assignments import assignment_problem
+from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.storage.errors import StorageError
-from tidegate.storage.handlers.assignments import assignment_problem
-from tidegate.storage.handlers.releasing import answer_and_release, release
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
 

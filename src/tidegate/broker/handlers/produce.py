@@ -15,14 +15,14 @@ with its text).
 from collections.abc import Generator
 from typing import Any
 
+from tidegate.broker.kept_answers import ProduceAnswers
+from tidegate.broker.known_requests import KnownRequests
+from tidegate.broker.late_answers import complete_in_slices
+from tidegate.broker.releasing import answer_partitions, release
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.group_commit import GroupCommit
-from tidegate.storage.handlers.kept_answers import ProduceAnswers
-from tidegate.storage.handlers.known_requests import KnownRequests
-from tidegate.storage.handlers.late_answers import complete_in_slices
-from tidegate.storage.handlers.releasing import answer_partitions, release
 from tidegate.storage.log import PartitionLog
 from tidegate.storage.records import is_one_batch, is_transactional, only_batch, raise_unparsable
 from tidegate.storage.scheduling import Scheduler

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.unit.storage.node import ManualScheduler, append, batch, new_log
 
-from tidegate.storage.fetch_waits import ANSWERED_AT_ONCE, FetchWaits, Wait
+from tidegate.broker.fetch_waits import ANSWERED_AT_ONCE, FetchWaits, Wait
 from tidegate.storage.log import PartitionLog
 
 SIZE = len(batch())

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import Node, batch
 
-from tidegate.storage.handlers import known_requests
-from tidegate.storage.handlers.known_requests import MAX_ENTRY_BYTES, KnownRequests
-from tidegate.storage.topic_names import MAX_NAME_LENGTH
+from tidegate.broker import known_requests
+from tidegate.broker.known_requests import MAX_ENTRY_BYTES, KnownRequests
+from tidegate.broker.topic_names import MAX_NAME_LENGTH
 from tidegate.wire import API_BY_KEY
 
 PRODUCE, FETCH = 0, 1

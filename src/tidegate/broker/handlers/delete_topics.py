@@ -9,11 +9,11 @@ and the answer.
 
 from collections.abc import Generator
 
+from tidegate.broker.addresses import ZERO_ID
+from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import StorageError
-from tidegate.storage.handlers.addresses import ZERO_ID
-from tidegate.storage.handlers.releasing import answer_and_release, release
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
 

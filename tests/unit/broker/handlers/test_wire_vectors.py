@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import CONNECTION, Node, decoded
 
+from tidegate.broker.handlers.group_members import CONSUMER_GROUP_HEARTBEAT, JOIN_GROUP
 from tidegate.server.handler import Answer, Deferred, Request
-from tidegate.storage.handlers.group_members import CONSUMER_GROUP_HEARTBEAT, JOIN_GROUP
 from tidegate.wire import decode_request_header, encode_request, read_request
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "wire"

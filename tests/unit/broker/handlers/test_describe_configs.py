@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import CONNECTION, Node
 
+from tidegate.broker.handlers import describe_configs
 from tidegate.server.config import SETTINGS
 from tidegate.server.handler import Answer, Request
 from tidegate.storage.config import MAX_PARTITIONS
-from tidegate.storage.handlers import describe_configs
 from tidegate.wire import decode_request_header, encode_request
 
 DESCRIBE_CONFIGS = 32

@@ -8,10 +8,10 @@ Memory: at most 420 bytes for each byte of the request (a key of one byte become
 each key has its address.
 """
 
+from tidegate.broker.addresses import address_of_node
+from tidegate.broker.releasing import answer_and_release
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
-from tidegate.storage.handlers.addresses import address_of_node
-from tidegate.storage.handlers.releasing import answer_and_release
 from tidegate.storage.storage import Storage
 
 __all__ = ["FIND_COORDINATOR", "find_coordinator_handler"]

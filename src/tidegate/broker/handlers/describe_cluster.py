@@ -5,9 +5,9 @@ that do not exist, error 115.
 The request has no arrays: it is read and answered at once.
 """
 
+from tidegate.broker.addresses import CLUSTER_OPERATIONS, NO_OPERATIONS, address_of_node
 from tidegate.server.handler import Answer, Handler, Request
 from tidegate.storage import error_codes
-from tidegate.storage.handlers.addresses import CLUSTER_OPERATIONS, NO_OPERATIONS, address_of_node
 from tidegate.storage.storage import Storage
 
 __all__ = ["DESCRIBE_CLUSTER", "describe_cluster_handler"]

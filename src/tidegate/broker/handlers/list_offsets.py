@@ -13,10 +13,10 @@ Not implemented: tiered storage, followers.
 
 from collections.abc import Generator, Iterable
 
+from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import LogDamagedError
-from tidegate.storage.handlers.releasing import answer_and_release, release
 from tidegate.storage.log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.storage import Storage
 from tidegate.storage.time_lookup import Lookup, TimeAndOffset, offset_by_time, offset_of_latest_time

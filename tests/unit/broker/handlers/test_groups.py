@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import MOST_STEP_MS, Node, longest_step_ms
 
-from tidegate.storage.handlers import offset_fetch
+from tidegate.broker.handlers import offset_fetch
 from tidegate.wire import encode_request
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10

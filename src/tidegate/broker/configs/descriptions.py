@@ -11,18 +11,18 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from tidegate.server.config import SETTINGS
-from tidegate.server.handler import Message
-from tidegate.storage.config import StorageConfig, text_of
-from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS, TOPIC_SYNONYMS
-from tidegate.storage.configs.tables import (
+from tidegate.broker.configs.tables import (
     CLIENT_METRICS_ROWS,
     GROUP_ROWS,
     NODE_ROWS,
     NODE_SYNONYMS,
     ConfigRow,
 )
-from tidegate.storage.configs.texts import documentation
+from tidegate.broker.configs.texts import documentation
+from tidegate.server.config import SETTINGS
+from tidegate.server.handler import Message
+from tidegate.storage.config import StorageConfig, text_of
+from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS, TOPIC_SYNONYMS
 from tidegate.storage.topic_configs import (
     CLUSTER_DEFAULT_SOURCE,
     DEFAULT_SOURCE,
