@@ -19,7 +19,7 @@ from tidegate.broker.handlers import handler_table
 from tidegate.clock import SystemClock
 from tidegate.server.handler import Connection, Handler, Request
 from tidegate.storage import Storage, StorageConfig
-from tidegate.storage.recovery import open_log
+from tidegate.storage.log.recovery import open_log
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.wire import decode_request_header, encode_request
 from tidegate.wire.batch_builder import build_batch

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.unit.storage.node import NOW_MS, batch, new_log
 
-from tidegate.storage.turn_writes import TurnWrites
+from tidegate.storage.log.turn_writes import TurnWrites
 from tidegate.wire.batch import assign_offsets
 
 SETTINGS = {"segment_bytes": 700, "index_interval_bytes": 150}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.storage.node import NOW_MS, append, batch, expire, new_log
 
-from tidegate.storage.log import PartitionLog
+from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.wire.batch import batches
 
 RETENTION_MS = 1000

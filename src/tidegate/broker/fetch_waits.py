@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from tidegate.storage.log import PartitionLog
+from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.scheduling import Scheduler, Timer
 
 __all__ = ["ANSWERED_AT_ONCE", "FetchWaits", "Wait"]

@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 from tidegate.server.handler import Request
-from tidegate.storage.file_slice import FileSlice
+from tidegate.storage.log.file_slice import FileSlice
 from tidegate.wire import Encoded, encode_response
 from tidegate.wire.primitives import uvarint
 

@@ -2,7 +2,7 @@
 
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.errors import StorageError
-from tidegate.storage.file_slice import FileSlice
+from tidegate.storage.log.file_slice import FileSlice
 from tidegate.storage.storage import Storage
 
 __all__ = ["FileSlice", "Storage", "StorageConfig", "StorageError"]

@@ -25,21 +25,21 @@ from tidegate.clock import Clock
 from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
 from tidegate.storage.consistency import check_store
 from tidegate.storage.errors import LogDamagedError, StorageError
-from tidegate.storage.group_commit import GroupCommit, SyncFile, sync_path
-from tidegate.storage.log import PartitionLog
+from tidegate.storage.log.group_commit import GroupCommit, SyncFile, sync_path
+from tidegate.storage.log.partition_log import PartitionLog
+from tidegate.storage.log.producers import ProducerMemory
+from tidegate.storage.log.recovery import Progress, open_log
+from tidegate.storage.log.retention import expire
+from tidegate.storage.log.turn_writes import TurnWrites
 from tidegate.storage.private_files import (
     PRIVATE_FILE,
     make_private_directory,
     remove_files,
     replace_private_file,
 )
-from tidegate.storage.producers import ProducerMemory
-from tidegate.storage.recovery import Progress, open_log
-from tidegate.storage.retention import expire
 from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.storage.topics import Topics, remove_directory
-from tidegate.storage.turn_writes import TurnWrites
 
 __all__ = ["Storage"]
 

@@ -15,9 +15,9 @@ from tidegate.in_slices import run_at_once
 from tidegate.storage.config import MAX_PARTITIONS, PRODUCER_ID_EXPIRATION_MS, StorageConfig
 from tidegate.storage.consistency import check_partition, check_strays
 from tidegate.storage.errors import StorageError
-from tidegate.storage.log import PartitionLog
+from tidegate.storage.log.partition_log import PartitionLog
+from tidegate.storage.log.recovery import open_log
 from tidegate.storage.private_files import PRIVATE_DIRECTORY, replace_private_file
-from tidegate.storage.recovery import open_log
 from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.topic_configs import settings_of
 from tidegate.storage.topic_settings import TopicSettings

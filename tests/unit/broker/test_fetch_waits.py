@@ -7,7 +7,7 @@ import pytest
 from tests.unit.storage.node import ManualScheduler, append, batch, new_log
 
 from tidegate.broker.fetch_waits import ANSWERED_AT_ONCE, FetchWaits, Wait
-from tidegate.storage.log import PartitionLog
+from tidegate.storage.log.partition_log import PartitionLog
 
 SIZE = len(batch())
 

@@ -11,7 +11,7 @@ from tidegate.broker.kept_answers import (
     ProduceAnswers,
 )
 from tidegate.server.handler import Request
-from tidegate.storage.file_slice import FileSlice, SegmentFile
+from tidegate.storage.log.file_slice import FileSlice, SegmentFile
 from tidegate.wire import API_BY_KEY, Encoded, RequestHeader, encode_response
 
 TOPIC_ID = "01234567-89ab-cdef-0123-456789abcdef"

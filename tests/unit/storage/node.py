@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 from tidegate.broker.handlers import handler_table
 from tidegate.server.handler import Answer, Connection, Deferred, Handler, Request, Work
-from tidegate.storage import Storage, StorageConfig, retention
-from tidegate.storage.group_commit import SyncFile
-from tidegate.storage.log import PartitionLog
-from tidegate.storage.recovery import open_log
+from tidegate.storage import Storage, StorageConfig
+from tidegate.storage.log import retention
+from tidegate.storage.log.group_commit import SyncFile
+from tidegate.storage.log.partition_log import PartitionLog
+from tidegate.storage.log.recovery import open_log
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.testing import ManualClock
 from tidegate.wire import decode_request_header, encode_request, read_response

@@ -13,7 +13,7 @@ from tests.unit.storage.node import Node, append, batch, contents, decoded, new_
 from tidegate.server.handler import Deferred
 from tidegate.storage import StorageError, error_codes
 from tidegate.storage.errors import AppendError, LogDamagedError
-from tidegate.storage.log import PartitionLog
+from tidegate.storage.log.partition_log import PartitionLog
 
 MIB = 1024 * 1024
 PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2

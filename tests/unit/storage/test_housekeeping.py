@@ -15,8 +15,8 @@ from tests.unit.storage.node import NOW_MS, ManualScheduler, Node, append, batch
 from tidegate.clock import SystemClock
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.housekeeping import SAVE_EVERY_S, keep_house
-from tidegate.storage.log import PartitionLog
-from tidegate.storage.producers import MAX_PRODUCERS, REMEMBERED_BATCHES
+from tidegate.storage.log.partition_log import PartitionLog
+from tidegate.storage.log.producers import MAX_PRODUCERS, REMEMBERED_BATCHES
 from tidegate.testing import ManualClock
 
 MIB = 1024 * 1024

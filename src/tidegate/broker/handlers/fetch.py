@@ -24,8 +24,8 @@ from tidegate.broker.releasing import answer_partitions, release
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
-from tidegate.storage.file_slice import FileSlice
-from tidegate.storage.log import LEADER_EPOCH, PartitionLog
+from tidegate.storage.log.file_slice import FileSlice
+from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.scheduling import Scheduler
 from tidegate.storage.storage import Storage
 from tidegate.wire import Encoded

@@ -17,9 +17,9 @@ from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import LogDamagedError
-from tidegate.storage.log import LEADER_EPOCH, PartitionLog
+from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
+from tidegate.storage.log.time_lookup import Lookup, TimeAndOffset, offset_by_time, offset_of_latest_time
 from tidegate.storage.storage import Storage
-from tidegate.storage.time_lookup import Lookup, TimeAndOffset, offset_by_time, offset_of_latest_time
 
 __all__ = ["LIST_OFFSETS", "list_offsets_handler"]
 

@@ -26,7 +26,7 @@ from tidegate.broker.topic_names import name_problem
 from tidegate.server.handler import Answer, Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import StorageError
-from tidegate.storage.log import LEADER_EPOCH
+from tidegate.storage.log.partition_log import LEADER_EPOCH
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
 

@@ -22,13 +22,13 @@ from tidegate.broker.releasing import answer_partitions, release
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
-from tidegate.storage.group_commit import GroupCommit
-from tidegate.storage.log import PartitionLog
-from tidegate.storage.records import is_one_batch, is_transactional, only_batch, raise_unparsable
+from tidegate.storage.log.group_commit import GroupCommit
+from tidegate.storage.log.partition_log import PartitionLog
+from tidegate.storage.log.records import is_one_batch, is_transactional, only_batch, raise_unparsable
+from tidegate.storage.log.turn_writes import TurnWrites
 from tidegate.storage.scheduling import Scheduler
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic, Topics
-from tidegate.storage.turn_writes import TurnWrites
 from tidegate.wire.batch import CorruptRecordsError
 
 __all__ = ["PRODUCE", "produce_handler"]

@@ -8,7 +8,7 @@ from tests.unit.storage.node import MOST_STEP_MS, Node, append, batch, contents,
 
 from tidegate.server.handler import Answer, Charge, Deferred
 from tidegate.storage import error_codes
-from tidegate.storage.file_slice import FileSlice
+from tidegate.storage.log.file_slice import FileSlice
 from tidegate.wire import encode_request
 
 FETCH = 1

@@ -6,8 +6,8 @@ a new one has been begun. Follows: Kafka `UnifiedLog.deleteOldSegments`, `LogSeg
 
 from collections.abc import Generator
 
-from tidegate.storage.log import PartitionLog
-from tidegate.storage.segment import Segment
+from tidegate.storage.log.partition_log import PartitionLog
+from tidegate.storage.log.segment import Segment
 
 __all__ = ["expire"]
 

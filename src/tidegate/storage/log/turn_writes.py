@@ -8,8 +8,8 @@ files, and the requests are answered with an error.
 import logging
 
 from tidegate.storage.errors import LogDamagedError
-from tidegate.storage.log import PartitionLog
-from tidegate.storage.recovery import reopen_log
+from tidegate.storage.log.partition_log import PartitionLog
+from tidegate.storage.log.recovery import reopen_log
 
 __all__ = ["TurnWrites"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from tidegate.storage.log.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
 ENTRIES = [(3, 0), (7, 100), (20, 250), (21, 400)]
 

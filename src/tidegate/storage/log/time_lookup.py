@@ -12,10 +12,10 @@ import struct
 from collections.abc import Generator, Iterator
 
 from tidegate.storage.errors import LogDamagedError
-from tidegate.storage.file_slice import SegmentFile
-from tidegate.storage.log import PartitionLog
-from tidegate.storage.records import HEADER_BYTES, OVERHEAD_BYTES
-from tidegate.storage.segment import Segment
+from tidegate.storage.log.file_slice import SegmentFile
+from tidegate.storage.log.partition_log import PartitionLog
+from tidegate.storage.log.records import HEADER_BYTES, OVERHEAD_BYTES
+from tidegate.storage.log.segment import Segment
 from tidegate.wire.batch import BatchHeader, CorruptRecordsError, read_header
 from tidegate.wire.batch_builder import RECORD_HEAD_BYTES, read_record_head
 

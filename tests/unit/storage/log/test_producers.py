@@ -7,7 +7,7 @@ import pytest
 
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
-from tidegate.storage.producers import MAX_PRODUCERS, REMEMBERED_BATCHES, ProducerMemory, Producers
+from tidegate.storage.log.producers import MAX_PRODUCERS, REMEMBERED_BATCHES, ProducerMemory, Producers
 
 DAY_MS = 86_400_000
 

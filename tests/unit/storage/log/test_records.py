@@ -7,7 +7,7 @@ from tests.unit.storage.node import batch
 
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
-from tidegate.storage.records import (
+from tidegate.storage.log.records import (
     is_one_batch,
     last_sequence,
     only_batch,

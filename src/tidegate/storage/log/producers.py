@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
+from tidegate.storage.log.records import last_sequence
 from tidegate.storage.private_files import replace_private_file
-from tidegate.storage.records import last_sequence
 from tidegate.wire import checksum
 
 __all__ = [

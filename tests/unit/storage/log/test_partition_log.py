@@ -10,8 +10,8 @@ from tests.unit.storage.node import NOW_MS, append, batch, contents, new_log
 
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError, OffsetOutOfRangeError
-from tidegate.storage.log import CHECKPOINT_BYTES, GATHERED_BYTES, PartitionLog
-from tidegate.storage.turn_writes import TurnWrites
+from tidegate.storage.log.partition_log import CHECKPOINT_BYTES, GATHERED_BYTES, PartitionLog
+from tidegate.storage.log.turn_writes import TurnWrites
 from tidegate.wire.batch import batches, crc_matches, renew_crc
 
 MIB = 1024 * 1024

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.storage.closed_segments import begins_batch, take_closed, take_largest_time
 from tidegate.storage.errors import LogDamagedError
-from tidegate.storage.log import NO_TIME, PartitionLog
+from tidegate.storage.log.closed_segments import begins_batch, take_closed, take_largest_time
+from tidegate.storage.log.partition_log import NO_TIME, PartitionLog
+from tidegate.storage.log.producers import ProducerMemory, Producers
+from tidegate.storage.log.records import CRC_FROM, HEADER, HEADER_BYTES, MAGIC, NO_PRODUCER_ID, OVERHEAD_BYTES
+from tidegate.storage.log.segment import DELETED_SUFFIX, Segment
 from tidegate.storage.private_files import PRIVATE_DIRECTORY, make_private_file, remove_files
-from tidegate.storage.producers import ProducerMemory, Producers
-from tidegate.storage.records import CRC_FROM, HEADER, HEADER_BYTES, MAGIC, NO_PRODUCER_ID, OVERHEAD_BYTES
-from tidegate.storage.segment import DELETED_SUFFIX, Segment
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.wire import checksum
 

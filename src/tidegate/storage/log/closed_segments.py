@@ -6,7 +6,7 @@ so the segment is walked as a whole and its indexes are made anew, or, where tha
 """
 
 from tidegate.storage.errors import LogDamagedError
-from tidegate.storage.segment import Segment
+from tidegate.storage.log.segment import Segment
 
 __all__ = ["begins_batch", "take_closed", "take_largest_time"]
 

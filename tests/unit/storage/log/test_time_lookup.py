@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from tests.unit.storage.node import MOST_STEP_MS, NOW_MS, append, batch, longest_step_ms, new_log, whole
 
-from tidegate.storage import time_lookup
-from tidegate.storage.log import PartitionLog
-from tidegate.storage.retention import expire
-from tidegate.storage.time_lookup import PIECE_BYTES, TimeAndOffset
+from tidegate.storage.log import time_lookup
+from tidegate.storage.log.partition_log import PartitionLog
+from tidegate.storage.log.retention import expire
+from tidegate.storage.log.time_lookup import PIECE_BYTES, TimeAndOffset
 from tidegate.wire.batch import renew_crc
 from tidegate.wire.batch_builder import _sized, _zigzag
 

@@ -17,10 +17,9 @@ from typing import Protocol
 
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError, LogDamagedError, OffsetOutOfRangeError
-from tidegate.storage.file_slice import FileSlice, SegmentFile
-from tidegate.storage.private_files import remove_files
-from tidegate.storage.producers import Producers
-from tidegate.storage.records import (
+from tidegate.storage.log.file_slice import FileSlice, SegmentFile
+from tidegate.storage.log.producers import Producers
+from tidegate.storage.log.records import (
     CRC_FROM,
     HEADER,
     HEADER_BYTES,
@@ -32,7 +31,8 @@ from tidegate.storage.records import (
     accepted,
     stamp_append_time,
 )
-from tidegate.storage.segment import Segment, segment_path
+from tidegate.storage.log.segment import Segment, segment_path
+from tidegate.storage.private_files import remove_files
 from tidegate.storage.topic_settings import NEVER, TopicSettings
 from tidegate.wire import checksum
 

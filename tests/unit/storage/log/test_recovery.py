@@ -11,8 +11,8 @@ from tests.unit.storage.node import append, batch, contents, expire, new_log
 
 from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
-from tidegate.storage.log import PartitionLog
-from tidegate.storage.recovery import Progress, open_log
+from tidegate.storage.log.partition_log import PartitionLog
+from tidegate.storage.log.recovery import Progress, open_log
 from tidegate.storage.topic_settings import TopicSettings
 
 LOG = "00000000000000000000.log"

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tidegate.storage.file_slice import FileSlice, SegmentFile
+from tidegate.storage.log.file_slice import FileSlice, SegmentFile
 
 
 def written(path: Path, data: bytes) -> SegmentFile:

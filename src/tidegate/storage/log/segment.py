@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tidegate.storage.errors import LogDamagedError
-from tidegate.storage.file_slice import FileSlice, SegmentFile
-from tidegate.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
-from tidegate.storage.records import HEADER_BYTES, MAGIC, OVERHEAD_BYTES
+from tidegate.storage.log.file_slice import FileSlice, SegmentFile
+from tidegate.storage.log.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from tidegate.storage.log.records import HEADER_BYTES, MAGIC, OVERHEAD_BYTES
 from tidegate.wire.batch import BatchHeader, read_header
 
 __all__ = ["DELETED_SUFFIX", "RECENT_BATCHES", "Segment", "segment_path"]

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.storage.node import NOW_MS, append, batch, contents, expire, new_log, whole
 
 from tidegate.storage.errors import OffsetOutOfRangeError
-from tidegate.storage.log import PartitionLog
-from tidegate.storage.time_lookup import offset_by_time, offset_of_latest_time
+from tidegate.storage.log.partition_log import PartitionLog
+from tidegate.storage.log.time_lookup import offset_by_time, offset_of_latest_time
 
 MIB = 1024 * 1024
 DAY_MS = 86_400_000
