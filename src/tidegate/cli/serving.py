@@ -15,10 +15,10 @@ from typing import Any
 from tidegate import __version__
 from tidegate.broker.handlers import handler_table
 from tidegate.clock import SystemClock
+from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
 from tidegate.server.config import SETTINGS, ServerConfig
 from tidegate.server.node import Node
-from tidegate.server.properties import load_properties
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.short_collections import ShortCollections
 from tidegate.server.usage_log import open_usage_log

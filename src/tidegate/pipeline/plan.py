@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegate.config.quotas_file import load_quotas_file
 from tidegate.errors import ConfigError
 from tidegate.pipeline.windows import Windows
 from tidegate.quota.definitions import QuotaRecord
@@ -12,7 +13,6 @@ from tidegate.quota.entity import DEFAULT, EntityQuotas, QuotaEntity, Tags
 from tidegate.quota.quota_type import QuotaType
 from tidegate.quota.sanitizer import sanitize
 from tidegate.quota.throttle import MAX_INT64, UNLIMITED
-from tidegate.quotas_file import load_quotas_file
 
 __all__ = ["IN_FORCE", "QUOTA_TYPES", "Definitions", "Plan", "Resolved", "in_force_plan", "load_plans"]
 

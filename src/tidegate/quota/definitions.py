@@ -14,7 +14,7 @@ earlier. What may take long has a form in slices; between two of them only one o
 >>> entity, values
 ((('user', 'alice'),), {'producer_byte_rate': 1024.0})
 
-What Kafka accepts is accepted, NaN included; `config_values` holds the stricter rules of our own files and
+What Kafka accepts is accepted, NaN included; `tidegate.config.values` holds the stricter rules of our own files and
 commands.
 
 Follows: Kafka `ClientQuotaControlManager`, `ClientQuotasImage.describe`, B§6.7, 6.8, 10.1. Entities and values are

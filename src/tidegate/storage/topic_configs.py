@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidegate.config.java_numbers import double_text, read_double, read_number
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS, TOPIC_SYNONYMS
-from tidegate.storage.java_numbers import double_text, read_double, read_number
 from tidegate.storage.topic_settings import TopicSettings
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.storage.java_numbers import double_text, read_double, read_number
+from tidegate.config.java_numbers import double_text, read_double, read_number
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.errors import ConfigError
-from tidegate.quota.config_values import (
+from tidegate.config.values import (
     MAX_NAME_BYTES,
     MAX_SIZE_BYTES,
     QuotaValueError,
@@ -19,6 +18,7 @@ from tidegate.quota.config_values import (
     parse_size_bytes,
     parse_value,
 )
+from tidegate.errors import ConfigError
 
 ALICE = (("client-id", None), ("user", "alice"))
 IP = (("ip", "10.0.0.1"),)

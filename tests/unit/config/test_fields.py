@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.config_fields import Fields, cut
+from tidegate.config.fields import Fields, cut
+from tidegate.config.plain_yaml import ConfigFileError, Node, read_plain_yaml
 from tidegate.errors import ConfigError
-from tidegate.plain_yaml import ConfigFileError, Node, read_plain_yaml
 
 FIELDS = Fields("f")
 

@@ -20,16 +20,15 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
-from tidegate.config_fields import Fields, is_disputed_number, is_number, not_finite, shown
-from tidegate.errors import ConfigError
-from tidegate.plain_yaml import (
+from tidegate.config.fields import Fields, is_disputed_number, is_number, not_finite, shown
+from tidegate.config.plain_yaml import (
     MAX_FILE_BYTES,
     ConfigFileError,
     Node,
     TableNode,
     read_plain_yaml,
 )
-from tidegate.quota.config_values import (
+from tidegate.config.values import (
     SIZE_KEYS,
     checked_entity,
     checked_value,
@@ -37,6 +36,7 @@ from tidegate.quota.config_values import (
     entity_text,
     parse_size_bytes,
 )
+from tidegate.errors import ConfigError
 from tidegate.quota.definitions import EntityParts, QuotaRecord
 from tidegate.quota.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS
 from tidegate.quota.window import QuotaWindow

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tidegate.config.properties import MAX_PROPERTIES_BYTES, load_properties, parse_properties
 from tidegate.errors import ConfigError
-from tidegate.server.properties import MAX_PROPERTIES_BYTES, load_properties, parse_properties
 
 
 @pytest.mark.parametrize(

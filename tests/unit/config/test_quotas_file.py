@@ -7,11 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.errors import ConfigError
-from tidegate.plain_yaml import MAX_FILE_BYTES, ConfigFileError
-from tidegate.quota.definitions import QuotaDefinitions, QuotaRecord
-from tidegate.quota.window import QuotaWindow
-from tidegate.quotas_file import (
+from tidegate.config.plain_yaml import MAX_FILE_BYTES, ConfigFileError
+from tidegate.config.quotas_file import (
     MAX_ENTRIES,
     QuotaEntry,
     QuotasFile,
@@ -19,8 +16,11 @@ from tidegate.quotas_file import (
     load_quotas_file,
     parse_quotas_file,
 )
+from tidegate.errors import ConfigError
+from tidegate.quota.definitions import QuotaDefinitions, QuotaRecord
+from tidegate.quota.window import QuotaWindow
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "quotas-file.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "quotas-file.md"
 MIB = 1024 * 1024
 QUOTA = "quotas:\n- user: {name: alice}\n  "
 

@@ -7,7 +7,7 @@ on a command line has made a mistake, and is told which entity, which key and wh
 50.0
 >>> checked_value("request_percentage", float("nan"), (("client-id", None), ("user", "alice")))
 Traceback (most recent call last):
-tidegate.quota.config_values.QuotaValueError: request_percentage must be finite, got nan for user='alice', \
+tidegate.config.values.QuotaValueError: request_percentage must be finite, got nan for user='alice', \
 client-id=<default>
 >>> parse_size_bytes("1.5 GiB")
 1610612736

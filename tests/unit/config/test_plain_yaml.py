@@ -5,8 +5,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.errors import ConfigError
-from tidegate.plain_yaml import (
+from tidegate.config.plain_yaml import (
     MAX_DEPTH,
     MAX_FILE_BYTES,
     ConfigFileError,
@@ -17,6 +16,7 @@ from tidegate.plain_yaml import (
     other_meaning,
     read_plain_yaml,
 )
+from tidegate.errors import ConfigError
 
 
 def _plain(node: Node) -> object:

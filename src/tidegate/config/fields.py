@@ -1,20 +1,20 @@
 """Reads a configuration file's tree field by field; every mistake is told with file, line and a hint.
 
->>> from tidegate.plain_yaml import read_plain_yaml
+>>> from tidegate.config.plain_yaml import read_plain_yaml
 >>> fields = Fields("quotas.yaml")
 >>> table = fields.table(read_plain_yaml("name: no", name="quotas.yaml"), ["name"], what="a user")
 >>> fields.text(table.items["name"], what="name")
 Traceback (most recent call last):
-tidegate.plain_yaml.ConfigFileError: quotas.yaml:1: name must be quoted: to YAML a plain no is a boolean
+tidegate.config.plain_yaml.ConfigFileError: quotas.yaml:1: name must be quoted: to YAML a plain no is a boolean
 """
 
 import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from tidegate.config.plain_yaml import ConfigFileError, ListNode, Node, ScalarNode, TableNode, other_meaning
+from tidegate.config.values import did_you_mean
 from tidegate.errors import ConfigError
-from tidegate.plain_yaml import ConfigFileError, ListNode, Node, ScalarNode, TableNode, other_meaning
-from tidegate.quota.config_values import did_you_mean
 
 __all__ = ["Fields", "cut", "is_disputed_number", "is_number", "not_finite", "shown"]
 
