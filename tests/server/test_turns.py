@@ -171,6 +171,27 @@ def test_who_has_sent_more_has_a_request_served_a_turn(with_turn) -> None:
     with_turn(scenario)
 
 
+def test_who_waits_is_not_kept_waiting_by_ready_sockets(with_turn) -> None:
+    """Where those take all the time of each turn, those who have waited are served all the same, several a turn."""
+
+    async def scenario(node: RunningNode, turn: NotedTurn) -> None:
+        front = node.node._front
+        assert front is not None
+        end = front.end
+        front.end = lambda until_ns: end(0)  # type: ignore[method-assign]
+        clients = [await node.connect("c") for _ in range(20)]
+        await all_accepted(node)
+        for client in clients:
+            for _ in range(2):
+                ask(client)
+        for client in clients:
+            assert [(await client.receive())[0] for _ in range(2)] == [0, 1]
+        turns = [each.count("c later") for each in " ".join(turn.notes).split("end")]
+        assert max(turns[1:]) > 2
+
+    with_turn(scenario)
+
+
 def test_answers_of_one_connection_leave_together(with_turn) -> None:
     """Where the next request is there already its answer is waited for: fewer calls, the same bytes in order."""
 

@@ -49,6 +49,9 @@ _log = logging.getLogger("tidegate.server")
 COPIED_FRAME_BYTES = 16 * 1024
 """Frames up to this size are copied for work in slices; larger ones are left to it with the memory they lie in."""
 
+WAITING_NS = 1_000_000
+"""How long at least those are served in a turn who have waited for it, however long the ready sockets took."""
+
 _NO_WORK = (Answer, Deferred)
 _NO_FRAME = memoryview(b"")
 _KIND_CHARS = 80  # by these, numbers aside, the lines of one address are alike
@@ -190,6 +193,8 @@ class Front:
         One write puts the rows of all into the usage record before the first answer leaves.
         """
         waiting, self._waiting = self._waiting, []
+        if waiting:
+            until_ns = max(until_ns, self._monotonic_ns() + WAITING_NS)
         for number, channel in enumerate(waiting):
             self._go_on_with(channel, channel.serve_next)
             if self._monotonic_ns() >= until_ns:

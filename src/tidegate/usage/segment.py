@@ -12,7 +12,6 @@ that has one (in a closed file: any) was lost by a crash of the machine or by so
 a row whose names are not there: readers make a `gap` of it. Anything else that does not fit is a `SpoolError`.
 """
 
-import itertools
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
@@ -43,7 +42,6 @@ __all__ = [
     "SpoolError",
     "encode_header",
     "encode_names",
-    "field_offset",
     "load_segment",
     "row_struct",
     "row_tail",
@@ -147,12 +145,6 @@ def row_struct(kind: str) -> struct.Struct:
 def row_tail(kind: str) -> int:
     """Return marker, kind and no flags as the last field of a row."""
     return MARKER << 16 | KINDS.index(kind) + 1 << 8
-
-
-def field_offset(name: str) -> int:
-    """Return where in a row the field `name` begins."""
-    before = itertools.takewhile(lambda field: field[0] != name, ROW_FIELDS)
-    return struct.calcsize("<" + "".join(code for _, code in before))
 
 
 def segment_path(directory: Path, first_seq: int, suffix: str) -> Path:
