@@ -7,6 +7,7 @@ numbers lie is found by encoding values that stand nowhere else.
 import struct
 from typing import Any
 
+from tidegate.api_keys import FETCH, PRODUCE
 from tidegate.server.handler import Request
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.wire import Encoded, encode_response
@@ -29,8 +30,6 @@ MAX_KEPT_ANSWERS = 64
 MAX_KEPT_ANSWER_BYTES = 4 * 1024 * 1024
 """What all of them take at most; larger ones are made each time."""
 _MAX_KEPT_REQUEST_BYTES = 1024
-
-PRODUCE, FETCH = 0, 1
 
 _START_OFFSET_SINCE = 5  # in both
 _FETCH_FLEXIBLE_SINCE = 12

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from tidegate.api_keys import API_VERSIONS
 from tidegate.clock import Clock
 from tidegate.quota import QuotaManagers
 from tidegate.server.channel import ANSWER_DUE, Channel
@@ -28,7 +29,7 @@ from tidegate.server.decision import Decider
 from tidegate.server.engine_quotas import EngineQuotas
 from tidegate.server.exchange import Exchange, SlicedWork, TurnEnd
 from tidegate.server.handler import Answer, Charge, Deferred, HandlerTable, Request, Turn, Wait, Work
-from tidegate.server.handlers.api_versions import API_VERSIONS, unsupported_version_answer
+from tidegate.server.handlers.api_versions import unsupported_version_answer
 from tidegate.server.muting import Muting
 from tidegate.server.poller import Poller
 from tidegate.server.sending import discard

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import chain
 
+from tidegate.api_keys import ALTER_CLIENT_QUOTAS, API_VERSIONS, DESCRIBE_CLIENT_QUOTAS
 from tidegate.clock import Clock
 from tidegate.quota import QuotaManagers, QuotaWindow
 from tidegate.server.admission import Admission, connection_quotas
@@ -19,13 +20,8 @@ from tidegate.server.clock_watch import ClockWatch
 from tidegate.server.config import ServerConfig, request_memory_bytes
 from tidegate.server.front import Front
 from tidegate.server.handler import Connection, Handler, HandlerTable, NothingToDo, Turn
-from tidegate.server.handlers.api_versions import API_VERSIONS, api_versions_handler
-from tidegate.server.handlers.client_quotas import (
-    ALTER_CLIENT_QUOTAS,
-    DESCRIBE_CLIENT_QUOTAS,
-    alter_client_quotas_handler,
-    describe_client_quotas_handler,
-)
+from tidegate.server.handlers.api_versions import api_versions_handler
+from tidegate.server.handlers.client_quotas import alter_client_quotas_handler, describe_client_quotas_handler
 from tidegate.server.host_names import HostNames
 from tidegate.server.listener import Listener
 from tidegate.server.poller import make_poller

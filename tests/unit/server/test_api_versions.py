@@ -2,9 +2,9 @@
 
 import tracemalloc
 
+from tidegate.api_keys import API_VERSIONS
 from tidegate.server.handler import Answer, Connection, Request
 from tidegate.server.handlers.api_versions import (
-    API_VERSIONS,
     MAX_KNOWN_SOFTWARE,
     MAX_SOFTWARE_CHARS,
     api_versions_handler,

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import Node, append, batch, contents, decoded, new_log
 
+from tidegate import error_codes
 from tidegate.server.handler import Deferred
-from tidegate.storage import StorageError, error_codes
+from tidegate.storage import StorageError
 from tidegate.storage.errors import AppendError, LogDamagedError
 from tidegate.storage.log.partition_log import PartitionLog
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.unit.storage.node import Node, append, batch, contents
 
-from tidegate.storage import error_codes
+from tidegate import error_codes
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.storage.errors import StorageError
 

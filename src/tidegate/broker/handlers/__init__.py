@@ -1,28 +1,38 @@
 """A handler per API of the embedded log, one module each."""
 
-from tidegate.broker.handlers.create_partitions import CREATE_PARTITIONS, create_partitions_handler
-from tidegate.broker.handlers.create_topics import CREATE_TOPICS, create_topics_handler
-from tidegate.broker.handlers.delete_topics import DELETE_TOPICS, delete_topics_handler
-from tidegate.broker.handlers.describe_cluster import DESCRIBE_CLUSTER, describe_cluster_handler
-from tidegate.broker.handlers.describe_configs import DESCRIBE_CONFIGS, describe_configs_handler
-from tidegate.broker.handlers.describe_topic_partitions import (
-    DESCRIBE_TOPIC_PARTITIONS,
-    describe_topic_partitions_handler,
-)
-from tidegate.broker.handlers.fetch import FETCH, fetch_handler
-from tidegate.broker.handlers.find_coordinator import FIND_COORDINATOR, find_coordinator_handler
-from tidegate.broker.handlers.group_members import (
+from tidegate.api_keys import (
     CONSUMER_GROUP_HEARTBEAT,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_TOPIC_PARTITIONS,
+    FETCH,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
     JOIN_GROUP,
-    consumer_group_heartbeat_handler,
-    join_group_handler,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    PRODUCE,
 )
-from tidegate.broker.handlers.init_producer_id import INIT_PRODUCER_ID, init_producer_id_handler
-from tidegate.broker.handlers.list_offsets import LIST_OFFSETS, list_offsets_handler
-from tidegate.broker.handlers.metadata import METADATA, metadata_handler
-from tidegate.broker.handlers.offset_commit import OFFSET_COMMIT, offset_commit_handler
-from tidegate.broker.handlers.offset_fetch import OFFSET_FETCH, offset_fetch_handler
-from tidegate.broker.handlers.produce import PRODUCE, produce_handler
+from tidegate.broker.handlers.create_partitions import create_partitions_handler
+from tidegate.broker.handlers.create_topics import create_topics_handler
+from tidegate.broker.handlers.delete_topics import delete_topics_handler
+from tidegate.broker.handlers.describe_cluster import describe_cluster_handler
+from tidegate.broker.handlers.describe_configs import describe_configs_handler
+from tidegate.broker.handlers.describe_topic_partitions import describe_topic_partitions_handler
+from tidegate.broker.handlers.fetch import fetch_handler
+from tidegate.broker.handlers.find_coordinator import find_coordinator_handler
+from tidegate.broker.handlers.group_members import consumer_group_heartbeat_handler, join_group_handler
+from tidegate.broker.handlers.init_producer_id import init_producer_id_handler
+from tidegate.broker.handlers.list_offsets import list_offsets_handler
+from tidegate.broker.handlers.metadata import metadata_handler
+from tidegate.broker.handlers.offset_commit import offset_commit_handler
+from tidegate.broker.handlers.offset_fetch import offset_fetch_handler
+from tidegate.broker.handlers.produce import produce_handler
 from tidegate.server.handler import Handler
 from tidegate.storage.housekeeping import keep_house
 from tidegate.storage.scheduling import Scheduler, running_loop

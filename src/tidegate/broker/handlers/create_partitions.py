@@ -10,18 +10,17 @@ Not implemented: more than one replica.
 
 from collections.abc import Generator
 
+from tidegate import error_codes
 from tidegate.broker.assignments import assignment_problem
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
-from tidegate.storage import error_codes
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
 
-__all__ = ["CREATE_PARTITIONS", "create_partitions_handler"]
+__all__ = ["create_partitions_handler"]
 
-CREATE_PARTITIONS = 37
 
 _Problem = tuple[int, str | None]
 

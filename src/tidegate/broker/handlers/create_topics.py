@@ -11,21 +11,20 @@ Not implemented: more than one replica, topic policies.
 import uuid
 from collections.abc import Generator, Iterator, Mapping
 
+from tidegate import error_codes
 from tidegate.broker.addresses import ZERO_ID
 from tidegate.broker.assignments import assignment_problem
 from tidegate.broker.new_configs import checked_configs_in_slices
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.topic_names import name_problem
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
-from tidegate.storage import error_codes
 from tidegate.storage.config import MAX_PARTITIONS, StorageConfig
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.topic_configs import TOPIC_CONFIGS, described_configs
 
-__all__ = ["CREATE_TOPICS", "MAX_PARTITIONS_PER_REQUEST", "create_topics_handler"]
+__all__ = ["MAX_PARTITIONS_PER_REQUEST", "create_topics_handler"]
 
-CREATE_TOPICS = 19
 MAX_PARTITIONS_PER_REQUEST = 10_000  # Kafka `ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`
 _DEFAULT = -1
 

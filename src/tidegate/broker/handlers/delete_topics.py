@@ -9,17 +9,16 @@ and the answer.
 
 from collections.abc import Generator
 
+from tidegate import error_codes
 from tidegate.broker.addresses import ZERO_ID
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
-from tidegate.storage import error_codes
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
 
-__all__ = ["DELETE_TOPICS", "delete_topics_handler"]
+__all__ = ["delete_topics_handler"]
 
-DELETE_TOPICS = 20
 _NOT_NAMED = "Neither topic name nor id were specified."
 _NAMED_IN_TWO_WAYS = "You may not specify both topic name and topic id."
 _NAMED_BY_ID_TOO = "The provided topic name maps to an ID that was already supplied."

@@ -5,14 +5,13 @@ that do not exist, error 115.
 The request has no arrays: it is read and answered at once.
 """
 
+from tidegate import error_codes
 from tidegate.broker.addresses import CLUSTER_OPERATIONS, NO_OPERATIONS, address_of_node
 from tidegate.server.handler import Answer, Handler, Request
-from tidegate.storage import error_codes
 from tidegate.storage.storage import Storage
 
-__all__ = ["DESCRIBE_CLUSTER", "describe_cluster_handler"]
+__all__ = ["describe_cluster_handler"]
 
-DESCRIBE_CLUSTER = 60
 BROKERS, CONTROLLERS = 1, 2
 _WRONG_ENDPOINT_TEXT = (
     "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"

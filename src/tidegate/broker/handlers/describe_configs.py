@@ -12,15 +12,14 @@ request (its smallest resource, 4 bytes, is a dict of three). An answer has at m
 import re
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
+from tidegate import error_codes
 from tidegate.broker.configs import ConfigDescriptions, DescribedSettings, Detail
 from tidegate.broker.topic_names import name_problem
 from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.storage import error_codes
 from tidegate.storage.storage import Storage
 
-__all__ = ["DESCRIBE_CONFIGS", "MAX_ANSWER_BYTES", "describe_configs_handler"]
+__all__ = ["MAX_ANSWER_BYTES", "describe_configs_handler"]
 
-DESCRIBE_CONFIGS = 32
 TOPIC, NODE, LOGGERS, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 KINDS = frozenset((TOPIC, NODE, LOGGERS, CLIENT_METRICS, GROUP))
 

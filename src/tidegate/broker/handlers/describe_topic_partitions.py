@@ -11,18 +11,17 @@ from collections.abc import Generator, Iterable
 from heapq import merge
 from itertools import islice
 
+from tidegate import error_codes
 from tidegate.broker.addresses import NO_OPERATIONS, TOPIC_OPERATIONS, ZERO_ID
 from tidegate.broker.handlers.metadata import PartitionMessages
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.topic_names import name_problem
 from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.storage import error_codes
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
 
-__all__ = ["DESCRIBE_TOPIC_PARTITIONS", "MAX_PARTITIONS_PER_ANSWER", "describe_topic_partitions_handler"]
+__all__ = ["MAX_PARTITIONS_PER_ANSWER", "describe_topic_partitions_handler"]
 
-DESCRIBE_TOPIC_PARTITIONS = 75
 _INT_MAX = 2**31 - 1
 _SORTED_AT_ONCE = 1000  # names
 MAX_PARTITIONS_PER_ANSWER = 2000  # Kafka's `max.request.partition.size.limit`

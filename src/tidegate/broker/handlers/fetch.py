@@ -16,13 +16,14 @@ Not implemented: fetch sessions (a session is never given out; asking for one by
 from collections.abc import Generator
 from typing import Any
 
+from tidegate import error_codes
+from tidegate.api_keys import FETCH
 from tidegate.broker.fetch_waits import FetchWaits, Wait
 from tidegate.broker.kept_answers import FetchAnswers
 from tidegate.broker.known_requests import KnownRequests
 from tidegate.broker.late_answers import complete_in_slices
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
-from tidegate.storage import error_codes
 from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
@@ -30,9 +31,8 @@ from tidegate.storage.scheduling import Scheduler
 from tidegate.storage.storage import Storage
 from tidegate.wire import Encoded
 
-__all__ = ["FETCH", "fetch_handler"]
+__all__ = ["fetch_handler"]
 
-FETCH = 1
 READ_COMMITTED = 1
 NO_SESSION = 0
 _NO_SESSION_EPOCHS = (

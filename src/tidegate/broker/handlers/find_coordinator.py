@@ -8,15 +8,14 @@ Memory: at most 420 bytes for each byte of the request (a key of one byte become
 each key has its address.
 """
 
+from tidegate import error_codes
 from tidegate.broker.addresses import address_of_node
 from tidegate.broker.releasing import answer_and_release
 from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.storage import error_codes
 from tidegate.storage.storage import Storage
 
-__all__ = ["FIND_COORDINATOR", "find_coordinator_handler"]
+__all__ = ["find_coordinator_handler"]
 
-FIND_COORDINATOR = 10
 GROUP, TRANSACTION, SHARE_GROUP = 0, 1, 2
 _SEVERAL_KEYS_SINCE = 4
 _INVALID_REQUEST_TEXT = (

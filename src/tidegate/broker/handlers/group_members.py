@@ -7,15 +7,11 @@ protocol and in that of KIP-848.
 Memory: at most 200 bytes for each byte of the request (a protocol of three bytes becomes a dict).
 """
 
-from typing import Final
-
+from tidegate import error_codes
 from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.storage import error_codes
 
-__all__ = ["CONSUMER_GROUP_HEARTBEAT", "JOIN_GROUP", "consumer_group_heartbeat_handler", "join_group_handler"]
+__all__ = ["consumer_group_heartbeat_handler", "join_group_handler"]
 
-JOIN_GROUP: Final = 11
-CONSUMER_GROUP_HEARTBEAT: Final = 68
 _NAMELESS_SINCE = 7  # null in place of an empty protocol name
 _NO_GROUPS_TEXT = "This server does not serve groups with members: assign partitions instead of subscribing."
 

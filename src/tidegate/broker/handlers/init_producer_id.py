@@ -9,14 +9,13 @@ Memory: the request's own bytes.
 
 import logging
 
+from tidegate import error_codes
 from tidegate.server.handler import Answer, Handler, Message, Request
-from tidegate.storage import error_codes
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 
-__all__ = ["INIT_PRODUCER_ID", "MAX_TRANSACTION_TIMEOUT_MS", "init_producer_id_handler"]
+__all__ = ["MAX_TRANSACTION_TIMEOUT_MS", "init_producer_id_handler"]
 
-INIT_PRODUCER_ID = 22
 MAX_TRANSACTION_TIMEOUT_MS = 900_000  # Kafka's `transaction.max.timeout.ms`
 _NONE = -1
 _logger = logging.getLogger(__name__)

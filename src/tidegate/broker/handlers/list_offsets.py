@@ -13,17 +13,16 @@ Not implemented: tiered storage, followers.
 
 from collections.abc import Generator, Iterable
 
+from tidegate import error_codes
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.storage import error_codes
 from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.log.time_lookup import Lookup, TimeAndOffset, offset_by_time, offset_of_latest_time
 from tidegate.storage.storage import Storage
 
-__all__ = ["LIST_OFFSETS", "list_offsets_handler"]
+__all__ = ["list_offsets_handler"]
 
-LIST_OFFSETS = 2
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LATEST, EARLIEST, LARGEST_TIME, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
     -1,

@@ -13,6 +13,7 @@ Not implemented: authorisation; several nodes (this one leads every partition).
 from collections.abc import Generator, Iterable
 from typing import Any
 
+from tidegate import error_codes
 from tidegate.broker.addresses import (
     CLUSTER_OPERATIONS,
     NO_OPERATIONS,
@@ -24,15 +25,13 @@ from tidegate.broker.kept_answers import KeptAnswers, Key
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.topic_names import name_problem
 from tidegate.server.handler import Answer, Handler, Message, Request, Work
-from tidegate.storage import error_codes
 from tidegate.storage.errors import StorageError
 from tidegate.storage.log.partition_log import LEADER_EPOCH
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
 
-__all__ = ["METADATA", "PartitionMessages", "metadata_handler"]
+__all__ = ["PartitionMessages", "metadata_handler"]
 
-METADATA = 3
 _BY_ID_SINCE = 12  # versions 10 and 11 have the field, and refuse an id in it
 
 

@@ -14,18 +14,17 @@ from collections.abc import Generator
 from itertools import islice
 from typing import Any
 
+from tidegate import error_codes
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.storage import error_codes
 from tidegate.storage.config import OFFSET_METADATA_MAX_BYTES
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.store import OFFSETS_AT_ONCE, CommittedOffset
 from tidegate.storage.topics import Topic
 
-__all__ = ["OFFSET_COMMIT", "offset_commit_handler"]
+__all__ = ["offset_commit_handler"]
 
-OFFSET_COMMIT = 8
 NO_GENERATION = -1
 _GROUP_NOT_FOUND_SINCE = 9
 _TOPIC_IDS_SINCE = 10

@@ -9,16 +9,15 @@ times the answer: at most `MAX_POSITIONS` positions.
 
 from collections.abc import Generator
 
+from tidegate import error_codes
 from tidegate.broker.addresses import ZERO_ID
 from tidegate.broker.releasing import answer_and_release
 from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.storage import error_codes
 from tidegate.storage.storage import Storage
 from tidegate.storage.store import CommittedOffset
 
-__all__ = ["MAX_POSITIONS", "OFFSET_FETCH", "offset_fetch_handler"]
+__all__ = ["MAX_POSITIONS", "offset_fetch_handler"]
 
-OFFSET_FETCH = 9
 _SEVERAL_GROUPS_SINCE = 8
 _TOPIC_IDS_SINCE = 10
 _NO_OFFSET = -1

@@ -15,12 +15,13 @@ with its text).
 from collections.abc import Generator
 from typing import Any
 
+from tidegate import error_codes
+from tidegate.api_keys import PRODUCE
 from tidegate.broker.kept_answers import ProduceAnswers
 from tidegate.broker.known_requests import KnownRequests
 from tidegate.broker.late_answers import complete_in_slices
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
-from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.log.group_commit import GroupCommit
 from tidegate.storage.log.partition_log import PartitionLog
@@ -31,9 +32,8 @@ from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic, Topics
 from tidegate.wire.batch import CorruptRecordsError
 
-__all__ = ["PRODUCE", "produce_handler"]
+__all__ = ["produce_handler"]
 
-PRODUCE = 0
 ACKS = (-1, 1, 0)
 ACKS_ALL = -1
 NO_OFFSET = -1

@@ -11,19 +11,18 @@ does for the sake of old clients, and served from version 3.
 import re
 from collections.abc import Iterable
 
+from tidegate import error_codes
+from tidegate.api_keys import API_VERSIONS, PRODUCE
 from tidegate.server.handler import Answer, Handler, Message, Request
 from tidegate.wire import API_BY_KEY, Encoded, encode_response
 
-__all__ = ["API_VERSIONS", "api_versions_handler", "unsupported_version_answer"]
+__all__ = ["api_versions_handler", "unsupported_version_answer"]
 
-API_VERSIONS = 18
 MAX_SOFTWARE_CHARS = 256
 """Letters of a software's name, and of its version, that a connection remembers: 5 MB in 10,000 connections."""
 MAX_KNOWN_SOFTWARE = 256
 """Kinds of client software that are recognised by their bytes; when there are more, all are forgotten."""
 _LONGEST_KNOWN_BYTES = 256  # of such bytes; names and versions are texts of no more: 256 KB in all
-_PRODUCE = 0
-_NONE, _UNSUPPORTED_VERSION, _INVALID_REQUEST = 0, 35, 42
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # Kafka `ApiVersionsRequest`
 
 
@@ -39,7 +38,7 @@ def api_versions_handler(served: Iterable[int]) -> Handler:
             told = bytes(request.frame[header.body_at : header.body_at + _LONGEST_KNOWN_BYTES + 1])
             software = known.get(told) or _good_software(request)
             if software is None:
-                return request.answer(_body(_INVALID_REQUEST, []))
+                return request.answer(_body(error_codes.INVALID_REQUEST, []))
             if len(told) <= _LONGEST_KNOWN_BYTES and told not in known:
                 if len(known) >= MAX_KNOWN_SOFTWARE:
                     known.clear()
@@ -47,7 +46,7 @@ def api_versions_handler(served: Iterable[int]) -> Handler:
             request.connection.set_software(software)
         encoded = kept.get(header.api_version)
         if encoded is None:
-            encoded = kept[header.api_version] = request.encode(_body(_NONE, keys))
+            encoded = kept[header.api_version] = request.encode(_body(error_codes.NONE, keys))
         return Answer(encoded.with_correlation_id(header.correlation_id))
 
     return handle
@@ -56,7 +55,7 @@ def api_versions_handler(served: Iterable[int]) -> Handler:
 def unsupported_version_answer(correlation_id: int) -> Encoded:
     """Return the answer to an ApiVersions request of a version that is not served."""
     return encode_response(
-        API_VERSIONS, 0, correlation_id, _body(_UNSUPPORTED_VERSION, [_range(API_VERSIONS)])
+        API_VERSIONS, 0, correlation_id, _body(error_codes.UNSUPPORTED_VERSION, [_range(API_VERSIONS)])
     )
 
 
@@ -70,7 +69,7 @@ def _good_software(request: Request) -> tuple[str, str] | None:
 
 def _range(key: int) -> Message:
     api = API_BY_KEY[key]
-    least = 0 if key == _PRODUCE else api.min_version
+    least = 0 if key == PRODUCE else api.min_version
     return {"api_key": key, "min_version": least, "max_version": api.max_version}
 
 

@@ -16,14 +16,10 @@ from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.slices import release
 
 __all__ = [
-    "ALTER_CLIENT_QUOTAS",
-    "DESCRIBE_CLIENT_QUOTAS",
     "alter_client_quotas_handler",
     "describe_client_quotas_handler",
 ]
 
-DESCRIBE_CLIENT_QUOTAS = 48
-ALTER_CLIENT_QUOTAS = 49
 _Entity = Iterable[tuple[str, str | None]]
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from tidegate.storage import error_codes
+from tidegate import error_codes
 from tidegate.storage.errors import AppendError, LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.log.file_slice import FileSlice, SegmentFile
 from tidegate.storage.log.producers import Producers

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from itertools import chain, starmap
 from pathlib import Path
 
-from tidegate.storage import error_codes
+from tidegate import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.log.records import last_sequence
 from tidegate.storage.private_files import replace_private_file

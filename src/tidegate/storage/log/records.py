@@ -7,7 +7,7 @@ Follows: Kafka `UnifiedLog.analyzeAndValidateRecords`, `LogValidator`.
 import struct
 from typing import Final
 
-from tidegate.storage import error_codes
+from tidegate import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.wire import checksum

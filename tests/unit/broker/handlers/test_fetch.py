@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import MOST_STEP_MS, Node, append, batch, contents, decoded, longest_step_ms
 
+from tidegate import error_codes
 from tidegate.server.handler import Answer, Charge, Deferred
-from tidegate.storage import error_codes
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.wire import encode_request
 

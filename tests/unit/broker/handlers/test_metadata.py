@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import MOST_STEP_MS, Node, decoded, longest_step_ms
 
+from tidegate import error_codes
 from tidegate.broker.kept_answers import MAX_KEPT_ANSWERS
-from tidegate.storage import error_codes
 from tidegate.wire import encode_request
 
 METADATA = 3

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import MOST_STEP_MS, NOW_MS, Node, batch, contents, decoded, longest_step_ms
 
+from tidegate import error_codes
 from tidegate.broker import known_requests
 from tidegate.server.handler import Answer, Charge, Deferred
-from tidegate.storage import error_codes
 from tidegate.wire import encode_request
 from tidegate.wire.batch import crc_matches, read_header, renew_crc
 

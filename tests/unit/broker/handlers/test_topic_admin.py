@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import Node
 
+from tidegate import error_codes
 from tidegate.broker.new_configs import checked_configs_in_slices
 from tidegate.in_slices import run_at_once
 from tidegate.server.handler import Answer, Charge
-from tidegate.storage import error_codes
 
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
 ZERO_ID = "00000000-0000-0000-0000-000000000000"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import CONNECTION, Node, decoded
 
-from tidegate.broker.handlers.group_members import CONSUMER_GROUP_HEARTBEAT, JOIN_GROUP
+from tidegate.api_keys import CONSUMER_GROUP_HEARTBEAT, JOIN_GROUP
 from tidegate.server.handler import Answer, Deferred, Request
 from tidegate.wire import decode_request_header, encode_request, read_request
 

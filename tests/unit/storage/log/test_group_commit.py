@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.unit.storage.node import Node, append, batch, contents, decoded
 
+from tidegate import error_codes
 from tidegate.server.handler import Answer, Charge, Deferred
-from tidegate.storage import error_codes
 from tidegate.storage.errors import AppendError
 
 PRODUCE, FETCH, DESCRIBE_CONFIGS = 0, 1, 32

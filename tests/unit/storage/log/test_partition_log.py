@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.storage.node import NOW_MS, append, batch, contents, new_log
 
-from tidegate.storage import error_codes
+from tidegate import error_codes
 from tidegate.storage.errors import AppendError, OffsetOutOfRangeError
 from tidegate.storage.log.partition_log import CHECKPOINT_BYTES, GATHERED_BYTES, PartitionLog
 from tidegate.storage.log.turn_writes import TurnWrites

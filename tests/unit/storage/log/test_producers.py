@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.storage import error_codes
+from tidegate import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.log.producers import MAX_PRODUCERS, REMEMBERED_BATCHES, ProducerMemory, Producers
 

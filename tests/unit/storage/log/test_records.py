@@ -5,7 +5,7 @@ import struct
 import pytest
 from tests.unit.storage.node import batch
 
-from tidegate.storage import error_codes
+from tidegate import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.log.records import (
     is_one_batch,

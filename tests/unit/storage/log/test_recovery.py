@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.storage.node import append, batch, contents, expire, new_log
 
-from tidegate.storage import error_codes
+from tidegate import error_codes
 from tidegate.storage.errors import AppendError
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.recovery import Progress, open_log

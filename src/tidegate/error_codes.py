@@ -1,4 +1,4 @@
-"""Kafka's error codes that the embedded storage answers with. Source: Kafka's protocol error table."""
+"""Kafka's error codes that Tidegate answers with. Source: Kafka's protocol error table."""
 
 from typing import Final
 
