@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from tidegate.quota import SampledRate
-from tidegate.quota.rate_kernel import CERTAINTY, WHOLE, rate_configure, rate_decide, rate_state
-from tidegate.quota.throttle import MAX_INT64, narrow_to_int32, rate_throttle_ms
+from tidegate.quota.measure.rate_kernel import CERTAINTY, WHOLE, rate_configure, rate_decide, rate_state
+from tidegate.quota.measure.throttle import MAX_INT64, narrow_to_int32, rate_throttle_ms
 
 CALLS, RUNS, CALLS_PER_MS = 50_000, 20, 1000
 SAMPLES, WINDOW_MS = 11, 1000
@@ -23,7 +23,7 @@ Decide = Callable[[float, int], int]
 
 
 class ObjectRate:
-    """The algorithm of `tidegate.quota.rate_kernel` with attributes for indices; the clock does not step back."""
+    """The algorithm of `quota.measure.rate_kernel` with attributes for indices; the clock does not step back."""
 
     __slots__ = (
         "_bound", "_calm", "_due_ms", "_exact", "_last_ms", "_lasts", "_oldest_ms", "_others", "_room",

@@ -28,7 +28,7 @@ from tidegate.pipeline.jobs import UsageFiles, open_usage, replay_job
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.session import running_spark
 from tidegate.pipeline.warm_up import compile_replay_kernel
-from tidegate.quota.definitions import QuotaRecord
+from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.usage.arrow import arrow_schema
 
 CACHE = Path(__file__).parent.parent / ".cache" / "bench"

@@ -20,7 +20,7 @@ class _Sample:
 
 
 class PortedRate:
-    """What `tidegate.quota.rate.SampledRate` must equal."""
+    """What `tidegate.quota.measure.rate.SampledRate` must equal."""
 
     def __init__(self, *, samples: int, window_ms: int, bound: float, cap_ms: int | None = None) -> None:
         self.n, self.w, self.bound, self.cap_ms = samples, window_ms, bound, cap_ms

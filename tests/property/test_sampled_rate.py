@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.oracles.sampled_rate import PortedRate
 
-from tidegate.quota.rate import SampledRate
-from tidegate.quota.throttle import MAX_INT64
+from tidegate.quota.measure.rate import SampledRate
+from tidegate.quota.measure.throttle import MAX_INT64
 
 START_MS = 1_700_000_000_000
 

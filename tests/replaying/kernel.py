@@ -10,7 +10,7 @@ from tidegate.pipeline.books import Books
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.results import client_results
 from tidegate.pipeline.timeline import CONTROL_KINDS, empty_timeline, timelines
-from tidegate.quota.mutation import STRICT_SINCE
+from tidegate.quota.managers.mutation import STRICT_SINCE
 
 __all__ = ["Replayed", "kernel_rows", "replay_events"]
 

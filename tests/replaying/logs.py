@@ -4,8 +4,8 @@ from random import Random
 
 from tests.replaying.node import RecordingNode
 
-from tidegate.quota.definitions import QuotaRecord
-from tidegate.quota.window import QuotaWindow
+from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.measure.window import QuotaWindow
 
 __all__ = ["START_MS", "random_records", "random_traffic", "random_window"]
 

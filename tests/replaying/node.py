@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from tidegate.quota.definitions import QuotaRecord
-from tidegate.quota.managers import QuotaManagers
-from tidegate.quota.mutation import CREATE_TOPICS, STRICT_SINCE, MutationQuota
-from tidegate.quota.sanitizer import sanitize
-from tidegate.quota.window import QuotaWindow
+from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.admin.sanitizer import sanitize
+from tidegate.quota.managers.mutation import CREATE_TOPICS, STRICT_SINCE, MutationQuota
+from tidegate.quota.managers.quota_managers import QuotaManagers
+from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.columns import empty_event
 
 __all__ = ["RecordingNode"]

@@ -5,7 +5,7 @@ import time
 from tests.server.conftest import Pair
 
 from tidegate.quota import ChannelMute
-from tidegate.quota.channel_mute import TRANSITIONS, MuteEvent, MuteState
+from tidegate.quota.connections.channel_mute import TRANSITIONS, MuteEvent, MuteState
 from tidegate.server.channel import ANSWER_DUE, THROTTLED
 
 BITS = {

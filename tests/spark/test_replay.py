@@ -12,7 +12,7 @@ from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs import open_usage, replay_job
 from tidegate.pipeline.plan import Plan, in_force_plan
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
-from tidegate.quota.definitions import QuotaRecord
+from tidegate.quota.admin.definitions import QuotaRecord
 
 _NODES = (1, 2, 7)
 _TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")

@@ -7,7 +7,7 @@ the first wrong value in the order in which Kafka defines its settings. Follows:
 
 from collections.abc import Generator
 
-from tidegate.quota.java_hash import hash_map_place
+from tidegate.quota.admin.java_hash import hash_map_place
 from tidegate.server.handler import Message
 from tidegate.storage.topic_configs import TOPIC_CONFIGS, config_problem
 

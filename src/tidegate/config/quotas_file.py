@@ -37,9 +37,9 @@ from tidegate.config.values import (
     parse_size_bytes,
 )
 from tidegate.errors import ConfigError
-from tidegate.quota.definitions import EntityParts, QuotaRecord
-from tidegate.quota.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS
-from tidegate.quota.window import QuotaWindow
+from tidegate.quota.admin.definitions import EntityParts, QuotaRecord
+from tidegate.quota.admin.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS
+from tidegate.quota.measure.window import QuotaWindow
 
 __all__ = [
     "MAX_ENTRIES",

@@ -28,9 +28,9 @@ import re
 from collections.abc import Iterable
 
 from tidegate.errors import ConfigError
-from tidegate.quota.definitions import EntityParts, entity_parts, is_ip_address
-from tidegate.quota.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, ValueType, keys_for
-from tidegate.quota.window import MAX_SAMPLES
+from tidegate.quota.admin.definitions import EntityParts, entity_parts, is_ip_address
+from tidegate.quota.admin.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, ValueType, keys_for
+from tidegate.quota.measure.window import MAX_SAMPLES
 
 __all__ = [
     "MAX_NAME_BYTES",

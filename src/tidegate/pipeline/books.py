@@ -39,10 +39,10 @@ from tidegate.pipeline.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.pipeline.tables import Account, AccountTable, SensorTable
 from tidegate.pipeline.timeline import Step, Timeline
 from tidegate.pipeline.windows import Windows
-from tidegate.quota.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
-from tidegate.quota.rate_kernel import FLOAT_SLOTS, INT_SLOTS
-from tidegate.quota.throttle import MAX_INT64
-from tidegate.quota.window import QuotaWindow
+from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
+from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
+from tidegate.quota.measure.throttle import MAX_INT64
+from tidegate.quota.measure.window import QuotaWindow
 
 __all__ = ["Books", "ClientNames"]
 

@@ -29,7 +29,7 @@ from tidegate.pipeline.layout import (
     Rows,
 )
 from tidegate.pipeline.timeline import CONTROL_COLUMNS, CONTROL_KINDS
-from tidegate.quota.mutation import STRICT_SINCE
+from tidegate.quota.managers.mutation import STRICT_SINCE
 
 __all__ = ["Chunk", "ClientKey", "Survey", "in_order", "list_chunks", "read_rows", "survey_chunk"]
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from tidegate.config.quotas_file import load_quotas_file
 from tidegate.errors import ConfigError
 from tidegate.pipeline.windows import Windows
-from tidegate.quota.definitions import QuotaRecord
-from tidegate.quota.entity import DEFAULT, EntityQuotas, QuotaEntity, Tags
-from tidegate.quota.quota_type import QuotaType
-from tidegate.quota.sanitizer import sanitize
-from tidegate.quota.throttle import MAX_INT64, UNLIMITED
+from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.admin.entity import DEFAULT, EntityQuotas, QuotaEntity, Tags
+from tidegate.quota.admin.sanitizer import sanitize
+from tidegate.quota.managers.quota_type import QuotaType
+from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED
 
 __all__ = ["IN_FORCE", "QUOTA_TYPES", "Definitions", "Plan", "Resolved", "in_force_plan", "load_plans"]
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.pipeline.text import bytes_text, count_text, duration_text, name_text, percent_text, time_text
-from tidegate.quota.quota_type import QuotaType
+from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["replay_notes", "replay_table"]
 

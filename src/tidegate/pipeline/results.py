@@ -9,8 +9,8 @@ import numpy.typing as npt
 from tidegate.pipeline import layout
 from tidegate.pipeline.books import Books, ClientNames
 from tidegate.pipeline.plan import QUOTA_TYPES, Plan
-from tidegate.quota.sanitizer import desanitize
-from tidegate.quota.throttle import UNLIMITED
+from tidegate.quota.admin.sanitizer import desanitize
+from tidegate.quota.measure.throttle import UNLIMITED
 
 __all__ = ["client_results"]
 

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from tidegate.pipeline.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.pipeline.timeline import Timeline
-from tidegate.quota.quota_type import QuotaType
+from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["MAX_ENTITY_SETS", "shared_sensors"]
 

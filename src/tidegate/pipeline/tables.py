@@ -15,7 +15,7 @@ from tidegate.pipeline.layout import (
     TALLIES,
     USE_COLUMNS,
 )
-from tidegate.quota.entity import Tags
+from tidegate.quota.admin.entity import Tags
 
 __all__ = ["Account", "AccountTable", "SensorTable"]
 

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from tidegate.errors import TidegateError
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.windows import Windows
-from tidegate.quota.definitions import EntityParts, QuotaRecord, entity_parts
-from tidegate.quota.keys import QUOTA_KEYS, WINDOW_SETTINGS
-from tidegate.quota.sanitizer import desanitize
+from tidegate.quota.admin.definitions import EntityParts, QuotaRecord, entity_parts
+from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS
+from tidegate.quota.admin.sanitizer import desanitize
 
 __all__ = [
     "CONTROL_COLUMNS",

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tidegate.quota.keys import WINDOW_SETTINGS
-from tidegate.quota.window import QuotaWindow
+from tidegate.quota.admin.keys import WINDOW_SETTINGS
+from tidegate.quota.measure.window import QuotaWindow
 
 __all__ = ["Windows"]
 

@@ -11,11 +11,7 @@ Standard library only. Time comes in as `now_ms`; being over quota is a returned
 Produce quota of user 'alice', client id 'c1': 1000.0 of (user='alice'); shared by all clients with user='alice'
 """
 
-from tidegate.quota.callback import ClientQuotaCallback, DefaultQuotaCallback
-from tidegate.quota.channel_mute import ChannelMute, ChannelMuteError, MuteEvent, MuteState
-from tidegate.quota.cluster import ClusterMetadata, ClusterNode
-from tidegate.quota.connections import Admission, AdmissionOutcome, ConnectionQuotas
-from tidegate.quota.definitions import (
+from tidegate.quota.admin.definitions import (
     Alteration,
     AlterOutcome,
     AlterResult,
@@ -26,21 +22,25 @@ from tidegate.quota.definitions import (
     QuotaRecord,
     entity_parts,
 )
-from tidegate.quota.delay_queue import DelayQueue, ThrottledChannel
-from tidegate.quota.entity import DEFAULT, EntityType, Level, QuotaEntity
-from tidegate.quota.explain import Explanation
-from tidegate.quota.keys import QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, ValueType, WindowSetting
-from tidegate.quota.manager import ClientQuotaManager
-from tidegate.quota.managers import QuotaManagers
-from tidegate.quota.mutation import STRICT_SINCE, MutationKind, MutationQuota, MutationQuotaManager
-from tidegate.quota.quota_type import QuotaType
-from tidegate.quota.rate import SampledRate
-from tidegate.quota.request import PERCENT_PER_NS, RequestQuotaManager
-from tidegate.quota.sanitizer import SanitizeError, desanitize, jmx_sanitize, sanitize
-from tidegate.quota.sensor_manager import CallbackError, Metric
-from tidegate.quota.throttle import UNLIMITED
-from tidegate.quota.token_bucket import TokenBucket
-from tidegate.quota.window import REGISTRY_WINDOW, QuotaWindow
+from tidegate.quota.admin.entity import DEFAULT, EntityType, Level, QuotaEntity
+from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, ValueType, WindowSetting
+from tidegate.quota.admin.sanitizer import SanitizeError, desanitize, jmx_sanitize, sanitize
+from tidegate.quota.connections.channel_mute import ChannelMute, ChannelMuteError, MuteEvent, MuteState
+from tidegate.quota.connections.connection_quotas import Admission, AdmissionOutcome, ConnectionQuotas
+from tidegate.quota.connections.delay_queue import DelayQueue, ThrottledChannel
+from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCallback
+from tidegate.quota.managers.cluster import ClusterMetadata, ClusterNode
+from tidegate.quota.managers.explain import Explanation
+from tidegate.quota.managers.manager import ClientQuotaManager
+from tidegate.quota.managers.mutation import STRICT_SINCE, MutationKind, MutationQuota, MutationQuotaManager
+from tidegate.quota.managers.quota_managers import QuotaManagers
+from tidegate.quota.managers.quota_type import QuotaType
+from tidegate.quota.managers.request import PERCENT_PER_NS, RequestQuotaManager
+from tidegate.quota.managers.sensor_manager import CallbackError, Metric
+from tidegate.quota.measure.rate import SampledRate
+from tidegate.quota.measure.throttle import UNLIMITED
+from tidegate.quota.measure.token_bucket import TokenBucket
+from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
 
 __all__ = [
     "DEFAULT",

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from tidegate.clock import Clock
 from tidegate.quota import AdmissionOutcome, ConnectionQuotas
-from tidegate.quota.connection_limits import ConnectionLimits, parse_per_ip_overrides
-from tidegate.quota.parked_connections import ParkedConnections
+from tidegate.quota.connections.limits import ConnectionLimits, parse_per_ip_overrides
+from tidegate.quota.connections.parked_connections import ParkedConnections
 from tidegate.server.config import ServerConfig
 from tidegate.server.host_names import addresses_of_literal
 from tidegate.server.listener import Listener

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 
-from tidegate.quota.ip_names import IpLiteral, ip_literal, may_be_host_name
+from tidegate.quota.admin.ip_names import IpLiteral, ip_literal, may_be_host_name
 from tidegate.server.handler import Wait
 
 __all__ = ["LOOK_UP_S", "MAX_LOOKUPS", "HostNames", "addresses_of_literal", "resolve"]

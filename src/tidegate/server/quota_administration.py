@@ -21,9 +21,9 @@ from tidegate.quota import (
     QuotaManagers,
     QuotaRecord,
 )
-from tidegate.quota.alterations import is_writable
-from tidegate.quota.connection_limits import parse_per_ip_overrides
-from tidegate.quota.keys import CONNECTION_CREATION_RATE
+from tidegate.quota.admin.alterations import is_writable
+from tidegate.quota.admin.keys import CONNECTION_CREATION_RATE
+from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.server.handler import Wait
 from tidegate.server.host_names import Addresses, HostNames, addresses_of_literal
 from tidegate.server.stores import QuotaStore

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from sqlite3 import Cursor
 
-from tidegate.quota.alterations import QuotaRecord
+from tidegate.quota.admin.alterations import QuotaRecord
 from tidegate.storage.errors import StorageError
 
 __all__ = ["AT_ONCE", "PENDING_TABLE", "QuotaRows"]

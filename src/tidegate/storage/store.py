@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.in_slices import run_at_once
-from tidegate.quota.alterations import QuotaRecord
+from tidegate.quota.admin.alterations import QuotaRecord
 from tidegate.storage.errors import StorageError
 from tidegate.storage.private_files import make_private_file
 from tidegate.storage.quota_rows import PENDING_TABLE, QuotaRows

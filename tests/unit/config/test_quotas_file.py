@@ -17,8 +17,8 @@ from tidegate.config.quotas_file import (
     parse_quotas_file,
 )
 from tidegate.errors import ConfigError
-from tidegate.quota.definitions import QuotaDefinitions, QuotaRecord
-from tidegate.quota.window import QuotaWindow
+from tidegate.quota.admin.definitions import QuotaDefinitions, QuotaRecord
+from tidegate.quota.measure.window import QuotaWindow
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "quotas-file.md"
 MIB = 1024 * 1024

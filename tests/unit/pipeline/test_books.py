@@ -6,7 +6,7 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline import layout
 from tidegate.pipeline.plan import Plan, in_force_plan
-from tidegate.quota.definitions import QuotaRecord
+from tidegate.quota.admin.definitions import QuotaRecord
 
 _T0 = 1_700_000_000_000
 _HOUR_MS = 3_600_000

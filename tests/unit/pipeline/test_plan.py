@@ -10,9 +10,9 @@ from tests.replaying.logs import random_records
 from tidegate.errors import ConfigError
 from tidegate.pipeline.plan import QUOTA_TYPES, Definitions, in_force_plan, load_plans
 from tidegate.pipeline.windows import Windows
-from tidegate.quota.definitions import QuotaRecord
-from tidegate.quota.managers import QuotaManagers
-from tidegate.quota.window import QuotaWindow
+from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.managers.quota_managers import QuotaManagers
+from tidegate.quota.measure.window import QuotaWindow
 
 _QUOTAS = "quotas:\n  - client-id: {default: true}\n    consumer_byte_rate: 1000\n"
 

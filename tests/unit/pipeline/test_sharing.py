@@ -12,8 +12,8 @@ from tidegate.pipeline.components import components
 from tidegate.pipeline.plan import QUOTA_TYPES, Plan, in_force_plan
 from tidegate.pipeline.sharing import MAX_ENTITY_SETS, shared_sensors
 from tidegate.pipeline.timeline import CONTROL_KINDS, empty_timeline, timelines
-from tidegate.quota.definitions import QuotaRecord
-from tidegate.quota.managers import QuotaManagers
+from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.managers.quota_managers import QuotaManagers
 
 _CLIENTS = dict(enumerate([("alice", "c1"), ("alice", "c2"), ("bob", "c1"), ("bob", "c3"), ("carol", "c4")]))
 

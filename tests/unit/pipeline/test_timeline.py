@@ -5,8 +5,8 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.timeline import CONTROL_KINDS, timelines
-from tidegate.quota.definitions import QuotaRecord
-from tidegate.quota.window import QuotaWindow
+from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.columns import empty_event
 
 _ALICE = QuotaRecord(entity=(("client-id", None), ("user", "a b%")), key="producer_byte_rate", value=10.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.quota.definitions import QuotaRecord
+from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.storage.errors import StorageError
 from tidegate.storage.store import CommittedOffset, MetadataStore, StoredTopic
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from players._doubles import decode
 from tidegate.quota import DEFAULT, DelayQueue, QuotaEntity, QuotaType, QuotaWindow, ThrottledChannel
-from tidegate.quota.sensor_manager import SensorManager
+from tidegate.quota.managers.sensor_manager import SensorManager
 
 __all__ = ["ManagerPlayer", "Throttles", "bounds", "entity_of", "java_text", "measure", "window_of"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from players._steps import play_steps
-from tidegate.quota.channel_mute import ChannelMute, ChannelMuteError, MuteEvent
+from tidegate.quota.connections.channel_mute import ChannelMute, ChannelMuteError, MuteEvent
 
 __all__ = ["play"]
 

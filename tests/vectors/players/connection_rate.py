@@ -4,19 +4,19 @@ from collections.abc import Iterator
 
 from players._steps import play_steps
 from tidegate.errors import ConfigError
-from tidegate.quota.connection_limits import (
-    ConnectionLimits,
-    ListenerLimits,
-    parse_listener_limit,
-    parse_per_ip_overrides,
-)
-from tidegate.quota.connections import (
+from tidegate.quota.connections.connection_quotas import (
     AdmissionOutcome,
     ConnectionCountError,
     ConnectionMetric,
     ConnectionQuotas,
 )
-from tidegate.quota.rate import SampledRate
+from tidegate.quota.connections.limits import (
+    ConnectionLimits,
+    ListenerLimits,
+    parse_listener_limit,
+    parse_per_ip_overrides,
+)
+from tidegate.quota.measure.rate import SampledRate
 
 __all__ = ["play"]
 

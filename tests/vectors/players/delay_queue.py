@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 from players._steps import play_steps
-from tidegate.quota.delay_queue import DelayQueue, ThrottledChannel
+from tidegate.quota.connections.delay_queue import DelayQueue, ThrottledChannel
 
 __all__ = ["play"]
 

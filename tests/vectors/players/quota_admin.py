@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from players._doubles import decode
 from players._steps import play_steps
-from tidegate.quota.definitions import Alteration, FilterComponent, QuotaDefinitions
+from tidegate.quota.admin.definitions import Alteration, FilterComponent, QuotaDefinitions
 
 __all__ = ["play"]
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from players._doubles import decode
 from players._steps import play_steps
-from tidegate.quota.rate import SampledRate
-from tidegate.quota.stats import Avg, Max, SimpleRate, WindowedCount, WindowedSum
-from tidegate.quota.throttle import UNLIMITED
+from tidegate.quota.measure.rate import SampledRate
+from tidegate.quota.measure.stats import Avg, Max, SimpleRate, WindowedCount, WindowedSum
+from tidegate.quota.measure.throttle import UNLIMITED
 
 __all__ = ["play"]
 

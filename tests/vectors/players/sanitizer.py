@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from players._steps import play_steps
-from tidegate.quota.sanitizer import SanitizeError, desanitize, jmx_sanitize, sanitize
+from tidegate.quota.admin.sanitizer import SanitizeError, desanitize, jmx_sanitize, sanitize
 
 __all__ = ["play"]
 

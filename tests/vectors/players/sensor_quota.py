@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from players._doubles import decode
 from players._steps import play_steps
-from tidegate.quota.rate import SampledRate
-from tidegate.quota.stats import Avg, Max, SimpleRate, WindowedCount, WindowedSum
-from tidegate.quota.throttle import narrow_to_int32, rate_throttle_ms, tokens_throttle_ms
-from tidegate.quota.token_bucket import TokenBucket
+from tidegate.quota.measure.rate import SampledRate
+from tidegate.quota.measure.stats import Avg, Max, SimpleRate, WindowedCount, WindowedSum
+from tidegate.quota.measure.throttle import narrow_to_int32, rate_throttle_ms, tokens_throttle_ms
+from tidegate.quota.measure.token_bucket import TokenBucket
 
 __all__ = ["play"]
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from players._doubles import decode
 from players._steps import play_steps
-from tidegate.quota.throttle import UNLIMITED
-from tidegate.quota.token_bucket import TokenBucket
+from tidegate.quota.measure.throttle import UNLIMITED
+from tidegate.quota.measure.token_bucket import TokenBucket
 
 __all__ = ["play"]
 

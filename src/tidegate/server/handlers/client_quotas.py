@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tidegate.in_slices import batched
 from tidegate.quota import Alteration, AlterResult, FilterComponent, QuotaDefinitions
-from tidegate.quota.keys import ENTITY_TYPES
+from tidegate.quota.admin.keys import ENTITY_TYPES
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.slices import release

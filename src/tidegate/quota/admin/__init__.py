@@ -1,0 +1,1 @@
+"""Quota definitions: entities, keys, alterations and descriptions, and how names are written."""

@@ -1,0 +1,216 @@
+"""Alterations of quota definitions: what one asks for, what is wrong with it, and what it leads to.
+
+>>> entity_error((("ip", "broker.test"), ("user", "alice")), is_known_host=is_ip_address)
+'Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId'
+>>> from tidegate.in_slices import run_at_once
+>>> run_at_once(value_error_in_slices((("user", "alice"),), {"producer_byte_rate": 0.5}))
+'producer_byte_rate cannot be a fractional value.'
+
+Follows: Kafka `ClientQuotaControlManager`, B§6.8. Differs: names that no answer could hold are refused; the process of
+Kafka 4.3.1 ends over them.
+"""
+
+import ipaddress
+import math
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidegate.quota.admin.definition_filter import (
+    ERROR_INVALID_REQUEST,
+    ERROR_NONE,
+    ERROR_POLICY_VIOLATION,
+    EntityParts,
+)
+from tidegate.quota.admin.java_hash import hash_map_order, hash_map_place
+from tidegate.quota.admin.keys import ENTITY_TYPES, QUOTA_KEYS, QuotaKey, ValueType
+
+__all__ = [
+    "MAX_NAME_BYTES",
+    "AlterOutcome",
+    "AlterResult",
+    "Alteration",
+    "QuotaRecord",
+    "duplicate_text",
+    "entity_error",
+    "entity_parts",
+    "has_repeated_key",
+    "is_change",
+    "is_ip_address",
+    "is_writable",
+    "result",
+    "too_large",
+    "value_error_in_slices",
+    "visited_parts",
+]
+
+MAX_NAME_BYTES = 32_767
+"""Most bytes of a name: what Kafka's protocol can carry. One that is read from invalid UTF-8 may have grown beyond."""
+_LETTERS_AT_A_TIME = 5000  # of keys that are hashed: half a millisecond
+_LETTERS_IN_ORDER = 256  # of an entity's types: with all of them known there are 15
+_LARGEST_FRACTION = 1e-6  # B§6.8: what a LONG or an INT may be off a whole number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alteration:
+    """What one request wants for one entity: pairs of key and value, None to remove the key."""
+
+    entity: Sequence[tuple[str, str | None]]
+    ops: Sequence[tuple[str, float | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterResult:
+    """What became of one entity; the message is None when the code is 0."""
+
+    entity: EntityParts
+    error_code: int = ERROR_NONE
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaRecord:
+    """One change to store: the value of one key of one entity, or None for its removal."""
+
+    entity: EntityParts
+    key: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterOutcome:
+    """A result per distinct entity, and what has to be stored, as one batch."""
+
+    results: tuple[AlterResult, ...]
+    records: tuple[QuotaRecord, ...] = ()
+
+
+def entity_error(entity: EntityParts, *, is_known_host: Callable[[str], bool]) -> str | None:
+    """Return what is wrong with an entity, given as Kafka visits it; None where nothing is."""
+    if not entity:
+        return "Invalid empty client quota entity"
+    for entity_type, name in entity:
+        if entity_type not in ENTITY_TYPES:
+            return f"Unhandled client quota entity type: {entity_type}"
+        if name == "":
+            return f"Empty {entity_type} not supported"
+        if name is not None and not is_writable(name):
+            return f"The name of {entity_type} is longer than {MAX_NAME_BYTES} bytes of UTF-8"
+    return _ip_error(dict(entity), is_known_host)
+
+
+def _ip_error(parts: Mapping[str, str | None], is_known_host: Callable[[str], bool]) -> str | None:
+    if "ip" not in parts:
+        return None
+    if len(parts) > 1:
+        return "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"
+    name = parts["ip"]
+    if name is not None and not is_known_host(name):
+        return f"{name} is not a valid IP or resolvable host."
+    return None
+
+
+def is_writable(name: str) -> bool:
+    """Return whether the protocol can carry `name`."""
+    if name.isascii():
+        return len(name) <= MAX_NAME_BYTES
+    try:
+        return len(name.encode()) <= MAX_NAME_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
+def entity_parts(parts: Iterable[tuple[str, str | None]]) -> EntityParts:
+    """Return parts in the form they are stored in: sorted by type; of a repeated type the last one wins."""
+    distinct = dict(parts)
+    if len(distinct) > len(ENTITY_TYPES):
+        return tuple(distinct.items())  # some type is unknown, and there may be many: no need for an order
+    return tuple(sorted(distinct.items()))
+
+
+def is_ip_address(name: str) -> bool:
+    """Return whether `name` is an IPv4 or IPv6 address. Asks no name server."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def has_repeated_key(ops: Sequence[tuple[str, float | None]]) -> bool:
+    """Return whether one key is asked for twice."""
+    return len({key for key, _ in ops}) < len(ops)
+
+
+def visited_parts(parts: Sequence[tuple[str, str | None]]) -> EntityParts:
+    """Return parts as a request has them in the order in which Kafka's `HashMap` visits them, each type once.
+
+    They stay in the order of the request where the names of their types are too long for any that there is.
+    """
+    names = dict(parts)
+    order = list(names)
+    if sum(map(len, order)) <= _LETTERS_IN_ORDER:
+        order = hash_map_order(order, initial_capacity=len(parts))
+    return tuple((entity_type, names[entity_type]) for entity_type in order)
+
+
+def duplicate_text(entity: EntityParts) -> str:
+    """Return what Kafka says of an entity, given as it visits it, that is asked for twice."""
+    parts = ", ".join(f"{entity_type}={'null' if name is None else name}" for entity_type, name in entity)
+    return f"Ignoring duplicate entity ClientQuotaEntity(entries={{{parts}}})"
+
+
+def result(entity: EntityParts, message: str | None) -> AlterResult:
+    """Return the result of one entity; a message is why it was refused."""
+    code = ERROR_NONE if message is None else ERROR_INVALID_REQUEST
+    return AlterResult(entity=entity, error_code=code, error_message=message)
+
+
+def too_large(entity: EntityParts) -> AlterResult:
+    """Return the result of an entity in a request that leads to too many records."""
+    message = "Request parameters do not satisfy the configured policy."
+    return AlterResult(entity=entity, error_code=ERROR_POLICY_VIOLATION, error_message=message)
+
+
+def is_change(current: float | None, value: float | None) -> bool:
+    """Compare as Java compares objects: NaN is equal to NaN."""
+    if current is None or value is None:
+        return current is not value
+    return current != value and not (math.isnan(current) and math.isnan(value))
+
+
+def value_error_in_slices(
+    entity: EntityParts, values: Mapping[str, float | None]
+) -> Generator[None, None, str | None]:
+    """Return the first error in Kafka's order of visiting, yielding in between; removals are never validated."""
+    first: tuple[int, str] | None = None
+    looked_at = 0
+    for key, value in values.items():
+        error = None if value is None else _one_value_error(entity, key, value)
+        if error is not None:
+            place = hash_map_place(key, count=len(values), initial_capacity=len(values))
+            if first is None or place < first[0]:
+                first = place, error
+        looked_at += len(key)
+        if looked_at > _LETTERS_AT_A_TIME:
+            looked_at = 0
+            yield
+    return None if first is None else first[1]
+
+
+def _one_value_error(entity: EntityParts, name: str, value: float) -> str | None:
+    key = QUOTA_KEYS.get(name)
+    if key is None or not any(entity_type in key.entity_types for entity_type, _ in entity):
+        return f"Invalid configuration key {name}"
+    if value <= 0:
+        return f"Quota {name} must be greater than 0"
+    return None if key.value_type is ValueType.DOUBLE else _whole_number_error(key, value)
+
+
+def _whole_number_error(key: QuotaKey, value: float) -> str | None:
+    """Return what is wrong with a LONG or an INT; NaN passes both comparisons, as in Kafka."""
+    if value > key.value_type.maximum:
+        article = "an" if key.value_type is ValueType.INT else "a"
+        return f"Proposed value for {key.name} is too large for {article} {key.value_type.value}."
+    if abs(math.fmod(value, 1.0)) > _LARGEST_FRACTION:
+        return f"{key.name} cannot be a fractional value."
+    return None

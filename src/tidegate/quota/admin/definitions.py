@@ -1,0 +1,379 @@
+"""The stored quota definitions: which entity has which key at which value; asking for them and altering them.
+
+`alter` decides and changes nothing: it answers with a result per entity and with the records to store. Write
+the records where they survive, then `apply` them, before the next `alter`. `apply` also loads what was stored
+earlier. What may take long has a form in slices; between two of them only one of these changes may be under way.
+
+>>> definitions = QuotaDefinitions()
+>>> alice = (("user", "alice"),)
+>>> outcome = definitions.alter([Alteration(entity=alice, ops=(("producer_byte_rate", 1024.0),))])
+>>> outcome.results[0].error_code
+0
+>>> definitions.apply(outcome.records)
+>>> [(entity, values)] = definitions.describe([FilterComponent("user", MATCH_EXACT, "alice")]).entries
+>>> entity, values
+((('user', 'alice'),), {'producer_byte_rate': 1024.0})
+
+What Kafka accepts is accepted, NaN included; `tidegate.config.values` holds the stricter rules of our own files and
+commands.
+
+Follows: Kafka `ClientQuotaControlManager`, `ClientQuotasImage.describe`, B§6.7, 6.8, 10.1. Entities and values are
+described in the order of Kafka's hash maps; of more than a thousand entities those in one place of the table come as
+they were made. Differs: definitions have a bound.
+"""
+
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from types import MappingProxyType
+
+from tidegate.in_slices import run_at_once
+from tidegate.quota.admin.alterations import (
+    Alteration,
+    AlterOutcome,
+    AlterResult,
+    QuotaRecord,
+    duplicate_text,
+    entity_error,
+    entity_parts,
+    has_repeated_key,
+    is_change,
+    is_ip_address,
+    result,
+    too_large,
+    value_error_in_slices,
+    visited_parts,
+)
+from tidegate.quota.admin.definition_filter import (
+    ERROR_INVALID_REQUEST,
+    ERROR_NONE,
+    ERROR_POLICY_VIOLATION,
+    ERROR_UNSUPPORTED_VERSION,
+    MATCH_DEFAULT,
+    MATCH_EXACT,
+    MATCH_SPECIFIED,
+    EntityParts,
+    FilterComponent,
+    filter_error,
+    matches,
+)
+from tidegate.quota.admin.java_hash import entity_hash, hash_map_order, table_size
+from tidegate.quota.measure.sensors import text_bytes
+
+__all__ = [
+    "ERROR_INVALID_REQUEST",
+    "ERROR_NONE",
+    "ERROR_POLICY_VIOLATION",
+    "ERROR_UNSUPPORTED_VERSION",
+    "MATCH_DEFAULT",
+    "MATCH_EXACT",
+    "MATCH_SPECIFIED",
+    "MAX_DEFINITION_BYTES",
+    "MAX_RECORDS_PER_ALTER",
+    "AlterOutcome",
+    "AlterResult",
+    "Alteration",
+    "Changes",
+    "Description",
+    "EntityParts",
+    "FilterComponent",
+    "QuotaDefinitions",
+    "QuotaRecord",
+    "definition_bytes",
+    "entity_parts",
+    "is_ip_address",
+]
+
+MAX_RECORDS_PER_ALTER = 10_000
+"""Records that one request may lead to. Follows: Kafka `QuorumController.MAX_RECORDS_PER_USER_OP`."""
+MAX_DEFINITION_BYTES = 256 << 20
+"""Most memory of all definitions, as `definition_bytes` counts it: some 200,000 with short names."""
+DEFINITION_BYTES = 1000  # one key of one entity: here, with its manager, and in the usage record
+_ESCAPED = 3  # letters that the usage record may write for a byte of UTF-8
+MAX_IN_KAFKAS_ORDER = 1000  # entities that are put in order at each change, within a millisecond
+_AT_A_TIME = 100  # definitions looked at, well below a millisecond
+_HASHED_AT_A_TIME = 20  # of 256 letters each
+_SORTED_AT_A_TIME = 500  # in one part of what is merged
+_FREED_AT_A_TIME = 1000  # records
+
+
+def definition_bytes(entity: EntityParts) -> int:
+    """Return the most memory that the definition of one key of `entity` takes."""
+    names = [name for _, name in entity if name is not None]
+    escaped = sum(
+        2 * (text_bytes("") + _ESCAPED * len(name) * (1 if name.isascii() else 4)) for name in names
+    )
+    return DEFINITION_BYTES + sum(map(text_bytes, names)) + escaped
+
+
+class _Definition:
+    """What is set for one entity. It is never changed: another takes its place."""
+
+    __slots__ = ("entity", "hash", "values")
+
+    def __init__(self, entity: EntityParts, values: dict[str, float]) -> None:
+        self.entity = entity
+        self.values = values
+        self.hash = -1  # not asked for yet
+
+    def place(self, capacity: int) -> int:
+        """Return where Kafka's hash map has the entity in a table of `capacity` places."""
+        if self.hash < 0:
+            self.hash = entity_hash(self.entity)
+        return self.hash & (capacity - 1)
+
+
+class Changes:
+    """Changes of definitions, made ready to be put in force at once."""
+
+    __slots__ = ("definitions", "gone", "grown_bytes")
+
+    def __init__(self) -> None:
+        self.definitions: dict[EntityParts, _Definition] = {}
+        self.gone: list[EntityParts] = []
+        self.grown_bytes = 0
+
+
+class _Found(Collection[tuple[EntityParts, Mapping[str, float]]]):
+    """Definitions that match, as they were when asked for, made into pairs one by one."""
+
+    def __init__(self, size: int, found: Iterable[_Definition]) -> None:
+        self._size = size
+        self._found = found
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, pair: object) -> bool:
+        return any(one == pair for one in self)
+
+    def __iter__(self) -> Iterator[tuple[EntityParts, Mapping[str, float]]]:
+        return ((definition.entity, definition.values) for definition in self._found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """The entries that match a filter, to be gone through once, or None and an error."""
+
+    entries: Collection[tuple[EntityParts, Mapping[str, float]]] | None
+    error_code: int = ERROR_NONE
+    error_message: str | None = None
+
+
+class QuotaDefinitions:
+    """All stored definitions."""
+
+    def __init__(self, *, max_bytes: int = MAX_DEFINITION_BYTES) -> None:
+        self._definitions: dict[EntityParts, _Definition] = {}
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._before_last_change = 0  # how many entities there were: what the table is as large as, at least
+
+    def __len__(self) -> int:
+        """Return how many entities have a quota."""
+        return len(self._definitions)
+
+    def __iter__(self) -> Iterator[EntityParts]:
+        """Yield the entities that have a quota."""
+        return iter(self._definitions)
+
+    def values(self, entity: EntityParts) -> Mapping[str, float]:
+        """Return what is set for exactly this entity, by key."""
+        definition = self._definitions.get(entity)
+        return MappingProxyType({} if definition is None else definition.values)
+
+    def records(self) -> Iterator[QuotaRecord]:
+        """Yield a record per definition, enough to rebuild all of them."""
+        for definition in self._definitions.values():
+            for key, value in definition.values.items():
+                yield QuotaRecord(entity=definition.entity, key=key, value=value)
+
+    # --- changes
+
+    def apply(self, records: Iterable[QuotaRecord]) -> None:
+        """Put in force what `records` say, without any check; an entity vanishes with its last key."""
+        self.put_in_force(run_at_once(self.prepare_in_slices(records)))
+
+    def prepare_in_slices(self, records: Iterable[QuotaRecord]) -> Generator[None, None, Changes]:
+        """Return what `records` say, ready to be put in force. Yields in between; nothing is changed."""
+        wanted: dict[EntityParts, dict[str, float | None]] = {}
+        changes = Changes()
+        for number, record in enumerate(records):
+            wanted.setdefault(record.entity, {})[record.key] = record.value
+            if number % _AT_A_TIME == 0:
+                yield
+        for number, (entity, ops) in enumerate(wanted.items()):
+            before = self.values(entity)
+            values = _changed(before, ops)
+            changes.grown_bytes += (len(values) - len(before)) * definition_bytes(entity)
+            if values:
+                changes.definitions[entity] = _Definition(entity, values)
+            elif before:
+                changes.gone.append(entity)
+            if number % _AT_A_TIME == 0:
+                yield
+        if len(wanted) <= MAX_IN_KAFKAS_ORDER:
+            capacity = table_size(len(wanted), initial_capacity=16)
+            last_first = reversed(
+                changes.definitions.values()
+            )  # as Kafka's controller, so it was seen, writes them
+            new = sorted(last_first, key=lambda definition: definition.place(capacity))
+            changes.definitions = {definition.entity: definition for definition in new}
+        return changes
+
+    def put_in_force(self, changes: Changes) -> None:
+        """Change all at once what was prepared: whoever describes sees all of it or nothing."""
+        self._before_last_change = len(self._definitions)
+        self._bytes += changes.grown_bytes
+        self._definitions.update(changes.definitions)
+        for entity in changes.gone:
+            del self._definitions[entity]
+        if len(self._definitions) <= MAX_IN_KAFKAS_ORDER:
+            capacity = self._table_size()
+            places = sorted(self._definitions.values(), key=lambda definition: definition.place(capacity))
+            self._definitions = {definition.entity: definition for definition in places}
+
+    # --- altering
+
+    def alter(
+        self,
+        alterations: Iterable[Alteration],
+        *,
+        validate_only: bool = False,
+        is_known_host: Callable[[str], bool] = is_ip_address,
+    ) -> AlterOutcome:
+        """Return what the alterations lead to; nothing is changed until the records are applied.
+
+        An entity that fails does not stop the others. Of an entity asked for twice the first alteration
+        counts although its result is an error, as in Kafka. is_known_host: whether a name of an ip entity is an
+        address or a host.
+        """
+        work = self.alter_in_slices(alterations, validate_only=validate_only, is_known_host=is_known_host)
+        return run_at_once(work)
+
+    def alter_in_slices(
+        self,
+        alterations: Iterable[Alteration],
+        *,
+        validate_only: bool = False,
+        is_known_host: Callable[[str], bool] = is_ip_address,
+    ) -> Generator[None, None, AlterOutcome]:
+        """Do what `alter` does, yielding in between."""
+        results: dict[EntityParts, AlterResult] = {}
+        records: list[QuotaRecord] = []
+        room_bytes = self._max_bytes - self._bytes
+        for alteration in alterations:
+            entity = entity_parts(alteration.entity)
+            visited = visited_parts(alteration.entity)
+            if entity in results or has_repeated_key(alteration.ops):
+                results[entity] = result(entity, duplicate_text(visited))
+            else:
+                message, changed = yield from self._decide_in_slices(
+                    entity, visited, alteration.ops, is_known_host
+                )
+                grown_bytes = self._grown_bytes(entity, changed)
+                if grown_bytes > max(room_bytes, 0):
+                    results[entity] = self._no_room(entity)
+                else:
+                    room_bytes -= grown_bytes
+                    results[entity] = result(entity, message)
+                    records += changed
+            yield
+        if len(records) > MAX_RECORDS_PER_ALTER:
+            for entity in results:
+                results[entity] = too_large(entity)
+                yield
+            while records:  # freeing them takes its time, too
+                del records[-_FREED_AT_A_TIME:]
+                yield
+        return AlterOutcome(results=tuple(results.values()), records=() if validate_only else tuple(records))
+
+    def _decide_in_slices(
+        self,
+        entity: EntityParts,
+        visited: EntityParts,
+        ops: Sequence[tuple[str, float | None]],
+        is_known_host: Callable[[str], bool],
+    ) -> Generator[None, None, tuple[str | None, list[QuotaRecord]]]:
+        """Return an error text and no records, or None and the records."""
+        values = dict(ops)
+        error = entity_error(visited, is_known_host=is_known_host)
+        if error is None:
+            error = yield from value_error_in_slices(entity, values)
+        if error is not None:
+            return error, []
+        current = self.values(entity)
+        return None, [
+            QuotaRecord(entity=entity, key=key, value=value)
+            for key, value in values.items()
+            if is_change(current.get(key), value)
+        ]
+
+    def _grown_bytes(self, entity: EntityParts, records: Sequence[QuotaRecord]) -> int:
+        """Return how many bytes more there will be; those that are given back count when they are."""
+        current = self.values(entity)
+        added = sum(record.value is not None and record.key not in current for record in records)
+        return added * definition_bytes(entity) if added else 0
+
+    def _no_room(self, entity: EntityParts) -> AlterResult:
+        message = f"The quota definitions take {self._bytes} bytes; there is room for {self._max_bytes}"
+        return AlterResult(entity=entity, error_code=ERROR_POLICY_VIOLATION, error_message=message)
+
+    # --- describing
+
+    def describe(self, components: Sequence[FilterComponent], *, strict: bool = False) -> Description:
+        """Return the entries that match every component; `strict` refuses parts that none of them names."""
+        found = run_at_once(self.describe_in_slices(components, strict=strict))
+        if found.entries is None:
+            return found
+        return Description(entries=tuple((entity, dict(values)) for entity, values in found.entries))
+
+    def describe_in_slices(
+        self, components: Sequence[FilterComponent], *, strict: bool = False
+    ) -> Generator[None, None, Description]:
+        """Do what `describe` does, yielding in between. What is changed meanwhile is not seen."""
+        error = filter_error(components)
+        if error is not None:
+            code, message = error
+            return Description(entries=None, error_code=code, error_message=message)
+        capacity = self._table_size()
+        found: list[_Definition] = []
+        for number, definition in enumerate(self._candidates(components, strict=strict)):
+            entity = definition.entity
+            if matches(entity, components) and not (strict and len(entity) != len(components)):
+                found.append(definition)
+            if number % _AT_A_TIME == 0:
+                yield
+        in_order = yield from _in_hash_order(found, capacity)
+        return Description(entries=_Found(len(found), in_order))
+
+    def _table_size(self) -> int:
+        return table_size(len(self._definitions), initial_capacity=self._before_last_change)
+
+    def _candidates(self, components: Sequence[FilterComponent], *, strict: bool) -> Collection[_Definition]:
+        """Return all definitions, or the only one that can match."""
+        if strict and components and all(part.match_type != MATCH_SPECIFIED for part in components):
+            only = self._definitions.get(entity_parts((part.entity_type, part.match) for part in components))
+            return [] if only is None else [only]
+        return list(self._definitions.values()) if components or not strict else []
+
+
+def _changed(before: Mapping[str, float], ops: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the values that an entity has after `ops`, in the order of Kafka's hash map."""
+    values = {**before, **{key: ops[key] for key in hash_map_order(ops)}}
+    kept = {key: value for key, value in values.items() if value is not None}
+    return {key: kept[key] for key in hash_map_order(kept, initial_capacity=len(before))}
+
+
+def _in_hash_order(found: list[_Definition], capacity: int) -> Generator[None, None, Iterable[_Definition]]:
+    """Return definitions in the order of Kafka's hash map: sorted in parts, which are merged as they are read."""
+
+    parts = []
+    for first in range(0, len(found), _SORTED_AT_A_TIME):
+        part = found[first : first + _SORTED_AT_A_TIME]
+        for number, definition in enumerate(part):
+            definition.place(capacity)
+            if number % _HASHED_AT_A_TIME == 0:
+                yield
+        parts.append(sorted(part, key=lambda definition: definition.place(capacity)))
+    return parts[0] if len(parts) == 1 else merge(*parts, key=lambda definition: definition.place(capacity))

@@ -1,0 +1,319 @@
+"""Connection quotas: how many connections a broker, a listener and an address may have, and how fast they come.
+
+Nothing here waits. The acceptor of a listener asks, for each socket that it accepted, in this order:
+
+1. `record_arrival` says how long to hold back; accept nothing more on this listener meanwhile.
+2. `slot_available` says whether there is room; if not, ask again after each `release`.
+3. `admit`, in the same breath, counts the connection or says why it is refused. A throttled socket is parked
+   (`ParkedConnections`) and was not counted. One refused as too many *was* counted: close it and `release` it.
+
+>>> quotas = ConnectionQuotas(ConnectionLimits(max_connections_per_ip=1), samples=11, window_ms=1000)
+>>> quotas.add_listener("PLAINTEXT")
+>>> quotas.record_arrival("PLAINTEXT", now_ms=0), quotas.slot_available("PLAINTEXT")
+(0, True)
+>>> quotas.admit("PLAINTEXT", "192.0.2.7", now_ms=0).outcome
+<AdmissionOutcome.ACCEPTED: 'accepted'>
+>>> quotas.admit("PLAINTEXT", "192.0.2.7", now_ms=0).message
+'Too many connections from /192.0.2.7 (maximum = 1)'
+
+Follows: Kafka `ConnectionQuotas`, KIP-612, B§6.9. Different here: the number of addresses whose rate is kept is
+bounded (`MAX_IP_RATES`, `MAX_IP_RATE_BYTES`); past it, the one that was quiet longest begins anew.
+
+`tidegate serve` has one listener and no other broker beside it, so these are for other servers: a listener's own
+limits, the spared listener between brokers (with it `max_connections_exceeded`), limits that change while it runs.
+"""
+
+from collections.abc import Generator, Iterator
+from itertools import islice
+
+from tidegate.quota.connections.admission import (
+    Admission,
+    AdmissionOutcome,
+    ConnectionCountError,
+    ConnectionMetric,
+)
+from tidegate.quota.connections.limits import (
+    UNLIMITED_CONNECTIONS,
+    ConnectionLimits,
+    ListenerLimits,
+    connection_rate,
+    host_address,
+)
+from tidegate.quota.measure.rate import SampledRate
+from tidegate.quota.measure.sensors import SAMPLE_BYTES, SENSOR_BYTES
+from tidegate.quota.measure.stats import Avg
+
+__all__ = [
+    "IP_RATE_EXPIRY_MS",
+    "MAX_IP_RATES",
+    "MAX_IP_RATE_BYTES",
+    "Admission",
+    "AdmissionOutcome",
+    "ConnectionCountError",
+    "ConnectionMetric",
+    "ConnectionQuotas",
+]
+
+MAX_IP_RATES = 50_000
+"""Addresses whose connection rate is kept at a time."""
+MAX_IP_RATE_BYTES = 96 << 20
+"""Most memory of all these rates: with many samples in a window there are fewer of them."""
+
+IP_RATE_EXPIRY_MS = 3_600_000
+"""How long an address may be quiet before its rate is forgotten. Follows: Kafka, one hour."""
+
+_SWEPT_AT_A_TIME = 500  # well below a millisecond
+_AVG_SAMPLES, _AVG_WINDOW_MS = 2, 30_000  # the registry's default window (B§1.1)
+
+
+_ACCEPTED = Admission(outcome=AdmissionOutcome.ACCEPTED)
+
+
+class _Listener:
+    """Counts and rates of one listener."""
+
+    __slots__ = ("connections", "ip_throttle_time", "max_connections", "rate", "throttle_time")
+
+    def __init__(self, rate: SampledRate, max_connections: int) -> None:
+        self.rate = rate
+        self.max_connections = max_connections
+        self.connections = 0
+        self.throttle_time = Avg(samples=_AVG_SAMPLES, window_ms=_AVG_WINDOW_MS)
+        self.ip_throttle_time = Avg(samples=_AVG_SAMPLES, window_ms=_AVG_WINDOW_MS)
+
+
+class ConnectionQuotas:
+    """Counts and rates of all connections of one broker."""
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        *,
+        samples: int,
+        window_ms: int,
+        inter_broker_listener: str | None = None,
+        max_ip_rates: int = MAX_IP_RATES,
+    ) -> None:
+        each_bytes = SENSOR_BYTES + SAMPLE_BYTES * (samples + 1)
+        self._max_ip_rates = max(1, min(max_ip_rates, MAX_IP_RATE_BYTES // each_bytes))
+        self._samples, self._window_ms = samples, window_ms
+        self._inter_broker_listener = inter_broker_listener
+        self._listeners: dict[str, _Listener] = {}
+        self._broker_rate = self._new_rate(limits.max_connection_creation_rate)
+        self._ip_rates: dict[str, SampledRate] = {}  # in the order of their last record
+        self._ip_limits: dict[str, int] = {}
+        self._default_ip_limit = UNLIMITED_CONNECTIONS
+        self._counts: dict[str, int] = {}
+        self._total = 0
+        self.update_limits(limits)
+
+    # What is configured
+
+    def update_limits(self, limits: ConnectionLimits) -> None:
+        """Take over new limits of the broker. Those that a listener took over earlier stay as they are."""
+        self._limits = limits
+        overrides = limits.max_connections_per_ip_overrides
+        self._overrides = {host_address(address): count for address, count in overrides.items()}
+        self._configure(self._broker_rate, limits.max_connection_creation_rate)
+
+    def add_listener(self, name: str, limits: ListenerLimits | None = None) -> None:
+        """Add a listener, or give a known one other limits; its counts and rates stay."""
+        limits = limits or ListenerLimits()
+        rate = _given(limits.max_connection_creation_rate, self._limits.max_connection_creation_rate)
+        max_connections = _given(limits.max_connections, self._limits.max_connections)
+        listener = self._listeners.get(name)
+        if listener is None:
+            self._listeners[name] = _Listener(self._new_rate(rate), max_connections)
+        else:
+            listener.max_connections = max_connections
+            self._configure(listener.rate, rate)
+
+    def remove_listener(self, name: str) -> None:
+        """Forget a listener. Its connections still count for the broker until they are released."""
+        self._listeners.pop(name, None)
+
+    def set_ip_rate(self, address: str | None, rate: float | None) -> None:
+        """Set a stored `connection_creation_rate`, None for the default address; the rate None removes it.
+
+        Raises `ConfigError` where `address` is none: resolve host names first.
+        """
+        limit = None if rate is None else connection_rate(rate)
+        if address is None:
+            self._default_ip_limit = UNLIMITED_CONNECTIONS if limit is None else limit
+        elif limit is None:
+            self._ip_limits.pop(host_address(address), None)
+        else:
+            self._ip_limits[host_address(address)] = limit
+
+    def set_ip_override(self, address: str, maximum: int) -> None:
+        """Set how many connections one address may have. Raises `ConfigError` where `address` is none."""
+        self._overrides[host_address(address)] = maximum
+
+    def ip_limit(self, address: str) -> int:
+        """Return the connections per second that an address may make; `UNLIMITED_CONNECTIONS` is no limit."""
+        return self._ip_limit(host_address(address))
+
+    # What happens
+
+    def record_arrival(self, listener_name: str, *, now_ms: int) -> int:
+        """Record a connection on broker and listener; return for how many ms to accept no more."""
+        listener = self._listeners[listener_name]
+        hold_ms = 0 if self._is_protected(listener_name) else self._broker_rate.decide(1.0, now_ms)
+        hold_ms = max(hold_ms, listener.rate.decide(1.0, now_ms))
+        if hold_ms > 0:
+            listener.throttle_time.record(float(hold_ms), now_ms)
+        return hold_ms
+
+    def slot_available(self, listener_name: str) -> bool:
+        """Return whether listener and broker have room for one more; a protected listener only asks itself."""
+        listener = self._listeners[listener_name]
+        has_room = self._is_protected(listener_name) or self._total < self._limits.max_connections
+        return has_room and listener.connections < listener.max_connections
+
+    def max_connections_exceeded(self, listener_name: str) -> bool:
+        """Return whether the broker has too many: close the connection of this listener idle for longest."""
+        return self._total > self._limits.max_connections and not self._is_protected(listener_name)
+
+    def admit(self, listener_name: str, address: str, *, now_ms: int) -> Admission:
+        """Count a connection, or say why not. Call it right after `slot_available` said yes."""
+        ip = host_address(address)
+        throttle_ms = self._record_ip(listener_name, ip, now_ms)
+        if throttle_ms > 0:
+            return Admission(
+                outcome=AdmissionOutcome.THROTTLED,
+                message=f"/{ip} throttled for {throttle_ms}",
+                throttle_ms=throttle_ms,
+                end_ms=now_ms + throttle_ms,
+            )
+        maximum = self._overrides.get(ip, self._limits.max_connections_per_ip)
+        if self._count(listener_name, ip) > maximum:
+            return Admission(
+                outcome=AdmissionOutcome.TOO_MANY_CONNECTIONS,
+                message=f"Too many connections from /{ip} (maximum = {maximum})",
+                maximum=maximum,
+            )
+        return _ACCEPTED
+
+    def release(self, listener_name: str, address: str) -> None:
+        """Take a counted connection back when it is closed. Raises `ConnectionCountError` where none is left."""
+        ip = host_address(address)
+        count = self._counts.get(ip, 0)
+        if count == 0:
+            raise ConnectionCountError(ip)
+        if count == 1:
+            del self._counts[ip]
+        else:
+            self._counts[ip] = count - 1
+        self._total -= 1
+        listener = self._listeners.get(listener_name)
+        if listener is not None:
+            listener.connections = max(listener.connections - 1, 0)
+
+    def expire(self, now_ms: int) -> int:
+        """Forget addresses that have been quiet for an hour, and return how many."""
+        before = len(self._ip_rates)
+        for _ in self.expire_in_slices(now_ms):
+            pass
+        return before - len(self._ip_rates)
+
+    def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
+        """Do what `expire` does, yielding in between. An address that connects meanwhile has its rate still."""
+        while True:
+            quietest = list(islice(self._ip_rates.items(), _SWEPT_AT_A_TIME))
+            for ip, rate in quietest:
+                if now_ms - rate.last_record_ms() <= IP_RATE_EXPIRY_MS:
+                    return
+                del self._ip_rates[ip]
+            if not quietest:
+                return
+            yield
+
+    # What can be seen
+
+    @property
+    def total(self) -> int:
+        """Return how many connections are counted."""
+        return self._total
+
+    def count(self, address: str) -> int:
+        """Return how many connections of one address are counted."""
+        return self._counts.get(host_address(address), 0)
+
+    def metrics(self) -> Iterator[ConnectionMetric]:
+        """Yield every metric; read them by `peek`, which changes nothing."""
+        yield ConnectionMetric(name="broker-connection-accept-rate", tags={}, stat=self._broker_rate)
+        for name, listener in self._listeners.items():
+            tags = {"listener": name}
+            yield ConnectionMetric(name="connection-accept-rate", tags=tags, stat=listener.rate)
+            yield ConnectionMetric(
+                name="connection-accept-throttle-time", tags=tags, stat=listener.throttle_time
+            )
+            yield ConnectionMetric(
+                name="ip-connection-accept-throttle-time", tags=tags, stat=listener.ip_throttle_time
+            )
+        for ip, rate in self._ip_rates.items():
+            self._bring_up_to_date(rate, self._ip_limit(ip))
+            yield ConnectionMetric(name="connection-accept-rate", tags={"ip": ip}, stat=rate)
+
+    # Helpers
+
+    def _is_protected(self, listener_name: str) -> bool:
+        return listener_name == self._inter_broker_listener and len(self._listeners) > 1
+
+    def _record_ip(self, listener_name: str, ip: str, now_ms: int) -> int:
+        """Record the connection on its address; a violation is taken back everywhere."""
+        limit = self._ip_limit(ip)
+        if limit == UNLIMITED_CONNECTIONS:
+            return 0
+        rate = self._ip_rate(ip, limit)
+        throttle_ms = rate.decide(1.0, now_ms)
+        if throttle_ms > 0:
+            listener = self._listeners[listener_name]
+            rate.record(-1.0, now_ms)
+            listener.rate.record(-1.0, now_ms)
+            if not self._is_protected(listener_name):
+                self._broker_rate.record(-1.0, now_ms)
+            listener.ip_throttle_time.record(float(throttle_ms), now_ms)
+        return throttle_ms
+
+    def _ip_rate(self, ip: str, limit: int) -> SampledRate:
+        """Return the rate of an address with the limit that holds now, moved to the end of the order of use."""
+        rate = self._ip_rates.pop(ip, None)
+        if rate is not None:
+            self._bring_up_to_date(rate, limit)
+        else:
+            rate = self._new_rate(limit)
+            if len(self._ip_rates) >= self._max_ip_rates:
+                del self._ip_rates[next(iter(self._ip_rates))]
+        self._ip_rates[ip] = rate
+        return rate
+
+    def _bring_up_to_date(self, rate: SampledRate, limit: int) -> None:
+        """Give a rate the limit of its address: changing one limit for all addresses touches none of them."""
+        if rate.bound != limit:
+            self._configure(rate, limit)
+
+    def _ip_limit(self, ip: str) -> int:
+        return self._ip_limits.get(ip, self._default_ip_limit)
+
+    def _count(self, listener_name: str, ip: str) -> int:
+        """Count a connection and return how many its address has with it."""
+        count = self._counts.get(ip, 0) + 1
+        self._counts[ip] = count
+        self._total += 1
+        self._listeners[listener_name].connections += 1
+        return count
+
+    def _new_rate(self, limit: int) -> SampledRate:
+        return SampledRate(
+            samples=self._samples, window_ms=self._window_ms, bound=float(limit), cap_ms=self._window_ms
+        )
+
+    def _configure(self, rate: SampledRate, limit: int) -> None:
+        rate.configure(
+            samples=self._samples, window_ms=self._window_ms, bound=float(limit), cap_ms=self._window_ms
+        )
+
+
+def _given(own: int | None, broker: int) -> int:
+    return broker if own is None else own

@@ -1,0 +1,114 @@
+"""Who decides which clients share a quota and how high it is: the callback of KIP-257, and Kafka's own rules.
+
+A custom callback is asked on every request, so that it may answer differently each time:
+
+1. `quota_metric_tags`: clients with equal tags share one quota
+2. `quota_limit`, when the tags are new
+3. `quota_reset_required`; when it answers true: `quota_limit` again for all tags of that type
+
+Nothing that a callback raises is caught here.
+
+Follows: Kafka `ClientQuotaCallback`, B§8. Differs: methods have Python's names; `close` is not part of it, as
+Kafka never calls it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from tidegate.quota.admin.entity import EntityQuotas, Level, QuotaEntity, Tags
+from tidegate.quota.admin.sanitizer import sanitize
+from tidegate.quota.managers.cluster import ClusterMetadata
+from tidegate.quota.managers.quota_type import QuotaType
+
+__all__ = ["ClientQuotaCallback", "DefaultQuotaCallback", "tags_of"]
+
+
+class ClientQuotaCallback(Protocol):
+    """What a custom callback has to answer. One instance serves all quota types of a node."""
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Take the node's settings; called once, before everything else."""
+        ...
+
+    def quota_metric_tags(self, quota_type: QuotaType, user: str, client_id: str) -> Mapping[str, str]:
+        """Return the tags that the usage of this client is counted under; `user` is not sanitised."""
+        ...
+
+    def quota_limit(self, quota_type: QuotaType, tags: Mapping[str, str]) -> float | None:
+        """Return the bound for `tags`, per second; None: unlimited."""
+        ...
+
+    def update_quota(self, quota_type: QuotaType, entity: QuotaEntity, value: float) -> None:
+        """Take note of a stored quota."""
+        ...
+
+    def remove_quota(self, quota_type: QuotaType, entity: QuotaEntity) -> None:
+        """Take note that a stored quota is gone."""
+        ...
+
+    def quota_reset_required(self, quota_type: QuotaType) -> bool:
+        """Return whether the limits of this type have changed since the last call."""
+        ...
+
+    def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
+        """Take note of changed topics or brokers; return whether limits have changed."""
+        ...
+
+
+class DefaultQuotaCallback:
+    """Kafka's own rules for one quota type (B§3.4). Never needs a reset; ignores cluster metadata.
+
+    >>> callback = DefaultQuotaCallback()
+    >>> callback.update_quota(QuotaType.PRODUCE, QuotaEntity(user="a b"), 100.0)
+    >>> callback.quota_metric_tags(QuotaType.PRODUCE, "a b", "c1")
+    {'user': 'a%20b', 'client-id': ''}
+    """
+
+    def __init__(self) -> None:
+        self.quotas = EntityQuotas()
+
+    @property
+    def levels(self) -> Level:
+        """The levels in use."""
+        return self.quotas.levels
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Need nothing."""
+
+    def quota_metric_tags(self, quota_type: QuotaType, user: str, client_id: str) -> Mapping[str, str]:
+        """Return the tags `user` and `client-id`, either of them empty where it does not count."""
+        return tags_of(self.quotas.tags(sanitize(user), client_id))
+
+    def quota_limit(self, quota_type: QuotaType, tags: Mapping[str, str]) -> float | None:
+        """Return the bound of the most specific entity; None where a tag is missing."""
+        if "user" not in tags or "client-id" not in tags:
+            return None
+        return self.quotas.bound((tags["user"], tags["client-id"]))
+
+    def update_quota(self, quota_type: QuotaType, entity: QuotaEntity, value: float) -> None:
+        """Set the bound of `entity`."""
+        self.quotas.set(sanitized(entity), value)
+
+    def remove_quota(self, quota_type: QuotaType, entity: QuotaEntity) -> None:
+        """Remove the bound of `entity`."""
+        self.quotas.remove(sanitized(entity))
+
+    def quota_reset_required(self, quota_type: QuotaType) -> bool:
+        """Return False: changes are told at once."""
+        return False
+
+    def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
+        """Return False: no limit depends on the cluster."""
+        return False
+
+
+def sanitized(entity: QuotaEntity) -> QuotaEntity:
+    """Return `entity` with the name of its user sanitised; client ids stay raw (B§3.9)."""
+    if isinstance(entity.user, str):
+        return QuotaEntity(user=sanitize(entity.user), client_id=entity.client_id)
+    return entity
+
+
+def tags_of(tags: Tags) -> dict[str, str]:
+    """Return a pair of tags under their names."""
+    return {"user": tags[0], "client-id": tags[1]}

@@ -1,0 +1,59 @@
+"""Say which quota a client has, and why that one.
+
+>>> from tidegate.quota.admin.entity import DEFAULT, QuotaEntity
+>>> print(Explanation(
+...     quota_type=QuotaType.PRODUCE, user="alice", client_id="c1", tags={"user": "alice", "client-id": ""},
+...     levels=Level.USER, considered=(QuotaEntity(user="alice"), QuotaEntity(user=DEFAULT)),
+...     entity=QuotaEntity(user=DEFAULT), bound=1000.0))
+Produce quota of user 'alice', client id 'c1': 1000.0 of (user=<default>), after (user='alice') had none; \
+shared by all clients with user='alice'
+
+Follows: B§3.4.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidegate.quota.admin.entity import Level, QuotaEntity
+from tidegate.quota.managers.quota_type import QuotaType
+
+__all__ = ["Explanation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Which entity's bound holds for a client. `entity` and `bound` are None where it is unlimited.
+
+    considered: the entities whose bound was looked for, most specific first; empty with a custom callback.
+    """
+
+    quota_type: QuotaType
+    user: str
+    client_id: str
+    tags: Mapping[str, str]
+    levels: Level
+    considered: tuple[QuotaEntity, ...]
+    entity: QuotaEntity | None
+    bound: float | None
+
+    def __str__(self) -> str:
+        """Return one sentence."""
+        client = f"{self.quota_type.value} quota of user {self.user!r}, client id {self.client_id!r}"
+        if self.levels is Level.NONE:
+            return f"{client}: unlimited, as no quota of this kind is defined"
+        shared = ", ".join(f"{name}={value!r}" for name, value in self.tags.items() if value) or "no tags"
+        return f"{client}: {self._reason()}; shared by all clients with {shared}"
+
+    def _reason(self) -> str:
+        if Level.CUSTOM in self.levels:
+            return f"{'unlimited' if self.bound is None else self.bound} by the custom callback"
+        if self.entity is None:
+            return f"unlimited, as {_names(self.considered)} had none"
+        before = self.considered[: self.considered.index(self.entity)]
+        return f"{self.bound} of {_names((self.entity,))}" + (
+            f", after {_names(before)} had none" if before else ""
+        )
+
+
+def _names(entities: tuple[QuotaEntity, ...]) -> str:
+    return ", ".join(repr(entity).removeprefix("QuotaEntity") for entity in entities) or "an empty client id"

@@ -1,0 +1,92 @@
+"""The manager of a byte-rate quota, produce or fetch: charge a client and say how long it must wait.
+
+>>> from tidegate.quota.admin.entity import QuotaEntity
+>>> produce = ClientQuotaManager(QuotaType.PRODUCE)
+>>> produce.record("alice", "c1", 5000.0, 0)
+0
+>>> produce.update_quota(QuotaEntity(user="alice"), 100.0)
+>>> produce.record("alice", "c1", 600.0, 0), produce.record("alice", "c2", 2000.0, 250)
+(0, 15750)
+>>> produce.peek("alice", "c1", 250)
+253.65853658536585
+
+Being over quota is a returned value. Follows: Kafka `ClientQuotaManager` (KIP-13, KIP-55, KIP-257, B§3).
+"""
+
+from collections.abc import Mapping
+
+from tidegate.quota.managers.callback import ClientQuotaCallback
+from tidegate.quota.managers.quota_type import QuotaType
+from tidegate.quota.managers.sensor_manager import Metric, SensorManager
+from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, RateSensor
+from tidegate.quota.measure.throttle import MAX_INT64
+from tidegate.quota.measure.window import QuotaWindow
+
+__all__ = ["ClientQuotaManager"]
+
+
+class ClientQuotaManager(SensorManager[RateSensor]):
+    """Rates of one quota type by client, each with its bound. Produce and fetch times are not capped."""
+
+    def __init__(
+        self,
+        quota_type: QuotaType,
+        window: QuotaWindow | None = None,
+        callback: ClientQuotaCallback | None = None,
+        *,
+        cap_ms: int = MAX_INT64,
+        max_sensor_bytes: int = MAX_SENSOR_BYTES,
+    ) -> None:
+        super().__init__(quota_type, window or QuotaWindow(), callback, max_sensor_bytes=max_sensor_bytes)
+        self._cap_ms = cap_ms
+
+    def record(self, user: str, client_id: str, value: float, now_ms: int) -> int:
+        """Charge `value` to a client and return its throttle time in ms; 0 while no quota of this type is defined.
+
+        0 or less: not throttled. Below zero is what Kafka makes of a time beyond 32 bits (B§2.1).
+        """
+        if not self.enabled:
+            return 0
+        try:
+            sensor = self._cached[user][client_id]
+        except KeyError:
+            sensor = self._look_up(user, client_id, now_ms)
+        # `SampledRate.decide` for the usual case: the call would cost as much again.
+        if now_ms < sensor.due_ms:
+            total = sensor.total + value
+            if total <= sensor.room:
+                sensor.total = total
+                sensor.last_ms = now_ms
+                return 0
+        return sensor.decide(value, now_ms)
+
+    def charge(self, user: str, client_id: str, value: float, now_ms: int) -> int:
+        """Charge `value` as `record` does, but also while no quota of this type is defined (B§3.6)."""
+        return self.sensor(user, client_id, now_ms).decide(value, now_ms)
+
+    def record_unchecked(self, user: str, client_id: str, value: float, now_ms: int) -> None:
+        """Charge `value` without asking for a verdict: it bites on the next `record`."""
+        try:
+            sensor = self._cached[user][client_id]
+        except KeyError:
+            sensor = self._look_up(user, client_id, now_ms)
+        if now_ms < sensor.due_ms:  # `SampledRate.record` for the usual case
+            sensor.last_ms = now_ms
+            sensor.total += value
+        else:
+            sensor.record(value, now_ms)
+
+    def unrecord(self, user: str, client_id: str, value: float, now_ms: int) -> None:
+        """Take back what was charged at the same `now_ms`; done even while no quota is defined (B§6.3)."""
+        self.record_unchecked(user, client_id, -value, now_ms)
+
+    def peek(self, user: str, client_id: str, now_ms: int) -> float:
+        """Return a client's rate per second, 0.0 if it has none, without any effect."""
+        sensor = self.sensors.get(self.sensor_name(user, client_id))
+        return 0.0 if sensor is None else sensor.peek(now_ms)
+
+    def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> RateSensor:
+        return RateSensor(name, tags, window=self.window, bound=bound, cap_ms=self._cap_ms, now_ms=now_ms)
+
+    def _metrics(self, sensor: RateSensor, now_ms: int) -> list[Metric]:
+        return [self._metric(self.quota_type.metric, sensor.tags, sensor.peek(now_ms), sensor.bound)]

@@ -1,0 +1,215 @@
+"""The manager of the controller-mutation quota: partitions created and deleted, from a token bucket.
+
+>>> from tidegate.quota.admin.entity import QuotaEntity
+>>> manager = MutationQuotaManager(QuotaWindow(samples=10, window_ms=1000))
+>>> manager.update_quota(QuotaEntity(user="alice"), 10.0)
+>>> now_ms = 1_700_000_000_000
+>>> quota = manager.new_quota("alice", "c1", CREATE_TOPICS, 6, now_ms)
+>>> [quota.record(90.0, now_ms) for topic in range(3)]
+[True, True, False]
+>>> quota.throttle_time_ms(now_ms), quota.throttle_time_ms(now_ms + 5000)
+(8000, 3000)
+
+A handler asks topic by topic. *Strict*: refused (error 89) while the bucket is below zero, and not charged.
+*Permissive*, for clients that do not know the error: always charged and admitted, but throttled. *Unbounded*:
+no quota of this type is defined. Even a strict quota admits any size while the bucket is not below zero.
+
+Follows: Kafka `ControllerMutationQuotaManager`, `StrictControllerMutationQuota` (KIP-599, B§5).
+"""
+
+import enum
+from collections.abc import Callable, Mapping
+
+from tidegate.quota.managers.callback import ClientQuotaCallback
+from tidegate.quota.managers.quota_type import QuotaType
+from tidegate.quota.managers.sensor_manager import Metric, SensorManager
+from tidegate.quota.measure.rate import SampledRate
+from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES
+from tidegate.quota.measure.throttle import narrow_to_int32
+from tidegate.quota.measure.token_bucket import TokenBucket
+from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
+
+__all__ = [
+    "CREATE_PARTITIONS",
+    "CREATE_TOPICS",
+    "DELETE_TOPICS",
+    "STRICT_SINCE",
+    "MutationKind",
+    "MutationQuota",
+    "MutationQuotaManager",
+    "MutationSensor",
+]
+
+CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
+STRICT_SINCE = {CREATE_TOPICS: 6, DELETE_TOPICS: 5, CREATE_PARTITIONS: 3}
+"""The first version of a request whose clients know error 89; below it the quota is permissive (B§5.1)."""
+
+
+class MutationKind(enum.Enum):
+    """What happens to permits when the bucket is exhausted."""
+
+    STRICT = "strict"
+    PERMISSIVE = "permissive"
+    UNBOUNDED = "unbounded"
+
+
+class MutationSensor:
+    """A bucket of tokens, and the unbounded rate of mutations beside it."""
+
+    __slots__ = ("_recorded_ms", "_window", "bucket", "limits_seen", "name", "rate", "tags")
+
+    def __init__(
+        self, name: str, tags: Mapping[str, str], *, window: QuotaWindow, bound: float, now_ms: int
+    ) -> None:
+        self.name = name
+        self.tags = tags
+        self.limits_seen = 0
+        self._window = window
+        self._recorded_ms = now_ms
+        self.rate = SampledRate(samples=REGISTRY_WINDOW.samples, window_ms=REGISTRY_WINDOW.window_ms)
+        self.bucket = TokenBucket(samples=window.samples, window_ms=window.window_ms, rate=bound)
+
+    @property
+    def bound(self) -> float:
+        """The bound: tokens per second."""
+        return self.bucket.rate
+
+    def set_bound(self, bound: float) -> None:
+        """Set the bound; the tokens stay."""
+        self.bucket.configure(samples=self._window.samples, window_ms=self._window.window_ms, rate=bound)
+
+    def record(self, permits: float, now_ms: int) -> None:
+        """Charge `permits`, whatever the balance."""
+        self._recorded_ms = now_ms
+        self.rate.record(permits, now_ms)
+        self.bucket.record(permits, now_ms)
+
+    def last_record_ms(self) -> int:
+        """Return when permits were last charged, or when the sensor was made if never."""
+        return self._recorded_ms
+
+
+class MutationQuota:
+    """The quota of one request. It keeps the sensor it was made with. Make it with `MutationQuotaManager.new_quota`.
+
+    up_to_date: gives the sensor the bound that holds now; called before each use.
+    """
+
+    __slots__ = ("_sensor", "_throttle_ms", "_throttled_at_ms", "_up_to_date", "kind")
+
+    def __init__(
+        self,
+        kind: MutationKind,
+        sensor: MutationSensor | None,
+        up_to_date: Callable[[MutationSensor], MutationSensor],
+    ) -> None:
+        assert (sensor is None) == (kind is MutationKind.UNBOUNDED)
+        self.kind = kind
+        self._sensor = sensor
+        self._up_to_date = up_to_date
+        self._throttle_ms = 0
+        self._throttled_at_ms = 0
+
+    @property
+    def strict(self) -> bool:
+        """Whether permits can be refused."""
+        return self.kind is MutationKind.STRICT
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether permits were refused with a throttle time; it stays so when that time has passed."""
+        return self.strict and self._throttle_ms > 0
+
+    def record(self, permits: float, now_ms: int) -> bool:
+        """Charge `permits` and return whether they are admitted; refused ones are not charged (error 89)."""
+        sensor = self._sensor
+        if sensor is None:
+            return True
+        self._up_to_date(sensor)
+        if self.strict:
+            if self._exhausted(sensor, now_ms):
+                return False
+            sensor.record(permits, now_ms)
+            return True
+        sensor.record(permits, now_ms)
+        self._exhausted(sensor, now_ms)
+        return True
+
+    def throttle_time_ms(self, now_ms: int) -> int:
+        """Return what is left at `now_ms` of the last throttle time, never below 0 (B§5.2)."""
+        if self._throttle_ms == 0:
+            return 0
+        return max(0, narrow_to_int32(self._throttle_ms - (now_ms - self._throttled_at_ms)))
+
+    @property
+    def refused_throttle_ms(self) -> int:
+        """The throttle time in the error of the last refusal, as 32 bits."""
+        return narrow_to_int32(self._throttle_ms)
+
+    def _exhausted(self, sensor: MutationSensor, now_ms: int) -> bool:
+        """Return whether tokens are below zero, and note for how long."""
+        exhausted = sensor.bucket.tokens(now_ms) < 0.0
+        if exhausted:
+            self._throttle_ms = sensor.bucket.throttle_ms(now_ms)
+            self._throttled_at_ms = now_ms
+        return exhausted
+
+
+class MutationQuotaManager(SensorManager[MutationSensor]):
+    """Buckets by client."""
+
+    def __init__(
+        self,
+        window: QuotaWindow | None = None,
+        callback: ClientQuotaCallback | None = None,
+        *,
+        max_sensor_bytes: int = MAX_SENSOR_BYTES,
+    ) -> None:
+        super().__init__(
+            QuotaType.CONTROLLER_MUTATION,
+            window or QuotaWindow(),
+            callback,
+            max_sensor_bytes=max_sensor_bytes,
+        )
+
+    def new_quota(
+        self, user: str, client_id: str, api_key: int, api_version: int, now_ms: int | None = None
+    ) -> MutationQuota:
+        """Return the quota object of one request; strict or permissive by its API and version (B§5.1)."""
+        strict = api_version >= STRICT_SINCE.get(api_key, 0)
+        return self.new_quota_of(
+            MutationKind.STRICT if strict else MutationKind.PERMISSIVE, user, client_id, now_ms
+        )
+
+    def new_quota_of(
+        self, kind: MutationKind, user: str, client_id: str, now_ms: int | None = None
+    ) -> MutationQuota:
+        """Return a quota object of `kind`; an unbounded one while no quota of this type is defined."""
+        if not self.enabled or kind is MutationKind.UNBOUNDED:
+            return MutationQuota(MutationKind.UNBOUNDED, None, self.up_to_date)
+        return MutationQuota(kind, self.sensor(user, client_id, now_ms or 0), self.up_to_date)
+
+    def charge(self, user: str, client_id: str, permits: float, now_ms: int) -> int:
+        """Check, then charge: return the throttle time in ms, or charge and return 0. For comparisons."""
+        sensor = self.sensor(user, client_id, now_ms)
+        if sensor.bucket.tokens(now_ms) < 0.0:
+            return narrow_to_int32(sensor.bucket.throttle_ms(now_ms))
+        sensor.record(permits, now_ms)
+        return 0
+
+    def peek(self, user: str, client_id: str, now_ms: int) -> float:
+        """Return a client's tokens without any effect; those of a full bucket if it has none yet."""
+        sensor = self.sensors.get(self.sensor_name(user, client_id))
+        if sensor is None:
+            bound = self.bound(user, client_id)
+            sensor = MutationSensor("", {}, window=self.window, bound=bound, now_ms=now_ms)
+        else:
+            self.up_to_date(sensor)
+        return sensor.bucket.peek(now_ms)
+
+    def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> MutationSensor:
+        return MutationSensor(name, tags, window=self.window, bound=bound, now_ms=now_ms)
+
+    def _metrics(self, sensor: MutationSensor, now_ms: int) -> list[Metric]:
+        rate = self._metric("mutation-rate", sensor.tags, sensor.rate.peek(now_ms))
+        return [rate, self._metric("tokens", sensor.tags, sensor.bucket.peek(now_ms), sensor.bound)]

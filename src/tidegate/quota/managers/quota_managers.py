@@ -1,0 +1,99 @@
+"""The four managers of a node, with one callback and the windows they share.
+
+>>> from tidegate.quota.admin.definitions import QuotaRecord
+>>> managers = QuotaManagers()
+>>> managers.apply(QuotaRecord(entity=(("user", "alice"),), key="producer_byte_rate", value=1000.0))
+True
+>>> managers.produce.bound("alice", "c1")
+1000.0
+
+Follows: Kafka `QuotaFactory`, `ClientQuotaMetadataManager` (B§3.9, 8, 10.1).
+"""
+
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any
+
+from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.admin.entity import DEFAULT, EntityPart, QuotaEntity
+from tidegate.quota.managers.callback import ClientQuotaCallback
+from tidegate.quota.managers.cluster import ClusterMetadata
+from tidegate.quota.managers.manager import ClientQuotaManager
+from tidegate.quota.managers.mutation import MutationQuotaManager
+from tidegate.quota.managers.quota_type import QuotaType
+from tidegate.quota.managers.request import RequestQuotaManager
+from tidegate.quota.managers.sensor_manager import Metric
+from tidegate.quota.measure.window import QuotaWindow
+
+__all__ = ["QuotaManagers"]
+
+Manager = ClientQuotaManager | MutationQuotaManager
+
+
+class QuotaManagers:
+    """The managers for produce, fetch, request and controller mutations.
+
+    A callback that is given is configured once, here, and asked on every request.
+    """
+
+    def __init__(
+        self,
+        *,
+        window: QuotaWindow | None = None,
+        controller_window: QuotaWindow | None = None,
+        callback: ClientQuotaCallback | None = None,
+        callback_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if callback is not None:
+            callback.configure(callback_config or {})
+        self.callback = callback
+        self.fetch = ClientQuotaManager(QuotaType.FETCH, window, callback)
+        self.produce = ClientQuotaManager(QuotaType.PRODUCE, window, callback)
+        self.request = RequestQuotaManager(window, callback)
+        self.controller_mutation = MutationQuotaManager(controller_window, callback)
+
+    def __iter__(self) -> Iterator[Manager]:
+        """Yield the managers in the order in which Kafka refreshes them."""
+        yield from (self.fetch, self.produce, self.request, self.controller_mutation)
+
+    def manager(self, quota_type: QuotaType) -> Manager:
+        """Return the manager of one quota type."""
+        return next(manager for manager in self if manager.quota_type is quota_type)
+
+    def apply(self, record: QuotaRecord) -> bool:
+        """Put one stored definition in force; False where it is for none of these managers, such as one for an ip."""
+        parts = {entity_type: DEFAULT if name is None else name for entity_type, name in record.entity}
+        if not parts or not parts.keys() <= {"user", "client-id"}:
+            return False
+        for manager in self:
+            if manager.quota_type.key == record.key:
+                manager.update_quota(_entity(parts), record.value)
+                return True
+        return False
+
+    def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
+        """Tell a custom callback that topics or brokers changed; if it says so, ask it for all limits again."""
+        if self.callback is None or not self.callback.update_cluster_metadata(cluster):
+            return False
+        for manager in self:
+            manager.refresh()
+        return True
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Forget sensors that were idle for more than an hour; call it every 30 s. Returns their names."""
+        return [name for manager in self for name in manager.expire(now_ms)]
+
+    def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
+        """Do what `expire` does, yielding in between: all that is asked from the first slice on finds it done."""
+        sweeps = [manager.expire_in_slices(now_ms) for manager in self]
+        for sweep in sweeps:
+            next(sweep, None)
+        for sweep in sweeps:
+            yield from sweep
+
+    def metrics_snapshot(self, now_ms: int) -> list[Metric]:
+        """Return all metrics without any effect."""
+        return [metric for manager in self for metric in manager.metrics_snapshot(now_ms)]
+
+
+def _entity(parts: Mapping[str, EntityPart]) -> QuotaEntity:
+    return QuotaEntity(user=parts.get("user"), client_id=parts.get("client-id"))

@@ -1,0 +1,311 @@
+"""What the managers of all quota types have in common: from a client to its sensors, and changes of quotas.
+
+With Kafka's own rules a client's sensor is looked up once and kept until a quota changes; a custom callback is
+asked on every request (B§8). `version` grows whenever a sensor that was looked up before may be the wrong one.
+
+A changed quota holds at once, yet touches no sensor: with Kafka's own rules a bound depends on nothing but the
+definitions and the sensor's tags, so it is looked up again when the sensor is looked up again, before anything is
+recorded in it. Ten thousand changes cost the same whether there are ten sensors or fifty thousand.
+
+Follows: Kafka `ClientQuotaManager` (B§3.3–3.9).
+"""
+
+import logging
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tidegate.errors import TidegateError
+from tidegate.quota.admin.entity import Level, QuotaEntity, candidates_of_tags
+from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCallback
+from tidegate.quota.managers.explain import Explanation
+from tidegate.quota.managers.quota_type import QuotaType
+from tidegate.quota.measure.sensors import (
+    MAX_SENSOR_BYTES,
+    Expired,
+    Sensor,
+    SensorTable,
+    ThrottleSensor,
+    text_bytes,
+)
+from tidegate.quota.measure.throttle import MS_PER_S, UNLIMITED
+from tidegate.quota.measure.window import QuotaWindow
+
+__all__ = ["MAX_CACHED_BYTES", "CallbackError", "Metric", "SensorManager"]
+
+MAX_CACHED_BYTES = 16 << 20
+"""Most bytes of remembered lookups, `CACHED_BYTES` and the names each: some 60,000; past it all are looked up anew."""
+CACHED_BYTES = 200  # places in two tables, and the tuple or table that they lead to
+MAX_CACHED_NAME = 256  # longer names are looked up each time
+
+logger = logging.getLogger("tidegate.quota")
+
+
+class CallbackError(TidegateError, TypeError):
+    """Raise when a custom callback answers with something that is no answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A metric as a scrape sees it; `bound` is None where the metric has none."""
+
+    group: str
+    name: str
+    tags: Mapping[str, str]
+    value: float
+    bound: float | None = None
+
+
+S = TypeVar("S", bound=Sensor)
+
+
+class SensorManager(ABC, Generic[S]):
+    """Sensors of one quota type, by client.
+
+    enabled: whether any quota of this type is defined. version: see the module.
+    """
+
+    def __init__(
+        self,
+        quota_type: QuotaType,
+        window: QuotaWindow,
+        callback: ClientQuotaCallback | None = None,
+        *,
+        max_sensor_bytes: int = MAX_SENSOR_BYTES,
+    ) -> None:
+        self.quota_type = quota_type
+        self.window = window
+        self.version = 0
+        self.enabled = callback is not None
+        self.sensors: SensorTable[S] = SensorTable(window=window, max_bytes=max_sensor_bytes)
+        self._own_rules = DefaultQuotaCallback()
+        self._custom = callback
+        self._callback: ClientQuotaCallback = self._own_rules if callback is None else callback
+        self._cached: dict[str, dict[str, S]] = {}
+        self._cached_bytes = 0
+        self._limits = 0  # grows with every change of a quota
+        self._max_values: dict[tuple[str, str], float] = {}
+
+    @property
+    def levels(self) -> Level:
+        """The levels in use, as Kafka's `quotaTypesEnabled` (B§3.3)."""
+        return self._own_rules.levels if self._custom is None else Level.CUSTOM
+
+    def update_quota(self, entity: QuotaEntity, bound: float | None) -> None:
+        """Set the quota of `entity`, or remove it with None; it holds at once."""
+        if bound is None:
+            self._callback.remove_quota(self.quota_type, entity)
+        else:
+            self._callback.update_quota(self.quota_type, entity, bound)
+        self.enabled = self.levels is not Level.NONE
+        logger.info(
+            "%s quota of %r is now %r, levels in use: %r", self.quota_type.value, entity, bound, self.levels
+        )
+        self._forget_lookups()
+        self._limits += 1
+        if self._custom is not None:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Ask for the limit of every sensor again, at once: a custom callback expects it (B§8)."""
+        for sensor in self.sensors:
+            sensor.limits_seen = self._limits
+            self._ask_limit(sensor)
+
+    def up_to_date(self, sensor: S) -> S:
+        """Return `sensor` with the bound that holds now. Every use of a sensor that was kept begins with this."""
+        if sensor.limits_seen != self._limits:
+            sensor.limits_seen = self._limits
+            self._ask_limit(sensor)
+        return sensor
+
+    def up_to_date_sensors(self) -> Iterator[S]:
+        """Yield all sensors, each with the bound that holds now."""
+        return map(self.up_to_date, self.sensors)
+
+    def tags(self, user: str, client_id: str) -> Mapping[str, str]:
+        """Return the tags that a client's usage is counted under. Raises `CallbackError` when they are none."""
+        tags = self._callback.quota_metric_tags(self.quota_type, user, client_id)
+        if tags is None:
+            raise CallbackError(
+                f"callback answered no tags for user={user!r}, client_id={client_id!r}, expected a map"
+            )
+        return tags
+
+    def bound(self, user: str, client_id: str) -> float:
+        """Return the bound that holds for a client now, `UNLIMITED` if none does; makes no sensor."""
+        return self._limit(self.tags(user, client_id))
+
+    def explain(self, user: str, client_id: str) -> Explanation:
+        """Say which quota a client has, and why that one; makes no sensor."""
+        tags = self.tags(user, client_id)
+        considered: tuple[QuotaEntity, ...] = ()
+        entity: QuotaEntity | None = None
+        if self._custom is None:
+            pair = (tags["user"], tags["client-id"])
+            considered = tuple(QuotaEntity(user=u, client_id=c) for u, c in candidates_of_tags(*pair))
+            match = self._own_rules.quotas.match(pair)
+            entity = None if match is None else match[0]
+        return Explanation(
+            quota_type=self.quota_type,
+            user=user,
+            client_id=client_id,
+            tags=tags,
+            levels=self.levels,
+            considered=considered,
+            entity=entity,
+            bound=self._callback.quota_limit(self.quota_type, tags),
+        )
+
+    def sensor(self, user: str, client_id: str, now_ms: int) -> S:
+        """Return the sensor of a client, made if there is none; asks a custom callback as a request does."""
+        by_client = self._cached.get(user)
+        sensor = None if by_client is None else by_client.get(client_id)
+        if sensor is None:
+            sensor = self._look_up(user, client_id, now_ms)
+        return sensor
+
+    def max_value_in_window(self, user: str, client_id: str, now_ms: int | None = None) -> float:
+        """Return the most that a client may use in n - 1 windows, the largest double where nothing limits it.
+
+        Given `now_ms`, or a custom callback, the client's sensor is made as Kafka makes it.
+        """
+        if not self.enabled:
+            return sys.float_info.max
+        if now_ms is None and self._custom is None:
+            return self._remembered_max(user, client_id)
+        tags = self.tags(user, client_id)
+        self._find(tags, now_ms or 0)
+        self._reset_if_required()
+        return self._max_value(tags)
+
+    def note_throttle(self, user: str, client_id: str, throttle_ms: int, now_ms: int) -> None:
+        """Record that a client is throttled for `throttle_ms`, for the metric `throttle-time` (B§3.8)."""
+        if throttle_ms <= 0:
+            return
+        sensor = self.sensor(user, client_id, now_ms)
+        self._throttle_sensor(sensor, now_ms).record(throttle_ms, now_ms)
+
+    def sensor_name(self, user: str, client_id: str) -> str:
+        """Return the name of the sensor that a client's usage is counted in; makes none."""
+        return self._name(self.tags(user, client_id))
+
+    def throttle_sensor_name(self, name: str) -> str:
+        """Return the name of the throttle sensor that belongs to the quota sensor called `name`."""
+        prefix = self.quota_type.value
+        return f"{prefix}ThrottleTime{name[len(prefix) :]}"
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Forget sensors that were idle for more than an hour; call it every 30 s. Returns their names."""
+        if len(self.sensors):
+            self._forget_lookups()
+        return self._names_of(self.sensors.expire(now_ms))
+
+    def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
+        """Do what `expire` does, yielding in between: whoever is looked up meanwhile finds it done."""
+        if len(self.sensors):
+            self._forget_lookups()
+            yield from self.sensors.expire_in_slices(now_ms)
+
+    def metrics_snapshot(self, now_ms: int) -> list[Metric]:
+        """Return every metric of this type without any effect: a scrape changes no decision."""
+        metrics = [metric for sensor in self.up_to_date_sensors() for metric in self._metrics(sensor, now_ms)]
+        for _, throttle in self.sensors.throttles():
+            metrics.append(self._metric("throttle-time", throttle.tags, throttle.peek(now_ms)))
+        return metrics
+
+    @abstractmethod
+    def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> S:
+        """Return a new sensor."""
+
+    @abstractmethod
+    def _metrics(self, sensor: S, now_ms: int) -> list[Metric]:
+        """Return the metrics of one sensor, without effect."""
+
+    def _metric(self, name: str, tags: Mapping[str, str], value: float, bound: float | None = None) -> Metric:
+        return Metric(group=self.quota_type.value, name=name, tags=tags, value=value, bound=bound)
+
+    def _limit(self, tags: Mapping[str, str]) -> float:
+        limit = self._callback.quota_limit(self.quota_type, tags)
+        return UNLIMITED if limit is None else limit
+
+    def _ask_limit(self, sensor: S) -> None:
+        bound = self._limit(sensor.tags)
+        if bound != sensor.bound:
+            sensor.set_bound(bound)
+
+    def _names_of(self, expired: Expired) -> list[str]:
+        return expired.sensors + [self.throttle_sensor_name(name) for name in expired.throttles]
+
+    def _look_up(self, user: str, client_id: str, now_ms: int) -> S:
+        """Find or make a client's sensors in Kafka's order of calls (B§8), and remember what was found."""
+        sensor = self._find(self.tags(user, client_id), now_ms)
+        if self._custom is None:
+            self._remember(user, client_id, sensor)
+        self._reset_if_required()
+        return sensor
+
+    def _remembered_max(self, user: str, client_id: str) -> float:
+        try:
+            return self._max_values[user, client_id]
+        except KeyError:
+            value = self._max_value(self.tags(user, client_id))
+            if self._may_remember(user, client_id):
+                self._max_values[user, client_id] = value
+            return value
+
+    def _max_value(self, tags: Mapping[str, str]) -> float:
+        limit = self._callback.quota_limit(self.quota_type, tags)
+        if limit is None:
+            return sys.float_info.max
+        return limit * (self.window.samples - 1) * (self.window.window_ms / MS_PER_S)
+
+    def _find(self, tags: Mapping[str, str], now_ms: int) -> S:
+        """Return the sensor for `tags`; it and its throttle sensor are made if there is none."""
+        name = self._name(tags)
+        sensor = self.sensors.get(name)
+        if sensor is None:
+            sensor = self._new_sensor(name, tags, self._limit(tags), now_ms)
+            sensor.limits_seen = self._limits
+            if self.sensors.add(sensor, now_ms):
+                self._forget_lookups()
+        elif self._custom is None:
+            self.up_to_date(sensor)
+        self._throttle_sensor(sensor, now_ms)
+        return sensor
+
+    def _name(self, tags: Mapping[str, str]) -> str:
+        return f"{self.quota_type.value}-{':'.join(tags.values())}"
+
+    def _reset_if_required(self) -> None:
+        if self._custom is not None and self._custom.quota_reset_required(self.quota_type):
+            self.refresh()
+
+    def _throttle_sensor(self, sensor: S, now_ms: int) -> ThrottleSensor:
+        throttle = self.sensors.throttle(sensor.name)
+        if throttle is None:
+            throttle = ThrottleSensor(sensor.tags, now_ms=now_ms)
+            if self.sensors.add_throttle(sensor.name, throttle, now_ms):
+                self._forget_lookups()
+        return throttle
+
+    def _remember(self, user: str, client_id: str, sensor: S) -> None:
+        if self._may_remember(user, client_id):
+            self._cached.setdefault(user, {})[client_id] = sensor
+
+    def _may_remember(self, user: str, client_id: str) -> bool:
+        """Count the bytes of one more lookup; return False where its names are too long to be kept."""
+        if len(user) > MAX_CACHED_NAME or len(client_id) > MAX_CACHED_NAME:
+            return False
+        if self._cached_bytes >= MAX_CACHED_BYTES:
+            self._forget_lookups()
+        self._cached_bytes += CACHED_BYTES + text_bytes(user) + text_bytes(client_id)
+        return True
+
+    def _forget_lookups(self) -> None:
+        self._cached.clear()
+        self._cached_bytes = 0
+        self._max_values.clear()
+        self.version += 1

@@ -1,0 +1,276 @@
+"""Sensors: what is counted under one set of tags, and the table that holds them.
+
+A quota sensor has a bound; a throttle sensor averages the throttle times of the same clients. Each is forgotten
+when nothing was recorded for an hour. The table is bounded in bytes, names included: past the bound quota sensors that
+have long been idle go first, each with its throttle sensor. That changes no decision while they have been idle for
+longer than their windows, as they would begin anew anyway; how many went earlier than that is counted.
+
+Follows: Kafka `Sensor`, `SensorAccess`, `ClientSensors` (B§1.2, 3.5). Differs: the bound.
+"""
+
+import math
+from collections.abc import Generator, Iterator, Mapping
+from itertools import islice
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from tidegate.in_slices import run_at_once
+from tidegate.quota.measure.rate import SampledRate
+from tidegate.quota.measure.rate_kernel import LONG_AGO_MS
+from tidegate.quota.measure.stats import Avg
+from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
+
+__all__ = [
+    "EXPIRY_MS",
+    "MAX_SENSOR_BYTES",
+    "Expired",
+    "RateSensor",
+    "Sensor",
+    "SensorTable",
+    "ThrottleSensor",
+    "sensor_bytes",
+    "text_bytes",
+]
+
+EXPIRY_MS = 3600 * 1000  # Kafka `ClientQuotaManager.INACTIVE_SENSOR_EXPIRATION_TIME_SECONDS`
+MAX_SENSOR_BYTES = 128 << 20
+"""Most bytes in one table, as `sensor_bytes` and `THROTTLE_BYTES` count them: some 47,000 clients with short names."""
+SENSOR_BYTES = 900  # a quota sensor without samples and names, its tags, and its place in the table
+SAMPLE_BYTES = 84  # two times and a value, as Python objects
+THROTTLE_BYTES = 750  # a throttle sensor that was used
+LOOKED_AT_PER_DROP = 16  # how many are compared to find one that was not used for long
+DROPPED_SHARE = 512  # so that callers forget their cached lookups rarely: this part of the table goes at once
+SWEPT_AT_A_TIME = 500  # well below a millisecond
+
+
+def text_bytes(text: str) -> int:
+    """Return the most memory that `text` takes."""
+    return 49 + len(text) if text.isascii() else 76 + 4 * len(text)
+
+
+def sensor_bytes(sensor: "Sensor", window: QuotaWindow) -> int:
+    """Return the most memory that a quota sensor takes with its names."""
+    names = text_bytes(sensor.name) + sum(map(text_bytes, sensor.tags.values()))
+    return SENSOR_BYTES + SAMPLE_BYTES * (window.samples + 1) + names
+
+
+class Expired(NamedTuple):
+    """Names of the quota sensors that were forgotten, and of those whose throttle sensor was."""
+
+    sensors: list[str]
+    throttles: list[str]
+
+
+class Sensor(Protocol):
+    """What every quota sensor can do, whatever it counts. `limits_seen`: which state of the quotas its bound is of."""
+
+    name: str
+    tags: Mapping[str, str]
+    limits_seen: int
+
+    @property
+    def bound(self) -> float:
+        """The bound, per second."""
+        ...
+
+    def set_bound(self, bound: float) -> None:
+        """Set the bound; what was recorded stays."""
+        ...
+
+    def last_record_ms(self) -> int:
+        """Return when a value was last recorded, or when the sensor was made if never."""
+        ...
+
+
+class RateSensor(SampledRate):
+    """The rate of the clients with certain tags."""
+
+    __slots__ = ("_created_ms", "limits_seen", "name", "tags")
+
+    def __init__(
+        self,
+        name: str,
+        tags: Mapping[str, str],
+        *,
+        window: QuotaWindow,
+        bound: float,
+        cap_ms: int,
+        now_ms: int,
+    ) -> None:
+        super().__init__(samples=window.samples, window_ms=window.window_ms, bound=bound, cap_ms=cap_ms)
+        self.name = name
+        self.tags = tags
+        self.limits_seen = 0
+        self._created_ms = now_ms
+
+    def last_record_ms(self) -> int:
+        """Return when a value was last recorded, or when the sensor was made if never."""
+        recorded_ms = super().last_record_ms()
+        return self._created_ms if recorded_ms == LONG_AGO_MS else recorded_ms
+
+
+class ThrottleSensor:
+    """The mean of throttle times, NaN until there was one and again a minute after the last."""
+
+    __slots__ = ("_average", "_recorded_ms", "tags")
+
+    def __init__(self, tags: Mapping[str, str], *, now_ms: int) -> None:
+        self.tags = tags
+        self._recorded_ms = now_ms
+        self._average: Avg | None = None  # most clients are never throttled
+
+    def record(self, throttle_ms: int, now_ms: int) -> None:
+        """Record one throttle time."""
+        if self._average is None:
+            self._average = Avg(samples=REGISTRY_WINDOW.samples, window_ms=REGISTRY_WINDOW.window_ms)
+        self._average.record(float(throttle_ms), now_ms)
+        self._recorded_ms = now_ms
+
+    def measure(self, now_ms: int) -> float:
+        """Return the mean as Kafka measures it, which forgets samples."""
+        return math.nan if self._average is None else self._average.measure(now_ms)
+
+    def peek(self, now_ms: int) -> float:
+        """Return the mean without any effect."""
+        return math.nan if self._average is None else self._average.peek(now_ms)
+
+    def last_record_ms(self) -> int:
+        """Return when a throttle time was last recorded, or when the sensor was made if never."""
+        return self._recorded_ms
+
+
+S = TypeVar("S", bound=Sensor)
+
+
+class SensorTable(Generic[S]):
+    """Quota sensors and throttle sensors by the quota sensor's name, bounded together and swept when idle.
+
+    `dropped`: how many quota sensors went because the table was full; `dropped_in_use`: how many of them were
+    used within all their windows before, so that their clients begin with a clean sheet.
+    """
+
+    def __init__(self, *, window: QuotaWindow, max_bytes: int = MAX_SENSOR_BYTES) -> None:
+        self.dropped = 0
+        self.dropped_in_use = 0
+        self._sensors: dict[str, S] = {}
+        self._throttles: dict[str, ThrottleSensor] = {}
+        self._left_over: dict[str, None] = {}  # throttle sensors whose quota sensor has expired before them
+        self._window = window
+        self._in_use_ms = (window.samples + 1) * window.window_ms
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._sweep_ms: int | None = None
+
+    def __len__(self) -> int:
+        """Return how many quota sensors there are."""
+        return len(self._sensors)
+
+    def __iter__(self) -> Iterator[S]:
+        """Yield the quota sensors."""
+        return (sensor for sensor in self._sensors.values() if not self._is_swept(sensor))
+
+    @property
+    def held_bytes(self) -> int:
+        """What all sensors take, as it is counted here."""
+        return self._bytes
+
+    def get(self, name: str) -> S | None:
+        """Return the quota sensor called `name`."""
+        sensor = self._sensors.get(name)
+        if sensor is not None and self._is_swept(sensor):
+            self._remove(name)
+            if name in self._throttles:
+                self._left_over[name] = None
+            return None
+        return sensor
+
+    def throttle(self, name: str) -> ThrottleSensor | None:
+        """Return the throttle sensor of the quota sensor called `name`."""
+        throttle = self._throttles.get(name)
+        if throttle is not None and self._is_swept(throttle):
+            self._remove_throttle(name)
+            return None
+        return throttle
+
+    def throttles(self) -> Iterator[tuple[str, ThrottleSensor]]:
+        """Yield the throttle sensors, each with the name of its quota sensor."""
+        return (
+            (name, throttle) for name, throttle in self._throttles.items() if not self._is_swept(throttle)
+        )
+
+    def add(self, sensor: S, now_ms: int) -> bool:
+        """Add a quota sensor; return whether others had to go for it."""
+        self._sensors[sensor.name] = sensor
+        self._left_over.pop(sensor.name, None)
+        self._bytes += sensor_bytes(sensor, self._window)
+        return self._make_room(sensor.name, now_ms)
+
+    def add_throttle(self, name: str, throttle: ThrottleSensor, now_ms: int) -> bool:
+        """Add the throttle sensor of the quota sensor called `name`; return whether others had to go for it."""
+        self._throttles[name] = throttle
+        self._bytes += THROTTLE_BYTES + text_bytes(name)
+        return self._make_room(name, now_ms)
+
+    def expire(self, now_ms: int) -> Expired:
+        """Forget every sensor that was idle for more than an hour, and return their names."""
+        return run_at_once(self.expire_in_slices(now_ms))
+
+    def expire_in_slices(self, now_ms: int) -> Generator[None, None, Expired]:
+        """Do what `expire` does, yielding in between.
+
+        From the first slice on every sensor that was idle at `now_ms` is gone for all who look it up here, whether or
+        not it was come to yet. So forget before what was looked up earlier, and end one sweep before the next.
+        """
+        assert self._sweep_ms is None
+        expired = Expired([], [])
+        self._sweep_ms = now_ms
+        try:
+            names = [*self._sensors, *self._left_over]
+            for first in range(0, len(names), SWEPT_AT_A_TIME):
+                for name in names[first : first + SWEPT_AT_A_TIME]:
+                    had_throttle = name in self._throttles
+                    if name in self._sensors and self.get(name) is None:
+                        expired.sensors.append(name)
+                    if had_throttle and self.throttle(name) is None:
+                        expired.throttles.append(name)
+                yield
+        finally:
+            self._sweep_ms = None
+        return expired
+
+    def _is_swept(self, sensor: S | ThrottleSensor) -> bool:
+        """Return whether the sweep that is under way, if any, found the sensor idle."""
+        return self._sweep_ms is not None and self._sweep_ms - sensor.last_record_ms() > EXPIRY_MS
+
+    def _make_room(self, spared: str, now_ms: int) -> bool:
+        while self._bytes > self._max_bytes and self._left_over:
+            self._remove_throttle(next(iter(self._left_over)))
+        if self._bytes <= self._max_bytes:
+            return False
+        enough = self._max_bytes - self._max_bytes // DROPPED_SHARE
+        while self._bytes > enough and len(self._sensors) > 1:
+            self._drop_one(spared, now_ms)
+        return True
+
+    def _drop_one(self, spared: str, now_ms: int) -> None:
+        """Drop the least recently used of the sensors that were looked at longest ago, and its throttle sensor."""
+        looked_at: list[S] = []
+        for name in list(islice(self._sensors, LOOKED_AT_PER_DROP)):
+            sensor = self._sensors.pop(name)
+            self._sensors[name] = sensor  # to the end: the next search begins behind it
+            if name != spared:
+                looked_at.append(sensor)
+        victim = min(looked_at, key=lambda sensor: sensor.last_record_ms())
+        self.dropped += 1
+        if now_ms - victim.last_record_ms() <= self._in_use_ms:
+            self.dropped_in_use += 1
+        self._remove(victim.name)
+        if victim.name in self._throttles:
+            self._remove_throttle(victim.name)
+
+    def _remove(self, name: str) -> None:
+        self._bytes -= sensor_bytes(self._sensors.pop(name), self._window)
+
+    def _remove_throttle(self, name: str) -> None:
+        del self._throttles[name]
+        self._left_over.pop(name, None)
+        self._bytes -= THROTTLE_BYTES + text_bytes(name)

@@ -1,0 +1,59 @@
+"""The token bucket of the controller mutation quota, as an object.
+
+>>> bucket = TokenBucket(samples=10, window_ms=1000, rate=10.0)
+>>> bucket.record(180.0, 1_700_000_000_000)
+>>> bucket.tokens(1_700_000_000_000)
+-80.0
+>>> bucket.throttle_ms(1_700_000_000_000)
+8000
+
+Follows: Kafka `TokenBucket` (KIP-599, B§1.6); the rules are in `tidegate.quota.measure.bucket_kernel`.
+"""
+
+from tidegate.quota.measure.bucket_kernel import (
+    RATE,
+    bucket_configure,
+    bucket_peek,
+    bucket_record,
+    bucket_state,
+    bucket_throttle_ms,
+    bucket_tokens,
+)
+from tidegate.quota.measure.throttle import UNLIMITED
+
+__all__ = ["TokenBucket"]
+
+
+class TokenBucket:
+    """A balance that grows by `rate` tokens per second up to n * w * `rate`, and may be negative."""
+
+    __slots__ = ("floats", "ints")
+
+    def __init__(self, *, samples: int, window_ms: int, rate: float = UNLIMITED) -> None:
+        self.floats, self.ints = bucket_state()
+        self.configure(samples=samples, window_ms=window_ms, rate=rate)
+
+    def configure(self, *, samples: int, window_ms: int, rate: float) -> None:
+        """Set rate and burst; the time since the last touch is credited under the new ones."""
+        bucket_configure(self.floats, self.ints, rate, samples, window_ms)
+
+    @property
+    def rate(self) -> float:
+        """The quota: tokens per second."""
+        return self.floats[RATE]
+
+    def record(self, value: float, now_ms: int) -> None:
+        """Take `value` tokens, however many there are."""
+        bucket_record(self.floats, self.ints, value, now_ms)
+
+    def tokens(self, now_ms: int) -> float:
+        """Refill and return the tokens."""
+        return bucket_tokens(self.floats, self.ints, now_ms)
+
+    def throttle_ms(self, now_ms: int) -> int:
+        """Refill and return the ms until the bucket is at zero again; 0 while it is not below."""
+        return bucket_throttle_ms(self.floats, self.ints, now_ms)
+
+    def peek(self, now_ms: int) -> float:
+        """Return what `tokens` would return, without any effect."""
+        return bucket_peek(self.floats, self.ints, now_ms)
