@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from bench_replay import arguments, bench_files, bench_plan
-from tidegate.pipeline.ingest import read_events
 from tidegate.pipeline.jobs import UsageFiles, replay_blocks
-from tidegate.pipeline.packing import unpack
+from tidegate.pipeline.read.ingest import read_events
+from tidegate.pipeline.read.packing import unpack
 from tidegate.pipeline.session import RunningSpark, running_spark
 
 NUMBERS = (

@@ -11,8 +11,8 @@ from tests.replaying.logs import START_MS, random_records, random_traffic, rando
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline import layout
-from tidegate.pipeline.kernel import replay, replay_kernel
-from tidegate.pipeline.plan import Plan, in_force_plan
+from tidegate.pipeline.replay.kernel import replay, replay_kernel
+from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.windows import Windows
 
 _SEEDS = st.integers(0, 2**32 - 1)

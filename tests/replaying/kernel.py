@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from tidegate.pipeline import layout
-from tidegate.pipeline.books import Books
-from tidegate.pipeline.plan import Plan
-from tidegate.pipeline.results import client_results
-from tidegate.pipeline.timeline import CONTROL_KINDS, empty_timeline, timelines
+from tidegate.pipeline.read.timeline import CONTROL_KINDS, empty_timeline, timelines
+from tidegate.pipeline.replay.books import Books
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.results import client_results
 from tidegate.quota.managers.mutation import STRICT_SINCE
 
 __all__ = ["Replayed", "kernel_rows", "replay_events"]

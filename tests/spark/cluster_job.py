@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tidegate.pipeline.jobs import open_usage, replay_job
-from tidegate.pipeline.plan import in_force_plan
+from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.session import running_spark
 
 

@@ -10,7 +10,7 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs import open_usage, replay_job
-from tidegate.pipeline.plan import Plan, in_force_plan
+from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
 from tidegate.quota.admin.definitions import QuotaRecord
 

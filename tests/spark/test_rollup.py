@@ -8,7 +8,7 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.ingest import find_files, read_events
+from tidegate.pipeline.read.ingest import find_files, read_events
 from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
 from tidegate.pipeline.schemas import USAGE_BY_CLIENT, USAGE_BY_MINUTE
 

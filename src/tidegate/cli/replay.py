@@ -71,9 +71,9 @@ def run(args: argparse.Namespace) -> int:
     _check_options(args)
     from tidegate.pipeline.jobs import open_usage, replay_job
     from tidegate.pipeline.output import check_output
-    from tidegate.pipeline.plan import in_force_plan, load_plans
+    from tidegate.pipeline.replay.plan import in_force_plan, load_plans
+    from tidegate.pipeline.replay.warm_up import kernel_in_the_making
     from tidegate.pipeline.session import running_spark
-    from tidegate.pipeline.warm_up import kernel_in_the_making
 
     plans = load_plans(args.quotas)
     if args.in_force:
@@ -103,10 +103,10 @@ def _check_options(args: argparse.Namespace) -> None:
 def _print(
     args: argparse.Namespace, plans: Sequence[str], rows: Sequence[Mapping[str, Any]], *, events: int
 ) -> None:
-    from tidegate.pipeline.console import results_console
-    from tidegate.pipeline.plan import IN_FORCE
-    from tidegate.pipeline.replay_report import replay_notes, replay_table
-    from tidegate.pipeline.text import count_text
+    from tidegate.pipeline.replay.plan import IN_FORCE
+    from tidegate.pipeline.report.console import results_console
+    from tidegate.pipeline.report.replay_report import replay_notes, replay_table
+    from tidegate.pipeline.report.text import count_text
 
     console = results_console()
     for plan in plans:

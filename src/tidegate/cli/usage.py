@@ -65,12 +65,12 @@ def top_option(parser: argparse.ArgumentParser, what: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
-    from tidegate.pipeline.console import results_console
     from tidegate.pipeline.jobs import open_usage, usage_job
     from tidegate.pipeline.output import check_output
+    from tidegate.pipeline.report.console import results_console
+    from tidegate.pipeline.report.text import count_text
+    from tidegate.pipeline.report.usage_report import usage_table
     from tidegate.pipeline.session import running_spark
-    from tidegate.pipeline.text import count_text
-    from tidegate.pipeline.usage_report import usage_table
 
     with open_usage(args.directory) as files:
         if args.out is not None:

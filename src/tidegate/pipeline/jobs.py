@@ -13,18 +13,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidegate.pipeline.chunks import Chunk, list_chunks, survey_chunk
 from tidegate.pipeline.errors import spark_errors_as_ours
-from tidegate.pipeline.ingest import check_files, find_all_files, read_events
-from tidegate.pipeline.outcome import by_entity
 from tidegate.pipeline.output import prepare_output, write_table
-from tidegate.pipeline.partition import ReplayTask, pack_chunks, replay_decisions, replay_tallies
-from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.progress import progress_of
+from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
+from tidegate.pipeline.read.ingest import check_files, find_all_files, read_events
+from tidegate.pipeline.replay.outcome import by_entity
+from tidegate.pipeline.replay.partition import ReplayTask, pack_chunks, replay_decisions, replay_tallies
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.task import lay_out
 from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
 from tidegate.pipeline.schemas import BLOCKS, DECISIONS, NUMBERED_CHUNKS, REPLAY_BY_CLIENT
 from tidegate.pipeline.session import RunningSpark
-from tidegate.pipeline.task import lay_out
 
 __all__ = [
     "REPLAY_TABLES",

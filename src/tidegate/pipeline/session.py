@@ -36,7 +36,7 @@ _SQL_SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.caseSensitive": "true",
 }
-_DAEMON = "tidegate.pipeline.daemon"
+_DAEMON = "tidegate.pipeline.replay.daemon"
 _FEW_ROWS = 300_000
 _FEW_ROWS_SETTINGS = {
     # Half of a short job's time goes into compiling what then hardly runs.

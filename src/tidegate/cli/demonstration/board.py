@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tidegate.cli.demonstration.tally import Tally
-from tidegate.pipeline.text import duration_text
+from tidegate.pipeline.report.text import duration_text
 
 __all__ = ["board", "watch"]
 

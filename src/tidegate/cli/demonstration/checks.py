@@ -6,7 +6,7 @@ from rich.console import Console
 
 from tidegate.cli.demonstration.plans import RATE_LIMITS
 from tidegate.cli.demonstration.traffic import CONTROL, Traffic
-from tidegate.pipeline.text import bytes_text
+from tidegate.pipeline.report.text import bytes_text
 
 __all__ = ["Check", "print_checks", "traffic_checks"]
 

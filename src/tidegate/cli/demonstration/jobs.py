@@ -12,10 +12,10 @@ from tidegate.cli.demonstration.clients import CLIENTS
 from tidegate.cli.demonstration.plans import write_plans
 from tidegate.cli.demonstration.results import Results
 from tidegate.pipeline.jobs import UsageFiles, open_usage, replay_job, usage_job
-from tidegate.pipeline.plan import IN_FORCE, Plan, in_force_plan, load_plans
+from tidegate.pipeline.replay.plan import IN_FORCE, Plan, in_force_plan, load_plans
+from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, percent_text
+from tidegate.pipeline.report.usage_report import usage_table
 from tidegate.pipeline.session import RunningSpark, running_spark
-from tidegate.pipeline.text import bytes_text, count_text, duration_text, percent_text
-from tidegate.pipeline.usage_report import usage_table
 
 __all__ = ["replay_checks", "replay_summary", "run_jobs"]
 

@@ -13,9 +13,9 @@ from tidegate.cli.demonstration.jobs import run_jobs
 from tidegate.cli.demonstration.results import Results
 from tidegate.cli.demonstration.traffic import run_traffic
 from tidegate.errors import ConfigError
-from tidegate.pipeline.console import results_console
 from tidegate.pipeline.java import require_java
-from tidegate.pipeline.text import bytes_text
+from tidegate.pipeline.report.console import results_console
+from tidegate.pipeline.report.text import bytes_text
 
 __all__ = ["tell"]
 

@@ -6,7 +6,7 @@ import re
 from rich.console import Console
 
 from tidegate.cli.demonstration.jobs import replay_checks, replay_summary
-from tidegate.pipeline.plan import IN_FORCE, Plan
+from tidegate.pipeline.replay.plan import IN_FORCE, Plan
 
 
 def row(plan, client, *, quota="Produce", requests=10, throttled=0, different=0):

@@ -1,6 +1,6 @@
 """Compile the replay kernel in a process of its own, while Spark starts, where it has not been compiled before.
 
-`python -m tidegate.pipeline.warm_up` does the same by hand, for an image or a cluster node.
+`python -m tidegate.pipeline.replay.warm_up` does the same by hand, for an image or a cluster node.
 """
 
 import os
@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.child_python import module_command
-from tidegate.pipeline.compiled import cache_directory
-from tidegate.pipeline.kernel import KERNEL_MODULES
 from tidegate.pipeline.layout import ROW_TYPES, Rows
-from tidegate.pipeline.packing import pack, unpack
-from tidegate.pipeline.partition import Partition, ReplayTask
-from tidegate.pipeline.plan import Plan
-from tidegate.pipeline.timeline import empty_timeline
+from tidegate.pipeline.read.packing import pack, unpack
+from tidegate.pipeline.read.timeline import empty_timeline
+from tidegate.pipeline.replay.compiled import cache_directory
+from tidegate.pipeline.replay.kernel import KERNEL_MODULES
+from tidegate.pipeline.replay.partition import Partition, ReplayTask
+from tidegate.pipeline.replay.plan import Plan
 
 __all__ = ["compile_replay_kernel", "kernel_in_the_making"]
 
@@ -29,7 +29,7 @@ def kernel_in_the_making() -> Iterator[None]:
     if any(cache_directory(os.environ, KERNEL_MODULES).rglob("*.nbc")):
         yield
         return
-    command = module_command("tidegate.pipeline.warm_up")
+    command = module_command("tidegate.pipeline.replay.warm_up")
     compiler = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.pipeline import layout
-from tidegate.pipeline.books import Books, ClientNames
-from tidegate.pipeline.plan import QUOTA_TYPES, Plan
+from tidegate.pipeline.replay.books import Books, ClientNames
+from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.quota.admin.sanitizer import desanitize
 from tidegate.quota.measure.throttle import UNLIMITED
 

@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from tidegate.pipeline.plan import IN_FORCE
-from tidegate.pipeline.replay_report import replay_notes, replay_table
+from tidegate.pipeline.replay.plan import IN_FORCE
+from tidegate.pipeline.report.replay_report import replay_notes, replay_table
+from tidegate.pipeline.report.usage_report import usage_table
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY, USAGE_BY_CLIENT
-from tidegate.pipeline.usage_report import usage_table
 
 
 def _printed(table):

@@ -7,8 +7,8 @@ were requests counts.
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from tidegate.pipeline.plan import QUOTA_TYPES, Definitions, Plan
-from tidegate.pipeline.timeline import Timeline
+from tidegate.pipeline.read.timeline import Timeline
+from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["MAX_ENTITY_SETS", "shared_sensors"]

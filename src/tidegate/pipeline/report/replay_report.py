@@ -7,7 +7,14 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.pipeline.text import bytes_text, count_text, duration_text, name_text, percent_text, time_text
+from tidegate.pipeline.report.text import (
+    bytes_text,
+    count_text,
+    duration_text,
+    name_text,
+    percent_text,
+    time_text,
+)
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["replay_notes", "replay_table"]

@@ -13,11 +13,11 @@ from tests.replaying.kernel import kernel_rows
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline import chunks
-from tidegate.pipeline.chunks import Chunk, list_chunks, read_rows, survey_chunk
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.ingest import find_files
-from tidegate.pipeline.timeline import CONTROL_KINDS
+from tidegate.pipeline.read import chunks
+from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_rows, survey_chunk
+from tidegate.pipeline.read.ingest import find_files
+from tidegate.pipeline.read.timeline import CONTROL_KINDS
 from tidegate.usage.arrow import arrow_schema
 
 

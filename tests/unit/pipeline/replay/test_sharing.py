@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.components import components
-from tidegate.pipeline.plan import QUOTA_TYPES, Plan, in_force_plan
-from tidegate.pipeline.sharing import MAX_ENTITY_SETS, shared_sensors
-from tidegate.pipeline.timeline import CONTROL_KINDS, empty_timeline, timelines
+from tidegate.pipeline.read.timeline import CONTROL_KINDS, empty_timeline, timelines
+from tidegate.pipeline.replay.components import components
+from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, in_force_plan
+from tidegate.pipeline.replay.sharing import MAX_ENTITY_SETS, shared_sensors
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.managers.quota_managers import QuotaManagers
 

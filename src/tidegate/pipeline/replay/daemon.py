@@ -16,8 +16,8 @@ def main() -> None:
     with contextlib.suppress(
         Exception
     ):  # whatever is wrong shows in the worker, which says what it was doing
-        import tidegate.pipeline.partition  # noqa: F401
-        from tidegate.pipeline.kernel import replay_kernel
+        import tidegate.pipeline.replay.partition  # noqa: F401
+        from tidegate.pipeline.replay.kernel import replay_kernel
 
         replay_kernel()
     manager()

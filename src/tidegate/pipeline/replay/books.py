@@ -14,7 +14,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tidegate.pipeline.kernel import replay_kernel
 from tidegate.pipeline.layout import (
     BUCKET_SAMPLES,
     BUCKET_WINDOW_MS,
@@ -34,10 +33,11 @@ from tidegate.pipeline.layout import (
     Rows,
     State,
 )
-from tidegate.pipeline.pending import empty_pending, roomy_pending
-from tidegate.pipeline.plan import QUOTA_TYPES, Definitions, Plan
-from tidegate.pipeline.tables import Account, AccountTable, SensorTable
-from tidegate.pipeline.timeline import Step, Timeline
+from tidegate.pipeline.read.timeline import Step, Timeline
+from tidegate.pipeline.replay.kernel import replay_kernel
+from tidegate.pipeline.replay.pending import empty_pending, roomy_pending
+from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
+from tidegate.pipeline.replay.tables import Account, AccountTable, SensorTable
 from tidegate.pipeline.windows import Windows
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS

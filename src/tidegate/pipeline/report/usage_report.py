@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.pipeline.text import bytes_text, count_text, duration_text, name_text, percent_text
+from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, name_text, percent_text
 
 __all__ = ["usage_table"]
 

@@ -7,7 +7,7 @@ from tests.replaying.files import write_events
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.ingest import check_files, find_files
+from tidegate.pipeline.read.ingest import check_files, find_files
 from tidegate.usage.arrow import arrow_schema
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.pipeline.components import assign_partitions, components
+from tidegate.pipeline.replay.components import assign_partitions, components
 
 
 def _reachable(clients, shared):

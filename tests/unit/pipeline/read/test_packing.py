@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.pipeline import packing
 from tidegate.pipeline.layout import ROW_TYPES, Rows
-from tidegate.pipeline.packing import merged, pack, unpack
+from tidegate.pipeline.read import packing
+from tidegate.pipeline.read.packing import merged, pack, unpack
 
 _numbers = st.one_of(
     st.integers(0, 3),

@@ -2,9 +2,10 @@
 
 import sys
 
-from tidegate.pipeline import pending, windows
-from tidegate.pipeline.compiled import cache_directory, compile_together
-from tidegate.pipeline.pending import PENDING_KERNEL, empty_pending
+from tidegate.pipeline import windows
+from tidegate.pipeline.replay import pending
+from tidegate.pipeline.replay.compiled import cache_directory, compile_together
+from tidegate.pipeline.replay.pending import PENDING_KERNEL, empty_pending
 
 
 def test_the_cache_is_named_after_what_is_compiled(tmp_path):
@@ -37,7 +38,7 @@ def test_a_home_that_cannot_be_written_needs_no_cache(tmp_path):
     blocked = tmp_path / "file"
     blocked.touch()
     program = (
-        "from tidegate.pipeline import compiled, pending;"
+        "from tidegate.pipeline.replay import compiled, pending;"
         "f = compiled.compile_cached(pending._home, vars(pending), modules=[pending]);"
         "print(f(pending.empty_pending(), 1) >= 0)"
     )

@@ -4,7 +4,7 @@ import pytest
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.timeline import CONTROL_KINDS, timelines
+from tidegate.pipeline.read.timeline import CONTROL_KINDS, timelines
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.columns import empty_event

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.pipeline.chunks import in_order
 from tidegate.pipeline.layout import ROW_TYPES, Rows
+from tidegate.pipeline.read.chunks import in_order
 
 __all__ = ["BLOCK_ROWS", "Block", "merged", "pack", "unpack"]
 

@@ -3,9 +3,9 @@
 from tests.replaying.kernel import replay_events
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.kernel import replay_kernel
-from tidegate.pipeline.plan import Plan
-from tidegate.pipeline.warm_up import compile_replay_kernel, kernel_in_the_making
+from tidegate.pipeline.replay.kernel import replay_kernel
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.warm_up import compile_replay_kernel, kernel_in_the_making
 
 
 def test_one_form_of_the_kernel_serves_all():

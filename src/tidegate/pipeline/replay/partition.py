@@ -14,8 +14,6 @@ import pyarrow as pa
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidegate.pipeline.books import Books
-from tidegate.pipeline.chunks import Chunk, read_rows
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import (
     BYTE_MS,
@@ -29,12 +27,14 @@ from tidegate.pipeline.layout import (
     Int32s,
     Rows,
 )
-from tidegate.pipeline.packing import merged, pack, unpack
-from tidegate.pipeline.plan import Plan
-from tidegate.pipeline.results import client_results
+from tidegate.pipeline.read.chunks import Chunk, read_rows
+from tidegate.pipeline.read.packing import merged, pack, unpack
+from tidegate.pipeline.read.timeline import Timeline
+from tidegate.pipeline.replay.books import Books
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.results import client_results
 from tidegate.pipeline.schemas import BLOCKS, REPLAY_BY_CLIENT
 from tidegate.pipeline.schemas import DECISIONS as DECISIONS_TABLE
-from tidegate.pipeline.timeline import Timeline
 
 __all__ = ["Partition", "ReplayTask", "pack_chunks", "replay_decisions", "replay_tallies"]
 

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.pipeline.chunks import ClientKey, Survey
-from tidegate.pipeline.components import assign_partitions, components
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.partition import ReplayTask
-from tidegate.pipeline.plan import Plan
-from tidegate.pipeline.sharing import shared_sensors
-from tidegate.pipeline.timeline import MAX_CONTROL_EVENTS, empty_timeline, timelines
+from tidegate.pipeline.read.chunks import ClientKey, Survey
+from tidegate.pipeline.read.timeline import MAX_CONTROL_EVENTS, empty_timeline, timelines
+from tidegate.pipeline.replay.components import assign_partitions, components
+from tidegate.pipeline.replay.partition import ReplayTask
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.sharing import shared_sensors
 
 __all__ = ["MAX_CLIENTS", "Layout", "lay_out"]
 

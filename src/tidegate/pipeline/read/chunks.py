@@ -28,7 +28,7 @@ from tidegate.pipeline.layout import (
     STRICT,
     Rows,
 )
-from tidegate.pipeline.timeline import CONTROL_COLUMNS, CONTROL_KINDS
+from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, CONTROL_KINDS
 from tidegate.quota.managers.mutation import STRICT_SINCE
 
 __all__ = ["Chunk", "ClientKey", "Survey", "in_order", "list_chunks", "read_rows", "survey_chunk"]

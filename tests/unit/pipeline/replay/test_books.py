@@ -5,7 +5,7 @@ from tests.replaying.kernel import replay_events
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline import layout
-from tidegate.pipeline.plan import Plan, in_force_plan
+from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota.admin.definitions import QuotaRecord
 
 _T0 = 1_700_000_000_000

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tidegate.pipeline import layout, pending
-from tidegate.pipeline.compiled import compile_cached, compile_together, compiled
+from tidegate.pipeline import layout
 from tidegate.pipeline.layout import (
     AMOUNT,
     BUCKET_SAMPLES,
@@ -65,7 +64,9 @@ from tidegate.pipeline.layout import (
     Rows,
     State,
 )
-from tidegate.pipeline.pending import PENDING_KERNEL, pending_put, pending_take
+from tidegate.pipeline.replay import pending
+from tidegate.pipeline.replay.compiled import compile_cached, compile_together, compiled
+from tidegate.pipeline.replay.pending import PENDING_KERNEL, pending_put, pending_take
 from tidegate.quota.measure import bucket_kernel, rate_kernel, throttle
 from tidegate.quota.measure.bucket_kernel import bucket_configure, bucket_record, bucket_tokens
 from tidegate.quota.measure.kernel import compile_kernel

@@ -1,0 +1,1 @@
+"""What the jobs found, as tables for the terminal."""
