@@ -16,22 +16,20 @@ Nothing here waits. The acceptor of a listener asks, for each socket that it acc
 >>> quotas.admit("PLAINTEXT", "192.0.2.7", now_ms=0).message
 'Too many connections from /192.0.2.7 (maximum = 1)'
 
-Follows: Kafka `ConnectionQuotas`, KIP-612, B§6.9. Different here: the number of addresses whose rate is kept is
-bounded (`MAX_IP_RATES`, `MAX_IP_RATE_BYTES`); past it, the one that was quiet longest begins anew.
+Follows: Kafka `ConnectionQuotas`, `ConnectionThrottledException`, `TooManyConnectionsException`, KIP-612, B§6.9.
+Different here: the number of addresses whose rate is kept is bounded (`MAX_IP_RATES`, `MAX_IP_RATE_BYTES`); past it,
+the one that was quiet longest begins anew.
 
 `tidegate serve` has one listener and no other broker beside it, so these are for other servers: a listener's own
 limits, the spared listener between brokers (with it `max_connections_exceeded`), limits that change while it runs.
 """
 
-from collections.abc import Generator, Iterator
+import enum
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 
-from tidegate.quota.connections.admission import (
-    Admission,
-    AdmissionOutcome,
-    ConnectionCountError,
-    ConnectionMetric,
-)
+from tidegate.errors import TidegateError
 from tidegate.quota.connections.limits import (
     UNLIMITED_CONNECTIONS,
     ConnectionLimits,
@@ -64,6 +62,47 @@ IP_RATE_EXPIRY_MS = 3_600_000
 
 _SWEPT_AT_A_TIME = 500  # well below a millisecond
 _AVG_SAMPLES, _AVG_WINDOW_MS = 2, 30_000  # the registry's default window (B§1.1)
+
+
+class AdmissionOutcome(enum.Enum):
+    """What becomes of a socket."""
+
+    ACCEPTED = "accepted"
+    THROTTLED = "throttled"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """The verdict over one socket.
+
+    THROTTLED has `throttle_ms` and `end_ms`, TOO_MANY_CONNECTIONS the `maximum`; both have Kafka's `message`.
+    """
+
+    outcome: AdmissionOutcome
+    message: str | None = None
+    throttle_ms: int = 0
+    end_ms: int = 0
+    maximum: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionMetric:
+    """One metric of Kafka's group `socket-server-metrics`, and the statistic behind it."""
+
+    name: str
+    tags: Mapping[str, str]
+    stat: SampledRate | Avg
+
+
+class ConnectionCountError(TidegateError, ValueError):
+    """Raise when a connection is released that was never counted. Has the text of Kafka's exception."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"Attempted to decrease connection count for address with no connections, address: /{address}"
+        )
+        self.address = address
 
 
 _ACCEPTED = Admission(outcome=AdmissionOutcome.ACCEPTED)
