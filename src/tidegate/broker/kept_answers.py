@@ -171,7 +171,12 @@ class FetchAnswers:
         self._numbers_at = data.index(_INT64.pack(end_offset))
 
     def encode(
-        self, correlation_id: int, end_offset: int, start_offset: int, records: FileSlice | None
+        self,
+        correlation_id: int,
+        end_offset: int,
+        stable_offset: int,
+        start_offset: int,
+        records: FileSlice | None,
     ) -> Encoded:
         """Return the answer. A small piece of a file is read: sent with the rest it is one call and one packet."""
         count = 0 if records is None else records.size
@@ -180,9 +185,9 @@ class FetchAnswers:
         size = len(first) - _LENGTH_BYTES + count + len(self._tail)
         _SIZE_AND_CORRELATION_ID.pack_into(first, 0, size, correlation_id)
         if self._with_start_offset:
-            _THREE_NUMBERS.pack_into(first, self._numbers_at, end_offset, end_offset, start_offset)
+            _THREE_NUMBERS.pack_into(first, self._numbers_at, end_offset, stable_offset, start_offset)
         else:
-            _TWO_NUMBERS.pack_into(first, self._numbers_at, end_offset, end_offset)
+            _TWO_NUMBERS.pack_into(first, self._numbers_at, end_offset, stable_offset)
         buffers: list[Any] = [first]
         if count > COPIED_BYTES:
             buffers += [records, self._tail] if self._tail else [records]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from tidegate.storage.scheduling import Scheduler
 from tidegate.storage.storage import Storage
 
-__all__ = ["HOUSEKEEPING_EVERY_S", "LOOK_EVERY_S", "SAVE_EVERY_S", "SLICE_MS", "keep_house"]
+__all__ = ["HOUSEKEEPING_EVERY_S", "LOOK_EVERY_S", "SAVE_EVERY_S", "SLICE_MS", "start_housekeeping"]
 
 HOUSEKEEPING_EVERY_S = 60.0  # Kafka's `log.flush.offset.checkpoint.interval.ms`
 LOOK_EVERY_S = 0.5
@@ -21,7 +21,7 @@ _PAUSE_S = 0.004
 _logger = logging.getLogger(__name__)
 
 
-def keep_house(storage: Storage, scheduler: Scheduler) -> None:
+def start_housekeeping(storage: Storage, scheduler: Scheduler) -> None:
     """Let `storage` look after itself until it is closed."""
     _Chore(storage, scheduler, HOUSEKEEPING_EVERY_S, lambda: storage.clean(storage.clock.wall_ms()))
     _Chore(storage, scheduler, LOOK_EVERY_S, storage.look_after_files)

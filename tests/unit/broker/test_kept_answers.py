@@ -66,11 +66,12 @@ def test_kept_fetch_answers_are_the_encoders(tmp_path, version, name, committed)
     sizes = (None, 100, 127, 128, COPIED_BYTES, COPIED_BYTES + 1, 200_000)
     for correlation_id, size in enumerate(sizes):
         records = b"" if size is None else FileSlice(file, 5, size)
+        end_offset = 2**40 + correlation_id
         partition = {
             "partition_index": 3,
             "error_code": 0,
-            "high_watermark": 2**40 + correlation_id,
-            "last_stable_offset": 2**40 + correlation_id,
+            "high_watermark": end_offset,
+            "last_stable_offset": end_offset - 3,
             "log_start_offset": correlation_id,
             "aborted_transactions": [] if committed else None,
             "preferred_read_replica": -1,
@@ -78,7 +79,7 @@ def test_kept_fetch_answers_are_the_encoders(tmp_path, version, name, committed)
         }
         responses = [{**topic, "partitions": [partition]}]
         message = {"throttle_time_ms": 0, "error_code": 0, "session_id": 0, "responses": responses}
-        ours = answers.encode(correlation_id, 2**40 + correlation_id, correlation_id, records or None)
+        ours = answers.encode(correlation_id, end_offset, end_offset - 3, correlation_id, records or None)
         assert whole(ours) == whole(encode_response(1, version, correlation_id, message))
 
 

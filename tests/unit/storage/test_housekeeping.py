@@ -14,7 +14,7 @@ from tests.unit.storage.node import NOW_MS, ManualScheduler, Node, append, batch
 
 from tidegate.clock import SystemClock
 from tidegate.storage import Storage, StorageConfig
-from tidegate.storage.housekeeping import SAVE_EVERY_S, keep_house
+from tidegate.storage.housekeeping import SAVE_EVERY_S, start_housekeeping
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.producers import MAX_PRODUCERS, REMEMBERED_BATCHES
 from tidegate.testing import ManualClock
@@ -52,7 +52,7 @@ def test_most_partitions_hold_the_loop_for_a_moment_only(tmp_path: Path) -> None
         append(log, batch(time_ms=now_ms - 5000), now_ms)
     gc.freeze()  # as `tidegate serve` does
     scheduler = MeasuringScheduler()
-    keep_house(storage, scheduler)
+    start_housekeeping(storage, scheduler)
     for _ in range(61):
         scheduler.advance(1)
     while any(log.start_offset == 0 for log in logs):
@@ -170,7 +170,7 @@ def test_removing_a_large_file_holds_nobody(tmp_path: Path) -> None:
 
 def fill(log: PartitionLog, size: int) -> None:
     """Give the newest file blocks up to `size`, without writing them."""
-    os.posix_fallocate(log.segments[-1].file.fd, 0, size)
+    os.posix_fallocate(log.segments[-1].written_file().fd, 0, size)
 
 
 def test_most_producers_hold_the_loop_for_a_moment_only(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from tidegate.broker.handlers.offset_commit import offset_commit_handler
 from tidegate.broker.handlers.offset_fetch import offset_fetch_handler
 from tidegate.broker.handlers.produce import produce_handler
 from tidegate.server.handler import Handler
-from tidegate.storage.housekeeping import keep_house
+from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.scheduling import Scheduler, running_loop
 from tidegate.storage.storage import Storage
 
@@ -48,7 +48,7 @@ def handler_table(storage: Storage, scheduler: Scheduler | None = None) -> dict[
     """
     if scheduler is None:
         scheduler = running_loop()
-    keep_house(storage, scheduler)
+    start_housekeeping(storage, scheduler)
     storage.commits.start(scheduler)
     return {
         PRODUCE: produce_handler(storage, scheduler),

@@ -205,7 +205,9 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
             fetch = source.fetch(request, limit, offset, max_bytes, leader_epoch)
             return _wait(fetch, waits, scheduler, missing_bytes, source.max_wait_ms)
         correlation_id = request.header.correlation_id
-        encoded = source.answers.encode(correlation_id, log.end_offset, log.start_offset, found)
+        encoded = source.answers.encode(
+            correlation_id, log.end_offset, log.last_stable_offset, log.start_offset, found
+        )
         return Answer(encoded, Charge.FETCH, empty=lambda: _encode(request, []))
 
     def handle_any(request: Request) -> Work:
@@ -221,13 +223,13 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
         if follower:
             return (yield from fetch.answer(topics, Charge.EXEMPT))
         if not failed and len(fetch.wanted) == 1:
-            learn(request, body, *fetch.wanted[0])
+            remember(request, body, *fetch.wanted[0])
         missing_bytes = min(body["min_bytes"], fetch.max_bytes) - fetch.read_bytes
         if missing_bytes <= 0 or failed or not topics or body["max_wait_ms"] <= 0:
             return (yield from fetch.answer(topics))
         return _wait(fetch, waits, scheduler, missing_bytes, body["max_wait_ms"])
 
-    def learn(request: Request, body: Message, name: str, wanted: _Wanted) -> None:
+    def remember(request: Request, body: Message, name: str, wanted: _Wanted) -> None:
         """Keep what a consumer's request with one partition says for those that begin as it does."""
         if wanted.log is not None and body["max_bytes"] >= 0:
             version, max_bytes = request.header.api_version, min(body["max_bytes"], most_bytes)
@@ -333,12 +335,11 @@ def _records(
     wanted: _Wanted, log: PartitionLog, found: FileSlice | None, *, committed: bool
 ) -> dict[str, Any]:
     """Return a partition's part of the answer."""
-    end_offset = log.end_offset
     return {
         "partition_index": wanted.index,
         "error_code": 0,
-        "high_watermark": end_offset,
-        "last_stable_offset": end_offset,
+        "high_watermark": log.end_offset,
+        "last_stable_offset": log.last_stable_offset,
         "log_start_offset": log.start_offset,
         "aborted_transactions": _NO_TRANSACTIONS if committed else None,
         "preferred_read_replica": _UNKNOWN,

@@ -88,11 +88,13 @@ def produce_handler(storage: Storage, scheduler: Scheduler) -> Handler:
             and len(topic_data[0]["partition_data"]) == 1
             and body["transactional_id"] is None
         ):
-            _learn(request, acks, topic_data[0], topics, known)
+            _remember(request, acks, topic_data[0], topics, known)
         try:
             wanted = yield from _by_partition(topic_data, version)
         except CorruptRecordsError as error:
-            return (yield from _fail_all(request, topic_data, acks, error.error_code, _told(error)))
+            return (
+                yield from _fail_all(request, topic_data, acks, error.error_code, _text_for_client(error))
+            )
         except _TransactionalError:
             code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return (yield from _fail_all(request, topic_data, acks, code))
@@ -151,7 +153,9 @@ def _find(topics: Topics, name: str, version: int) -> tuple[Topic | None, int]:
     return topics.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
 
 
-def _learn(request: Request, acks: int, part: Message, topics: Topics, known: KnownRequests[_Target]) -> None:
+def _remember(
+    request: Request, acks: int, part: Message, topics: Topics, known: KnownRequests[_Target]
+) -> None:
     """Keep what a request with one partition says for those that begin as it does.
 
     Not where it must fail, nor where an append may make a sync due, which its answer has to wait for.
@@ -164,7 +168,7 @@ def _learn(request: Request, acks: int, part: Message, topics: Topics, known: Kn
         known.keep(request, _Target(version, acks, {_field(version): name}, index, log))
 
 
-def _told(error: CorruptRecordsError) -> str | None:
+def _text_for_client(error: CorruptRecordsError) -> str | None:
     """Return the text for the client: Kafka has none for what it did not foresee."""
     return None if error.error_code == error_codes.UNKNOWN_SERVER_ERROR else str(error)
 

@@ -214,15 +214,20 @@ class PartitionLog:
             self.checkpoint()
         return base_offset
 
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset up to which a client that reads committed records may read: no transaction is open, so the end."""
+        return self.end_offset
+
     def write_gathered(self) -> None:
         """Write what was gathered for the end of the turn. Raises `OSError`; then the log must be made anew."""
         if not self.deleted:
-            _ = self._active.file
+            self._active.written_file()
 
     def _roll(self) -> Segment:
         """Close the newest segment and begin the next one. Raises `OSError`; then nothing has changed."""
         full = self._active
-        file = full.file
+        file = full.written_file()
         full.add_time_entry()
         full.flush_indexes()
         self._save_producers()
@@ -319,7 +324,7 @@ class PartitionLog:
         if self.failed:
             return
         try:
-            _ = self._active.file  # they must not be ahead of the records
+            self._active.written_file()  # they must not be ahead of the records
             self._active.flush_indexes()
             self._save_producers()
         except OSError as error:  # only a longer recovery: the records themselves are written
@@ -366,7 +371,7 @@ class PartitionLog:
     def unsynced_files(self) -> list[SegmentFile]:
         """Return the files that hold records past the recovery point, and the newest. Raises `OSError`."""
         active, point = self._active, self.recovery_point
-        files = [active.file]
+        files = [active.written_file()]
         if active.base_offset > point:
             newer = zip(self.segments, self.segments[1:], strict=False)
             files += [SegmentFile(segment.path) for segment, after in newer if after.base_offset > point]

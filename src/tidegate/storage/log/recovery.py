@@ -250,7 +250,10 @@ def _walk_from(segment: Segment, walk: _Walk, start: int) -> bool:
     segment.size = start
     walk.end_offset = segment.base_offset
     if start < file_size:
-        with mmap.mmap(segment.file.fd, file_size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
+        with (
+            mmap.mmap(segment.written_file().fd, file_size, prot=mmap.PROT_READ) as mapped,
+            memoryview(mapped) as view,
+        ):
             _walk(segment, walk, view)
     return segment.size == file_size
 

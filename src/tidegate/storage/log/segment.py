@@ -74,9 +74,8 @@ class Segment:
         self._unwritten: list[bytes] = []  # batches that were gathered, to be written together
         self._unwritten_at = 0
 
-    @property
-    def file(self) -> SegmentFile:
-        """The open log file, opened at first use, with all that the books say is in it. Raises `OSError`.
+    def written_file(self) -> SegmentFile:
+        """Return the open log file, opened at first use, after writing what was gathered for it. Raises `OSError`.
 
         It must be there: `create` makes it.
         """
@@ -100,7 +99,7 @@ class Segment:
         interval: int,
     ) -> None:
         """Write a batch of `size` bytes at the end. On failure the file ends where it did and `OSError` is raised."""
-        fd = self.file.fd
+        fd = self.written_file().fd
         position = self.size
         if os.pwrite(fd, batch, position) != size:
             self._write_rest(fd, batch)
@@ -194,7 +193,7 @@ class Segment:
 
     def _walk_to(self, offset: int, position: int) -> int:
         """Return where the batch with `offset` begins, looking from `position` on, where an index says one does."""
-        fd = self.file.fd
+        fd = self.written_file().fd
         start = position
         while position < self.size:
             chunk = os.pread(fd, _WALK_BYTES, position)
@@ -217,7 +216,7 @@ class Segment:
 
     def batch_size(self, position: int) -> int:
         """Return the size of the batch that begins at `position`. Raises `OSError`."""
-        raw = os.pread(self.file.fd, OVERHEAD_BYTES, position)
+        raw = os.pread(self.written_file().fd, OVERHEAD_BYTES, position)
         if len(raw) != OVERHEAD_BYTES:
             raise OSError(errno.EIO, f"the file ends before byte {position + OVERHEAD_BYTES}")
         length: int = _OFFSET_AND_LENGTH.unpack(raw)[1]
@@ -232,11 +231,11 @@ class Segment:
 
     def read_batch(self, position: int, size: int) -> bytes:
         """Return `size` bytes from `position`."""
-        return os.pread(self.file.fd, size, position)
+        return os.pread(self.written_file().fd, size, position)
 
     def slice(self, position: int, size: int) -> FileSlice:
         """Return a piece of the file to send."""
-        return FileSlice(self.file, position, size)
+        return FileSlice(self.written_file(), position, size)
 
     def position_by_time(self, time_ms: int) -> int:
         """Return a position before which no batch has a record of `time_ms` or later."""
@@ -253,7 +252,7 @@ class Segment:
 
     def header_at(self, position: int) -> BatchHeader:
         """Return the header of the batch at `position`. Raises `LogDamagedError` where no batch can begin."""
-        raw = os.pread(self.file.fd, HEADER_BYTES, position)
+        raw = os.pread(self.written_file().fd, HEADER_BYTES, position)
         if len(raw) == HEADER_BYTES:
             header = read_header(raw)
             if header.magic == MAGIC and header.length >= _LEAST_LENGTH:
@@ -314,7 +313,7 @@ class Segment:
 
     def cut(self, size: int) -> None:
         """Make the file end at `size`."""
-        os.ftruncate(self.file.fd, size)
+        os.ftruncate(self.written_file().fd, size)
 
     def problem(self) -> str | None:
         """Return what has happened to the file that should hold the records, None where it is as it should be."""

@@ -76,7 +76,7 @@ def _make_sure(log: PartitionLog, segment: Segment) -> Iterator[None]:
 def _find(segment: Segment, time_ms: int) -> Lookup:
     """Return time and offset of the first record of a segment that is not older than `time_ms`."""
     position = segment.position_by_time(time_ms)
-    file, size = segment.file, segment.size
+    file, size = segment.written_file(), segment.size
     if segment.sealed:
         segment.let_go()
     while position < size:

@@ -47,7 +47,7 @@ class DiskNode(Node):
 
     def inode(self, name: str, partition: int = 0) -> int:
         """Return the inode of a partition's newest file."""
-        return os.fstat(self.log(name, partition).segments[-1].file.fd).st_ino
+        return os.fstat(self.log(name, partition).segments[-1].written_file().fd).st_ino
 
     def produce(self, *topics: str, acks: int = ACKS_ALL, **fields: Any) -> Answer | Deferred:
         """Send one batch for partition 0 of each topic."""
