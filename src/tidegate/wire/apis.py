@@ -1,6 +1,6 @@
 """The APIs that a broker speaks: `API_BY_KEY`, api key to `Api`.
 
-Follows: Kafka 4.3.1 `ApiKeys` and `ApiMessageType`. Versions that Kafka keeps behind
+Follows: Kafka 4.3.1 `ApiKeys` and `ApiMessageType`, B§11. Versions that Kafka keeps behind
 `unstable.api.versions.enable` are in the definitions table but not spoken.
 """
 

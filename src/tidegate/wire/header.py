@@ -1,7 +1,7 @@
 """The request header: which API, which version, which request of the connection, and whose.
 
 Follows: Kafka `RequestHeader` v1 and v2 (with tagged fields, KIP-482). In both the client id is a legacy string, so the
-version of the header need not be known to read as far as there.
+version of the header need not be known to read as far as there. A null client id is read as "" (B§6.1).
 """
 
 import struct

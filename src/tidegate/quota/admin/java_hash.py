@@ -5,6 +5,7 @@
 
 Follows: `java.lang.String.hashCode` and `java.util.HashMap`, whose table doubles when it is more than three
 quarters full. A bucket so crowded that Java turns it into a tree (eight colliding keys) is not followed.
+Where the order shows: B§9.2.
 """
 
 from collections.abc import Collection

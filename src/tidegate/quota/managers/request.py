@@ -11,7 +11,7 @@
 The value recorded is percent-seconds: nanoseconds * 1e-7. A throttle time is at most the span of one sample.
 Network time is not checked: that of sending is known when the answer has gone, and bites on the next request.
 
-Follows: Kafka `ClientRequestQuotaManager` (KIP-124, B§4).
+Follows: Kafka `ClientRequestQuotaManager` (KIP-124, B§4.1–4.3).
 """
 
 from tidegate.quota.managers.callback import ClientQuotaCallback
