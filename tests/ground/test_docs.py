@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("constraints/*.md")])
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("constraints/*.md"),
+        *ROOT.glob("tests/**/*.md"),
+    ]
+)
 ROWS = re.findall(
     r"^\| (\w+) \|(.+)\|$", (ROOT / "docs" / "kafka-differences.md").read_text("utf-8"), re.MULTILINE
 )
@@ -33,6 +40,15 @@ def test_links_lead_somewhere(path):
     """Every relative link in a document is a file or a directory of the repository."""
     targets = re.findall(r"\]\((?!https?://)([^)#\s]+)", path.read_text(encoding="utf-8"))
     assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+def test_readme_of_the_tests_names_what_is_there():
+    """Each directory of tests has its line, and each file and directory that is named is there."""
+    tests = ROOT / "tests"
+    named = re.findall(r"`([\w/-]+(?:/|\.py))`", (tests / "README.md").read_text(encoding="utf-8"))
+    assert [name for name in named if not (tests / name).exists() and not (ROOT / name).exists()] == []
+    directories = {path.name for path in tests.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert {f"{name}/" for name in directories} - set(named) == set()
 
 
 def test_there_are_differences():
