@@ -8,6 +8,7 @@ import struct
 from typing import Any
 
 from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
+from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from kafka.record import MemoryRecordsBuilder
 
@@ -81,6 +82,12 @@ class PlainClient:
         request = AlterClientQuotasRequest[0](entries=[_quota_entry(entity, values)], validate_only=False)
         answer = self.ask(request, AlterClientQuotasResponse[0])
         assert [entry.error_code for entry in answer.entries] == [0], answer
+
+    def served_keys(self) -> list[int]:
+        """Return the API keys that the broker says it serves."""
+        answer = self.ask(ApiVersionsRequest[0](), ApiVersionsResponse[0])
+        assert answer.error_code == 0
+        return [api.api_key for api in answer.api_keys]
 
 
 def _quota_entry(entity: dict[str, str | None], values: dict[str, float | None]) -> Any:

@@ -1,0 +1,169 @@
+"""The README's blocks are run, so that they stay true.
+
+All `bash` blocks are one session of a shell, in the order of the page, typed in as they stand: what a newcomer gets who
+pastes one after the other. A `text` block behind one of them is what it prints: any number stands for every other, and
+`...` for any number of lines. A `pycon` block is a session of Python. There are no other blocks.
+"""
+
+import contextlib
+import doctest
+import itertools
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.e2e.plain_client import PlainClient
+
+from tidegate.wire import API_BY_KEY
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+
+NOT_RUN = {
+    "make setup": "it is what made the environment that runs this (tests/ground/test_make.py runs it again)",
+    "make demo": "tests/e2e/test_demo.py runs it",
+    "make": "tests/ground/test_make.py runs `make`; the others run this very test",
+}
+"""The first command of each `bash` block that is not run, and why."""
+
+USED = ("scripts", "tests", ".cache", ".venv")
+"""What the blocks use of a clone. What they write stays out of it."""
+PORT = 19092
+SESSION_TIMEOUT_S = 280.0
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MARK = "--- block at line {} ---"
+_SERVED_ROW = re.compile(r"\b([A-Z]\w+) (\d+)(?:–(\d+))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A block of the README: its language, what it holds, and the line it begins at."""
+
+    language: str
+    text: str
+    line: int
+
+    @property
+    def first_command(self):
+        """Return the first line without its comment."""
+        return self.text.splitlines()[0].partition("#")[0].strip()
+
+
+def read_blocks():
+    """Return all fenced blocks of the README, in order."""
+    return [
+        Block(language=match[1], text=match[2], line=TEXT.count("\n", 0, match.start()) + 1)
+        for match in _BLOCK.finditer(TEXT)
+    ]
+
+
+BLOCKS = read_blocks()
+RUN = [block for block in BLOCKS if block.language == "bash" and block.first_command not in NOT_RUN]
+SHOWN = [
+    (block, after) for block, after in itertools.pairwise(BLOCKS) if block in RUN and after.language == "text"
+]
+
+
+def by_line(block):
+    """Return the name of a block in the output of the tests."""
+    return f"line {block.line}" if isinstance(block, Block) else ""
+
+
+def pattern_of(expected):
+    """Return the regular expression for an expected output: see the module."""
+    any_number, blank = "[0-9][0-9,.]*", "[ \u2500]+"
+    parts = [re.escape(part) for part in re.sub(blank, " ", expected).split("...\n")]
+    parts = [re.sub(r"[0-9](?:[0-9,]|\\\.)*", lambda _: any_number, part) for part in parts]
+    return re.compile(".*".join(part.replace(r"\ ", blank) for part in parts), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory, kafka_classpath):
+    """Return a directory that has what a clone has after `make setup`, and nothing else yet."""
+    directory = tmp_path_factory.mktemp("clone")
+    for name in USED:
+        (directory / name).symlink_to(ROOT / name)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def printed(clone, kcat):
+    """Return what each `bash` block printed, by the line it begins at, as far as the session came."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", PORT))
+        except OSError as error:
+            raise AssertionError(f"the README's port {PORT} is in use: {error}") from error
+    typed = "".join(f"echo; echo '{_MARK.format(block.line)}'\n{block.text}" for block in RUN)
+    output = clone / "terminal"
+    with output.open("wb") as terminal:
+        shell = subprocess.Popen(
+            ["bash", "-e", "-o", "pipefail"],
+            cwd=clone,
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            stdin=subprocess.PIPE,
+            stdout=terminal,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            shell.communicate(typed.encode(), timeout=SESSION_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            terminal.write(f"\nnot done after {SESSION_TIMEOUT_S:.0f} s\n".encode())
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)  # what it left running, too
+            shell.wait()
+    parts = re.split(_MARK.format(r"(\d+)") + "\n", output.read_text(encoding="utf-8"))
+    assert shell.returncode == 0, "".join(parts)
+    return {int(line): text for line, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def test_every_block_is_run_or_has_a_reason():
+    """No example stands there unseen: no other language, no indented block, and no reason without its block."""
+    assert {block.language for block in BLOCKS} == {"bash", "pycon", "text"}
+    assert re.findall(r"\n\n {4,}\S.*", _BLOCK.sub("", TEXT)) == []
+    firsts = {block.first_command for block in BLOCKS if block.language == "bash"}
+    assert set(NOT_RUN) <= firsts
+    assert len(RUN) >= 4
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("block", RUN, ids=by_line)
+def test_a_block_runs_as_it_stands(printed, block):
+    """Every command that a newcomer is told to type works, one block after the other in one shell."""
+    assert block.line in printed
+
+
+@pytest.mark.java
+@pytest.mark.parametrize(("block", "expected"), SHOWN, ids=by_line)
+def test_a_block_prints_what_is_shown(printed, block, expected):
+    """What the README shows behind a block is what the block prints."""
+    terminal = printed[block.line].strip() + "\n"
+    assert pattern_of(expected.text).fullmatch(terminal), terminal
+
+
+@pytest.mark.parametrize("session", [block for block in BLOCKS if block.language == "pycon"], ids=by_line)
+def test_a_python_session_prints_what_it_says(session):
+    """Every Python example in the README gives the result it shows."""
+    example = doctest.DocTestParser().get_doctest(session.text, {}, "README", str(README), session.line)
+    assert doctest.DocTestRunner().run(example).failed == 0
+
+
+def test_the_table_of_apis_is_what_is_served(broker):
+    """The README names every API that is served, with its versions, and no other."""
+    section = TEXT.split("## Which APIs are served\n")[1].split("\n## ")[0]
+    table = "\n".join(line for line in section.splitlines() if line.startswith("|"))
+    named = {name: (int(first), int(last or first)) for name, first, last in _SERVED_ROW.findall(table)}
+    with PlainClient(broker.port, "readme") as client:
+        keys = client.served_keys()
+    apis = [API_BY_KEY[key] for key in keys]
+    assert named == {api.name: (api.min_version, api.max_version) for api in apis}
