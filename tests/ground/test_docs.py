@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+SOURCE = ROOT / "src" / "tidegate"
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+_PATH = re.compile(r"[a-z_]+(?:/[a-z_]+)*(?:\.py|/)|[a-z_]+(?:/[a-z_]+)+")
 DOCUMENTS = sorted(
     [
         *ROOT.glob("*.md"),
@@ -49,6 +52,44 @@ def test_readme_of_the_tests_names_what_is_there():
     assert [name for name in named if not (tests / name).exists() and not (ROOT / name).exists()] == []
     directories = {path.name for path in tests.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert {f"{name}/" for name in directories} - set(named) == set()
+
+
+def test_the_paths_of_the_map_are_there():
+    """What ARCHITECTURE.md calls a file or a package is one: of Tidegate, of the row's package, of the repository."""
+    paths = [
+        (roots_of(line), text)
+        for line in ARCHITECTURE.splitlines()
+        for text in re.findall(r"`([^`]+)`", line)
+        if _PATH.fullmatch(text)
+    ]
+    assert len(paths) > 50
+    assert [text for roots, text in paths if not is_below(roots, text)] == []
+
+
+def roots_of(line):
+    """Return where the paths of a line of ARCHITECTURE.md may begin."""
+    row = re.match(r"\| `(\w+)/` \|", line)
+    return [SOURCE, ROOT, *([SOURCE / row[1]] if row else [])]
+
+
+def is_below(roots, path):
+    """Return whether a file or directory is below one of them; `.py` may be left out."""
+    return any(place.exists() for root in roots for place in (root / path, root / f"{path}.py"))
+
+
+def test_the_walk_names_what_is_in_its_files():
+    """Every function and class that the walk of a record names is defined in the file that is named before it."""
+    walk = ARCHITECTURE.split("## The walk of a record\n")[1].split("\n## ")[0]
+    defined, checked, missing = set(), 0, []
+    for text in re.findall(r"`([^`\n]+)`", walk):
+        if text.endswith(".py"):
+            path = SOURCE / text
+            defined = names_in(path) if path.is_file() else set()
+        elif not text.endswith("/"):
+            checked += 1
+            missing += [] if set(text.split(".")) <= defined else [f"{path.name}: {text}"]
+    assert checked > 40
+    assert missing == []
 
 
 def test_there_are_differences():
