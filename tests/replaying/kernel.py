@@ -7,8 +7,8 @@ import numpy as np
 
 from tidegate.pipeline import layout
 from tidegate.pipeline.read.timeline import CONTROL_KINDS, empty_timeline, timelines
-from tidegate.pipeline.replay.books import Books
 from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results
 from tidegate.quota.managers.mutation import STRICT_SINCE
 
@@ -35,13 +35,13 @@ def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -
     decided = [event for event in events if event["kind"] in _KINDS]
     names = sorted({(event["user"], event["client_id"]) for event in decided})
     timeline = next(iter(timelines(control).values()), empty_timeline())
-    books = Books(plan, names=names, timeline=timeline)
+    replay = PlanReplay(plan, names=names, timeline=timeline)
     rows = kernel_rows(decided, {name: number for number, name in enumerate(names)}.__getitem__)
     decisions = np.zeros((len(decided), layout.DECISIONS), np.int32)
     for first in range(0, len(decided), batch_rows):
         batch = layout.Rows(*(column[first : first + batch_rows] for column in rows))
-        books.replay(batch, decisions[first : first + batch_rows])
-    return Replayed(decided, decisions, list(client_results(plan, 1, names, books)))
+        replay.replay(batch, decisions[first : first + batch_rows])
+    return Replayed(decided, decisions, list(client_results(plan, 1, names, replay)))
 
 
 def kernel_rows(events: Sequence[Event], number: Callable[[tuple[str, str]], int]) -> layout.Rows:

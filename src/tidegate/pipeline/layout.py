@@ -41,9 +41,6 @@ TALLIES = 17
 BYTE_MS, REQUEST_MS, IS_REJECTED, IS_CAPPED, IS_COUNTED = range(5)
 DECISIONS = 5
 
-PERCENT_PER_NS = 100.0 / 1e9  # B§4.1: percent-seconds of one thread
-IDLE_MS = 3_600_000  # B§3.5: a sensor expires after 3600 s without a record
-
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Int8s = npt.NDArray[np.int8]

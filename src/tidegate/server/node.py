@@ -13,7 +13,7 @@ from itertools import chain
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, API_VERSIONS, DESCRIBE_CLIENT_QUOTAS
 from tidegate.clock import Clock
 from tidegate.quota import QuotaManagers, QuotaWindow
-from tidegate.server.admission import Admission, connection_quotas
+from tidegate.server.acceptor import Acceptor, connection_quotas
 from tidegate.server.buffers import FrameBuffers
 from tidegate.server.channel import Channel
 from tidegate.server.clock_watch import ClockWatch
@@ -63,11 +63,11 @@ class Node:
         self.quotas = QuotaAdministration(
             self.managers, self.connections, usage=usage, clock=clock, host_names=self.host_names
         )
-        self._admission = Admission(
+        self._acceptor = Acceptor(
             self.connections, config.listener.name, clock=clock, loop=loop, on_admitted=self._on_admitted
         )
-        self.listener = Listener(config.listener, config, loop=loop, on_accept=self._admission.on_accept)
-        self._admission.attach(self.listener)
+        self.listener = Listener(config.listener, config, loop=loop, on_accept=self._acceptor.on_accept)
+        self._acceptor.attach(self.listener)
         self._clock = clock
         self._loop = loop
         self._usage = usage
@@ -106,7 +106,7 @@ class Node:
             loop=self._loop,
             slices=self._slices,
             poller=self._poller,
-            on_closed=lambda channel: self._admission.release(channel.connection.client_host),
+            on_closed=lambda channel: self._acceptor.release(channel.connection.client_host),
             turn=turn or NothingToDo(),
         )
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
@@ -126,7 +126,7 @@ class Node:
         self._slices.close()
         self.host_names.close()
         self.listener.close()
-        self._admission.close()
+        self._acceptor.close()
         if self._front is not None:
             for channel in list(self._front.channels):
                 channel.close()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidegate.clock import Clock
-from tidegate.quota import MutationQuota, QuotaRecord, sanitize
+from tidegate.quota import WINDOW_SETTINGS, MutationQuota, QuotaRecord, sanitize
 from tidegate.server.channel import Channel
 from tidegate.server.config import ServerConfig
 from tidegate.server.exchange import Exchange
@@ -27,12 +27,6 @@ _log = logging.getLogger("tidegate.server")
 _CLIENT_IDS_PER_CHANNEL = 4  # more on one connection is a client that makes them up: start over
 LONGEST_KEPT_CLIENT_ID_CHARS = 255
 """Longer client ids are not kept between requests: the names kept for a connection take 6 KB at most."""
-WINDOW_SETTINGS = (
-    "quota.window.num",
-    "quota.window.size.seconds",
-    "controller.quota.window.num",
-    "controller.quota.window.size.seconds",
-)
 
 
 class UsageLog(Protocol):

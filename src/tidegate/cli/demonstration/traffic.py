@@ -11,8 +11,8 @@ from rich.console import Console
 from tidegate.cli.demonstration.admin import set_client_quotas
 from tidegate.cli.demonstration.board import watch
 from tidegate.cli.demonstration.broker import running_broker
+from tidegate.cli.demonstration.client_processes import ClientProcesses
 from tidegate.cli.demonstration.clients import BULK_PARTITIONS, BULK_TOPIC, CLIENTS, ORDERS_TOPIC
-from tidegate.cli.demonstration.crew import Crew
 from tidegate.cli.demonstration.plans import QUOTAS, RATE_LIMITS
 from tidegate.cli.demonstration.results import Results
 from tidegate.cli.demonstration.tally import Tally
@@ -79,30 +79,30 @@ def _admin(port: int) -> AdminClient:
 
 def _run_clients(console: Console, port: int, idle_port: int, *, seconds: float) -> Traffic:
     clients = {name: (name, f"127.0.0.1:{port}") for name in CLIENTS}
-    with Crew({**clients, CONTROL: ("checkout", f"127.0.0.1:{idle_port}")}) as crew:
+    with ClientProcesses({**clients, CONTROL: ("checkout", f"127.0.0.1:{idle_port}")}) as running:
 
         def show(title: str, limits: dict[str, float], span_s: float) -> None:
             watch(
                 console,
-                lambda: _shown(crew.phase),
+                lambda: _shown(running.phase),
                 title=title,
                 limits=limits,
                 seconds=span_s,
-                check=crew.check,
+                check=running.check,
             )
 
         show(f"without quotas, {seconds:.0f} seconds", {}, seconds)
         set_client_quotas(port, QUOTAS)
-        before = crew.begin_phase()
+        before = running.begin_phase()
         console.print("\nquotas set over the wire (AlterClientQuotas): loader 2 MiB/s, analytics 4 MiB/s\n")
         show(
             f"the first {_SETTLE_S:.0f} seconds under quotas: a new window lets a burst through",
             dict(RATE_LIMITS),
             _SETTLE_S,
         )
-        settling = crew.begin_phase()
+        settling = running.begin_phase()
         show(f"under quotas, {seconds:.0f} seconds", dict(RATE_LIMITS), seconds)
-        after = crew.begin_phase()
+        after = running.begin_phase()
     return Traffic(before=before, settling=settling, after=after, after_s=seconds)
 
 

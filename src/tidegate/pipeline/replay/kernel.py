@@ -28,7 +28,6 @@ from tidegate.pipeline.layout import (
     FETCH,
     FETCH_CHARGE,
     FIRST_TS_MS,
-    IDLE_MS,
     IS_CAPPED,
     IS_COUNTED,
     IS_REJECTED,
@@ -37,7 +36,6 @@ from tidegate.pipeline.layout import (
     LONGEST_MS,
     MUTATION,
     MUTATION_ROW,
-    PERCENT_PER_NS,
     PRODUCE,
     PRODUCE_CHARGE,
     READY,
@@ -67,10 +65,12 @@ from tidegate.pipeline.layout import (
 from tidegate.pipeline.replay import pending
 from tidegate.pipeline.replay.compiled import compile_cached, compile_together, compiled
 from tidegate.pipeline.replay.pending import PENDING_KERNEL, pending_put, pending_take
+from tidegate.quota.managers.request import PERCENT_PER_NS
 from tidegate.quota.measure import bucket_kernel, rate_kernel, throttle
 from tidegate.quota.measure.bucket_kernel import bucket_configure, bucket_record, bucket_tokens
 from tidegate.quota.measure.kernel import compile_kernel
 from tidegate.quota.measure.rate_kernel import rate_configure, rate_decide, rate_record
+from tidegate.quota.measure.sensors import EXPIRY_MS
 from tidegate.quota.measure.throttle import MAX_INT64, narrow_to_int32, tokens_throttle_ms
 
 __all__ = ["KERNEL_MODULES", "replay_kernel"]
@@ -242,7 +242,7 @@ def _prepare_bucket(
 def _is_new(settings: Int64s, use: Int64s, sweeps: Int64s, sensor: int) -> bool:
     """Return whether a sweep since its last use found the sensor idle. Follows: B§1.2 (expiry)."""
     for sweep in range(use[sensor, SWEPT], settings[SWEEP]):
-        if sweeps[sweep, 1] - use[sensor, LAST_MS] > IDLE_MS:
+        if sweeps[sweep, 1] - use[sensor, LAST_MS] > EXPIRY_MS:
             return True
     return False
 

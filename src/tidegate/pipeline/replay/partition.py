@@ -30,8 +30,8 @@ from tidegate.pipeline.layout import (
 from tidegate.pipeline.read.chunks import Chunk, read_rows
 from tidegate.pipeline.read.packing import merged, pack, unpack
 from tidegate.pipeline.read.timeline import Timeline
-from tidegate.pipeline.replay.books import Books
 from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results
 from tidegate.pipeline.schemas import BLOCKS, REPLAY_BY_CLIENT
 from tidegate.pipeline.schemas import DECISIONS as DECISIONS_TABLE
@@ -77,29 +77,29 @@ class Names:
 
 
 class Partition:
-    """The clients, node and books of one partition."""
+    """The clients, node and replays of one partition."""
 
     def __init__(self, task: ReplayTask, number: int) -> None:
         first, end = task.first_client[number : number + 2].tolist()
         self.node_id = int(task.node_id[number])
         self.names = Names(task.users.slice(first, end - first), task.client_ids.slice(first, end - first))
         timeline = task.timelines[self.node_id]
-        self.books = [(plan, Books(plan, names=self.names, timeline=timeline)) for plan in task.plans]
+        self.replays = [(plan, PlanReplay(plan, names=self.names, timeline=timeline)) for plan in task.plans]
         self._last_seq = -1
 
     def replay(self, rows: Rows) -> None:
         """Replay the rows against every plan."""
         self._check(rows)
         no_decisions = np.zeros((0, DECISIONS), np.int32)
-        for _, books in self.books:
-            books.replay(rows, no_decisions)
+        for _, replay in self.replays:
+            replay.replay(rows, no_decisions)
 
     def decide(self, rows: Rows) -> Batches:
         """Replay the rows and yield a table of decisions per plan."""
         self._check(rows)
-        for plan, books in self.books:
+        for plan, replay in self.replays:
             decisions = np.zeros((len(rows.seq), DECISIONS), np.int32)
-            books.replay(rows, decisions)
+            replay.replay(rows, decisions)
             yield _decision_batch(plan, self.node_id, rows, decisions)
 
     def _check(self, rows: Rows) -> None:
@@ -162,9 +162,9 @@ def _partition_rows(batches: Batches) -> Iterator[tuple[int, Rows]]:
 
 def _tally_batches(partition: Partition) -> Batches:
     schema = to_arrow_schema(REPLAY_BY_CLIENT)
-    for plan, books in partition.books:
+    for plan, replay in partition.replays:
         waiting: list[dict[str, Any]] = []
-        for row in client_results(plan, partition.node_id, partition.names, books):
+        for row in client_results(plan, partition.node_id, partition.names, replay):
             waiting.append(row)
             if len(waiting) == _RESULT_ROWS:
                 yield _batch(waiting, schema)

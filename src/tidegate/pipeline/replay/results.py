@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.pipeline import layout
-from tidegate.pipeline.replay.books import Books, ClientNames
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
+from tidegate.pipeline.replay.plan_replay import ClientNames, PlanReplay
 from tidegate.quota.admin.sanitizer import desanitize
 from tidegate.quota.measure.throttle import UNLIMITED
 
@@ -33,9 +33,11 @@ _COLUMNS = {
 }
 
 
-def client_results(plan: Plan, node_id: int, names: ClientNames, books: Books) -> Iterator[dict[str, Any]]:
+def client_results(
+    plan: Plan, node_id: int, names: ClientNames, replay: PlanReplay
+) -> Iterator[dict[str, Any]]:
     """Yield a row per account that was used, columns `REPLAY_BY_CLIENT`."""
-    for account, bound, tally in books.tallies():
+    for account, bound, tally in replay.tallies():
         if not tally.any():
             continue
         user, client_id = names[account.client]

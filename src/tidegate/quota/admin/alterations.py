@@ -15,10 +15,8 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidegate import error_codes
 from tidegate.quota.admin.definition_filter import (
-    ERROR_INVALID_REQUEST,
-    ERROR_NONE,
-    ERROR_POLICY_VIOLATION,
     EntityParts,
 )
 from tidegate.quota.admin.java_hash import hash_map_order, hash_map_place
@@ -63,7 +61,7 @@ class AlterResult:
     """What became of one entity; the message is None when the code is 0."""
 
     entity: EntityParts
-    error_code: int = ERROR_NONE
+    error_code: int = error_codes.NONE
     error_message: str | None = None
 
 
@@ -161,14 +159,14 @@ def duplicate_text(entity: EntityParts) -> str:
 
 def result(entity: EntityParts, message: str | None) -> AlterResult:
     """Return the result of one entity; a message is why it was refused."""
-    code = ERROR_NONE if message is None else ERROR_INVALID_REQUEST
+    code = error_codes.NONE if message is None else error_codes.INVALID_REQUEST
     return AlterResult(entity=entity, error_code=code, error_message=message)
 
 
 def too_large(entity: EntityParts) -> AlterResult:
     """Return the result of an entity in a request that leads to too many records."""
     message = "Request parameters do not satisfy the configured policy."
-    return AlterResult(entity=entity, error_code=ERROR_POLICY_VIOLATION, error_message=message)
+    return AlterResult(entity=entity, error_code=error_codes.POLICY_VIOLATION, error_message=message)
 
 
 def is_change(current: float | None, value: float | None) -> bool:

@@ -12,13 +12,10 @@ Follows: Kafka `ClientQuotasImage.describe`, B§6.7.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidegate import error_codes
 from tidegate.quota.admin.keys import ENTITY_TYPES
 
 __all__ = [
-    "ERROR_INVALID_REQUEST",
-    "ERROR_NONE",
-    "ERROR_POLICY_VIOLATION",
-    "ERROR_UNSUPPORTED_VERSION",
     "MATCH_DEFAULT",
     "MATCH_EXACT",
     "MATCH_SPECIFIED",
@@ -30,12 +27,6 @@ __all__ = [
 
 EntityParts = tuple[tuple[str, str | None], ...]
 """An entity as (type, name) pairs sorted by type; the name None is the default entity of that type."""
-
-# Kafka's error codes.
-ERROR_NONE = 0
-ERROR_UNSUPPORTED_VERSION = 35
-ERROR_INVALID_REQUEST = 42
-ERROR_POLICY_VIOLATION = 44
 
 # The match types of DescribeClientQuotas.
 MATCH_EXACT = 0
@@ -58,19 +49,19 @@ def filter_error(components: Sequence[FilterComponent]) -> tuple[int, str] | Non
     for component in components:
         entity_type = component.entity_type
         if entity_type == "":
-            return ERROR_INVALID_REQUEST, "Invalid empty entity type."
+            return error_codes.INVALID_REQUEST, "Invalid empty entity type."
         if entity_type in seen:
-            return ERROR_INVALID_REQUEST, (
+            return error_codes.INVALID_REQUEST, (
                 f"Entity type {entity_type} cannot appear more than once in the filter."
             )
         if entity_type not in ENTITY_TYPES:
-            return ERROR_UNSUPPORTED_VERSION, f"Unsupported entity type {entity_type}"
+            return error_codes.UNSUPPORTED_VERSION, f"Unsupported entity type {entity_type}"
         message = _match_error(component)
         if message is not None:
-            return ERROR_INVALID_REQUEST, message
+            return error_codes.INVALID_REQUEST, message
         seen.add(entity_type)
     if "ip" in seen and len(seen) > 1:
-        return ERROR_INVALID_REQUEST, (
+        return error_codes.INVALID_REQUEST, (
             "Invalid entity filter component combination. IP filter component should not be used with "
             "user or clientId filter component."
         )

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from heapq import merge
 from types import MappingProxyType
 
+from tidegate import error_codes
 from tidegate.in_slices import run_at_once
 from tidegate.quota.admin.alterations import (
     Alteration,
@@ -45,10 +46,6 @@ from tidegate.quota.admin.alterations import (
     visited_parts,
 )
 from tidegate.quota.admin.definition_filter import (
-    ERROR_INVALID_REQUEST,
-    ERROR_NONE,
-    ERROR_POLICY_VIOLATION,
-    ERROR_UNSUPPORTED_VERSION,
     MATCH_DEFAULT,
     MATCH_EXACT,
     MATCH_SPECIFIED,
@@ -61,10 +58,6 @@ from tidegate.quota.admin.java_hash import entity_hash, hash_map_order, table_si
 from tidegate.quota.measure.sensors import text_bytes
 
 __all__ = [
-    "ERROR_INVALID_REQUEST",
-    "ERROR_NONE",
-    "ERROR_POLICY_VIOLATION",
-    "ERROR_UNSUPPORTED_VERSION",
     "MATCH_DEFAULT",
     "MATCH_EXACT",
     "MATCH_SPECIFIED",
@@ -156,7 +149,7 @@ class Description:
     """The entries that match a filter, to be gone through once, or None and an error."""
 
     entries: Collection[tuple[EntityParts, Mapping[str, float]]] | None
-    error_code: int = ERROR_NONE
+    error_code: int = error_codes.NONE
     error_message: str | None = None
 
 
@@ -317,7 +310,7 @@ class QuotaDefinitions:
 
     def _no_room(self, entity: EntityParts) -> AlterResult:
         message = f"The quota definitions take {self._bytes} bytes; there is room for {self._max_bytes}"
-        return AlterResult(entity=entity, error_code=ERROR_POLICY_VIOLATION, error_message=message)
+        return AlterResult(entity=entity, error_code=error_codes.POLICY_VIOLATION, error_message=message)
 
     # --- describing
 

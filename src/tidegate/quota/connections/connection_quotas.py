@@ -38,7 +38,7 @@ from tidegate.quota.connections.limits import (
     host_address,
 )
 from tidegate.quota.measure.rate import SampledRate
-from tidegate.quota.measure.sensors import SAMPLE_BYTES, SENSOR_BYTES
+from tidegate.quota.measure.sensors import EXPIRY_MS, SAMPLE_BYTES, SENSOR_BYTES
 from tidegate.quota.measure.stats import Avg
 
 __all__ = [
@@ -57,7 +57,7 @@ MAX_IP_RATES = 50_000
 MAX_IP_RATE_BYTES = 96 << 20
 """Most memory of all these rates: with many samples in a window there are fewer of them."""
 
-IP_RATE_EXPIRY_MS = 3_600_000
+IP_RATE_EXPIRY_MS = EXPIRY_MS
 """How long an address may be quiet before its rate is forgotten. Follows: Kafka, one hour."""
 
 _SWEPT_AT_A_TIME = 500  # well below a millisecond

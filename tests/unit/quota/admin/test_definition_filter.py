@@ -2,9 +2,8 @@
 
 import pytest
 
+from tidegate import error_codes
 from tidegate.quota.admin.definition_filter import (
-    ERROR_INVALID_REQUEST,
-    ERROR_UNSUPPORTED_VERSION,
     MATCH_DEFAULT,
     MATCH_EXACT,
     MATCH_SPECIFIED,
@@ -43,7 +42,10 @@ def test_filter_without_components_matches_everything() -> None:
 def test_first_mistake_decides() -> None:
     """Components are checked in order; the combination of types comes last."""
     unknown, empty = FilterComponent("group", 9), FilterComponent("", 9)
-    assert filter_error([unknown, empty]) == (ERROR_UNSUPPORTED_VERSION, "Unsupported entity type group")
-    assert filter_error([empty, unknown]) == (ERROR_INVALID_REQUEST, "Invalid empty entity type.")
+    assert filter_error([unknown, empty]) == (
+        error_codes.UNSUPPORTED_VERSION,
+        "Unsupported entity type group",
+    )
+    assert filter_error([empty, unknown]) == (error_codes.INVALID_REQUEST, "Invalid empty entity type.")
     ip, user = FilterComponent("ip", MATCH_SPECIFIED), FilterComponent("user", 3)
-    assert filter_error([ip, user]) == (ERROR_INVALID_REQUEST, "Unknown match type 3")
+    assert filter_error([ip, user]) == (error_codes.INVALID_REQUEST, "Unknown match type 3")

@@ -11,11 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tidegate import error_codes
 from tidegate.in_slices import run_at_once
 from tidegate.quota.admin.definitions import (
-    ERROR_INVALID_REQUEST,
-    ERROR_NONE,
-    ERROR_POLICY_VIOLATION,
     MATCH_DEFAULT,
     MATCH_EXACT,
     MATCH_SPECIFIED,
@@ -69,7 +67,7 @@ def test_nan_is_accepted_and_equal_to_itself() -> None:
     definitions = QuotaDefinitions()
     assert len(_alter(definitions, ("producer_byte_rate", NAN), ("request_percentage", NAN)).records) == 2
     again = _alter(definitions, ("producer_byte_rate", NAN), ("request_percentage", NAN))
-    assert (again.results[0].error_code, again.records) == (ERROR_NONE, ())
+    assert (again.results[0].error_code, again.records) == (error_codes.NONE, ())
     assert math.isnan(definitions.values(ALICE)["producer_byte_rate"])
 
 
@@ -107,7 +105,7 @@ def test_batch_that_is_too_large_fails_as_a_whole() -> None:
     outcome = definitions.alter(many)
     assert outcome.records == ()
     assert {(one.error_code, one.error_message) for one in outcome.results} == {
-        (ERROR_POLICY_VIOLATION, "Request parameters do not satisfy the configured policy.")
+        (error_codes.POLICY_VIOLATION, "Request parameters do not satisfy the configured policy.")
     }
 
 
@@ -119,14 +117,16 @@ def test_definitions_have_a_bound_in_bytes() -> None:
         Alteration(entity=[("user", f"u{number}")], ops=[("producer_byte_rate", 1.0)]) for number in range(5)
     ]
     outcome = definitions.alter(alterations)
-    assert [one.error_code for one in outcome.results] == [ERROR_NONE] * 3 + [ERROR_POLICY_VIOLATION] * 2
+    assert [one.error_code for one in outcome.results] == [error_codes.NONE] * 3 + [
+        error_codes.POLICY_VIOLATION
+    ] * 2
     definitions.apply(outcome.records)
     outcome = definitions.alter(alterations[3:])
     message = f"The quota definitions take {3 * each_bytes} bytes; there is room for {3 * each_bytes}"
     assert (outcome.results[0].error_message, outcome.records) == (message, ())
     assert _alter(definitions, ("producer_byte_rate", 2.0), entity=(("user", "u0"),)).records
     assert _alter(definitions, ("producer_byte_rate", None), entity=(("user", "u0"),)).records
-    assert definitions.alter(alterations[3:4]).results[0].error_code == ERROR_NONE
+    assert definitions.alter(alterations[3:4]).results[0].error_code == error_codes.NONE
 
 
 def test_what_is_counted_is_no_less_than_the_memory_definitions_take() -> None:
@@ -218,7 +218,7 @@ def test_thousands_of_keys_of_one_entity_are_looked_at_in_slices() -> None:
     message = QuotaDefinitions().alter([alteration]).results[0].error_message
     assert message == f"Invalid configuration key {first}"
     removals = Alteration(entity=ALICE, ops=[(key, None) for key in keys])
-    assert QuotaDefinitions().alter([removals]).results[0].error_code == ERROR_NONE
+    assert QuotaDefinitions().alter([removals]).results[0].error_code == error_codes.NONE
 
 
 def test_host_names_are_asked_of_the_resolver() -> None:
@@ -227,7 +227,7 @@ def test_host_names_are_asked_of_the_resolver() -> None:
     refused = QuotaDefinitions().alter([alteration]).results[0]
     assert refused.error_message == "broker.test is not a valid IP or resolvable host."
     outcome = QuotaDefinitions().alter([alteration], is_known_host=lambda name: name == "broker.test")
-    assert outcome.results[0].error_code == ERROR_NONE
+    assert outcome.results[0].error_code == error_codes.NONE
 
 
 def test_values_given_out_do_not_change_the_store() -> None:
@@ -363,10 +363,12 @@ class DefinitionsMachine(RuleBasedStateMachine):
     def alter(self, alterations: list[Alteration]) -> None:
         outcome = self.definitions.alter(alterations)
         self.definitions.apply(outcome.records)
-        good = {frozenset(one.entity) for one in outcome.results if one.error_code == ERROR_NONE}
+        good = {frozenset(one.entity) for one in outcome.results if one.error_code == error_codes.NONE}
         assert good == _model_alter(self.model, alterations)
-        assert all((one.error_code == ERROR_NONE) is (one.error_message is None) for one in outcome.results)
-        assert {one.error_code for one in outcome.results} <= {ERROR_NONE, ERROR_INVALID_REQUEST}
+        assert all(
+            (one.error_code == error_codes.NONE) is (one.error_message is None) for one in outcome.results
+        )
+        assert {one.error_code for one in outcome.results} <= {error_codes.NONE, error_codes.INVALID_REQUEST}
 
     @rule(alterations=ALTERATIONS)
     def alter_in_vain(self, alterations: list[Alteration]) -> None:
@@ -377,7 +379,7 @@ class DefinitionsMachine(RuleBasedStateMachine):
         description = self.definitions.describe(components, strict=strict)
         kinds = {component.entity_type for component in components}
         if "ip" in kinds and len(kinds) > 1:
-            assert (description.entries, description.error_code) == (None, ERROR_INVALID_REQUEST)
+            assert (description.entries, description.error_code) == (None, error_codes.INVALID_REQUEST)
             return
         assert description.entries is not None
         found = {frozenset(entity) for entity, _ in description.entries}

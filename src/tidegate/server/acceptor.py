@@ -18,7 +18,7 @@ from tidegate.server.config import ServerConfig
 from tidegate.server.host_names import addresses_of_literal
 from tidegate.server.listener import Listener
 
-__all__ = ["Admission", "connection_quotas"]
+__all__ = ["Acceptor", "connection_quotas"]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -26,7 +26,7 @@ _CLOSE_PARKED_EVERY_S = 0.5  # Kafka's acceptor looks at them as often
 _WITHOUT_SLOT_WAIT_S = 0.1
 
 
-class Admission:
+class Acceptor:
     """Asks the connection quotas about every socket of one listener; `on_admitted` gets those that may stay."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Replays the rows of one node against one plan, and keeps the books: who has which sensor, and how it went.
+"""Replays the rows of one node against one plan: who has which sensor, and how it went.
 
 The kernel sees arrays only. This is where names become numbers: a client's account under a quota type is opened
 when its first row comes, by asking the engine's own rules for tags and bound, and looked up again when the
@@ -44,7 +44,7 @@ from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
 from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.quota.measure.window import QuotaWindow
 
-__all__ = ["Books", "ClientNames"]
+__all__ = ["ClientNames", "PlanReplay"]
 
 _LONG_AGO_MS = -(2**62)
 
@@ -59,7 +59,7 @@ class ClientNames(Protocol):
         ...
 
 
-class Books:
+class PlanReplay:
     """One plan on one node, or on those of its clients that a partition has."""
 
     def __init__(self, plan: Plan, *, names: ClientNames, timeline: Timeline) -> None:

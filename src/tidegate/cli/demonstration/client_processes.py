@@ -12,13 +12,13 @@ from tidegate.cli.demonstration.clients import Report
 from tidegate.cli.demonstration.tally import Tally
 from tidegate.errors import TidegateError
 
-__all__ = ["Crew"]
+__all__ = ["ClientProcesses"]
 
 _STOP_TIMEOUT_S = 10.0
 _ERRORS_SHOWN = 3
 
 
-class Crew:
+class ClientProcesses:
     """Run the clients for as long as the block lasts; `phase` holds each one's tally since `begin_phase`.
 
     clients: name → what it does (a name in `CLIENTS`), and the address of its broker.
@@ -30,7 +30,7 @@ class Crew:
         self._lock = threading.Lock()
         self.phase: dict[str, Tally] = {}
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "ClientProcesses":
         """Start the clients."""
         self.begin_phase()
         for name, (client, address) in self._clients.items():
