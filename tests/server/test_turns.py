@@ -19,6 +19,7 @@ from tests.server.nodes import (
 )
 
 from tidegate.server import channel as channel_module
+from tidegate.server import front as front_module
 from tidegate.server.handler import Answer, Request, Work
 from tidegate.server.poller import BATCH
 from tidegate.server.slices import SLICE_NS
@@ -171,8 +172,9 @@ def test_who_has_sent_more_has_a_request_served_a_turn(with_turn) -> None:
     with_turn(scenario)
 
 
-def test_who_waits_is_not_kept_waiting_by_ready_sockets(with_turn) -> None:
+def test_who_waits_is_not_kept_waiting_by_ready_sockets(with_turn, monkeypatch) -> None:
     """Where those take all the time of each turn, those who have waited are served all the same, several a turn."""
+    monkeypatch.setattr(front_module, "WAITING_NS", 10**9)
 
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:
         front = node.node._front
@@ -192,22 +194,22 @@ def test_who_waits_is_not_kept_waiting_by_ready_sockets(with_turn) -> None:
     with_turn(scenario)
 
 
-def test_answers_of_one_connection_leave_together(with_turn) -> None:
+def test_answers_of_one_connection_leave_together(with_turn, monkeypatch) -> None:
     """Where the next request is there already its answer is waited for: fewer calls, the same bytes in order."""
+    sent: list[int] = []
+    send_some = channel_module.send_some
+    monkeypatch.setattr(channel_module, "PUT_OFF_NS", 10**10)
+    monkeypatch.setattr(
+        channel_module, "send_some", lambda sock, out: (sent.append(len(out)), send_some(sock, out))[1]
+    )
 
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:
         client = await node.connect("a")
         await all_accepted(node)
         (channel,) = node.node._front.channels  # type: ignore[union-attr]
-        sent: list[int] = []
-        send_some = channel_module.send_some
-        channel_module.send_some = lambda sock, out: (sent.append(len(out)), send_some(sock, out))[1]
-        try:
-            for _ in range(5):
-                ask(client)
-            assert [(await client.receive())[0] for _ in range(5)] == [0, 1, 2, 3, 4]
-        finally:
-            channel_module.send_some = send_some
+        for _ in range(5):
+            ask(client)
+        assert [(await client.receive())[0] for _ in range(5)] == [0, 1, 2, 3, 4]
         assert sent == [5]
         assert channel.put_off_bytes == 0
 
@@ -237,7 +239,7 @@ def test_answers_that_wait_leave_whatever_follows(with_node, last: str) -> None:
             client.writer.write(bytes.fromhex("00000003aabbcc"))
         else:
             client.writer.write_eof()
-        answers = [await asyncio.wait_for(client.receive(), 1) for _ in range(3)]
+        answers = [await asyncio.wait_for(client.receive(), 5) for _ in range(3)]
         assert [answer[0] - answers[0][0] for answer in answers] == [0, 1, 2]
 
     with_node(scenario)
