@@ -1,6 +1,7 @@
 """A client that has sent its last byte and still reads: it gets what it asked for, then the channel closes."""
 
 import asyncio
+import os
 import socket
 import struct
 import time
@@ -12,6 +13,7 @@ from tests.server.nodes import CLIENT, NodeClient, RunningNode, spool_events, un
 from tidegate.quota import QuotaType
 from tidegate.server import channel
 from tidegate.server.handler import Answer, Charge, Deferred, Request
+from tidegate.wire import Encoded
 
 AT_ONCE_S = 2.0  # what is noticed at once is noticed in ms; what is not waits for a poll of 20 s or more
 LARGE_BYTES = 10_800_000
@@ -265,3 +267,21 @@ def test_a_client_that_waits_for_the_answer_to_its_last_request_is_not_taken_for
         assert await client.closed()
 
     with_node(scenario)
+
+
+def test_answers_that_left_in_part_arrive_whole(with_pair) -> None:
+    """What was put off, and did not fit into the socket when it left, follows, whether or not the client has ended."""
+    answers = [os.urandom(30_000) for _ in range(2)]
+
+    async def scenario(pair: Pair) -> None:
+        pair.channel._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        for answer in answers:
+            assert pair.channel.put_off(Encoded([bytearray(answer)], len(answer), len(answer), -1))
+        pair.channel.flush()
+        assert pair.channel.sending, "the test needs a socket that does not take all"
+        pair.client.shutdown(socket.SHUT_WR)
+        assert await pair.receive(60_000) == b"".join(answers)
+        await pair.settle()
+        assert pair.channel.closed
+
+    with_pair(scenario)

@@ -212,7 +212,7 @@ class Channel:
         kernel: its host answers for a minute that all is well, and then that it knows of no such connection.
         """
         self.ended = True
-        if self.held or self._waiting:
+        if self.held or self._waiting or self._writing:
             self._stop_reading()
             with contextlib.suppress(OSError):
                 for option, value in GONE_PROBES:
