@@ -285,3 +285,27 @@ def test_answers_that_left_in_part_arrive_whole(with_pair) -> None:
         assert pair.channel.closed
 
     with_pair(scenario)
+
+
+@pytest.mark.parametrize("frame", ["00000003aabbcc", "0000000a0063000000000001ffff"])
+def test_answers_before_a_bad_request_arrive_whole(with_node, frame: str) -> None:
+    """Who reads late what it asked for before it broke the protocol gets all of it, then the end."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await node.connect()
+        await client.metadata()
+        (channel,) = node.node._front.channels
+        channel._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        for _ in range(3):
+            client.send_fetch(max_bytes=20_000)
+        client.send_fetch(max_bytes=LARGE_BYTES)
+        client.writer.write(bytes.fromhex(frame))
+        await asyncio.sleep(0.3)
+        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        assert [(await client.receive())[2] > size for size in (20_000, 20_000, 20_000, LARGE_BYTES)] == [
+            True
+        ] * 4
+        assert await client.closed()
+
+    with_node(scenario)

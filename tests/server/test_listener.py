@@ -95,13 +95,13 @@ def test_a_connection_that_cannot_be_served_takes_no_slot(with_node, caplog) -> 
     """An error of ours while a connection is taken closes it, gives its slot back, and the next one is taken."""
 
     async def scenario(node: RunningNode) -> None:
-        admitted = node.node._admission._on_admitted
+        admitted = node.node._acceptor._on_admitted
 
         def fail(sock: socket.socket, host: str) -> None:
-            node.node._admission._on_admitted = admitted
+            node.node._acceptor._on_admitted = admitted
             raise OSError("as asked")
 
-        node.node._admission._on_admitted = fail
+        node.node._acceptor._on_admitted = fail
         assert await (await node.connect()).closed()
         assert node.node.connections.total == 0
         await (await node.connect()).metadata()

@@ -521,6 +521,18 @@ class Channel:
 
     # --- the end --------------------------------------------------------------------------------------------------
 
+    def close_when_sent(self) -> None:
+        """Serve nothing more, and close when the answers that were given before have left."""
+        self.flush()
+        if not self._writing:
+            self.close()
+        if self.closed:
+            return
+        self.ended = True
+        self.held &= ~ANSWER_DUE
+        self.pending, self._pending_at = bytearray(), 0
+        self._stop_reading()
+
     def close(self) -> None:
         """Close the socket at once and let go of everything. Harmless when closed already."""
         if self.closed:

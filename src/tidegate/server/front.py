@@ -384,7 +384,7 @@ class Front:
             if exchange.throttle_ms and not channel.closed:
                 self.muting.start(channel, exchange.throttle_ms, exchange.muted_by)
             if close:
-                channel.close()
+                channel.close_when_sent()
         except Exception as error:
             self._cannot_answer(exchange, error)
 
@@ -455,7 +455,7 @@ class Front:
     def _refuse(self, channel: Channel, reason: str) -> None:
         """Close the channel of a client that broke the protocol, in one line, as Kafka does."""
         self.on_bad_frame(channel, reason)
-        channel.close()
+        channel.close_when_sent()
 
     def _fail(self, exchange: Exchange, error: Exception) -> None:
         """Close the channel of a request that cannot be served.
