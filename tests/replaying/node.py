@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from tidegate.api_keys import CREATE_TOPICS
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.sanitizer import sanitize
-from tidegate.quota.managers.mutation import CREATE_TOPICS, STRICT_SINCE, MutationQuota
+from tidegate.quota.managers.mutation import STRICT_SINCE, MutationQuota
 from tidegate.quota.managers.quota_managers import QuotaManagers
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.columns import empty_event

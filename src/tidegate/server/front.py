@@ -117,8 +117,7 @@ class Front:
         exchange = Exchange(channel, header, len(frame))
         quotas = self._quotas
         quotas.begin(channel, header)
-        in_turn = self._in_turn
-        turn = self._turn if in_turn else None
+        turn = self._turn if self._in_turn else None
         request = Request(header, frame, channel.connection, quotas, self._wall_ms(), turn)
         try:
             result = handler(request)
@@ -140,11 +139,7 @@ class Front:
             self._await(exchange, result)
             return
         exchange.answer = result
-        if in_turn:
-            self._handled.append(exchange)
-        else:
-            self._finish(exchange)
-            self._go_on_with(channel, channel.listen)
+        self._finish(exchange)
 
     def on_bad_frame(self, channel: Channel, reason: str) -> None:
         """Say in one line why the channel closes."""
@@ -284,7 +279,6 @@ class Front:
         else:
             exchange.answer = result
             self._finish(exchange)
-            self._go_on_with(exchange.channel, exchange.channel.listen)
         return True
 
     # --- long polls -----------------------------------------------------------------------------------------------
@@ -308,7 +302,6 @@ class Front:
                 self._fail(exchange, exchange.answer.error)
                 return
             self._finish(exchange)
-            self._go_on_with(channel, channel.listen)
 
         deferred.when_ready(lambda: self._resume_later(resume))
 
@@ -331,10 +324,13 @@ class Front:
     # --- the path -------------------------------------------------------------------------------------------------
 
     def _finish(self, exchange: Exchange) -> None:
-        """Decide, record, send, mute: by itself."""
-        if self._record(exchange, TurnEnd.DONE):
+        """Decide, record, send, mute, and go on with the channel: at the end of the turn, or else at once."""
+        if self._in_turn:
+            self._handled.append(exchange)
+        elif self._record(exchange, TurnEnd.DONE):
             self._usage.commit()
             self._send(exchange)
+            self._go_on_with(exchange.channel, exchange.channel.listen)
 
     def _record(self, exchange: Exchange, turn_end: TurnEnd) -> bool:
         """Decide a request, make its answer ready and write its row: an answer that has left is in the record.

@@ -102,7 +102,7 @@ class Request:
     `frame` and every view into it are valid only until the handler returns: the buffer is used again. So is `quotas`.
     For a handler that is a generator both stay valid until it returns.
     turn: where the answer leaves at the end of a turn: what the handler may put off until then. A handler that is a
-    generator finds it there in its first slice only.
+    generator has none: it may go on after its turn.
     """
 
     header: RequestHeader

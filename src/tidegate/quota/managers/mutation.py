@@ -20,6 +20,7 @@ Follows: Kafka `ControllerMutationQuotaManager`, `StrictControllerMutationQuota`
 import enum
 from collections.abc import Callable, Mapping
 
+from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.quota.managers.callback import ClientQuotaCallback
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.managers.sensor_manager import Metric, SensorManager
@@ -30,9 +31,6 @@ from tidegate.quota.measure.token_bucket import TokenBucket
 from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
 
 __all__ = [
-    "CREATE_PARTITIONS",
-    "CREATE_TOPICS",
-    "DELETE_TOPICS",
     "STRICT_SINCE",
     "MutationKind",
     "MutationQuota",
@@ -40,7 +38,6 @@ __all__ = [
     "MutationSensor",
 ]
 
-CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
 STRICT_SINCE = {CREATE_TOPICS: 6, DELETE_TOPICS: 5, CREATE_PARTITIONS: 3}
 """The first version of a request whose clients know error 89; below it the quota is permissive (B§5.1)."""
 

@@ -6,6 +6,7 @@ import tracemalloc
 
 import pytest
 
+from tidegate.api_keys import CREATE_TOPICS
 from tidegate.quota import (
     DEFAULT,
     UNLIMITED,
@@ -16,7 +17,6 @@ from tidegate.quota import (
     QuotaType,
     QuotaWindow,
 )
-from tidegate.quota.managers.mutation import CREATE_TOPICS
 from tidegate.quota.managers.sensor_manager import MAX_CACHED_BYTES, MAX_CACHED_NAME
 
 NOW_MS = 1_700_000_000_000
