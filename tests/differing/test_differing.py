@@ -4,10 +4,10 @@ import collections
 from collections.abc import Iterator
 
 import pytest
-from tests.differential.declared import DECLARED, row_of
-from tests.differential.requests import COMPARED
-from tests.differential.run import compare, described, two_brokers
-from tests.differential.sides import Side
+from tests.differing.declared import DECLARED, row_of
+from tests.differing.requests import COMPARED
+from tests.differing.run import compare, described, two_brokers
+from tests.differing.sides import Side
 
 pytestmark = pytest.mark.java
 SEED, COUNT = 11, 150  # ten requests of each API
@@ -17,7 +17,7 @@ OTHER_SEED, OTHER_COUNT = 29, 100
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
     """Start both brokers, once."""
-    with two_brokers(tmp_path_factory.mktemp("differential")) as started:
+    with two_brokers(tmp_path_factory.mktemp("differing")) as started:
         yield started
 
 
@@ -31,7 +31,7 @@ def _check(sides: tuple[Side, Side], seed: int, count: int) -> collections.Count
             not_declared.append(described(difference))
         else:
             rows[row] += 1
-    again = f"python -m tests.differential --seed {seed} --count {count}"
+    again = f"python tests/differential.py --seed {seed} --count {count}"
     assert not not_declared, "\n".join([f"seed {seed}; again: {again}", *not_declared])
     return rows
 
@@ -42,7 +42,7 @@ def test_known_requests_are_answered_alike(sides: tuple[Side, Side]) -> None:
 
 
 def test_other_requests_are_answered_alike(sides: tuple[Side, Side]) -> None:
-    """More of them, after what the first have left behind; `python -m tests.differential` asks new ones."""
+    """More of them, after what the first have left behind; `python tests/differential.py` asks new ones."""
     _check(sides, OTHER_SEED, OTHER_COUNT)
 
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.differential.requests import BY_NAME, KNOWN_GROUPS, NOW_MS, PRODUCE, RECORDS, TOPICS, Made
+from tests.differing.requests import BY_NAME, KNOWN_GROUPS, NOW_MS, PRODUCE, RECORDS, TOPICS, Made
 from tests.e2e.plain_client import receive_frame
 
 from tidegate.wire import API_BY_KEY, encode_request, read_response

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.ladder.brokers import KafkaBench, TidegateBench
-from tests.differential.requests import (
+from tests.differing.requests import (
     ALTER_CLIENT_QUOTAS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
@@ -21,7 +21,7 @@ from tests.differential.requests import (
     Made,
     make,
 )
-from tests.differential.sides import Side
+from tests.differing.sides import Side
 
 from tidegate.wire import API_BY_KEY
 

@@ -1,9 +1,9 @@
 """Ask a real Apache Kafka and `tidegate serve` the same, and print where their answers differ.
 
-python -m tests.differential --seed 7 --count 500
-python -m tests.differential --seed 7,8,9               # one after the other, with the same brokers
-python -m tests.differential --seed 7 --only 123,456    # two requests of that run alone
-python -m tests.differential --apis Metadata,OffsetFetch
+python tests/differential.py --seed 7 --count 500
+python tests/differential.py --seed 7,8,9               # one after the other, with the same brokers
+python tests/differential.py --seed 7 --only 123,456    # two requests of that run alone
+python tests/differential.py --apis Metadata,OffsetFetch
 """
 
 import argparse
@@ -11,9 +11,9 @@ import collections
 import tempfile
 from pathlib import Path
 
-from tests.differential.declared import row_of
-from tests.differential.requests import COMPARED
-from tests.differential.run import compare, described, two_brokers
+from tests.differing.declared import row_of
+from tests.differing.requests import COMPARED
+from tests.differing.run import compare, described, two_brokers
 
 from tidegate.wire import API_BY_KEY
 

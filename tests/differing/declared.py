@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.differential.requests import (
+from tests.differing.requests import (
     DESCRIBE_CONFIGS,
     FETCH,
     FIND_COORDINATOR,
@@ -14,8 +14,8 @@ from tests.differential.requests import (
     PRODUCE,
     ZERO_ID,
 )
-from tests.differential.run import Difference
-from tests.differential.sides import SILENT, has_null_records
+from tests.differing.run import Difference
+from tests.differing.sides import SILENT, has_null_records
 
 TRANSACTION = 1
 NODE, LOGGERS = 4, 8
