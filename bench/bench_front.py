@@ -34,15 +34,11 @@ from tidegate.wire import encode_request
 ROUNDS, TURNS, CONNECTIONS = 30, 32, 32
 
 
-class Socket:
-    """Receives the same frame again and again, and sends to nowhere."""
+class Endless:
+    """A transport that receives the same frame again and again, and sends to nowhere."""
 
     def __init__(self, frame: bytes) -> None:
         self._frame, self._size = frame, len(frame)
-
-    def fileno(self) -> int:
-        """Return a number that the fake loop takes."""
-        return 0
 
     def recv_into(self, buffer) -> int:
         """Copy the frame."""
@@ -53,21 +49,15 @@ class Socket:
         """Take all."""
         return len(data)
 
-    def sendmsg(self, buffers, *_) -> int:
+    def send_some(self, out) -> bool:
         """Take all."""
-        return sum(map(len, buffers))
+        out.clear()
+        return True
 
-    def close(self) -> None:
+    def start_reading(self, *_) -> None:
         """Do nothing."""
 
-
-class NoLoop:
-    """Takes registrations."""
-
-    def add_reader(self, *_) -> None:
-        """Do nothing."""
-
-    remove_reader = pause_reader = add_writer = remove_writer = forget = add_reader
+    pause_reading = close = start_reading
 
 
 class NoWriter:
@@ -136,10 +126,9 @@ def _channel(node: Node, frame: bytes, number: int) -> Channel:
     )
     node.connections.admit("PLAINTEXT", "127.0.0.1", now_ms=0)
     return Channel(
-        Socket(frame),
+        Endless(frame),
         connection,
         owner=node._front,
-        poller=NoLoop(),
         buffers=node._buffers,
         memory=node._memory,
         monotonic_ns=time.monotonic_ns,

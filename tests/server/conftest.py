@@ -17,6 +17,7 @@ from tidegate.server.muting import Muting
 from tidegate.server.poller import make_poller
 from tidegate.server.request_memory import NO_BOUND, RequestMemory
 from tidegate.server.slices import Slices
+from tidegate.server.transport import SocketTransport
 
 
 class EchoOwner:
@@ -83,10 +84,9 @@ class Pair:
         self.owner.forget = self.muting.forget
         self.memory = RequestMemory(most_bytes, monotonic_ns=time.monotonic_ns, later=Slices(loop).add)
         self.channel = Channel(
-            server,
+            SocketTransport(server, self.poller),
             Connection(id=1, listener="PLAINTEXT", client_host="test", local_host="test", local_port=1),
             owner=self.owner,
-            poller=self.poller,
             buffers=FrameBuffers(),
             memory=self.memory,
             monotonic_ns=time.monotonic_ns,

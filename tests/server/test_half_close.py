@@ -11,7 +11,7 @@ from tests.server.conftest import Pair, frame
 from tests.server.nodes import CLIENT, NodeClient, RunningNode, spool_events, until
 
 from tidegate.quota import QuotaType
-from tidegate.server import channel
+from tidegate.server import transport
 from tidegate.server.handler import Answer, Charge, Deferred, Request
 from tidegate.wire import Encoded
 
@@ -237,7 +237,7 @@ def test_a_long_poll_that_is_given_up_charges_nothing(with_node) -> None:
 
 def test_a_client_that_has_closed_during_a_long_poll_is_noticed(with_node, monkeypatch) -> None:
     """Its last byte is no different from that of one that still reads; its host tells before the poll is over."""
-    monkeypatch.setattr(channel, "GONE_PROBES", [(option, 1) for option, _ in channel.GONE_PROBES])
+    monkeypatch.setattr(transport, "GONE_PROBES", [(option, 1) for option, _ in transport.GONE_PROBES])
 
     async def scenario(node: RunningNode) -> None:
         client = await node.connect()
@@ -257,7 +257,7 @@ def test_a_client_that_waits_for_the_answer_to_its_last_request_is_not_taken_for
     with_node, monkeypatch
 ) -> None:
     """However often it is asked meanwhile."""
-    monkeypatch.setattr(channel, "GONE_PROBES", [(option, 1) for option, _ in channel.GONE_PROBES])
+    monkeypatch.setattr(transport, "GONE_PROBES", [(option, 1) for option, _ in transport.GONE_PROBES])
 
     async def scenario(node: RunningNode) -> None:
         client = await node.connect()
@@ -274,7 +274,7 @@ def test_answers_that_left_in_part_arrive_whole(with_pair) -> None:
     answers = [os.urandom(30_000) for _ in range(2)]
 
     async def scenario(pair: Pair) -> None:
-        pair.channel._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        pair.channel.transport._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         for answer in answers:
             assert pair.channel.put_off(Encoded([bytearray(answer)], len(answer), len(answer), -1))
         pair.channel.flush()
@@ -295,7 +295,7 @@ def test_answers_before_a_bad_request_arrive_whole(with_node, frame: str) -> Non
         client = await node.connect()
         await client.metadata()
         (channel,) = node.node._front.channels
-        channel._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        channel.transport._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         client.reader._transport.pause_reading()  # type: ignore[attr-defined]
         for _ in range(3):
             client.send_fetch(max_bytes=20_000)

@@ -76,7 +76,7 @@ def test_descriptors_are_kept_for_logs(with_node, caplog) -> None:
             await until(lambda: node.node.listener.refused > 0)
             await good.metadata()
             files += [os.dup(0) for _ in range(10)]
-            assert all(channel.fd < limit - limit // 4 for channel in node.node._front.channels)
+            assert all(channel.transport.fd < limit - limit // 4 for channel in node.node._front.channels)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             for fd in files:

@@ -15,6 +15,7 @@ from tidegate.server.muting import REAP_NS, Muting
 from tidegate.server.poller import make_poller
 from tidegate.server.request_memory import NO_BOUND, RequestMemory
 from tidegate.server.slices import Slices
+from tidegate.server.transport import SocketTransport
 
 SLACK_S = 0.5  # on a busy machine; a throttle that nobody thinks of is late by 10 s and more
 LONGEST_HOLD_S = 0.02
@@ -65,10 +66,9 @@ class Muted:
         server, client = socket.socketpair()
         server.setblocking(False)
         channel = Channel(
-            server,
+            SocketTransport(server, self.poller),
             Connection(id=1, listener="PLAINTEXT", client_host="test", local_host="test", local_port=1),
             owner=self,
-            poller=self.poller,
             buffers=self.buffers,
             memory=RequestMemory(NO_BOUND, monotonic_ns=time.monotonic_ns, later=Slices(self.loop).add),
             monotonic_ns=time.monotonic_ns,
@@ -220,22 +220,22 @@ def test_a_channel_that_fails_after_its_throttle_makes_no_other_wait(with_muted,
     ]
 
 
-def test_an_error_while_one_leaves_loses_nobody_else(with_muted, caplog) -> None:
+def test_an_error_while_one_leaves_loses_nobody_else(with_muted, caplog, monkeypatch) -> None:
     """Clients that leave are told of once: an error of ours with the first does not hide the second."""
 
     async def scenario(muted: Muted) -> None:
         channels = [muted.channel(frames=0) for _ in range(2)]
         for channel in channels:
             muted.muting.start(channel, 30_000, QuotaType.PRODUCE)
-        on_gone, failed = muted.muting._watch._on_gone, []
+        unread_bytes, failed = SocketTransport.unread_bytes, []
 
-        def fail_once(channel: Channel, broken: bool) -> None:
+        def fail_once(transport: SocketTransport) -> int:
             if not failed:
-                failed.append(channel)
+                failed.append(transport)
                 raise RuntimeError("as asked")
-            on_gone(channel, broken)
+            return unread_bytes(transport)
 
-        muted.muting._watch._on_gone = fail_once
+        monkeypatch.setattr(SocketTransport, "unread_bytes", fail_once)
         for client in muted.clients:
             client.shutdown(socket.SHUT_WR)
         deadline = time.monotonic() + 5

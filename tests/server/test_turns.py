@@ -23,6 +23,7 @@ from tidegate.server import front as front_module
 from tidegate.server.handler import Answer, Request, Work
 from tidegate.server.poller import BATCH
 from tidegate.server.slices import SLICE_NS
+from tidegate.server.transport import SocketTransport
 from tidegate.usage.readers import read_segment
 
 NO_TOPICS = {
@@ -197,10 +198,10 @@ def test_who_waits_is_not_kept_waiting_by_ready_sockets(with_turn, monkeypatch) 
 def test_answers_of_one_connection_leave_together(with_turn, monkeypatch) -> None:
     """Where the next request is there already its answer is waited for: fewer calls, the same bytes in order."""
     sent: list[int] = []
-    send_some = channel_module.send_some
+    send_some = SocketTransport.send_some
     monkeypatch.setattr(channel_module, "PUT_OFF_NS", 10**10)
     monkeypatch.setattr(
-        channel_module, "send_some", lambda sock, out: (sent.append(len(out)), send_some(sock, out))[1]
+        SocketTransport, "send_some", lambda self, out: (sent.append(len(out)), send_some(self, out))[1]
     )
 
     async def scenario(node: RunningNode, turn: NotedTurn) -> None:

@@ -13,7 +13,6 @@ node's `RequestMemory`, and one answer on the way out, with `PUT_OFF_BYTES` of t
 """
 
 import contextlib
-import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,15 +20,14 @@ from typing import Protocol
 
 from tidegate.server.buffers import FrameBuffer, FrameBuffers
 from tidegate.server.handler import Connection, Deferred
-from tidegate.server.poller import Poller
 from tidegate.server.request_memory import RequestMemory
-from tidegate.server.sending import Sendable, discard, send_some
+from tidegate.server.sending import Sendable, discard
+from tidegate.server.transport import Transport
 from tidegate.wire import Encoded, RequestHeader
 
 __all__ = [
     "ANSWER_DUE",
     "COLLECTED_BYTES",
-    "GONE_PROBES",
     "PENDING_BYTES",
     "PUT_OFF_ANSWERS",
     "PUT_OFF_BYTES",
@@ -46,12 +44,6 @@ THROTTLED = 2  # muted until its throttle ends (KIP-219)
 PUT_OFF_BYTES = 64 * 1024  # so much of answers may wait for the next one of the connection,
 PUT_OFF_ANSWERS = 64  # so many,
 PUT_OFF_NS = 1_000_000  # and so long
-GONE_PROBES = [
-    (getattr(socket, name), value)
-    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
-    if hasattr(socket, name)
-]
-"""How a client that has sent its last byte and waits for an answer is asked whether it is still there, in seconds."""
 _LENGTH_BYTES = 4
 _NO_BYTES = memoryview(b"")
 _HTTP_METHODS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
@@ -96,10 +88,8 @@ class Channel:
         "_out",
         "_owner",
         "_pending_at",
-        "_poller",
         "_put_off_ns",
         "_since_ns",
-        "_sock",
         "_view",
         "_waiting",
         "_wants_memory",
@@ -111,7 +101,6 @@ class Channel:
         "deferred",
         "early_ms",
         "ended",
-        "fd",
         "held",
         "last_active_ns",
         "network_ns",
@@ -120,22 +109,22 @@ class Channel:
         "reading",
         "sent_ns",
         "throttle_ends_ns",
+        "transport",
     )
 
     def __init__(
         self,
-        sock: socket.SocketType,
+        transport: Transport,
         connection: Connection,
         *,
         owner: ChannelOwner,
-        poller: Poller,
         buffers: FrameBuffers,
         memory: RequestMemory,
         monotonic_ns: Callable[[], int],
         max_frame_bytes: int,
     ) -> None:
         self.connection = connection
-        self.fd = sock.fileno()
+        self.transport = transport
         self.held = 0
         self.closed = False
         self.ended = False  # the client's last byte was received
@@ -150,9 +139,7 @@ class Channel:
         self.last_active_ns = monotonic_ns()
         self.pending = bytearray()  # bytes to be served: they came early, or are the beginning of a frame
         self._pending_at = 0  # where they begin in there
-        self._sock = sock
         self._owner = owner
-        self._poller = poller
         self._buffers = buffers
         self._memory = memory
         self._monotonic_ns = monotonic_ns
@@ -170,7 +157,7 @@ class Channel:
         self._writing = False
         self._is_late = False  # the answer that is due is in `_out`
         self.reading = True
-        poller.add_reader(self.fd, self._on_readable)
+        transport.start_reading(self._on_readable)
 
     # --- bytes in -------------------------------------------------------------------------------------------------
 
@@ -184,7 +171,7 @@ class Channel:
         else:
             target = self._buffers.scratch
         try:
-            count = self._sock.recv_into(target)
+            count = self.transport.recv_into(target)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -208,15 +195,12 @@ class Channel:
     def _on_last_byte(self) -> None:
         """Close when nothing is under way; otherwise when all that came whole is answered, or the client is gone.
 
-        A client that has closed its socket looks like one that still reads. So it is asked now and then, by the
-        kernel: its host answers for a minute that all is well, and then that it knows of no such connection.
+        A client that has closed its socket looks like one that still reads. So it is asked now and then.
         """
         self.ended = True
         if self.held or self._waiting or self._writing:
             self._stop_reading()
-            with contextlib.suppress(OSError):
-                for option, value in GONE_PROBES:
-                    self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            self.transport.ask_for_client()
         else:
             self.close()
 
@@ -385,11 +369,11 @@ class Channel:
         sent = 0
         try:
             if len(buffers) == 1 and not self._out:
-                sent = self._sock.send(buffers[0])
+                sent = self.transport.send(buffers[0])
                 done = sent == len(buffers[0])
             else:
                 self._out.extend(buffers)
-                done = send_some(self._sock, self._out)
+                done = self.transport.send_some(self._out)
         except (BlockingIOError, InterruptedError):
             done = False
         except OSError:
@@ -429,7 +413,7 @@ class Channel:
         self.put_off_bytes = 0
         started_ns = self._monotonic_ns()
         try:
-            done = send_some(self._sock, self._out)
+            done = self.transport.send_some(self._out)
         except OSError:
             self.close()
             return
@@ -439,13 +423,13 @@ class Channel:
 
     def _write_later(self) -> None:
         self._writing = True
-        self._poller.add_writer(self.fd, self._on_writable)
+        self.transport.start_writing(self._on_writable)
 
     def _on_writable(self) -> None:
         started_ns = self._monotonic_ns()
         self.last_active_ns = started_ns
         try:
-            done = send_some(self._sock, self._out)
+            done = self.transport.send_some(self._out)
         except OSError:
             self.close()
             return
@@ -453,7 +437,7 @@ class Channel:
         if not done:
             return
         self._writing = False
-        self._poller.remove_writer(self.fd)
+        self.transport.stop_writing()
         try:
             if self._is_late:
                 self._is_late = False
@@ -505,19 +489,19 @@ class Channel:
         return self._writing
 
     def unread_bytes(self) -> int:
-        """Return how many bytes were received and not looked at (those in the kernel's buffer aside)."""
+        """Return how many bytes were received and not looked at (those in the transport aside)."""
         return len(self.pending) - self._pending_at
 
     def _stop_reading(self) -> None:
-        """Leave what comes in the kernel; a connection that breaks is closed all the same."""
+        """Leave what comes unread; a connection that breaks is closed all the same."""
         if self.reading:
             self.reading = False
-            self._poller.pause_reader(self.fd, self.close)
+            self.transport.pause_reading(self.close)
 
     def _start_reading(self) -> None:
         if not self.reading:
             self.reading = True
-            self._poller.add_reader(self.fd, self._on_readable)
+            self.transport.start_reading(self._on_readable)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -534,14 +518,13 @@ class Channel:
         self._stop_reading()
 
     def close(self) -> None:
-        """Close the socket at once and let go of everything. Harmless when closed already."""
+        """Close the connection at once and let go of everything. Harmless when closed already."""
         if self.closed:
             return
         if self.put_off_bytes:
             with contextlib.suppress(OSError):  # what was answered before the end
-                send_some(self._sock, self._out)
+                self.transport.send_some(self._out)
         self.closed = True
-        self._poller.forget(self.fd)
         discard(self._out)
         self._out.clear()
         self._frame, self._view, self.pending = None, _NO_BYTES, bytearray()
@@ -553,7 +536,7 @@ class Channel:
                 self.deferred.cancel()
                 self.deferred = None
         finally:
-            self._sock.close()
+            self.transport.close()
 
 
 def _other_protocol(size: int) -> str:

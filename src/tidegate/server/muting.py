@@ -5,15 +5,11 @@ already sent is served when the throttle ends. Follows: B§3.8 (delay queue, one
 """
 
 import asyncio
-import fcntl
 import logging
-import struct
-import termios
 from collections.abc import Callable
 
 from tidegate.quota import DelayQueue, QuotaType, ThrottledChannel
 from tidegate.server.channel import Channel
-from tidegate.server.mute_watch import MuteWatch
 
 __all__ = ["Muting"]
 
@@ -32,7 +28,6 @@ class Muting:
         self._loop = loop
         self._monotonic_ns = monotonic_ns
         self._throttled: dict[Channel, tuple[DelayQueue, ThrottledChannel]] = {}
-        self._watch = MuteWatch(loop, on_early=self._on_early, on_gone=self._on_gone)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ns = 0
 
@@ -43,7 +38,9 @@ class Muting:
         throttled = queue.throttle(throttle_ms, now_ns=now_ns, on_end=lambda: self._end(channel))
         channel.mute(throttled.end_ns)
         self._throttled[channel] = (queue, throttled)
-        self._watch.add(channel)
+        channel.transport.watch(
+            lambda: self._on_early(channel), lambda is_broken: self._on_gone(channel, is_broken)
+        )
         if channel.unread_bytes():
             self._on_early(channel)
         self._wake_at(throttled.end_ns, now_ns)
@@ -54,18 +51,17 @@ class Muting:
         if entry is not None:
             queue, throttled = entry
             queue.cancel(throttled)
-            self._watch.remove(channel)
+            channel.transport.unwatch()
 
     def close(self) -> None:
-        """Stop all timers and watches."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
-        self._watch.close()
 
     def _end(self, channel: Channel) -> None:
         """Unmute a channel; what it had sent is served at once, and may throttle it again."""
         del self._throttled[channel]
-        self._watch.remove(channel)
+        channel.transport.unwatch()
         try:
             channel.unmute()
         except Exception:
@@ -115,13 +111,12 @@ class Muting:
             left_ns = channel.throttle_ends_ns - self._monotonic_ns()
             channel.early_ms = max(left_ns, 0) // _NS_PER_MS
 
-    def _on_gone(self, channel: Channel, broken: bool) -> None:
+    def _on_gone(self, channel: Channel, is_broken: bool) -> None:
         """Close a channel whose client has left, unless what it sent before is still to be served or answered."""
-        if broken or not (channel.sending or channel.unread_bytes() or _kernel_bytes(channel.fd)):
+        try:
+            unread = channel.unread_bytes() or channel.transport.unread_bytes()
+            if is_broken or not (channel.sending or unread):
+                channel.close()
+        except Exception:
+            _log.exception("connection %d cannot be watched while muted; closing", channel.connection.id)
             channel.close()
-
-
-def _kernel_bytes(fd: int) -> int:
-    """Return how many received bytes wait in the kernel."""
-    count: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
-    return count

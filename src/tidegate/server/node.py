@@ -29,6 +29,7 @@ from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.request_memory import RequestMemory
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
 from tidegate.server.stores import QuotaStore
+from tidegate.server.transport import SocketTransport
 from tidegate.server.usage_log import UsageLog
 from tidegate.wire import API_BY_KEY, Api, compile_ahead
 
@@ -146,7 +147,8 @@ class Node:
 
     def _on_admitted(self, sock: socket.SocketType, host: str) -> None:
         assert self._front is not None
-        local_host, local_port = sock.getsockname()[:2]
+        transport = SocketTransport(sock, self._poller)
+        local_host, local_port = transport.local_address
         connection = Connection(
             id=self._usage.next_connection_id(),
             listener=self.listener.name,
@@ -155,10 +157,9 @@ class Node:
             local_port=local_port,
         )
         channel = Channel(
-            sock,
+            transport,
             connection,
             owner=self._front,
-            poller=self._poller,
             buffers=self._buffers,
             memory=self._memory,
             monotonic_ns=self._clock.monotonic_ns,

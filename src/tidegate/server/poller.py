@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["EpollPoller", "LoopPoller", "Poller", "Turns", "make_poller"]
+from tidegate.server.mute_watch import MuteWatch
+
+__all__ = ["EpollPoller", "LoopPoller", "Poller", "SocketPoller", "Turns", "make_poller"]
 
 BATCH = 64
 """Most sockets of a turn; at most as many are answered together."""
@@ -35,7 +37,20 @@ class Turns(Protocol):
 
 
 class Poller(Protocol):
-    """Calls back when a socket can be read or written."""
+    """Calls back when a connection can be read or written, in turns."""
+
+    def serve_in(self, turns: Turns) -> None:
+        """Tell `turns` of each turn: of the connections that are ready together, where they are known."""
+
+    def wake(self) -> None:
+        """Have a turn soon, whether a connection is ready or not."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class SocketPoller(Poller, Protocol):
+    """A `Poller` of sockets, each known by its descriptor."""
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> object:
         """Call `callback` whenever `fd` can be read."""
@@ -49,21 +64,18 @@ class Poller(Protocol):
     def remove_writer(self, fd: int) -> object:
         """Stop that."""
 
+    def watch(self, fd: int, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
+        """Tell, where that is known, what comes on a socket that is left unread (`tidegate.server.mute_watch`)."""
+
+    def unwatch(self, fd: int) -> None:
+        """Stop that. Harmless where nothing is watched."""
+
     def forget(self, fd: int) -> None:
-        """Stop everything: the socket is closed next."""
-
-    def serve_in(self, turns: Turns) -> None:
-        """Tell `turns` of each turn: of the sockets that are ready together, where it knows them."""
-
-    def wake(self) -> None:
-        """Have a turn soon, whether a socket is ready or not."""
-
-    def close(self) -> None:
-        """Let go of everything."""
+        """Stop everything else: the socket is closed next."""
 
 
 class EpollPoller:
-    """A `Poller` over one epoll."""
+    """A `SocketPoller` over one epoll, and one for the sockets that are left unread."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -78,6 +90,8 @@ class EpollPoller:
         self._left: list[tuple[int, int]] = []  # what was ready when the time was over
         self._turns: Turns = NoTurns()
         self._woken = False
+        self._mute_watch = MuteWatch(loop)
+        self.watch, self.unwatch = self._mute_watch.add, self._mute_watch.remove
         loop.add_reader(self._epoll.fileno(), self._serve_ready)
 
     def serve_in(self, turns: Turns) -> None:
@@ -119,7 +133,8 @@ class EpollPoller:
         self._masks.pop(fd, None)
 
     def close(self) -> None:
-        """Let go of the epoll."""
+        """Let go of both."""
+        self._mute_watch.close()
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 
@@ -173,7 +188,7 @@ class EpollPoller:
 
 
 class LoopPoller:
-    """A `Poller` that is the event loop's own."""
+    """A `SocketPoller` that is the event loop's own."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -187,6 +202,12 @@ class LoopPoller:
     def pause_reader(self, fd: int, on_broken: Callable[[], None]) -> None:
         """Stop reading; what happens meanwhile is not told."""
         self._remove_reader(fd)
+
+    def watch(self, fd: int, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
+        """Tell nothing: what happens is noticed when the socket is read again."""
+
+    def unwatch(self, fd: int) -> None:
+        """Do nothing."""
 
     def forget(self, fd: int) -> None:
         """Stop everything."""
@@ -224,6 +245,6 @@ class NoTurns:
         return False
 
 
-def make_poller(loop: asyncio.AbstractEventLoop) -> Poller:
+def make_poller(loop: asyncio.AbstractEventLoop) -> SocketPoller:
     """Return the fastest poller there is."""
     return EpollPoller(loop) if hasattr(select, "epoll") else LoopPoller(loop)

@@ -1,0 +1,201 @@
+"""What carries the bytes of a connection: a channel knows this and no socket.
+
+`SocketTransport` is a TCP socket. One that encrypts, or that a test holds in memory, keeps the same contract:
+
+* Nothing waits: `recv_into` and `send` raise `BlockingIOError` where nothing can be read or taken.
+* `on_readable` is called while there is something to receive, be it in the socket or decrypted already in the transport
+  itself, and until the last byte was received (`recv_into` returns 0).
+* What a transport must write before it can read (a handshake) it writes by itself: it asks the poller for that, and
+  calls `on_writable` only when the channel may send.
+* `close` lets go of everything; nothing is called back after it.
+"""
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import termios
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tidegate.server.poller import SocketPoller
+from tidegate.server.sending import Sendable
+
+__all__ = ["GONE_PROBES", "MAX_BURST_BYTES", "SocketTransport", "Transport"]
+
+MAX_BURST_BYTES = 4 * 1024 * 1024  # one connection's share before the others get a turn
+GONE_PROBES = [
+    (getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+]
+"""How a client that has sent its last byte and waits for an answer is asked whether it is still there, in seconds."""
+_IOV_MAX = 64
+
+
+class Transport(Protocol):
+    """The server's end of one connection. Every call but `close` raises `OSError` where the connection is broken."""
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """The host and port that the client connected to."""
+
+    def recv_into(self, target: memoryview, /) -> int:
+        """Receive once into `target`; return how many bytes, 0 after the client's last one."""
+        ...
+
+    def send(self, data: Any, /) -> int:
+        """Take what can be taken of `data`, bytes-like; return how many bytes."""
+        ...
+
+    def send_some(self, out: deque[Sendable], /) -> bool:
+        """Take from the left of `out` what can be taken, for a burst; return whether it is empty.
+
+        What was taken is removed; a file slice that has left is released.
+        """
+        ...
+
+    def start_reading(self, on_readable: Callable[[], None]) -> None:
+        """Call `on_readable` while there is something to receive."""
+
+    def pause_reading(self, on_broken: Callable[[], None]) -> None:
+        """Stop that until `start_reading`; call `on_broken` if the connection breaks meanwhile, where that is told."""
+
+    def start_writing(self, on_writable: Callable[[], None]) -> None:
+        """Call `on_writable` while something can be sent."""
+
+    def stop_writing(self) -> None:
+        """Stop that."""
+
+    def watch(self, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
+        """While reading is paused: call `on_early` when more bytes come, `on_gone` when the client closes its end.
+
+        `on_gone` is given whether the connection is broken. Neither is called where that is not told.
+        """
+
+    def unwatch(self) -> None:
+        """Stop that. Harmless where nothing is watched."""
+
+    def unread_bytes(self) -> int:
+        """Return how many bytes came that `recv_into` has not returned, the kernel's among them."""
+        ...
+
+    def ask_for_client(self) -> None:
+        """Find out now and then whether the client is still there; where it is not, the connection breaks."""
+
+    def close(self) -> None:
+        """Close the connection at once, and call nobody any more."""
+
+
+class SocketTransport:
+    """A `Transport` over a non-blocking TCP socket."""
+
+    __slots__ = ("_poller", "_sock", "fd", "recv_into", "send")
+
+    def __init__(self, sock: socket.SocketType, poller: SocketPoller) -> None:
+        self.fd = sock.fileno()
+        self.recv_into = sock.recv_into
+        self.send = sock.send
+        self._sock = sock
+        self._poller = poller
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """The host and port that the client connected to."""
+        host, port = self._sock.getsockname()[:2]
+        return host, port
+
+    def send_some(self, out: deque[Sendable]) -> bool:
+        """Write memory by `send` or `sendmsg`, files by `sendfile`, until the socket takes no more or all has left."""
+        budget = MAX_BURST_BYTES
+        try:
+            while out:
+                if budget <= 0:
+                    return False
+                first = out[0]
+                if isinstance(first, (bytes, bytearray, memoryview)):
+                    sent = self._send_memory(out)
+                else:
+                    sent = os.sendfile(self.fd, first.fd, first.offset, first.size)
+                    if not sent:
+                        raise ConnectionAbortedError("the file ended before the slice did")
+                    _advance_file(out, sent)
+                budget -= sent
+        except (BlockingIOError, InterruptedError):
+            return False
+        return True
+
+    def _send_memory(self, out: deque[Sendable]) -> int:
+        if len(out) == 1:
+            sent = self.send(out[0])
+            if sent == len(out[0]):
+                out.popleft()
+            else:
+                out[0] = memoryview(out[0])[sent:]
+            return sent
+        batch: list[Sendable] = []
+        for item in out:
+            if not isinstance(item, (bytes, bytearray, memoryview)) or len(batch) == _IOV_MAX:
+                break
+            batch.append(item)
+        flags = socket.MSG_MORE if len(batch) < len(out) else 0
+        sent = left = self._sock.sendmsg(batch, (), flags)
+        for item in batch:
+            size = len(item)
+            if left < size:
+                out[0] = memoryview(item)[left:]
+                break
+            left -= size
+            out.popleft()
+        return sent
+
+    def start_reading(self, on_readable: Callable[[], None]) -> None:
+        """Call `on_readable` while the socket can be read."""
+        self._poller.add_reader(self.fd, on_readable)
+
+    def pause_reading(self, on_broken: Callable[[], None]) -> None:
+        """Leave what comes in the kernel."""
+        self._poller.pause_reader(self.fd, on_broken)
+
+    def start_writing(self, on_writable: Callable[[], None]) -> None:
+        """Call `on_writable` while the socket can be written."""
+        self._poller.add_writer(self.fd, on_writable)
+
+    def stop_writing(self) -> None:
+        """Stop that."""
+        self._poller.remove_writer(self.fd)
+
+    def watch(self, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
+        """Watch the socket without reading it."""
+        self._poller.watch(self.fd, on_early, on_gone)
+
+    def unwatch(self) -> None:
+        """Stop that."""
+        self._poller.unwatch(self.fd)
+
+    def unread_bytes(self) -> int:
+        """Return how many received bytes wait in the kernel."""
+        count: int = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, b"\0\0\0\0"))[0]
+        return count
+
+    def ask_for_client(self) -> None:
+        """Have the kernel probe: the client's host answers for a minute that all is well, and then that it is gone."""
+        with contextlib.suppress(OSError):
+            for option, value in GONE_PROBES:
+                self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._poller.forget(self.fd)
+        self._sock.close()
+
+
+def _advance_file(out: deque[Sendable], sent: int) -> None:
+    first = out[0]
+    if sent == first.size:
+        out.popleft()
+        first.release()
+    else:
+        out[0] = first.rest(sent)
