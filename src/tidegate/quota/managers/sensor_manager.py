@@ -1,7 +1,7 @@
 """What the managers of all quota types have in common: from a client to its sensors, and changes of quotas.
 
 With Kafka's own rules a client's sensor is looked up once and kept until a quota changes; a custom callback is
-asked on every request (B§8). `version` grows whenever a sensor that was looked up before may be the wrong one.
+asked on every request (B§8).
 
 A changed quota holds at once, yet touches no sensor: with Kafka's own rules a bound depends on nothing but the
 definitions and the sensor's tags, so it is looked up again when the sensor is looked up again, before anything is
@@ -21,24 +21,13 @@ from tidegate.errors import TidegateError
 from tidegate.quota.admin.entity import Level, QuotaEntity, candidates_of_tags
 from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCallback
 from tidegate.quota.managers.explain import Explanation
+from tidegate.quota.managers.lookups import Lookups
 from tidegate.quota.managers.quota_type import QuotaType
-from tidegate.quota.measure.sensors import (
-    MAX_SENSOR_BYTES,
-    Expired,
-    Sensor,
-    SensorTable,
-    ThrottleSensor,
-    text_bytes,
-)
+from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, Expired, Sensor, SensorTable, ThrottleSensor
 from tidegate.quota.measure.throttle import MS_PER_S, UNLIMITED
 from tidegate.quota.measure.window import QuotaWindow
 
-__all__ = ["MAX_CACHED_BYTES", "CallbackError", "Metric", "SensorManager"]
-
-MAX_CACHED_BYTES = 16 << 20
-"""Most bytes of remembered lookups, `CACHED_BYTES` and the names each: some 60,000; past it all are looked up anew."""
-CACHED_BYTES = 200  # places in two tables, and the tuple or table that they lead to
-MAX_CACHED_NAME = 256  # longer names are looked up each time
+__all__ = ["CallbackError", "Metric", "SensorManager"]
 
 logger = logging.getLogger("tidegate.quota")
 
@@ -64,7 +53,7 @@ S = TypeVar("S", bound=Sensor)
 class SensorManager(ABC, Generic[S]):
     """Sensors of one quota type, by client.
 
-    enabled: whether any quota of this type is defined. version: see the module.
+    enabled: whether any quota of this type is defined.
     """
 
     def __init__(
@@ -77,16 +66,19 @@ class SensorManager(ABC, Generic[S]):
     ) -> None:
         self.quota_type = quota_type
         self.window = window
-        self.version = 0
         self.enabled = callback is not None
         self.sensors: SensorTable[S] = SensorTable(window=window, max_bytes=max_sensor_bytes)
         self._own_rules = DefaultQuotaCallback()
         self._custom = callback
         self._callback: ClientQuotaCallback = self._own_rules if callback is None else callback
-        self._cached: dict[str, dict[str, S]] = {}
-        self._cached_bytes = 0
+        self._lookups: Lookups[S] = Lookups()
+        self._cached = self._lookups.sensors  # within reach of every decision
         self._limits = 0  # grows with every change of a quota
-        self._max_values: dict[tuple[str, str], float] = {}
+
+    @property
+    def version(self) -> int:
+        """Grows whenever a sensor that was looked up before may be the wrong one."""
+        return self._lookups.version
 
     @property
     def levels(self) -> Level:
@@ -103,7 +95,7 @@ class SensorManager(ABC, Generic[S]):
         logger.info(
             "%s quota of %r is now %r, levels in use: %r", self.quota_type.value, entity, bound, self.levels
         )
-        self._forget_lookups()
+        self._lookups.forget()
         self._limits += 1
         if self._custom is not None:
             self.refresh()
@@ -200,13 +192,13 @@ class SensorManager(ABC, Generic[S]):
     def expire(self, now_ms: int) -> list[str]:
         """Forget sensors that were idle for more than an hour; call it every 30 s. Returns their names."""
         if len(self.sensors):
-            self._forget_lookups()
+            self._lookups.forget()
         return self._names_of(self.sensors.expire(now_ms))
 
     def expire_in_slices(self, now_ms: int) -> Generator[None, None, None]:
         """Do what `expire` does, yielding in between: whoever is looked up meanwhile finds it done."""
         if len(self.sensors):
-            self._forget_lookups()
+            self._lookups.forget()
             yield from self.sensors.expire_in_slices(now_ms)
 
     def metrics_snapshot(self, now_ms: int) -> list[Metric]:
@@ -243,17 +235,16 @@ class SensorManager(ABC, Generic[S]):
         """Find or make a client's sensors in Kafka's order of calls (B§8), and remember what was found."""
         sensor = self._find(self.tags(user, client_id), now_ms)
         if self._custom is None:
-            self._remember(user, client_id, sensor)
+            self._lookups.remember(user, client_id, sensor)
         self._reset_if_required()
         return sensor
 
     def _remembered_max(self, user: str, client_id: str) -> float:
         try:
-            return self._max_values[user, client_id]
+            return self._lookups.max_values[user, client_id]
         except KeyError:
             value = self._max_value(self.tags(user, client_id))
-            if self._may_remember(user, client_id):
-                self._max_values[user, client_id] = value
+            self._lookups.remember_max_value(user, client_id, value)
             return value
 
     def _max_value(self, tags: Mapping[str, str]) -> float:
@@ -270,7 +261,7 @@ class SensorManager(ABC, Generic[S]):
             sensor = self._new_sensor(name, tags, self._limit(tags), now_ms)
             sensor.limits_seen = self._limits
             if self.sensors.add(sensor, now_ms):
-                self._forget_lookups()
+                self._lookups.forget()
         elif self._custom is None:
             self.up_to_date(sensor)
         self._throttle_sensor(sensor, now_ms)
@@ -288,24 +279,5 @@ class SensorManager(ABC, Generic[S]):
         if throttle is None:
             throttle = ThrottleSensor(sensor.tags, now_ms=now_ms)
             if self.sensors.add_throttle(sensor.name, throttle, now_ms):
-                self._forget_lookups()
+                self._lookups.forget()
         return throttle
-
-    def _remember(self, user: str, client_id: str, sensor: S) -> None:
-        if self._may_remember(user, client_id):
-            self._cached.setdefault(user, {})[client_id] = sensor
-
-    def _may_remember(self, user: str, client_id: str) -> bool:
-        """Count the bytes of one more lookup; return False where its names are too long to be kept."""
-        if len(user) > MAX_CACHED_NAME or len(client_id) > MAX_CACHED_NAME:
-            return False
-        if self._cached_bytes >= MAX_CACHED_BYTES:
-            self._forget_lookups()
-        self._cached_bytes += CACHED_BYTES + text_bytes(user) + text_bytes(client_id)
-        return True
-
-    def _forget_lookups(self) -> None:
-        self._cached.clear()
-        self._cached_bytes = 0
-        self._max_values.clear()
-        self.version += 1

@@ -17,7 +17,7 @@ from tidegate.quota import (
     QuotaType,
     QuotaWindow,
 )
-from tidegate.quota.managers.sensor_manager import MAX_CACHED_BYTES, MAX_CACHED_NAME
+from tidegate.quota.managers.lookups import MAX_CACHED_BYTES, MAX_CACHED_NAME
 
 NOW_MS = 1_700_000_000_000
 ALICE = QuotaEntity(user="alice")
