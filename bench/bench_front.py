@@ -26,6 +26,7 @@ from tidegate.server.channel import Channel
 from tidegate.server.config import ServerConfig
 from tidegate.server.handler import Connection
 from tidegate.server.node import Node
+from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import RecordedUsageLog
 from tidegate.storage import Storage
 from tidegate.usage.spool import Recorder
@@ -83,7 +84,9 @@ async def main() -> None:
         keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
         entity = (("client-id", None),)
         storage.store.apply_quota_records([QuotaRecord(entity=entity, key=key, value=1e12) for key in keys])
-        node.serve(handler_table(storage), storage.store, storage.turn)
+        quotas = QuotaAdministration(storage.store, asyncio.get_running_loop())
+        quotas.load()
+        node.serve(handler_table(storage), quotas, storage.turn)
         create = {"name": "", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         topics = [{**create, "name": topic} for topic in ("small", "kilo", "fetch16k")]
         message = {"topics": topics, "timeout_ms": 1000, "validate_only": False}

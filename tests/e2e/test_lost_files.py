@@ -7,7 +7,8 @@ import time
 
 from tests.e2e.plain_client import PlainClient
 
-KAFKA_STORAGE_ERROR = 56
+from tidegate.error_codes import KAFKA_STORAGE_ERROR
+
 NOTICED_WITHIN_S = 1.0
 STARTED_WITHIN_S = 30
 

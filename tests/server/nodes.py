@@ -13,6 +13,7 @@ from tidegate.quota import QuotaRecord
 from tidegate.server.config import ServerConfig
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Request, Turn
 from tidegate.server.node import Node
+from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import RecordedUsageLog
 from tidegate.usage.readers import read_segment
 from tidegate.usage.spool import Recorder
@@ -206,7 +207,9 @@ class RunningNode:
         self.node = Node(
             ServerConfig.load(texts), clock=clock, loop=asyncio.get_running_loop(), usage=self.usage
         )
-        self.node.serve({**HANDLERS, **(handlers or {})}, store, turn)
+        self.quotas = QuotaAdministration(store, asyncio.get_running_loop())
+        self.quotas.load()
+        self.node.serve({**HANDLERS, **(handlers or {})}, self.quotas, turn)
         self.clients: list[NodeClient] = []
 
     async def connect(self, client_id: str = "c1") -> NodeClient:
@@ -218,6 +221,7 @@ class RunningNode:
     async def close(self) -> None:
         """Close the node, then the clients."""
         self.node.close()
+        self.quotas.close()
         for client in self.clients:
             client.writer.close()
             with contextlib.suppress(ConnectionError):

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.server.nodes import MemoryStore, NodeClient, RunningNode, running_node
 
+from tidegate.error_codes import KAFKA_STORAGE_ERROR
 from tidegate.quota import QuotaEntity, QuotaRecord
 from tidegate.server import host_names
-from tidegate.server.quota_administration import KAFKA_STORAGE_ERROR
 from tidegate.storage.errors import StorageError
 from tidegate.storage.store import MetadataStore
 
@@ -376,3 +376,52 @@ def test_changes_left_over_by_a_killed_process_are_completed_or_dropped(tmp_path
         (left,) = sqlite3.connect(path).execute("SELECT count(*) FROM quota_changes").fetchone()
         assert left == 0
     assert found == {0, 350}
+
+
+class Told:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+
+    def on_quota(self, record: QuotaRecord) -> None:
+        """Note it."""
+        self.events.append(record)
+
+    def on_ip_rate(self, address: str | None, rate: float | None) -> None:
+        """Note it."""
+        self.events.append((address, rate))
+
+
+def test_every_subscriber_is_told_each_record_in_order(tmp_path) -> None:
+    """Who subscribes later is told first what holds by then; who has unsubscribed, nothing more."""
+    rate = "connection_creation_rate"
+    client = QuotaRecord(entity=(("client-id", "c"),), key="producer_byte_rate", value=5.0)
+    host = QuotaRecord(entity=(("ip", "127.1"),), key=rate, value=10.0)
+    default = QuotaRecord(entity=(("ip", None),), key=rate, value=20.0)
+
+    async def scenario(node: RunningNode) -> None:
+        first, second, gone = Told(), Told(), Told()
+        for subscriber in (first, gone):
+            node.quotas.subscribe(subscriber)
+        node.quotas.unsubscribe(gone)
+        asking = await node.connect()
+        await alter(
+            asking, ({"client-id": "c"}, [("producer_byte_rate", 5.0)]), ({"ip": "127.1"}, [(rate, 10.0)])
+        )
+        await alter(asking, ({"ip": None}, [(rate, 20.0)]))
+        assert first.events == [client, host, ("127.0.0.1", 10.0), default, (None, 20.0)]
+        node.quotas.subscribe(second)
+        assert {e.key: e for e in second.events if isinstance(e, QuotaRecord)}.keys() == {
+            rate,
+            "producer_byte_rate",
+        }
+        assert sorted(e for e in second.events if isinstance(e, tuple) and e[0]) == [("127.0.0.1", 10.0)]
+        assert (None, 20.0) in second.events
+        before = len(second.events)
+        await alter(asking, ({"ip": "127.1"}, [(rate, None)]))
+        assert first.events[5:] == second.events[before:]
+        assert first.events[-1] == ("127.0.0.1", None)
+        assert gone.events == []
+
+    run(tmp_path, scenario)

@@ -14,6 +14,7 @@ from tidegate.cli.serving import storage_config
 from tidegate.clock import SystemClock
 from tidegate.server.config import ServerConfig
 from tidegate.server.node import Node
+from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import RecordedUsageLog
 from tidegate.storage import Storage
 from tidegate.usage.spool import Recorder
@@ -66,13 +67,16 @@ class WholeNode:
         self.usage = RecordedUsageLog(Recorder(directory / "spool", node_id=1, clock=clock), NoWriter)
         self.node = Node(config, clock=clock, loop=asyncio.get_running_loop(), usage=self.usage)
         self.storage = Storage.open(directory, storage_config(config, self.node), clock)
-        self.node.serve(handler_table(self.storage), self.storage.store, self.storage.turn)
+        self.quotas = QuotaAdministration(self.storage.store, asyncio.get_running_loop())
+        self.quotas.load()
+        self.node.serve(handler_table(self.storage), self.quotas, self.storage.turn)
         self.client = RawClient(self.node.listener.port)
 
     async def close(self) -> None:
         """Close everything."""
         await self.client.close()
         self.node.close()
+        self.quotas.close()
         self.storage.close()
         self.usage.close()
 

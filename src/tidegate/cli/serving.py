@@ -19,6 +19,7 @@ from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
 from tidegate.server.config import SETTINGS, ServerConfig
 from tidegate.server.node import Node
+from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.short_collections import ShortCollections
 from tidegate.server.usage_log import open_usage_log
@@ -99,9 +100,11 @@ async def _serve(config: ServerConfig, port_file: str | None, repeated: Repeated
     collections = ShortCollections(loop)
     try:
         storage = Storage.open(config.data_dir, storage_config(config, node), clock)
+        quotas = QuotaAdministration(storage.store, loop)
         try:
             with _written_to(config.usage_dir):
-                node.serve(handler_table(storage), storage.store, storage.turn)
+                quotas.load()
+                node.serve(handler_table(storage), quotas, storage.turn)
             collections.start()
             if port_file is not None:
                 _write_port(Path(port_file), node.advertised[1])
@@ -111,6 +114,7 @@ async def _serve(config: ServerConfig, port_file: str | None, repeated: Repeated
         finally:
             collections.close()
             node.close()
+            quotas.close()
             storage.close()
     finally:
         usage.close()

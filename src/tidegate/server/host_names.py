@@ -17,7 +17,7 @@ from pathlib import Path
 from tidegate.quota.admin.ip_names import IpLiteral, ip_literal, may_be_host_name
 from tidegate.server.handler import Wait
 
-__all__ = ["LOOK_UP_S", "MAX_LOOKUPS", "HostNames", "addresses_of_literal", "resolve"]
+__all__ = ["LOOK_UP_S", "MAX_LOOKUPS", "HostNames", "addresses_of_literal", "resolve", "warn_of_unknown"]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -65,7 +65,7 @@ class _Lookup:
 
 
 class HostNames:
-    """The lookups of one node. `resolve` is called on other threads; it has no address for an unknown name."""
+    """The lookups of one process. `resolve` is called on other threads; it has no address for an unknown name."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, resolve: Callable[[str], Addresses] = resolve
@@ -136,6 +136,12 @@ def addresses_of_literal(name: str) -> Addresses:
     """Return the address that `name` is written as, or none."""
     literal = ip_literal(name)
     return () if literal is None or not _is_here(literal) else (literal.address,)
+
+
+def warn_of_unknown(host: str, addresses: Addresses) -> None:
+    """Log a host without an address."""
+    if not addresses:
+        _log.warning("%r does not resolve; the limit of its connections has no effect", host)
 
 
 def _is_here(literal: IpLiteral) -> bool:

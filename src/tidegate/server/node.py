@@ -1,7 +1,7 @@
 """One node: listener, channels, quotas, usage record, and the timers that look after them.
 
-A node is given a table of handlers (`api key -> handler`) and a place to keep quotas; ApiVersions and quota
-administration it answers itself. Everything runs on one asyncio loop, in one thread.
+A node is given a table of handlers (`api key -> handler`) and the administration of quotas, to which it subscribes;
+ApiVersions and requests to that administration it answers itself. Everything runs on one asyncio loop, in one thread.
 """
 
 import asyncio
@@ -12,7 +12,8 @@ from itertools import chain
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, API_VERSIONS, DESCRIBE_CLIENT_QUOTAS
 from tidegate.clock import Clock
-from tidegate.quota import QuotaManagers, QuotaWindow
+from tidegate.quota import QuotaManagers, QuotaRecord, QuotaWindow
+from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.server.acceptor import Acceptor, connection_quotas
 from tidegate.server.buffers import FrameBuffers
 from tidegate.server.channel import Channel
@@ -22,13 +23,12 @@ from tidegate.server.front import Front
 from tidegate.server.handler import Connection, Handler, HandlerTable, NothingToDo, Turn
 from tidegate.server.handlers.api_versions import api_versions_handler
 from tidegate.server.handlers.client_quotas import alter_client_quotas_handler, describe_client_quotas_handler
-from tidegate.server.host_names import HostNames
+from tidegate.server.host_names import Addresses, addresses_of_literal, warn_of_unknown
 from tidegate.server.listener import Listener
 from tidegate.server.poller import make_poller
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.request_memory import RequestMemory
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
-from tidegate.server.stores import QuotaStore
 from tidegate.server.transport import SocketTransport
 from tidegate.server.usage_log import UsageLog
 from tidegate.wire import API_BY_KEY, Api, compile_ahead
@@ -60,10 +60,6 @@ class Node:
             controller_window=_window(config, "controller.quota.window"),
         )
         self.connections = connection_quotas(config, config.listener.name)
-        self.host_names = HostNames(loop)
-        self.quotas = QuotaAdministration(
-            self.managers, self.connections, usage=usage, clock=clock, host_names=self.host_names
-        )
         self._acceptor = Acceptor(
             self.connections, config.listener.name, clock=clock, loop=loop, on_admitted=self._on_admitted
         )
@@ -79,6 +75,7 @@ class Node:
         )
         self._poller = make_poller(loop)
         self._sweep: Iterator[None] | None = None
+        self._quotas: QuotaAdministration | None = None
         self._front: Front | None = None
         self._codecs: Iterator[tuple[int, int]] = iter(())
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -91,12 +88,13 @@ class Node:
             return address.host, address.port or self.listener.port
         return _reachable(self.config.listener.host), self.listener.port
 
-    def serve(self, handlers: HandlerTable, store: QuotaStore, turn: Turn | None = None) -> None:
-        """Load the stored quotas and begin to accept connections. turn: what the handlers do together, if anything."""
-        now_ms = self._clock.now_ms()
-        self._usage.start(now_ms, self.config)
-        self.quotas.load(store, self.config["max.connections.per.ip.overrides"])
-        handlers = {**handlers, **self._own_handlers(handlers)}
+    def serve(self, handlers: HandlerTable, quotas: QuotaAdministration, turn: Turn | None = None) -> None:
+        """Put all quotas in force and begin to accept connections. turn: what the handlers do together, if anything."""
+        self._usage.start(self._clock.now_ms(), self.config)
+        self._quotas = quotas
+        quotas.subscribe(self)
+        self._limit_hosts(quotas)
+        handlers = {**handlers, **_own_handlers(handlers, quotas)}
         self._codecs = iter(_newest_first(handlers))
         self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
         self._front = Front(
@@ -125,7 +123,9 @@ class Node:
         for timer in self._timers.values():
             timer.cancel()
         self._slices.close()
-        self.host_names.close()
+        if self._quotas is not None:
+            self._quotas.unsubscribe(self)
+            self._quotas = None
         self.listener.close()
         self._acceptor.close()
         if self._front is not None:
@@ -136,12 +136,28 @@ class Node:
         self._poller.close()
         self._usage.close()
 
-    def _own_handlers(self, handlers: HandlerTable) -> dict[int, Handler]:
-        own = {
-            DESCRIBE_CLIENT_QUOTAS: describe_client_quotas_handler(self.quotas.definitions),
-            ALTER_CLIENT_QUOTAS: alter_client_quotas_handler(self.quotas),
-        }
-        return {**own, API_VERSIONS: api_versions_handler({*handlers, *own})}
+    # --- quotas: a `QuotaSubscriber` --------------------------------------------------------------------------------
+
+    def on_quota(self, record: QuotaRecord) -> None:
+        """Put one definition in force and record that it is."""
+        self.managers.apply(record)
+        self._usage.quota(record, self._clock.now_ms())
+
+    def on_ip_rate(self, address: str | None, rate: float | None) -> None:
+        """Limit the rate of new connections."""
+        self.connections.set_ip_rate(address, rate)
+
+    def _limit_hosts(self, quotas: QuotaAdministration) -> None:
+        """Put the names in `max.connections.per.ip.overrides` in force when their addresses are known."""
+        counts = parse_per_ip_overrides(self.config["max.connections.per.ip.overrides"])
+
+        def on_host(host: str, addresses: Addresses) -> None:
+            warn_of_unknown(host, addresses)
+            for address in addresses:
+                self.connections.set_ip_override(address, counts[host])
+
+        late = [host for host in counts if not addresses_of_literal(host)]
+        quotas.host_names.look_up_later(late, on_host)
 
     # --- connections ----------------------------------------------------------------------------------------------
 
@@ -240,6 +256,14 @@ class Node:
                 return False
         self._sweep = None
         return True
+
+
+def _own_handlers(handlers: HandlerTable, quotas: QuotaAdministration) -> dict[int, Handler]:
+    own = {
+        DESCRIBE_CLIENT_QUOTAS: describe_client_quotas_handler(quotas.definitions),
+        ALTER_CLIENT_QUOTAS: alter_client_quotas_handler(quotas),
+    }
+    return {**own, API_VERSIONS: api_versions_handler({*handlers, *own})}
 
 
 def _newest_first(handlers: HandlerTable) -> list[tuple[int, int]]:

@@ -1,40 +1,31 @@
-"""The quota definitions of a node: loading, altering, and what puts them in force.
+"""The quota definitions of a cluster: loading, altering, and telling the nodes, which put them in force.
 
-An alteration is decided, stored, put in force and answered in this order, all of it or nothing, in slices; the next
-one waits until it is over. What was decided holds from one moment on for whoever describes the definitions, and for
-clients record by record, as Kafka's brokers take over a change of the metadata record by record. Names of hosts are
-looked up before, so that nobody else waits for a name server.
+An alteration is decided, stored, told to every subscriber and answered in this order, all of it or nothing, in
+slices; the next one waits until it is over. What was decided holds from one moment on for whoever describes the
+definitions, and for clients record by record, as Kafka's brokers take over a change of the metadata record by record.
+Names of hosts are looked up before, so that nobody else waits for a name server.
 """
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
+from typing import Protocol
 
-from tidegate.clock import Clock
+from tidegate.error_codes import KAFKA_STORAGE_ERROR
 from tidegate.errors import TidegateError
-from tidegate.quota import (
-    Alteration,
-    AlterOutcome,
-    AlterResult,
-    ConnectionQuotas,
-    QuotaDefinitions,
-    QuotaManagers,
-    QuotaRecord,
-)
+from tidegate.quota import Alteration, AlterOutcome, AlterResult, QuotaDefinitions, QuotaRecord
 from tidegate.quota.admin.alterations import is_writable
 from tidegate.quota.admin.keys import CONNECTION_CREATION_RATE
-from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.server.handler import Wait
-from tidegate.server.host_names import Addresses, HostNames, addresses_of_literal
+from tidegate.server.host_names import Addresses, HostNames, addresses_of_literal, warn_of_unknown
 from tidegate.server.stores import QuotaStore
-from tidegate.server.usage_log import UsageLog
 
-__all__ = ["KAFKA_STORAGE_ERROR", "QuotaAdministration"]
+__all__ = ["QuotaAdministration", "QuotaSubscriber"]
 
 _log = logging.getLogger("tidegate.server")
 
-KAFKA_STORAGE_ERROR = 56
-_IN_FORCE_AT_A_TIME = 10  # records put in force between two yields: half a millisecond
+_IN_FORCE_AT_A_TIME = 10  # records told between two yields: half a millisecond
 _PREPARED_AT_A_TIME = 100
 
 
@@ -60,35 +51,38 @@ class _OneAtATime:
             self._busy = False
 
 
-class QuotaAdministration:
-    """What DescribeClientQuotas and AlterClientQuotas ask, and what `Node` loads at the start."""
+class QuotaSubscriber(Protocol):
+    """Who puts definitions in force: a node."""
 
-    def __init__(
-        self,
-        managers: QuotaManagers,
-        connections: ConnectionQuotas,
-        *,
-        usage: UsageLog,
-        clock: Clock,
-        host_names: HostNames,
-    ) -> None:
+    def on_quota(self, record: QuotaRecord) -> None:
+        """Put one definition in force, or remove it."""
+        ...
+
+    def on_ip_rate(self, address: str | None, rate: float | None) -> None:
+        """Limit new connections of an address, or of each that has no rate of its own (None), to `rate` a second.
+
+        A rate of None: limit them no longer. Of an ip entity that is a name, each of its addresses is told.
+        """
+        ...
+
+
+class QuotaAdministration:
+    """What DescribeClientQuotas and AlterClientQuotas ask, and what tells nodes which quotas hold."""
+
+    def __init__(self, store: QuotaStore, loop: asyncio.AbstractEventLoop) -> None:
         self.definitions = QuotaDefinitions()
-        self._managers = managers
-        self._connections = connections
-        self._usage = usage
-        self._clock = clock
-        self._host_names = host_names
+        self.host_names = HostNames(loop)
+        self._store = store
+        self._subscribers: list[QuotaSubscriber] = []
         self._host_addresses: dict[str, Addresses] = {}  # of the hosts whose rate is in force
         self._alterations = _OneAtATime()
-        self._store: QuotaStore | None = None
 
-    def load(self, store: QuotaStore, overrides: str) -> None:
-        """Put in force what is stored; hosts in it, and in `max.connections.per.ip.overrides`, when they are known.
+    def load(self) -> None:
+        """Take over what is stored; the addresses of hosts in it follow when they are known.
 
         A stored name that no answer could hold is removed: it would fail every description of the definitions.
         """
-        self._store = store
-        stored = list(store.load_quotas())
+        stored = list(self._store.load_quotas())
         kept = [record for record in stored if _is_writable(record)]
         if len(kept) < len(stored):
             self._remove_unwritable([record for record in stored if not _is_writable(record)])
@@ -96,16 +90,30 @@ class QuotaAdministration:
         hosts = set()
         for record in kept:
             host = _host(record)
-            addresses = () if host is None else addresses_of_literal(host)
-            if host is not None and not addresses:
-                hosts.add(host)
-            self._put_in_force(record, addresses)
-        self._host_names.look_up_later(sorted(hosts), self._on_host)
-        counts = parse_per_ip_overrides(overrides)
-        late = [host for host in counts if not addresses_of_literal(host)]
-        self._host_names.look_up_later(
-            late, lambda host, addresses: self._override(host, addresses, counts[host])
-        )
+            if host is not None:
+                addresses = addresses_of_literal(host)
+                if addresses:
+                    self._host_addresses[host] = addresses
+                else:
+                    hosts.add(host)
+        self.host_names.look_up_later(sorted(hosts), self._on_host)
+
+    def subscribe(self, subscriber: QuotaSubscriber) -> None:
+        """Tell a node all definitions, at once, and from then on each that changes."""
+        for record in self.definitions.records():
+            subscriber.on_quota(record)
+            if record.key == CONNECTION_CREATION_RATE:
+                for address in self._limited_addresses(record):
+                    subscriber.on_ip_rate(address, record.value)
+        self._subscribers.append(subscriber)
+
+    def unsubscribe(self, subscriber: QuotaSubscriber) -> None:
+        """Tell a node nothing more."""
+        self._subscribers.remove(subscriber)
+
+    def close(self) -> None:
+        """Look up no more names."""
+        self.host_names.close()
 
     def alter_in_slices(
         self, alterations: Sequence[Alteration], *, validate_only: bool
@@ -134,13 +142,12 @@ class QuotaAdministration:
                 names[name] = None
             if number % _PREPARED_AT_A_TIME == 0:
                 yield None
-        return (yield from self._host_names.look_up(names))
+        return (yield from self.host_names.look_up(names))
 
     def _publish_in_slices(
         self, outcome: AlterOutcome, addresses: dict[str, Addresses]
     ) -> Generator[None, None, Iterable[AlterResult]]:
-        """Store, then put in force; where storing fails nothing is changed, and all entities get the error."""
-        assert self._store is not None
+        """Store, then tell; where storing fails nothing is changed, and all entities get the error."""
         changes = yield from self.definitions.prepare_in_slices(outcome.records)
         try:
             yield from self._store.apply_quota_records_in_slices(outcome.records)
@@ -154,54 +161,52 @@ class QuotaAdministration:
         self.definitions.put_in_force(changes)
         for number, record in enumerate(outcome.records):
             host = _host(record)
-            self._put_in_force(record, () if host is None else addresses[host])
+            self._tell(record, () if host is None else addresses[host])
             if number % _IN_FORCE_AT_A_TIME == 0:
                 yield
         return outcome.results
 
-    def _put_in_force(self, record: QuotaRecord, addresses: Addresses) -> None:
-        """Put one definition in force; addresses: those of the host that it is for, if it is for one."""
-        self._managers.apply(record)
+    def _tell(self, record: QuotaRecord, addresses: Addresses) -> None:
+        """Have one definition put in force; addresses: those of the host that it is for, if it is for one."""
+        for subscriber in self._subscribers:
+            subscriber.on_quota(record)
         if record.key == CONNECTION_CREATION_RATE:
-            for kind, name in record.entity:
-                if kind == "ip" and name is None:
-                    self._connections.set_ip_rate(None, record.value)
-                elif kind == "ip" and name is not None:
-                    self._limit_host(name, addresses, record.value)
-        self._usage.quota(record, self._clock.now_ms())
+            host = _host(record)
+            if host is None:
+                self._tell_rate(None, record.value)
+            else:
+                self._limit_host(host, addresses, record.value)
 
     def _limit_host(self, name: str, addresses: Addresses, rate: float | None) -> None:
         """Limit all addresses of a host, and those no longer that it had when it was limited before."""
         for address in self._host_addresses.pop(name, ()):
-            self._connections.set_ip_rate(address, None)
+            self._tell_rate(address, None)
         for address in addresses:
-            self._connections.set_ip_rate(address, rate)
+            self._tell_rate(address, rate)
         if rate is not None:
             self._host_addresses[name] = addresses
 
+    def _tell_rate(self, address: str | None, rate: float | None) -> None:
+        for subscriber in self._subscribers:
+            subscriber.on_ip_rate(address, rate)
+
+    def _limited_addresses(self, record: QuotaRecord) -> Sequence[str | None]:
+        """Return the addresses that a rate of connections is for; None stands for the default."""
+        host = _host(record)
+        return (None,) if host is None else self._host_addresses.get(host, ())
+
     def _on_host(self, name: str, addresses: Addresses) -> None:
         """Limit a stored host whose addresses have become known, unless it was altered meanwhile."""
-        _warn_of_unknown(name, addresses)
+        warn_of_unknown(name, addresses)
         rate = self.definitions.values((("ip", name),)).get(CONNECTION_CREATION_RATE)
         if rate is not None and not self._host_addresses.get(name):
             self._limit_host(name, addresses, rate)
 
-    def _override(self, host: str, addresses: Addresses, maximum: int) -> None:
-        _warn_of_unknown(host, addresses)
-        for address in addresses:
-            self._connections.set_ip_override(address, maximum)
-
     def _remove_unwritable(self, records: Sequence[QuotaRecord]) -> None:
-        assert self._store is not None
         _log.error("removing %d stored quotas with names that are too long for any answer", len(records))
         removals = [QuotaRecord(entity=record.entity, key=record.key, value=None) for record in records]
         for _ in self._store.apply_quota_records_in_slices(removals):
             pass
-
-
-def _warn_of_unknown(host: str, addresses: Addresses) -> None:
-    if not addresses:
-        _log.warning("%r does not resolve; the limit of its connections has no effect", host)
 
 
 def _host(record: QuotaRecord) -> str | None:
