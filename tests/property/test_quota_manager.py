@@ -70,7 +70,7 @@ class Managers(RuleBasedStateMachine):
     def look(self, user: str, client_id: str, ahead_ms: int) -> None:
         """Scrape and peek at any time: nothing that follows may change."""
         self.engine.peek(user, client_id, self.now_ms + ahead_ms)
-        self.engine.metrics_snapshot(self.now_ms + ahead_ms)
+        list(self.engine.metrics(self.now_ms + ahead_ms))
         self.engine.explain(user, client_id)
         self.engine.max_value_in_window(user, client_id)
 

@@ -36,11 +36,12 @@ from tidegate.quota.managers.mutation import STRICT_SINCE, MutationKind, Mutatio
 from tidegate.quota.managers.quota_managers import QuotaManagers
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.managers.request import PERCENT_PER_NS, RequestQuotaManager
-from tidegate.quota.managers.sensor_manager import CallbackError, Metric
+from tidegate.quota.managers.sensor_manager import CallbackError
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.throttle import UNLIMITED
 from tidegate.quota.measure.token_bucket import TokenBucket
 from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
+from tidegate.quota.metric import Metric
 
 __all__ = [
     "DEFAULT",

@@ -1,13 +1,12 @@
 """Family `connection_rate` (B§6.9): connections per second of broker, listeners and addresses, and their counts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from players._steps import play_steps
 from tidegate.errors import ConfigError
 from tidegate.quota.connections.connection_quotas import (
     AdmissionOutcome,
     ConnectionCountError,
-    ConnectionMetric,
     ConnectionQuotas,
 )
 from tidegate.quota.connections.limits import (
@@ -17,6 +16,7 @@ from tidegate.quota.connections.limits import (
     parse_per_ip_overrides,
 )
 from tidegate.quota.measure.rate import SampledRate
+from tidegate.quota.measure.stats import Avg
 
 __all__ = ["play"]
 
@@ -108,14 +108,16 @@ class _Player:
         return {"rate": self._quotas.ip_limit(ip)}
 
     def metrics(self) -> list:
-        return [[one.name, one.tags, one.stat.measure(self._now_ms)] for one in self._sorted_metrics()]
+        return [[name, tags, stat.measure(self._now_ms)] for name, tags, stat in self._sorted_stats()]
 
     def _bounds(self) -> dict:
-        rates = [one for one in self._sorted_metrics() if isinstance(one.stat, SampledRate)]
-        return {"bounds": [[one.name, one.tags, one.stat.bound] for one in rates]}
+        metrics = self._quotas.metrics(self._now_ms)
+        rates = [one for one in metrics if one.bound is not None]
+        rates.sort(key=lambda one: (one.name, sorted(one.tags.items())))
+        return {"bounds": [[one.name, one.tags, one.bound] for one in rates]}
 
-    def _sorted_metrics(self) -> list[ConnectionMetric]:
-        return sorted(self._quotas.metrics(), key=lambda one: (one.name, sorted(one.tags.items())))
+    def _sorted_stats(self) -> list[tuple[str, Mapping[str, str], SampledRate | Avg]]:
+        return sorted(self._quotas.stats(), key=lambda one: (one[0], sorted(one[1].items())))
 
 
 def _broker_limits(config: dict) -> ConnectionLimits:

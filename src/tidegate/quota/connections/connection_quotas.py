@@ -40,17 +40,21 @@ from tidegate.quota.connections.limits import (
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.sensors import EXPIRY_MS, SAMPLE_BYTES, SENSOR_BYTES
 from tidegate.quota.measure.stats import Avg
+from tidegate.quota.metric import Metric
 
 __all__ = [
+    "CONNECTION_METRICS",
     "IP_RATE_EXPIRY_MS",
     "MAX_IP_RATES",
     "MAX_IP_RATE_BYTES",
     "Admission",
     "AdmissionOutcome",
     "ConnectionCountError",
-    "ConnectionMetric",
     "ConnectionQuotas",
 ]
+
+CONNECTION_METRICS = "socket-server-metrics"
+"""The group of all metrics of connections (B§6.9)."""
 
 MAX_IP_RATES = 50_000
 """Addresses whose connection rate is kept at a time."""
@@ -84,15 +88,6 @@ class Admission:
     throttle_ms: int = 0
     end_ms: int = 0
     maximum: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionMetric:
-    """One metric of Kafka's group `socket-server-metrics`, and the statistic behind it."""
-
-    name: str
-    tags: Mapping[str, str]
-    stat: SampledRate | Avg
 
 
 class ConnectionCountError(TidegateError, ValueError):
@@ -278,21 +273,23 @@ class ConnectionQuotas:
         """Return how many connections of one address are counted."""
         return self._counts.get(host_address(address), 0)
 
-    def metrics(self) -> Iterator[ConnectionMetric]:
-        """Yield every metric; read them by `peek`, which changes nothing."""
-        yield ConnectionMetric(name="broker-connection-accept-rate", tags={}, stat=self._broker_rate)
-        for name, listener in self._listeners.items():
+    def metrics(self, now_ms: int) -> Iterator[Metric]:
+        """Yield every metric without any effect. Addresses may come and go while that is under way."""
+        for name, tags, stat in self.stats():
+            bound = stat.bound if isinstance(stat, SampledRate) else None
+            yield Metric(group=CONNECTION_METRICS, name=name, tags=tags, value=stat.peek(now_ms), bound=bound)
+
+    def stats(self) -> Iterator[tuple[str, Mapping[str, str], SampledRate | Avg]]:
+        """Yield name, tags and statistic of every metric; `peek` reads one without any effect."""
+        yield "broker-connection-accept-rate", {}, self._broker_rate
+        for name, listener in list(self._listeners.items()):
             tags = {"listener": name}
-            yield ConnectionMetric(name="connection-accept-rate", tags=tags, stat=listener.rate)
-            yield ConnectionMetric(
-                name="connection-accept-throttle-time", tags=tags, stat=listener.throttle_time
-            )
-            yield ConnectionMetric(
-                name="ip-connection-accept-throttle-time", tags=tags, stat=listener.ip_throttle_time
-            )
-        for ip, rate in self._ip_rates.items():
+            yield "connection-accept-rate", tags, listener.rate
+            yield "connection-accept-throttle-time", tags, listener.throttle_time
+            yield "ip-connection-accept-throttle-time", tags, listener.ip_throttle_time
+        for ip, rate in list(self._ip_rates.items()):
             self._bring_up_to_date(rate, self._ip_limit(ip))
-            yield ConnectionMetric(name="connection-accept-rate", tags={"ip": ip}, stat=rate)
+            yield "connection-accept-rate", {"ip": ip}, rate
 
     # Helpers
 

@@ -17,10 +17,11 @@ from collections.abc import Mapping
 
 from tidegate.quota.managers.callback import ClientQuotaCallback
 from tidegate.quota.managers.quota_type import QuotaType
-from tidegate.quota.managers.sensor_manager import Metric, SensorManager
+from tidegate.quota.managers.sensor_manager import SensorManager
 from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, RateSensor
 from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.quota.measure.window import QuotaWindow
+from tidegate.quota.metric import Metric
 
 __all__ = ["ClientQuotaManager"]
 

@@ -23,12 +23,13 @@ from collections.abc import Callable, Mapping
 from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.quota.managers.callback import ClientQuotaCallback
 from tidegate.quota.managers.quota_type import QuotaType
-from tidegate.quota.managers.sensor_manager import Metric, SensorManager
+from tidegate.quota.managers.sensor_manager import SensorManager
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES
 from tidegate.quota.measure.throttle import narrow_to_int32
 from tidegate.quota.measure.token_bucket import TokenBucket
 from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
+from tidegate.quota.metric import Metric
 
 __all__ = [
     "STRICT_SINCE",

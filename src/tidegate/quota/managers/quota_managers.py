@@ -21,8 +21,8 @@ from tidegate.quota.managers.manager import ClientQuotaManager
 from tidegate.quota.managers.mutation import MutationQuotaManager
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.managers.request import RequestQuotaManager
-from tidegate.quota.managers.sensor_manager import Metric
 from tidegate.quota.measure.window import QuotaWindow
+from tidegate.quota.metric import Metric
 
 __all__ = ["QuotaManagers"]
 
@@ -90,9 +90,10 @@ class QuotaManagers:
         for sweep in sweeps:
             yield from sweep
 
-    def metrics_snapshot(self, now_ms: int) -> list[Metric]:
-        """Return all metrics without any effect."""
-        return [metric for manager in self for metric in manager.metrics_snapshot(now_ms)]
+    def metrics(self, now_ms: int) -> Iterator[Metric]:
+        """Yield all metrics without any effect, as `SensorManager.metrics` does."""
+        for manager in self:
+            yield from manager.metrics(now_ms)
 
 
 def _entity(parts: Mapping[str, EntityPart]) -> QuotaEntity:

@@ -14,13 +14,15 @@ Network time is not checked: that of sending is known when the answer has gone, 
 Follows: Kafka `ClientRequestQuotaManager` (KIP-124, B§4.1–4.3).
 """
 
+from collections.abc import Iterator
+
 from tidegate.quota.managers.callback import ClientQuotaCallback
 from tidegate.quota.managers.manager import ClientQuotaManager
 from tidegate.quota.managers.quota_type import QuotaType
-from tidegate.quota.managers.sensor_manager import Metric
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES
 from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
+from tidegate.quota.metric import Metric
 
 __all__ = ["PERCENT_PER_NS", "RequestQuotaManager"]
 
@@ -72,7 +74,7 @@ class RequestQuotaManager(ClientQuotaManager):
         if self.enabled:
             self.exempt.record(exempt_ns * PERCENT_PER_NS, now_ms)
 
-    def metrics_snapshot(self, now_ms: int) -> list[Metric]:
-        """Return every metric of this type without any effect: a scrape changes no decision."""
-        exempt = self._metric("exempt-request-time", {}, self.exempt.peek(now_ms))
-        return [*super().metrics_snapshot(now_ms), exempt]
+    def metrics(self, now_ms: int) -> Iterator[Metric]:
+        """Yield every metric of this type without any effect, as `SensorManager.metrics` does."""
+        yield from super().metrics(now_ms)
+        yield self._metric("exempt-request-time", {}, self.exempt.peek(now_ms))

@@ -14,7 +14,6 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tidegate.errors import TidegateError
@@ -26,25 +25,15 @@ from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, Expired, Sensor, SensorTable, ThrottleSensor
 from tidegate.quota.measure.throttle import MS_PER_S, UNLIMITED
 from tidegate.quota.measure.window import QuotaWindow
+from tidegate.quota.metric import Metric
 
-__all__ = ["CallbackError", "Metric", "SensorManager"]
+__all__ = ["CallbackError", "SensorManager"]
 
 logger = logging.getLogger("tidegate.quota")
 
 
 class CallbackError(TidegateError, TypeError):
     """Raise when a custom callback answers with something that is no answer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """A metric as a scrape sees it; `bound` is None where the metric has none."""
-
-    group: str
-    name: str
-    tags: Mapping[str, str]
-    value: float
-    bound: float | None = None
 
 
 S = TypeVar("S", bound=Sensor)
@@ -201,12 +190,15 @@ class SensorManager(ABC, Generic[S]):
             self._lookups.forget()
             yield from self.sensors.expire_in_slices(now_ms)
 
-    def metrics_snapshot(self, now_ms: int) -> list[Metric]:
-        """Return every metric of this type without any effect: a scrape changes no decision."""
-        metrics = [metric for sensor in self.up_to_date_sensors() for metric in self._metrics(sensor, now_ms)]
+    def metrics(self, now_ms: int) -> Iterator[Metric]:
+        """Yield every metric of this type without any effect: a scrape changes no decision.
+
+        Clients may come and go while it is under way.
+        """
+        for sensor in self.up_to_date_sensors():
+            yield from self._metrics(sensor, now_ms)
         for _, throttle in self.sensors.throttles():
-            metrics.append(self._metric("throttle-time", throttle.tags, throttle.peek(now_ms)))
-        return metrics
+            yield self._metric("throttle-time", throttle.tags, throttle.peek(now_ms))
 
     @abstractmethod
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> S:

@@ -165,8 +165,8 @@ class SensorTable(Generic[S]):
         return len(self._sensors)
 
     def __iter__(self) -> Iterator[S]:
-        """Yield the quota sensors."""
-        return (sensor for sensor in self._sensors.values() if not self._is_swept(sensor))
+        """Yield the quota sensors that there are now; the table may change meanwhile."""
+        return (sensor for sensor in list(self._sensors.values()) if not self._is_swept(sensor))
 
     @property
     def held_bytes(self) -> int:
@@ -192,10 +192,9 @@ class SensorTable(Generic[S]):
         return throttle
 
     def throttles(self) -> Iterator[tuple[str, ThrottleSensor]]:
-        """Yield the throttle sensors, each with the name of its quota sensor."""
-        return (
-            (name, throttle) for name, throttle in self._throttles.items() if not self._is_swept(throttle)
-        )
+        """Yield the throttle sensors that there are now, each with the name of its quota sensor."""
+        throttles = list(self._throttles.items())
+        return ((name, throttle) for name, throttle in throttles if not self._is_swept(throttle))
 
     def add(self, sensor: S, now_ms: int) -> bool:
         """Add a quota sensor; return whether others had to go for it."""

@@ -13,7 +13,6 @@ from tidegate.quota.connections.connection_quotas import (
     ConnectionQuotas,
 )
 from tidegate.quota.connections.limits import UNLIMITED_CONNECTIONS, ConnectionLimits, ListenerLimits
-from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.sensors import SAMPLE_BYTES, SENSOR_BYTES
 
 T0 = 1_700_000_000_000
@@ -37,11 +36,8 @@ def _connect(
 
 
 def _rates(quotas: ConnectionQuotas, now_ms: int) -> dict[str, float]:
-    found = {}
-    for metric in quotas.metrics():
-        if isinstance(metric.stat, SampledRate):
-            found[next(iter(metric.tags.values()), "broker")] = metric.stat.peek(now_ms)
-    return found
+    rates = [metric for metric in quotas.metrics(now_ms) if metric.bound is not None]
+    return {next(iter(metric.tags.values()), "broker"): metric.value for metric in rates}
 
 
 def test_broker_maximum_spares_the_protected_listener() -> None:
@@ -231,8 +227,7 @@ def test_reading_metrics_changes_no_decision() -> None:
     expected = [plain.record_arrival("EXTERNAL", now_ms=now_ms) for now_ms in times]
     got = []
     for now_ms in times:
-        for metric in read.metrics():
-            metric.stat.peek(now_ms + 700)
+        assert len(list(read.metrics(now_ms + 700))) == 7
         got.append(read.record_arrival("EXTERNAL", now_ms=now_ms))
     assert got == expected
     assert any(expected)
@@ -243,8 +238,8 @@ def test_listener_takes_over_the_brokers_rate_once() -> None:
     quotas = _quotas(ConnectionLimits(max_connection_creation_rate=30))
     quotas.update_limits(ConnectionLimits(max_connection_creation_rate=7))
     bounds = {
-        next(iter(one.tags.values()), "broker"): one.stat.bound
-        for one in quotas.metrics()
-        if isinstance(one.stat, SampledRate)
+        next(iter(one.tags.values()), "broker"): one.bound
+        for one in quotas.metrics(T0)
+        if one.bound is not None
     }
     assert bounds == {"broker": 7.0, "EXTERNAL": 30.0, "REPLICATION": 30.0}

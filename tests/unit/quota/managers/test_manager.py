@@ -83,7 +83,7 @@ def test_a_scrape_changes_no_decision() -> None:
     """Snapshots and peeks at any time leave throttle times as they are."""
     scraped, alone = _manager(), _manager()
     for at_ms in range(0, 60_000, 700):
-        scraped.metrics_snapshot(NOW_MS + at_ms + 699)
+        assert len(list(scraped.metrics(NOW_MS + at_ms + 699))) == (2 if at_ms else 0)
         scraped.peek("alice", "c1", NOW_MS + at_ms + 400)
         expected = alone.record("alice", "c1", 90.0, NOW_MS + at_ms)
         assert scraped.record("alice", "c1", 90.0, NOW_MS + at_ms) == expected
@@ -96,7 +96,7 @@ def test_a_snapshot_has_rate_bound_and_throttle_time() -> None:
     manager.note_throttle("alice", "c1", 10_000, NOW_MS)
     manager.note_throttle("alice", "c1", 0, NOW_MS)
     tags = {"user": "alice", "client-id": ""}
-    rows = [(m.group, m.name, m.tags, m.value, m.bound) for m in manager.metrics_snapshot(NOW_MS)]
+    rows = [(m.group, m.name, m.tags, m.value, m.bound) for m in manager.metrics(NOW_MS)]
     assert rows == [
         ("Produce", "byte-rate", tags, 200.0, 100.0),
         ("Produce", "throttle-time", tags, 10_000.0, None),
@@ -212,9 +212,7 @@ def test_a_changed_quota_holds_for_every_sensor_at_its_next_use() -> None:
     """Decisions, scrapes and explanations see the new bound, whatever was kept before."""
     manager = _with_sensors(3)
     manager.update_quota(QuotaEntity(client_id=DEFAULT), 10.0)
-    assert {metric.bound for metric in manager.metrics_snapshot(NOW_MS) if metric.name == "byte-rate"} == {
-        10.0
-    }
+    assert {metric.bound for metric in manager.metrics(NOW_MS) if metric.name == "byte-rate"} == {10.0}
     manager.update_quota(QuotaEntity(client_id=DEFAULT), 100.0)
     manager.record_unchecked("alice", "client-0", 1999.0, NOW_MS)
     assert manager.record("alice", "client-0", 0.0, NOW_MS) == 10_000

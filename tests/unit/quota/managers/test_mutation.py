@@ -67,7 +67,7 @@ def test_a_snapshot_has_rate_and_tokens() -> None:
     """`mutation-rate` without a bound, then `tokens` with one (B§3.5)."""
     manager = _manager()
     manager.new_quota("alice", "c", CREATE_TOPICS, 6, NOW_MS).record(90.0, NOW_MS)
-    rows = [(m.name, m.value, m.bound) for m in manager.metrics_snapshot(NOW_MS)[:2]]
+    rows = [(m.name, m.value, m.bound) for m in list(manager.metrics(NOW_MS))[:2]]
     assert rows == [("mutation-rate", 3.0, None), ("tokens", 10.0, 10.0)]
 
 

@@ -51,6 +51,6 @@ def test_sweep_and_snapshot_cover_all_four() -> None:
         managers.apply(QuotaRecord(entity=(("user", "a"),), key=quota_type.key, value=1.0))
     managers.produce.record("a", "c", 1.0, 0)
     managers.controller_mutation.new_quota("a", "c", 19, 6, 0)
-    names = {metric.name for metric in managers.metrics_snapshot(0)}
+    names = {metric.name for metric in managers.metrics(0)}
     assert names == {"byte-rate", "throttle-time", "mutation-rate", "tokens", "exempt-request-time"}
     assert len(managers.expire(3_600_001)) == 4
