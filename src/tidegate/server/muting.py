@@ -6,9 +6,9 @@ already sent is served when the throttle ends. Follows: B§3.8 (delay queue, one
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from tidegate.quota import DelayQueue, QuotaType, ThrottledChannel
+from tidegate.quota import DelayQueue, Metric, QuotaType, ThrottledChannel
 from tidegate.server.channel import Channel
 
 __all__ = ["Muting"]
@@ -52,6 +52,11 @@ class Muting:
             queue, throttled = entry
             queue.cancel(throttled)
             channel.transport.unwatch()
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield how many channels are throttled for the sake of each quota type."""
+        for quota_type, queue in self.queues.items():
+            yield Metric(group=quota_type.value, name="queue-size", tags={}, value=float(queue.size))
 
     def close(self) -> None:
         """Stop the timer."""
