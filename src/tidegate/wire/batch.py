@@ -14,13 +14,37 @@ Follows: Kafka `DefaultRecordBatch`, `ByteBufferLogInputStream`, `ProduceRequest
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from tidegate.error_codes import (
+    CORRUPT_MESSAGE,
+    INVALID_RECORD,
+    UNKNOWN_SERVER_ERROR,
+    UNSUPPORTED_COMPRESSION_TYPE,
+)
 from tidegate.wire import checksum
 from tidegate.wire.errors import ProtocolError
 
 __all__ = [
+    "ATTRIBUTES_AT",
+    "CRC_AND_ATTRIBUTES",
+    "CRC_AT",
+    "HEADER",
     "HEADER_BYTES",
+    "LAST_OFFSET_DELTA_AT",
+    "LEAST_LENGTH",
+    "LENGTH_AT",
+    "LOG_APPEND_TIME_FLAG",
+    "MAGIC",
+    "MAGIC_AT",
+    "MAX_TIMESTAMP_AT",
+    "NO_PRODUCER_ID",
+    "OFFSET_AND_LENGTH",
+    "OFFSET_LENGTH_EPOCH",
+    "OVERHEAD_BYTES",
+    "TRANSACTIONAL_FLAG",
+    "ZSTD",
+    "ZSTD_SINCE_PRODUCE",
     "BatchHeader",
     "BatchSizeOverflowError",
     "CorruptRecordsError",
@@ -36,21 +60,34 @@ __all__ = [
 
 Buffer = bytes | bytearray | memoryview
 
-HEADER_BYTES = 61
-OVERHEAD_BYTES = 12  # base offset and length: what the length does not count
-MINIMUM_LENGTH = 14  # Kafka `LegacyRecord.RECORD_OVERHEAD_V0`
-MAGIC = 2
-CRC_AT = 17
-CRC_FROM = 21
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES: Final = HEADER.size
+OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
+OFFSET_LENGTH_EPOCH: Final = struct.Struct(">qii")
+CRC_AND_ATTRIBUTES: Final = struct.Struct(">Ih")
+
+LENGTH_AT: Final = 8
+OVERHEAD_BYTES: Final = 12  # base offset and length: what the length does not count
+MAGIC_AT: Final = 16
+CRC_AT: Final = 17
+ATTRIBUTES_AT: Final = 21  # from here on the CRC covers a batch
+LAST_OFFSET_DELTA_AT: Final = 23
+MAX_TIMESTAMP_AT: Final = 35
+
+LEAST_LENGTH: Final = HEADER_BYTES - OVERHEAD_BYTES
+MAGIC: Final = 2
+COMPRESSION_BITS: Final = 0x07
+LOG_APPEND_TIME_FLAG: Final = 0x08
+TRANSACTIONAL_FLAG: Final = 0x10
+CONTROL_FLAG: Final = 0x20
+ZSTD: Final = 4
+ZSTD_SINCE_PRODUCE: Final = 7  # KIP-110
+NO_PRODUCER_ID: Final = -1
+
+_MINIMUM_LENGTH = 14  # Kafka `LegacyRecord.RECORD_OVERHEAD_V0`
 UNBOUNDED_BYTES = 2**31 - 1
 _LONGEST = UNBOUNDED_BYTES - OVERHEAD_BYTES  # with which a batch's size is still an `int` of Java
-UNKNOWN_SERVER_ERROR = -1
 
-CORRUPT_MESSAGE, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD = 2, 76, 87  # Kafka `Errors`
-ZSTD = 4
-ZSTD_SINCE_PRODUCE = 7  # KIP-110
-
-HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
@@ -116,22 +153,22 @@ class BatchHeader(NamedTuple):
     @property
     def compression(self) -> int:
         """Return the codec: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
-        return self.attributes & 0x07
+        return self.attributes & COMPRESSION_BITS
 
     @property
     def is_log_append_time(self) -> bool:
         """Return whether the timestamps are the broker's own."""
-        return bool(self.attributes & 0x08)
+        return bool(self.attributes & LOG_APPEND_TIME_FLAG)
 
     @property
     def is_transactional(self) -> bool:
         """Return whether the records belong to a transaction."""
-        return bool(self.attributes & 0x10)
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
 
     @property
     def is_control(self) -> bool:
         """Return whether this is a marker of a broker's, not records of a producer's."""
-        return bool(self.attributes & 0x20)
+        return bool(self.attributes & CONTROL_FLAG)
 
 
 _new_header = tuple.__new__  # what the class does too, one call deeper
@@ -155,9 +192,9 @@ def batches(records: Buffer, at: int = 0, *, max_bytes: int = UNBOUNDED_BYTES) -
     a header.
     """
     end = len(records)
-    while end - at > CRC_AT - 1:
-        (length,) = _LENGTH.unpack_from(records, at + 8)
-        _check_frame(length, records[at + 16], at, max_bytes=max_bytes)
+    while end - at > MAGIC_AT:
+        (length,) = _LENGTH.unpack_from(records, at + LENGTH_AT)
+        _check_frame(length, records[at + MAGIC_AT], at, max_bytes=max_bytes)
         if length + OVERHEAD_BYTES > end - at:
             if length > _LONGEST:
                 raise BatchSizeOverflowError(
@@ -168,12 +205,12 @@ def batches(records: Buffer, at: int = 0, *, max_bytes: int = UNBOUNDED_BYTES) -
         yield batch
         at = batch.end
     if end - at >= OVERHEAD_BYTES:
-        _check_size(_LENGTH.unpack_from(records, at + 8)[0], at, max_bytes=max_bytes)
+        _check_size(_LENGTH.unpack_from(records, at + LENGTH_AT)[0], at, max_bytes=max_bytes)
 
 
 def crc_matches(records: Buffer, batch: BatchHeader) -> bool:
     """Return whether the batch's CRC-32C is right. Nothing is copied."""
-    covered = memoryview(records)[batch.at + CRC_FROM : batch.end]
+    covered = memoryview(records)[batch.at + ATTRIBUTES_AT : batch.end]
     return checksum.crc32c(covered) == batch.crc
 
 
@@ -216,7 +253,7 @@ def check_counts(batch: BatchHeader) -> None:
         )
     if batch.is_control:
         raise InvalidRecordsError("Clients are not allowed to write control records")
-    if batch.producer_id >= 0 and batch.base_sequence < 0:
+    if batch.producer_id > NO_PRODUCER_ID and batch.base_sequence < 0:
         raise InvalidRecordsError(
             f"Invalid sequence number {batch.base_sequence} in record batch with producerId {batch.producer_id}"
         )
@@ -231,7 +268,7 @@ def assign_offsets(records: bytearray | memoryview, at: int, *, base_offset: int
 def renew_crc(records: bytearray | memoryview, at: int = 0) -> None:
     """Make the CRC of the batch at `at` right again after a change behind it."""
     batch = read_header(records, at)
-    _CRC.pack_into(records, at + CRC_AT, checksum.crc32c(memoryview(records)[at + CRC_FROM : batch.end]))
+    _CRC.pack_into(records, at + CRC_AT, checksum.crc32c(memoryview(records)[at + ATTRIBUTES_AT : batch.end]))
 
 
 def _only_batch(records: Buffer, api_version: int) -> BatchHeader:
@@ -253,9 +290,9 @@ def _only_batch(records: Buffer, api_version: int) -> BatchHeader:
 
 
 def _check_size(length: int, at: int, *, max_bytes: int) -> None:
-    if length < MINIMUM_LENGTH:
+    if length < _MINIMUM_LENGTH:
         raise CorruptRecordsError(
-            f"Record size {length} is less than the minimum record overhead ({MINIMUM_LENGTH})",
+            f"Record size {length} is less than the minimum record overhead ({_MINIMUM_LENGTH})",
             byte_offset=at,
         )
     if length > max_bytes:
@@ -272,7 +309,7 @@ def _check_frame(length: int, magic: int, at: int, *, max_bytes: int) -> None:
         raise CorruptRecordsError(f"Invalid magic found in record: {shown}", byte_offset=at)
     if magic < MAGIC:
         raise InvalidRecordsError("only record batches with magic version 2 can be read")
-    if length + OVERHEAD_BYTES < HEADER_BYTES:
+    if length < LEAST_LENGTH:
         raise InvalidRecordsError(
             f"Record batch is corrupted (the size {length + OVERHEAD_BYTES} is smaller than the minimum allowed "
             f"overhead {HEADER_BYTES})",

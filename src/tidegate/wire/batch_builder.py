@@ -15,6 +15,7 @@ from tidegate.wire.batch import (
     HEADER,
     HEADER_BYTES,
     MAGIC,
+    NO_PRODUCER_ID,
     OVERHEAD_BYTES,
     Buffer,
     CorruptRecordsError,
@@ -27,7 +28,6 @@ __all__ = ["RECORD_HEAD_BYTES", "Record", "build_batch", "read_record_head", "re
 MAX_VARLONG_BYTES = 10  # Kafka `ByteUtils.readVarlong`
 RECORD_HEAD_BYTES = 3 * MAX_VARLONG_BYTES + 1
 """At most so many bytes of a record tell its size, its time and its offset."""
-NO_PRODUCER = -1
 
 
 class Record(NamedTuple):
@@ -47,7 +47,7 @@ def build_batch(
     leader_epoch: int = -1,
     attributes: int = 0,
     timestamp_ms: int = 0,
-    producer_id: int = NO_PRODUCER,
+    producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:

@@ -9,7 +9,6 @@ import contextlib
 import errno
 import logging
 import os
-import struct
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
@@ -19,22 +18,21 @@ from tidegate import error_codes
 from tidegate.storage.errors import AppendError, LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.log.file_slice import FileSlice, SegmentFile
 from tidegate.storage.log.producers import Producers
-from tidegate.storage.log.records import (
-    CRC_FROM,
-    HEADER,
-    HEADER_BYTES,
-    LEAST_RECORD_BYTES,
-    NO_PRODUCER_ID,
-    OVERHEAD_BYTES,
-    ZSTD,
-    ZSTD_SINCE_PRODUCE_VERSION,
-    accepted,
-    stamp_append_time,
-)
+from tidegate.storage.log.records import LEAST_RECORD_BYTES, accepted, stamp_append_time
 from tidegate.storage.log.segment import Segment, segment_path
 from tidegate.storage.private_files import remove_files
 from tidegate.storage.topic_settings import NEVER, TopicSettings
 from tidegate.wire import checksum
+from tidegate.wire.batch import (
+    ATTRIBUTES_AT,
+    HEADER,
+    HEADER_BYTES,
+    NO_PRODUCER_ID,
+    OFFSET_LENGTH_EPOCH,
+    OVERHEAD_BYTES,
+    ZSTD,
+    ZSTD_SINCE_PRODUCE,
+)
 
 __all__ = ["CHECKPOINT_BYTES", "LEADER_EPOCH", "PartitionLog"]
 
@@ -45,7 +43,6 @@ NO_TIME = -1
 _KEPT_SNAPSHOTS = 2
 
 _MAX_RELATIVE_OFFSET = 2**31 - 1  # an index entry holds the offset in 32 bits
-_OFFSET_LENGTH_EPOCH = struct.Struct(">qii")
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
@@ -136,14 +133,14 @@ class PartitionLog:
         if (
             offset
             or size > settings.max_batch_bytes
-            or checksum.crc32c(batch[CRC_FROM:]) != crc
+            or checksum.crc32c(batch[ATTRIBUTES_AT:]) != crc
             or count != last_delta + 1
             or count <= 0
             or attributes > ZSTD
             or attributes < 0
             or (not attributes and count * LEAST_RECORD_BYTES > size - HEADER_BYTES)
             or (sequence < 0 <= producer_id)
-            or (attributes == ZSTD and produce_version < ZSTD_SINCE_PRODUCE_VERSION)
+            or (attributes == ZSTD and produce_version < ZSTD_SINCE_PRODUCE)
             or (max_time_ms - now_ms > settings.timestamp_after_max_ms and not settings.log_append_time)
         ):
             batch = accepted(batch, settings, now_ms, produce_version)
@@ -195,7 +192,7 @@ class PartitionLog:
             ):
                 active = self._roll()
                 active.created_ms = now_ms
-            _OFFSET_LENGTH_EPOCH.pack_into(batch, 0, base_offset, size - OVERHEAD_BYTES, LEADER_EPOCH)
+            OFFSET_LENGTH_EPOCH.pack_into(batch, 0, base_offset, size - OVERHEAD_BYTES, LEADER_EPOCH)
             interval = settings.index_interval_bytes
             if turn is None or size > GATHERED_BYTES:
                 active.append(batch, size, base_offset, last_offset, max_time_ms, interval)

@@ -12,6 +12,18 @@ from tidegate.storage.errors import AppendError
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.wire import checksum
 from tidegate.wire.batch import (
+    ATTRIBUTES_AT,
+    CRC_AND_ATTRIBUTES,
+    CRC_AT,
+    HEADER_BYTES,
+    LENGTH_AT,
+    LOG_APPEND_TIME_FLAG,
+    MAGIC,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    OVERHEAD_BYTES,
+    TRANSACTIONAL_FLAG,
+    ZSTD,
     BatchHeader,
     BatchSizeOverflowError,
     CorruptRecordsError,
@@ -24,16 +36,8 @@ from tidegate.wire.batch import (
 )
 
 __all__ = [
-    "CRC_FROM",
-    "HEADER",
-    "HEADER_BYTES",
     "INVALID_TIMESTAMP_TEXT",
     "LEAST_RECORD_BYTES",
-    "MAGIC",
-    "NO_PRODUCER_ID",
-    "OVERHEAD_BYTES",
-    "ZSTD",
-    "ZSTD_SINCE_PRODUCE_VERSION",
     "accepted",
     "is_one_batch",
     "is_transactional",
@@ -43,27 +47,12 @@ __all__ = [
     "stamp_append_time",
 ]
 
-HEADER = struct.Struct(">qiibIhiqqqhii")  # as in `wire.batch`, unpacked here without making an object
-HEADER_BYTES: Final = 61
-OVERHEAD_BYTES: Final = 12  # base offset and length: what the length does not count
-LEAST_RECORD_BYTES: Final = (
-    7  # of an uncompressed record: length, attributes, deltas, no key, value or header
-)
-MAGIC: Final = 2
-ZSTD: Final = 4
-ZSTD_SINCE_PRODUCE_VERSION: Final = 7  # KIP-110
-CRC_FROM: Final = 21
+LEAST_RECORD_BYTES: Final = 7
+"""Of an uncompressed record: length, attributes, deltas, no key, value or header."""
 INVALID_TIMESTAMP_TEXT: Final = "One or more records have been rejected due to invalid timestamp"
-NO_PRODUCER_ID: Final = -1
 
 _LENGTH = struct.Struct(">i")
-_CRC_AND_ATTRIBUTES = struct.Struct(">Ih")
 _TIME = struct.Struct(">q")
-_MAGIC_AT = 16
-_CRC_AT = 17
-_MAX_TIME_AT = 35
-_LOG_APPEND_TIME_FLAG = 0x08
-_TRANSACTIONAL_FLAG = 0x10
 _SEQUENCES = 1 << 31  # sequence numbers wrap from 2**31 - 1 to 0
 
 
@@ -72,8 +61,8 @@ def is_one_batch(records: memoryview | None) -> bool:
     return (
         records is not None
         and len(records) >= HEADER_BYTES
-        and records[_MAGIC_AT] == MAGIC
-        and _LENGTH.unpack_from(records, 8)[0] + OVERHEAD_BYTES == len(records)
+        and records[MAGIC_AT] == MAGIC
+        and _LENGTH.unpack_from(records, LENGTH_AT)[0] + OVERHEAD_BYTES == len(records)
     )
 
 
@@ -90,9 +79,9 @@ def is_transactional(records: memoryview | None) -> bool:
     return (
         records is not None
         and len(records) >= HEADER_BYTES
-        and records[_MAGIC_AT] == MAGIC
-        and _LENGTH.unpack_from(records, 8)[0] + OVERHEAD_BYTES <= len(records)
-        and bool(_CRC_AND_ATTRIBUTES.unpack_from(records, _CRC_AT)[1] & _TRANSACTIONAL_FLAG)
+        and records[MAGIC_AT] == MAGIC
+        and _LENGTH.unpack_from(records, LENGTH_AT)[0] + OVERHEAD_BYTES <= len(records)
+        and bool(CRC_AND_ATTRIBUTES.unpack_from(records, CRC_AT)[1] & TRANSACTIONAL_FLAG)
     )
 
 
@@ -165,8 +154,8 @@ def _invalid(problem: str) -> AppendError:
 def _with_own_times(batch: memoryview) -> memoryview:
     """Return a copy whose records have the producer's times, which is what the topic keeps."""
     batch = memoryview(bytearray(batch))
-    _, attributes = _CRC_AND_ATTRIBUTES.unpack_from(batch, _CRC_AT)
-    _set_attributes(batch, attributes & ~_LOG_APPEND_TIME_FLAG)
+    _, attributes = CRC_AND_ATTRIBUTES.unpack_from(batch, CRC_AT)
+    _set_attributes(batch, attributes & ~LOG_APPEND_TIME_FLAG)
     return batch
 
 
@@ -181,11 +170,11 @@ def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
 
 def stamp_append_time(batch: memoryview, now_ms: int) -> None:
     """Set the broker's time on a writable batch and renew its CRC (`message.timestamp.type=LogAppendTime`)."""
-    _, attributes = _CRC_AND_ATTRIBUTES.unpack_from(batch, _CRC_AT)
-    _TIME.pack_into(batch, _MAX_TIME_AT, now_ms)
-    _set_attributes(batch, attributes | _LOG_APPEND_TIME_FLAG)
+    _, attributes = CRC_AND_ATTRIBUTES.unpack_from(batch, CRC_AT)
+    _TIME.pack_into(batch, MAX_TIMESTAMP_AT, now_ms)
+    _set_attributes(batch, attributes | LOG_APPEND_TIME_FLAG)
 
 
 def _set_attributes(batch: memoryview, attributes: int) -> None:
-    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, 0, attributes)
-    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, checksum.crc32c(batch[CRC_FROM:]), attributes)
+    CRC_AND_ATTRIBUTES.pack_into(batch, CRC_AT, 0, attributes)
+    CRC_AND_ATTRIBUTES.pack_into(batch, CRC_AT, checksum.crc32c(batch[ATTRIBUTES_AT:]), attributes)

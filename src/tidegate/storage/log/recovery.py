@@ -19,11 +19,11 @@ from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.log.closed_segments import begins_batch, take_closed, take_largest_time
 from tidegate.storage.log.partition_log import NO_TIME, PartitionLog
 from tidegate.storage.log.producers import ProducerMemory, Producers
-from tidegate.storage.log.records import CRC_FROM, HEADER, HEADER_BYTES, MAGIC, NO_PRODUCER_ID, OVERHEAD_BYTES
 from tidegate.storage.log.segment import DELETED_SUFFIX, Segment
 from tidegate.storage.private_files import PRIVATE_DIRECTORY, make_private_file, remove_files
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.wire import checksum
+from tidegate.wire.batch import ATTRIBUTES_AT, HEADER, HEADER_BYTES, MAGIC, NO_PRODUCER_ID, OVERHEAD_BYTES
 
 __all__ = ["Progress", "open_log", "reopen_log"]
 
@@ -292,7 +292,7 @@ def _walk(segment: Segment, walk: _Walk, view: memoryview) -> None:
             or last_delta < 0
         ):
             return
-        if checksum.crc32c(view[position + CRC_FROM : position + size]) != crc:
+        if checksum.crc32c(view[position + ATTRIBUTES_AT : position + size]) != crc:
             return
         last_offset = offset + last_delta
         segment.note(position, size, offset, last_offset, max_time_ms, walk.interval)

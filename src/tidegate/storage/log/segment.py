@@ -10,8 +10,16 @@ from pathlib import Path
 from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.log.file_slice import FileSlice, SegmentFile
 from tidegate.storage.log.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
-from tidegate.storage.log.records import HEADER_BYTES, MAGIC, OVERHEAD_BYTES
-from tidegate.wire.batch import BatchHeader, read_header
+from tidegate.wire.batch import (
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA_AT,
+    LEAST_LENGTH,
+    MAGIC,
+    OFFSET_AND_LENGTH,
+    OVERHEAD_BYTES,
+    BatchHeader,
+    read_header,
+)
 
 __all__ = ["DELETED_SUFFIX", "RECENT_BATCHES", "Segment", "segment_path"]
 
@@ -19,10 +27,7 @@ RECENT_BATCHES = 512  # positions of the newest batches kept in memory: who read
 DELETED_SUFFIX = ".deleted"
 _WALK_BYTES = 8192
 _CHECKED_AT_ONCE = 100  # headers
-_LEAST_LENGTH = HEADER_BYTES - OVERHEAD_BYTES
-_OFFSET_AND_LENGTH = struct.Struct(">qi")
-_LAST_DELTA = struct.Struct(">i")
-_LAST_DELTA_AT = 23
+_LAST_OFFSET_DELTA = struct.Struct(">i")
 _NO_TIME = -1
 _UNKNOWN_BYTES = 2**31 - 1
 
@@ -199,12 +204,12 @@ class Segment:
             chunk = os.pread(fd, _WALK_BYTES, position)
             at = 0
             while at + HEADER_BYTES <= len(chunk):
-                base, length = _OFFSET_AND_LENGTH.unpack_from(chunk, at)
-                if base + _LAST_DELTA.unpack_from(chunk, at + _LAST_DELTA_AT)[0] >= offset:
+                base, length = OFFSET_AND_LENGTH.unpack_from(chunk, at)
+                if base + _LAST_OFFSET_DELTA.unpack_from(chunk, at + LAST_OFFSET_DELTA_AT)[0] >= offset:
                     if base <= offset:
                         return position + at
                     break
-                if length < _LEAST_LENGTH:
+                if length < LEAST_LENGTH:
                     break
                 at += length + OVERHEAD_BYTES
             else:
@@ -219,7 +224,7 @@ class Segment:
         raw = os.pread(self.written_file().fd, OVERHEAD_BYTES, position)
         if len(raw) != OVERHEAD_BYTES:
             raise OSError(errno.EIO, f"the file ends before byte {position + OVERHEAD_BYTES}")
-        length: int = _OFFSET_AND_LENGTH.unpack(raw)[1]
+        length: int = OFFSET_AND_LENGTH.unpack(raw)[1]
         return length + OVERHEAD_BYTES
 
     def batches(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -255,7 +260,7 @@ class Segment:
         raw = os.pread(self.written_file().fd, HEADER_BYTES, position)
         if len(raw) == HEADER_BYTES:
             header = read_header(raw)
-            if header.magic == MAGIC and header.length >= _LEAST_LENGTH:
+            if header.magic == MAGIC and header.length >= LEAST_LENGTH:
                 return header
         raise LogDamagedError(f"no record batch begins at byte {position} of {self.name}")
 

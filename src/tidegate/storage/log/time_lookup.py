@@ -14,9 +14,17 @@ from collections.abc import Generator, Iterator
 from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.log.file_slice import SegmentFile
 from tidegate.storage.log.partition_log import PartitionLog
-from tidegate.storage.log.records import HEADER_BYTES, OVERHEAD_BYTES
 from tidegate.storage.log.segment import Segment
-from tidegate.wire.batch import BatchHeader, CorruptRecordsError, read_header
+from tidegate.wire.batch import (
+    HEADER_BYTES,
+    LEAST_LENGTH,
+    LENGTH_AT,
+    MAX_TIMESTAMP_AT,
+    OVERHEAD_BYTES,
+    BatchHeader,
+    CorruptRecordsError,
+    read_header,
+)
 from tidegate.wire.batch_builder import RECORD_HEAD_BYTES, read_record_head
 
 __all__ = ["PIECE_BYTES", "Lookup", "TimeAndOffset", "offset_by_time", "offset_of_latest_time"]
@@ -27,7 +35,8 @@ Lookup = Generator[None, None, TimeAndOffset | None]
 PIECE_BYTES = 32 * 1024  # read at once: up to 481 headers of the smallest batches
 _SEGMENTS_AT_ONCE = 1000
 _RECORDS_AT_ONCE = 200
-_LENGTH_AND_TIME = struct.Struct(">8xi23xq")  # of a batch's header
+_LENGTH_AND_TIME = struct.Struct(f">{LENGTH_AT}xi{MAX_TIMESTAMP_AT - OVERHEAD_BYTES}xq")
+"""Of a batch: its length and its largest timestamp."""
 
 
 def offset_by_time(log: PartitionLog, time_ms: int) -> Lookup:
@@ -86,7 +95,7 @@ def _find(segment: Segment, time_ms: int) -> Lookup:
             length, max_time_ms = _LENGTH_AND_TIME.unpack_from(piece, at)
             if max_time_ms >= time_ms:
                 return (yield from _first_record(file, position + at, read_header(piece, at), time_ms))
-            if length < HEADER_BYTES - OVERHEAD_BYTES:
+            if length < LEAST_LENGTH:
                 break
             at += length + OVERHEAD_BYTES
         if not at:
