@@ -7,6 +7,7 @@ from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.sanitizer import sanitize
 from tidegate.quota.managers.mutation import STRICT_SINCE, MutationQuota
 from tidegate.quota.managers.quota_managers import QuotaManagers
+from tidegate.quota.measure.throttle import saturate_to_int32
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.columns import empty_event
 
@@ -103,7 +104,7 @@ class RecordingNode:
     ) -> Event:
         """Decide a consumer's fetch (B§6.3); capped ones are given no more than the quota allows (B§3.7)."""
         if self._fetches_are_capped:
-            size = min(size, int(min(self._managers.fetch.max_value_in_window(user, client_id), 2**31 - 1)))
+            size = min(size, saturate_to_int32(self._managers.fetch.max_value_in_window(user, client_id)))
         request_ms = self._times(user, client_id, network_ns, handler_ns, now_ms)
         fetch_ms = self._managers.fetch.record(user, client_id, size, now_ms)
         if max(request_ms, fetch_ms) > 0:

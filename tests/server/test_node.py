@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 
 import pytest
@@ -98,6 +99,19 @@ def test_a_throttled_fetch_is_empty_and_its_bytes_are_taken_back(with_node) -> N
         assert body["responses"] == []
         assert body["throttle_time_ms"] == throttle_ms(value=attempted, bound=100_000.0)
         assert node.node.managers.fetch.peek("ANONYMOUS", "c1", node.node._clock.now_ms()) == 0.0
+
+    with_node(scenario)
+
+
+def test_a_fetch_under_a_quota_that_is_no_number_is_given_nothing(with_node) -> None:
+    """Kafka accepts NaN as a bound; as a size cap it is 0 (B§3.7, B§6.8)."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await node.connect()
+        assert (await client.alter(CLIENT, "consumer_byte_rate", math.nan))["entries"][0]["error_code"] == 0
+        client.send_fetch(max_bytes=1000)
+        _, body, _ = await client.receive()
+        assert len(body["responses"][0]["partitions"][0]["records"]) == body["throttle_time_ms"] == 0
 
     with_node(scenario)
 

@@ -6,12 +6,12 @@ Follows: B§6.3.1 (size cap of a consumer's fetch), B§5.1-5.3 (permits for part
 from collections.abc import Callable
 
 from tidegate.quota import MutationQuota, QuotaManagers
+from tidegate.quota.measure.throttle import saturate_to_int32
 from tidegate.server.channel import Channel
 from tidegate.wire import RequestHeader
 
-__all__ = ["MAX_FETCH_BYTES", "EngineQuotas", "NoteMutation"]
+__all__ = ["EngineQuotas", "NoteMutation"]
 
-MAX_FETCH_BYTES = 2**31 - 1  # Java's int: what the size cap saturates at (B§3.7)
 NoteMutation = Callable[[Channel, RequestHeader, int, MutationQuota, bool, int], None]
 """Called with channel, header, permits, the quota object, whether the permits were granted, and now_ms."""
 
@@ -38,8 +38,8 @@ class EngineQuotas:
 
     def fetch_limit_bytes(self) -> int:
         """Return the most record bytes this client may be given in one answer."""
-        limit = self._fetch.max_value_in_window(self._channel.connection.user, self._header.client_id)
-        return int(limit) if limit < MAX_FETCH_BYTES else MAX_FETCH_BYTES
+        user = self._channel.connection.user
+        return saturate_to_int32(self._fetch.max_value_in_window(user, self._header.client_id))
 
     def record_mutations(self, permits: int) -> bool:
         """Charge `permits` partition mutations; False means refused with error 89."""

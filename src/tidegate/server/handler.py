@@ -87,7 +87,7 @@ class RequestQuotas(Protocol):
     """What a handler may ask of the quota engine while it works."""
 
     def fetch_limit_bytes(self) -> int:
-        """Return the most record bytes this client may be given in one answer, at most 2**31 - 1 (B§6.3.1)."""
+        """Return the most record bytes this client may be given in one answer, an INT32 (B§6.3.1)."""
         ...
 
     def record_mutations(self, permits: int) -> bool:

@@ -12,7 +12,7 @@ from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, EntityQuotas, QuotaEntity, Tags
 from tidegate.quota.admin.sanitizer import sanitize
 from tidegate.quota.managers.quota_type import QuotaType
-from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED
+from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED, saturate_to_int32
 
 __all__ = ["IN_FORCE", "QUOTA_TYPES", "Definitions", "Plan", "Resolved", "in_force_plan", "load_plans"]
 
@@ -24,8 +24,6 @@ QUOTA_TYPES = (QuotaType.PRODUCE, QuotaType.FETCH, QuotaType.REQUEST, QuotaType.
 
 _TYPE_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_TYPES)}
 _FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
-_LARGEST_FETCH_BYTES = 2**31 - 1  # B§3.7: the cap is narrowed to Java's int
-_MS_PER_SECOND = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +90,7 @@ class Definitions:
         bound = self._quotas[index].bound(tags)
         cap_bytes = MAX_INT64
         if index == _FETCH and bound is not None:
-            cap_bytes = _fetch_cap_bytes(bound, windows)
+            cap_bytes = saturate_to_int32(windows.rate.max_value(bound))
         return Resolved(tags, UNLIMITED if bound is None else bound, cap_bytes)
 
 
@@ -124,9 +122,3 @@ def _entity(record: QuotaRecord) -> QuotaEntity:
     if "client-id" in parts:
         client_id = DEFAULT if parts["client-id"] is None else parts["client-id"]
     return QuotaEntity(user=user, client_id=client_id)
-
-
-def _fetch_cap_bytes(bound: float, windows: Windows) -> int:
-    """Return the most bytes that one fetch may be given: a whole window's worth (B§3.7)."""
-    cap = bound * (windows.rate.samples - 1) * (windows.rate.window_ms // _MS_PER_SECOND)
-    return int(cap) if cap < _LARGEST_FETCH_BYTES else _LARGEST_FETCH_BYTES

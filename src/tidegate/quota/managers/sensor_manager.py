@@ -23,7 +23,7 @@ from tidegate.quota.managers.explain import Explanation
 from tidegate.quota.managers.lookups import Lookups
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, Expired, Sensor, SensorTable, ThrottleSensor
-from tidegate.quota.measure.throttle import MS_PER_S, UNLIMITED
+from tidegate.quota.measure.throttle import UNLIMITED
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.quota.metric import Metric
 
@@ -243,7 +243,7 @@ class SensorManager(ABC, Generic[S]):
         limit = self._callback.quota_limit(self.quota_type, tags)
         if limit is None:
             return sys.float_info.max
-        return limit * (self.window.samples - 1) * (self.window.window_ms / MS_PER_S)
+        return self.window.max_value(limit)
 
     def _find(self, tags: Mapping[str, str], now_ms: int) -> S:
         """Return the sensor for `tags`; it and its throttle sensor are made if there is none."""

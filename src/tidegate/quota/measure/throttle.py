@@ -21,15 +21,19 @@ from math import floor
 
 __all__ = [
     "MAX_INT64",
+    "MS_PER_S",
     "UNLIMITED",
     "narrow_to_int32",
     "rate_throttle_ms",
     "round_half_up",
+    "saturate_to_int32",
     "tokens_throttle_ms",
 ]
 
 MAX_INT64 = 2**63 - 1  # Java Long.MAX_VALUE
 MIN_INT64 = -(2**63)  # Java Long.MIN_VALUE
+MAX_INT32 = 2**31 - 1  # Java Integer.MAX_VALUE
+MIN_INT32 = -(2**31)  # Java Integer.MIN_VALUE
 TWO_TO_63 = 9.223372036854775807e18  # the double nearest to MAX_INT64
 TWO_TO_51 = 2.0**51  # from one half up to here, adding one half is exact enough to round by
 UNLIMITED = TWO_TO_63  # the bound of a client without a quota (B§3.4)
@@ -70,6 +74,21 @@ def narrow_to_int32(value: int) -> int:
     if low >= 0x80000000:
         return low - 0x100000000
     return low
+
+
+def saturate_to_int32(value: float) -> int:
+    """Return `value` without its fraction; what is too large saturates, NaN is 0.
+
+    >>> saturate_to_int32(-2.5), saturate_to_int32(1e300), saturate_to_int32(math.nan)
+    (-2, 2147483647, 0)
+
+    Follows: Java's narrowing of a double to an int.
+    """
+    if MIN_INT32 <= value <= MAX_INT32:
+        return int(value)
+    if value != value:
+        return 0
+    return MAX_INT32 if value > 0.0 else MIN_INT32
 
 
 def rate_throttle_ms(rate: float, bound: float, window_ms: int) -> int:

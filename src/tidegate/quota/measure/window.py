@@ -9,6 +9,7 @@ Follows: Kafka `quota.window.num`, `quota.window.size.seconds` and `MetricConfig
 from dataclasses import dataclass
 
 from tidegate.errors import ConfigError
+from tidegate.quota.measure.throttle import MS_PER_S
 
 __all__ = ["MAX_SAMPLES", "REGISTRY_WINDOW", "QuotaWindow"]
 
@@ -32,6 +33,10 @@ class QuotaWindow:
             raise ConfigError(
                 f"window of a sample must be from 1 to {MAX_WINDOW_MS} ms, got {self.window_ms!r}"
             )
+
+    def max_value(self, bound: float) -> float:
+        """Return the most that `bound`, per second, allows in a window: in all samples but one (B§3.7)."""
+        return bound * (self.samples - 1) * (self.window_ms / MS_PER_S)
 
 
 REGISTRY_WINDOW = QuotaWindow(samples=2, window_ms=30_000)

@@ -1,5 +1,6 @@
 """Plans from files, and which sensor a client has under them, against the engine's managers."""
 
+import math
 from random import Random
 
 import pytest
@@ -14,6 +15,7 @@ from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.managers.quota_managers import QuotaManagers
 from tidegate.quota.measure.window import QuotaWindow
 
+_CONSUMED = "consumer_byte_rate"
 _QUOTAS = "quotas:\n  - client-id: {default: true}\n    consumer_byte_rate: 1000\n"
 
 
@@ -35,6 +37,12 @@ def test_clients_are_resolved_as_by_the_managers(seed, user, client_id):
     cap = managers.fetch.max_value_in_window(user, client_id)
     resolved = definitions.resolve(1, user, client_id, Windows(rate=window))
     assert min(resolved.cap_bytes, 2**31 - 1) == int(min(cap, 2**31 - 1))
+
+
+def test_the_cap_of_a_quota_that_is_no_number_is_zero():
+    """Kafka accepts NaN as a bound, and narrows it to 0 (B§3.7)."""
+    definitions = Definitions([QuotaRecord(entity=(("user", "alice"),), key=_CONSUMED, value=math.nan)])
+    assert definitions.resolve(1, "alice", "c1", Windows()).cap_bytes == 0
 
 
 def test_a_removed_quota_disables_its_type():

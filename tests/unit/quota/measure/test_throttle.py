@@ -12,6 +12,7 @@ from tidegate.quota.measure.throttle import (
     narrow_to_int32,
     rate_throttle_ms,
     round_half_up,
+    saturate_to_int32,
     tokens_throttle_ms,
 )
 
@@ -47,6 +48,13 @@ def test_rounding_equals_exact_arithmetic(value: float) -> None:
 def test_narrowing_equals_modular_arithmetic(value: int) -> None:
     """Every long is narrowed as modulo 2**32."""
     assert narrow_to_int32(value) == java_int(value)
+
+
+@given(st.floats())
+def test_doubles_are_cut_off_and_saturate(value: float) -> None:
+    """A whole part within 32 bits; infinities are the ends of the range, not-a-number is 0."""
+    expected = 0 if math.isnan(value) else math.trunc(max(-(2.0**31), min(2.0**31 - 1, value)))
+    assert saturate_to_int32(value) == expected
 
 
 @given(st.floats(0, 1e12), st.floats(0.001, 1e12), st.integers(1, 10**6))

@@ -32,3 +32,9 @@ def test_the_ends_of_the_range_are_accepted() -> None:
     """Kafka's INT `[1,...]`, except for the bound on samples."""
     assert QuotaWindow(samples=1, window_ms=1).samples == 1
     assert QuotaWindow(samples=MAX_SAMPLES, window_ms=(2**31 - 1) * 1000).samples == MAX_SAMPLES
+
+
+def test_the_most_in_a_window_leaves_one_sample_out() -> None:
+    """Q * (n - 1) * (w / 1000), at any width of a sample (B§3.7)."""
+    assert QuotaWindow(samples=3, window_ms=500).max_value(100.0) == 100.0
+    assert QuotaWindow(samples=1).max_value(100.0) == 0.0
