@@ -1,6 +1,20 @@
-"""What a handler keeps of requests that come again and again, found by the bytes they begin with.
+"""The fast path of Produce and Fetch: a request that begins as an earlier one did is not parsed again.
 
-Nothing of the request itself is kept but those bytes: what clients can make large is not among them.
+A client sends Produce or Fetch for one partition again and again. What such a request is for comes first in its body
+(acks or limits, topic, partition) and is the same each time; what changes comes last (the records; epoch, offset and
+size). In one version equal beginnings are read alike, so the bytes of the body up to the partition are a key:
+
+* *Found*: a `wire.split_reader` looks the beginning up, as bytes, and reads the rest with one `struct` call. It finds
+  requests with one topic and one partition, no transaction and no tagged fields. Any other, and a malformed one, is
+  read by the ordinary reader, which also says what is wrong.
+* *Kept*: what the handler made of the beginning when it read such a request whole: the partition's log, the limits, and
+  the answer's encoding (`broker.kept_answers`), in which a few numbers change. Of the request only the key is kept;
+  what clients can make large is not in it.
+* *Bound*: `MAX_KEPT` requests of an API, `MAX_ENTRY_BYTES` each; when there are more, all are forgotten.
+* *Dropped*: not when a topic changes. At each use the handler compares: where the log has been deleted, or has other
+  settings, the request is read whole, and kept anew under its key.
+* *Saved*: parsing, making a message of dicts, finding the topic, and encoding the answer. `bench/bench_wire.py` has
+  both ways, "the same, known" behind the ordinary one.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +26,7 @@ from tidegate.wire.split_reader import split_reader
 __all__ = ["MAX_ENTRY_BYTES", "MAX_KEPT", "KnownRequests"]
 
 MAX_KEPT = 8192
-"""Requests of one API that are kept; when there are more, all are forgotten and those that come again kept anew."""
+"""Requests of one API that are kept."""
 MAX_ENTRY_BYTES = 2048
 """What one of them takes at most, its key included: with `MAX_KEPT`, 16 MB for an API."""
 

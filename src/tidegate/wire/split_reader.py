@@ -1,11 +1,7 @@
 """Reads requests that begin as an earlier one did: what repeats is looked up, only what changes is read.
 
-A client sends Produce and Fetch requests for one partition again and again. All up to the partition's number is the
-same each time; what follows (the records, or offset and limits) is not. So the first part, as bytes, is a key under
-which a handler keeps what it made of it, and one `struct` call reads the rest.
-
-That holds for requests with one topic and one partition, no transaction, no tagged fields and nothing left to forget.
-Any other request, and one that is malformed, is not found: the ordinary reader reads it, or tells what is wrong.
+`broker.known_requests` has the idea. The first part, as bytes, is a key; one `struct` call reads the rest. Found are
+requests with one topic and one partition, no transaction, no tagged fields and nothing left to forget.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,12 +40,16 @@ def split_reader(api_key: int, api_version: int, last: str, values: tuple[str, .
 
     A value that the version does not have is -1.
     """
-    writer = _Writer(layout(api_key, api_version, "request"), last, values)
-    return writer.compile()
+    return _SplitReaderSource(layout(api_key, api_version, "request"), last, values).compile()
 
 
-class _Writer:
-    """Writes the source of one reader."""
+class _SplitReaderSource:
+    """The state of writing one split reader: the source so far, and what is not yet read or checked.
+
+    past: whether `last` has been passed: what comes before is looked up, what follows is read.
+    length_at: where the low byte of the topic name's length is.
+    shape: what must hold of the first part for its bytes to be a key.
+    """
 
     def __init__(self, message: Layout, last: str, values: tuple[str, ...]) -> None:
         self.layout = message
@@ -57,12 +57,12 @@ class _Writer:
         self.wanted = values
         self.extra = 1 if message.flexible else 0  # lengths are one more than they say
         self.out = Source()
-        self.past = False  # whether `last` has been passed
+        self.past = False
         self.prefix_bytes = 0
-        self.length_at = -1  # where the low byte of the topic name's length is
+        self.length_at = -1
         self.group: list[tuple[str, str]] = []
         self.conditions: list[str] = []
-        self.shape: list[str] = []  # what must hold of the first part
+        self.shape: list[str] = []
         self.found: dict[str, str] = {}
 
     def compile(self) -> SplitReader:
