@@ -1,16 +1,17 @@
 """Answers made from a kept encoding: to a Produce or Fetch of one partition, and to requests that are the same again.
 
-The answers to one partition differ in a few numbers. The rest is encoded once, by the ordinary encoder; where the
-numbers lie is found by encoding values that stand nowhere else.
+The answers to one partition (`broker.known_requests` has the idea) differ in a few numbers. The rest is encoded once,
+by the ordinary encoder; where the numbers lie is found by encoding values that stand nowhere else.
 """
 
 import struct
 from typing import Any
 
+from tidegate import error_codes
 from tidegate.api_keys import FETCH, PRODUCE
 from tidegate.server.handler import Request
 from tidegate.storage.log.file_slice import FileSlice
-from tidegate.wire import Encoded, encode_response
+from tidegate.wire import API_BY_KEY, Encoded, encode_response
 from tidegate.wire.primitives import uvarint
 
 __all__ = [
@@ -31,8 +32,6 @@ MAX_KEPT_ANSWER_BYTES = 4 * 1024 * 1024
 """What all of them take at most; larger ones are made each time."""
 _MAX_KEPT_REQUEST_BYTES = 1024
 
-_START_OFFSET_SINCE = 5  # in both
-_FETCH_FLEXIBLE_SINCE = 12
 _MARKS = (0x5A01_7B3C_C6D4_E2F1, 0x5A02_7B3C_C6D4_E2F2, 0x5A03_7B3C_C6D4_E2F3)
 """Stand-ins for three 64-bit numbers that follow each other, while their place is looked for."""
 _RECORDS_MARK = struct.pack(">3Q", *(mark ^ 0xFF for mark in _MARKS))
@@ -95,7 +94,7 @@ class ProduceAnswers:
         base_offset, append_time_ms, start_offset = _MARKS
         partition = {
             "index": index,
-            "error_code": 0,
+            "error_code": error_codes.NONE,
             "base_offset": base_offset,
             "log_append_time": append_time_ms,
             "log_start_offset": start_offset,
@@ -108,7 +107,7 @@ class ProduceAnswers:
         self._first = bytes(first)
         self._size, self._body_size = encoded.size, encoded.body_size
         self._throttle_at = encoded.throttle_at
-        self._with_start_offset = version >= _START_OFFSET_SINCE
+        self._with_start_offset = _THREE_NUMBERS.pack(*_MARKS) in first
         self._numbers_at = first.index(_INT64.pack(base_offset))
 
     def encode(
@@ -127,8 +126,8 @@ class ProduceAnswers:
 class FetchAnswers:
     """Answers without error to one partition in one version.
 
-    topic: `{"topic": …}` or, from version 13, `{"topic_id": …}`. committed: whether the client reads committed records,
-    who is told of no aborted transactions where others are told nothing.
+    topic: `{"topic": …}` or, from version 13, `{"topic_id": …}`. committed: whether the client reads committed records:
+    its list of aborted transactions is then empty, else null.
     """
 
     __slots__ = (
@@ -145,7 +144,7 @@ class FetchAnswers:
         end_offset, stable_offset, start_offset = _MARKS
         partition: dict[str, Any] = {
             "partition_index": index,
-            "error_code": 0,
+            "error_code": error_codes.NONE,
             "high_watermark": end_offset,
             "last_stable_offset": stable_offset,
             "log_start_offset": start_offset,
@@ -155,19 +154,19 @@ class FetchAnswers:
         }
         message = {
             "throttle_time_ms": 0,
-            "error_code": 0,
+            "error_code": error_codes.NONE,
             "session_id": 0,
             "responses": [{**topic, "partitions": [partition]}],
         }
         encoded = encode_response(FETCH, version, 0, message)
         data = b"".join(encoded.buffers)
         records_at = data.index(_RECORDS_MARK)
-        self._flexible = version >= _FETCH_FLEXIBLE_SINCE
+        self._flexible = API_BY_KEY[FETCH].is_flexible(version)
         self._head = data[: records_at - (1 if self._flexible else 4)]  # without the length of the records
         self._tail = data[records_at + len(_RECORDS_MARK) :]
         self._header_bytes = encoded.size - encoded.body_size
         self._throttle_at = encoded.throttle_at
-        self._with_start_offset = version >= _START_OFFSET_SINCE
+        self._with_start_offset = _THREE_NUMBERS.pack(*_MARKS) in data
         self._numbers_at = data.index(_INT64.pack(end_offset))
 
     def encode(

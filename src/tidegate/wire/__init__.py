@@ -20,6 +20,7 @@ from tidegate.wire.codecs import (
     write_request,
     write_response,
 )
+from tidegate.wire.definitions import field_since
 from tidegate.wire.encoded import Encoded, encode_request, encode_response, encode_response_in_slices
 from tidegate.wire.errors import MessageError, ProtocolError, UnsupportedVersionError
 from tidegate.wire.header import RequestHeader, decode_request_header
@@ -38,6 +39,7 @@ __all__ = [
     "encode_request",
     "encode_response",
     "encode_response_in_slices",
+    "field_since",
     "read_request",
     "read_request_in_slices",
     "read_response",

@@ -5,13 +5,13 @@ The table holds every API that a Kafka 4.3.1 broker speaks to its clients and to
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pkgutil import get_data
 from typing import Any, Literal
 
-__all__ = ["REQUIRED", "Direction", "Field", "Layout", "layout", "minimum_size", "table"]
+__all__ = ["REQUIRED", "Direction", "Field", "Layout", "field_since", "layout", "minimum_size", "table"]
 
 Direction = Literal["request", "response"]
 
@@ -84,6 +84,24 @@ def layout(api_key: int, api_version: int, direction: Direction) -> Layout:
     )
 
 
+def field_since(api_key: int, direction: Direction, name: str, *, nullable: bool = False) -> int:
+    """Return the first version whose message has a field `name` at any depth, 0 where all have it.
+
+    >>> field_since(1, "request", "topic_id")
+    13
+
+    nullable: look for a field that may be null. Raises `KeyError` where no version has one.
+    """
+    found = [
+        since
+        for line, since in _with_inner(table()["messages"][str(api_key)][direction])
+        if line["name"] == name and (line.get("nullable", False) or not nullable)
+    ]
+    if not found:
+        raise KeyError((api_key, direction, name))
+    return min(found)
+
+
 def minimum_size(field: Field, *, flexible: bool) -> int:
     """Return the least number of bytes that a value of this field takes on the wire."""
     if field.array or field.type not in ("struct", *FIXED_SIZES):
@@ -100,6 +118,16 @@ def minimum_struct_size(fields: Iterable[Field], *, flexible: bool) -> int:
 
 def _fields(lines: Iterable[Mapping[str, Any]], version: int) -> tuple[Field, ...]:
     return tuple(_field(line, version) for line in lines if _holds(line.get("versions"), version))
+
+
+def _with_inner(
+    lines: Iterable[Mapping[str, Any]], outer_since: int = 0
+) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """Yield every line of a message, and the first version that it and those around it hold for."""
+    for line in lines:
+        since = max(outer_since, line.get("versions", (0,))[0])
+        yield line, since
+        yield from _with_inner(line.get("fields", ()), since)
 
 
 def _holds(versions: list[int] | None, version: int) -> bool:

@@ -7,7 +7,7 @@ version of the header need not be known to read as far as there. A null client i
 import struct
 from typing import NamedTuple
 
-from tidegate.wire.apis import API_BY_KEY
+from tidegate.wire.apis import API_BY_KEY, spoken_pairs
 from tidegate.wire.errors import MalformedError, ProtocolError, UnsupportedVersionError
 from tidegate.wire.primitives import read_tags, tag_count, uvarint
 
@@ -17,11 +17,7 @@ _FIXED = struct.Struct(">hhih")  # api key, api version, correlation id, length 
 _FIXED_BYTES = _FIXED.size
 _unpack_fixed = _FIXED.unpack_from
 
-_TAGGED = {
-    (api.key, version): api.is_flexible(version)
-    for api in API_BY_KEY.values()
-    for version in range(api.min_version, api.max_version + 1)
-}
+_TAGGED = {(key, version): API_BY_KEY[key].is_flexible(version) for key, version in spoken_pairs()}
 """Every (api key, api version) spoken, and whether its request header has tagged fields."""
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from scripts.make_codecs import table_text
 
+from tidegate.api_keys import JOIN_GROUP, OFFSET_FETCH, PRODUCE
 from tidegate.wire.apis import API_BY_KEY
-from tidegate.wire.definitions import REQUIRED, layout, minimum_size, minimum_struct_size, table
+from tidegate.wire.definitions import REQUIRED, field_since, layout, minimum_size, minimum_struct_size, table
 
 FACTS = json.loads((Path(__file__).parents[2] / "vectors" / "api-versions.json").read_text())["apis"]
 TABLE = Path(__file__).parents[3] / "src" / "tidegate" / "wire" / "definitions.json"
@@ -41,6 +42,28 @@ def test_layout_is_that_of_one_version():
         13: [*names[3], "error_code"],
     }
     assert str(layout(3, 13, "response")) == "Metadata response v13"
+
+
+@pytest.mark.parametrize(
+    ("message", "nullable", "since"),
+    [
+        ((PRODUCE, "request", "acks"), False, 0),
+        ((PRODUCE, "response", "log_start_offset"), False, 5),
+        ((OFFSET_FETCH, "request", "topics"), False, 1),
+        ((JOIN_GROUP, "response", "protocol_name"), False, 0),
+        ((JOIN_GROUP, "response", "protocol_name"), True, 7),
+    ],
+)
+def test_first_version_of_a_field(message, nullable, since):
+    """The least over all lines of the table, those of inner structures too."""
+    assert field_since(*message, nullable=nullable) == since
+
+
+def test_a_field_that_no_version_has_is_a_key_error():
+    """A misspelt field, and one that is never null."""
+    for name, nullable in (("topic_ids", False), ("acks", True)):
+        with pytest.raises(KeyError):
+            field_since(PRODUCE, "request", name, nullable=nullable)
 
 
 def test_unknown_messages_are_key_errors():

@@ -29,19 +29,14 @@ from tidegate.storage.log.file_slice import FileSlice
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.scheduling import Scheduler
 from tidegate.storage.storage import Storage
-from tidegate.wire import Encoded
+from tidegate.wire import Encoded, field_since
 
 __all__ = ["fetch_handler"]
 
 READ_COMMITTED = 1
 NO_SESSION = 0
-_NO_SESSION_EPOCHS = (
-    0,
-    -1,
-)  # of who wants a session made, or ends it or wants none; any other names a session
-_TOPIC_IDS_SINCE = 13
-_REPLICA_STATE_SINCE = 15
-_SESSIONS_SINCE = 7
+_NEW_SESSION_EPOCH, _NO_SESSION_EPOCH = 0, -1  # any other is of a session that there is
+_TOPIC_IDS_SINCE = field_since(FETCH, "request", "topic_id")
 _UNKNOWN = -1
 _NO_TRANSACTIONS: list[Message] = []
 
@@ -82,7 +77,7 @@ class _Fetch:
 
     def __init__(self, request: Request, max_bytes: int, *, committed: bool) -> None:
         self.request = request
-        self.field = "topic" if request.header.api_version < _TOPIC_IDS_SINCE else "topic_id"
+        self.field = _topic_field(request.header.api_version)
         self.max_bytes = max_bytes
         self.committed = committed
         self.read_bytes = 0
@@ -103,7 +98,7 @@ class _Fetch:
                 name, partitions = topic, []
                 topics.append({self.field: topic, "partitions": partitions})
             answer, size = _read(wanted, left_bytes, at_least_one=at_least_one, committed=self.committed)
-            failed = failed or answer["error_code"] != 0 or "diverging_epoch" in answer
+            failed = failed or answer["error_code"] != error_codes.NONE or "diverging_epoch" in answer
             if size:
                 at_least_one = False
                 self.read_bytes += size
@@ -146,8 +141,7 @@ class _Source:
         self.min_bytes: int = body["min_bytes"]
         self.max_wait_ms: int = body["max_wait_ms"]
         self.committed = body["isolation_level"] == READ_COMMITTED
-        field = "topic" if version < _TOPIC_IDS_SINCE else "topic_id"
-        self.answers = FetchAnswers(version, {field: name}, index, committed=self.committed)
+        self.answers = FetchAnswers(version, {_topic_field(version): name}, index, committed=self.committed)
 
     def fetch(self, request: Request, limit: int, offset: int, max_bytes: int, leader_epoch: int) -> _Fetch:
         """Return the fetch that a request is, for the case that it has to wait."""
@@ -212,12 +206,11 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
 
     def handle_any(request: Request) -> Work:
         body = yield from request.body_in_slices()
-        version = request.header.api_version
-        if version >= _SESSIONS_SINCE and body["session_epoch"] not in _NO_SESSION_EPOCHS:
+        if body.get("session_epoch", _NO_SESSION_EPOCH) not in (_NEW_SESSION_EPOCH, _NO_SESSION_EPOCH):
             return _no_session(request)
         max_bytes = min(body["max_bytes"], most_bytes, request.quotas.fetch_limit_bytes())
         fetch = _Fetch(request, max_bytes, committed=body["isolation_level"] == READ_COMMITTED)
-        follower = _replica_id(body, version) >= 0  # -1 is a consumer, -2 one that debugs
+        follower = _replica_id(body) >= 0  # -1 is a consumer, -2 one that debugs
         yield from _resolve(storage, fetch, body["topics"], follower=follower)
         topics, failed = yield from fetch.read()
         if follower:
@@ -252,10 +245,13 @@ def _wait(
     return deferred
 
 
-def _replica_id(body: Message, version: int) -> int:
-    replica_id: int = (
-        body["replica_state"]["replica_id"] if version >= _REPLICA_STATE_SINCE else body["replica_id"]
-    )
+def _topic_field(version: int) -> str:
+    """Return by which field a topic is named."""
+    return "topic" if version < _TOPIC_IDS_SINCE else "topic_id"
+
+
+def _replica_id(body: Message) -> int:
+    replica_id: int = body.get("replica_state", body)["replica_id"]
     return replica_id
 
 
@@ -337,7 +333,7 @@ def _records(
     """Return a partition's part of the answer."""
     return {
         "partition_index": wanted.index,
-        "error_code": 0,
+        "error_code": error_codes.NONE,
         "high_watermark": log.end_offset,
         "last_stable_offset": log.last_stable_offset,
         "log_start_offset": log.start_offset,

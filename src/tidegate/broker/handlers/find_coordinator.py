@@ -17,7 +17,6 @@ from tidegate.storage.storage import Storage
 __all__ = ["find_coordinator_handler"]
 
 GROUP, TRANSACTION, SHARE_GROUP = 0, 1, 2
-_SEVERAL_KEYS_SINCE = 4
 _INVALID_REQUEST_TEXT = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an"
     " incompatible broker. See the broker logs for more details."
@@ -32,7 +31,7 @@ def find_coordinator_handler(storage: Storage) -> Handler:
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
         kind = body.get("key_type", GROUP)
-        if request.header.api_version < _SEVERAL_KEYS_SINCE:
+        if "coordinator_keys" not in body:
             return request.answer({"throttle_time_ms": 0, **_one_coordinator(storage, request, kind)})
         coordinator = _coordinator(storage, request, kind, text_of_none="")
         coordinators: list[Message] = []

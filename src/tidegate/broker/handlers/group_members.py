@@ -8,11 +8,13 @@ Memory: at most 200 bytes for each byte of the request (a protocol of three byte
 """
 
 from tidegate import error_codes
+from tidegate.api_keys import JOIN_GROUP
 from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.wire import field_since
 
 __all__ = ["consumer_group_heartbeat_handler", "join_group_handler"]
 
-_NAMELESS_SINCE = 7  # null in place of an empty protocol name
+_NULL_NAME_SINCE = field_since(JOIN_GROUP, "response", "protocol_name", nullable=True)
 _NO_GROUPS_TEXT = "This server does not serve groups with members: assign partitions instead of subscribing."
 
 
@@ -27,7 +29,7 @@ def join_group_handler() -> Handler:
                 "error_code": error_codes.UNSUPPORTED_VERSION,
                 "generation_id": -1,
                 "protocol_type": None,
-                "protocol_name": None if request.header.api_version >= _NAMELESS_SINCE else "",
+                "protocol_name": None if request.header.api_version >= _NULL_NAME_SINCE else "",
                 "leader": "",
                 "skip_assignment": False,
                 "member_id": body["member_id"],

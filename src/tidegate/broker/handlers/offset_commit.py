@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 
 from tidegate import error_codes
+from tidegate.api_keys import OFFSET_COMMIT
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.config import OFFSET_METADATA_MAX_BYTES
@@ -22,12 +23,13 @@ from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.store import OFFSETS_AT_ONCE, CommittedOffset
 from tidegate.storage.topics import Topic
+from tidegate.wire import field_since
 
 __all__ = ["offset_commit_handler"]
 
 NO_GENERATION = -1
 _GROUP_NOT_FOUND_SINCE = 9
-_TOPIC_IDS_SINCE = 10
+_TOPIC_IDS_SINCE = field_since(OFFSET_COMMIT, "request", "topic_id")
 _logger = logging.getLogger(__name__)
 
 

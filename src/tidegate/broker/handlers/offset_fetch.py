@@ -10,16 +10,17 @@ times the answer: at most `MAX_POSITIONS` positions.
 from collections.abc import Generator
 
 from tidegate import error_codes
+from tidegate.api_keys import OFFSET_FETCH
 from tidegate.broker.addresses import ZERO_ID
 from tidegate.broker.releasing import answer_and_release
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
 from tidegate.storage.store import CommittedOffset
+from tidegate.wire import field_since
 
 __all__ = ["MAX_POSITIONS", "offset_fetch_handler"]
 
-_SEVERAL_GROUPS_SINCE = 8
-_TOPIC_IDS_SINCE = 10
+_TOPIC_IDS_SINCE = field_since(OFFSET_FETCH, "request", "topic_id")
 _NO_OFFSET = -1
 
 MAX_POSITIONS = 100_000
@@ -31,9 +32,8 @@ def offset_fetch_handler(storage: Storage) -> Handler:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
-        version = request.header.api_version
-        positions = _Positions(storage, by_id=version >= _TOPIC_IDS_SINCE)
-        if version < _SEVERAL_GROUPS_SINCE:
+        positions = _Positions(storage, by_id=request.header.api_version >= _TOPIC_IDS_SINCE)
+        if "groups" not in body:
             topics, error_code = yield from positions.of(body["group_id"], body["topics"])
             message = {"throttle_time_ms": 0, "topics": topics, "error_code": error_code}
             return (yield from answer_and_release(request, message, *positions.lists))

@@ -30,6 +30,7 @@ from tidegate.storage.log.turn_writes import TurnWrites
 from tidegate.storage.scheduling import Scheduler
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic, Topics
+from tidegate.wire import field_since
 from tidegate.wire.batch import CorruptRecordsError
 
 __all__ = ["produce_handler"]
@@ -37,7 +38,7 @@ __all__ = ["produce_handler"]
 ACKS = (-1, 1, 0)
 ACKS_ALL = -1
 NO_OFFSET = -1
-_TOPIC_IDS_SINCE = 13
+_TOPIC_IDS_SINCE = field_since(PRODUCE, "request", "topic_id")
 
 _NOT_WRITTEN = AppendError(error_codes.KAFKA_STORAGE_ERROR, "the log could not be written")
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from tidegate import error_codes
 from tidegate.api_keys import API_VERSIONS, PRODUCE
 from tidegate.server.handler import Answer, Handler, Message, Request
-from tidegate.wire import API_BY_KEY, Encoded, encode_response
+from tidegate.wire import API_BY_KEY, Encoded, encode_response, field_since
 
 __all__ = ["api_versions_handler", "unsupported_version_answer"]
 
@@ -23,6 +23,7 @@ MAX_SOFTWARE_CHARS = 256
 MAX_KNOWN_SOFTWARE = 256
 """Kinds of client software that are recognised by their bytes; when there are more, all are forgotten."""
 _LONGEST_KNOWN_BYTES = 256  # of such bytes; names and versions are texts of no more: 256 KB in all
+_SOFTWARE_SINCE = field_since(API_VERSIONS, "request", "client_software_name")
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # Kafka `ApiVersionsRequest`
 
 
@@ -30,19 +31,19 @@ def api_versions_handler(served: Iterable[int]) -> Handler:
     """Return the handler that advertises the API keys `served`."""
     keys = [_range(key) for key in sorted({*served, API_VERSIONS})]
     kept: dict[int, Encoded] = {}
-    known: dict[bytes, tuple[str, str]] = {}  # good software by the bytes that told it
+    known: dict[bytes, tuple[str, str]] = {}  # good software by the body that it came in
 
     def handle(request: Request) -> Answer:
         header = request.header
-        if header.api_version >= 3:
-            told = bytes(request.frame[header.body_at : header.body_at + _LONGEST_KNOWN_BYTES + 1])
-            software = known.get(told) or _good_software(request)
+        if header.api_version >= _SOFTWARE_SINCE:
+            body = bytes(request.frame[header.body_at : header.body_at + _LONGEST_KNOWN_BYTES + 1])
+            software = known.get(body) or _good_software(request)
             if software is None:
                 return request.answer(_body(error_codes.INVALID_REQUEST, []))
-            if len(told) <= _LONGEST_KNOWN_BYTES and told not in known:
+            if len(body) <= _LONGEST_KNOWN_BYTES and body not in known:
                 if len(known) >= MAX_KNOWN_SOFTWARE:
                     known.clear()
-                known[told] = software
+                known[body] = software
             request.connection.set_software(software)
         encoded = kept.get(header.api_version)
         if encoded is None:
