@@ -5,12 +5,12 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from tidegate.api_keys import ALTER_CLIENT_QUOTAS
 from tidegate.errors import TidegateError
 from tidegate.wire import encode_request, read_response
 
 __all__ = ["set_client_quotas"]
 
-_ALTER_CLIENT_QUOTAS = 49
 _VERSION = 0
 _TIMEOUT_S = 10.0
 _LENGTH = struct.Struct(">i")
@@ -21,12 +21,12 @@ Quotas = Mapping[str, Mapping[str, float]]
 
 def set_client_quotas(port: int, quotas: Quotas) -> None:
     """Set `quotas`, client id → key → value, at the broker on `port`. Raises `TidegateError` if it refuses."""
-    request = encode_request(_ALTER_CLIENT_QUOTAS, _VERSION, 1, "tidegate-demo", _request(quotas))
+    request = encode_request(ALTER_CLIENT_QUOTAS, _VERSION, 1, "tidegate-demo", _request(quotas))
     try:
         frame = _ask(port, request)
     except (OSError, struct.error) as error:
         raise TidegateError(f"the broker does not answer: {error}") from error
-    for entry in read_response(_ALTER_CLIENT_QUOTAS, _VERSION, frame, _CORRELATION_BYTES)["entries"]:
+    for entry in read_response(ALTER_CLIENT_QUOTAS, _VERSION, frame, _CORRELATION_BYTES)["entries"]:
         if entry["error_code"]:
             raise TidegateError(f"quotas were refused: {entry['error_message']!r}")
 
