@@ -13,6 +13,10 @@ from tidegate.wire import RequestHeader
 
 __all__ = ["Decider"]
 
+# Names of their own: looked up in their class they take 100 ns each in Python 3.11.
+_PRODUCE, _FETCH, _MUTATION = Charge.PRODUCE, Charge.FETCH, Charge.MUTATION
+_MUTED_BY_REQUEST = QuotaType.REQUEST
+
 
 class Decider:
     """Charges requests to the four managers of one node."""
@@ -31,8 +35,8 @@ class Decider:
         exchange.throttle_ms = exchange.produce_ms = exchange.fetch_ms = 0
         exchange.request_ms = exchange.mutation_ms = 0
         exchange.produce_bytes = exchange.fetch_bytes = -1
-        exchange.muted_by = QuotaType.REQUEST
-        if charge is Charge.PRODUCE:
+        exchange.muted_by = _MUTED_BY_REQUEST
+        if charge is _PRODUCE:
             exchange.produce_bytes = exchange.frame_bytes
             exchange.produce_ms = self._produce.record(user, client_id, exchange.frame_bytes, now_ms)
         if not exchange.exempt:
@@ -42,12 +46,12 @@ class Decider:
         elif not exchange.answer.close:  # a failed acks=0 is charged to nobody (B§6.2)
             self._request.record_exempt(exchange.network_ns, now_ms)
             self._request.record_exempt(exchange.handler_ns, now_ms)
-        if charge is Charge.FETCH:
+        if charge is _FETCH:
             response = exchange.answer.response
             assert response is not None
             exchange.fetch_bytes = 4 + response.body_size
             exchange.fetch_ms = self._fetch.record(user, client_id, exchange.fetch_bytes, now_ms)
-        elif charge is Charge.MUTATION and exchange.mutation is not None:  # not what Metadata creates (B§5.5)
+        elif charge is _MUTATION and exchange.mutation is not None:  # not what Metadata creates (B§5.5)
             exchange.mutation_ms = exchange.mutation.throttle_time_ms(now_ms)
         if (
             exchange.request_ms > 0

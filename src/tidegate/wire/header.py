@@ -23,6 +23,11 @@ _TAGGED = {(key, version): API_BY_KEY[key].is_flexible(version) for key, version
 
 _new_header = tuple.__new__  # what the class does too, one call deeper
 
+MAX_KNOWN_CLIENT_IDS = 4096
+MAX_KNOWN_CLIENT_ID_BYTES = 64
+_client_ids: dict[bytes, str] = {}
+"""Short client ids by their bytes: one text for all requests of a client is decoded, and hashed, once. At most 1 MB."""
+
 
 class RequestHeader(NamedTuple):
     """A decoded request header. `body_at` is the offset of the body in the frame; a null client id is `""`."""
@@ -54,7 +59,11 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
             path="client_id",
             byte_offset=_FIXED.size,
         )
-    client_id = str(frame[_FIXED_BYTES:at], "utf-8", "replace") if size > 0 else ""
+    if size > 0:
+        data = bytes(frame[_FIXED_BYTES:at])
+        client_id = _client_ids.get(data) or _new_client_id(data)
+    else:
+        client_id = ""
     tagged = _TAGGED.get((api_key, api_version))
     if tagged is None:
         if (api := API_BY_KEY.get(api_key)) is not None and api.is_flexible(api_version):
@@ -63,6 +72,16 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
     if tagged:
         at = at + 1 if at < len(frame) and not frame[at] else _after_tags(frame, at)
     return _new_header(RequestHeader, (api_key, api_version, correlation_id, client_id, at))
+
+
+def _new_client_id(data: bytes) -> str:
+    """Return the client id of `data`; a short one is kept, and when there are too many all are forgotten."""
+    client_id = data.decode("utf-8", "replace")
+    if len(data) <= MAX_KNOWN_CLIENT_ID_BYTES:
+        if len(_client_ids) >= MAX_KNOWN_CLIENT_IDS:
+            _client_ids.clear()
+        _client_ids[data] = client_id
+    return client_id
 
 
 def encode_request_header(

@@ -4,7 +4,8 @@ import struct
 
 import pytest
 
-from tidegate.wire import ProtocolError, UnsupportedVersionError, decode_request_header
+from tidegate.api_keys import API_VERSIONS
+from tidegate.wire import ProtocolError, UnsupportedVersionError, decode_request_header, header
 from tidegate.wire.header import encode_request_header
 
 
@@ -108,3 +109,17 @@ def test_encoded_header_comes_back(client_id, version):
     """A header that we write is read back; a null client id comes back as the empty one."""
     raw = encode_request_header(3, version, 5, client_id)
     assert decode_request_header(raw) == (3, version, 5, client_id or "", len(raw))
+
+
+def test_client_ids_that_are_kept_are_bounded():
+    """One text for all requests of a client, if its id is short; a flood of ids is forgotten, not kept."""
+    frames = [encode_request_header(API_VERSIONS, 0, 1, f"client-{number}") for number in range(10_000)]
+    for frame in frames:
+        decode_request_header(frame)
+    assert 0 < len(header._client_ids) <= header.MAX_KNOWN_CLIENT_IDS
+    first, second = (decode_request_header(frames[-1]).client_id for _ in range(2))
+    assert first is second
+    long = encode_request_header(API_VERSIONS, 0, 1, "x" * (header.MAX_KNOWN_CLIENT_ID_BYTES + 1))
+    known = len(header._client_ids)
+    decode_request_header(long)
+    assert len(header._client_ids) == known

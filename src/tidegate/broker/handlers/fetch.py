@@ -38,6 +38,7 @@ NO_SESSION = 0
 _NEW_SESSION_EPOCH, _NO_SESSION_EPOCH = 0, -1  # any other is of a session that there is
 _TOPIC_IDS_SINCE = field_since(FETCH, "request", "topic_id")
 _UNKNOWN = -1
+_CHARGE = Charge.FETCH  # looked up in its class it takes 100 ns in Python 3.11
 _NO_TRANSACTIONS: list[Message] = []
 
 
@@ -202,7 +203,7 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
         encoded = source.answers.encode(
             correlation_id, log.end_offset, log.last_stable_offset, log.start_offset, found
         )
-        return Answer(encoded, Charge.FETCH, empty=lambda: _encode(request, []))
+        return Answer(encoded, _CHARGE, empty=lambda: _encode(request, []))
 
     def handle_any(request: Request) -> Work:
         body = yield from request.body_in_slices()

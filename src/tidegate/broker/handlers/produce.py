@@ -48,6 +48,7 @@ _Batch = tuple[memoryview | None, AppendError | None]
 _ByPartition = dict[str, dict[int, _Batch]]
 """What is to be stored, and why something was refused before its log was looked at, by topic and partition."""
 _NOTHING: _Batch = (None, None)
+_CHARGE = Charge.PRODUCE  # looked up in its class it takes 100 ns in Python 3.11
 
 
 class _Target:
@@ -212,7 +213,7 @@ def _store(target: _Target, records: memoryview, request: Request, turn: TurnWri
     encoded = None
     if target.acks != 0:
         encoded = target.answers.encode(header.correlation_id, base_offset, append_time_ms, log.start_offset)
-    answer = Answer(encoded, Charge.PRODUCE)
+    answer = Answer(encoded, _CHARGE)
     if turn is not None:
         answer.if_turn_fails = lambda: _refuse(target, request, _NOT_WRITTEN) if log in turn.failed else None
     return answer
