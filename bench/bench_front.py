@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.ladder.rungs import frames, produce_frame
 
 from tidegate.broker.handlers import handler_table
-from tidegate.cli.serving import storage_config
+from tidegate.cli.serving import cluster_of, storage_config
 from tidegate.clock import SystemClock
 from tidegate.quota import QuotaRecord
 from tidegate.server.channel import Channel
@@ -80,13 +80,13 @@ async def main() -> None:
         config = ServerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": name})
         usage = RecordedUsageLog(Recorder(Path(name) / "spool", node_id=1, clock=clock), NoWriter)
         node = Node(config, clock=clock, loop=asyncio.get_running_loop(), usage=usage)
-        storage = Storage.open(Path(name), storage_config(config, node), clock)
+        storage = Storage.open(Path(name), storage_config(config), clock)
         keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
         entity = (("client-id", None),)
         storage.store.apply_quota_records([QuotaRecord(entity=entity, key=key, value=1e12) for key in keys])
         quotas = QuotaAdministration(storage.store, asyncio.get_running_loop())
         quotas.load()
-        node.serve(handler_table(storage), quotas, storage.turn)
+        node.serve(handler_table(storage, cluster_of(node, storage)), quotas, storage.turn)
         create = {"name": "", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         topics = [{**create, "name": topic} for topic in ("small", "kilo", "fetch16k")]
         message = {"topics": topics, "timeout_ms": 1000, "validate_only": False}

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import GeneratorType
 
+from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers import handler_table
 from tidegate.clock import SystemClock
 from tidegate.server.handler import Connection, Handler, Request
@@ -226,7 +227,7 @@ def main() -> None:
         show("log append, small batch", bench_append(directory, count, idempotent=False))
         show("log append, small batch, idempotent", bench_append(directory, count, idempotent=True))
         storage = Storage.open(directory / "node", StorageConfig(), SystemClock())
-        table = handler_table(storage, NoTimers())
+        table = handler_table(storage, ClusterView(1, {1: {}}, storage.topics), NoTimers())
         storage.topics.create("bench", 1, {})
         show(
             "Produce, small batch, frame to encoded answer", bench_produce(storage, table, count, VALUE_BYTES)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.server.nodes import NoWriter
 
 from tidegate.broker.handlers import handler_table
-from tidegate.cli.serving import storage_config
+from tidegate.cli.serving import cluster_of, storage_config
 from tidegate.clock import SystemClock
 from tidegate.server.config import ServerConfig
 from tidegate.server.node import Node
@@ -66,10 +66,12 @@ class WholeNode:
         clock, config = SystemClock(), ServerConfig.load(texts)
         self.usage = RecordedUsageLog(Recorder(directory / "spool", node_id=1, clock=clock), NoWriter)
         self.node = Node(config, clock=clock, loop=asyncio.get_running_loop(), usage=self.usage)
-        self.storage = Storage.open(directory, storage_config(config, self.node), clock)
+        self.storage = Storage.open(directory, storage_config(config), clock)
         self.quotas = QuotaAdministration(self.storage.store, asyncio.get_running_loop())
         self.quotas.load()
-        self.node.serve(handler_table(self.storage), self.quotas, self.storage.turn)
+        self.node.serve(
+            handler_table(self.storage, cluster_of(self.node, self.storage)), self.quotas, self.storage.turn
+        )
         self.client = RawClient(self.node.listener.port)
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate import __version__
+from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers import handler_table
 from tidegate.clock import SystemClock
 from tidegate.config.properties import load_properties
@@ -27,7 +28,7 @@ from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.private_files import make_private_directory
 from tidegate.wire import checksum
 
-__all__ = ["list_settings", "serve", "storage_config"]
+__all__ = ["cluster_of", "list_settings", "serve", "storage_config"]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -99,12 +100,13 @@ async def _serve(config: ServerConfig, port_file: str | None, repeated: Repeated
     node = Node(config, clock=clock, loop=loop, usage=usage)
     collections = ShortCollections(loop)
     try:
-        storage = Storage.open(config.data_dir, storage_config(config, node), clock)
+        storage = Storage.open(config.data_dir, storage_config(config), clock)
         quotas = QuotaAdministration(storage.store, loop)
+        cluster = cluster_of(node, storage)
         try:
             with _written_to(config.usage_dir):
                 quotas.load()
-                node.serve(handler_table(storage), quotas, storage.turn)
+                node.serve(handler_table(storage, cluster), quotas, storage.turn)
             collections.start()
             if port_file is not None:
                 _write_port(Path(port_file), node.advertised[1])
@@ -161,12 +163,18 @@ def _write_port(path: Path, port: int) -> None:
         ) from error
 
 
-def storage_config(config: ServerConfig, node: Node) -> StorageConfig:
+def cluster_of(node: Node, storage: Storage) -> ClusterView:
+    """Return the cluster that has this one node."""
+    node_id = node.config["node.id"]
+    return ClusterView(node_id, {node_id: {node.listener.name: node.advertised}}, storage.topics)
+
+
+def storage_config(config: ServerConfig) -> StorageConfig:
     """Return the storage's settings: its field `a_b_c` is the setting `a.b.c`, or ours, `tidegate.a.b.c`."""
     names = {field.name: field.name.replace("_", ".") for field in dataclasses.fields(StorageConfig)}
     values: dict[str, Any] = {
         field: config[name if name in SETTINGS else f"tidegate.{name}"]
         for field, name in names.items()
-        if field not in ("advertised", "given")
+        if field != "given"
     }
-    return StorageConfig(advertised=node.advertised, given=config.given, **values)
+    return StorageConfig(given=config.given, **values)

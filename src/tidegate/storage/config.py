@@ -29,14 +29,11 @@ OFFSET_METADATA_MAX_BYTES: Final = 4096
 class StorageConfig:
     """Settings of the log, the topics and the handlers: the field `a_b_c` is Kafka's `a.b.c`.
 
-    advertised: host and port that clients are told to connect to; None: the address they came in by.
     kafka_exact: ours, `tidegate.kafka.exact`: charge mutation quotas for validate_only too, as Kafka 4.3 does.
     given: the texts of the node's settings that were set at the start, by name, for DescribeConfigs; None: the fields
         that are not at their default.
     """
 
-    node_id: int = 1
-    advertised: tuple[str, int] | None = None
     num_partitions: int = 1
     auto_create_topics_enable: bool = True
     message_max_bytes: int = 1_048_588

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tidegate.broker.cluster import ClusterView, Endpoints
 from tidegate.broker.handlers import handler_table
 from tidegate.server.handler import Answer, Connection, Deferred, Handler, Request, Work
 from tidegate.storage import Storage, StorageConfig
@@ -116,11 +117,20 @@ class ManualScheduler:
 class Node:
     """A storage in a directory, and its handlers."""
 
-    def __init__(self, directory: Path, *, sync: SyncFile = os.fdatasync, **config: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        sync: SyncFile = os.fdatasync,
+        node_id: int = 1,
+        endpoints: Endpoints | None = None,
+        **config: Any,
+    ) -> None:
         self.clock = ManualClock(start_ms=NOW_MS)
         self.scheduler = ManualScheduler()
         self.storage = Storage.open(directory, StorageConfig(**config), self.clock, sync=sync)
-        self.handlers: dict[int, Handler] = handler_table(self.storage, self.scheduler)
+        self.cluster = ClusterView(node_id, endpoints or {node_id: {}}, self.storage.topics)
+        self.handlers: dict[int, Handler] = handler_table(self.storage, self.cluster, self.scheduler)
         self.permits = Permits()
 
     def ask(

@@ -18,6 +18,7 @@ from tidegate.api_keys import (
     OFFSET_FETCH,
     PRODUCE,
 )
+from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers.create_partitions import create_partitions_handler
 from tidegate.broker.handlers.create_topics import create_topics_handler
 from tidegate.broker.handlers.delete_topics import delete_topics_handler
@@ -41,8 +42,10 @@ from tidegate.storage.storage import Storage
 __all__ = ["handler_table"]
 
 
-def handler_table(storage: Storage, scheduler: Scheduler | None = None) -> dict[int, Handler]:
-    """Return the handlers of `storage` by API key, and begin its housekeeping and syncs.
+def handler_table(
+    storage: Storage, cluster: ClusterView, scheduler: Scheduler | None = None
+) -> dict[int, Handler]:
+    """Return the handlers of a node over `storage` by API key, and begin its housekeeping and syncs.
 
     `scheduler` runs what comes later: long polls, syncs and housekeeping; by default the running event loop.
     """
@@ -54,17 +57,17 @@ def handler_table(storage: Storage, scheduler: Scheduler | None = None) -> dict[
         PRODUCE: produce_handler(storage, scheduler),
         FETCH: fetch_handler(storage, scheduler),
         LIST_OFFSETS: list_offsets_handler(storage),
-        METADATA: metadata_handler(storage),
+        METADATA: metadata_handler(storage, cluster),
         OFFSET_COMMIT: offset_commit_handler(storage),
         OFFSET_FETCH: offset_fetch_handler(storage),
-        FIND_COORDINATOR: find_coordinator_handler(storage),
+        FIND_COORDINATOR: find_coordinator_handler(cluster),
         JOIN_GROUP: join_group_handler(),
-        CREATE_TOPICS: create_topics_handler(storage),
+        CREATE_TOPICS: create_topics_handler(storage, cluster),
         DELETE_TOPICS: delete_topics_handler(storage),
         INIT_PRODUCER_ID: init_producer_id_handler(storage),
-        DESCRIBE_CONFIGS: describe_configs_handler(storage),
-        CREATE_PARTITIONS: create_partitions_handler(storage),
-        DESCRIBE_CLUSTER: describe_cluster_handler(storage),
+        DESCRIBE_CONFIGS: describe_configs_handler(storage, cluster),
+        CREATE_PARTITIONS: create_partitions_handler(storage, cluster),
+        DESCRIBE_CLUSTER: describe_cluster_handler(storage, cluster),
         CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat_handler(),
-        DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions_handler(storage),
+        DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions_handler(storage, cluster),
     }

@@ -11,7 +11,7 @@ Not implemented: more than one replica.
 from collections.abc import Generator
 
 from tidegate import error_codes
-from tidegate.broker.assignments import assignment_problem
+from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.config import MAX_PARTITIONS
@@ -25,7 +25,7 @@ __all__ = ["create_partitions_handler"]
 _Problem = tuple[int, str | None]
 
 
-def create_partitions_handler(storage: Storage) -> Handler:
+def create_partitions_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that adds partitions to topics of `storage`."""
 
     def handle(request: Request) -> Work:
@@ -41,7 +41,9 @@ def create_partitions_handler(storage: Storage) -> Handler:
             yield
         for wanted in body["topics"]:
             if times[wanted["name"]] == 1:
-                problem = yield from _create(storage, request, wanted, validate_only=body["validate_only"])
+                problem = yield from _create(
+                    storage, cluster, request, wanted, validate_only=body["validate_only"]
+                )
                 results.append(_result(wanted["name"], problem))
             yield
         yield from release(body["topics"])
@@ -52,7 +54,7 @@ def create_partitions_handler(storage: Storage) -> Handler:
 
 
 def _create(
-    storage: Storage, request: Request, wanted: Message, *, validate_only: bool
+    storage: Storage, cluster: ClusterView, request: Request, wanted: Message, *, validate_only: bool
 ) -> Generator[None, None, _Problem]:
     """Check, charge and grow one topic, after what else is under way with it."""
     topic = storage.topics.by_name.get(wanted["name"])
@@ -68,7 +70,7 @@ def _create(
     if (not validate_only or storage.config.kafka_exact) and not request.quotas.record_mutations(added):
         return error_codes.THROTTLING_QUOTA_EXCEEDED, None
     for assignment in wanted["assignments"] or ():
-        text = assignment_problem(assignment["broker_ids"], storage.config.node_id)
+        text = cluster.assignment_problem(assignment["broker_ids"])
         if text is not None:
             return error_codes.INVALID_REPLICA_ASSIGNMENT, text
     if not validate_only:

@@ -12,8 +12,7 @@ import uuid
 from collections.abc import Generator, Iterator, Mapping
 
 from tidegate import error_codes
-from tidegate.broker.addresses import ZERO_ID
-from tidegate.broker.assignments import assignment_problem
+from tidegate.broker.cluster import ZERO_ID, ClusterView
 from tidegate.broker.new_configs import checked_configs_in_slices
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.topic_names import name_problem
@@ -31,7 +30,7 @@ _DEFAULT = -1
 _Problem = tuple[int, str | None]
 
 
-def create_topics_handler(storage: Storage) -> Handler:
+def create_topics_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that creates topics in `storage`."""
 
     def handle(request: Request) -> Work:
@@ -50,7 +49,11 @@ def create_topics_handler(storage: Storage) -> Handler:
                 answers.append(_refused(topic["name"], problem))
             else:
                 answers.append(
-                    (yield from _create(storage, request, topic, validate_only=body["validate_only"]))
+                    (
+                        yield from _create(
+                            storage, cluster, request, topic, validate_only=body["validate_only"]
+                        )
+                    )
                 )
             yield
         message = {"throttle_time_ms": 0, "topics": answers}
@@ -80,7 +83,7 @@ def _named_once(wanted: list[Message]) -> Generator[None, None, tuple[list[Messa
 
 
 def _create(
-    storage: Storage, request: Request, wanted: Message, *, validate_only: bool
+    storage: Storage, cluster: ClusterView, request: Request, wanted: Message, *, validate_only: bool
 ) -> Generator[None, None, Message]:
     """Check, charge and create one topic."""
     name = wanted["name"]
@@ -90,7 +93,7 @@ def _create(
     configs, text = yield from checked_configs_in_slices(wanted["configs"])
     if text is not None:
         return _refused(name, (error_codes.INVALID_CONFIG, text))
-    problem = yield from _placement_problem(storage, wanted)
+    problem = yield from _placement_problem(cluster, wanted)
     if problem is not None:
         return _refused(name, problem)
     partitions = _partitions(storage, wanted)
@@ -172,7 +175,7 @@ def _name_problem(storage: Storage, name: str) -> _Problem | None:
     return None
 
 
-def _placement_problem(storage: Storage, wanted: Message) -> Generator[None, None, _Problem | None]:
+def _placement_problem(cluster: ClusterView, wanted: Message) -> Generator[None, None, _Problem | None]:
     """Return what is wrong with the numbers of partitions and replicas, or with the assignment, in Kafka's order."""
     replicas, partitions, assignments = (
         wanted["replication_factor"],
@@ -185,7 +188,7 @@ def _placement_problem(storage: Storage, wanted: Message) -> Generator[None, Non
             return error_codes.INVALID_REQUEST, text.format("replication factor")
         if partitions != _DEFAULT:
             return error_codes.INVALID_REQUEST, text.format("numPartitions")
-        return (yield from _assignment_problem(storage, assignments))
+        return (yield from _assignment_problem(cluster, assignments))
     if replicas < _DEFAULT or replicas == 0:
         text = "Replication factor must be larger than 0, or -1 to use the default value."
         return error_codes.INVALID_REPLICATION_FACTOR, text
@@ -205,7 +208,7 @@ def _placement_problem(storage: Storage, wanted: Message) -> Generator[None, Non
 
 
 def _assignment_problem(
-    storage: Storage, assignments: list[Message]
+    cluster: ClusterView, assignments: list[Message]
 ) -> Generator[None, None, _Problem | None]:
     code = error_codes.INVALID_REPLICA_ASSIGNMENT
     seen: set[int] = set()
@@ -216,7 +219,7 @@ def _assignment_problem(
         seen.add(partition)
         yield
     for assignment in assignments:
-        problem = assignment_problem(assignment["broker_ids"], storage.config.node_id)
+        problem = cluster.assignment_problem(assignment["broker_ids"])
         if problem is not None:
             return code, problem
         yield

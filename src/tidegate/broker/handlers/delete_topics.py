@@ -10,7 +10,7 @@ and the answer.
 from collections.abc import Generator
 
 from tidegate import error_codes
-from tidegate.broker.addresses import ZERO_ID
+from tidegate.broker.cluster import ZERO_ID
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.errors import StorageError

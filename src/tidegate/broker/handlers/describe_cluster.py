@@ -6,7 +6,7 @@ The request has no arrays: it is read and answered at once.
 """
 
 from tidegate import error_codes
-from tidegate.broker.addresses import CLUSTER_OPERATIONS, NO_OPERATIONS, address_of_node
+from tidegate.broker.cluster import CLUSTER_OPERATIONS, NO_OPERATIONS, ClusterView
 from tidegate.server.handler import Answer, Handler, Request
 from tidegate.storage.storage import Storage
 
@@ -18,7 +18,7 @@ _WRONG_ENDPOINT_TEXT = (
 )
 
 
-def describe_cluster_handler(storage: Storage) -> Handler:
+def describe_cluster_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that describes this node as the whole cluster."""
 
     def handle(request: Request) -> Answer:
@@ -43,8 +43,6 @@ def describe_cluster_handler(storage: Storage) -> Handler:
                     "cluster_authorized_operations": NO_OPERATIONS,
                 }
             )
-        node_id = storage.config.node_id
-        host, port = address_of_node(storage, request)
         asked = body["include_cluster_authorized_operations"]
         return request.answer(
             {
@@ -53,9 +51,16 @@ def describe_cluster_handler(storage: Storage) -> Handler:
                 "error_message": None,
                 "endpoint_type": BROKERS,
                 "cluster_id": storage.cluster_id,
-                "controller_id": node_id,
+                "controller_id": cluster.controller_id,
                 "brokers": [
-                    {"broker_id": node_id, "host": host, "port": port, "rack": None, "is_fenced": False}
+                    {
+                        "broker_id": broker.id,
+                        "host": broker.host,
+                        "port": broker.port,
+                        "rack": None,
+                        "is_fenced": False,
+                    }
+                    for broker in cluster.brokers(request.connection)
                 ],
                 "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NO_OPERATIONS,
             }

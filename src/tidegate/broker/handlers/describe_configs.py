@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
 from tidegate import error_codes
+from tidegate.broker.cluster import ClusterView
 from tidegate.broker.configs import ConfigDescriptions, DescribedSettings, Detail
 from tidegate.broker.topic_names import name_problem
 from tidegate.server.handler import Handler, Message, Request, Work
@@ -44,7 +45,7 @@ class _RefusedError(Exception):
         self.error_code = error_code
 
 
-def describe_configs_handler(storage: Storage) -> Handler:
+def describe_configs_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that describes settings."""
     descriptions = ConfigDescriptions(storage.config)
 
@@ -60,7 +61,9 @@ def describe_configs_handler(storage: Storage) -> Handler:
             if not number % _AT_ONCE:
                 yield
         detail = Detail(body["include_synonyms"], body.get("include_documentation", False))
-        results = _Results(storage, descriptions, body["resources"], detail, well_formed=kinds <= KINDS)
+        results = _Results(
+            storage, cluster, descriptions, body["resources"], detail, well_formed=kinds <= KINDS
+        )
         return (yield from request.answer_in_slices({"throttle_time_ms": 0, "results": results}))
 
     return handle
@@ -81,6 +84,7 @@ class _Results:
     def __init__(
         self,
         storage: Storage,
+        cluster: ClusterView,
         descriptions: ConfigDescriptions,
         resources: Sequence[Message],
         detail: Detail,
@@ -88,6 +92,7 @@ class _Results:
         well_formed: bool,
     ) -> None:
         self._storage = storage
+        self._cluster = cluster
         self._descriptions = descriptions
         self._resources = resources
         self._detail = detail
@@ -159,7 +164,7 @@ class _Results:
         if _INT.fullmatch(name) is None or not -(2**31) <= int(name) < 2**31:
             text = f"Broker id must be an integer, but it is: {name}"
             raise _RefusedError(error_codes.INVALID_REQUEST, text)
-        node_id = self._storage.config.node_id
+        node_id = self._cluster.node_id
         if int(name) != node_id:
             text = f"Unexpected broker id, {expected.format(node_id, name)}"
             raise _RefusedError(error_codes.INVALID_REQUEST, text)

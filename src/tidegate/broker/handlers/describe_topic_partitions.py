@@ -12,7 +12,7 @@ from heapq import merge
 from itertools import islice
 
 from tidegate import error_codes
-from tidegate.broker.addresses import NO_OPERATIONS, TOPIC_OPERATIONS, ZERO_ID
+from tidegate.broker.cluster import NO_OPERATIONS, TOPIC_OPERATIONS, ZERO_ID, ClusterView
 from tidegate.broker.handlers.metadata import PartitionMessages
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.topic_names import name_problem
@@ -27,9 +27,9 @@ _SORTED_AT_ONCE = 1000  # names
 MAX_PARTITIONS_PER_ANSWER = 2000  # Kafka's `max.request.partition.size.limit`
 
 
-def describe_topic_partitions_handler(storage: Storage) -> Handler:
+def describe_topic_partitions_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that describes the topics of `storage` page by page."""
-    partitions = PartitionMessages(storage)
+    partitions = PartitionMessages(cluster)
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
@@ -62,7 +62,7 @@ def describe_topic_partitions_handler(storage: Storage) -> Handler:
             count = len(topic.logs)
             start = first_partition if name == first_name else 0
             end = min(count, _java_int(start + left))
-            described = (yield from partitions.first(count))[start : max(end, 0)]
+            described = (yield from partitions.of(topic))[start : max(end, 0)]
             topics.append(_topic(topic, described))
             left -= len(described)
             if end < count:

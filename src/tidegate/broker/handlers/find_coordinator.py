@@ -9,10 +9,9 @@ each key has its address.
 """
 
 from tidegate import error_codes
-from tidegate.broker.addresses import address_of_node
+from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_and_release
 from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.storage.storage import Storage
 
 __all__ = ["find_coordinator_handler"]
 
@@ -25,15 +24,15 @@ _NO_TRANSACTIONS_TEXT = "This server does not serve transactions."
 _NO_NODE = -1
 
 
-def find_coordinator_handler(storage: Storage) -> Handler:
+def find_coordinator_handler(cluster: ClusterView) -> Handler:
     """Return the handler that names this node."""
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
         kind = body.get("key_type", GROUP)
         if "coordinator_keys" not in body:
-            return request.answer({"throttle_time_ms": 0, **_one_coordinator(storage, request, kind)})
-        coordinator = _coordinator(storage, request, kind, text_of_none="")
+            return request.answer({"throttle_time_ms": 0, **_one_coordinator(cluster, request, kind)})
+        coordinator = _coordinator(cluster, request, kind, text_of_none="")
         coordinators: list[Message] = []
         for key in body["coordinator_keys"]:
             coordinators.append({"key": key, **coordinator})
@@ -44,16 +43,16 @@ def find_coordinator_handler(storage: Storage) -> Handler:
     return handle
 
 
-def _one_coordinator(storage: Storage, request: Request, kind: int) -> Message:
+def _one_coordinator(cluster: ClusterView, request: Request, kind: int) -> Message:
     """Return the coordinator as it is told before version 4: every error has its text."""
-    found = _coordinator(storage, request, kind, text_of_none="NONE")
+    found = _coordinator(cluster, request, kind, text_of_none="NONE")
     return {**found, "error_message": found["error_message"] or _INVALID_REQUEST_TEXT}
 
 
-def _coordinator(storage: Storage, request: Request, kind: int, *, text_of_none: str) -> Message:
+def _coordinator(cluster: ClusterView, request: Request, kind: int, *, text_of_none: str) -> Message:
     if kind == GROUP:
-        host, port = address_of_node(storage, request)
-        node_id, error_code, text = storage.config.node_id, error_codes.NONE, text_of_none
+        node_id, host, port = cluster.this_broker(request.connection)
+        error_code, text = error_codes.NONE, text_of_none
     else:
         host, port, node_id = "", _NO_NODE, _NO_NODE
         if kind == TRANSACTION:

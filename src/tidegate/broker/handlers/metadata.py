@@ -7,19 +7,19 @@ Answers about existing topics are kept encoded until a topic changes. A topic th
 once. Ids before version 12 are refused (error 42), as in Kafka.
 Memory: at most 200 bytes for each byte of the request (a topic of three bytes becomes two dicts and an entry of a
 third), and what is answered; partitions of one number share one description.
-Not implemented: authorisation; several nodes (this one leads every partition).
+Not implemented: authorisation.
 """
 
 from collections.abc import Generator, Iterable
 from typing import Any
 
 from tidegate import error_codes
-from tidegate.broker.addresses import (
+from tidegate.broker.cluster import (
     CLUSTER_OPERATIONS,
     NO_OPERATIONS,
     TOPIC_OPERATIONS,
     ZERO_ID,
-    address_of_node,
+    ClusterView,
 )
 from tidegate.broker.kept_answers import KeptAnswers, Key
 from tidegate.broker.releasing import answer_and_release, release
@@ -35,11 +35,11 @@ __all__ = ["PartitionMessages", "metadata_handler"]
 _BY_ID_SINCE = 12  # versions 10 and 11 have the field, and refuse an id in it
 
 
-def metadata_handler(storage: Storage) -> Handler:
+def metadata_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that answers from the topics of `storage`."""
     kept = KeptAnswers()
     kept_version = -1
-    partitions = PartitionMessages(storage)
+    partitions = PartitionMessages(cluster)
 
     def handle(request: Request) -> Answer | Work:
         nonlocal kept_version
@@ -47,7 +47,7 @@ def metadata_handler(storage: Storage) -> Handler:
             kept.clear()
             kept_version = storage.topics.version
         header = request.header
-        key = kept.key(request, address_of_node(storage, request))
+        key = kept.key(request, cluster.brokers(request.connection))
         known = kept.get(key)
         if known is not None:
             return Answer(known.with_correlation_id(header.correlation_id))
@@ -60,7 +60,7 @@ def metadata_handler(storage: Storage) -> Handler:
         if mistake:
             return (yield from _refuse(request, body["topics"], mistake))
         topics, lasting = yield from _topics(storage, request, body, partitions)
-        message = _message(storage, request, body, topics)
+        message = _message(storage, cluster, request, body, topics)
         answer = yield from answer_and_release(request, message, topics)
         if lasting and answer.response is not None and storage.topics.version == version == kept_version:
             kept.keep(key, answer.response)
@@ -70,40 +70,47 @@ def metadata_handler(storage: Storage) -> Handler:
 
 
 class PartitionMessages:
-    """Descriptions of partitions by number: this node leads each of them, whatever their topic."""
+    """Descriptions of partitions by number and first leader: shared by all topics whose leaders are the same."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._node_id = storage.config.node_id
-        self._made: list[Message] = []
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+        self._made: list[list[Message]] = [[] for _ in cluster.ids]
 
-    def first(self, count: int) -> Generator[None, None, list[Message]]:
-        """Return the descriptions of partitions 0 to `count` - 1; at most as many are kept as a node has partitions."""
-        node = [self._node_id]
-        while len(self._made) < count:
-            self._made.append(
+    def of(self, topic: Topic) -> Generator[None, None, list[Message]]:
+        """Return the descriptions of a topic's partitions; at most as many are kept as there are partitions."""
+        first_leader, count = self._cluster.first_leader(topic), len(topic.logs)
+        made = self._made[first_leader]
+        while len(made) < count:
+            leader_id = self._cluster.leader_at(first_leader, len(made))
+            replicas = [leader_id]
+            made.append(
                 {
                     "error_code": error_codes.NONE,
-                    "partition_index": len(self._made),
-                    "leader_id": self._node_id,
+                    "partition_index": len(made),
+                    "leader_id": leader_id,
                     "leader_epoch": LEADER_EPOCH,
-                    "replica_nodes": node,
-                    "isr_nodes": node,
+                    "replica_nodes": replicas,
+                    "isr_nodes": replicas,
                     "offline_replicas": [],
                     "eligible_leader_replicas": [],
                     "last_known_elr": [],
                 }
             )
             yield
-        return self._made[:count]
+        return made[:count]
 
 
-def _message(storage: Storage, request: Request, body: Message, topics: list[Message]) -> Message:
-    host, port = address_of_node(storage, request)
+def _message(
+    storage: Storage, cluster: ClusterView, request: Request, body: Message, topics: list[Message]
+) -> Message:
     return {
         "throttle_time_ms": 0,
-        "brokers": [{"node_id": storage.config.node_id, "host": host, "port": port, "rack": None}],
+        "brokers": [
+            {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": None}
+            for broker in cluster.brokers(request.connection)
+        ],
         "cluster_id": storage.cluster_id,
-        "controller_id": storage.config.node_id,
+        "controller_id": cluster.controller_id,
         "topics": topics,
         "cluster_authorized_operations": CLUSTER_OPERATIONS
         if body.get("include_cluster_authorized_operations")
@@ -126,7 +133,7 @@ def _topics(
         topics.append(_no_topic(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, NO_OPERATIONS))
         yield
     for topic in found:
-        described = yield from partitions.first(len(topic.logs))
+        described = yield from partitions.of(topic)
         topics.append(_topic_message(topic, described, operations))
         yield
     may_create = storage.config.auto_create_topics_enable and body.get("allow_auto_topic_creation", True)

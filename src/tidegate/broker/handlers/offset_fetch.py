@@ -11,7 +11,7 @@ from collections.abc import Generator
 
 from tidegate import error_codes
 from tidegate.api_keys import OFFSET_FETCH
-from tidegate.broker.addresses import ZERO_ID
+from tidegate.broker.cluster import ZERO_ID
 from tidegate.broker.releasing import answer_and_release
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage

@@ -38,7 +38,7 @@ def test_topic_and_node_are_described(node: Node, version: int) -> None:
 
 def test_advertised_address_wins(tmp_path: Any) -> None:
     """Clients are told what was configured, not what they came in by."""
-    node = Node(tmp_path, advertised=("broker.example", 19092))
+    node = Node(tmp_path, endpoints={1: {"PLAINTEXT": ("broker.example", 19092)}})
     (broker,) = node.call(METADATA, 9, message())["brokers"]
     assert (broker["host"], broker["port"]) == ("broker.example", 19092)
     node.storage.close()

@@ -1,0 +1,102 @@
+"""The cluster as one of its nodes sees it: brokers and their addresses, the controller, who leads which partition.
+
+Handlers ask this and nothing else where they name a node. Every partition has one replica; the partitions of a topic
+are led by the brokers in turn, beginning with one that its id says, so that each node finds the same without asking.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tidegate.quota.managers.cluster import ClusterMetadata, ClusterNode
+from tidegate.server.handler import Connection
+from tidegate.storage.topics import Topic, Topics
+
+__all__ = ["CLUSTER_OPERATIONS", "NO_OPERATIONS", "TOPIC_OPERATIONS", "ZERO_ID", "ClusterView", "Endpoints"]
+
+ZERO_ID: Final = "00000000-0000-0000-0000-000000000000"
+
+TOPIC_OPERATIONS: Final = 3576
+"""Every operation on a topic, as a bit set: nothing is forbidden here. Source: Kafka `AclOperation`."""
+
+CLUSTER_OPERATIONS: Final = 8096
+"""Every operation on the cluster, as a bit set."""
+
+NO_OPERATIONS: Final = -(2**31)
+"""What stands there when the client did not ask."""
+
+Endpoints = Mapping[int, Mapping[str, tuple[str, int]]]
+"""Node id → listener → the host and port that clients are told to connect to. A node without the listener that a client
+came in by is told by the address that it came in by."""
+
+
+class ClusterView:
+    """What node `node_id` knows of the cluster. endpoints: the live brokers, at least this one."""
+
+    def __init__(self, node_id: int, endpoints: Endpoints, topics: Topics) -> None:
+        assert node_id in endpoints
+        self.node_id = node_id
+        self.ids = tuple(sorted(endpoints))
+        self._endpoints = endpoints
+        self._topics = topics
+
+    @property
+    def controller_id(self) -> int:
+        """The node that decides changes of topics and quotas: the first."""
+        return self.ids[0]
+
+    def this_broker(self, connection: Connection) -> ClusterNode:
+        """Return this node, by the listener that a client came in by."""
+        return self._broker(self.node_id, connection)
+
+    def brokers(self, connection: Connection) -> tuple[ClusterNode, ...]:
+        """Return all brokers in the order of their ids, by the listener that a client came in by."""
+        return tuple([self._broker(node_id, connection) for node_id in self.ids])
+
+    def first_leader(self, topic: Topic) -> int:
+        """Return the place in `ids` of the broker that leads partition 0."""
+        return int(topic.topic_id[:8], 16) % len(self.ids) if len(self.ids) > 1 else 0
+
+    def leader_at(self, first_leader: int, partition: int) -> int:
+        """Return the id of the broker that leads a partition of a topic whose first leader is known."""
+        return self.ids[(first_leader + partition) % len(self.ids)]
+
+    def leader(self, topic: Topic, partition: int) -> int:
+        """Return the id of the broker that leads a partition."""
+        return self.leader_at(self.first_leader(topic), partition)
+
+    def metadata(self) -> ClusterMetadata:
+        """Return what a custom quota callback is told (B§8): every listener of every broker, all leaders."""
+        brokers = {
+            node_id: [ClusterNode(node_id, *address) for address in self._endpoints[node_id].values()]
+            for node_id in self.ids
+        }
+        leaders = {}
+        for topic in self._topics:
+            first = self.first_leader(topic)
+            for partition in range(len(topic.logs)):
+                leaders[topic.name, partition] = self.leader_at(first, partition)
+        return ClusterMetadata.of(brokers, leaders)
+
+    def assignment_problem(self, node_ids: Sequence[int]) -> str | None:
+        """Return what is wrong with the node ids that a client assigns one partition to, None where nothing is.
+
+        Follows: Kafka `ReplicationControlManager.validateManualPartitionAssignment` and its texts.
+        """
+        if not node_ids:
+            return "The manual partition assignment includes an empty replica list."
+        unknown = [node_id for node_id in node_ids if node_id not in self.ids]
+        repeated = [node_id for node_id in self.ids if node_ids.count(node_id) > 1]
+        if unknown and (not repeated or min(unknown) < repeated[0]):
+            return (
+                f"The manual partition assignment includes broker {min(unknown)}, but no such broker is"
+                " registered."
+            )
+        if repeated:
+            return f"The manual partition assignment includes the broker {repeated[0]} more than once."
+        return None
+
+    def _broker(self, node_id: int, connection: Connection) -> ClusterNode:
+        address = self._endpoints[node_id].get(connection.listener)
+        if address is None:
+            address = connection.local_host, connection.local_port
+        return ClusterNode(node_id, *address)
