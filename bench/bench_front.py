@@ -25,6 +25,7 @@ from tidegate.quota import QuotaRecord
 from tidegate.server.channel import Channel
 from tidegate.server.config import ServerConfig
 from tidegate.server.handler import Connection
+from tidegate.server.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import RecordedUsageLog
@@ -79,7 +80,8 @@ async def main() -> None:
         clock = SystemClock()
         config = ServerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": name})
         usage = RecordedUsageLog(Recorder(Path(name) / "spool", node_id=1, clock=clock), NoWriter)
-        node = Node(config, clock=clock, loop=asyncio.get_running_loop(), usage=usage)
+        loop = asyncio.get_running_loop()
+        node = Node(config, clock=clock, loop=loop, network=SocketNetwork(loop), usage=usage)
         storage = Storage.open(Path(name), storage_config(config), clock)
         keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
         entity = (("client-id", None),)

@@ -12,6 +12,7 @@ from tidegate.clock import Clock, SystemClock
 from tidegate.quota import QuotaRecord
 from tidegate.server.config import ServerConfig
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Request, Turn
+from tidegate.server.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import RecordedUsageLog
@@ -204,10 +205,11 @@ class RunningNode:
         clock = clock or SystemClock()
         self.spool = directory / "spool"
         self.usage = RecordedUsageLog(Recorder(self.spool, node_id=1, clock=clock), NoWriter)
+        loop = asyncio.get_running_loop()
         self.node = Node(
-            ServerConfig.load(texts), clock=clock, loop=asyncio.get_running_loop(), usage=self.usage
+            ServerConfig.load(texts), clock=clock, loop=loop, network=SocketNetwork(loop), usage=self.usage
         )
-        self.quotas = QuotaAdministration(store, asyncio.get_running_loop())
+        self.quotas = QuotaAdministration(store, loop)
         self.quotas.load()
         self.node.serve({**HANDLERS, **(handlers or {})}, self.quotas, turn)
         self.clients: list[NodeClient] = []

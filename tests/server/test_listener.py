@@ -13,7 +13,7 @@ from tests.server.nodes import RunningNode, until
 
 from tidegate.errors import ConfigError
 from tidegate.server.config import ServerConfig
-from tidegate.server.listener import Listener
+from tidegate.server.network import SocketNetwork
 
 
 def connecting(port: int, count: int) -> list[socket.socket]:
@@ -97,7 +97,7 @@ def test_a_connection_that_cannot_be_served_takes_no_slot(with_node, caplog) -> 
     async def scenario(node: RunningNode) -> None:
         admitted = node.node._acceptor._on_admitted
 
-        def fail(sock: socket.socket, host: str) -> None:
+        def fail(*_: object) -> None:
             node.node._acceptor._on_admitted = admitted
             raise OSError("as asked")
 
@@ -159,7 +159,11 @@ def test_a_host_that_cannot_be_listened_on_is_named(host, reason) -> None:
     address = ServerConfig.load({"listeners": f"PLAINTEXT://{host}:1"}).listener
 
     async def listen() -> None:
-        Listener(address, ServerConfig.load({}), loop=asyncio.get_running_loop(), on_accept=print)
+        network = SocketNetwork(asyncio.get_running_loop())
+        try:
+            network.listen(address, ServerConfig.load({}), print)
+        finally:
+            network.poller.close()
 
     with pytest.raises(ConfigError, match=re.escape(f"cannot listen on {host}:1: {reason}")):
         asyncio.run(listen())

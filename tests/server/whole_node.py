@@ -13,6 +13,7 @@ from tidegate.broker.handlers import handler_table
 from tidegate.cli.serving import cluster_of, storage_config
 from tidegate.clock import SystemClock
 from tidegate.server.config import ServerConfig
+from tidegate.server.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import RecordedUsageLog
@@ -65,9 +66,10 @@ class WholeNode:
         texts = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **settings}
         clock, config = SystemClock(), ServerConfig.load(texts)
         self.usage = RecordedUsageLog(Recorder(directory / "spool", node_id=1, clock=clock), NoWriter)
-        self.node = Node(config, clock=clock, loop=asyncio.get_running_loop(), usage=self.usage)
+        loop = asyncio.get_running_loop()
+        self.node = Node(config, clock=clock, loop=loop, network=SocketNetwork(loop), usage=self.usage)
         self.storage = Storage.open(directory, storage_config(config), clock)
-        self.quotas = QuotaAdministration(self.storage.store, asyncio.get_running_loop())
+        self.quotas = QuotaAdministration(self.storage.store, loop)
         self.quotas.load()
         self.node.serve(
             handler_table(self.storage, cluster_of(self.node, self.storage)), self.quotas, self.storage.turn

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from tidegate.scheduling import Scheduler, Timer
 from tidegate.storage.log.partition_log import PartitionLog
-from tidegate.storage.scheduling import Scheduler, Timer
 
 __all__ = ["ANSWERED_AT_ONCE", "FetchWaits", "Wait"]
 

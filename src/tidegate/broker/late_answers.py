@@ -2,8 +2,8 @@
 
 from functools import partial
 
+from tidegate.scheduling import Scheduler
 from tidegate.server.handler import Answer, Deferred, Work
-from tidegate.storage.scheduling import Scheduler
 
 __all__ = ["complete_in_slices"]
 

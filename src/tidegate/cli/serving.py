@@ -19,6 +19,7 @@ from tidegate.clock import SystemClock
 from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
 from tidegate.server.config import SETTINGS, ServerConfig
+from tidegate.server.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.repeated_lines import RepeatedLines
@@ -97,7 +98,7 @@ async def _serve(config: ServerConfig, port_file: str | None, repeated: Repeated
         make_private_directory(config.data_dir)
     with _written_to(config.usage_dir):
         usage = open_usage_log(config, clock)
-    node = Node(config, clock=clock, loop=loop, usage=usage)
+    node = Node(config, clock=clock, loop=loop, network=SocketNetwork(loop), usage=usage)
     collections = ShortCollections(loop)
     try:
         storage = Storage.open(config.data_dir, storage_config(config), clock)
@@ -166,7 +167,7 @@ def _write_port(path: Path, port: int) -> None:
 def cluster_of(node: Node, storage: Storage) -> ClusterView:
     """Return the cluster that has this one node."""
     node_id = node.config["node.id"]
-    return ClusterView(node_id, {node_id: {node.listener.name: node.advertised}}, storage.topics)
+    return ClusterView(node_id, {node_id: {node.config.listener.name: node.advertised}}, storage.topics)
 
 
 def storage_config(config: ServerConfig) -> StorageConfig:

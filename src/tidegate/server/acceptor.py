@@ -1,22 +1,22 @@
-"""Which accepted sockets become connections, when, and which are parked or refused (KIP-612, B§6.9).
+"""Which accepted connections may stay, when, and which are parked or refused (KIP-612, B§6.9).
 
-The listener hands over each socket it accepted. While the broker's or the listener's rate asks for a wait, or no
-slot is free, the listener accepts nobody and the kernel keeps new clients waiting. A socket of an address over its
+The listener hands over each connection it accepted. While the broker's or the listener's rate asks for a wait, or no
+slot is free, the listener accepts nobody and the kernel keeps new clients waiting. A connection of an address over its
 own rate is kept unread and closed when its throttle is over.
 """
 
-import asyncio
 import logging
-import socket
 from collections.abc import Callable
 
 from tidegate.clock import Clock
 from tidegate.quota import AdmissionOutcome, ConnectionQuotas
 from tidegate.quota.connections.limits import ConnectionLimits, parse_per_ip_overrides
 from tidegate.quota.connections.parked_connections import ParkedConnections
-from tidegate.server.config import ServerConfig
+from tidegate.scheduling import Scheduler, Timer
+from tidegate.server.config import ListenerAddress, ServerConfig
 from tidegate.server.host_names import addresses_of_literal
-from tidegate.server.listener import Listener
+from tidegate.server.network import Network
+from tidegate.server.transport import Transport
 
 __all__ = ["Acceptor", "connection_quotas"]
 
@@ -27,81 +27,74 @@ _WITHOUT_SLOT_WAIT_S = 0.1
 
 
 class Acceptor:
-    """Asks the connection quotas about every socket of one listener; `on_admitted` gets those that may stay."""
+    """Asks the connection quotas about every connection of one listener; `on_admitted` gets those that may stay."""
 
     def __init__(
         self,
-        quotas: ConnectionQuotas,
-        listener_name: str,
+        address: ListenerAddress,
+        config: ServerConfig,
         *,
+        network: Network,
+        quotas: ConnectionQuotas,
         clock: Clock,
-        loop: asyncio.AbstractEventLoop,
-        on_admitted: Callable[[socket.SocketType, str], None],
+        loop: Scheduler,
+        on_admitted: Callable[[str, Transport, str], None],
     ) -> None:
+        self.listener = network.listen(address, config, self._on_accept)
         self._quotas = quotas
-        self._name = listener_name
+        self._name = address.name
         self._clock = clock
         self._loop = loop
         self._on_admitted = on_admitted
-        self._listener: Listener | None = None
-        self._held: tuple[socket.SocketType, str] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._parked: ParkedConnections[socket.SocketType] = ParkedConnections()
-        self._parked_timer: asyncio.TimerHandle | None = None
+        self._held: tuple[Transport, str] | None = None
+        self._timer: Timer | None = None
+        self._parked: ParkedConnections[Transport] = ParkedConnections()
+        self._parked_timer: Timer | None = None
 
-    def attach(self, listener: Listener) -> None:
-        """Say which listener to hold back."""
-        self._listener = listener
-
-    def on_accept(self, sock: socket.SocketType, host: str) -> None:
-        """Take a socket that was just accepted."""
+    def _on_accept(self, transport: Transport, host: str) -> None:
+        """Take a connection that was just accepted."""
         hold_ms = self._quotas.record_arrival(self._name, now_ms=self._clock.now_ms())
         if hold_ms > 0 or not self._quotas.slot_available(self._name):
-            assert self._listener is not None
             assert self._held is None, "a held listener accepts nobody"
-            self._listener.stop()
-            self._held = (sock, host)
+            self.listener.stop()
+            self._held = (transport, host)
             self._timer = self._loop.call_later(hold_ms / 1000, self._retry)
             return
-        self._admit(sock, host)
-
-    def release(self, host: str) -> None:
-        """Take back the slot of a connection that closed."""
-        self._quotas.release(self._name, host)
+        self._admit(transport, host)
 
     def close(self) -> None:
-        """Close the sockets that wait."""
+        """Accept none any more, and close those that wait."""
+        self.listener.close()
         for timer in (self._timer, self._parked_timer):
             if timer is not None:
                 timer.cancel()
         if self._held is not None:
             self._held[0].close()
-        for sock in self._parked.take_all():
-            sock.close()
+        for transport in self._parked.take_all():
+            transport.close()
 
     def _retry(self) -> None:
-        """Admit the held socket if there is a slot now, else look again shortly."""
+        """Admit the held connection if there is a slot now, else look again shortly."""
         assert self._held is not None
-        assert self._listener is not None
         if not self._quotas.slot_available(self._name):
             self._timer = self._loop.call_later(_WITHOUT_SLOT_WAIT_S, self._retry)
             return
-        (sock, host), self._held, self._timer = self._held, None, None
+        (transport, host), self._held, self._timer = self._held, None, None
         try:
-            self._admit(sock, host)
+            self._admit(transport, host)
         finally:
-            self._listener.start()
+            self.listener.start()
 
-    def _admit(self, sock: socket.SocketType, host: str) -> None:
+    def _admit(self, transport: Transport, host: str) -> None:
         admission = self._quotas.admit(self._name, host, now_ms=self._clock.now_ms())
         if admission.outcome is AdmissionOutcome.ACCEPTED:
             try:
-                self._on_admitted(sock, host)
+                self._on_admitted(self._name, transport, host)
             except Exception:
-                self.release(host)
+                self._quotas.release(self._name, host)
                 raise
         elif admission.outcome is AdmissionOutcome.THROTTLED:
-            self._park(sock, admission.end_ms)
+            self._park(transport, admission.end_ms)
         else:
             _log.info(
                 "Rejected connection from /%s, address already has the configured maximum of %d connections.",
@@ -109,19 +102,19 @@ class Acceptor:
                 admission.maximum,
                 extra={"repeats": f"rejected {host}"},
             )
-            self.release(host)
-            sock.close()
+            self._quotas.release(self._name, host)
+            transport.close()
 
-    def _park(self, sock: socket.SocketType, end_ms: int) -> None:
-        evicted = self._parked.park(sock, end_ms=end_ms)
+    def _park(self, transport: Transport, end_ms: int) -> None:
+        evicted = self._parked.park(transport, end_ms=end_ms)
         if evicted is not None:
             evicted.close()
         if self._parked_timer is None:
             self._parked_timer = self._loop.call_later(_CLOSE_PARKED_EVERY_S, self._close_parked)
 
     def _close_parked(self) -> None:
-        for sock in self._parked.take_due(now_ms=self._clock.now_ms()):
-            sock.close()
+        for transport in self._parked.take_due(now_ms=self._clock.now_ms()):
+            transport.close()
         self._parked_timer = None
         if len(self._parked):
             self._parked_timer = self._loop.call_later(_CLOSE_PARKED_EVERY_S, self._close_parked)

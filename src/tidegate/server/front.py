@@ -15,7 +15,6 @@ is a generator works in slices (`tidegate.server.slices`), the first of them at 
 Follows: B§6.2-6.6.
 """
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from typing import Any
 from tidegate.api_keys import API_VERSIONS
 from tidegate.clock import Clock
 from tidegate.quota import QuotaManagers
+from tidegate.scheduling import Scheduler
 from tidegate.server.channel import ANSWER_DUE, Channel
 from tidegate.server.decision import Decider
 from tidegate.server.engine_quotas import EngineQuotas
@@ -73,7 +73,7 @@ class Front:
         managers: QuotaManagers,
         usage: UsageLog,
         clock: Clock,
-        loop: asyncio.AbstractEventLoop,
+        loop: Scheduler,
         slices: Slices,
         poller: Poller,
         on_closed: Callable[[Channel], None],

@@ -5,7 +5,6 @@ a few threads do nothing else, and of those who wait for a name none waits longe
 counts as unknown. Who came last is served first, since those before may have given up.
 """
 
-import asyncio
 import contextlib
 import logging
 import queue
@@ -15,6 +14,7 @@ from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 
 from tidegate.quota.admin.ip_names import IpLiteral, ip_literal, may_be_host_name
+from tidegate.scheduling import Scheduler
 from tidegate.server.handler import Wait
 
 __all__ = ["LOOK_UP_S", "MAX_LOOKUPS", "HostNames", "addresses_of_literal", "resolve", "warn_of_unknown"]
@@ -67,9 +67,7 @@ class _Lookup:
 class HostNames:
     """The lookups of one process. `resolve` is called on other threads; it has no address for an unknown name."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, resolve: Callable[[str], Addresses] = resolve
-    ) -> None:
+    def __init__(self, loop: Scheduler, resolve: Callable[[str], Addresses] = resolve) -> None:
         self._loop = loop
         self._resolve = resolve
         self._threads: list[threading.Thread] = []

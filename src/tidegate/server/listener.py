@@ -11,8 +11,10 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.server.config import ListenerAddress, ServerConfig
+from tidegate.server.poller import SocketPoller
+from tidegate.server.transport import SocketTransport, Transport
 
-__all__ = ["RESERVED_DESCRIPTORS", "Listener"]
+__all__ = ["RESERVED_DESCRIPTORS", "SocketListener"]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -23,8 +25,8 @@ _OUT_OF_FILES_WAIT_S = 1.0
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class Listener:
-    """One listening socket. `on_accept(sock, host)` gets each new, non-blocking socket.
+class SocketListener:
+    """One listening socket. `on_accept(transport, host)` gets each new connection.
 
     Options are set once, on the listening socket: those that it accepts begin with the same.
     """
@@ -35,10 +37,12 @@ class Listener:
         config: ServerConfig,
         *,
         loop: asyncio.AbstractEventLoop,
-        on_accept: Callable[[socket.SocketType, str], None],
+        poller: SocketPoller,
+        on_accept: Callable[[Transport, str], None],
     ) -> None:
         self.name = address.name
         self._loop = loop
+        self._poller = poller
         self._on_accept = on_accept
         self._sock = _bind(address)
         # What `accept` calls; the rest of it, wrapping the new socket, costs more than the call.
@@ -46,7 +50,7 @@ class Listener:
         self._kind = int(self._sock.family), int(self._sock.type), self._sock.proto
         _set_options(self._sock, config)
         self._sock.listen(config["socket.listen.backlog.size"])
-        self.host, self.port = self._sock.getsockname()[:2]
+        self.port: int = self._sock.getsockname()[1]
         self._accepting = False
         self._most_fd = _most_fd()
         self.refused = 0  # connections, for want of descriptors
@@ -92,7 +96,7 @@ class Listener:
                 continue
             try:
                 sock.setblocking(False)
-                self._on_accept(sock, peer[0])
+                self._on_accept(SocketTransport(sock, self._poller), peer[0])
             except Exception:
                 _log.exception(
                     "cannot serve a connection on %s; closing", self.name, extra={"repeats": "serve"}

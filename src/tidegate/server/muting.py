@@ -4,11 +4,11 @@ A muted channel is not read. It is watched for closure and for bytes that come b
 already sent is served when the throttle ends. Follows: B§3.8 (delay queue, one per quota type), B§6.6, KIP-219.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
 from tidegate.quota import DelayQueue, Metric, QuotaType, ThrottledChannel
+from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.channel import Channel
 
 __all__ = ["Muting"]
@@ -23,12 +23,12 @@ _NS_PER_MS = 1_000_000
 class Muting:
     """Mutes channels, and unmutes each when its throttle is over."""
 
-    def __init__(self, *, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int]) -> None:
+    def __init__(self, *, loop: Scheduler, monotonic_ns: Callable[[], int]) -> None:
         self.queues = {quota_type: DelayQueue() for quota_type in QuotaType}
         self._loop = loop
         self._monotonic_ns = monotonic_ns
         self._throttled: dict[Channel, tuple[DelayQueue, ThrottledChannel]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._timer_at_ns = 0
 
     def start(self, channel: Channel, throttle_ms: int, quota_type: QuotaType) -> None:

@@ -1,7 +1,7 @@
-"""One node: listener, channels, quotas, usage record, and the timers that look after them.
+"""One node: listeners, channels, quotas, usage record, and the timers that look after them.
 
 A node is given a table of handlers (`api key -> handler`) and the administration of quotas, to which it subscribes;
-ApiVersions and requests to that administration it answers itself. Everything runs on one asyncio loop, in one thread.
+ApiVersions and requests to that administration it answers itself. Everything runs on one event loop, in one thread.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from tidegate.api_keys import ALTER_CLIENT_QUOTAS, API_VERSIONS, DESCRIBE_CLIENT
 from tidegate.clock import Clock
 from tidegate.quota import Metric, QuotaManagers, QuotaRecord, QuotaWindow
 from tidegate.quota.connections.limits import parse_per_ip_overrides
+from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.acceptor import Acceptor, connection_quotas
 from tidegate.server.buffers import FrameBuffers
 from tidegate.server.channel import Channel
@@ -24,12 +25,11 @@ from tidegate.server.handler import Connection, Handler, HandlerTable, NothingTo
 from tidegate.server.handlers.api_versions import api_versions_handler
 from tidegate.server.handlers.client_quotas import alter_client_quotas_handler, describe_client_quotas_handler
 from tidegate.server.host_names import Addresses, addresses_of_literal, warn_of_unknown
-from tidegate.server.listener import Listener
-from tidegate.server.poller import make_poller
+from tidegate.server.network import Network
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.request_memory import RequestMemory
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
-from tidegate.server.transport import SocketTransport
+from tidegate.server.transport import Transport
 from tidegate.server.usage_log import UsageLog
 from tidegate.wire import API_BY_KEY, Api, compile_ahead
 
@@ -51,10 +51,10 @@ _IDLE_CHECKS_PER_LIMIT = 4
 
 
 class Node:
-    """A node that is bound to its port; `serve` makes it answer, `close` ends it."""
+    """A node that is bound to its ports; `serve` makes it answer, `close` ends it."""
 
     def __init__(
-        self, config: ServerConfig, *, clock: Clock, loop: asyncio.AbstractEventLoop, usage: UsageLog
+        self, config: ServerConfig, *, clock: Clock, loop: Scheduler, network: Network, usage: UsageLog
     ) -> None:
         self.config = config
         self.managers = QuotaManagers(
@@ -63,10 +63,15 @@ class Node:
         )
         self.connections = connection_quotas(config, config.listener.name)
         self._acceptor = Acceptor(
-            self.connections, config.listener.name, clock=clock, loop=loop, on_admitted=self._on_admitted
+            config.listener,
+            config,
+            network=network,
+            quotas=self.connections,
+            clock=clock,
+            loop=loop,
+            on_admitted=self._on_admitted,
         )
-        self.listener = Listener(config.listener, config, loop=loop, on_accept=self._acceptor.on_accept)
-        self._acceptor.attach(self.listener)
+        self.listener = self._acceptor.listener
         self._clock = clock
         self._loop = loop
         self._usage = usage
@@ -75,12 +80,12 @@ class Node:
         self._memory = RequestMemory(
             request_memory_bytes(config), monotonic_ns=clock.monotonic_ns, later=self._slices.add
         )
-        self._poller = make_poller(loop)
+        self._poller = network.poller
         self._sweep: Iterator[None] | None = None
         self._quotas: QuotaAdministration | None = None
         self._front: Front | None = None
         self._codecs: Iterator[tuple[int, int]] = iter(())
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[str, Timer] = {}
 
     @property
     def advertised(self) -> tuple[str, int]:
@@ -107,7 +112,7 @@ class Node:
             loop=self._loop,
             slices=self._slices,
             poller=self._poller,
-            on_closed=lambda channel: self._acceptor.release(channel.connection.client_host),
+            on_closed=self._on_closed,
             turn=turn or NothingToDo(),
         )
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
@@ -128,7 +133,6 @@ class Node:
         if self._quotas is not None:
             self._quotas.unsubscribe(self)
             self._quotas = None
-        self.listener.close()
         self._acceptor.close()
         if self._front is not None:
             for channel in list(self._front.channels):
@@ -187,13 +191,12 @@ class Node:
 
     # --- connections ----------------------------------------------------------------------------------------------
 
-    def _on_admitted(self, sock: socket.SocketType, host: str) -> None:
+    def _on_admitted(self, listener: str, transport: Transport, host: str) -> None:
         assert self._front is not None
-        transport = SocketTransport(sock, self._poller)
         local_host, local_port = transport.local_address
         connection = Connection(
             id=self._usage.next_connection_id(),
-            listener=self.listener.name,
+            listener=listener,
             client_host=host,
             local_host=local_host,
             local_port=local_port,
@@ -208,6 +211,9 @@ class Node:
             max_frame_bytes=self.config["socket.request.max.bytes"],
         )
         self._front.channels.add(channel)
+
+    def _on_closed(self, channel: Channel) -> None:
+        self.connections.release(channel.connection.listener, channel.connection.client_host)
 
     def _close_idle(self) -> None:
         assert self._front is not None

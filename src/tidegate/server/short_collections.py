@@ -8,8 +8,9 @@ again, so that a full collection has little to do whenever it comes. While long 
 Cycles among what was put aside would stay for ever: what lives long must have none when it is dropped.
 """
 
-import asyncio
 import gc
+
+from tidegate.scheduling import Scheduler, Timer
 
 __all__ = ["ShortCollections"]
 
@@ -21,9 +22,9 @@ _FEW_COLLECTIONS = 1
 class ShortCollections:
     """The garbage collection of a process that serves on `loop`, from `start` to `close`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: Scheduler) -> None:
         self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
 
     def start(self) -> None:
         """Collect once, put all that lives aside, and look at what comes from now on."""

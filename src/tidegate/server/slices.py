@@ -12,11 +12,12 @@ Meanwhile Python's garbage collector leaves old objects alone: it would look thr
 so far, again and again, up to 60 ms at a time for 100,000 array elements. Afterwards it looks at what is left.
 """
 
-import asyncio
 import gc
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
+
+from tidegate.scheduling import Scheduler
 
 __all__ = ["SLICE_NS", "UNFINISHED", "RunSlice", "Slices", "advance", "release"]
 
@@ -79,7 +80,7 @@ class Slices:
 
     __slots__ = ("_loop", "_run", "_scheduled", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: Scheduler) -> None:
         self._loop = loop
         self._waiting: deque[RunSlice] = deque()
         self._run = 0

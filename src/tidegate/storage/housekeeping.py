@@ -7,7 +7,7 @@ second, what has grown), delete what is past its retention and write down up to 
 import logging
 from collections.abc import Callable, Iterator
 
-from tidegate.storage.scheduling import Scheduler
+from tidegate.scheduling import Scheduler
 from tidegate.storage.storage import Storage
 
 __all__ = ["HOUSEKEEPING_EVERY_S", "LOOK_EVERY_S", "SAVE_EVERY_S", "SLICE_MS", "start_housekeeping"]

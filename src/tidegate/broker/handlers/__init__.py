@@ -1,5 +1,7 @@
 """A handler per API of the embedded log, one module each."""
 
+import asyncio
+
 from tidegate.api_keys import (
     CONSUMER_GROUP_HEARTBEAT,
     CREATE_PARTITIONS,
@@ -34,9 +36,9 @@ from tidegate.broker.handlers.metadata import metadata_handler
 from tidegate.broker.handlers.offset_commit import offset_commit_handler
 from tidegate.broker.handlers.offset_fetch import offset_fetch_handler
 from tidegate.broker.handlers.produce import produce_handler
+from tidegate.scheduling import Scheduler
 from tidegate.server.handler import Handler
 from tidegate.storage.housekeeping import start_housekeeping
-from tidegate.storage.scheduling import Scheduler, running_loop
 from tidegate.storage.storage import Storage
 
 __all__ = ["handler_table"]
@@ -50,7 +52,7 @@ def handler_table(
     `scheduler` runs what comes later: long polls, syncs and housekeeping; by default the running event loop.
     """
     if scheduler is None:
-        scheduler = running_loop()
+        scheduler = asyncio.get_running_loop()
     start_housekeeping(storage, scheduler)
     storage.commits.start(scheduler)
     return {

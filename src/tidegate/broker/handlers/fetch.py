@@ -23,11 +23,11 @@ from tidegate.broker.kept_answers import FetchAnswers
 from tidegate.broker.known_requests import KnownRequests
 from tidegate.broker.late_answers import complete_in_slices
 from tidegate.broker.releasing import answer_partitions, release
+from tidegate.scheduling import Scheduler
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
 from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
-from tidegate.storage.scheduling import Scheduler
 from tidegate.storage.storage import Storage
 from tidegate.wire import Encoded, field_since
 

@@ -15,10 +15,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidegate.scheduling import Scheduler, Timer
 from tidegate.storage.log.file_slice import SegmentFile
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.segment import Segment
-from tidegate.storage.scheduling import Scheduler, Timer
 from tidegate.storage.topic_settings import NEVER
 
 __all__ = ["GroupCommit", "SyncFile", "sync_path"]

@@ -1,10 +1,9 @@
-"""What the storage needs of an event loop."""
+"""What is used of an event loop, but for its sockets."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Scheduler", "Timer", "running_loop"]
+__all__ = ["Scheduler", "Timer"]
 
 
 class Timer(Protocol):
@@ -29,8 +28,3 @@ class Scheduler(Protocol):
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> Timer:
         """Call after `delay` seconds."""
         ...
-
-
-def running_loop() -> Scheduler:
-    """Return the event loop that runs this."""
-    return asyncio.get_running_loop()

@@ -1,0 +1,70 @@
+"""What a node has of the network: where clients connect, and a poller for their connections.
+
+`SocketNetwork` is TCP. Whatever else keeps this contract, such as one that a test holds in memory, serves a whole node
+without a socket.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from tidegate.server.config import ListenerAddress, ServerConfig
+from tidegate.server.listener import SocketListener
+from tidegate.server.poller import Poller, make_poller
+from tidegate.server.transport import Transport
+
+__all__ = ["Listener", "Network", "SocketNetwork"]
+
+
+class Listener(Protocol):
+    """Where clients connect, from `start` on."""
+
+    @property
+    def port(self) -> int:
+        """The port that it is bound to."""
+
+    def start(self) -> None:
+        """Accept connections. Harmless where it does already, or is closed."""
+
+    def stop(self) -> None:
+        """Accept none until `start`; clients are kept waiting."""
+
+    def close(self) -> None:
+        """Accept none any more."""
+
+
+class Network(Protocol):
+    """The network of one node."""
+
+    @property
+    def poller(self) -> Poller:
+        """The poller of all connections that its listeners accept."""
+
+    def listen(
+        self,
+        address: ListenerAddress,
+        config: ServerConfig,
+        on_accept: Callable[[Transport, str], None],
+    ) -> Listener:
+        """Return a listener at `address`, stopped; `on_accept` gets each connection and its client's address.
+
+        Raises `ConfigError` where nothing can listen there.
+        """
+        ...
+
+
+class SocketNetwork:
+    """TCP, on an event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.poller = make_poller(loop)
+
+    def listen(
+        self,
+        address: ListenerAddress,
+        config: ServerConfig,
+        on_accept: Callable[[Transport, str], None],
+    ) -> Listener:
+        """Return a listener that is bound to `address`. Raises `ConfigError` where it cannot be."""
+        return SocketListener(address, config, loop=self._loop, poller=self.poller, on_accept=on_accept)

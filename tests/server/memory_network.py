@@ -1,0 +1,331 @@
+"""A network in memory: a whole node without a socket, on a loop and a clock that a test moves by hand.
+
+Each end of a connection is under the test's control: what the client sends and when, how much the node's end takes at
+a time, when the client ends or breaks off. Nothing happens before the loop has its turn.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.scheduling import Scheduler
+from tidegate.server.config import ListenerAddress, ServerConfig
+from tidegate.server.poller import BATCH, SERVE_NS, NoTurns, Turns
+from tidegate.server.sending import Sendable
+from tidegate.server.transport import Transport
+from tidegate.testing import ManualClock
+
+UNLIMITED = 1 << 62
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(eq=False)
+class ManualTimer:
+    """A call on a `ManualLoop`."""
+
+    call: Callable[[], object]
+    at_ns: int = 0
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        """Do not call."""
+        self.cancelled = True
+
+
+class ManualLoop:
+    """A `Scheduler` whose time is that of a clock; `advance` moves both, from timer to timer."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._soon: deque[ManualTimer] = deque()
+        self._later: list[tuple[int, int, ManualTimer]] = []
+        self._made = 0
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> ManualTimer:
+        """Call in the next turn."""
+        self._soon.append(ManualTimer(lambda: callback(*args)))
+        return self._soon[-1]
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> ManualTimer:
+        """Call when so many seconds have passed, after what is due before or was asked for before."""
+        timer = ManualTimer(lambda: callback(*args), self._clock.monotonic_ns() + round(delay * 1e9))
+        self._made += 1
+        heapq.heappush(self._later, (timer.at_ns, self._made, timer))
+        return timer
+
+    def turn(self) -> None:
+        """Call what is due, and what that asks for, until there is nothing more."""
+        while self._soon or (self._later and self._later[0][0] <= self._clock.monotonic_ns()):
+            timer = self._soon.popleft() if self._soon else heapq.heappop(self._later)[2]
+            if not timer.cancelled:
+                timer.call()
+
+    def advance(self, ms: int) -> None:
+        """Let time pass; what is due is called in its millisecond."""
+        end_ns = self._clock.monotonic_ns() + ms * _NS_PER_MS
+        self.turn()
+        while (left_ns := end_ns - self._clock.monotonic_ns()) > 0:
+            next_ns = self._later[0][0] - self._clock.monotonic_ns() if self._later else left_ns
+            self._clock.advance(-(-min(next_ns, left_ns) // _NS_PER_MS))
+            self.turn()
+
+
+@dataclass(eq=False)
+class MemoryTransport:
+    """The node's end of a connection, and the client's: `client_` calls and `received` are the client's.
+
+    most_bytes: how much one call moves at the most. room: how much can be sent until the client makes more.
+    """
+
+    poller: "MemoryPoller"
+    local_address: tuple[str, int]
+    most_bytes: int = UNLIMITED
+    room: int = UNLIMITED
+    received: bytearray = field(default_factory=bytearray)
+    closed: bool = False
+    asked_for_client: bool = False
+    _coming: bytearray = field(default_factory=bytearray)
+    _ended: bool = False
+    _error: OSError | None = None
+    _on_readable: Callable[[], None] | None = None
+    _on_broken: Callable[[], None] | None = None
+    _on_writable: Callable[[], None] | None = None
+    _watched: tuple[Callable[[], None], Callable[[bool], None]] | None = None
+
+    # --- the client's end ---------------------------------------------------------------------------------------
+
+    def client_send(self, data: bytes) -> None:
+        """Send bytes."""
+        self._coming += data
+        if self._watched is not None:
+            self._watched[0]()
+        self.poller.wake()
+
+    def client_end(self) -> None:
+        """Send the last byte: from here on only read."""
+        self._ended = True
+        self._tell_gone()
+
+    def client_break(self) -> None:
+        """Leave at once, as after a reset."""
+        self._error = ConnectionResetError("the client is gone")
+        self._tell_gone()
+
+    def client_take(self, room: int = UNLIMITED) -> bytes:
+        """Return what has come, and make room for more."""
+        taken = bytes(self.received)
+        self.received.clear()
+        self.room = room
+        self.poller.wake()
+        return taken
+
+    def _tell_gone(self) -> None:
+        if self._watched is not None:
+            self._watched[1](self._error is not None)
+        self.poller.wake()
+
+    # --- Transport ----------------------------------------------------------------------------------------------
+
+    def recv_into(self, target: memoryview, /) -> int:
+        """Receive what is there, as far as one call goes."""
+        self._check()
+        if not self._coming and not self._ended:
+            raise BlockingIOError
+        count = min(len(target), len(self._coming), self.most_bytes)
+        target[:count] = self._coming[:count]
+        del self._coming[:count]
+        return count
+
+    def send(self, data: Any, /) -> int:
+        """Take what there is room for, as far as one call goes."""
+        self._check()
+        count = min(len(data), self.room, self.most_bytes)
+        if not count:
+            raise BlockingIOError
+        self.received += memoryview(data)[:count]
+        self.room -= count
+        return count
+
+    def send_some(self, out: deque[Sendable], /) -> bool:
+        """Take what there is room for; slices of files are read."""
+        while out:
+            first = out[0]
+            is_memory = isinstance(first, (bytes, bytearray, memoryview))
+            try:
+                sent = self.send(first if is_memory else first.read())
+            except BlockingIOError:
+                return False
+            if sent < len(first):
+                out[0] = memoryview(first)[sent:] if is_memory else first.rest(sent)
+            else:
+                out.popleft()
+                if not is_memory:
+                    first.release()
+        return True
+
+    def start_reading(self, on_readable: Callable[[], None]) -> None:
+        """Call back in the turns in which there is something."""
+        self._on_readable, self._on_broken = on_readable, None
+        self.poller.connections[self] = None
+        self.poller.wake()
+
+    def pause_reading(self, on_broken: Callable[[], None]) -> None:
+        """Call back only when the connection breaks."""
+        self._on_readable, self._on_broken = None, on_broken
+
+    def start_writing(self, on_writable: Callable[[], None]) -> None:
+        """Call back in the turns in which there is room."""
+        self._on_writable = on_writable
+        self.poller.wake()
+
+    def stop_writing(self) -> None:
+        """Stop that."""
+        self._on_writable = None
+
+    def watch(self, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
+        """Tell of the client's next bytes and of its end, of those that are there too."""
+        self._watched = on_early, on_gone
+        if self._ended or self._error:
+            on_gone(self._error is not None)
+        elif self._coming:
+            on_early()
+
+    def unwatch(self) -> None:
+        """Stop that."""
+        self._watched = None
+
+    def unread_bytes(self) -> int:
+        """Return how much has come and was not received."""
+        return len(self._coming)
+
+    def ask_for_client(self) -> None:
+        """Note it."""
+        self.asked_for_client = True
+
+    def close(self) -> None:
+        """Call nobody any more."""
+        self.closed = True
+        self._on_readable = self._on_broken = self._on_writable = self._watched = None
+        self.poller.connections.pop(self, None)
+
+    def _check(self) -> None:
+        assert not self.closed, "used after its close"
+        if self._error is not None:
+            raise self._error
+
+    # --- the poller's side --------------------------------------------------------------------------------------
+
+    def callback(self) -> Callable[[], None] | None:
+        """Return what is to be called in this turn, if anything."""
+        if self._on_writable is not None and (self.room or self._error):
+            return self._on_writable
+        if self._on_readable is not None and (self._coming or self._ended or self._error):
+            return self._on_readable
+        return self._on_broken if self._error else None
+
+
+class MemoryPoller:
+    """Serves the connections in memory in turns, in the order in which they were made."""
+
+    def __init__(self, loop: Scheduler, monotonic_ns: Callable[[], int]) -> None:
+        self.connections: dict[MemoryTransport, None] = {}
+        self._loop = loop
+        self._monotonic_ns = monotonic_ns
+        self._turns: Turns = NoTurns()
+        self._woken = False
+        self._closed = False
+
+    def serve_in(self, turns: Turns) -> None:
+        """Tell `turns` of each turn."""
+        self._turns = turns
+
+    def wake(self) -> None:
+        """Have a turn when the loop has its next."""
+        if not (self._woken or self._closed):
+            self._woken = True
+            self._loop.call_soon(self._serve)
+
+    def close(self) -> None:
+        """Have no more turns."""
+        self._closed = True
+
+    def _ready(self) -> list[MemoryTransport]:
+        return [connection for connection in self.connections if connection.callback()]
+
+    def _serve(self) -> None:
+        self._woken = False
+        if self._closed:
+            return
+        self._turns.begin()
+        try:
+            for connection in self._ready()[:BATCH]:
+                callback = connection.callback()
+                if callback is not None:
+                    callback()
+        finally:
+            more = self._turns.end(self._monotonic_ns() + SERVE_NS)
+        if more or self._ready():
+            self.wake()
+
+
+class MemoryListener:
+    """Accepts connections while it is started, and keeps the others waiting."""
+
+    def __init__(
+        self,
+        address: ListenerAddress,
+        poller: MemoryPoller,
+        loop: Scheduler,
+        on_accept: Callable[[Transport, str], None],
+    ) -> None:
+        self.name, self.port = address.name, address.port
+        self._poller = poller
+        self._loop = loop
+        self._on_accept = on_accept
+        self._waiting: deque[tuple[MemoryTransport, str]] = deque()
+        self._accepting = False
+
+    def client_connect(self, host: str = "192.0.2.1", **limits: int) -> MemoryTransport:
+        """Return a connection that comes from `host`; it is served when it was accepted."""
+        self._waiting.append((MemoryTransport(self._poller, (self.name, self.port), **limits), host))
+        self._loop.call_soon(self._accept)
+        return self._waiting[-1][0]
+
+    def start(self) -> None:
+        """Accept those that wait."""
+        self._accepting = True
+        self._loop.call_soon(self._accept)
+
+    def stop(self) -> None:
+        """Accept nobody."""
+        self._accepting = False
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        self._accepting = False
+        self._waiting.clear()
+
+    def _accept(self) -> None:
+        while self._accepting and self._waiting:
+            self._on_accept(*self._waiting.popleft())
+
+
+class MemoryNetwork:
+    """A `Network` without sockets; its listeners by name."""
+
+    def __init__(self, loop: Scheduler, monotonic_ns: Callable[[], int]) -> None:
+        self.poller = MemoryPoller(loop, monotonic_ns)
+        self.listeners: dict[str, MemoryListener] = {}
+        self._loop = loop
+
+    def listen(
+        self, address: ListenerAddress, config: ServerConfig, on_accept: Callable[[Transport, str], None]
+    ) -> MemoryListener:
+        """Return a listener with a name and a port, and nothing else."""
+        listener = MemoryListener(address, self.poller, self._loop, on_accept)
+        self.listeners[address.name] = listener
+        return listener

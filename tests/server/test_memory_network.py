@@ -1,0 +1,166 @@
+"""A whole node in memory, on a loop and a clock that stand still until they are moved."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.server.memory_network import ManualLoop, MemoryNetwork, MemoryTransport
+from tests.server.nodes import fetch_body
+
+from tidegate.broker.handlers import handler_table
+from tidegate.cli.serving import cluster_of, storage_config
+from tidegate.quota import QuotaRecord
+from tidegate.server.config import ServerConfig
+from tidegate.server.handler import Answer, Charge, HandlerTable, Request
+from tidegate.server.node import Node
+from tidegate.server.quota_administration import QuotaAdministration
+from tidegate.server.usage_log import NoUsageLog
+from tidegate.storage import Storage
+from tidegate.testing import ManualClock
+from tidegate.wire import encode_request, read_response
+
+METADATA, METADATA_VERSION = 3, 9
+FETCH, FETCH_VERSION = 1, 12
+ALL_TOPICS = {
+    "topics": None, "allow_auto_topic_creation": False, "include_cluster_authorized_operations": False,
+    "include_topic_authorized_operations": False,
+}  # fmt: skip
+ANSWER_BYTES = 100_000
+
+
+def fetch(request: Request) -> Answer:
+    """Answer with many bytes, unless throttled."""
+    return Answer(
+        request.encode(fetch_body(bytes(ANSWER_BYTES))),
+        Charge.FETCH,
+        empty=lambda: request.encode(fetch_body(None)),
+    )
+
+
+class World:
+    """A node with its storage, and everything around it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = ManualClock()
+        self.loop = ManualLoop(self.clock)
+        self.network = MemoryNetwork(self.loop, self.clock.monotonic_ns)
+        config = ServerConfig.load({"log.dirs": str(directory)})
+        self.node = Node(config, clock=self.clock, loop=self.loop, network=self.network, usage=NoUsageLog())
+        self.storage = Storage.open(directory, storage_config(config), self.clock)
+        quota = QuotaRecord(
+            entity=(("client-id", "limited"),), key="consumer_byte_rate", value=ANSWER_BYTES / 20
+        )
+        self.storage.store.apply_quota_records([quota])
+        self.quotas = QuotaAdministration(self.storage.store, self.loop)
+        self.quotas.load()
+        cluster = cluster_of(self.node, self.storage)
+        handlers: HandlerTable = {**handler_table(self.storage, cluster, self.loop), FETCH: fetch}
+        self.node.serve(handlers, self.quotas, self.storage.turn)
+
+    def connect(self, **limits: int) -> MemoryTransport:
+        """Return a connection that was accepted."""
+        connection = self.network.listeners["PLAINTEXT"].client_connect(**limits)
+        self.loop.turn()
+        return connection
+
+    def close(self) -> None:
+        """Close the node and its storage."""
+        self.node.close()
+        self.quotas.close()
+        self.storage.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Return a node in memory."""
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def ask_metadata(correlation_id: int) -> bytes:
+    """Return a request for all topics."""
+    return encode_request(METADATA, METADATA_VERSION, correlation_id, "c1", ALL_TOPICS)
+
+
+def ask_fetch(client_id: str) -> bytes:
+    """Return a Fetch."""
+    message = {
+        "replica_id": -1, "max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 30, "isolation_level": 0,
+        "session_id": 0, "session_epoch": -1, "topics": [], "forgotten_topics_data": [], "rack_id": "",
+    }  # fmt: skip
+    return encode_request(FETCH, FETCH_VERSION, 1, client_id, message)
+
+
+def answers(data: bytes) -> list[bytes]:
+    """Return the answers in `data`, without their lengths; each is whole."""
+    found = []
+    while data:
+        (size,) = struct.unpack_from(">i", data)
+        assert len(data) >= 4 + size, "half an answer"
+        found.append(data[4 : 4 + size])
+        data = data[4 + size :]
+    return found
+
+
+def test_a_node_serves_without_a_socket(world: World) -> None:
+    """A request in memory has its answer after the loop's turn, with the listener's address."""
+    client = world.connect()
+    client.client_send(ask_metadata(7))
+    assert not client.received
+    world.loop.turn()
+    (answer,) = answers(client.client_take())
+    (broker,) = read_response(METADATA, METADATA_VERSION, answer, 5)["brokers"]
+    assert (broker["host"], broker["port"]) == ("127.0.0.1", 9092)
+
+
+@pytest.mark.parametrize("most_bytes", [1, 7, 1000])
+def test_bytes_come_and_go_in_any_portions(world: World, most_bytes: int) -> None:
+    """What arrives in pieces is served, in order, and what leaves in pieces is whole."""
+    client = world.connect(most_bytes=most_bytes, room=0)
+    client.client_send(ask_metadata(1) + ask_fetch("free") + ask_metadata(2))
+    world.loop.turn()
+    received = b""
+    while (part := client.client_take(room=333)) or not received:
+        received += part
+        world.loop.turn()
+    sizes = [len(answer) for answer in answers(received)]
+    assert sizes[0] == sizes[2] < ANSWER_BYTES < sizes[1]
+
+
+def test_a_throttle_ends_on_the_virtual_clock_to_the_millisecond(world: World) -> None:
+    """What a muted client sends is left in the transport, and served when its throttle is over."""
+    client = world.connect()
+    client.client_send(ask_fetch("limited"))
+    world.loop.turn()
+    (answer,) = answers(client.client_take())
+    throttle_ms = read_response(FETCH, FETCH_VERSION, answer, 5)["throttle_time_ms"]
+    assert throttle_ms > 100
+    client.client_send(ask_metadata(2))
+    world.loop.advance(throttle_ms - 1)
+    assert (client.unread_bytes() > 0, bytes(client.received)) == (True, b"")
+    world.loop.advance(1)
+    assert len(answers(client.client_take())) == 1
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_client_that_leaves_while_muted_is_let_go_at_once(world: World, is_broken: bool) -> None:
+    """Nobody waits for a throttle of who is gone, in memory as on sockets."""
+    client = world.connect()
+    client.client_send(ask_fetch("limited"))
+    world.loop.turn()
+    (client.client_break if is_broken else client.client_end)()
+    world.loop.turn()
+    assert client.closed
+    assert world.node.connections.total == 0
+
+
+def test_a_client_that_does_not_read_is_given_up(world: World) -> None:
+    """After a minute, in no time."""
+    client = world.connect(room=10)
+    client.client_send(ask_fetch("free"))
+    world.loop.turn()
+    assert not client.closed
+    world.loop.advance(70_000)
+    assert client.closed
