@@ -84,6 +84,9 @@ def _string(name: str, default: str, doc: str) -> Setting:
     return Setting(name=name, type="string", default=default, doc=doc)
 
 
+NO_STATIC_QUOTA = _LONG_MAX
+"""What `quota.producer.default` and `quota.consumer.default` are where they limit nobody, as in Kafka."""
+
 SETTINGS: Mapping[str, Setting] = {
     setting.name: setting
     for setting in (
@@ -146,6 +149,14 @@ SETTINGS: Mapping[str, Setting] = {
         _int("max.connections.per.ip", _INT_MAX, 0, "most connections of one address"),
         _string("max.connections.per.ip.overrides", "", "host:number, comma separated"),
         _int("max.connection.creation.rate", _INT_MAX, 0, "most new connections a second"),
+        _string(
+            "quota.producer.default",
+            str(NO_STATIC_QUOTA),
+            "bytes a second of each client id without a quota of its own; K, M, G: 1024, 1024², 1024³",
+        ),
+        _string("quota.producer.override", "", "CLIENT_ID:BYTES, comma separated, such as billing:4M"),
+        _string("quota.consumer.default", str(NO_STATIC_QUOTA), "likewise, for fetching"),
+        _string("quota.consumer.override", "", "likewise, for fetching"),
         _int("quota.window.num", 11, 1, "samples kept for client quotas"),
         _int("quota.window.size.seconds", 1, 1, "seconds in one sample of client quotas"),
         _int("controller.quota.window.num", 11, 1, "samples kept for controller mutation quotas"),
@@ -170,6 +181,10 @@ SETTINGS: Mapping[str, Setting] = {
         _long("tidegate.usage.retention.ms", 7 * 86_400_000, 60_000, "age at which usage files are deleted"),
     )
 }
+
+STATIC_QUOTA_SETTINGS = frozenset(
+    name for name in SETTINGS if name.startswith(("quota.producer.", "quota.consumer."))
+)
 
 IGNORED_KAFKA_SETTINGS = frozenset(
     (
@@ -281,6 +296,9 @@ class ServerConfig:
             lines.append(
                 f"unknown setting {name!r} has no effect" + (f"; did you mean {close[0]!r}?" if close else "")
             )
+        static = [name for name in self.given if name in STATIC_QUOTA_SETTINGS]
+        if static and self["tidegate.kafka.exact"]:
+            lines.append(f"tidegate.kafka.exact: {', '.join(static)} has no effect, as in Kafka since 3.0")
         if self.ignored:
             lines.append(f"settings of Kafka's that mean nothing on one node: {', '.join(self.ignored)}")
         return lines

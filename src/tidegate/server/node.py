@@ -29,6 +29,7 @@ from tidegate.server.network import Network
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.request_memory import RequestMemory
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
+from tidegate.server.static_quotas import static_quotas
 from tidegate.server.transport import Transport
 from tidegate.server.usage_log import UsageLog
 from tidegate.wire import API_BY_KEY, Api, compile_ahead
@@ -62,6 +63,7 @@ class Node:
             controller_window=_window(config, "controller.quota.window"),
         )
         self.connections = connection_quotas(config, config.listener.name)
+        self._static_quotas = static_quotas(config)
         self._acceptor = Acceptor(
             config.listener,
             config,
@@ -99,6 +101,8 @@ class Node:
         """Put all quotas in force and begin to accept connections. turn: what the handlers do together, if anything."""
         self._usage.start(self._clock.now_ms(), self.config)
         self._quotas = quotas
+        for record in self._static_quotas.values():
+            self.on_quota(record)
         quotas.subscribe(self)
         self._limit_hosts(quotas)
         handlers = {**handlers, **_own_handlers(handlers, quotas)}
@@ -145,7 +149,9 @@ class Node:
     # --- quotas: a `QuotaSubscriber` --------------------------------------------------------------------------------
 
     def on_quota(self, record: QuotaRecord) -> None:
-        """Put one definition in force and record that it is."""
+        """Put one definition in force and record that it is; one that is removed leaves what the settings give."""
+        if record.value is None:
+            record = self._static_quotas.get((record.entity, record.key), record)
         self.managers.apply(record)
         self._usage.quota(record, self._clock.now_ms())
 

@@ -112,7 +112,7 @@ COLUMNS: tuple[Column, ...] = tuple(
             _QUOTA,
             "sanitised name, `<default>` for the default entity, null where the level is not used",
         ),
-        ("quota_client_id", "string, null", _QUOTA, "likewise"),
+        ("quota_client_id", "string, null", _QUOTA, "likewise; empty: clients without an id"),
         ("quota_ip", "string, null", _QUOTA, "likewise"),
         ("quota_key", "string, null", _QUOTA, "`producer_byte_rate`, … or a window setting, see below"),
         ("quota_value", "double, null", _QUOTA, "the new value; null: removed"),

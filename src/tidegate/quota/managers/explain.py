@@ -56,4 +56,9 @@ class Explanation:
 
 
 def _names(entities: tuple[QuotaEntity, ...]) -> str:
-    return ", ".join(repr(entity).removeprefix("QuotaEntity") for entity in entities) or "an empty client id"
+    return ", ".join(map(_name, entities))
+
+
+def _name(entity: QuotaEntity) -> str:
+    no_client_id = entity.user is None and entity.client_id == ""
+    return "an empty client id" if no_client_id else repr(entity).removeprefix("QuotaEntity")

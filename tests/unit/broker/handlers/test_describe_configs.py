@@ -10,7 +10,7 @@ import pytest
 from tests.unit.storage.node import CONNECTION, Node
 
 from tidegate.broker.handlers import describe_configs
-from tidegate.server.config import SETTINGS
+from tidegate.server.config import SETTINGS, STATIC_QUOTA_SETTINGS
 from tidegate.server.handler import Answer, Request
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.wire import decode_request_header, encode_request
@@ -67,11 +67,11 @@ def test_described_as_recorded(as_recorded: Node, kind: int, name: str) -> None:
 
 
 def test_node_is_described_as_recorded(as_recorded: Node) -> None:
-    """Every setting of the node that Kafka has too is described as there; ours are those under `tidegate.`."""
+    """Settings that Kafka has too are described as there; the others are ours, and those it had until 3.0."""
     (result,) = ask(as_recorded, (NODE, "1", None))
     ours, recorded = by_name(result), by_name(RECORDED[NODE, "1"])
     assert {name for name in ours if name not in recorded} == {
-        name for name in ours if name.startswith("tidegate.")
+        name for name in ours if name.startswith(("tidegate.", *STATIC_QUOTA_SETTINGS))
     }
     for name in ours.keys() & recorded.keys():
         for config in (ours[name], recorded[name]):
