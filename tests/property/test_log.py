@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.unit.storage.node import NOW_MS, batch, new_log
+from tests.unit.storage.logs import NOW_MS, batch, new_log
 
 from tidegate.storage.log.turn_writes import TurnWrites
 from tidegate.wire.batch import assign_offsets

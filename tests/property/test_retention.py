@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.storage.node import NOW_MS, append, batch, expire, new_log
+from tests.unit.storage.logs import NOW_MS, append, batch, expire, new_log
 
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.wire.batch import batches

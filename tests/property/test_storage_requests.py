@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.storage.node import CONNECTION, Node
+from tests.unit.broker.node import CONNECTION, Node
 
 from tidegate.server.handler import Deferred, Request
 from tidegate.wire import ProtocolError, decode_request_header

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import Node
+from tests.unit.broker.node import Node
 
 from tidegate.api_keys import CREATE_TOPICS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA
 from tidegate.quota.managers.cluster import ClusterNode

@@ -4,7 +4,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.node import ManualScheduler, append, batch, new_log
+from tests.unit.storage.logs import append, batch, new_log
+from tests.unit.storage.node import ManualScheduler
 
 from tidegate.broker.fetch_waits import ANSWERED_AT_ONCE, FetchWaits, Wait
 from tidegate.storage.log.partition_log import PartitionLog

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import Node, batch
+from tests.unit.broker.node import Node
+from tests.unit.storage.logs import batch
 
 from tidegate.broker import known_requests
 from tidegate.broker.known_requests import MAX_ENTRY_BYTES, KnownRequests

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.node import Node
+from tests.unit.storage.node import StorageNode
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path) -> Iterator[StorageNode]:
     """Return a node over an empty directory."""
-    node = Node(tmp_path / "data")
+    node = StorageNode(tmp_path / "data")
     yield node
     node.storage.close()

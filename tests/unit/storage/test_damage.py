@@ -1,28 +1,25 @@
 """Tests of files that are lost: at the start, while they are in use, and what a kill leaves, which is no damage."""
 
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import Node, append, batch, contents, decoded, new_log
+from tests.unit.storage.logs import append, batch, contents, new_log
+from tests.unit.storage.node import StorageNode
 
 from tidegate import error_codes
-from tidegate.server.handler import Deferred
 from tidegate.storage import StorageError
 from tidegate.storage.errors import AppendError, LogDamagedError
-from tidegate.storage.log.partition_log import PartitionLog
 
 MIB = 1024 * 1024
-PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
 
 
 def filled(directory: Path, *, closed: bool = True) -> Path:
     """Return a data directory with two partitions of four segments each, as an end or a kill leaves it."""
-    node = Node(directory)
+    node = StorageNode(directory)
     node.create("orders", 2, segment_bytes=str(MIB))
     for partition in range(2):
         for _ in range(4):
@@ -92,7 +89,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "the database is of another directory": (
         lambda data: (
-            Node(data.parent / "other").storage.close(),
+            StorageNode(data.parent / "other").storage.close(),
             shutil.copy(data.parent / "other" / "tidegate.db", data / "tidegate.db"),
             [path.unlink() for path in data.glob("tidegate.db-*")],
         ),
@@ -111,7 +108,7 @@ def test_start_is_refused_where_something_was_lost(tmp_path: Path, what: str, cl
     before = {path: path.stat().st_size for path in data.rglob("*.log")}
     for _ in range(2):
         with pytest.raises(StorageError, match=told) as raised:
-            Node(data)
+            StorageNode(data)
         assert str(data) in str(raised.value)
         assert raised.value.hint is not None
         assert "\n" not in str(raised.value)
@@ -123,7 +120,7 @@ def test_operator_can_give_a_partition_up(tmp_path: Path) -> None:
     data = filled(tmp_path / "data")
     shutil.rmtree(data / "orders-1")
     (data / "orders-1").mkdir()
-    node = Node(data)
+    node = StorageNode(data)
     assert [node.log("orders", partition).end_offset for partition in range(2)] == [40, 0]
     node.storage.close()
 
@@ -134,12 +131,12 @@ def test_operator_can_give_the_beginning_up(tmp_path: Path) -> None:
     second, third = segments(data)[1:3]
     os.truncate(second, 5)
     with pytest.raises(StorageError) as raised:
-        Node(data)
+        StorageNode(data)
     assert f"begins at offset {int(third.stem)}" in (raised.value.hint or "")
     for path in (data / "orders-0").iterdir():
         if path.stem.isdigit() and int(path.stem) < int(third.stem) and path.suffix != ".snapshot":
             path.unlink()
-    node = Node(data)
+    node = StorageNode(data)
     assert (node.log("orders").start_offset, node.log("orders").end_offset) == (int(third.stem), 40)
     node.storage.close()
 
@@ -147,44 +144,44 @@ def test_operator_can_give_the_beginning_up(tmp_path: Path) -> None:
 def test_creation_that_was_broken_off_is_finished(tmp_path: Path) -> None:
     """A topic that is in the store while some of its directories are not there yet is opened with all of them."""
     for on_disk in range(4):
-        node = Node(tmp_path / str(on_disk))
+        node = StorageNode(tmp_path / str(on_disk))
         node.create("orders", 3)
         topic = node.storage.topics.by_name["orders"].stored()
         node.storage.store.put_topic(topic, on_disk=0)
         node.storage.close()
         for partition in range(on_disk, 3):
             shutil.rmtree(tmp_path / str(on_disk) / f"orders-{partition}")
-        node = Node(tmp_path / str(on_disk))
+        node = StorageNode(tmp_path / str(on_disk))
         assert len(node.storage.topics.by_name["orders"].logs) == 3
         node.storage.close()
         shutil.rmtree(tmp_path / str(on_disk) / "orders-2")
         with pytest.raises(StorageError, match="orders-2' is missing"):
-            Node(tmp_path / str(on_disk))
+            StorageNode(tmp_path / str(on_disk))
 
 
 def test_growth_that_was_broken_off_is_finished(tmp_path: Path) -> None:
     """The same for partitions that were being added; those that were there before must still be."""
-    node = Node(tmp_path)
+    node = StorageNode(tmp_path)
     node.create("orders", 2)
     topic = node.storage.topics.by_name["orders"]
     node.storage.store.put_topic(topic.stored(partitions=4), on_disk=2)
     node.storage.close()
     shutil.rmtree(tmp_path / "orders-0")
     with pytest.raises(StorageError, match="orders-0' is missing"):
-        Node(tmp_path)
+        StorageNode(tmp_path)
     (tmp_path / "orders-0").mkdir()
-    node = Node(tmp_path)
+    node = StorageNode(tmp_path)
     assert len(node.storage.topics.by_name["orders"].logs) == 4
     node.storage.close()
 
 
 def test_deletion_that_the_store_has_lost_is_finished(tmp_path: Path) -> None:
     """When the machine goes down, directories may have gone that the store still knows: they were deleted."""
-    node = Node(tmp_path)
+    node = StorageNode(tmp_path)
     topic_id = node.create("orders", 2)
     node.storage.close()
     (tmp_path / "orders-0").rename(tmp_path / f"{topic_id}-0.deleted")
-    node = Node(tmp_path)
+    node = StorageNode(tmp_path)
     assert list(node.storage.topics) == []
     node.storage.close()
     assert not list(tmp_path.glob("orders*"))
@@ -202,99 +199,6 @@ def test_segments_that_were_being_removed_are_gone(tmp_path: Path) -> None:
     log = new_log(tmp_path, segment_bytes=100)
     assert (log.start_offset, log.end_offset) == (1, 3)
     assert not list(tmp_path.glob("*.deleted"))
-
-
-def running(tmp_path: Path, log: PartitionLog | None = None) -> Node:
-    """Return a node with a partition that holds three batches, and another."""
-    node = Node(tmp_path / "data")
-    node.create("orders")
-    node.create("bills")
-    for name in ("orders", "bills"):
-        for _ in range(3):
-            append(node.log(name), batch())
-    return node
-
-
-def errors(node: Node, name: str) -> list[int]:
-    """Return the error codes of Produce, Fetch (from the start, at the end) and ListOffsets (times and places)."""
-    records = {"index": 0, "records": batch()}
-    produce = {
-        "transactional_id": None,
-        "acks": -1,
-        "timeout_ms": 1000,
-        "topic_data": [{"name": name, "partition_data": [records]}],
-    }
-    found = [node.call(PRODUCE, 9, produce)["responses"][0]["partition_responses"][0]["error_code"]]
-    for offset in (0, 3):
-        answer = node.call(FETCH, 4, fetch(name, offset))
-        found.append(answer["responses"][0]["partitions"][0]["error_code"])
-    for time_ms in (-1, -2, -3, 5):
-        wanted = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": time_ms}]
-        body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": name, "partitions": wanted}]}
-        found.append(node.call(LIST_OFFSETS, 7, body)["topics"][0]["partitions"][0]["error_code"])
-    return found
-
-
-def fetch(name: str, offset: int, *, max_wait_ms: int = 0) -> dict[str, Any]:
-    """Return a fetch of one partition."""
-    return {
-        "replica_id": -1,
-        "max_wait_ms": max_wait_ms,
-        "min_bytes": 1,
-        "max_bytes": MIB,
-        "isolation_level": 0,
-        "topics": [
-            {
-                "topic": name,
-                "partitions": [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": MIB}],
-            }
-        ],
-    }
-
-
-LOST_IN_USE: dict[str, Callable[[Path], Any]] = {
-    "the file is removed": lambda data: (data / "orders-0" / f"{0:020d}.log").unlink(),
-    "the directory is removed": lambda data: shutil.rmtree(data / "orders-0"),
-    "the file is cut": lambda data: os.truncate(data / "orders-0" / f"{0:020d}.log", 100),
-}
-
-
-@pytest.mark.parametrize("idle", [False, True])
-@pytest.mark.parametrize("what", LOST_IN_USE)
-def test_loss_in_use_is_noticed_within_a_second(
-    tmp_path: Path, what: str, idle: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A lost partition is said once and answered with error 56 from then on, the others are served."""
-    node = running(tmp_path)
-    if idle:
-        node.storage.close()
-        node = Node(tmp_path / "data")
-    else:
-        assert errors(node, "orders") == [0] * 7
-    LOST_IN_USE[what](tmp_path / "data")
-    node.scheduler.advance(0.6)
-    for _ in range(3):
-        assert errors(node, "orders") == [error_codes.KAFKA_STORAGE_ERROR] * 7
-        assert errors(node, "bills") == [0] * 7
-        node.scheduler.advance(0.6)
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert re.search("orders-0.* error 56: orders-0/0+.log has been (removed|cut)", line)
-    node.storage.close()
-
-
-def test_who_waits_for_records_of_a_lost_partition_is_told(tmp_path: Path) -> None:
-    """A long poll ends with the error instead of waiting for its time."""
-    node = running(tmp_path)
-    deferred = node.ask(FETCH, 4, fetch("orders", 3, max_wait_ms=60_000))
-    shutil.rmtree(tmp_path / "data" / "orders-0")
-    answers: list[Any] = []
-    assert isinstance(deferred, Deferred)
-    deferred.then(answers.append)
-    node.scheduler.advance(0.6)
-    (answer,) = answers
-    (partition,) = decoded(FETCH, 4, answer)["responses"][0]["partitions"]
-    assert partition["error_code"] == error_codes.KAFKA_STORAGE_ERROR
-    node.storage.close()
 
 
 @pytest.mark.parametrize("what", ["removed", "cut"])
@@ -321,7 +225,7 @@ def test_lost_database_is_noticed_and_nothing_more_is_promised(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Topics and offsets are refused instead of being kept in a file that nobody will find; said once."""
-    node = running(tmp_path)
+    node = StorageNode(tmp_path / "data")
     data = tmp_path / "data"
     if what == "directory":
         shutil.rmtree(data)
@@ -342,10 +246,10 @@ def test_lost_database_is_noticed_and_nothing_more_is_promised(
 def test_bits_that_flip_in_an_older_segment_are_for_its_readers(tmp_path: Path) -> None:
     """Older segments are not read at the start: their readers check the CRC."""
     data = filled(tmp_path / "data")
-    node = Node(data)
+    node = StorageNode(data)
     whole = contents(node.log("orders"))
     node.storage.close()
     flip(segments(data)[1], 700_000)
-    node = Node(data)
+    node = StorageNode(data)
     assert len(contents(node.log("orders"))) == len(whole)
     node.storage.close()

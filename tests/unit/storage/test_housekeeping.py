@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import NOW_MS, ManualScheduler, Node, append, batch, new_log
+from tests.unit.storage.logs import NOW_MS, append, batch, new_log
+from tests.unit.storage.node import ManualScheduler, StorageNode
 
 from tidegate.clock import SystemClock
 from tidegate.storage import Storage, StorageConfig
@@ -68,7 +69,7 @@ def test_most_partitions_hold_the_loop_for_a_moment_only(tmp_path: Path) -> None
     storage.close()
 
 
-def test_failure_does_not_end_it(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_does_not_end_it(node: StorageNode, caplog: pytest.LogCaptureFixture) -> None:
     """What goes wrong once is in the log with its traceback, and is tried again."""
     node.create("orders", retention_ms="1000", segment_bytes=str(MIB))
     log = node.log("orders")
@@ -85,7 +86,7 @@ def test_failure_does_not_end_it(node: Node, caplog: pytest.LogCaptureFixture) -
     assert log.start_offset == 3
 
 
-def test_retention_says_what_it_deleted(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_retention_says_what_it_deleted(node: StorageNode, caplog: pytest.LogCaptureFixture) -> None:
     """One line a pass: how many segments of which partitions, and up to where."""
     for name in ("orders", "bills"):
         node.create(name, retention_ms="1000", segment_bytes=str(MIB))
@@ -99,7 +100,7 @@ def test_retention_says_what_it_deleted(node: Node, caplog: pytest.LogCaptureFix
     assert line == "retention deleted segments: 3 of orders-0 before offset 3, 3 of bills-0 before offset 3"
 
 
-def test_times_that_recovery_left_open_are_looked_for(node: Node) -> None:
+def test_times_that_recovery_left_open_are_looked_for(node: StorageNode) -> None:
     """A segment whose time index may have been cut is looked through before anybody asks."""
     node.create("orders")
     log = node.log("orders")
@@ -111,14 +112,14 @@ def test_times_that_recovery_left_open_are_looked_for(node: Node) -> None:
     assert (segment.time_is_sure, segment.max_time_ms) == (True, NOW_MS + 999)
 
 
-def walked_bytes(node: Node, copy: Path) -> int:
+def walked_bytes(node: StorageNode, copy: Path) -> int:
     """Return how much of the partition a start after a kill now would have to walk."""
     shutil.copytree(node.storage.directory, copy)
     log = new_log(copy / "orders-0")
     return log.segments[-1].size - min(log.segments[-1]._recent.values(), default=log.segments[-1].size)
 
 
-def test_little_is_walked_after_a_kill(node: Node, tmp_path: Path) -> None:
+def test_little_is_walked_after_a_kill(node: StorageNode, tmp_path: Path) -> None:
     """What was appended some seconds ago is not walked again, even where it is little."""
     node.create("orders")
     for _ in range(300):
@@ -133,7 +134,7 @@ def test_little_is_walked_after_a_kill(node: Node, tmp_path: Path) -> None:
     assert walked_bytes(node, tmp_path / "late") < 20_000
 
 
-def test_positions_of_a_deleted_topic_are_forgotten(node: Node) -> None:
+def test_positions_of_a_deleted_topic_are_forgotten(node: StorageNode) -> None:
     """A topic of the same name does not inherit up to where its predecessor was synced."""
     node.create("orders")
     append(node.log("orders"), batch())

@@ -4,13 +4,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.node import Node, append, batch
+from tests.unit.storage.logs import append, batch
+from tests.unit.storage.node import StorageNode
 
 from tidegate.storage import Storage, StorageConfig, StorageError
 from tidegate.testing import ManualClock
 
 
-def test_directory_is_used_by_one_at_a_time(node: Node) -> None:
+def test_directory_is_used_by_one_at_a_time(node: StorageNode) -> None:
     """A second broker over the same directory is refused before it touches anything."""
     with pytest.raises(StorageError, match="in use by another process") as raised:
         Storage.open(node.storage.directory, StorageConfig(), ManualClock())
@@ -45,7 +46,7 @@ def test_clean_end_leaves_kafkas_marker(tmp_path: Path) -> None:
 
 def test_checkpoint_is_kafkas_file(tmp_path: Path) -> None:
     """After a clean end every log is synced to its end, and the checkpoint says so."""
-    node = Node(tmp_path)
+    node = StorageNode(tmp_path)
     node.create("orders", 2)
     append(node.log("orders", 1), batch(3))
     node.storage.close()
@@ -54,12 +55,12 @@ def test_checkpoint_is_kafkas_file(tmp_path: Path) -> None:
 
 def test_killed_node_comes_back(tmp_path: Path) -> None:
     """A copy of a directory in use opens with every acknowledged record, topic and quota."""
-    node = Node(tmp_path / "data")
+    node = StorageNode(tmp_path / "data")
     node.create("orders", 2)
     for _ in range(20):
         append(node.log("orders", 1), batch(2))
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
-    again = Node(tmp_path / "copy")
+    again = StorageNode(tmp_path / "copy")
     assert again.log("orders", 1).end_offset == 40
     assert again.storage.cluster_id == node.storage.cluster_id
     again.storage.close()
@@ -68,13 +69,13 @@ def test_killed_node_comes_back(tmp_path: Path) -> None:
 
 def test_broken_checkpoint_is_ignored(tmp_path: Path) -> None:
     """Without the checkpoint more is walked, nothing else."""
-    node = Node(tmp_path)
+    node = StorageNode(tmp_path)
     node.create("orders")
     append(node.log("orders"), batch())
     node.storage.close()
     (tmp_path / "recovery-point-offset-checkpoint").write_text("7\nnonsense")
     (tmp_path / ".kafka_cleanshutdown").unlink()
-    again = Node(tmp_path)
+    again = StorageNode(tmp_path)
     assert again.log("orders").end_offset == 1
     again.storage.close()
 
@@ -91,7 +92,7 @@ def test_producer_ids_are_unique_over_restarts(tmp_path: Path) -> None:
     assert len(seen) == 4500
 
 
-def test_housekeeping_runs_until_the_end(node: Node) -> None:
+def test_housekeeping_runs_until_the_end(node: StorageNode) -> None:
     """Expired segments go when time passes, and nothing runs after the storage is closed."""
     node.create("orders", segment_bytes="1048576", retention_ms="1000")
     log = node.log("orders")
@@ -105,7 +106,7 @@ def test_housekeeping_runs_until_the_end(node: Node) -> None:
     assert node.scheduler.waiting() == 0
 
 
-def test_closing_twice_is_harmless(node: Node) -> None:
+def test_closing_twice_is_harmless(node: StorageNode) -> None:
     """The end is the end."""
     node.storage.close()
     node.storage.close()
@@ -113,7 +114,7 @@ def test_closing_twice_is_harmless(node: Node) -> None:
 
 def test_closed_segments_are_synced_in_order(tmp_path: Path) -> None:
     """The recovery point follows closed segments once the disk thread has synced them."""
-    node = Node(tmp_path)
+    node = StorageNode(tmp_path)
     node.create("orders", segment_bytes="1048576")
     for _ in range(3):
         append(node.log("orders"), batch(value=bytes(700_000)))
@@ -124,7 +125,7 @@ def test_closed_segments_are_synced_in_order(tmp_path: Path) -> None:
 
 def test_broken_off_recovery_begins_anew(tmp_path: Path) -> None:
     """The logs of another boot count as checked only when all of them have been."""
-    node = Node(tmp_path)
+    node = StorageNode(tmp_path)
     node.create("orders")
     append(node.log("orders"), batch())
     node.storage.store.set_meta("boot_id", "another boot")
@@ -140,6 +141,6 @@ def test_broken_off_recovery_begins_anew(tmp_path: Path) -> None:
     with open(log, "r+b") as file:
         file.seek(65)
         file.write(b"\xff")
-    again = Node(tmp_path)
+    again = StorageNode(tmp_path)
     assert again.log("orders").end_offset == 0
     again.storage.close()

@@ -4,19 +4,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.node import Node, append, batch, contents
+from tests.unit.storage.logs import append, batch, contents
+from tests.unit.storage.node import StorageNode
 
-from tidegate import error_codes
-from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.storage.errors import StorageError
 
 
-def directories(node: Node) -> list[str]:
+def directories(node: StorageNode) -> list[str]:
     """Return the names of the directories under the data directory."""
     return sorted(path.name for path in node.storage.directory.iterdir() if path.is_dir())
 
 
-def test_created_topic_is_found_by_name_and_id(node: Node) -> None:
+def test_created_topic_is_found_by_name_and_id(node: StorageNode) -> None:
     """Both ways lead to the same topic."""
     topic_id = node.create("orders", 3)
     topics = node.storage.topics
@@ -25,7 +24,7 @@ def test_created_topic_is_found_by_name_and_id(node: Node) -> None:
     assert directories(node) == ["orders-0", "orders-1", "orders-2"]
 
 
-def test_every_change_has_a_version(node: Node) -> None:
+def test_every_change_has_a_version(node: StorageNode) -> None:
     """Creating, growing and deleting each make what was known stale."""
     topics = node.storage.topics
     versions = [topics.version]
@@ -41,19 +40,19 @@ def test_every_change_has_a_version(node: Node) -> None:
 
 def test_topics_survive_a_restart(tmp_path: Path) -> None:
     """Names, ids, partitions, settings and records come back."""
-    node = Node(tmp_path)
+    node = StorageNode(tmp_path)
     topic_id = node.create("orders", 2, max_message_bytes="500")
     append(node.log("orders", 1), batch())
     node.storage.topics.add_partitions(node.storage.topics.by_name["orders"], 4)
     node.storage.close()
-    again = Node(tmp_path)
+    again = StorageNode(tmp_path)
     topic = again.storage.topics.by_id[topic_id]
     assert (topic.name, len(topic.logs), topic.settings.max_message_bytes) == ("orders", 4, 500)
     assert topic.logs[1].end_offset == 1
     again.storage.close()
 
 
-def test_deleted_topic_leaves_nothing(node: Node) -> None:
+def test_deleted_topic_leaves_nothing(node: StorageNode) -> None:
     """Directories go off the path at once and off the disk soon."""
     node.create("orders", 2)
     node.storage.topics.delete(node.storage.topics.by_name["orders"])
@@ -62,7 +61,7 @@ def test_deleted_topic_leaves_nothing(node: Node) -> None:
     assert directories(node) == []
 
 
-def test_topic_made_again_is_empty(node: Node) -> None:
+def test_topic_made_again_is_empty(node: StorageNode) -> None:
     """A topic of the same name has another id and none of the old records."""
     first = node.create("orders")
     append(node.log("orders"), batch())
@@ -73,24 +72,24 @@ def test_topic_made_again_is_empty(node: Node) -> None:
 
 def test_half_done_deletion_is_finished_at_the_start(tmp_path: Path) -> None:
     """When the process dies between the store and the disk, the files go at the next start."""
-    node = Node(tmp_path)
+    node = StorageNode(tmp_path)
     node.create("orders", 2)
     topic = node.storage.topics.by_name["orders"]
     node.storage.store.delete_topic(topic.stored())
     node.storage.close()
-    again = Node(tmp_path)
+    again = StorageNode(tmp_path)
     again.storage.close()
     assert directories(again) == []
 
 
 def test_directory_of_another_topic_is_moved_aside(tmp_path: Path) -> None:
     """Records of a topic that the store does not know are never taken for those of a new one, nor deleted."""
-    other = Node(tmp_path / "other")
+    other = StorageNode(tmp_path / "other")
     topic_id = other.create("orders")
     append(other.log("orders"), batch())
     whole = contents(other.log("orders"))
     other.storage.close()
-    node = Node(tmp_path / "data")
+    node = StorageNode(tmp_path / "data")
     shutil.move(tmp_path / "other" / "orders-0", tmp_path / "data" / "orders-0")
     node.create("orders")
     assert node.log("orders").end_offset == 0
@@ -99,7 +98,7 @@ def test_directory_of_another_topic_is_moved_aside(tmp_path: Path) -> None:
     node.storage.close()
 
 
-def test_failed_creation_leaves_nothing(node: Node) -> None:
+def test_failed_creation_leaves_nothing(node: StorageNode) -> None:
     """When a directory cannot be made the topic does not exist afterwards, neither in memory nor in the store."""
     (node.storage.directory / "orders-1").write_text("in the way")
     with pytest.raises(StorageError, match="cannot create partition 1 of topic 'orders'"):
@@ -110,7 +109,7 @@ def test_failed_creation_leaves_nothing(node: Node) -> None:
     assert directories(node) == []
 
 
-def test_failed_growth_leaves_the_topic_as_it_was(node: Node) -> None:
+def test_failed_growth_leaves_the_topic_as_it_was(node: StorageNode) -> None:
     """When a new partition cannot be made the topic keeps those it had."""
     node.create("orders", 1)
     (node.storage.directory / "orders-2").write_text("in the way")
@@ -119,24 +118,3 @@ def test_failed_growth_leaves_the_topic_as_it_was(node: Node) -> None:
         node.storage.topics.add_partitions(topic, 3)
     assert len(topic.logs) == 1
     assert [stored.partitions for stored in node.storage.store.topics()] == [1]
-
-
-def test_node_is_bounded(node: Node) -> None:
-    """The number of partitions is limited, and the client is told by what."""
-    message = {
-        "topics": [
-            {
-                "name": "many",
-                "num_partitions": MAX_PARTITIONS + 1,
-                "replication_factor": 1,
-                "assignments": [],
-                "configs": [],
-            }
-        ],
-        "timeout_ms": 1000,
-        "validate_only": False,
-    }
-    (answer,) = node.call(19, 7, message)["topics"]
-    assert answer["error_code"] == error_codes.POLICY_VIOLATION
-    assert answer["error_message"] == f"This node holds at most {MAX_PARTITIONS} partitions and has 0."
-    assert node.permits.charged == []

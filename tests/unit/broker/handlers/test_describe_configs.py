@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import CONNECTION, Node
+from tests.unit.broker.node import CONNECTION, Node
 
 from tidegate.broker.handlers import describe_configs
 from tidegate.server.config import SETTINGS, STATIC_QUOTA_SETTINGS

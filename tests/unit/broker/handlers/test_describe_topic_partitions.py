@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tests.unit.storage.node import MOST_STEP_MS, Node, decoded, longest_step_ms
+from tests.unit.broker.node import Node, decoded
+from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
 
 from tidegate.wire import encode_request
 

@@ -1,7 +1,7 @@
 """Tests of InitProducerId, DescribeCluster and DescribeTopicPartitions."""
 
 import pytest
-from tests.unit.storage.node import Node
+from tests.unit.broker.node import Node
 
 INIT_PRODUCER_ID, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 22, 60, 75
 

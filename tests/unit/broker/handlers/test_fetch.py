@@ -4,7 +4,9 @@ import time
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import MOST_STEP_MS, Node, append, batch, contents, decoded, longest_step_ms
+from tests.unit.broker.node import Node, decoded
+from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
+from tests.unit.storage.logs import append, batch, contents
 
 from tidegate import error_codes
 from tidegate.server.handler import Answer, Charge, Deferred

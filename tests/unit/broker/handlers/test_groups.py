@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import MOST_STEP_MS, Node, longest_step_ms
+from tests.unit.broker.node import Node
+from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
 
 from tidegate.broker.handlers import offset_fetch
 from tidegate.wire import encode_request

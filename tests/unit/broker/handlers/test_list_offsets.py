@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import NOW_MS, Node, append, batch
+from tests.unit.broker.node import Node
+from tests.unit.storage.logs import NOW_MS, append, batch
 
 LIST_OFFSETS = 2
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import MOST_STEP_MS, Node, decoded, longest_step_ms
+from tests.unit.broker.node import Node, decoded
+from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
 
 from tidegate import error_codes
 from tidegate.broker.kept_answers import MAX_KEPT_ANSWERS

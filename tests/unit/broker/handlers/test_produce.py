@@ -6,7 +6,9 @@ import struct
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import MOST_STEP_MS, NOW_MS, Node, batch, contents, decoded, longest_step_ms
+from tests.unit.broker.node import Node, decoded
+from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
+from tests.unit.storage.logs import NOW_MS, batch, contents
 
 from tidegate import error_codes
 from tidegate.broker import known_requests

@@ -4,14 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import Node
+from tests.unit.broker.node import Node
 
 from tidegate import error_codes
+from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.broker.new_configs import checked_configs_in_slices
 from tidegate.in_slices import run_at_once
 from tidegate.server.handler import Answer, Charge
+from tidegate.storage.config import MAX_PARTITIONS
 
-CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
 ZERO_ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -287,3 +288,11 @@ def test_settings_are_checked_in_slices() -> None:
     """20,000 unknown names are looked at in many steps."""
     wanted = [{"name": f"setting-{number}", "value": "1"} for number in range(20_000)]
     assert sum(1 for _ in checked_configs_in_slices(wanted)) > 20_000
+
+
+def test_node_is_bounded(node: Node) -> None:
+    """The number of partitions is limited, and the answer says by what."""
+    (answer,) = node.call(CREATE_TOPICS, 7, creation(("many", MAX_PARTITIONS + 1)))["topics"]
+    assert answer["error_code"] == error_codes.POLICY_VIOLATION
+    assert answer["error_message"] == f"This node holds at most {MAX_PARTITIONS} partitions and has 0."
+    assert node.permits.charged == []

@@ -4,7 +4,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tests.unit.storage.node import MOST_STEP_MS, Node, append, batch, decoded, longest_step_ms, whole
+from tests.unit.broker.node import Node, decoded
+from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, whole
+from tests.unit.storage.logs import append, batch
 
 from tidegate.server.handler import Answer
 from tidegate.storage.store import CommittedOffset

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.storage.node import CONNECTION, Node, decoded
+from tests.unit.broker.node import CONNECTION, Node, decoded
 
 from tidegate.api_keys import CONSUMER_GROUP_HEARTBEAT, JOIN_GROUP
 from tidegate.server.handler import Answer, Deferred, Request

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.node import NOW_MS, append, batch, contents, new_log
+from tests.unit.storage.logs import NOW_MS, append, batch, contents, new_log
 
 from tidegate import error_codes
 from tidegate.storage.errors import AppendError, OffsetOutOfRangeError

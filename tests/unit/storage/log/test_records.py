@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from tests.unit.storage.node import batch
+from tests.unit.storage.logs import batch
 
 from tidegate import error_codes
 from tidegate.storage.errors import AppendError

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.node import append, batch, contents, expire, new_log
+from tests.unit.storage.logs import append, batch, contents, expire, new_log
 
 from tidegate import error_codes
 from tidegate.storage.errors import AppendError

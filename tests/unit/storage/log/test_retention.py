@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.node import NOW_MS, append, batch, contents, expire, new_log, whole
+from tests.unit.in_slices import whole
+from tests.unit.storage.logs import NOW_MS, append, batch, contents, expire, new_log
 
 from tidegate.storage.errors import OffsetOutOfRangeError
 from tidegate.storage.log.partition_log import PartitionLog

@@ -4,7 +4,8 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.node import MOST_STEP_MS, NOW_MS, append, batch, longest_step_ms, new_log, whole
+from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, whole
+from tests.unit.storage.logs import NOW_MS, append, batch, new_log
 
 from tidegate.storage.log import time_lookup
 from tidegate.storage.log.partition_log import PartitionLog
