@@ -7,7 +7,7 @@ PYTHON := .venv/bin/python
 .PHONY: help
 help: ## print this help
 	@printf 'Tidegate: Apache Kafka'"'"'s client quotas in Python\n\n'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@printf '\nFirst time here? `make demo` takes a few minutes to set up and less than two to run.\n'
 
 .PHONY: setup
@@ -21,6 +21,10 @@ demo: setup ## see all of it: a broker, three clients, quotas, and what other qu
 .PHONY: test
 test: setup ## run every test (a skipped test is a failure)
 	@$(PYTHON) -m pytest $(ARGS)
+
+.PHONY: e2e-long
+e2e-long: setup ## run what takes long: tests in files long_*.py (ARGS='-k differing' for a part)
+	@$(PYTHON) -m pytest $$(find tests -name 'long_*.py' | sort) $(ARGS)
 
 .PHONY: lint
 lint: setup ## ruff, mypy --strict, layers of ARCHITECTURE.md

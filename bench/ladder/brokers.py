@@ -138,6 +138,7 @@ class KafkaBench(BenchBroker):
         properties, log4j = self.directory / "server.properties", self.directory / "log4j2.yaml"
         properties.write_text(
             _KAFKA_PROPERTIES.format(port=self.port, controller_port=free_port(), directory=self.directory)
+            + "".join(f"{setting}\n" for setting in self.overrides)
         )
         log4j.write_text(_LOG4J)
         java = ["java", f"-Dlog4j2.configurationFile={log4j.as_uri()}", "-cp", f"{classpath}/*"]

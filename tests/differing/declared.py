@@ -1,23 +1,28 @@
 """Differences that are meant: what shows each, and the row of docs/kafka-differences.md that says why."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.differing.requests import (
+from tests.differing.play import Difference
+from tests.differing.requests import ZERO_ID, Batch
+from tests.differing.sides import SILENT, has_null_records
+
+from tidegate.api_keys import (
     DESCRIBE_CONFIGS,
     FETCH,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
-    KNOWN_GROUPS,
     OFFSET_COMMIT,
     PRODUCE,
-    ZERO_ID,
 )
-from tests.differing.run import Difference
-from tests.differing.sides import SILENT, has_null_records
 
 TRANSACTION = 1
+_ATTRIBUTES_AT, _CODEC = (
+    22,
+    0x07,
+)  # the lower byte of a batch's attributes, and what of it says how it is compressed
 NODE, LOGGERS = 4, 8
 UNKNOWN_SERVER_ERROR = -1
 UNKNOWN_MEMBER_ID, UNKNOWN_GROUP = 25, (22, 69)
@@ -30,11 +35,15 @@ class Declared:
 
     row: str
     explains: Callable[[Difference], bool]
+    parts: bool = False
+    """Whether the brokers hold different things from then on."""
 
 
-def row_of(difference: Difference) -> str | None:
-    """Return the row that explains a difference, None where it is not meant."""
-    return next((declared.row for declared in DECLARED if declared.explains(difference)), None)
+def declared(difference: Difference) -> Declared | None:
+    """Return what explains a difference, None where it is not meant."""
+    if difference.what != "answer":
+        return None
+    return next((one for one in DECLARED if one.explains(difference)), None)
 
 
 def _is_without_sessions(difference: Difference) -> bool:
@@ -82,9 +91,9 @@ def _is_transaction(difference: Difference) -> bool:
 
 
 def _is_of_refused_commit(difference: Difference) -> bool:
-    """Return whether Kafka knows a group without positions, since a commit of it was refused; we do not."""
+    """Return whether Kafka knows a group without positions: a commit was refused, or its topics are gone."""
     made = difference.made
-    if made.api_key != OFFSET_COMMIT or made.message["group_id"] in KNOWN_GROUPS:
+    if made.api_key != OFFSET_COMMIT:
         return False
     if made.message["generation_id_or_member_epoch"] < 0 or not isinstance(difference.kafka, dict):
         return False
@@ -116,6 +125,27 @@ def _is_left_without_answer(difference: Difference) -> bool:
     return difference.kafka == SILENT and len(codes) == 1 and codes != {0}
 
 
+def _is_compressed_wrongly(difference: Difference) -> bool:
+    """Return whether a batch is refused by Kafka that says it is compressed, and is stored by us unread."""
+    if difference.made.api_key != PRODUCE or not isinstance(difference.kafka, dict):
+        return False
+    return any(
+        _says_compressed(part["records"])
+        for topic in difference.made.message["topic_data"]
+        for part in topic["partition_data"]
+    ) and _produced_codes(difference.kafka) != _produced_codes(difference.tidegate)
+
+
+def _says_compressed(records: Any) -> bool:
+    content = records.content if isinstance(records, Batch) else records or b""
+    return len(content) > _ATTRIBUTES_AT and bool(content[_ATTRIBUTES_AT] & _CODEC)
+
+
+def _quotes_too_much(difference: Difference) -> bool:
+    """Return whether Kafka gives no answer, and ours has a text that is as long as one can be."""
+    return difference.kafka == SILENT and re.search(r"(.)\1{30000}", str(difference.tidegate)) is not None
+
+
 def _produced_codes(answer: Any) -> set[int]:
     if not isinstance(answer, dict):
         return set()
@@ -125,7 +155,9 @@ def _produced_codes(answer: Any) -> set[int]:
 DECLARED = (
     Declared("L3", _is_without_sessions),
     Declared("L23", _is_fetch_of_id_zero),
-    Declared("L6", _is_transaction),
+    Declared("L6", _is_transaction, parts=True),
+    Declared("L1", _is_compressed_wrongly, parts=True),
+    Declared("W4", _quotes_too_much),
     Declared("L7", _is_of_refused_commit),
     Declared("D2", _is_of_node),
     Declared("L24", _is_left_without_answer),

@@ -3,55 +3,71 @@
 Everything comes from one `random.Random`, so a seed gives the same requests again.
 """
 
+import copy
+import gzip
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tests.wire.odd_messages import NOT_UTF8, ODD_TEXTS
+
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    API_VERSIONS,
+    CONSUMER_GROUP_HEARTBEAT,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_CLIENT_QUOTAS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_TOPIC_PARTITIONS,
+    FETCH,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    JOIN_GROUP,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    PRODUCE,
+)
 from tidegate.wire import API_BY_KEY
-from tidegate.wire.batch import renew_crc
+from tidegate.wire.batch import HEADER_BYTES, renew_crc
 from tidegate.wire.batch_builder import build_batch
 from tidegate.wire.definitions import Field, layout
 
-PRODUCE, FETCH, METADATA, FIND_COORDINATOR, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = (
-    0,
-    1,
-    3,
-    10,
-    19,
-    20,
-    22,
-)
-DESCRIBE_CONFIGS, CREATE_PARTITIONS, DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 32, 37, 48, 49
-OFFSET_COMMIT, DESCRIBE_TOPIC_PARTITIONS = 8, 75
-COMPARED = (0, 1, 2, 3, 8, 9, 10, 19, 20, 22, 32, 37, 48, 49, 60, 75)
-"""The APIs that are compared: all that are served, but for ApiVersions, which lists what is served."""
-TOPICS = {"one": 1, "three": 3, "empty-one": 1}
-"""The topics that both brokers have before: their partitions."""
-RECORDS = 20  # in each partition of `one` and `three`
+COMPARED = (
+    PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS,
+    CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS, CREATE_PARTITIONS, DESCRIBE_CLIENT_QUOTAS,
+    ALTER_CLIENT_QUOTAS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS,
+)  # fmt: skip
+"""The APIs that are compared."""
+REFUSED = (JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT)
+"""The APIs that are answered with a refusal and nothing else (row L19)."""
+
+OWN = "@"
+"""Stands, in a name, for what makes it the sequence's own; of `OWN_LENGTH` characters when it is sent."""
+OWN_LENGTH = 11
+OWN_ENDING = "-d"
+"""What it ends with."""
+TOPICS = {"one@": 1, "three@": 3, "empty-one@": 1}
+"""The topics that a sequence begins with: their partitions."""
+RECORDS = 5  # in each partition of `one@` and `three@`
+HUGE = 3000  # times that one element is there
 NOW_MS = 1_760_000_000_000
 ZERO_ID = "00000000-0000-0000-0000-000000000000"
 UNKNOWN_ID = "11111111-1111-1111-1111-111111111111"
 
+LONGEST = "x" * (249 - OWN_LENGTH) + OWN
 NAMES = (
-    "one",
-    "one",
-    "three",
-    "three",
-    "empty-one",
-    "missing",
-    "",
-    "a b",
-    ".",
-    "..",
-    "x" * 249,
-    "x" * 250,
-    "new.1",
-)
-KNOWN_GROUPS = ("g1", "g2", "")
+    "one@", "one@", "one@", "three@", "three@", "three@", "empty-one@", "missing@", "", "a b@", ".", "..", LONGEST,
+    "x" + LONGEST, "new.1@", "new_1@",
+)  # fmt: skip
+KNOWN_GROUPS = ("g1@", "g2@")
 """The groups that have a position from the start."""
-GONE = ("missing", "new.1", "", "a b", "x" * 249, "x" * 250, "segment.bytes")
-"""What DeleteTopics may name: the topics of the start stay."""
-CLIENTS = ("alice", "bob", "", "x" * 200, "a b", "*", "<default>", "ü")
+CLIENTS = ("alice@", "bob@", "", "x" * 200 + OWN, "a b@", "*@", "<default>", "ü@")
 KEYS = (
     "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate",
     "connection_creation_rate", "nonsense", "",
@@ -64,10 +80,12 @@ CONFIG_VALUES = ("1", "1048576", "-1", "0", "", "delete", "compact", "nonsense",
 
 BY_NAME: dict[str, tuple[Any, ...]] = {
     "topic": NAMES,
+    "topic_name": NAMES,
+    "topic_names": NAMES,
     "name": NAMES,
-    "group_id": (*KNOWN_GROUPS, "g3"),
-    "coordinator_keys": ("g1", "", "x" * 100),
-    "key": ("g1", ""),
+    "group_id": (*KNOWN_GROUPS, "g3@"),
+    "coordinator_keys": ("g1@", "", "x" * 100),
+    "key": ("g1@", ""),
     "key_type": (0, 0, 0, 1, 2, 7, -1),
     "member_id": ("", "", "m"),
     "group_instance_id": (None,),
@@ -100,7 +118,7 @@ BY_NAME: dict[str, tuple[Any, ...]] = {
     "high_watermark": (2**63 - 1,),
     "acks": (-1, -1, 1, 0, 2, -2),
     "timeout_ms": (1000, 1000, 30_000),
-    "transactional_id": (None, None, None, "t"),
+    "transactional_id": (*[None] * 15, "t"),
     "transaction_timeout_ms": (60_000, 0, -1),
     "producer_id": (-1, -1, 5),
     "producer_epoch": (-1, -1, 0, 3),
@@ -118,7 +136,7 @@ BY_NAME: dict[str, tuple[Any, ...]] = {
     "endpoint_type": (1, 1, 2, 0),
     "require_stable": (False, True),
     "resource_type": (2, 2, 4, 8, 16, 32, 0, 99),
-    "resource_name": ("one", "three", "missing", "", "1", "2", "abc"),
+    "resource_name": ("one@", "three@", "missing@", "new.1@", "", "1", "2", "abc"),
     "configuration_keys": ("retention.ms", "nonsense"),
     "entity_type": ("user", "client-id", "ip", "user", "client-id", "", "nonsense"),
     "entity_name": (*CLIENTS, None, "127.0.0.1", "not an ip"),
@@ -143,7 +161,7 @@ BY_TYPE: dict[str, tuple[Any, ...]] = {
     "int32": (0, 1, -1, 2**31 - 1),
     "int64": (0, 1, -1),
     "float64": (0.0, 1.5),
-    "string": ("", "one", "x" * 100),
+    "string": ("", "one@", "x" * 100),
     "bytes": (b"", b"abc"),
     "uuid": (ZERO_ID, UNKNOWN_ID),
 }
@@ -157,12 +175,39 @@ _OF_HEADER = (*_OF_HEADER_BUT_TIMES, (27, 8), (35, 8))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Records whose producer id only a broker knows: that of its answer number `producer` to InitProducerId."""
+
+    content: bytes
+    producer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """One request. Topic ids are `id:NAME`: each broker has its own."""
+    """One request. `@` in a name is the sequence's own, `id:NAME` the id of a topic: each broker has its own.
+
+    `wrong` is (what is wrong with the frame, a number that says how); see `Side.frame`.
+    """
 
     api_key: int
     version: int
     message: dict[str, Any]
+    client: str = "c@"
+    wrong: tuple[str, int] | None = None
+
+    def __str__(self) -> str:
+        client = "" if self.client == "c@" else f" of {self.client!r}"
+        wrong = "" if self.wrong is None else f", wrong {self.wrong[0]}: {self.wrong[1]}"
+        return f"{API_BY_KEY[self.api_key].name} v{self.version}{client}{wrong}"
+
+
+WRONG_LENGTHS = (-1, -(2**31), 2**31 - 1, 104_857_601, 0)
+WRONG_VERSIONS = (-1, 99, 32_767)
+_ANSWERED_AT_ONCE = (
+    LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS,
+    DESCRIBE_CLIENT_QUOTAS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS,
+)  # fmt: skip
+"""APIs that wait for nothing and create nothing, whatever one of their bytes says."""
 
 
 def make(api_key: int, rng: random.Random) -> Made:
@@ -171,13 +216,67 @@ def make(api_key: int, rng: random.Random) -> Made:
     version = rng.choice((api.max_version, rng.randint(api.min_version, api.max_version)))
     fields = layout(api_key, version, "request").fields
     message = _struct(fields, rng, api_key)
+    _make_odd(api_key, message, rng)
     if api_key == ALTER_CLIENT_QUOTAS:
         _throttle_nobody(message)
     if api_key == PRODUCE:
         _leave_null_records_alone(message)
     if api_key == DESCRIBE_TOPIC_PARTITIONS and not message["topics"]:
         _page_behind_internal_topics(message)
-    return Made(api_key=api_key, version=version, message=message)
+    client = rng.choice(("c@", "c@", "c@", "d@", ""))
+    return Made(
+        api_key=api_key, version=version, message=message, client=client, wrong=_wrong(api_key, version, rng)
+    )
+
+
+def _wrong(api_key: int, version: int, rng: random.Random) -> tuple[str, int] | None:
+    chance = rng.random()
+    if chance > 0.03:
+        return None
+    if chance < 0.003:
+        return "length", rng.choice(WRONG_LENGTHS)
+    if chance < 0.007:
+        return "version", rng.choice((*WRONG_VERSIONS, version + 1, API_BY_KEY[api_key].max_version + 1))
+    if chance < 0.010:
+        return "more", rng.choice((1, 2, 100, 100_000))
+    if chance < 0.015:
+        return "cut", rng.choice((1, 1, 2, 3, 5, 20))
+    if chance < 0.018:
+        return "client id", rng.choice((0, 1))
+    return ("byte", rng.randrange(1 << 20)) if api_key in _ANSWERED_AT_ONCE else None
+
+
+_LONG_TEXT = 10_000
+
+
+def _make_odd(api_key: int, message: dict[str, Any], rng: random.Random) -> None:
+    """Now and then, let one text be as strange as it can be, or one element be there very often.
+
+    Over a long text that it cannot quote (row W4), Kafka's controller answers no other forwarded request for 30 s.
+    """
+    chance = rng.random()
+    if chance < 0.003:
+        arrays = [value for value in _values(message) if isinstance(value, list) and value]
+        if arrays:
+            array = rng.choice(arrays)
+            array[:] = [copy.deepcopy(array[0]) for _ in range(HUGE)]
+    elif chance < 0.01:
+        structs = [value for value in _values(message) if isinstance(value, dict)]
+        struct = rng.choice(structs)
+        texts = [
+            name for name, value in struct.items() if isinstance(value, str) and not name.endswith("_id")
+        ]
+        if texts:
+            longest = _LONG_TEXT if API_BY_KEY[api_key].forwardable else 1 << 15
+            odd = [text for text in ODD_TEXTS.values() if NOT_UTF8 not in text and len(text) < longest]
+            struct[rng.choice(texts)] = rng.choice(odd)
+
+
+def _values(value: Any) -> Iterator[Any]:
+    yield value
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _values(item)
 
 
 def _leave_null_records_alone(message: dict[str, Any]) -> None:
@@ -231,15 +330,9 @@ def _value(field: Field, rng: random.Random, api_key: int) -> Any:
         return value
     if field.type == "records":
         return _records(rng)
-    if field.name == "topic_id" and api_key == DELETE_TOPICS:
-        return rng.choice((ZERO_ID, ZERO_ID, UNKNOWN_ID))
     if field.name == "topic_id":
-        return rng.choice((ZERO_ID, UNKNOWN_ID, *(f"id:{name}" for name in TOPICS), "id:one"))
+        return rng.choice((ZERO_ID, UNKNOWN_ID, *(f"id:{name}" for name in TOPICS), "id:one@"))
     known = BY_NAME.get(field.name)
-    if field.name == "topic_names" or (field.name == "name" and api_key == DELETE_TOPICS):
-        known = GONE
-    if field.name == "name" and api_key == CREATE_TOPICS:
-        known = (*NAMES, *TOPIC_CONFIGS)
     if field.name == "key" and api_key == ALTER_CLIENT_QUOTAS:
         known = KEYS
     if field.name == "value" and field.type == "string":
@@ -252,16 +345,25 @@ def _value(field: Field, rng: random.Random, api_key: int) -> Any:
     return chosen
 
 
-def _records(rng: random.Random) -> bytes | None:
+_KINDS = (
+    *["good"] * 60, *["producer"] * 30, *["empty"] * 5, *["two"] * 5, *["cut"] * 5, *["crc"] * 5, *["old"] * 5,
+    *["gzip"] * 5, *["field"] * 15, *["field-crc"] * 10, "none",
+)  # fmt: skip
+"""How often records are of which kind. Null ones take long: Kafka does not answer (row L24)."""
+
+
+def _records(rng: random.Random) -> bytes | Batch | None:
     """Return a batch as a producer makes it, or with something wrong in it."""
-    kind = rng.choice(
-        ("good", "good", "two", "none", "empty", "cut", "crc", "old", "field", "field", "field-crc")
-    )
-    batch = bytearray(
-        build_batch([(b"k", b"v" * rng.choice((0, 1, 50)))] * rng.choice((1, 3)), timestamp_ms=NOW_MS)
-    )
+    kind = rng.choice(_KINDS)
+    count = rng.choice((1, 1, 3))
+    if kind == "producer":
+        content = records(rng.choice((0, 1, 50)), count=count, sequence=rng.choice((0, 0, 1, 2, 3)))
+        return Batch(content=content, producer=rng.choice((0, 0, 0, 1)))
+    batch = bytearray(records(rng.choice((0, 1, 50)), count=count))
     if kind == "two":
         return bytes(batch + batch)
+    if kind == "gzip":
+        return _zipped(batch)
     if kind == "none":
         return None
     if kind == "empty":
@@ -279,3 +381,21 @@ def _records(rng: random.Random) -> bytes | None:
         if kind == "field-crc":
             renew_crc(batch)
     return bytes(batch)
+
+
+def _zipped(batch: bytearray) -> bytes:
+    zipped = batch[:HEADER_BYTES] + gzip.compress(batch[HEADER_BYTES:], mtime=0)
+    zipped[8:12] = (len(zipped) - 12).to_bytes(4)
+    zipped[22] |= 1
+    renew_crc(zipped)
+    return bytes(zipped)
+
+
+def records(value_bytes: int, *, count: int = 1, sequence: int = -1, later_ms: int = 0) -> bytes:
+    """Return a batch of `count` records with values of `value_bytes`; with a sequence, of epoch 0."""
+    return build_batch(
+        [(b"k", b"v" * value_bytes)] * count,
+        timestamp_ms=NOW_MS + later_ms,
+        producer_epoch=-1 if sequence < 0 else 0,
+        base_sequence=sequence,
+    )

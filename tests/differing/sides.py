@@ -1,127 +1,239 @@
-"""The two brokers that are asked the same: connections, answers in a form that can be compared."""
+"""The two brokers that are asked the same: connections, names and ids of each, what is sent and when it is answered."""
 
-import re
+import contextlib
+import select
 import socket
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.differing.requests import BY_NAME, KNOWN_GROUPS, NOW_MS, PRODUCE, RECORDS, TOPICS, Made
+from tests.differing.comparable import Given, comparable
+from tests.differing.requests import OWN, OWN_ENDING, OWN_LENGTH, UNKNOWN_ID, Batch, Made
 from tests.e2e.plain_client import receive_frame
 
-from tidegate.wire import API_BY_KEY, encode_request, read_response
-from tidegate.wire.batch_builder import build_batch
+from tidegate.api_keys import API_VERSIONS, FIND_COORDINATOR, INIT_PRODUCER_ID, OFFSET_FETCH, PRODUCE
+from tidegate.wire import API_BY_KEY, ProtocolError, encode_request, read_response
+from tidegate.wire.batch import renew_crc
 
-TIMEOUT_S = 30.0
-HANGING_S = 3.0  # for what Kafka is known to leave without an answer (see `declared.py`)
+__all__ = [
+    "CLOSED", "CONTROL", "SILENT", "Reply", "Side", "ask_both", "exchange", "has_null_records", "is_unanswered",
+    "own_names", "probe",
+]  # fmt: skip
+
+TIMEOUT_S = 15.0
+BEHIND_S = 8.0  # by how much one side may answer later than the other
+HANGING_S = 1.0  # for what Kafka is known to leave without an answer (see `declared.py`)
 LOADING = (14, 15, 16)  # the error codes of a coordinator that is not ready yet
+COORDINATORS = 50  # partitions of the topic that holds groups' positions
 CLOSED = "closed"
 SILENT = "no answer"
-_OWN = re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.,]+Z?")
+_ANY_PRODUCER = 43  # where a batch has its producer's id
+_HEADER_AT = 4  # behind the length: api key, version, correlation id, client id
+CONTROL = "control"
+"""The client id that asks what is no part of a sequence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came of one request: the answer as it can be compared, and the moments (monotonic seconds)."""
+
+    answer: Any
+    throttle_ms: int = 0
+    sent_at: float = 0.0
+    answered_at: float = 0.0
 
 
 @dataclass
 class Side:
-    """One broker: what it is called, where it listens, and the ids of its topics."""
+    """One broker: what it is called, where it listens, and what it has of its own in the sequence that is played."""
 
     name: str
+    host: str
     port: int
-    ids: dict[str, str] = field(default_factory=dict)
-    sock: socket.socket | None = None
+    given: Given = field(default_factory=Given)
+    socks: dict[str, socket.socket] = field(default_factory=dict)
+    """Connections, by client id."""
 
-    def prepare(self) -> None:
-        """Create the topics and write some records into them."""
-        topics = [
-            {
-                "name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [],
-                # The records are older than the retention that is set by default, and each broker has times of its
-                # own for looking.
-                "configs": [{"name": "retention.ms", "value": "-1"}],
-            }
-            for name, partitions in TOPICS.items()
-        ]  # fmt: skip
-        created = self.ask(19, 7, {"topics": topics, "timeout_ms": 30_000, "validate_only": False})
-        assert [topic["error_code"] for topic in created["topics"]] == [0] * len(TOPICS), created
-        self.ids = {topic["name"]: topic["topic_id"] for topic in created["topics"]}
-        for name in ("one", "three"):
-            for partition in range(TOPICS[name]):
-                for number in range(RECORDS):
-                    records = build_batch([(b"k", b"v" * 20)], timestamp_ms=NOW_MS + number)
-                    part = {"index": partition, "records": records}
-                    message = {
-                        "transactional_id": None, "acks": -1, "timeout_ms": 10_000,
-                        "topic_data": [{"name": name, "partition_data": [part]}],
-                    }  # fmt: skip
-                    while self.ask(0, 9, message)["responses"][0]["partition_responses"][0]["error_code"]:
-                        pass
-        self._await_coordinators()
-        for group_id in KNOWN_GROUPS:
-            self._commit(group_id)
+    def begin(self, number: int) -> None:
+        """Begin a sequence with names that no other has."""
+        self.given = Given(own=own_names(number))
+        self.hang_up()
 
-    def _commit(self, group_id: str) -> None:
-        part = {
-            "partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": "",
-        }  # fmt: skip
-        message = {
-            "group_id": group_id, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None,
-            "topics": [{"name": "one", "partitions": [part]}],
-        }  # fmt: skip
-        answer = self.ask(8, 9, message)
-        assert answer["topics"][0]["partitions"][0]["error_code"] == 0, answer
+    def ask(self, made: Made, *, timeout_s: float = TIMEOUT_S) -> Any:
+        """Send a request to this side alone and return the answer's message, `CLOSED`, or `SILENT`."""
+        return _receive_all([self], made, [self.send(made)], timeout_s)[0].answer
 
-    def _await_coordinators(self) -> None:
-        """Wait until every group's coordinator has loaded and there are producer ids: Kafka begins without."""
-        producer = {"transactional_id": None, "transaction_timeout_ms": 60_000}
-        asked = [(22, 1, producer), (10, 3, {"key": "t", "key_type": 1})]
-        for group_id in BY_NAME["group_id"]:
-            asked.append((10, 3, {"key": group_id, "key_type": 0}))
-            asked.append((9, 7, {"group_id": group_id, "topics": [], "require_stable": False}))
-        for request in asked:
-            while self.ask(*request)["error_code"] in LOADING:
-                time.sleep(0.1)
+    def send(self, made: Made) -> float:
+        """Send a request and return when; a connection that cannot be written to is closed."""
+        frame = self.frame(made)
+        sent_at = time.monotonic()
+        with contextlib.suppress(OSError):  # reading it says so as well, behind what was answered before
+            self.sock(made.client).sendall(frame)
+        return sent_at
 
-    def ask(
-        self, api_key: int, version: int, message: dict[str, Any], *, timeout_s: float = TIMEOUT_S
-    ) -> Any:
-        """Send a request and return the answer's message, `CLOSED`, or `SILENT`."""
-        frame = encode_request(api_key, version, 1, "differential", message)
+    def sock(self, client: str) -> socket.socket:
+        """Return the connection of a client id."""
+        if client not in self.socks:
+            sock = socket.create_connection((self.host, self.port), timeout=TIMEOUT_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.socks[client] = sock
+        return self.socks[client]
+
+    def frame(self, made: Made) -> bytes:
+        """Return what is sent for a request, with its length; wrong where it has to be."""
+        client = made.client.replace(OWN, self.given.own)
+        frame = bytearray(encode_request(made.api_key, made.version, 1, client, self._sent(made.message)))
+        if made.wrong is None:
+            return bytes(frame)
+        what, number = made.wrong
+        body_at = _HEADER_AT + 10 + len(client.encode())
+        if what == "version":
+            frame[6:8] = (number % (1 << 16)).to_bytes(2)
+        elif what == "more":
+            frame += bytes(number)
+        elif what == "cut":
+            del frame[max(len(frame) - number, body_at) :]
+        elif what == "client id":
+            length = b"\xff\xff" if number else b"\x00\x02\xff\xfe"
+            frame[12:body_at] = length
+        elif what == "byte" and len(frame) > body_at:
+            frame[body_at + number % (len(frame) - body_at)] ^= 1 + (number >> 10) % 255
+        frame[:4] = (len(frame) - 4).to_bytes(4)
+        if what == "length":
+            frame[:4] = (number % (1 << 32)).to_bytes(4)
+        return bytes(frame)
+
+    def received(self, made: Made, sent_at: float, answered_at: float) -> Reply:
+        """Return the answer to a request, which has begun to arrive."""
         try:
-            if self.sock is None:
-                self.sock = socket.create_connection(("127.0.0.1", self.port))
-            self.sock.settimeout(timeout_s)
-            self.sock.sendall(frame)
-            answer = receive_frame(self.sock)
-        except TimeoutError:
-            self.hang_up()
-            return SILENT
+            frame = receive_frame(self.sock(made.client))
         except OSError:
-            self.hang_up()
-            return CLOSED
-        at = 4 + API_BY_KEY[api_key].has_tagged_response_header(version)
-        return read_response(api_key, version, answer, at)
+            self.hang_up(made.client)
+            return Reply(answer=CLOSED, sent_at=sent_at, answered_at=answered_at)
+        answer = _decoded(made, frame)
+        throttle_ms = answer.get("throttle_time_ms", 0) if isinstance(answer, dict) else 0
+        self._learn(answer)
+        return Reply(
+            answer=comparable(answer, self.given),
+            throttle_ms=throttle_ms,
+            sent_at=sent_at,
+            answered_at=answered_at,
+        )
 
-    def answer(self, made: Made) -> Any:
-        """Return the answer to a request that was made, without what each broker has of its own."""
-        message = _put_ids(made.message, self.ids)
-        timeout_s = HANGING_S if has_null_records(made) else TIMEOUT_S
-        answer = self.ask(made.api_key, made.version, message, timeout_s=timeout_s)
-        return comparable(answer, {v: k for k, v in self.ids.items()})
+    def hang_up(self, client: str | None = None) -> None:
+        """Close the connection of a client id, or all of them; the next request has another."""
+        for name in list(self.socks) if client is None else [client]:
+            if name in self.socks:
+                self.socks.pop(name).close()
 
-    def hang_up(self) -> None:
-        """Close the connection; the next request has another."""
-        if self.sock is not None:
-            self.sock.close()
-        self.sock = None
+    def await_coordinators(self) -> None:
+        """Wait until every group's coordinator has loaded and there are producer ids: Kafka begins without."""
+        message: dict[str, Any] = {"transactional_id": None, "transaction_timeout_ms": 60_000}
+        asked = [(INIT_PRODUCER_ID, 1, message), (FIND_COORDINATOR, 3, {"key": "t", "key_type": 1})]
+        for number in range(6 * COORDINATORS):  # whose names are as good as sure to fall into each of them
+            group_id = f"g{number}"
+            asked.append((FIND_COORDINATOR, 3, {"key": group_id, "key_type": 0}))
+            asked.append((OFFSET_FETCH, 7, {"group_id": group_id, "topics": [], "require_stable": False}))
+        for api_key, version, message in asked:
+            made = Made(api_key=api_key, version=version, message=message, client=CONTROL)
+            while self.ask(made)["error_code"] in LOADING:
+                time.sleep(0.05)
+
+    def _sent(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: self._sent(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._sent(item) for item in value]
+        if isinstance(value, Batch):
+            return self._produced(value)
+        if not isinstance(value, str):
+            return value
+        if value.startswith("id:"):
+            return self.given.ids.get(value[3:], UNKNOWN_ID)
+        return value.replace(OWN, self.given.own)
+
+    def _produced(self, batch: Batch) -> bytes:
+        content = bytearray(batch.content)
+        if batch.producer < len(self.given.producers):
+            content[_ANY_PRODUCER : _ANY_PRODUCER + 8] = self.given.producers[batch.producer].to_bytes(8)
+        renew_crc(content)
+        return bytes(content)
+
+    def _learn(self, value: Any) -> None:
+        """Keep the topic ids and producer ids of an answer."""
+        if isinstance(value, list):
+            for item in value:
+                self._learn(item)
+        if not isinstance(value, dict):
+            return
+        if value.get("producer_id", -1) >= 0 and "producer_epoch" in value:
+            self.given.producers.append(value["producer_id"])
+        name, topic_id = value.get("name"), value.get("topic_id", "")
+        if isinstance(name, str) and topic_id.strip("0-") and not value.get("error_code"):
+            name = name.replace(self.given.own, OWN)
+            self.given.ids[name] = topic_id
+            self.given.names[topic_id] = name
+        for item in value.values():
+            if isinstance(item, list) and item and isinstance(item[0], dict):
+                self._learn(item)
 
 
-def _put_ids(value: Any, ids: dict[str, str]) -> Any:
-    if isinstance(value, dict):
-        return {key: _put_ids(item, ids) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_put_ids(item, ids) for item in value]
-    if isinstance(value, str) and value.startswith("id:"):
-        return ids[value[3:]]
-    return value
+def own_names(number: int) -> str:
+    """Return what makes the names of the sequence with this number its own."""
+    return f"-{number:08x}{OWN_ENDING}"
+
+
+assert len(own_names(0)) == OWN_LENGTH
+
+
+def ask_both(sides: Sequence[Side], made: Made) -> list[Reply]:
+    """Send a request to all sides at once and return what came of it."""
+    timeout_s = HANGING_S if has_null_records(made) or is_unanswered(made) else TIMEOUT_S
+    sent = [side.send(made) for side in sides]
+    if is_unanswered(made):
+        # The next answer says that it was handled, whether the connection lives, and how long it was deaf.
+        made = probe(made.client)
+        for side in sides:
+            side.send(made)
+    return _receive_all(sides, made, sent, timeout_s)
+
+
+def probe(client: str) -> Made:
+    """Return a request whose answer says that the connection of a client is heard."""
+    return Made(api_key=API_VERSIONS, version=0, message={}, client=client)
+
+
+def _receive_all(sides: Sequence[Side], made: Made, sent: Sequence[float], timeout_s: float) -> list[Reply]:
+    replies = [Reply(answer=SILENT, sent_at=at) for at in sent]
+    waiting = {side.sock(made.client): place for place, side in enumerate(sides)}
+    give_up_at = time.monotonic() + timeout_s
+    while waiting:
+        ready = select.select(list(waiting), [], [], max(give_up_at - time.monotonic(), 0))[0]
+        now = time.monotonic()
+        if not ready:
+            break
+        for sock in ready:
+            place = waiting.pop(sock)
+            replies[place] = sides[place].received(made, sent[place], now)
+            give_up_at = min(give_up_at, now + BEHIND_S)
+    for place in waiting.values():
+        sides[place].hang_up(made.client)
+    return replies
+
+
+def _decoded(made: Made, frame: bytes) -> Any:
+    """Return the message of an answer; its bytes where nothing says how to read them."""
+    version = made.version
+    if made.wrong is not None and made.wrong[0] == "version":
+        if made.api_key != API_VERSIONS:
+            return bytes(frame)
+        version = 0  # so is an unknown version of this one answered
+    at = 4 + API_BY_KEY[made.api_key].has_tagged_response_header(version)
+    try:
+        return read_response(made.api_key, version, frame, at)
+    except ProtocolError:
+        return bytes(frame)
 
 
 def has_null_records(made: Made) -> bool:
@@ -131,46 +243,17 @@ def has_null_records(made: Made) -> bool:
     )
 
 
-_VARIABLE = {
-    "throttle_time_ms", "cluster_id", "host", "port", "log_append_time_ms", "member_id", "rack", "controller_id",
-}  # fmt: skip
+def is_unanswered(made: Made) -> bool:
+    """Return whether a request has no answer."""
+    return made.api_key == PRODUCE and made.message["acks"] == 0 and made.wrong is None
 
 
-def comparable(value: Any, names: dict[str, str], key: str = "") -> Any:
-    """Return an answer without times, addresses and ids of one broker; records as the values of their bytes."""
-    if isinstance(value, dict):
-        return {name: comparable(item, names, name) for name, item in value.items() if name not in _VARIABLE}
-    if isinstance(value, list):
-        items = [comparable(item, names, key) for item in value if not _is_left_out(item)]
-        return sorted(items, key=repr) if key in _BAGS else items
-    if key == "producer_id" and value >= 0:
-        return "an id"  # each broker gives out its own
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value).hex()
-    if key == "topic_id" and isinstance(value, str):
-        return names.get(value, "another id" if value.strip("0-") else value)
-    if isinstance(value, float):
-        return repr(value)
-    return _OWN.sub("<time>", value) if isinstance(value, str) else value
-
-
-_LEFT_OUT = ("__consumer_offsets", "__transaction_state", "file.delete.delay.ms")
-"""Topics of the broker's own, which only Kafka has, and a setting that it is started with here."""
-
-
-def _is_left_out(item: Any) -> bool:
-    return isinstance(item, dict) and item.get("name") in _LEFT_OUT
-
-
-_BAGS = {
-    "topics",
-    "responses",
-    "partitions",
-    "results",
-    "api_keys",
-    "partition_responses",
-    "entries",
-    "entity",
-    "values",
-    "configs",
-}
+def exchange(sides: Iterable[Side], made: Made) -> list[Any]:
+    """Ask each side on a connection of its own and return the answers; a throttled connection is not used again."""
+    found = []
+    for side in sides:
+        reply = ask_both([side], made)[0]
+        if reply.throttle_ms:
+            side.hang_up(made.client)
+        found.append(reply.answer)
+    return found

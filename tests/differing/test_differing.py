@@ -1,49 +1,32 @@
-"""A real Apache Kafka and `tidegate serve` answer the same requests alike, but for what is declared."""
+"""A real Apache Kafka and `tidegate serve` answer, throttle, mute and keep alike, but for what is declared."""
 
-import collections
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
-from tests.differing.declared import DECLARED, row_of
-from tests.differing.requests import COMPARED
-from tests.differing.run import compare, described, two_brokers
-from tests.differing.sides import Side
+from tests.differing.compare import Comparison
+from tests.differing.declared import DECLARED
+from tests.differing.play import Player
+from tests.differing.requests import COMPARED, REFUSED
+from tests.e2e.plain_client import PlainClient
 
 pytestmark = pytest.mark.java
-SEED, COUNT = 11, 150  # ten requests of each API
-OTHER_SEED, OTHER_COUNT = 29, 100
+SEED, OTHER_SEED, COUNT = 11, 29, 400
 
 
-@pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
-    """Start both brokers, once."""
-    with two_brokers(tmp_path_factory.mktemp("differing")) as started:
-        yield started
-
-
-def _check(sides: tuple[Side, Side], seed: int, count: int) -> collections.Counter[str]:
-    """Fail where a difference is not declared; return how often each row was seen."""
-    rows: collections.Counter[str] = collections.Counter()
-    not_declared = []
-    for difference in compare(*sides, seed=seed, numbers=range(count), keys=COMPARED):
-        row = row_of(difference)
-        if row is None:
-            not_declared.append(described(difference))
-        else:
-            rows[row] += 1
-    again = f"python tests/differential.py --seed {seed} --count {count}"
-    assert not not_declared, "\n".join([f"seed {seed}; again: {again}", *not_declared])
-    return rows
-
-
-def test_known_requests_are_answered_alike(sides: tuple[Side, Side]) -> None:
+def test_known_requests_are_answered_alike(compare: Callable[[int, int], Comparison]) -> None:
     """Always the same requests, in which some declared differences are seen: both brokers are what they should be."""
-    assert {"L3", "L6", "L23"} <= set(_check(sides, SEED, COUNT))
+    assert {"L3", "L6"} <= set(compare(SEED, COUNT).rows)
 
 
-def test_other_requests_are_answered_alike(sides: tuple[Side, Side]) -> None:
-    """More of them, after what the first have left behind; `python tests/differential.py` asks new ones."""
-    _check(sides, OTHER_SEED, OTHER_COUNT)
+def test_other_requests_are_answered_alike(compare: Callable[[int, int], Comparison]) -> None:
+    """More of them; `make e2e-long` plays a hundred thousand, `python tests/differential.py` any."""
+    compare(OTHER_SEED, COUNT)
+
+
+def test_all_that_is_served_is_compared(player: Player) -> None:
+    """An API that is served is compared, or it is refused whatever it asks."""
+    with PlainClient(player.tidegate.port, "differing") as client:
+        assert set(client.served_keys()) == {*COMPARED, *REFUSED}
 
 
 def test_declared_rows_exist(request: pytest.FixtureRequest) -> None:

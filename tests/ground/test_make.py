@@ -18,6 +18,7 @@ TARGETS = (
     "setup",
     "demo",
     "test",
+    "e2e-long",
     "lint",
     "check",
     "bench",

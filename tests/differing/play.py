@@ -1,0 +1,266 @@
+"""Play sequences to two brokers and find where one answers, throttles, mutes or keeps otherwise."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.differing.requests import OWN, OWN_ENDING, Made
+from tests.differing.sides import CONTROL, Reply, Side, ask_both, exchange, is_unanswered
+from tests.differing.timing import heard, throttled_alike
+from tests.e2e.lateness import Lateness
+
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_CLIENT_QUOTAS,
+    DESCRIBE_CONFIGS,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FETCH,
+)
+
+__all__ = ["Difference", "Player"]
+
+UNKNOWN_TOPIC = 3
+SETTLED_WITHIN_S = 3.0
+"""How long Kafka may take until a change that was answered can be seen: some ms, on a busy machine more."""
+_IN_FORCE_S = 0.01  # from when Kafka shows a quota until it is in force
+_UNANSWERED_ALIKE_S = 0.1
+
+
+def _control(api_key: int, version: int, **message: Any) -> Made:
+    return Made(api_key=api_key, version=version, message=message, client=CONTROL)
+
+
+ALL_TOPICS = _control(
+    METADATA, 9, topics=None, allow_auto_topic_creation=False, include_cluster_authorized_operations=False,
+    include_topic_authorized_operations=False,
+)  # fmt: skip
+ALL_QUOTAS = _control(DESCRIBE_CLIENT_QUOTAS, 1, components=[], strict=False)
+_SHOWS = {
+    METADATA: ALL_TOPICS,
+    CREATE_TOPICS: ALL_TOPICS,
+    DELETE_TOPICS: ALL_TOPICS,
+    CREATE_PARTITIONS: ALL_TOPICS,
+    ALTER_CLIENT_QUOTAS: ALL_QUOTAS,
+}
+"""What shows that a change by these APIs has arrived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A request after which two brokers differ: in its answer, its throttle time, its mute, or what they hold."""
+
+    number: int
+    """The sequence."""
+    place: int
+    """The request in it."""
+    made: Made
+    """What was asked: the request, or what shows what the brokers hold."""
+    what: str
+    kafka: Any
+    tidegate: Any
+
+
+@dataclass
+class Player:
+    """Plays sequences to Kafka and Tidegate, each with names that no other has."""
+
+    kafka: Side
+    tidegate: Side
+    lateness: Lateness
+    played: int = 0
+    _exchanges: list[tuple[Made, Reply, Reply]] = field(default_factory=list)
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Return both sides."""
+        return self.kafka, self.tidegate
+
+    def prepare(self) -> None:
+        """Wait until both are ready, and delete what an earlier run has left."""
+        for side in self.sides:
+            side.await_coordinators()
+            side.begin(0)
+        self._clean()
+
+    def play(self, number: int, sequence: Sequence[Made]) -> Iterator[Difference]:
+        """Play a sequence and yield where the brokers differ; what it has made is deleted afterwards."""
+        self.played += 1
+        for side in self.sides:
+            side.begin(self.played)
+        self._exchanges.clear()
+        try:
+            for place, made in enumerate(sequence):
+                for what, asked, kafka, tidegate in self._ask(made):
+                    yield Difference(
+                        number=number, place=place, made=asked, what=what, kafka=kafka, tidegate=tidegate
+                    )
+            for what, asked, kafka, tidegate in self._kept():
+                yield Difference(
+                    number=number, place=len(sequence), made=asked, what=what, kafka=kafka, tidegate=tidegate
+                )
+        finally:
+            self._clean()
+
+    def _ask(self, made: Made) -> Iterator[tuple[str, Made, Any, Any]]:
+        kafka, tidegate = replies = ask_both(self.sides, made)
+        if kafka.answer != tidegate.answer and made.api_key == OFFSET_FETCH:
+            kafka = self._later(made, tidegate.answer)
+        if kafka.answer != tidegate.answer:
+            yield "answer", made, kafka.answer, tidegate.answer
+        self._exchanges.append((made, kafka, tidegate))
+        if is_unanswered(made):
+            yield from self._compare_unanswered(made, kafka, tidegate)
+        elif made.api_key == ALTER_CLIENT_QUOTAS:
+            for side in self.sides:
+                side.hang_up(made.client)  # whether what it alters is in force for itself, time decides
+        elif kafka.throttle_ms or tidegate.throttle_ms:
+            yield from self._compare_throttles(made, replies)
+        if made.api_key in _SHOWS and _may_change(made, kafka.answer):
+            yield from self._settle(_SHOWS[made.api_key])
+
+    def _later(self, made: Made, expected: Any) -> Reply:
+        """Ask Kafka until it answers as expected: positions in topics that were deleted it forgets a little later."""
+        give_up_at = time.monotonic() + SETTLED_WITHIN_S
+        while (reply := ask_both([self.kafka], made)[0]).answer != expected and time.monotonic() < give_up_at:
+            time.sleep(0.01)
+        return reply
+
+    def _compare_unanswered(
+        self, made: Made, kafka: Reply, tidegate: Reply
+    ) -> Iterator[tuple[str, Made, Any, Any]]:
+        """Compare how long a connection was deaf behind a request without an answer."""
+        deaf = [reply.answered_at - reply.sent_at for reply in (kafka, tidegate)]
+        slack_s = _UNANSWERED_ALIKE_S + self.lateness.ms_since(kafka.sent_at) / 1000
+        if kafka.answered_at and tidegate.answered_at and abs(deaf[0] - deaf[1]) > slack_s:
+            yield "mute without answer", made, f"{1000 * deaf[0]:.0f} ms", f"{1000 * deaf[1]:.0f} ms"
+
+    def _compare_throttles(
+        self, made: Made, replies: Sequence[Reply]
+    ) -> Iterator[tuple[str, Made, Any, Any]]:
+        if not throttled_alike(self._exchanges):
+            yield "throttle", made, replies[0].throttle_ms, replies[1].throttle_ms
+        kafka, tidegate = heard(self.sides, made, replies, self.lateness)
+        if kafka != tidegate:
+            yield "mute", made, kafka, tidegate
+
+    def _settle(self, shown: Made) -> Iterator[tuple[str, Made, Any, Any]]:
+        """Wait until both show the same; what they never do is a difference."""
+        give_up_at = time.monotonic() + SETTLED_WITHIN_S
+        (expected,) = exchange([self.tidegate], shown)
+        while (found := exchange([self.kafka], shown)[0]) != expected:
+            if time.monotonic() > give_up_at:
+                yield "what is there", shown, found, expected
+                return
+            time.sleep(0.002)
+        if shown is ALL_QUOTAS:
+            time.sleep(_IN_FORCE_S)
+            return
+        for asked in _offsets(_partitions(expected), (-1,)):
+            while _is_not_ready(exchange([self.kafka], asked)[0]) and time.monotonic() < give_up_at:
+                time.sleep(0.001)
+
+    def _kept(self) -> Iterator[tuple[str, Made, Any, Any]]:
+        """Compare what both hold: topics, offsets, settings, groups' positions, quotas."""
+        (topics,) = exchange([self.tidegate], ALL_TOPICS)
+        for shown in (ALL_QUOTAS, ALL_TOPICS, *_holding(_partitions(topics))):
+            kafka, tidegate = exchange(self.sides, shown)
+            if kafka != tidegate and shown.api_key == OFFSET_FETCH:
+                kafka = self._later(shown, tidegate).answer
+            if kafka != tidegate:
+                yield "what is there", shown, kafka, tidegate
+
+    def _clean(self) -> None:
+        """Remove all quotas, delete the topics of sequences, and wait until they are gone."""
+        for side in self.sides:
+            side.hang_up()
+        quotas = [answer["entries"] for answer in exchange(self.sides, ALL_QUOTAS)]
+        for side, entries in zip(self.sides, quotas, strict=True):
+            if entries:
+                exchange([side], _removal(entries))
+        if any(quotas):
+            for _ in self._settle(ALL_QUOTAS):
+                pass
+        for side in self.sides:
+            side.hang_up(CONTROL)
+            (topics,) = exchange([side], ALL_TOPICS)
+            made = [topic["name"] for topic in topics["topics"] if topic["name"].endswith((OWN, OWN_ENDING))]
+            if made:
+                exchange([side], _control(DELETE_TOPICS, 4, topic_names=made, timeout_ms=30_000))
+        for _ in self._settle(ALL_TOPICS):
+            pass
+
+
+def _may_change(made: Made, answer: Any) -> bool:
+    """Return whether a request may have changed what is there."""
+    message = made.message
+    if made.api_key == METADATA:
+        return message.get("allow_auto_topic_creation") is not False and _has_code(answer, UNKNOWN_TOPIC)
+    return not message.get("validate_only") and _has_code(answer, 0)
+
+
+def _has_code(value: Any, code: int) -> bool:
+    """Return whether some part of an answer has this error code."""
+    if isinstance(value, list):
+        return any(_has_code(item, code) for item in value)
+    if not isinstance(value, dict):
+        return False
+    return value.get("error_code") == code or any(_has_code(item, code) for item in value.values())
+
+
+def _partitions(topics: dict[str, Any]) -> dict[str, int]:
+    """Return how many partitions each topic of a Metadata answer has."""
+    return {topic["name"]: len(topic["partitions"]) for topic in topics["topics"]}
+
+
+def _is_not_ready(offsets: dict[str, Any]) -> bool:
+    """Return whether a partition is shown and does not answer yet."""
+    return any(part["error_code"] for topic in offsets["topics"] for part in topic["partitions"])
+
+
+def _offsets(partitions: dict[str, int], timestamps: Sequence[int]) -> Iterator[Made]:
+    for timestamp in timestamps if partitions else ():
+        topics = [
+            {
+                "name": name,
+                "partitions": [
+                    {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+                    for index in range(count)
+                ],
+            }
+            for name, count in partitions.items()
+        ]
+        yield _control(LIST_OFFSETS, 5, replica_id=-1, isolation_level=0, topics=topics)
+
+
+def _holding(partitions: dict[str, int]) -> Iterator[Made]:
+    """Yield what shows what is kept, for topics with so many partitions."""
+    yield from _offsets(partitions, (-1, -2))
+    resources = [
+        {"resource_type": 2, "resource_name": name, "configuration_keys": None} for name in partitions
+    ]
+    if resources:
+        yield _control(
+            DESCRIBE_CONFIGS, 4, resources=resources, include_synonyms=False, include_documentation=False
+        )
+    for group_id in ("g1@", "g2@", "g3@"):
+        yield _control(OFFSET_FETCH, 7, group_id=group_id, topics=None, require_stable=False)
+
+
+def _removal(entries: list[dict[str, Any]]) -> Made:
+    return _control(
+        ALTER_CLIENT_QUOTAS,
+        1,
+        entries=[
+            {
+                "entity": entry["entity"],
+                "ops": [{"key": value["key"], "value": 0.0, "remove": True} for value in entry["values"]],
+            }
+            for entry in entries
+        ],
+        validate_only=False,
+    )

@@ -1,0 +1,99 @@
+"""What the comparison itself is made of, without a broker: sequences, what time explains, shrinking."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from tests.differing.comparable import Given, comparable
+from tests.differing.play import Difference
+from tests.differing.requests import COMPARED, Made, make
+from tests.differing.sequences import make_sequence, produce
+from tests.differing.shrink import shrunk
+from tests.differing.sides import Reply, Side
+from tests.differing.timing import throttled_alike
+
+from tidegate.api_keys import CREATE_TOPICS, PRODUCE
+from tidegate.wire import API_BY_KEY
+from tidegate.wire.header import decode_request_header
+
+MADE = produce({("one@", 0): b""})
+
+
+def _reply(throttle_ms: int, at_s: float, *, took_s: float = 0.001) -> Reply:
+    return Reply(answer=None, throttle_ms=throttle_ms, sent_at=at_s, answered_at=at_s + took_s)
+
+
+def test_a_seed_gives_the_same_sequence_again() -> None:
+    """So that a difference can be looked at again."""
+    for number in range(20):
+        assert make_sequence(7, number) == make_sequence(7, number)
+
+
+@pytest.mark.parametrize("api_key", COMPARED)
+def test_what_is_made_can_be_sent(api_key: int) -> None:
+    """Whatever is made of an API, its frame is one of it, but where that is what is wrong."""
+    rng = random.Random(api_key)
+    side = Side("none", "127.0.0.1", 0)
+    side.begin(1)
+    for _ in range(200):
+        made = make(api_key, rng)
+        frame = side.frame(made)
+        if made.wrong is None:
+            header = decode_request_header(frame[4:])
+            assert (header.api_key, header.api_version) == (api_key, made.version)
+            assert API_BY_KEY[api_key].min_version <= made.version <= API_BY_KEY[api_key].max_version
+
+
+def test_throttles_differ_by_what_the_clocks_explain() -> None:
+    """Two ms of age are two ms of throttle; ten ms more are not."""
+    begun = (MADE, _reply(0, 10.0), _reply(0, 10.0))
+    assert throttled_alike([begun, (MADE, _reply(500, 10.5), _reply(498, 10.502))])
+    assert not throttled_alike([begun, (MADE, _reply(500, 10.5), _reply(485, 10.502))])
+    assert not throttled_alike([begun, (MADE, _reply(500, 10.5), _reply(0, 10.502))])
+
+
+def test_a_whole_window_is_a_thousand_ms() -> None:
+    """At the end of a window the throttle jumps up (B§1.4), which one side may have seen and the other not yet."""
+    begun = (MADE, _reply(0, 10.0), _reply(0, 10.0))
+    around = (MADE, _reply(500, 10.9995), _reply(1499, 11.0005))
+    assert throttled_alike([begun, around])
+    assert not throttled_alike([begun, (MADE, _reply(500, 10.5), _reply(1500, 10.5))])
+
+
+def test_tokens_know_no_windows() -> None:
+    """A bucket fills evenly (B§1.6)."""
+    made = Made(api_key=CREATE_TOPICS, version=7, message={})
+    begun = (made, _reply(0, 10.0), _reply(0, 10.0))
+    assert throttled_alike([begun, (made, _reply(500, 10.9995), _reply(499, 11.0005))])
+    assert not throttled_alike([begun, (made, _reply(500, 10.9995), _reply(1499, 11.0005))])
+
+
+def test_a_sequence_is_made_small() -> None:
+    """What is left is what makes the difference: one request of two, one topic of three."""
+    guilty = produce({("one@", 0): b"", ("three@", 0): b"", ("missing@", 0): b""})
+
+    def find(sequence: Sequence[Made]) -> Difference | None:
+        for place, made in enumerate(sequence):
+            if made.api_key == PRODUCE and "'three@'" in repr(made.message):
+                return Difference(number=1, place=place, made=made, what="answer", kafka=1, tidegate=2)
+        return None
+
+    sequence = [*make_sequence(7, 1)[:0], Made(api_key=CREATE_TOPICS, version=7, message={}), guilty]
+    found = shrunk(sequence, find, within_s=10)
+    assert found is not None
+    (made,) = found.sequence
+    assert [topic["name"] for topic in made.message["topic_data"]] == ["three@"]
+
+
+def test_what_is_not_seen_again_is_not_made_small() -> None:
+    """Time may have decided; it is told apart."""
+    assert shrunk([MADE], lambda _: None, within_s=1) is None
+
+
+def test_ids_and_names_of_one_broker_are_not_compared() -> None:
+    """Topic ids, producer ids and the endings of names stand for the same on both sides."""
+    given = Given(own="-1-d", names={"ab-1": "one@"}, producers=[4000])
+    answer = {"topics": [{"name": "one-1-d", "topic_id": "ab-1"}], "producer_id": 4000, "throttle_time_ms": 3}
+    assert comparable(answer, given) == {
+        "topics": [{"name": "one@", "topic_id": "id:one@"}], "producer_id": 0,
+    }  # fmt: skip
