@@ -71,9 +71,10 @@ class WholeNode:
         self.storage = Storage.open(directory, storage_config(config), clock)
         self.quotas = QuotaAdministration(self.storage.store, loop)
         self.quotas.load()
-        self.node.serve(
-            handler_table(self.storage, cluster_of(self.node, self.storage)), self.quotas, self.storage.turn
-        )
+        cluster = cluster_of(self.node, self.storage)
+        handlers = handler_table(self.storage, cluster)
+        self.node.serve(handlers, self.quotas, self.storage.turn, cluster.metadata)
+        self.storage.topics.on_change = self.node.on_cluster_change
         self.client = RawClient(self.node.listener.port)
 
     async def close(self) -> None:

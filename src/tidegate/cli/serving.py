@@ -107,7 +107,8 @@ async def _serve(config: ServerConfig, port_file: str | None, repeated: Repeated
         try:
             with _written_to(config.usage_dir):
                 quotas.load()
-                node.serve(handler_table(storage, cluster), quotas, storage.turn)
+                node.serve(handler_table(storage, cluster), quotas, storage.turn, cluster.metadata)
+                storage.topics.on_change = node.on_cluster_change
             collections.start()
             if port_file is not None:
                 _write_port(Path(port_file), node.advertised[1])

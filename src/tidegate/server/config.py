@@ -16,6 +16,7 @@ from typing import Any
 from tidegate.errors import ConfigError
 
 __all__ = [
+    "CALLBACK_SETTINGS",
     "IGNORED_KAFKA_SETTINGS",
     "SETTINGS",
     "SHARE_OF_MEMORY",
@@ -166,6 +167,11 @@ SETTINGS: Mapping[str, Setting] = {
             1,
             "seconds in one sample of controller mutation quotas",
         ),
+        _string(
+            "client.quota.callback.class",
+            "",
+            "package.module:Class that decides which quota a client has; none: the stored quotas",
+        ),
         _bool("tidegate.kafka.exact", False, "follow Kafka 4.3 where it breaks a KIP's promise"),
         _bool("tidegate.usage.enable", True, "keep the usage record"),
         _string("tidegate.usage.dir", "", "where the usage record is kept; default: `usage` in log.dirs"),
@@ -185,6 +191,9 @@ SETTINGS: Mapping[str, Setting] = {
 STATIC_QUOTA_SETTINGS = frozenset(
     name for name in SETTINGS if name.startswith(("quota.producer.", "quota.consumer."))
 )
+
+CALLBACK_SETTINGS = "client.quota.callback."
+"""What the names of a quota callback's own settings begin with. It is given all settings."""
 
 IGNORED_KAFKA_SETTINGS = frozenset(
     (
@@ -284,9 +293,17 @@ class ServerConfig:
             if values["tidegate.usage.dir"]
             else data_dir / "usage",
             given=given,
-            unknown=tuple(name for name in rest if name not in IGNORED_KAFKA_SETTINGS),
+            unknown=tuple(
+                name
+                for name in rest
+                if name not in IGNORED_KAFKA_SETTINGS and not name.startswith(CALLBACK_SETTINGS)
+            ),
             ignored=tuple(name for name in rest if name in IGNORED_KAFKA_SETTINGS),
         )
+
+    def for_callback(self) -> dict[str, Any]:
+        """Return what a quota callback is configured with: all settings in force, and the texts of all others given."""
+        return {**self.given, **self.values}
 
     def notices(self) -> list[str]:
         """Return a line for every setting that was given and has no effect."""

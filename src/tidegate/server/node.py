@@ -12,11 +12,12 @@ from itertools import chain
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, API_VERSIONS, DESCRIBE_CLIENT_QUOTAS
 from tidegate.clock import Clock
-from tidegate.quota import Metric, QuotaManagers, QuotaRecord, QuotaWindow
+from tidegate.quota import ClusterMetadata, Metric, QuotaManagers, QuotaRecord, QuotaWindow
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.acceptor import Acceptor, connection_quotas
 from tidegate.server.buffers import FrameBuffers
+from tidegate.server.callback_guard import GuardedCallback, load_callback
 from tidegate.server.channel import Channel
 from tidegate.server.clock_watch import ClockWatch
 from tidegate.server.config import ServerConfig, request_memory_bytes
@@ -58,10 +59,14 @@ class Node:
         self, config: ServerConfig, *, clock: Clock, loop: Scheduler, network: Network, usage: UsageLog
     ) -> None:
         self.config = config
+        self.callback = _callback(config, clock)
         self.managers = QuotaManagers(
             window=_window(config, "quota.window"),
             controller_window=_window(config, "controller.quota.window"),
+            callback=self.callback,
         )
+        self._cluster: Callable[[], ClusterMetadata] | None = None
+        self._cluster_changed = False
         self.connections = connection_quotas(config, config.listener.name)
         self._static_quotas = static_quotas(config)
         self._acceptor = Acceptor(
@@ -97,13 +102,24 @@ class Node:
             return address.host, address.port or self.listener.port
         return _reachable(self.config.listener.host), self.listener.port
 
-    def serve(self, handlers: HandlerTable, quotas: QuotaAdministration, turn: Turn | None = None) -> None:
-        """Put all quotas in force and begin to accept connections. turn: what the handlers do together, if anything."""
+    def serve(
+        self,
+        handlers: HandlerTable,
+        quotas: QuotaAdministration,
+        turn: Turn | None = None,
+        cluster: Callable[[], ClusterMetadata] | None = None,
+    ) -> None:
+        """Put all quotas in force and begin to accept connections.
+
+        turn: what the handlers do together, if anything. cluster: what a quota callback is told of the cluster.
+        """
         self._usage.start(self._clock.now_ms(), self.config)
         self._quotas = quotas
         for record in self._static_quotas.values():
             self.on_quota(record)
         quotas.subscribe(self)
+        self._cluster = cluster
+        self._tell_cluster()
         self._limit_hosts(quotas)
         handlers = {**handlers, **_own_handlers(handlers, quotas)}
         self._codecs = iter(_newest_first(handlers))
@@ -144,6 +160,8 @@ class Node:
             self._front.muting.close()
             self._front.close()
         self._poller.close()
+        if self.callback is not None:
+            self.callback.close()
         self._usage.close()
 
     # --- quotas: a `QuotaSubscriber` --------------------------------------------------------------------------------
@@ -158,6 +176,17 @@ class Node:
     def on_ip_rate(self, address: str | None, rate: float | None) -> None:
         """Limit the rate of new connections."""
         self.connections.set_ip_rate(address, rate)
+
+    def on_cluster_change(self) -> None:
+        """Tell a custom callback of changed topics or brokers, in a later turn: once for all that change before."""
+        if self.callback is not None and not self._cluster_changed:
+            self._cluster_changed = True
+            self._loop.call_soon(self._tell_cluster)
+
+    def _tell_cluster(self) -> None:
+        self._cluster_changed = False
+        if self.callback is not None and self._cluster is not None:
+            self.managers.update_cluster_metadata(self._cluster())
 
     def _limit_hosts(self, quotas: QuotaAdministration) -> None:
         """Put the names in `max.connections.per.ip.overrides` in force when their addresses are known."""
@@ -313,6 +342,12 @@ def _newest_first(handlers: HandlerTable) -> list[tuple[int, int]]:
 
 def _versions(api: Api) -> range:
     return range(api.min_version, api.max_version + 1)
+
+
+def _callback(config: ServerConfig, clock: Clock) -> GuardedCallback | None:
+    """Return the custom quota callback that the settings name, if they do. Raises `ConfigError`."""
+    name = config["client.quota.callback.class"]
+    return load_callback(name, config.for_callback(), clock.monotonic_ns) if name else None
 
 
 def _window(config: ServerConfig, prefix: str) -> QuotaWindow:

@@ -62,7 +62,7 @@ class Topic:
 
 
 class Topics:
-    """All topics. `version` grows with every change."""
+    """All topics. `version` grows with every change, and `on_change` is called then."""
 
     def __init__(
         self, data_dir: Path, store: MetadataStore, config: StorageConfig, *, remove: Callable[[Path], None]
@@ -71,6 +71,7 @@ class Topics:
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[str, Topic] = {}
         self.version = 0
+        self.on_change: Callable[[], None] = _nothing
         self.partition_count = 0
         self.open_log: LogOpener = _open_new_log
         self._by_plain_name: dict[str, list[str]] = {}
@@ -197,7 +198,7 @@ class Topics:
             self._take_back(lambda: self._store.forget_growing_topic(topic.topic_id))
         topic.logs += logs
         self.partition_count += count - before
-        self.version += 1
+        self._changed()
 
     @staticmethod
     def _take_back(change: Callable[[], None]) -> None:
@@ -222,7 +223,7 @@ class Topics:
         if not self._by_plain_name[plain_name]:
             del self._by_plain_name[plain_name]
         self.partition_count -= len(topic.logs)
-        self.version += 1
+        self._changed()
         for log in topic.logs:
             log.deleted = True
         with self._change(topic.name, 0):
@@ -247,7 +248,11 @@ class Topics:
         self.by_id[topic.topic_id] = topic
         self._by_plain_name.setdefault(topic.name.replace(".", "_"), []).append(topic.name)
         self.partition_count += len(topic.logs)
+        self._changed()
+
+    def _changed(self) -> None:
         self.version += 1
+        self.on_change()
 
     def _new_logs(
         self, topic: Topic, stored: StoredTopic, numbers: range
@@ -300,6 +305,10 @@ class Topics:
         for directory in moved:
             self._remove(directory)
             yield
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _owner(directory: Path) -> str | None:

@@ -39,7 +39,9 @@ NODE_SYNONYMS: Mapping[str, tuple[str, ...]] = {
 }
 """A setting of the node → itself and those that stand behind it."""
 
-_WITHOUT_DEFAULT = frozenset(("advertised.listeners", "log.flush.interval.ms", "log.retention.ms"))
+_WITHOUT_DEFAULT = frozenset(
+    ("advertised.listeners", "client.quota.callback.class", "log.flush.interval.ms", "log.retention.ms")
+)
 """Settings that Kafka describes as null unless they are set; the default of those behind them counts."""
 
 _LISTS = frozenset(("advertised.listeners", "listeners", "log.dirs"))
@@ -66,7 +68,6 @@ _FURTHER_NODE_ROWS = (
     ConfigRow(name="log.roll.jitter.hours", type=ConfigType.INT, default="0", read_only=True),
     ConfigRow(name="log.roll.jitter.ms", type=ConfigType.LONG, default=None),
     ConfigRow(name="log.roll.ms", type=ConfigType.LONG, default=None),
-    ConfigRow(name="client.quota.callback.class", type=ConfigType.CLASS, default=None, read_only=True),
     *(
         ConfigRow(name=f"{kind}.quota.window.{what}", type=ConfigType.INT, default=default, read_only=True)
         for kind in ("alter.log.dirs.replication", "replication")
@@ -78,6 +79,8 @@ _FURTHER_NODE_ROWS = (
 def _type_of(setting: Setting) -> ConfigType:
     if setting.name in _LISTS:
         return ConfigType.LIST
+    if setting.name == "client.quota.callback.class":
+        return ConfigType.CLASS
     types = {"int": ConfigType.INT, "long": ConfigType.LONG, "bool": ConfigType.BOOLEAN}
     return types.get(setting.type, ConfigType.STRING) if isinstance(setting.type, str) else ConfigType.STRING
 

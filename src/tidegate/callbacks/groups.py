@@ -1,0 +1,91 @@
+"""Quota groups: several users and client ids share one limit, which is set in the node's settings.
+
+    client.quota.callback.class=tidegate.callbacks:QuotaGroups
+    client.quota.callback.group.etl.members=user:alice, user:bob, client-id:nightly
+    client.quota.callback.group.etl.producer_byte_rate=1000000
+
+A user's group counts before that of its client id. Who is in no group has Kafka's own rules, with stored quotas; who is
+in one has none but the group's, and is unlimited where the group has no limit of the type.
+
+>>> groups = QuotaGroups()
+>>> prefix = "client.quota.callback.group.etl"
+>>> groups.configure({f"{prefix}.members": "user:alice,client-id:nightly", f"{prefix}.producer_byte_rate": "1000"})
+>>> tags = groups.quota_metric_tags(QuotaType.PRODUCE, "alice", "c1")
+>>> tags == groups.quota_metric_tags(QuotaType.PRODUCE, "carol", "nightly"), groups.quota_limit(QuotaType.PRODUCE, tags)
+(True, 1000.0)
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from tidegate.callbacks.own_rules import OwnRules
+from tidegate.errors import ConfigError
+from tidegate.quota import QuotaType
+
+__all__ = ["QuotaGroups"]
+
+_SETTING = re.compile(r"client\.quota\.callback\.group\.([A-Za-z0-9_.-]+)\.([a-z_]+)")
+_TYPES = {quota_type.key: quota_type for quota_type in QuotaType}
+
+
+class QuotaGroups(OwnRules):
+    """The callback. A client's tags are `group`, or those of Kafka's own rules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._members: dict[tuple[str, str], str] = {}
+        self._limits: dict[tuple[QuotaType, str], float] = {}
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Read the groups. Raises `ConfigError` for a member of two, a limit that is none, an unknown setting."""
+        for name, value in config.items():
+            found = _SETTING.fullmatch(name)
+            if found is None:
+                continue
+            group, what = found.groups()
+            if what == "members":
+                self._add_members(name, group, str(value))
+            elif what in _TYPES:
+                self._limits[_TYPES[what], group] = _limit(name, str(value))
+            else:
+                raise ConfigError(
+                    f"{name} is no setting of a group, expected members or one of {', '.join(_TYPES)}"
+                )
+        missing = {group for _, group in self._limits} - set(self._members.values())
+        if missing:
+            raise ConfigError(f"group {min(missing)!r} has limits and no members")
+
+    def quota_metric_tags(self, quota_type: QuotaType, user: str, client_id: str) -> Mapping[str, str]:
+        """Return the tag `group` of who is in one."""
+        group = self._members.get(("user", user)) or self._members.get(("client-id", client_id))
+        return super().quota_metric_tags(quota_type, user, client_id) if group is None else {"group": group}
+
+    def quota_limit(self, quota_type: QuotaType, tags: Mapping[str, str]) -> float | None:
+        """Return the group's limit, None where it has none of this type."""
+        if "group" in tags:
+            return self._limits.get((quota_type, tags["group"]))
+        return super().quota_limit(quota_type, tags)
+
+    def _add_members(self, setting: str, group: str, text: str) -> None:
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            kind, colon, name = part.partition(":")
+            if kind not in ("user", "client-id") or not colon or not name:
+                raise ConfigError(
+                    f"{setting} has {part!r}, expected user:NAME or client-id:NAME",
+                    hint="write a comma in a name as %2C, and a percent sign as %25",
+                )
+            other = self._members.setdefault((kind, unquote(name)), group)
+            if other != group:
+                raise ConfigError(f"{setting} has {part!r}, which is in group {other!r} already")
+
+
+def _limit(setting: str, text: str) -> float:
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = -1.0
+    if not 0 < limit < float("inf"):
+        raise ConfigError(f"{setting} is {text!r}, expected a number above 0")
+    return limit
