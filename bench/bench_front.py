@@ -133,6 +133,7 @@ def _channel(node: Node, frame: bytes, number: int) -> Channel:
     return Channel(
         Endless(frame),
         connection,
+        handlers=node.handlers,
         owner=node._front,
         buffers=node._buffers,
         memory=node._memory,

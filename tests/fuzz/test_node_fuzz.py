@@ -103,7 +103,7 @@ async def fuzz(directory, seed, frames, *, report=False):
         async with whole_node(directory) as node:
             node.storage.topics.create("x", 1, {})
             front = node.node._front
-            known = material([key for key in front._handlers if key in API_BY_KEY])
+            known = material([key for key in node.node.handlers if key in API_BY_KEY])
             port, sent = node.node.listener.port, 0
             while sent < frames:
                 each = [

@@ -86,6 +86,7 @@ class Pair:
         self.channel = Channel(
             SocketTransport(server, self.poller),
             Connection(id=1, listener="PLAINTEXT", client_host="test", local_host="test", local_port=1),
+            handlers={},
             owner=self.owner,
             buffers=FrameBuffers(),
             memory=self.memory,

@@ -37,7 +37,7 @@ def test_any_error_of_a_handler_is_logged_with_its_traceback(with_node, caplog, 
     """Not even a KeyError is taken for an API that is not served."""
 
     async def scenario(node: RunningNode) -> None:
-        node.node._front._handlers[METADATA] = raising(error)
+        node.node.handlers[METADATA] = raising(error)
         good, bad = await node.connect(), await node.connect()
         with pytest.raises(asyncio.IncompleteReadError):
             await bad.metadata()
@@ -131,7 +131,7 @@ def test_an_answer_that_cannot_be_sent_closes_the_connection(with_node, caplog) 
 
     async def scenario(node: RunningNode) -> None:
         for handle in (half_answer, late):
-            node.node._front._handlers[METADATA] = handle
+            node.node.handlers[METADATA] = handle
             client = await node.connect()
             client.send(METADATA, METADATA_VERSION, NO_TOPICS)
             assert await client.closed()
@@ -156,7 +156,7 @@ def test_a_waiting_request_keeps_no_frame(with_node) -> None:
         return deferred
 
     async def scenario(node: RunningNode) -> None:
-        node.node._front._handlers[FETCH] = wait
+        node.node.handlers[FETCH] = wait
         client = await node.connect()
         client.send_fetch(max_bytes=1)
         while not waiting:

@@ -199,7 +199,7 @@ def test_a_request_that_is_under_way_is_charged_when_its_client_has_left(with_no
         return deferred
 
     async def scenario(node: RunningNode) -> None:
-        node.node._front._handlers[0] = commit
+        node.node.handlers[0] = commit
         client = await node.connect()
         await client.alter(CLIENT, "producer_byte_rate", 1000.0)
         size = client.send_produce(padding=30_000, acks=-1)

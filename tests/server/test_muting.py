@@ -68,6 +68,7 @@ class Muted:
         channel = Channel(
             SocketTransport(server, self.poller),
             Connection(id=1, listener="PLAINTEXT", client_host="test", local_host="test", local_port=1),
+            handlers={},
             owner=self,
             buffers=self.buffers,
             memory=RequestMemory(NO_BOUND, monotonic_ns=time.monotonic_ns, later=Slices(self.loop).add),

@@ -17,6 +17,7 @@ from tests.server.nodes import (
     until,
 )
 
+from tidegate.api_keys import API_VERSIONS
 from tidegate.server.handler import Answer, Deferred, Request, Work
 
 WINDOW_S = 10  # (n - 1) windows of one second
@@ -25,6 +26,24 @@ WINDOW_S = 10  # (n - 1) windows of one second
 def throttle_ms(*, value: int, bound: float) -> int:
     """Return what one burst on a fresh sensor is throttled for (B§6.2)."""
     return int((value / WINDOW_S - bound) / bound * WINDOW_S * 1000 + 0.5)
+
+
+def test_a_connection_has_a_handler_table_of_its_own(with_node) -> None:
+    """Another table serves its next request, and nobody else's; an api key that is not in it closes the connection."""
+
+    async def scenario(node: RunningNode) -> None:
+        one = await node.connect()
+        await one.metadata()
+        (channel,) = node.node._front.channels
+        other = await node.connect()
+        await other.metadata()
+        channel.handlers = {API_VERSIONS: node.node.handlers[API_VERSIONS]}
+        await one.ask(API_VERSIONS, 0, {})
+        one.send_produce(padding=10)
+        assert await one.closed()
+        await other.metadata()
+
+    with_node(scenario)
 
 
 def test_api_versions_lists_what_is_served(with_node) -> None:

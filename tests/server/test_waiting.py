@@ -45,7 +45,7 @@ class Waits:
 
 async def waiting_clients(node: RunningNode, waits: Waits) -> list[NodeClient]:
     """Return clients whose fetches wait."""
-    node.node._front._handlers[FETCH] = waits.handle
+    node.node.handlers[FETCH] = waits.handle
     clients = [await node.connect() for _ in range(WAITING)]
     for client in clients:
         client.send_fetch(max_bytes=1, max_wait_ms=1)
@@ -103,7 +103,7 @@ def test_large_requests_share_the_memory_of_the_node(with_node) -> None:
         return request.answer({"responses": [], "throttle_time_ms": 0}, Charge.PRODUCE)
 
     async def scenario(node: RunningNode) -> None:
-        node.node._front._handlers[PRODUCE] = handle
+        node.node.handlers[PRODUCE] = handle
         clients = [await node.connect() for _ in range(20)]
         frame = bytes.fromhex("0000 0009 00000000 0002 6331 00".replace(" ", "")) + os.urandom(1_000_000)
 

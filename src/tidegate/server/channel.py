@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tidegate.server.buffers import FrameBuffer, FrameBuffers
-from tidegate.server.handler import Connection, Deferred
+from tidegate.server.handler import Connection, Deferred, HandlerTable
 from tidegate.server.request_memory import RequestMemory
 from tidegate.server.sending import Sendable, discard
 from tidegate.server.transport import Transport
@@ -101,6 +101,7 @@ class Channel:
         "deferred",
         "early_ms",
         "ended",
+        "handlers",
         "held",
         "last_active_ns",
         "network_ns",
@@ -117,6 +118,7 @@ class Channel:
         transport: Transport,
         connection: Connection,
         *,
+        handlers: HandlerTable,
         owner: ChannelOwner,
         buffers: FrameBuffers,
         memory: RequestMemory,
@@ -124,6 +126,7 @@ class Channel:
         max_frame_bytes: int,
     ) -> None:
         self.connection = connection
+        self.handlers = handlers  # of its next request; another table may take its place at any time
         self.transport = transport
         self.held = 0
         self.closed = False

@@ -28,7 +28,7 @@ from tidegate.server.channel import ANSWER_DUE, Channel
 from tidegate.server.decision import Decider
 from tidegate.server.engine_quotas import EngineQuotas
 from tidegate.server.exchange import Exchange, SlicedWork, TurnEnd
-from tidegate.server.handler import Answer, Charge, Deferred, HandlerTable, Request, Turn, Wait, Work
+from tidegate.server.handler import Answer, Charge, Deferred, Request, Turn, Wait, Work
 from tidegate.server.handlers.api_versions import unsupported_version_answer
 from tidegate.server.muting import Muting
 from tidegate.server.poller import Poller
@@ -69,7 +69,6 @@ class Front:
     def __init__(
         self,
         *,
-        handlers: HandlerTable,
         managers: QuotaManagers,
         usage: UsageLog,
         clock: Clock,
@@ -81,7 +80,6 @@ class Front:
     ) -> None:
         self.channels: set[Channel] = set()
         self.muting = Muting(loop=loop, monotonic_ns=clock.monotonic_ns)
-        self._handlers = handlers
         self._decider = Decider(managers)
         self._decide = self._decider.decide
         self._usage = usage
@@ -114,7 +112,7 @@ class Front:
         except ProtocolError as error:
             self._refuse(channel, str(error))
             return
-        handler = self._handlers.get(header.api_key)
+        handler = channel.handlers.get(header.api_key)
         if handler is None:
             self._refuse(channel, f"api key {header.api_key} is not served")
             return

@@ -91,6 +91,7 @@ class Node:
         self._sweep: Iterator[None] | None = None
         self._quotas: QuotaAdministration | None = None
         self._front: Front | None = None
+        self.handlers: HandlerTable = {}
         self._codecs: Iterator[tuple[int, int]] = iter(())
         self._timers: dict[str, Timer] = {}
 
@@ -121,11 +122,10 @@ class Node:
         self._cluster = cluster
         self._tell_cluster()
         self._limit_hosts(quotas)
-        handlers = {**handlers, **_own_handlers(handlers, quotas)}
-        self._codecs = iter(_newest_first(handlers))
+        self.handlers = {**handlers, **_own_handlers(handlers, quotas)}
+        self._codecs = iter(_newest_first(self.handlers))
         self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
         self._front = Front(
-            handlers=handlers,
             managers=self.managers,
             usage=self._usage,
             clock=self._clock,
@@ -239,6 +239,7 @@ class Node:
         channel = Channel(
             transport,
             connection,
+            handlers=self.handlers,
             owner=self._front,
             buffers=self._buffers,
             memory=self._memory,
