@@ -29,9 +29,9 @@ from tidegate.quota.connections.channel_mute import ChannelMute, ChannelMuteErro
 from tidegate.quota.connections.connection_quotas import Admission, AdmissionOutcome, ConnectionQuotas
 from tidegate.quota.connections.delay_queue import DelayQueue, ThrottledChannel
 from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCallback
+from tidegate.quota.managers.client_quota import ClientQuotaManager
 from tidegate.quota.managers.cluster import ClusterMetadata, ClusterNode
 from tidegate.quota.managers.explain import Explanation
-from tidegate.quota.managers.manager import ClientQuotaManager
 from tidegate.quota.managers.mutation import STRICT_SINCE, MutationKind, MutationQuota, MutationQuotaManager
 from tidegate.quota.managers.quota_managers import QuotaManagers
 from tidegate.quota.managers.quota_type import QuotaType

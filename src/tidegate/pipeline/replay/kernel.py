@@ -1,6 +1,6 @@
 """The replay kernel: what the live engine does with a request, row by row, compiled by numba.
 
-Rates and token buckets are the engine's own functions (`tidegate.quota.measure.kernel`), compiled. What is written
+Rates and token buckets are the engine's own functions (`quota.measure.engine_kernel`), compiled. What is written
 here is the order in which a broker asks them (B§5.2, 6.2-6.4), the forgetting of idle sensors, and the tallies.
 
 The functions take their arguments by position and touch nothing but numbers and arrays. Those with a single caller
@@ -68,7 +68,7 @@ from tidegate.pipeline.replay.pending import PENDING_KERNEL, pending_put, pendin
 from tidegate.quota.managers.request import PERCENT_PER_NS
 from tidegate.quota.measure import bucket_kernel, rate_kernel, throttle
 from tidegate.quota.measure.bucket_kernel import bucket_configure, bucket_record, bucket_tokens
-from tidegate.quota.measure.kernel import compile_kernel
+from tidegate.quota.measure.engine_kernel import compile_kernel
 from tidegate.quota.measure.rate_kernel import rate_configure, rate_decide, rate_record
 from tidegate.quota.measure.sensors import EXPIRY_MS
 from tidegate.quota.measure.throttle import MAX_INT64, narrow_to_int32, tokens_throttle_ms

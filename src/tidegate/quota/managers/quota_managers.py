@@ -16,8 +16,8 @@ from typing import Any
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, EntityPart, QuotaEntity
 from tidegate.quota.managers.callback import ClientQuotaCallback
+from tidegate.quota.managers.client_quota import ClientQuotaManager
 from tidegate.quota.managers.cluster import ClusterMetadata
-from tidegate.quota.managers.manager import ClientQuotaManager
 from tidegate.quota.managers.mutation import MutationQuotaManager
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.managers.request import RequestQuotaManager

@@ -17,7 +17,7 @@ Follows: Kafka `ClientRequestQuotaManager` (KIP-124, B§4.1–4.3).
 from collections.abc import Iterator
 
 from tidegate.quota.managers.callback import ClientQuotaCallback
-from tidegate.quota.managers.manager import ClientQuotaManager
+from tidegate.quota.managers.client_quota import ClientQuotaManager
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES

@@ -1,7 +1,7 @@
 """The sampled rate as functions over flat state: one source for the live engine and the replay kernel.
 
 A rate is two rows, `floats` and `ints`. The live engine keeps them in Python lists; the replay kernel
-compiles these very functions with numba (see `tidegate.quota.measure.kernel`) and keeps them in the rows of
+compiles these very functions with numba (see `tidegate.quota.measure.engine_kernel`) and keeps them in the rows of
 two-dimensional arrays, float64 and int64. So they are written for both: arguments by position, no exceptions,
 no None, no number beyond 64 bits, no division by zero.
 

@@ -10,7 +10,7 @@ With observed rate O, bound T and window W, the delay X solves O * W / (W + X) =
 -1294977296
 
 The functions take their arguments by position and use nothing but 64-bit arithmetic, because the replay
-kernel compiles them (see `tidegate.quota.measure.kernel`).
+kernel compiles them (see `tidegate.quota.measure.engine_kernel`).
 
 Follows: Kafka `QuotaUtils.throttleTime`, `ControllerMutationQuotaManager.throttleTimeMs`, Java `Math.round`
 and the narrowing of a long to an int (B§2).

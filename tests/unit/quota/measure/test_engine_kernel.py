@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.quota.measure import bucket_kernel, rate_kernel, throttle
-from tidegate.quota.measure.kernel import KERNEL, compile_kernel
+from tidegate.quota.measure.engine_kernel import KERNEL, compile_kernel
 from tidegate.quota.measure.throttle import MAX_INT64
 
 ENTITY = 1  # not the first row, so that a row's offset counts
