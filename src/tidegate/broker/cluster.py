@@ -25,8 +25,8 @@ NO_OPERATIONS: Final = -(2**31)
 """What stands there when the client did not ask."""
 
 Endpoints = Mapping[int, Mapping[str, tuple[str, int]]]
-"""Node id → listener → the host and port that clients are told to connect to. A node without the listener that a client
-came in by is told by the address that it came in by."""
+"""Node id → listener → the host and port that clients connect to. A node without the listener that a client
+came in by has the address that it came in by."""
 
 
 class ClusterView:
@@ -65,7 +65,7 @@ class ClusterView:
         return self.leader_at(self.first_leader(topic), partition)
 
     def metadata(self) -> ClusterMetadata:
-        """Return what a custom quota callback is told (B§8): every listener of every broker, all leaders."""
+        """Return what a custom quota callback is given (B§8): every listener of every broker, all leaders."""
         brokers = {
             node_id: [ClusterNode(node_id, *address) for address in self._endpoints[node_id].values()]
             for node_id in self.ids

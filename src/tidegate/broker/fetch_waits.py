@@ -70,7 +70,7 @@ class FetchWaits:
         log.on_append = None
 
     def _appended(self, log: PartitionLog, size: int) -> None:
-        """Count what came in; `size` 0 tells that the log is gone."""
+        """Count what came in; `size` 0: the log is gone."""
         waits = self._by_log[log]
         ready = []
         for wait in waits:

@@ -52,10 +52,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tell the story; 1 when a step did not do what it should."""
-    from tidegate.cli.demonstration.story import tell
+    """Run the demonstration; 1 when a step did not do what it should."""
+    from tidegate.cli.demonstration.story import run_story
 
-    return 0 if tell(args.out, seconds=args.seconds) else 1
+    return 0 if run_story(args.out, seconds=args.seconds) else 1
 
 
 def _seconds(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Put a broker together from its parts and run it until it is told to stop."""
+"""Put a broker together from its parts and run it until it is stopped."""
 
 import argparse
 import asyncio
@@ -125,7 +125,7 @@ async def _serve(config: ServerConfig, port_file: str | None, repeated: Repeated
 
 
 def _sum_up(repeated: RepeatedLines, loop: asyncio.AbstractEventLoop) -> None:
-    """Tell, now and then, how many lines were not written."""
+    """Say, now and then, how many lines were not written."""
     for line in repeated.sums(time.monotonic()):
         _log.warning("%s", line)
     loop.call_later(_SUM_UP_EVERY_S, _sum_up, repeated, loop)

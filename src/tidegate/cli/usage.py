@@ -56,10 +56,10 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def top_option(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the option that says how many lines of `what` to print."""
+def top_option(parser: argparse.ArgumentParser, lines: str) -> None:
+    """Add the option that says how many `lines` to print."""
     parser.add_argument(
-        "--top", metavar="N", type=_count, default=20, help=f"how many {what} to print (default: 20)"
+        "--top", metavar="N", type=_count, default=20, help=f"how many {lines} to print (default: 20)"
     )
 
 

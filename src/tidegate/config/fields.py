@@ -1,9 +1,9 @@
-"""Reads a configuration file's tree field by field; every mistake is told with file, line and a hint.
+"""Reads a configuration file's tree field by field; every mistake is an error with file, line and a hint.
 
 >>> from tidegate.config.plain_yaml import read_plain_yaml
 >>> fields = Fields("quotas.yaml")
->>> table = fields.table(read_plain_yaml("name: no", name="quotas.yaml"), ["name"], what="a user")
->>> fields.text(table.items["name"], what="name")
+>>> table = fields.table(read_plain_yaml("name: no", name="quotas.yaml"), ["name"], label="a user")
+>>> fields.text(table.items["name"], label="name")
 Traceback (most recent call last):
 tidegate.config.plain_yaml.ConfigFileError: quotas.yaml:1: name must be quoted: to YAML a plain no is a boolean
 """
@@ -27,7 +27,10 @@ _NOT_FINITE = re.compile(r"[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)
 
 
 class Fields:
-    """Typed access to the nodes of the file called `name`. Every method raises `ConfigFileError`."""
+    """Typed access to the nodes of the file called `name`. Every method raises `ConfigFileError`.
+
+    label: what messages call the node.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -36,60 +39,60 @@ class Fields:
         """Return the error to raise for a mistake at `node`."""
         return ConfigFileError(problem, name=self._name, line=node.line, hint=hint)
 
-    def checked(self, node: Node, check: Callable[[], T], *, what: str | None = None) -> T:
-        """Return what `check` returns; a `ConfigError` of its own gets file, line and, if given, `what`."""
+    def checked(self, node: Node, check: Callable[[], T], *, label: str | None = None) -> T:
+        """Return what `check` returns; a `ConfigError` of its own gets file, line and, if given, `label`."""
         try:
             return check()
         except ConfigError as error:
-            problem = str(error) if what is None else f"{what}: {error}"
+            problem = str(error) if label is None else f"{label}: {error}"
             raise self.error(problem, node, hint=error.hint) from error
 
-    def table(self, node: Node, known: Iterable[str], *, what: str) -> TableNode:
+    def table(self, node: Node, known: Iterable[str], *, label: str) -> TableNode:
         """Return `node` as a mapping that has no keys but the known ones."""
         if not isinstance(node, TableNode):
-            raise self.error(f"{what} must be a mapping, got {shown(node)}", node)
+            raise self.error(f"{label} must be a mapping, got {shown(node)}", node)
         words = list(known)
         for key in node.items:
             if key not in words:
                 line = node.key_lines[key]
                 raise ConfigFileError(
-                    f"unknown key {cut(key)!r} in {what}",
+                    f"unknown key {cut(key)!r} in {label}",
                     name=self._name,
                     line=line,
                     hint=did_you_mean(key, words),
                 )
         return node
 
-    def list(self, node: Node, *, what: str) -> ListNode:
+    def list(self, node: Node, *, label: str) -> ListNode:
         """Return `node` as a list."""
         if not isinstance(node, ListNode):
-            hint = f"write '{what}: []' for none"
-            raise self.error(f"{what} must be a list, got {shown(node)}", node, hint=hint)
+            hint = f"write '{label}: []' for none"
+            raise self.error(f"{label} must be a list, got {shown(node)}", node, hint=hint)
         return node
 
-    def scalar(self, node: Node, *, what: str) -> ScalarNode:
+    def scalar(self, node: Node, *, label: str) -> ScalarNode:
         """Return `node` as a scalar that says something."""
         if not isinstance(node, ScalarNode):
-            raise self.error(f"{what} must be a single value, got {shown(node)}", node)
+            raise self.error(f"{label} must be a single value, got {shown(node)}", node)
         if not node.quoted and node.text == "":
-            raise self.error(f"{what} is empty", node)
+            raise self.error(f"{label} is empty", node)
         return node
 
-    def text(self, node: Node, *, what: str) -> str:
+    def text(self, node: Node, *, label: str) -> str:
         """Return a text; one that YAML could take for something else has to be quoted."""
-        scalar = self.scalar(node, what=what)
+        scalar = self.scalar(node, label=label)
         meaning = other_meaning(scalar)
         if meaning is not None:
             raise self.error(
-                f"{what} must be quoted: to YAML a plain {cut(scalar.text)} is {meaning}",
+                f"{label} must be quoted: to YAML a plain {cut(scalar.text)} is {meaning}",
                 node,
                 hint=f'write "{cut(scalar.text)}"',
             )
         return scalar.text
 
-    def number(self, node: Node, *, what: str) -> int | float:
+    def number(self, node: Node, *, label: str) -> int | float:
         """Return a number in plain decimal digits; infinities and NaN are for the caller to refuse."""
-        scalar = self.scalar(node, what=what)
+        scalar = self.scalar(node, label=label)
         if is_number(scalar):
             return float(scalar.text) if "." in scalar.text else int(scalar.text)
         if not_finite(scalar):
@@ -97,7 +100,7 @@ class Fields:
         hint = "leave out the '%'" if scalar.text.endswith("%") else None
         if is_disputed_number(scalar):
             hint = f"YAML versions read {cut(scalar.text)} differently; write plain digits, such as 1000"
-        raise self.error(f"{what} must be a number, got {shown(node)}", node, hint=hint)
+        raise self.error(f"{label} must be a number, got {shown(node)}", node, hint=hint)
 
 
 def is_number(scalar: ScalarNode) -> bool:

@@ -81,7 +81,7 @@ class ListNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableNode:
-    """A mapping, in the order of the file; `key_lines` tells the line of each key."""
+    """A mapping, in the order of the file; `key_lines` has the line of each key."""
 
     items: "dict[str, Node]" = field(default_factory=dict)
     key_lines: dict[str, int] = field(default_factory=dict)

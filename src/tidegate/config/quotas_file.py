@@ -152,7 +152,7 @@ def dump_quotas_file(quotas: QuotasFile) -> str:
 
 
 class _Parser:
-    """Turns the tree of a file into a `QuotasFile`, or tells where it cannot."""
+    """Turns the tree of a file into a `QuotasFile`, or raises the error that says where it cannot."""
 
     def __init__(self, name: str) -> None:
         self._fields = Fields(name)
@@ -160,11 +160,11 @@ class _Parser:
 
     def quotas_file(self, root: Node) -> QuotasFile:
         """Return the whole file."""
-        top = self._fields.table(root, _TOP_KEYS, what="the file")
+        top = self._fields.table(root, _TOP_KEYS, label="the file")
         if "quotas" not in top.items:
             raise self._fields.error("'quotas' is missing", root, hint="write 'quotas: []' for none")
         self._check_version(top)
-        entries = self._fields.list(top.items["quotas"], what="quotas")
+        entries = self._fields.list(top.items["quotas"], label="quotas")
         if len(entries.items) > MAX_ENTRIES:
             problem = f"quotas must be at most {MAX_ENTRIES}, got {len(entries.items)}"
             raise self._fields.error(problem, entries)
@@ -175,21 +175,21 @@ class _Parser:
 
     def _check_version(self, top: TableNode) -> None:
         node = top.items.get("version")
-        if node is not None and self._fields.scalar(node, what="version").text != _FORMAT_VERSION:
+        if node is not None and self._fields.scalar(node, label="version").text != _FORMAT_VERSION:
             raise self._fields.error(f"version must be {_FORMAT_VERSION}, got {shown(node)}", node)
 
     def _windows(self, node: Node | None) -> dict[str, int]:
         if node is None:
             return {}
-        table = self._fields.table(node, WINDOW_SETTINGS, what="windows")
+        table = self._fields.table(node, WINDOW_SETTINGS, label="windows")
         return {setting: self._window(setting, value) for setting, value in table.items.items()}
 
     def _window(self, setting: str, node: Node) -> int:
-        number = self._fields.number(node, what=setting)
+        number = self._fields.number(node, label=setting)
         return self._fields.checked(node, lambda: checked_window_setting(setting, number))
 
     def _entry(self, node: Node) -> QuotaEntry:
-        items = self._fields.table(node, _ENTRY_KEYS, what="a quota").items
+        items = self._fields.table(node, _ENTRY_KEYS, label="a quota").items
         parts = [(kind, self._part(kind, items[kind])) for kind in ENTITY_TYPES if kind in items]
         entity = self._fields.checked(node, lambda: checked_entity(parts))
         self._refuse_repetition(entity, node)
@@ -205,12 +205,12 @@ class _Parser:
         hint = f'write {kind}: {{name: "..."}} or {kind}: {{default: true}}'
         if not isinstance(node, TableNode):
             raise self._fields.error(f"{kind} must be a mapping, got {shown(node)}", node, hint=hint)
-        items = self._fields.table(node, _PART_KEYS, what=kind).items
+        items = self._fields.table(node, _PART_KEYS, label=kind).items
         if len(items) != 1:
             raise self._fields.error(f"{kind} must have either a name or default: true", node, hint=hint)
         if "name" in items:
-            return self._fields.text(items["name"], what="name")
-        default = self._fields.scalar(items["default"], what="default")
+            return self._fields.text(items["name"], label="name")
+        default = self._fields.scalar(items["default"], label="default")
         if default.quoted or default.text != "true":
             raise self._fields.error(f"default must be true, got {shown(default)}", default, hint=hint)
         return None
@@ -222,19 +222,19 @@ class _Parser:
         self._entity_lines[entity] = node.line
 
     def _value(self, key: str, node: Node, entity: EntityParts) -> float:
-        number = self._size(key, node) if key in SIZE_KEYS else self._fields.number(node, what=key)
+        number = self._size(key, node) if key in SIZE_KEYS else self._fields.number(node, label=key)
         return self._fields.checked(node, lambda: checked_value(key, number, entity))
 
     def _size(self, key: str, node: Node) -> int | float:
-        scalar = self._fields.scalar(node, what=key)
+        scalar = self._fields.scalar(node, label=key)
         if is_number(scalar) or is_disputed_number(scalar) or not_finite(scalar):
-            return self._fields.number(node, what=key)
-        return self._fields.checked(node, lambda: parse_size_bytes(scalar.text), what=key)
+            return self._fields.number(node, label=key)
+        return self._fields.checked(node, lambda: parse_size_bytes(scalar.text), label=key)
 
     def _note(self, key: str, node: Node | None) -> str | None:
         if node is None:
             return None
-        text = self._fields.text(node, what=key)
+        text = self._fields.text(node, label=key)
         return self._fields.checked(node, lambda: _checked_note(key, text))
 
 

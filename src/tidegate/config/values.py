@@ -1,7 +1,7 @@
 """What our own files and commands accept as a quota: stricter than the wire, where Kafka takes what it gets.
 
 Kafka stores NaN as a byte rate and 1235.0000001 as a LONG (B§6.8). Whoever writes such a thing into a file or
-on a command line has made a mistake, and is told which entity, which key and what was expected.
+on a command line has made a mistake: the error says which entity, which key and what was expected.
 
 >>> checked_value("request_percentage", 50, (("user", "alice"),))
 50.0

@@ -14,7 +14,7 @@ _LOOK_EVERY_SECONDS = 0.2
 
 
 @contextmanager
-def progress_of(context: SparkContext, what: str) -> Iterator[None]:
+def progress_of(context: SparkContext, description: str) -> Iterator[None]:
     """Show how far Spark has come with what is run inside the block. Shows nothing where stderr is no terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -28,7 +28,7 @@ def progress_of(context: SparkContext, what: str) -> Iterator[None]:
     )
     done = threading.Event()
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = _Bar(context, progress, what)
+        bar = _Bar(context, progress, description)
         watcher = threading.Thread(target=bar.follow, args=(done,), name="progress", daemon=True)
         watcher.start()
         try:
@@ -41,10 +41,10 @@ def progress_of(context: SparkContext, what: str) -> Iterator[None]:
 class _Bar:
     """One bar over all stages that were seen so far."""
 
-    def __init__(self, context: SparkContext, progress: Progress, what: str) -> None:
+    def __init__(self, context: SparkContext, progress: Progress, description: str) -> None:
         self._tracker = context.statusTracker()
         self._progress = progress
-        self._task = progress.add_task(what, total=None, tasks="")
+        self._task = progress.add_task(description, total=None, tasks="")
         self._stages: dict[int, tuple[int, int]] = {}
 
     def follow(self, done: threading.Event) -> None:

@@ -89,7 +89,7 @@ _THROTTLE_COLUMNS = (
 
 
 def _throttle_ms() -> Column:
-    """Return the throttle time that the client was told: the largest one asked for."""
+    """Return the throttle time that the client was answered: the largest one asked for."""
     return F.greatest(*_THROTTLE_COLUMNS)
 
 

@@ -64,7 +64,7 @@ class RunningSpark:
 def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Iterator[RunningSpark]:
     """Give a session; end it, and remove its log, if it was started here; a `JobError` keeps the log.
 
-    master: Spark's own notation; None is what `spark-submit` was told, else `local[*]`.
+    master: Spark's own notation; None is what `spark-submit` was given, else `local[*]`.
     rows: how many rows Spark itself handles (a replay: none), so that a short job starts quickly.
     Raises `MissingJavaError`, or `JobError` where Spark does not start.
     """

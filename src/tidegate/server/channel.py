@@ -51,22 +51,22 @@ _read_length = struct.Struct(">i").unpack_from
 
 
 class ChannelOwner(Protocol):
-    """What a channel tells the front."""
+    """What a channel calls of the front."""
 
     def on_frame(self, channel: "Channel", frame: memoryview, started_ns: int) -> None:
         """Serve one request: the bytes after the length prefix, valid in this call unless `keep_frame` is called."""
 
     def on_bad_frame(self, channel: "Channel", reason: str) -> None:
-        """Learn that the client broke the protocol; the channel closes next."""
+        """Note that the client broke the protocol; the channel closes next."""
 
     def on_waiting(self, channel: "Channel") -> None:
-        """Learn that a whole request waits: call `serve_next`, once, in the next turn."""
+        """Note that a whole request waits: call `serve_next`, once, in the next turn."""
 
     def on_failed(self, channel: "Channel", error: Exception) -> None:
-        """Learn of an error of ours; the channel closes next."""
+        """Note an error of ours; the channel closes next."""
 
     def on_answer_left(self, channel: "Channel") -> None:
-        """Learn that an answer that could not leave at once has left now."""
+        """Note that an answer that could not leave at once has left now."""
 
     def on_closed(self, channel: "Channel") -> None:
         """Forget the channel."""
@@ -363,7 +363,7 @@ class Channel:
     def send(self, buffers: Sequence[Sendable]) -> bool:
         """Send the answer that is due, and what was put off before it.
 
-        True: it has left; False: the rest follows, and `on_answer_left` tells when it has.
+        True: it has left; False: the rest follows, and `on_answer_left` is called when it has.
         """
         if self.closed:
             discard(buffers)
@@ -543,7 +543,7 @@ class Channel:
 
 
 def _other_protocol(size: int) -> str:
-    """Return what the first four bytes of a connection tell, where they are no length but another protocol's."""
+    """Return what the first four bytes of a connection mean, where they are no length but another protocol's."""
     first = size.to_bytes(_LENGTH_BYTES, "big", signed=True)
     if first[:2] == b"\x16\x03":
         return (

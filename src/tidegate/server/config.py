@@ -94,7 +94,7 @@ SETTINGS: Mapping[str, Setting] = {
         _string(
             "listeners", "PLAINTEXT://127.0.0.1:9092", "where to listen, NAME://host:port, comma separated"
         ),
-        _string("advertised.listeners", "", "what clients are told to connect to; default: the listeners"),
+        _string("advertised.listeners", "", "where clients are to connect to; default: the listeners"),
         _int("node.id", 1, 0, "the number of this node"),
         _string(
             "log.dirs", "tidegate-data", "where topics, quotas and the usage record are kept (one directory)"

@@ -498,14 +498,14 @@ def _answer_after(answer: Answer, turn_end: TurnEnd) -> Answer:
     return Answer(None, Charge.REQUEST, close=True)
 
 
-def _log_failure(exchange: Exchange, what: str, error: Exception) -> None:
+def _log_failure(exchange: Exchange, failure: str, error: Exception) -> None:
     """Say why a channel closes whose client did nothing wrong. An answer that cannot be written names its field."""
     api_key, name = exchange.header.api_key, _name(exchange.channel)
-    repeats = _repeats(exchange.channel, f"{what} {api_key}")
+    repeats = _repeats(exchange.channel, f"{failure} {api_key}")
     if isinstance(error, MessageError):
-        _log.error("closing %s: api key %d %s: %s", name, api_key, what, error, extra=repeats)
+        _log.error("closing %s: api key %d %s: %s", name, api_key, failure, error, extra=repeats)
     else:
-        _log.error("%s: api key %d %s; closing", name, api_key, what, exc_info=error, extra=repeats)
+        _log.error("%s: api key %d %s; closing", name, api_key, failure, exc_info=error, extra=repeats)
 
 
 def _discard_answer(answer: Answer) -> None:

@@ -72,12 +72,12 @@ class Connection:
     local_port: int
     user: str = "ANONYMOUS"
     software: tuple[str, str] = ("", "")
-    """Name and version of the client's software, as its ApiVersions told."""
+    """Name and version of the client's software, as its ApiVersions has them."""
     recorded: dict[str, Any] | None = None
     """What the usage record keeps of the connection, by client id."""
 
     def set_software(self, software: tuple[str, str]) -> None:
-        """Learn name and version of the client's software; the usage record has them from here on."""
+        """Set name and version of the client's software; the usage record has them from here on."""
         if software != self.software:
             self.software = software
             self.recorded = None

@@ -1,7 +1,7 @@
 """Notice, without reading, what happens on muted sockets: the client has gone, or came back too early.
 
 A second epoll, edge-triggered, is itself watched by the event loop: ten thousand idle muted connections cost
-nothing, a closure is noticed at once (KIP-219 asks for bounded time) and the first early bytes tell how obedient
+nothing, a closure is noticed at once (KIP-219 asks for bounded time) and the first early bytes show how obedient
 the client is.
 """
 
@@ -21,7 +21,7 @@ class MuteWatch:
     on_gone: the client closed its end, and whether the connection is broken; whether bytes wait unread is the callee's
         to find out.
 
-    Neither may raise: what is told once must not be lost to the others.
+    Neither may raise: what is reported once must not be lost to the others.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

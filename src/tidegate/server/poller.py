@@ -40,7 +40,7 @@ class Poller(Protocol):
     """Calls back when a connection can be read or written, in turns."""
 
     def serve_in(self, turns: Turns) -> None:
-        """Tell `turns` of each turn: of the connections that are ready together, where they are known."""
+        """Call `turns` for each turn: of the connections that are ready together, where they are known."""
 
     def wake(self) -> None:
         """Have a turn soon, whether a connection is ready or not."""
@@ -56,7 +56,7 @@ class SocketPoller(Poller, Protocol):
         """Call `callback` whenever `fd` can be read."""
 
     def pause_reader(self, fd: int, on_broken: Callable[[], None]) -> object:
-        """Stop that until `add_reader`; call `on_broken` if the connection breaks meanwhile, where that is told."""
+        """Stop that until `add_reader`; call `on_broken` if the connection breaks meanwhile, where that is known."""
 
     def add_writer(self, fd: int, callback: Callable[[], None]) -> object:
         """Call `callback` whenever `fd` can be written."""
@@ -65,7 +65,7 @@ class SocketPoller(Poller, Protocol):
         """Stop that."""
 
     def watch(self, fd: int, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
-        """Tell, where that is known, what comes on a socket that is left unread (`tidegate.server.mute_watch`)."""
+        """Report, where that is known, what comes on a socket that is left unread (`tidegate.server.mute_watch`)."""
 
     def unwatch(self, fd: int) -> None:
         """Stop that. Harmless where nothing is watched."""
@@ -95,7 +95,7 @@ class EpollPoller:
         loop.add_reader(self._epoll.fileno(), self._serve_ready)
 
     def serve_in(self, turns: Turns) -> None:
-        """Tell `turns` of each turn."""
+        """Call `turns` for each turn."""
         self._turns = turns
 
     def wake(self) -> None:
@@ -139,7 +139,7 @@ class EpollPoller:
         self._epoll.close()
 
     def _update(self, fd: int) -> None:
-        """Tell the kernel what to report of a socket; that it is broken is reported always."""
+        """Choose what the kernel reports of a socket; that it is broken is reported always."""
         mask = (select.EPOLLIN if fd in self._readers else 0) | (
             select.EPOLLOUT if fd in self._writers else 0
         )
@@ -200,11 +200,11 @@ class LoopPoller:
         self._remove_reader = loop.remove_reader
 
     def pause_reader(self, fd: int, on_broken: Callable[[], None]) -> None:
-        """Stop reading; what happens meanwhile is not told."""
+        """Stop reading; what happens meanwhile is not known."""
         self._remove_reader(fd)
 
     def watch(self, fd: int, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
-        """Tell nothing: what happens is noticed when the socket is read again."""
+        """Report nothing: what happens is noticed when the socket is read again."""
 
     def unwatch(self, fd: int) -> None:
         """Do nothing."""
@@ -215,7 +215,7 @@ class LoopPoller:
         self.remove_writer(fd)
 
     def serve_in(self, turns: Turns) -> None:
-        """Tell `turns` of the turns that were asked for: the loop calls back for each socket by itself."""
+        """Call `turns` for the turns that were asked for: the loop calls back for each socket by itself."""
         self._turns = turns
 
     def wake(self) -> None:

@@ -4,8 +4,8 @@ Who logs such a line says what counts as alike, a kind and what it is about:
 
     _log.warning("closing %s: %s", name, reason, extra={"repeats": f"bad frame {host}"})
 
-The filter belongs to the handler that writes the lines. Of each kind it lets one pass in `PERIOD_S`, which tells how
-many there were since the one before; `sums` has what is left to tell when no more follow.
+The filter belongs to the handler that writes the lines. Of each kind it lets one pass in `PERIOD_S`, which says how
+many there were since the one before; `sums` has those that are left when no more follow.
 
 >>> lines = RepeatedLines(lambda: 0.0)
 >>> record = logging.LogRecord("tidegate", logging.WARNING, "", 0, "closing %s", ("connection 1",), None)
@@ -24,7 +24,7 @@ __all__ = ["MAX_KINDS", "PERIOD_S", "RepeatedLines"]
 
 PERIOD_S = 60.0
 MAX_KINDS = 100
-"""Kinds that are told apart at a time; those beyond count as one."""
+"""Kinds that are distinguished at a time; those beyond count as one."""
 _OTHERS = "others"
 _MAX_TEXT = 1000
 
@@ -71,7 +71,7 @@ class RepeatedLines(logging.Filter):
         return True
 
     def sums(self, now_s: float) -> list[str]:
-        """Return a line for each kind whose period is over and that has lines not told of; forget those kinds."""
+        """Return a line for each kind whose period is over and that has lines left out; forget those kinds."""
         over = [name for name, kind in self._kinds.items() if now_s >= kind.until_s]
         kinds = [self._kinds.pop(name) for name in over]
         return [
@@ -81,7 +81,7 @@ class RepeatedLines(logging.Filter):
         ]
 
     def _drop_old(self, now_s: float) -> None:
-        """Forget kinds whose period is over and that have nothing to tell; they are in the order of their ends."""
+        """Forget kinds whose period is over and that have nothing left to say; they are in the order of their ends."""
         for name, kind in list(self._kinds.items()):
             if now_s < kind.until_s:
                 return

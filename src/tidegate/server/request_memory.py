@@ -86,7 +86,7 @@ class RequestMemory:
         return len(self._waiting)
 
     def ask(self, holder: GrantHolder, size: int) -> bool:
-        """Return whether `holder` may take `size` bytes now; if not, it is told by `on_grant` when."""
+        """Return whether `holder` may take `size` bytes now; if not, `on_grant` is called when it may."""
         if self._waiting or not self._fits(size):
             self._waiting[holder] = size
             return False

@@ -61,7 +61,7 @@ class Transport(Protocol):
         """Call `on_readable` while there is something to receive."""
 
     def pause_reading(self, on_broken: Callable[[], None]) -> None:
-        """Stop that until `start_reading`; call `on_broken` if the connection breaks meanwhile, where that is told."""
+        """Stop that until `start_reading`; call `on_broken` if the connection breaks meanwhile, where that is known."""
 
     def start_writing(self, on_writable: Callable[[], None]) -> None:
         """Call `on_writable` while something can be sent."""
@@ -72,7 +72,7 @@ class Transport(Protocol):
     def watch(self, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
         """While reading is paused: call `on_early` when more bytes come, `on_gone` when the client closes its end.
 
-        `on_gone` is given whether the connection is broken. Neither is called where that is not told.
+        `on_gone` is given whether the connection is broken. Neither is called where that is not known.
         """
 
     def unwatch(self) -> None:

@@ -30,7 +30,7 @@ LONGEST_KEPT_CLIENT_ID_CHARS = 255
 
 
 class UsageLog(Protocol):
-    """What the front tells the usage record."""
+    """What the front asks of the usage record."""
 
     def next_connection_id(self) -> int: ...
     def start(self, now_ms: int, config: ServerConfig) -> None: ...

@@ -17,20 +17,27 @@ class AppendError(TidegateError):
     """Raise when a record batch is not stored; `error_code` is Kafka's and goes to the client.
 
     log_start_known: Kafka answers the log start offset with some refusals and -1 with others.
-    told: the text that the client is told; Kafka mostly tells none.
+    error_message: the text that the answer has; in Kafka mostly none.
     """
 
     def __init__(
-        self, error_code: int, message: str, *, log_start_known: bool = False, told: str | None = None
+        self,
+        error_code: int,
+        message: str,
+        *,
+        log_start_known: bool = False,
+        error_message: str | None = None,
     ) -> None:
         super().__init__(message)
         self.error_code = error_code
         self.log_start_known = log_start_known
-        self.told = told
+        self.error_message = error_message
 
     def without_frames(self) -> "AppendError":
         """Return the error without the frames that it and its causes came through: a frame that keeps it is a cycle."""
-        return AppendError(self.error_code, str(self), log_start_known=self.log_start_known, told=self.told)
+        return AppendError(
+            self.error_code, str(self), log_start_known=self.log_start_known, error_message=self.error_message
+        )
 
 
 class OffsetOutOfRangeError(TidegateError):

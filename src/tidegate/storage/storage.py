@@ -152,7 +152,7 @@ class Storage:
         trust_writes: bool = True,
         progress: Progress | None = None,
     ) -> PartitionLog:
-        """Open a log, a new one unless told otherwise; let the disk thread sync it and remove its old files."""
+        """Open a log, a new one by default; let the disk thread sync it and remove its old files."""
         log = open_log(
             directory,
             settings,

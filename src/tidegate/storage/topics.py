@@ -26,7 +26,7 @@ __all__ = ["LogOpener", "Topic", "Topics", "partition_directory", "remove_direct
 
 LogOpener = Callable[[Path, TopicSettings], PartitionLog]
 
-_PARTITION_METADATA = "partition.metadata"  # Kafka's file that tells whose directory this is
+_PARTITION_METADATA = "partition.metadata"  # Kafka's file that says whose directory this is
 _logger = logging.getLogger(__name__)
 
 

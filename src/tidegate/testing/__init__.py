@@ -1,4 +1,4 @@
-"""Public kit for tests of quotas: a clock that moves only when told to."""
+"""Public kit for tests of quotas: a clock that moves only when asked to."""
 
 from tidegate.testing.clock import ManualClock
 

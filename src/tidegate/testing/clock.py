@@ -1,10 +1,10 @@
-"""A clock for tests that moves only when told to."""
+"""A clock for tests that moves only when asked to."""
 
 __all__ = ["ManualClock"]
 
 
 class ManualClock:
-    """A `Clock` that stands still until it is told to move.
+    """A `Clock` that stands still until it is asked to move.
 
     >>> clock = ManualClock(start_ms=1000)
     >>> clock.advance(250)

@@ -56,7 +56,7 @@ class WriterProcess:
             self._restart(code)
 
     def stop(self, *, timeout_s: float = 0.0) -> bool:
-        """Tell the writer to finish, wait at most `timeout_s`, and return whether it has ended.
+        """Ask the writer to finish, wait at most `timeout_s`, and return whether it has ended.
 
         It goes on by itself otherwise, and ends when everything closed is converted. One that was killed is started
         again for that.

@@ -97,7 +97,7 @@ _CRC = struct.Struct(">I")
 class CorruptRecordsError(ProtocolError):
     """Raise when bytes cannot be taken apart into batches: error 2, and the whole Produce request fails.
 
-    The message is Kafka's, because clients are told it.
+    The message is Kafka's, because clients get it.
     """
 
     error_code = CORRUPT_MESSAGE

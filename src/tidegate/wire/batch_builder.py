@@ -27,7 +27,7 @@ __all__ = ["RECORD_HEAD_BYTES", "Record", "build_batch", "read_record_head", "re
 
 MAX_VARLONG_BYTES = 10  # Kafka `ByteUtils.readVarlong`
 RECORD_HEAD_BYTES = 3 * MAX_VARLONG_BYTES + 1
-"""At most so many bytes of a record tell its size, its time and its offset."""
+"""At most so many bytes of a record hold its size, its time and its offset."""
 
 
 class Record(NamedTuple):

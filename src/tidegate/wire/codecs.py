@@ -178,19 +178,21 @@ def _joined(program: Program, message: Message) -> bytes:
 def protocol_error(program: Program, error: Exception) -> ProtocolError:
     """Return the error that says what `program` found malformed, and where."""
     where = failure(program, error.__traceback__)
-    what = (
+    problem = (
         str(error) if isinstance(error, MalformedError) else f"more bytes expected, {where.remaining} remain"
     )
-    message = f"malformed {program.title} at byte {where.at}, {where.path or 'body'}: {what}"
+    message = f"malformed {program.title} at byte {where.at}, {where.path or 'body'}: {problem}"
     return ProtocolError(message, path=where.path or None, byte_offset=where.at)
 
 
 def message_error(program: Program, error: Exception) -> MessageError:
     """Return the error that says which field of a message `program` could not write."""
     where = failure(program, error.__traceback__)
-    what = str(error)
+    problem = str(error)
     if isinstance(error, KeyError):
-        what = f"{error.args[0]!r} is missing"
+        problem = f"{error.args[0]!r} is missing"
     elif where.value is not None:
-        what += f", got {_SHOWN.repr(where.value)}"
-    return MessageError(f"cannot write {program.title}: {where.path or 'message'}: {what}", path=where.path)
+        problem += f", got {_SHOWN.repr(where.value)}"
+    return MessageError(
+        f"cannot write {program.title}: {where.path or 'message'}: {problem}", path=where.path
+    )

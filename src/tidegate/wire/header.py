@@ -99,9 +99,9 @@ def _after_tags(frame: bytes | bytearray | memoryview, at: int) -> int:
         count, first_at = tag_count(frame, at)
         return read_tags(frame, first_at, len(frame), {}, count)
     except (MalformedError, IndexError) as error:
-        what = str(error) if isinstance(error, MalformedError) else "more bytes expected, none remain"
+        problem = str(error) if isinstance(error, MalformedError) else "more bytes expected, none remain"
         raise ProtocolError(
-            f"malformed request header at byte {at}, tagged fields: {what}",
+            f"malformed request header at byte {at}, tagged fields: {problem}",
             path="tagged fields",
             byte_offset=at,
         ) from None
@@ -112,11 +112,11 @@ def _unsupported(
 ) -> UnsupportedVersionError:
     api = API_BY_KEY.get(api_key)
     if api is None:
-        what = f"api_key must be one of the {len(API_BY_KEY)} that a broker speaks, got {api_key!r}"
+        problem = f"api_key must be one of the {len(API_BY_KEY)} that a broker speaks, got {api_key!r}"
     else:
-        what = (
+        problem = (
             f"api_version of {api.name} must be {api.min_version} to {api.max_version}, got {api_version!r}"
         )
     return UnsupportedVersionError(
-        what, api_key=api_key, api_version=api_version, correlation_id=correlation_id, client_id=client_id
+        problem, api_key=api_key, api_version=api_version, correlation_id=correlation_id, client_id=client_id
     )

@@ -1,8 +1,8 @@
 """A compiled reader or writer, and where in a message it failed when it did.
 
 Compiled code is straight-line code without checks of its own for what Python checks anyway: reading past the end
-raises `struct.error` or `IndexError`, a missing key `KeyError`. When that happens the line that failed tells the field,
-and the variables of the function tell the offset and the array indexes. Nothing is spent on it before.
+raises `struct.error` or `IndexError`, a missing key `KeyError`. When that happens the line that failed gives the field,
+and the variables of the function give the offset and the array indexes. Nothing is spent on it before.
 """
 
 import struct
@@ -96,7 +96,7 @@ def _unread(spot: Spot, at: int, end: int) -> tuple[Path, Failure]:
 
 
 def _step(name: str, index: str | None, variables: Mapping[str, Any]) -> str:
-    """Return one step of a path: `topics[2]`. A writer's index is told by the element that it was at."""
+    """Return one step of a path: `topics[2]`. A writer's index is found by the element that it was at."""
     if index is None:
         return name
     items, _, element = index.partition("/")

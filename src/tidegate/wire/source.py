@@ -1,6 +1,6 @@
 """Source text of a compiled reader or writer, with the message field that each line is about.
 
-What the lines are about is kept beside them, for `program.failure` to tell where something went wrong.
+What the lines are about is kept beside them, for `program.failure` to say where something went wrong.
 """
 
 import struct

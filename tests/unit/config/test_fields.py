@@ -18,7 +18,7 @@ def _refused(read: Callable[[Node], object], text: str) -> tuple[str, str | None
 
 
 def _number(node: Node) -> int | float:
-    return FIELDS.number(node, what="rate")
+    return FIELDS.number(node, label="rate")
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_overlong_number_is_shortened_in_the_message() -> None:
 
 def test_text_that_yaml_could_mistake_has_to_be_quoted() -> None:
     """In quotes it is taken."""
-    read = lambda node: FIELDS.text(node, what="name")  # noqa: E731
+    read = lambda node: FIELDS.text(node, label="name")  # noqa: E731
     assert _refused(read, "no") == ("f:1: name must be quoted: to YAML a plain no is a boolean", 'write "no"')
     assert read(read_plain_yaml("'no'", name="f")) == "no"
-    assert _refused(lambda node: FIELDS.table(node, ["a"], what="x") and read(node.items["a"]), "a:") == (
+    assert _refused(lambda node: FIELDS.table(node, ["a"], label="x") and read(node.items["a"]), "a:") == (
         "f:1: name is empty",
         None,
     )
@@ -73,7 +73,7 @@ def test_text_that_yaml_could_mistake_has_to_be_quoted() -> None:
 
 def test_tables_have_known_keys_only() -> None:
     """An unknown one is told with its own line and the likely word."""
-    read = lambda node: FIELDS.table(node, ["client-id", "user"], what="a quota")  # noqa: E731
+    read = lambda node: FIELDS.table(node, ["client-id", "user"], label="a quota")  # noqa: E731
     assert _refused(read, "user: 1\nclient_id: 2") == (
         "f:2: unknown key 'client_id' in a quota",
         "did you mean 'client-id'?",
@@ -83,7 +83,7 @@ def test_tables_have_known_keys_only() -> None:
 
 def test_lists_are_lists() -> None:
     """The hint shows how to write an empty one."""
-    read = lambda node: FIELDS.list(node, what="quotas")  # noqa: E731
+    read = lambda node: FIELDS.list(node, label="quotas")  # noqa: E731
     assert _refused(read, "a: 1") == (
         "f:1: quotas must be a list, got a mapping",
         "write 'quotas: []' for none",
@@ -97,7 +97,7 @@ def test_errors_of_checks_get_file_line_and_field() -> None:
     def check() -> None:
         raise ConfigError("too much", hint="take less")
 
-    read = lambda node: FIELDS.checked(node, check, what="rate")  # noqa: E731
+    read = lambda node: FIELDS.checked(node, check, label="rate")  # noqa: E731
     assert _refused(read, "\n\nx") == ("f:3: rate: too much", "take less")
     assert FIELDS.checked(read_plain_yaml("x", name="f"), lambda: 5) == 5
 

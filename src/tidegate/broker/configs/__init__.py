@@ -1,4 +1,4 @@
-"""What DescribeConfigs tells of each kind of resource: its settings, where they come from, and what they mean."""
+"""What DescribeConfigs answers for each kind of resource: its settings, where they come from, and what they mean."""
 
 from tidegate.broker.configs.descriptions import ConfigDescriptions, DescribedSettings, Detail
 

@@ -69,9 +69,9 @@ _FURTHER_NODE_ROWS = (
     ConfigRow(name="log.roll.jitter.ms", type=ConfigType.LONG, default=None),
     ConfigRow(name="log.roll.ms", type=ConfigType.LONG, default=None),
     *(
-        ConfigRow(name=f"{kind}.quota.window.{what}", type=ConfigType.INT, default=default, read_only=True)
+        ConfigRow(name=f"{kind}.quota.window.{ending}", type=ConfigType.INT, default=default, read_only=True)
         for kind in ("alter.log.dirs.replication", "replication")
-        for what, default in (("num", "11"), ("size.seconds", "1"))
+        for ending, default in (("num", "11"), ("size.seconds", "1"))
     ),
 )
 

@@ -142,8 +142,8 @@ class _Results:
             self._check_node(name, "expected {} but received {}", may_be_empty=False)
             return descriptions.loggers(detail, keys)
         if not name:
-            what = "Client metrics subscription" if kind == CLIENT_METRICS else "Group"
-            raise _RefusedError(error_codes.INVALID_REQUEST, f"{what} name must not be empty")
+            label = "Client metrics subscription" if kind == CLIENT_METRICS else "Group"
+            raise _RefusedError(error_codes.INVALID_REQUEST, f"{label} name must not be empty")
         return (descriptions.client_metrics if kind == CLIENT_METRICS else descriptions.group)(detail, keys)
 
     def _topic_configs(self, name: str) -> Mapping[str, str]:

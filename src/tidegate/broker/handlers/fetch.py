@@ -5,7 +5,7 @@ enough has been appended or `max_wait_ms` are over. Records are slices of the lo
 client's quota caps the record bytes before reading (B§6.3.1); of the first partition with records at least one whole
 batch is given, later batches may be cut off at the limit, as on Apache Kafka (B§6.3).
 Of a partition that is named more than once the last counts, as in Kafka. A consumer that has last seen a later epoch
-than there is, is out of range; one that is past the end of the epoch is told where that is.
+than there is, is out of range; one that is past the end of the epoch is answered where that is.
 Nothing is transactional, so read_committed reads what read_uncommitted does.
 Memory: at most 100 bytes for each byte of the request (a partition of 16 bytes becomes three dicts and an object); a
 long poll keeps an object for each partition, of which there are at most as many as the node has.
@@ -89,7 +89,7 @@ class _Fetch:
         return [wanted.log for _, wanted in self.wanted if wanted.log is not None]
 
     def read(self) -> Generator[None, None, tuple[list[Message], bool]]:
-        """Read every partition; return the answer's topics and whether any partition has to be told of at once."""
+        """Read every partition; return the answer's topics and whether any partition has to be answered at once."""
         left_bytes, at_least_one, failed = self.max_bytes, True, False
         self.read_bytes = 0
         topics: list[Message] = []
@@ -183,7 +183,7 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
     def handle_known(
         request: Request, source: _Source, leader_epoch: int, last_epoch: int, offset: int, max_bytes: int
     ) -> Answer | Deferred | None:
-        """Answer, or wait; None where there is an error to tell."""
+        """Answer, or wait; None where the answer is an error."""
         log = source.log
         if log.deleted or leader_epoch > LEADER_EPOCH or last_epoch > LEADER_EPOCH:
             return None
@@ -345,7 +345,7 @@ def _records(
 
 
 def _failed(index: int, error_code: int, *, aborted: list[Message] | None) -> dict[str, Any]:
-    """Return a partition's error; Kafka tells null from empty in `aborted_transactions` even here."""
+    """Return a partition's error; `aborted_transactions` is null or empty, as in Kafka."""
     return {
         "partition_index": index,
         "error_code": error_code,

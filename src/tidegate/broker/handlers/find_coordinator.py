@@ -44,7 +44,7 @@ def find_coordinator_handler(cluster: ClusterView) -> Handler:
 
 
 def _one_coordinator(cluster: ClusterView, request: Request, kind: int) -> Message:
-    """Return the coordinator as it is told before version 4: every error has its text."""
+    """Return the coordinator as versions before 4 have it: every error has its text."""
     found = _coordinator(cluster, request, kind, text_of_none="NONE")
     return {**found, "error_message": found["error_message"] or _INVALID_REQUEST_TEXT}
 

@@ -122,7 +122,7 @@ def _message(
 def _topics(
     storage: Storage, request: Request, body: Message, partitions: PartitionMessages
 ) -> Generator[None, None, tuple[list[Message], bool]]:
-    """Return what is told of topics, each once, and whether it holds until a topic changes."""
+    """Return the topics of the answer, each once, and whether it holds until a topic changes."""
     operations = TOPIC_OPERATIONS if body.get("include_topic_authorized_operations") else NO_OPERATIONS
     found, unknown_ids, missing = yield from _find(storage, request, body)
     if body["topics"]:  # here rather than at the end with all that is built from it: each takes its time

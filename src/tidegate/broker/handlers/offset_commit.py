@@ -77,7 +77,7 @@ class _Commit:
             name = part[self.field]
             topic, missing = self._find(name)
             if topic is None:
-                self._missing.setdefault(name, [])  # Kafka tells of it though no partition is asked for
+                self._missing.setdefault(name, [])  # Kafka answers it though no partition is asked for
             found: list[tuple[Message, CommittedOffset | None]] = []
             for wanted in part["partitions"]:
                 index = wanted["partition_index"]

@@ -149,7 +149,7 @@ def _field(version: int) -> str:
 
 
 def _find(topics: Topics, name: str, version: int) -> tuple[Topic | None, int]:
-    """Return the topic of a name or id, and the error that tells that there is none."""
+    """Return the topic of a name or id, and the error where there is none."""
     if version < _TOPIC_IDS_SINCE:
         return topics.by_name.get(name), error_codes.UNKNOWN_TOPIC_OR_PARTITION
     return topics.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
@@ -178,8 +178,8 @@ def _text_for_client(error: CorruptRecordsError) -> str | None:
 def _by_partition(topic_data: list[Message], version: int) -> Generator[None, None, _ByPartition]:
     """Return what a request wants stored, by topic (name or id) and partition.
 
-    Of several batches for one partition the last counts, as in Kafka; one that is refused unseen is told even so. Null
-    is no batch that could be refused, and counts as the others do.
+    Of several batches for one partition the last counts, as in Kafka; one that is refused unseen is answered even so.
+    Null is no batch that could be refused, and counts as the others do.
     Raises `CorruptRecordsError` where a first batch cannot be taken apart, `_TransactionalError` for a transaction's.
     """
     wanted: _ByPartition = {}
@@ -226,7 +226,7 @@ def _refuse(target: _Target, request: Request, error: AppendError) -> Answer:
     if target.acks == 0:
         return Answer(None, charge, close=True)
     log = target.log if error.log_start_known else None
-    refused = _refused(target.index, error.error_code, log, error.told)
+    refused = _refused(target.index, error.error_code, log, error.error_message)
     responses = [{**target.key, "partition_responses": [refused]}]
     return request.answer({"responses": responses, "throttle_time_ms": 0}, charge)
 
@@ -271,7 +271,7 @@ def _append(
     result = None
     try:
         if records is None and rejected is None:
-            only_batch(None, version)  # tells what is wrong
+            only_batch(None, version)  # raises what is wrong
         if records is not None:
             if acks not in ACKS:
                 result = _refused(index, error_codes.INVALID_REQUIRED_ACKS)
@@ -290,7 +290,9 @@ def _append(
         if rejected is None:
             rejected = error.without_frames()
     if rejected is not None:
-        return _refused(index, rejected.error_code, log if rejected.log_start_known else None, rejected.told)
+        return _refused(
+            index, rejected.error_code, log if rejected.log_start_known else None, rejected.error_message
+        )
     assert result is not None
     return result
 

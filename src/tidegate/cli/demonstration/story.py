@@ -17,7 +17,7 @@ from tidegate.pipeline.java import require_java
 from tidegate.pipeline.report.console import results_console
 from tidegate.pipeline.report.text import bytes_text
 
-__all__ = ["tell"]
+__all__ = ["run_story"]
 
 _INTRODUCTION = """\
 One broker, three clients:
@@ -29,7 +29,7 @@ p50 and p99 are how long a record took from its producer to the acknowledgement.
 _BYTES_PER_SECOND_MAX = 400 << 20  # what the flood was seen to write on a fast machine
 
 
-def tell(directory: Path, *, seconds: int) -> bool:
+def run_story(directory: Path, *, seconds: int) -> bool:
     """Run the whole demo, results in `directory`; return whether all that it claims came true.
 
     Raises `TidegateError` where it cannot even try.

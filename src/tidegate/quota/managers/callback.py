@@ -94,7 +94,7 @@ class DefaultQuotaCallback:
         self.quotas.remove(sanitized(entity))
 
     def quota_reset_required(self, quota_type: QuotaType) -> bool:
-        """Return False: changes are told at once."""
+        """Return False: changes take effect at once."""
         return False
 
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:

@@ -71,7 +71,7 @@ class QuotaManagers:
         return False
 
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
-        """Tell a custom callback that topics or brokers changed; if it says so, ask it for all limits again."""
+        """Give a custom callback the topics or brokers that changed; if it says so, ask it for all limits again."""
         if self.callback is None or not self.callback.update_cluster_metadata(cluster):
             return False
         for manager in self:

@@ -1,4 +1,4 @@
-"""Take the closed segments of a log into its books without reading them, as far as their ends and indexes agree.
+"""Take the closed segments of a log over without reading them, as far as their ends and indexes agree.
 
 Of each only the batches after the last entry of its offset index are looked at: they must end where the file does and
 where the next segment begins. The last entry of its time index must name a batch that has that time. Where that is not

@@ -87,7 +87,7 @@ class GroupCommit:
     def wait(self, logs: list[PartitionLog], on_over: Callable[[], None]) -> None:
         """Have `logs` synced in the next round; call `on_over` after it, on the loop, whether or not it succeeded.
 
-        Afterwards `log.recovery_point` tells what is synced.
+        Afterwards `log.recovery_point` says what is synced.
         """
         for log in logs:
             self.ask(log)

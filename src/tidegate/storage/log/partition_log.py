@@ -84,7 +84,7 @@ class PartitionLog:
     )
 
     def __init__(self, directory: Path, settings: TopicSettings, producers: Producers) -> None:
-        """Make the books of a log without touching its files; `recovery.open_log` opens one."""
+        """Make a log in memory without touching its files; `recovery.open_log` opens one."""
         self.directory = directory
         self.settings = settings
         self.producers = producers
@@ -302,7 +302,7 @@ class PartitionLog:
                 "%s takes no more requests, they are answered with error 56: %s", self.directory.name, why
             )
         if self.on_append is not None:
-            self.on_append(0)  # who waits for records is told
+            self.on_append(0)  # ends the wait of fetches
 
     def problem(self) -> str | None:
         """Return what has happened to the newest file while it is in use."""

@@ -143,7 +143,7 @@ def _check_time(header: BatchHeader, settings: TopicSettings, now_ms: int) -> No
         problem = f"largest time {header.max_timestamp} is too far after {now_ms}" if late else None
     if problem is not None:
         raise AppendError(
-            error_codes.INVALID_TIMESTAMP, problem, log_start_known=True, told=INVALID_TIMESTAMP_TEXT
+            error_codes.INVALID_TIMESTAMP, problem, log_start_known=True, error_message=INVALID_TIMESTAMP_TEXT
         )
 
 

@@ -54,7 +54,7 @@ class Progress:
         self._due = monotonic() + _PROGRESS_EVERY_S
 
     def note(self, segment: Segment, position: int, end: int) -> None:
-        """Tell that a segment has been walked up to `position`."""
+        """Note that a segment has been walked up to `position`."""
         now = self._monotonic()
         if now >= self._due:
             self._due = now + _PROGRESS_EVERY_S
@@ -100,7 +100,7 @@ def open_log(
 
 
 def reopen_log(log: PartitionLog) -> None:
-    """Make the books of a log anew from its files, after a write that failed. Raises `OSError`, `LogDamagedError`."""
+    """Open a log anew from its files, after a write that failed. Raises `OSError`, `LogDamagedError`."""
     log.segments[-1].drop_gathered()
     problem = log.problem()
     if problem is not None:
@@ -173,7 +173,7 @@ def _note_producers(segment: Segment, walk: _Walk) -> None:
 
 
 def _recover_segments(segments: list[Segment], walk: _Walk, *, sound_to: int, rebuild: bool) -> list[Segment]:
-    """Bring each segment's books up to date; return the segments kept. The last one ends the log.
+    """Bring sizes, times and indexes of each segment up to date; return the segments kept. The last one ends the log.
 
     sound_to: segments that end there or before are whole; one that is not has been damaged since.
     """
@@ -276,7 +276,7 @@ def _start_of_walk(segment: Segment, producers_from: int) -> int:
 
 
 def _walk(segment: Segment, walk: _Walk, view: memoryview) -> None:
-    """Take every whole batch from `segment.size` on into the books; stop at the first that is not."""
+    """Take every whole batch from `segment.size` on into account; stop at the first that is not."""
     producers, expected = walk.producers, segment.base_offset
     position, end = segment.size, len(view)
     noted = position + _NOTED_EVERY_BYTES

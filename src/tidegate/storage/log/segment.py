@@ -137,7 +137,7 @@ class Segment:
         self._unwritten = []
 
     def drop_gathered(self) -> None:
-        """Forget what was gathered and cut off what was written of it; the books are wrong then."""
+        """Forget what was gathered and cut off what was written of it; sizes, times and indexes are wrong then."""
         if self._unwritten:
             self._unwritten = []
             self.size = self._unwritten_at
@@ -162,7 +162,7 @@ class Segment:
     def note(
         self, position: int, size: int, base_offset: int, last_offset: int, max_time_ms: int, interval: int
     ) -> None:
-        """Take a batch that lies at `position` into the books (size, times, indexes)."""
+        """Take a batch that lies at `position` into account: size, times, indexes."""
         if max_time_ms > self.max_time_ms:
             self.max_time_ms = max_time_ms
             self.max_time_offset = last_offset
@@ -306,7 +306,7 @@ class Segment:
         self.offsets.flush()
 
     def seal(self) -> None:
-        """Close the books: nothing more is appended; the indexes stay on disk only. Call `flush_indexes` first."""
+        """End the segment: nothing more is appended; the indexes stay on disk only. Call `flush_indexes` first."""
         self.offsets.forget_memory()
         self.times.forget_memory()
         self._recent.clear()
