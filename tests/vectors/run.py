@@ -43,10 +43,13 @@ class Outcome:
         self.failures += other.failures
 
 
-def run_file(path: Path) -> Outcome:
-    """Play every scenario of one vector file. Raises `VectorFileError` when there is nothing to play."""
+def run_file(path: Path, play: Player | None = None) -> Outcome:
+    """Play every scenario of one vector file, by `play` where it is given, else as the family's player does.
+
+    Raises `VectorFileError` when there is nothing to play.
+    """
     document = _read(path)
-    play = _player(path, document.get("family"))
+    play = play or _player(path, document.get("family"))
     outcome = Outcome()
     for scenario in document["scenarios"]:
         outcome.add(_run_scenario(play, scenario))

@@ -36,6 +36,7 @@ class Exchange:
     """One request under way. Its parts are set as they become known, in this order; times in ms but for `_ns`.
 
     channel, header, frame_bytes: the request; its frame is counted without the length prefix.
+    started_ns, remote_ns: when it was whole, and how long its handler waited for others (a long poll).
     answer, handler_ns, mutation: what the handler returned, how long it took, and the permits that it asked for.
     work: where the handler works in slices and needs more than the first.
     exempt, network_ns, produce_bytes, fetch_bytes, now_ms: what is charged, and when; -1 for bytes: none.
@@ -59,8 +60,10 @@ class Exchange:
         "now_ms",
         "produce_bytes",
         "produce_ms",
+        "remote_ns",
         "request_ms",
         "response",
+        "started_ns",
         "throttle_ms",
         "work",
     )
@@ -80,9 +83,11 @@ class Exchange:
     muted_by: QuotaType
     response: Encoded | None
 
-    def __init__(self, channel: Channel, header: RequestHeader, frame_bytes: int) -> None:
+    def __init__(self, channel: Channel, header: RequestHeader, frame_bytes: int, started_ns: int) -> None:
         self.channel = channel
         self.header = header
         self.frame_bytes = frame_bytes
+        self.started_ns = started_ns
         self.handler_ns = 0
+        self.remote_ns = 0
         self.mutation: MutationQuota | None = None

@@ -32,6 +32,7 @@ from tidegate.server.handler import Answer, Charge, Deferred, Request, Turn, Wai
 from tidegate.server.handlers.api_versions import unsupported_version_answer
 from tidegate.server.muting import Muting
 from tidegate.server.poller import Poller
+from tidegate.server.request_metrics import RequestMetrics
 from tidegate.server.sending import discard
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
 from tidegate.server.usage_log import LONGEST_KEPT_CLIENT_ID_CHARS, UsageLog
@@ -64,13 +65,17 @@ _NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
 class Front:
-    """Serves the channels of one node, in turns. A `ChannelOwner`, and the poller's `Turns`."""
+    """Serves the channels of one node, in turns. A `ChannelOwner`, and the poller's `Turns`.
+
+    turns, requests: how many turns there were, and what is counted of requests.
+    """
 
     def __init__(
         self,
         *,
         managers: QuotaManagers,
         usage: UsageLog,
+        requests: RequestMetrics,
         clock: Clock,
         loop: Scheduler,
         slices: Slices,
@@ -79,7 +84,10 @@ class Front:
         turn: Turn,
     ) -> None:
         self.channels: set[Channel] = set()
+        self.turns = 0
         self.muting = Muting(loop=loop, monotonic_ns=clock.monotonic_ns)
+        self.requests = requests
+        self._count = requests.count
         self._decider = Decider(managers)
         self._decide = self._decider.decide
         self._usage = usage
@@ -116,7 +124,7 @@ class Front:
         if handler is None:
             self._refuse(channel, f"api key {header.api_key} is not served")
             return
-        exchange = Exchange(channel, header, len(frame))
+        exchange = Exchange(channel, header, len(frame), started_ns)
         quotas = self._quotas
         quotas.begin(channel, header)
         turn = self._turn if self._in_turn else None
@@ -173,6 +181,11 @@ class Front:
         self.muting.forget(channel)
         self._on_closed(channel)
 
+    @property
+    def waiting(self) -> int:
+        """How many channels have a whole request that is served in the next turn."""
+        return len(self._waiting)
+
     def close(self) -> None:
         """Drop what is under way."""
         self._closed = True
@@ -183,6 +196,7 @@ class Front:
     def begin(self) -> None:
         """Begin a turn: answers wait until its end."""
         self._in_turn = True
+        self.turns += 1
 
     def end(self, until_ns: int) -> bool:
         """Serve who waits for this turn, end it, and decide and send what was handled, in the order of the requests.
@@ -293,6 +307,7 @@ class Front:
         """
         channel = exchange.channel
         channel.deferred = deferred
+        begun_ns = self._monotonic_ns()
 
         def resume() -> None:
             channel.deferred = None
@@ -300,6 +315,7 @@ class Front:
                 if deferred.given is not None:
                     _discard_answer(deferred.given)
                 return
+            exchange.remote_ns = self._monotonic_ns() - begun_ns
             exchange.answer = deferred.answer()
             if exchange.answer.error is not None:
                 self._fail(exchange, exchange.answer.error)
@@ -354,6 +370,7 @@ class Front:
                     response = exchange.answer.empty()
                 response.set_throttle_time_ms(exchange.throttle_ms)
             exchange.response = response
+            self._count(exchange)
             self._usage.request(exchange)
         except Exception as error:
             self._cannot_answer(exchange, error)
@@ -482,7 +499,7 @@ class Front:
         header = RequestHeader(
             error.api_key, error.api_version, error.correlation_id, error.client_id, frame_bytes
         )
-        exchange = Exchange(channel, header, frame_bytes)
+        exchange = Exchange(channel, header, frame_bytes, started_ns)
         exchange.answer = Answer(unsupported_version_answer(error.correlation_id))
         exchange.handler_ns = self._monotonic_ns() - started_ns
         self._finish(exchange)

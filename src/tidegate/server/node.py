@@ -26,9 +26,12 @@ from tidegate.server.handler import Connection, Handler, HandlerTable, NothingTo
 from tidegate.server.handlers.api_versions import api_versions_handler
 from tidegate.server.handlers.client_quotas import alter_client_quotas_handler, describe_client_quotas_handler
 from tidegate.server.host_names import Addresses, addresses_of_literal, warn_of_unknown
+from tidegate.server.meters import TICK_S
 from tidegate.server.network import Network
+from tidegate.server.network_metrics import NetworkMetrics
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.request_memory import RequestMemory
+from tidegate.server.request_metrics import RequestMetrics
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
 from tidegate.server.static_quotas import static_quotas
 from tidegate.server.transport import Transport
@@ -92,6 +95,7 @@ class Node:
         self._quotas: QuotaAdministration | None = None
         self._front: Front | None = None
         self.handlers: HandlerTable = {}
+        self._network_metrics: NetworkMetrics | None = None
         self._codecs: Iterator[tuple[int, int]] = iter(())
         self._timers: dict[str, Timer] = {}
 
@@ -128,6 +132,7 @@ class Node:
         self._front = Front(
             managers=self.managers,
             usage=self._usage,
+            requests=RequestMetrics(self.handlers, self._clock.monotonic_ns),
             clock=self._clock,
             loop=self._loop,
             slices=self._slices,
@@ -135,6 +140,10 @@ class Node:
             on_closed=self._on_closed,
             turn=turn or NothingToDo(),
         )
+        self._network_metrics = NetworkMetrics(
+            self._front, self._memory, listener=self.config.listener.name, clock=self._clock
+        )
+        self._every("metrics", TICK_S, self._tick_metrics)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
         self._every("roll", _ROLL_USAGE_EVERY_S, lambda: self._usage.maybe_roll(self._clock.now_ms()))
         self._every("clock", _LOOK_AT_CLOCK_EVERY_S, ClockWatch(self._clock, self._usage.clock).look)
@@ -209,8 +218,13 @@ class Node:
         second or so: `metrics_in_slices` leaves the loop to others meanwhile.
         """
         assert self._front is not None
+        assert self._network_metrics is not None
         return chain(
-            self.managers.metrics(now_ms), self._front.muting.metrics(), self.connections.metrics(now_ms)
+            self.managers.metrics(now_ms),
+            self._front.muting.metrics(),
+            self.connections.metrics(now_ms),
+            self._network_metrics.metrics(now_ms),
+            self._front.requests.metrics(),
         )
 
     async def metrics_in_slices(self, now_ms: int) -> AsyncIterator[list[Metric]]:
@@ -224,10 +238,17 @@ class Node:
                 part, until_ns = [], self._clock.monotonic_ns() + METRICS_SLICE_NS
         yield part
 
+    def _tick_metrics(self) -> None:
+        assert self._front is not None
+        assert self._network_metrics is not None
+        self._front.requests.tick()
+        self._network_metrics.tick()
+
     # --- connections ----------------------------------------------------------------------------------------------
 
     def _on_admitted(self, listener: str, transport: Transport, host: str) -> None:
         assert self._front is not None
+        assert self._network_metrics is not None
         local_host, local_port = transport.local_address
         connection = Connection(
             id=self._usage.next_connection_id(),
@@ -247,14 +268,17 @@ class Node:
             max_frame_bytes=self.config["socket.request.max.bytes"],
         )
         self._front.channels.add(channel)
+        self._network_metrics.created += 1
 
     def _on_closed(self, channel: Channel) -> None:
         self.connections.release(channel.connection.listener, channel.connection.client_host)
 
     def _close_idle(self) -> None:
         assert self._front is not None
+        assert self._network_metrics is not None
         oldest_ns = self._clock.monotonic_ns() - self.config["connections.max.idle.ms"] * 1_000_000
         idle = [c for c in self._front.channels if c.last_active_ns < oldest_ns and not c.wants_memory]
+        self._network_metrics.expired += len(idle)
         self._close_in_slices(idle)
 
     def close_stalled(self) -> None:

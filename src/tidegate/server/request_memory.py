@@ -22,6 +22,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
+from tidegate.quota.measure.throttle import MAX_INT64
+
 __all__ = ["GRACE_S", "NO_BOUND", "SLOWEST_S", "GrantHolder", "RequestMemory"]
 
 NO_BOUND = -1
@@ -51,6 +53,8 @@ class RequestMemory:
     """
 
     __slots__ = (
+        "_depleted_ns",
+        "_depleted_since_ns",
         "_granted",
         "_granted_bytes",
         "_granting",
@@ -74,6 +78,21 @@ class RequestMemory:
         self._granted_bytes = 0
         self._waiting: OrderedDict[GrantHolder, int] = OrderedDict()
         self._granting = False
+        self._depleted_ns = 0
+        self._depleted_since_ns = 0
+
+    @property
+    def depleted_ns(self) -> int:
+        """Return how long somebody waited, all in all."""
+        since_ns = self._monotonic_ns() - self._depleted_since_ns if self._waiting else 0
+        return self._depleted_ns + since_ns
+
+    @property
+    def available_bytes(self) -> int:
+        """Return how much may still be granted; 2**63 - 1 without a bound."""
+        if self._most_bytes == NO_BOUND:
+            return MAX_INT64
+        return max(self._most_bytes - self._granted_bytes, 0)
 
     @property
     def granted_bytes(self) -> int:
@@ -88,6 +107,8 @@ class RequestMemory:
     def ask(self, holder: GrantHolder, size: int) -> bool:
         """Return whether `holder` may take `size` bytes now; if not, `on_grant` is called when it may."""
         if self._waiting or not self._fits(size):
+            if not self._waiting:
+                self._depleted_since_ns = self._monotonic_ns()
             self._waiting[holder] = size
             return False
         self._grant(holder, size)
@@ -98,7 +119,9 @@ class RequestMemory:
         granted = self._granted.pop(holder, None)
         if granted is not None:
             self._granted_bytes -= granted[0]
-        elif self._waiting.pop(holder, None) is None:
+        elif holder in self._waiting:
+            self._stop_waiting(holder)
+        else:
             return
         if self._waiting and not self._granting:
             self._granting = True
@@ -122,6 +145,11 @@ class RequestMemory:
             or not self._granted
         )
 
+    def _stop_waiting(self, holder: GrantHolder) -> None:
+        del self._waiting[holder]
+        if not self._waiting:
+            self._depleted_ns += self._monotonic_ns() - self._depleted_since_ns
+
     def _grant(self, holder: GrantHolder, size: int) -> None:
         self._granted[holder] = size, self._monotonic_ns()
         self._granted_bytes += size
@@ -133,7 +161,7 @@ class RequestMemory:
             if holder is None or not self._fits(size):
                 self._granting = False
                 return True
-            del self._waiting[holder]
+            self._stop_waiting(holder)
             self._grant(holder, size)
             holder.on_grant()
         return False

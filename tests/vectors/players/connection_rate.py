@@ -26,11 +26,7 @@ _MAX = "max.connections"
 
 def play(scenario: dict) -> Iterator[tuple[int, object, object]]:
     """Play one scenario; metrics are read after the steps whose result lists them."""
-    player = _Player(scenario["config"])
-    for index, expected, got in play_steps(player, scenario):
-        if "metrics" in expected:
-            got["metrics"] = player.metrics()
-        yield index, expected, got
+    yield from _Player(scenario["config"]).play(scenario)
 
 
 class _Player:
@@ -45,6 +41,12 @@ class _Player:
         )
         for name in config["listeners"]:
             self._quotas.add_listener(name, _listener_limits(name, config["broker_config"]))
+
+    def play(self, scenario: dict) -> Iterator[tuple[int, object, object]]:
+        for index, expected, got in play_steps(self, scenario):
+            if "metrics" in expected:
+                got["metrics"] = self.metrics()
+            yield index, expected, got
 
     def advance(self, ms: int) -> None:
         self._now_ms += ms

@@ -287,9 +287,11 @@ class ConnectionQuotas:
             yield "connection-accept-rate", tags, listener.rate
             yield "connection-accept-throttle-time", tags, listener.throttle_time
             yield "ip-connection-accept-throttle-time", tags, listener.ip_throttle_time
-        for ip, rate in list(self._ip_rates.items()):
-            self._bring_up_to_date(rate, self._ip_limit(ip))
-            yield "connection-accept-rate", {"ip": ip}, rate
+        for ip in list(self._ip_rates):
+            if ip in self._ip_rates:
+                rate = self._ip_rates[ip]
+                self._bring_up_to_date(rate, self._ip_limit(ip))
+                yield "connection-accept-rate", {"ip": ip}, rate
 
     # Helpers
 

@@ -193,8 +193,10 @@ class SensorTable(Generic[S]):
 
     def throttles(self) -> Iterator[tuple[str, ThrottleSensor]]:
         """Yield the throttle sensors that there are now, each with the name of its quota sensor."""
-        throttles = list(self._throttles.items())
-        return ((name, throttle) for name, throttle in throttles if not self._is_swept(throttle))
+        for name in list(self._throttles):
+            throttle = self._throttles.get(name)
+            if throttle is not None and not self._is_swept(throttle):
+                yield name, throttle
 
     def add(self, sensor: S, now_ms: int) -> bool:
         """Add a quota sensor; return whether others had to go for it."""

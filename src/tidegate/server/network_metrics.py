@@ -1,0 +1,152 @@
+"""What is counted of connections, bytes and time: Kafka's metrics of a network thread, of its memory and its idleness.
+
+There is one thread, the event loop's: `networkProcessor` is 0, and it is idle while the thread takes no processor time.
+Totals are kept by those who count; rates are over the registry's default window, of what a tick finds every 5 s.
+
+Follows: Kafka `Selector.SelectorMetrics`, `SocketServer`, `KafkaRequestHandlerPool` (B§12.4).
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+from tidegate.clock import Clock
+from tidegate.quota import REGISTRY_WINDOW, Metric, SampledRate
+from tidegate.quota.connections.connection_quotas import CONNECTION_METRICS
+from tidegate.server.front import Front
+from tidegate.server.meters import Meter
+from tidegate.server.request_memory import RequestMemory
+from tidegate.wire.encoded import LENGTH_BYTES
+
+__all__ = ["NetworkMetrics"]
+
+_NS_PER_S = 1e9
+_NS_PER_MS = 1e6
+_RATED = (
+    "connection-creation",
+    "connection-close",
+    "incoming-byte",
+    "outgoing-byte",
+    "request",
+    "response",
+    "select",
+)
+_IO_TIME, _DEPLETED_TIME = "io-time-ns", "MemoryPoolDepletedTime"
+
+
+class NetworkMetrics:
+    """Totals of one node, and their rates.
+
+    created, expired: connections that were admitted, and those closed for being idle; the node counts them.
+    thread_time_ns: the processor time of the loop's thread.
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        memory: RequestMemory,
+        *,
+        listener: str,
+        clock: Clock,
+        thread_time_ns: Callable[[], int] = time.thread_time_ns,
+    ) -> None:
+        self.created = self.expired = 0
+        self._front = front
+        self._memory = memory
+        self._tags = {"listener": listener, "networkProcessor": "0"}
+        self._clock = clock
+        self._thread_time_ns = thread_time_ns
+        self._begun_ns, self._begun_thread_ns = clock.monotonic_ns(), thread_time_ns()
+        self._handler_idle = Meter(now_ns=self._begun_ns, unit_ns=1)
+        self._counted = self._totals()
+        samples, window_ms = REGISTRY_WINDOW.samples, REGISTRY_WINDOW.window_ms
+        self._rates = {name: SampledRate(samples=samples, window_ms=window_ms) for name in self._counted}
+
+    def tick(self) -> None:
+        """Take over what the last seconds brought; call it every `tidegate.server.meters.TICK_S`."""
+        now_ms, totals = self._clock.now_ms(), self._totals()
+        for name, total in totals.items():
+            self._rates[name].record(float(total - self._counted[name]), now_ms)
+        self._counted = totals
+        self._handler_idle.tick(self._handler_idle_ns())
+
+    def metrics(self, now_ms: int) -> Iterator[Metric]:
+        """Yield the metrics without any effect. Call it on the loop's thread."""
+        totals = self._totals()
+        rates = {name: rate.peek(now_ms) for name, rate in self._rates.items()}
+        for name, value in self._of_processor(totals, rates):
+            yield Metric(group=CONNECTION_METRICS, name=name, tags=self._tags, value=value)
+        for name, value in (
+            ("MemoryPoolDepletedTimeTotal", totals[_DEPLETED_TIME] / _NS_PER_MS),
+            ("MemoryPoolAvgDepletedPercent", rates[_DEPLETED_TIME] / _NS_PER_S),
+        ):
+            yield Metric(group=CONNECTION_METRICS, name=name, tags={}, value=value)
+        for name, value in (
+            ("ExpiredConnectionsKilledCount", float(self.expired)),
+            ("MemoryPoolAvailable", float(self._memory.available_bytes)),
+            ("MemoryPoolUsed", float(self._memory.granted_bytes)),
+            ("NetworkProcessorAvgIdlePercent", _idle_share(rates[_IO_TIME])),
+        ):
+            yield Metric(group="SocketServer", name=name, tags={}, value=value)
+        yield Metric(
+            group="RequestChannel", name="RequestQueueSize", tags={}, value=float(self._front.waiting)
+        )
+        now_ns = self._clock.monotonic_ns()
+        for name in ("RequestHandlerAvgIdlePercent", "BrokerRequestHandlerAvgIdlePercent"):
+            for attribute, value in self._handler_idle.numbers(self._handler_idle_ns(), now_ns=now_ns):
+                yield Metric(
+                    group="KafkaRequestHandlerPool", name=name, tags={}, value=value, attribute=attribute
+                )
+
+    def _of_processor(self, totals: dict[str, int], rates: dict[str, float]) -> Iterator[tuple[str, float]]:
+        """Yield name and value of what Kafka has for each of its network threads."""
+        for name in _RATED:
+            yield f"{name}-total", float(totals[name])
+            yield f"{name}-rate", rates[name]
+        io_ns, idle_share = rates[_IO_TIME], _idle_share(rates[_IO_TIME])
+        yield "connection-count", float(len(self._front.channels))
+        yield "expired-connections-killed-count", float(self.expired)
+        yield "request-size-avg", _mean(rates["outgoing-byte"], rates["request"])
+        yield "io-time-ns-total", float(totals[_IO_TIME])
+        yield "io-time-ns-avg", _mean(io_ns, rates["select"])
+        yield "io-ratio", 1.0 - idle_share
+        yield "io-wait-time-ns-total", float(max(self._elapsed_ns() - totals[_IO_TIME], 0))
+        yield "io-wait-time-ns-avg", _mean(idle_share * _NS_PER_S, rates["select"])
+        yield "io-wait-ratio", idle_share
+
+    def _totals(self) -> dict[str, int]:
+        """Return what was counted so far, by the name that its rate has."""
+        incoming = outgoing = requests = responses = 0
+        for counts in self._front.requests.all_counts():
+            requests += counts.requests
+            responses += counts.requests - counts.unanswered
+            incoming += counts.request_bytes
+            outgoing += counts.response_bytes
+        return {
+            "connection-creation": self.created,
+            "connection-close": self.created - len(self._front.channels),
+            "incoming-byte": incoming + LENGTH_BYTES * requests,
+            "outgoing-byte": outgoing + LENGTH_BYTES * responses,
+            # Kafka's names are those of a client: what it calls requests are the answers that were sent.
+            "request": responses,
+            "response": requests,
+            "select": self._front.turns,
+            _IO_TIME: self._thread_time_ns() - self._begun_thread_ns,
+            _DEPLETED_TIME: self._memory.depleted_ns,
+        }
+
+    def _elapsed_ns(self) -> int:
+        return self._clock.monotonic_ns() - self._begun_ns
+
+    def _handler_idle_ns(self) -> int:
+        """Return how long no handler was at work."""
+        busy_ns = sum(counts.handler_ns for counts in self._front.requests.all_counts())
+        return max(self._elapsed_ns() - busy_ns, 0)
+
+
+def _idle_share(io_ns_per_s: float) -> float:
+    return max(1.0 - io_ns_per_s / _NS_PER_S, 0.0)
+
+
+def _mean(total: float, count: float) -> float:
+    """Return the mean of what two rates of one window have counted; NaN where that is nothing."""
+    return total / count if count else float("nan")

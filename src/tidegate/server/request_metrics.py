@@ -1,0 +1,193 @@
+"""What is counted of requests, by API and version: Kafka's group `RequestMetrics`.
+
+On the way of a request there are some additions of integers. How long requests took, and how large they were, is known
+of a sample of them: of every request while they are few, else of one in so many that `SAMPLES` span some five minutes.
+Throttles are all counted.
+
+Follows: Kafka `RequestMetrics`, `RequestChannel.Request.updateRequestMetrics` (B§12.3).
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from tidegate.api_keys import FETCH
+from tidegate.quota import Metric
+from tidegate.server.exchange import Exchange
+from tidegate.server.meters import Meter, percentiles, standard_deviation, summary
+from tidegate.wire import API_BY_KEY, Api
+
+__all__ = ["SAMPLES", "ApiCounts", "RequestMetrics", "VersionCounts"]
+
+SAMPLES = 1028
+"""Requests of an API whose times are remembered, as many as in a reservoir of Kafka's: 300 KB at most."""
+_SPAN_S = 300.0
+_NS_PER_MS = 1_000_000
+_GROUP = "RequestMetrics"
+_FETCH_CONSUMER = "FetchConsumer"
+_SAMPLED = ("LocalTimeMs", "RemoteTimeMs", "TotalTimeMs", "RequestBytes")  # in the order of a sample
+_THROTTLE_TIME = len(_SAMPLED)
+
+
+class VersionCounts:
+    """What is counted of one version of an API; bytes are of whole frames without their length prefix.
+
+    unanswered: requests without an answer, such as Produce with acks=0. look_at: the request of which more is kept.
+    """
+
+    __slots__ = (
+        "_recent",
+        "handler_ns",
+        "look_at",
+        "meter",
+        "request_bytes",
+        "requests",
+        "response_bytes",
+        "unanswered",
+    )
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.requests = self.handler_ns = self.request_bytes = self.unanswered = self.response_bytes = 0
+        self.look_at = 1
+        self._recent = 0  # requests of the last five minutes, less `requests`
+
+    def looked_at(self) -> None:
+        """Choose the next request to look at."""
+        self.look_at = self.requests + 1 + max(self._recent + self.requests, 0) // SAMPLES
+
+    def tick(self) -> None:
+        """Take over what the last seconds brought."""
+        self.meter.tick(self.requests)
+        self._recent = int(self.meter.per_unit()[1] * _SPAN_S) - self.requests
+
+
+class ApiCounts(dict[int, VersionCounts]):
+    """What is counted of one API, by version, and the sample of its requests.
+
+    An unknown version of ApiVersions is counted as 0, in whose form it is answered.
+    """
+
+    def __init__(self, api: Api, monotonic_ns: Callable[[], int]) -> None:
+        super().__init__()
+        self.name = api.name
+        self.sample: deque[tuple[int, ...]] = deque(maxlen=SAMPLES)
+        self.throttled = self.throttled_ms = self.throttled_squares = self.longest_ms = 0
+        self.shortest_ms = 0
+        self._api = api
+        self._monotonic_ns = monotonic_ns
+
+    def __missing__(self, version: int) -> VersionCounts:
+        if not self._api.speaks(version):
+            return self[self._api.min_version]
+        counts = self[version] = VersionCounts(Meter(now_ns=self._monotonic_ns()))
+        return counts
+
+    def throttle(self, throttle_ms: int) -> None:
+        """Count a throttle."""
+        self.shortest_ms = min(self.shortest_ms or throttle_ms, throttle_ms)
+        self.longest_ms = max(self.longest_ms, throttle_ms)
+        self.throttled += 1
+        self.throttled_ms += throttle_ms
+        self.throttled_squares += throttle_ms * throttle_ms
+
+    def look_at(self, exchange: Exchange) -> None:
+        """Remember a request, with times in whole ms."""
+        total_ns = self._monotonic_ns() - exchange.started_ns
+        times_ns = exchange.handler_ns, exchange.remote_ns, total_ns
+        times_ms = [(time_ns + _NS_PER_MS // 2) // _NS_PER_MS for time_ns in times_ns]
+        self.sample.append((*times_ms, exchange.frame_bytes - exchange.header.body_at, exchange.throttle_ms))
+
+    @property
+    def requests(self) -> int:
+        """How many requests there were."""
+        return sum(counts.requests for counts in self.values())
+
+    def throttle_times(self) -> Iterator[tuple[str, float]]:
+        """Yield the numbers of all throttle times, with a 0 for each request that was not throttled."""
+        requests = self.requests
+        yield "Min", float(self.shortest_ms if self.throttled == requests else 0)
+        yield "Max", float(self.longest_ms)
+        yield "Mean", self.throttled_ms / requests if requests else 0.0
+        yield "StdDev", standard_deviation(requests, self.throttled_ms, self.throttled_squares)
+        yield from percentiles([row[_THROTTLE_TIME] for row in self.sample])
+
+
+class _Apis(dict[int, ApiCounts]):
+    """What is counted, by API key."""
+
+    def __init__(self, monotonic_ns: Callable[[], int]) -> None:
+        super().__init__()
+        self._monotonic_ns = monotonic_ns
+
+    def __missing__(self, key: int) -> ApiCounts:
+        api = self[key] = ApiCounts(API_BY_KEY[key], self._monotonic_ns)
+        return api
+
+
+class RequestMetrics:
+    """The counts of all APIs: those of `api_keys` are there from the start, others with the first request."""
+
+    __slots__ = ("_apis", "_monotonic_ns")
+
+    def __init__(self, api_keys: Iterable[int], monotonic_ns: Callable[[], int]) -> None:
+        self._apis = _Apis(monotonic_ns)
+        self._monotonic_ns = monotonic_ns
+        for key in sorted(api_keys):
+            self._apis[key]
+
+    def count(self, exchange: Exchange) -> None:
+        """Count a request that was decided."""
+        header, response = exchange.header, exchange.response
+        api = self._apis[header.api_key]
+        counts = api[header.api_version]
+        counts.requests = requests = counts.requests + 1
+        counts.handler_ns += exchange.handler_ns
+        counts.request_bytes += exchange.frame_bytes
+        if response is None:
+            counts.unanswered += 1
+        else:
+            counts.response_bytes += response.size
+        if exchange.throttle_ms:
+            api.throttle(exchange.throttle_ms)
+        if requests >= counts.look_at:
+            api.look_at(exchange)
+            counts.looked_at()
+
+    def all_counts(self) -> Iterator[VersionCounts]:
+        """Yield the counts of every version that was asked for."""
+        for api in self._apis.values():
+            yield from api.values()
+
+    def tick(self) -> None:
+        """Take over what the last seconds brought; call it every `tidegate.server.meters.TICK_S`."""
+        for counts in self.all_counts():
+            counts.tick()
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the numbers of all APIs without any effect. Those of Fetch are there twice, as in Kafka."""
+        for key, api in list(self._apis.items()):
+            for name in (api.name, _FETCH_CONSUMER) if key == FETCH else (api.name,):
+                yield from self._meters(api, name)
+                yield from self._histograms(api, name)
+
+    def _meters(self, api: ApiCounts, name: str) -> Iterator[Metric]:
+        now_ns = self._monotonic_ns()
+        for version, counts in list(api.items()):
+            tags = {"request": name, "version": str(version)}
+            for attribute, value in counts.meter.numbers(counts.requests, now_ns=now_ns):
+                yield _metric("RequestsPerSec", tags, attribute, value)
+
+    @staticmethod
+    def _histograms(api: ApiCounts, name: str) -> Iterator[Metric]:
+        tags, rows, count = {"request": name}, list(api.sample), float(api.requests)
+        for at, histogram in enumerate(_SAMPLED):
+            yield _metric(histogram, tags, "Count", count)
+            for attribute, value in summary([row[at] for row in rows]):
+                yield _metric(histogram, tags, attribute, value)
+        yield _metric("ThrottleTimeMs", tags, "Count", count)
+        for attribute, value in api.throttle_times():
+            yield _metric("ThrottleTimeMs", tags, attribute, value)
+
+
+def _metric(name: str, tags: dict[str, str], attribute: str, value: float) -> Metric:
+    return Metric(group=_GROUP, name=name, tags=tags, value=value, attribute=attribute)
