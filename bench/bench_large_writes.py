@@ -87,7 +87,7 @@ class Run:
             self._done.set_result(None)
 
 
-def compare(what: str, path: Path, batches: int) -> None:
+def compare(label: str, path: Path, batches: int) -> None:
     """Print a line per way and number of producers."""
     batch = memoryview(bytearray(os.urandom(BATCH_BYTES)))
     for producers in PRODUCERS:
@@ -101,7 +101,7 @@ def compare(what: str, path: Path, batches: int) -> None:
             held_us = sorted(second * 1e6 for second in held[off_loop])
             p99_us = held_us[len(held_us) * 99 // 100]
             print(
-                f"{what:11} {producers} producers  {way:9} {median(rates[off_loop]):6.0f} MB/s, loop held "
+                f"{label:11} {producers} producers  {way:9} {median(rates[off_loop]):6.0f} MB/s, loop held "
                 f"median {median(held_us):6.0f}  p99 {p99_us:7.0f}  max {held_us[-1]:7.0f} us"
             )
 

@@ -210,9 +210,9 @@ def bench_recovery(directory: Path, count: int) -> tuple[float, float, int]:
     return took[0], took[1], size >> 20
 
 
-def show(what: str, took_us: float) -> None:
+def show(label: str, took_us: float) -> None:
     """Print one line of the table."""
-    print(f"{what:48}{took_us:8.2f} us")
+    print(f"{label:48}{took_us:8.2f} us")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What holds for every test: tiers run from cheap to dear, and a test that did not run is a failure."""
+"""What holds for every test: tiers run from quick to slow, and a test that did not run is a failure."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
-DEAR_TIERS = ("tests/spark", "src/tidegate/pipeline", "tests/e2e", "tests/limits")
+SLOW_TIERS = ("tests/spark", "src/tidegate/pipeline", "tests/e2e", "tests/limits")
 NOT_RUN = ("skipped", "xfailed", "xpassed")
 
 # A shared machine stalls now and then: a deadline per example would fail tests that are right.
@@ -15,9 +15,9 @@ settings.load_profile("tidegate")
 
 
 def _tier(item: pytest.Item) -> int:
-    """Return 0 for a test of the cheap tiers, else 1 plus its place among the dear ones."""
+    """Return 0 for a test of the quick tiers, else 1 plus its place among the slow ones."""
     path = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else ""
-    return next((at for at, tier in enumerate(DEAR_TIERS, 1) if path.startswith(tier)), 0)
+    return next((at for at, tier in enumerate(SLOW_TIERS, 1) if path.startswith(tier)), 0)
 
 
 @pytest.hookimpl(trylast=True)
