@@ -30,6 +30,7 @@ from collections.abc import Iterable
 from tidegate.errors import ConfigError
 from tidegate.quota.admin.definitions import EntityParts, entity_parts, is_ip_address
 from tidegate.quota.admin.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, ValueType, keys_for
+from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64
 from tidegate.quota.measure.window import MAX_SAMPLES
 
 __all__ = [
@@ -49,14 +50,13 @@ __all__ = [
 MAX_NAME_BYTES = 2**15 - 1
 """UTF-8 bytes of a user, client id or address. Follows: Kafka's STRING, whose length is an INT16."""
 
-MAX_SIZE_BYTES = 2**63 - 1
+MAX_SIZE_BYTES = MAX_INT64
 """The largest size. Follows: Kafka's LONG."""
 
 SIZE_KEYS = frozenset({"producer_byte_rate", "consumer_byte_rate"})
 """Keys whose value may be written as a size."""
 
 _MAX_SIZE_CHARS = 64
-MAX_INT = 2**31 - 1  # Kafka's INT
 _MAX_NUMBER_CHARS = 400
 _NUMBER = re.compile(
     r"[-+]?(?:[0-9]+(?P<inexact>\.[0-9]*(?:e[-+]?[0-9]+)?|e[-+]?[0-9]+)?|(?P<other>inf|infinity|nan))",
@@ -155,7 +155,7 @@ def checked_window_setting(name: str, value: object) -> int:
     setting = WINDOW_SETTINGS.get(name)
     if setting is None:
         raise ConfigError(f"unknown window setting {name!r}", hint=did_you_mean(name, WINDOW_SETTINGS))
-    maximum = MAX_SAMPLES if name.endswith(".num") else MAX_INT
+    maximum = MAX_SAMPLES if name.endswith(".num") else MAX_INT32
     if not isinstance(value, int) or isinstance(value, bool) or not setting.minimum <= value <= maximum:
         expected = f"a whole number from {setting.minimum} to {maximum}"
         raise ConfigError(f"{name} must be {expected}, got {value!r}")

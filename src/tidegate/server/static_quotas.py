@@ -15,6 +15,7 @@ from tidegate.errors import ConfigError
 from tidegate.quota import QuotaRecord
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.admin.keys import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.server.config import NO_STATIC_QUOTA, ServerConfig
 
 __all__ = ["StaticQuotas", "static_quotas"]
@@ -24,7 +25,6 @@ StaticQuotas = Mapping[tuple[EntityParts, str], QuotaRecord]
 
 _KEYS = {"producer": PRODUCER_BYTE_RATE, "consumer": CONSUMER_BYTE_RATE}
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_LONG_MAX = 2**63 - 1
 
 
 def static_quotas(config: ServerConfig) -> StaticQuotas:
@@ -64,9 +64,9 @@ def _bytes(text: str, *, setting: str) -> int:
     """Return bytes a second: a whole number, with K, M or G for 1024, 1024² or 1024³."""
     match = re.fullmatch(r"([0-9]{1,19})([KMG]?)", text.strip())
     value = int(match[1]) * _UNITS[match[2]] if match else 0
-    if not 1 <= value <= _LONG_MAX:
+    if not 1 <= value <= MAX_INT64:
         raise ConfigError(
-            f"{setting} has {text!r}, expected bytes a second from 1 to {_LONG_MAX}, "
+            f"{setting} has {text!r}, expected bytes a second from 1 to {MAX_INT64}, "
             "with K, M or G for 1024, 1024² or 1024³"
         )
     return value

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidegate.config.java_numbers import double_text, read_double, read_number
+from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64, MIN_INT64
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS, TOPIC_SYNONYMS
 from tidegate.storage.topic_settings import TopicSettings
@@ -38,8 +39,6 @@ TOPIC_SOURCE, CLUSTER_DEFAULT_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = 1, 3, 4, 5
 LEAST_INDEX_INTERVAL, MOST_INDEX_INTERVAL = 4096, 64 * 1024
 """Bytes of records between two entries of an index, whatever `index.interval.bytes` says: an index that is denser takes
 memory (32 bytes an entry of the newest segment), and what lies between two entries is walked, on the event loop."""
-_INT_MAX = 2**31 - 1
-_LONG_MAX = 2**63 - 1
 _GZIP_LEVEL = "compression.gzip.level"
 _THROTTLED_REPLICAS = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
 _REPLICA = re.compile("[0-9]+:[0-9]+")
@@ -74,7 +73,7 @@ def _long(name: str, default: int, least: int) -> TopicConfig:
     return TopicConfig(name=name, type=ConfigType.LONG, default=str(default), least=least)
 
 
-def _int(name: str, default: int, least: int, most: int = _INT_MAX) -> TopicConfig:
+def _int(name: str, default: int, least: int, most: int = MAX_INT32) -> TopicConfig:
     return TopicConfig(name=name, type=ConfigType.INT, default=str(default), least=least, most=most)
 
 
@@ -100,17 +99,17 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
         _int("compression.zstd.level", 3, -131_072, 22),
         _long("delete.retention.ms", 86_400_000, 0),
         _long("file.delete.delay.ms", 60_000, 0),
-        _long("flush.messages", _LONG_MAX, 1),
-        _long("flush.ms", _LONG_MAX, 0),
+        _long("flush.messages", MAX_INT64, 1),
+        _long("flush.ms", MAX_INT64, 0),
         _list("follower.replication.throttled.replicas", ""),
         _int("index.interval.bytes", 4096, 0),
         _list("leader.replication.throttled.replicas", ""),
         _long("local.retention.bytes", -2, -2),
         _long("local.retention.ms", -2, -2),
-        _long("max.compaction.lag.ms", _LONG_MAX, 1),
+        _long("max.compaction.lag.ms", MAX_INT64, 1),
         _int("max.message.bytes", 1_048_588, 0),
         _long("message.timestamp.after.max.ms", 3_600_000, 0),
-        _long("message.timestamp.before.max.ms", _LONG_MAX, 0),
+        _long("message.timestamp.before.max.ms", MAX_INT64, 0),
         _string("message.timestamp.type", "CreateTime", "CreateTime", "LogAppendTime"),
         TopicConfig(name="min.cleanable.dirty.ratio", type=ConfigType.DOUBLE, default="0.5", least=0, most=1),
         _long("min.compaction.lag.ms", 0, 0),
@@ -119,7 +118,7 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
         _bool("remote.log.copy.disable"),
         _bool("remote.log.delete.on.disable"),
         _bool("remote.storage.enable"),
-        _long("retention.bytes", -1, -_LONG_MAX - 1),
+        _long("retention.bytes", -1, MIN_INT64),
         _long("retention.ms", 604_800_000, -1),
         _int("segment.bytes", 1 << 30, 1024 * 1024),
         _int("segment.index.bytes", 10 * 1024 * 1024, 4),
@@ -170,7 +169,7 @@ def _number_problem(config: TopicConfig, value: str) -> str | None:
         if config.type is ConfigType.DOUBLE:
             number = read_double(value.strip())
         else:
-            number = read_number(value.strip(), _INT_MAX if config.type is ConfigType.INT else _LONG_MAX)
+            number = read_number(value.strip(), MAX_INT32 if config.type is ConfigType.INT else MAX_INT64)
     except ValueError:
         return _invalid(config, value, f"Not a number of type {config.type.name}")
     text = double_text(number) if config.type is ConfigType.DOUBLE else str(number)

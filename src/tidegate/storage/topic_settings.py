@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from tidegate.quota.measure.throttle import MAX_INT64
+
 __all__ = ["NEVER", "TopicSettings"]
 
-NEVER = 2**63 - 1  # Kafka's default of `flush.messages` and `flush.ms`
+NEVER = MAX_INT64  # Kafka's default of `flush.messages` and `flush.ms`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

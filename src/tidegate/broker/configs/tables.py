@@ -7,6 +7,7 @@ is held against what a real broker answers (`tests/vectors/described_configs.jso
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.server.config import SETTINGS, Setting
 from tidegate.storage.config import text_of
 from tidegate.storage.config_synonyms import TOPIC_SYNONYMS
@@ -20,7 +21,7 @@ __all__ = [
     "ConfigRow",
 ]
 
-_LONG_MAX = str(2**63 - 1)
+_LONG_MAX = str(MAX_INT64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,13 @@ from tidegate.broker.cluster import NO_OPERATIONS, TOPIC_OPERATIONS, ZERO_ID, Cl
 from tidegate.broker.handlers.metadata import PartitionMessages
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.topic_names import name_problem
+from tidegate.quota.measure.throttle import narrow_to_int32
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
 
 __all__ = ["MAX_PARTITIONS_PER_ANSWER", "describe_topic_partitions_handler"]
 
-_INT_MAX = 2**31 - 1
 _SORTED_AT_ONCE = 1000  # names
 MAX_PARTITIONS_PER_ANSWER = 2000  # Kafka's `max.request.partition.size.limit`
 
@@ -61,7 +61,9 @@ def describe_topic_partitions_handler(storage: Storage, cluster: ClusterView) ->
                 continue
             count = len(topic.logs)
             start = first_partition if name == first_name else 0
-            end = min(count, _java_int(start + left))
+            end = min(
+                count, narrow_to_int32(start + left)
+            )  # below 0 past Java's largest, and so is the cursor
             described = (yield from partitions.of(topic))[start : max(end, 0)]
             topics.append(_topic(topic, described))
             left -= len(described)
@@ -72,11 +74,6 @@ def describe_topic_partitions_handler(storage: Storage, cluster: ClusterView) ->
         return (yield from _answer(request, topics, next_cursor))
 
     return handle
-
-
-def _java_int(number: int) -> int:
-    """Return a number as Java's `int` holds it: past its largest it is negative, and the next cursor with it."""
-    return number if number <= _INT_MAX else number - (1 << 32)
 
 
 def _names(

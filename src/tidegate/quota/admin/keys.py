@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64
+
 __all__ = [
     "CONNECTION_CREATION_RATE",
     "CONSUMER_BYTE_RATE",
@@ -53,7 +55,7 @@ class ValueType(enum.Enum):
         return _MAXIMUM[self]
 
 
-_MAXIMUM = {ValueType.LONG: float(2**63 - 1), ValueType.INT: float(2**31 - 1), ValueType.DOUBLE: float("inf")}
+_MAXIMUM = {ValueType.LONG: float(MAX_INT64), ValueType.INT: float(MAX_INT32), ValueType.DOUBLE: float("inf")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,21 +89,21 @@ QUOTA_KEYS: Mapping[str, QuotaKey] = MappingProxyType(
                 name=PRODUCER_BYTE_RATE,
                 entity_types=_CLIENTS,
                 value_type=ValueType.LONG,
-                declared_default=float(2**63 - 1),
+                declared_default=float(MAX_INT64),
                 documentation="A rate representing the upper bound (bytes/sec) for producer traffic.",
             ),
             QuotaKey(
                 name=CONSUMER_BYTE_RATE,
                 entity_types=_CLIENTS,
                 value_type=ValueType.LONG,
-                declared_default=float(2**63 - 1),
+                declared_default=float(MAX_INT64),
                 documentation="A rate representing the upper bound (bytes/sec) for consumer traffic.",
             ),
             QuotaKey(
                 name=REQUEST_PERCENTAGE,
                 entity_types=_CLIENTS,
                 value_type=ValueType.DOUBLE,
-                declared_default=2147483647.0,
+                declared_default=float(MAX_INT32),
                 documentation="A percentage representing the upper bound of time spent "
                 "for processing requests.",
             ),
@@ -109,7 +111,7 @@ QUOTA_KEYS: Mapping[str, QuotaKey] = MappingProxyType(
                 name=CONTROLLER_MUTATION_RATE,
                 entity_types=_CLIENTS,
                 value_type=ValueType.DOUBLE,
-                declared_default=2147483647.0,
+                declared_default=float(MAX_INT32),
                 documentation="The rate at which mutations are accepted for the create topics request, "
                 "the create partitions request and the delete topics request. The rate is accumulated "
                 "by the number of partitions created or deleted.",
@@ -118,7 +120,7 @@ QUOTA_KEYS: Mapping[str, QuotaKey] = MappingProxyType(
                 name=CONNECTION_CREATION_RATE,
                 entity_types=frozenset({"ip"}),
                 value_type=ValueType.INT,
-                declared_default=2147483647.0,
+                declared_default=float(MAX_INT32),
                 documentation="An int representing the upper bound of connections accepted "
                 "for the specified IP.",
             ),

@@ -34,12 +34,12 @@ from tidegate.quota.connections.limits import (
     UNLIMITED_CONNECTIONS,
     ConnectionLimits,
     ListenerLimits,
-    connection_rate,
     host_address,
 )
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.sensors import EXPIRY_MS, SAMPLE_BYTES, SENSOR_BYTES
 from tidegate.quota.measure.stats import Avg
+from tidegate.quota.measure.throttle import saturate_to_int32
 from tidegate.quota.metric import Metric
 
 __all__ = [
@@ -171,7 +171,7 @@ class ConnectionQuotas:
 
         Raises `ConfigError` where `address` is none: resolve host names first.
         """
-        limit = None if rate is None else connection_rate(rate)
+        limit = None if rate is None else saturate_to_int32(rate)
         if address is None:
             self._default_ip_limit = UNLIMITED_CONNECTIONS if limit is None else limit
         elif limit is None:

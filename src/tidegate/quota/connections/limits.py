@@ -9,28 +9,25 @@ Follows: Kafka `SocketServerConfigs`, `ConnectionQuotas`, KIP-612, B§6.9.
 """
 
 import ipaddress
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidegate.errors import ConfigError
+from tidegate.quota.measure.throttle import MAX_INT32, MIN_INT32
 
 __all__ = [
     "UNLIMITED_CONNECTIONS",
     "ConnectionLimits",
     "ListenerLimits",
-    "connection_rate",
     "host_address",
     "parse_listener_limit",
     "parse_per_ip_overrides",
 ]
 
-UNLIMITED_CONNECTIONS = 2**31 - 1
+UNLIMITED_CONNECTIONS = MAX_INT32
 """A count or a rate that is no limit. Follows: Kafka's default, Java Integer.MAX_VALUE."""
 
-_MAX_INT = 2**31 - 1
-_MIN_INT = -(2**31)
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")  # the common case, without the library's cost
 _INT = re.compile(r"[-+]?[0-9]{1,10}")
@@ -62,7 +59,7 @@ def parse_listener_limit(name: str, text: str) -> int:
 
     For servers with several listeners; `tidegate serve` reads no such setting.
     """
-    if not _INT.fullmatch(text) or not _MIN_INT <= int(text) <= _MAX_INT:
+    if not _INT.fullmatch(text) or not MIN_INT32 <= int(text) <= MAX_INT32:
         raise ConfigError(f'For input string: "{text}"')
     if int(text) <= 0:
         raise ConfigError(f"Invalid {name} {int(text)}")
@@ -74,7 +71,7 @@ def parse_per_ip_overrides(text: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         host, colon, count = (part.strip() for part in pair.rpartition(":"))
-        if not host or not colon or not _INT.fullmatch(count) or not 0 <= int(count) <= _MAX_INT:
+        if not host or not colon or not _INT.fullmatch(count) or not 0 <= int(count) <= MAX_INT32:
             raise ConfigError(
                 f"max.connections.per.ip.overrides must be pairs of host and count, got {pair!r}",
                 hint="write host:100,127.0.0.1:200",
@@ -101,13 +98,3 @@ def host_address(address: str) -> str:
         return str(parsed.ipv4_mapped)
     octets = parsed.packed
     return ":".join(f"{octets[i] << 8 | octets[i + 1]:x}" for i in range(0, 16, 2))
-
-
-def connection_rate(value: float) -> int:
-    """Return a stored `connection_creation_rate` as the int that counts: cut off, saturated, NaN is 0.
-
-    Follows: Java's narrowing of a double to an int.
-    """
-    if math.isnan(value):
-        return 0
-    return int(min(max(value, float(_MIN_INT)), float(_MAX_INT)))

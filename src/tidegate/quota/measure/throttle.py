@@ -20,7 +20,10 @@ import math
 from math import floor
 
 __all__ = [
+    "MAX_INT32",
     "MAX_INT64",
+    "MIN_INT32",
+    "MIN_INT64",
     "MS_PER_S",
     "UNLIMITED",
     "narrow_to_int32",

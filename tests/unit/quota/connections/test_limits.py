@@ -1,7 +1,6 @@
 """Limits as they are configured: texts, addresses, and values stored as doubles."""
 
 import ipaddress
-import math
 
 import pytest
 from hypothesis import given
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 
 from tidegate.errors import ConfigError
 from tidegate.quota.connections.limits import (
-    connection_rate,
     host_address,
     parse_listener_limit,
     parse_per_ip_overrides,
@@ -86,19 +84,3 @@ def test_notation_is_an_address_that_stays(address: ipaddress.IPv4Address | ipad
     """Taking the notation of a notation changes nothing."""
     notation = host_address(str(address))
     assert host_address(notation) == notation
-
-
-@pytest.mark.parametrize(
-    ("value", "rate"),
-    [
-        (1235.0000001, 1235),
-        (2.0**31 - 1, 2**31 - 1),
-        (1e19, 2**31 - 1),
-        (math.nan, 0),
-        (-1e19, -(2**31)),
-        (0.9, 0),
-    ],
-)
-def test_stored_doubles_are_narrowed_as_java_does(value: float, rate: int) -> None:
-    """Cut off towards zero, saturated, and NaN is 0, which refuses everything."""
-    assert connection_rate(value) == rate
