@@ -3,16 +3,18 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from players import (
+    client_quota_manager,
+    connection_rate,
+    controller_mutation,
+    custom_callback,
+    request_quota_manager,
+)
 from players._doubles import decode, encode, normalise
-from players._managers import ManagerPlayer
-from players.client_quota_manager import _Player as ClientPlayer
-from players.connection_rate import _Player as ConnectionPlayer
-from players.controller_mutation import _Player as MutationPlayer
-from players.request_quota_manager import _Player as RequestPlayer
 from run import VectorFileError, main, run_file
 
 HERE = Path(__file__).parent
@@ -33,12 +35,14 @@ FAMILIES = {
     "token_bucket",
 }
 
-SCRAPED: dict[str, Callable[[dict], ManagerPlayer | ConnectionPlayer]] = {
-    "client_quota_manager": lambda config: ClientPlayer(**config),
-    "connection_rate": ConnectionPlayer,
-    "controller_mutation": lambda config: MutationPlayer(**config),
-    "request_quota_manager": lambda config: RequestPlayer(**config),
+PLAYERS = {
+    "client_quota_manager": client_quota_manager._Player,
+    "connection_rate": lambda **config: connection_rate._Player(config),
+    "controller_mutation": controller_mutation._Player,
+    "custom_callback": custom_callback._Player,
+    "request_quota_manager": request_quota_manager._Player,
 }
+"""Those whose metrics can be read."""
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -50,22 +54,17 @@ def test_engine_gives_what_the_released_classes_gave(path: Path) -> None:
     assert outcome.passed > 0
 
 
-def _scraped(
-    player: ManagerPlayer | ConnectionPlayer, scenario: dict
-) -> Iterator[tuple[int, object, object]]:
-    """Play a scenario and read all metrics after each step: those of then, and those of somewhat later."""
-    of_manager = isinstance(player, ManagerPlayer)
-    for step in player.play(scenario):
-        now_ms = player.now_ms if of_manager else player._now_ms
-        for ahead_ms in (0, 700):
-            list((player.manager if of_manager else player._quotas).metrics(now_ms + ahead_ms))
-        yield step
-
-
-@pytest.mark.parametrize("family", sorted(SCRAPED))
+@pytest.mark.parametrize("family", sorted(PLAYERS))
 def test_scrapes_between_all_steps_change_nothing(family: str) -> None:
     """Every recorded decision is the same to the bit when all metrics are read after each step."""
-    play = lambda scenario: _scraped(SCRAPED[family](scenario["config"]), scenario)  # noqa: E731
+
+    def play(scenario: dict) -> Iterator[tuple[int, object, object]]:
+        player = PLAYERS[family](**scenario["config"])
+        for step in player.play(scenario):
+            player.scrape(ahead_ms=0)
+            player.scrape(ahead_ms=700)
+            yield step
+
     outcome = run_file(HERE / "engine" / f"{family}.json", play)
     assert outcome.failures[:5] == []
     assert outcome.passed > 0

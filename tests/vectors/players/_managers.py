@@ -98,6 +98,10 @@ class ManagerPlayer:
                 got |= self._metrics(*self._client(step["args"]))
             yield index, step["expect"], got | self._more(step["expect"])
 
+    def scrape(self, ahead_ms: int) -> None:
+        """Read all metrics, as they are in so many ms."""
+        list(self.manager.metrics(self.now_ms + ahead_ms))
+
     def advance(self, ms: int) -> None:
         self.now_ms += ms
 

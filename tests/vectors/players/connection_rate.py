@@ -48,6 +48,10 @@ class _Player:
                 got["metrics"] = self.metrics()
             yield index, expected, got
 
+    def scrape(self, ahead_ms: int) -> None:
+        """Read all metrics, as they are in so many ms."""
+        list(self._quotas.metrics(self._now_ms + ahead_ms))
+
     def advance(self, ms: int) -> None:
         self._now_ms += ms
 

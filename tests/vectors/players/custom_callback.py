@@ -12,16 +12,7 @@ __all__ = ["play"]
 
 def play(scenario: dict) -> Iterator[tuple[int, object, object]]:
     """Play one scenario; a step yields what it returned, the callback's calls, and the error if it raised one."""
-    player = _Player(**scenario["config"])
-    for index, step in enumerate(scenario["steps"]):
-        player.callback.calls.clear()
-        try:
-            got = getattr(player, step["op"])(**step["args"])
-        except CallbackError:
-            got = {"error": "NullPointerException"}
-        if "calls" in step["expect"]:
-            got = (got or {}) | {"calls": _in_file_order(player.callback.calls)}
-        yield index, step["expect"], got or {}
+    return _Player(**scenario["config"]).play(scenario)
 
 
 def _in_file_order(calls: list) -> list:
@@ -101,6 +92,23 @@ class _Player:
         self._changes = 0
         self._brokers: dict[int, list[ClusterNode]] = {}
         self._leaders: dict[tuple[str, int], int] = {}
+
+    def play(self, scenario: dict) -> Iterator[tuple[int, object, object]]:
+        for index, step in enumerate(scenario["steps"]):
+            self.callback.calls.clear()
+            try:
+                got = getattr(self, step["op"])(**step["args"])
+            except CallbackError:
+                got = {"error": "NullPointerException"}
+            if "calls" in step["expect"]:
+                got = (got or {}) | {"calls": _in_file_order(self.callback.calls)}
+            yield index, step["expect"], got or {}
+
+    def scrape(self, ahead_ms: int) -> None:
+        """Read all metrics, as they are in so many ms; the callback is not asked."""
+        asked = len(self.callback.calls)
+        list(self._managers.metrics(self._now_ms + ahead_ms))
+        assert len(self.callback.calls) == asked
 
     def create(self) -> dict:
         self._managers = QuotaManagers(
