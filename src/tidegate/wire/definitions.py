@@ -5,29 +5,42 @@ The table holds every API that a Kafka 4.3.1 broker speaks to its clients and to
 """
 
 import json
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pkgutil import get_data
 from typing import Any, Literal
 
-__all__ = ["REQUIRED", "Direction", "Field", "Layout", "field_since", "layout", "minimum_size", "table"]
+__all__ = [
+    "FIXED_CODES",
+    "REQUIRED",
+    "Direction",
+    "Field",
+    "Layout",
+    "field_since",
+    "layout",
+    "minimum_size",
+    "table",
+]
 
 Direction = Literal["request", "response"]
 
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
 """Stands for the default of a field that has none: a writer must be given a value."""
 
-FIXED_SIZES: Mapping[str, int] = {
-    "bool": 1,
-    "int8": 1,
-    "int16": 2,
-    "uint16": 2,
-    "int32": 4,
-    "int64": 8,
-    "float64": 8,
-    "uuid": 16,
+FIXED_CODES: Mapping[str, str] = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "int64": "q",
+    "float64": "d",
+    "uuid": "16s",
 }
+"""The `struct` type of each type of fixed width."""
+FIXED_SIZES: Mapping[str, int] = {name: struct.calcsize(">" + code) for name, code in FIXED_CODES.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

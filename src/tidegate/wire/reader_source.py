@@ -11,9 +11,9 @@ than reading one element, so that whoever runs it can turn to others meanwhile. 
 """
 
 from tidegate.wire import primitives, slices
-from tidegate.wire.definitions import Field, Layout, minimum_size
+from tidegate.wire.definitions import FIXED_CODES, Field, Layout, minimum_size
 from tidegate.wire.program import Member, Program
-from tidegate.wire.source import FIXED_CODES, Source, repeated_structs
+from tidegate.wire.source import Source, repeated_structs
 
 __all__ = ["compile_reader"]
 

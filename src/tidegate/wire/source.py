@@ -12,19 +12,7 @@ from typing import Any
 from tidegate.wire.definitions import Field
 from tidegate.wire.program import Member, Path, Program, Spot
 
-__all__ = ["FIXED_CODES", "Source", "repeated_structs"]
-
-FIXED_CODES: Mapping[str, str] = {
-    "bool": "?",
-    "int8": "b",
-    "int16": "h",
-    "uint16": "H",
-    "int32": "i",
-    "int64": "q",
-    "float64": "d",
-    "uuid": "16s",
-}
-"""The `struct` type of each type of fixed width."""
+__all__ = ["Source", "repeated_structs"]
 
 
 @dataclass(slots=True)

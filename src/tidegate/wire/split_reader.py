@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any
 
 from tidegate.wire.codec_types import MALFORMED, Buffer
-from tidegate.wire.definitions import Field, Layout, layout
+from tidegate.wire.definitions import FIXED_CODES, Field, Layout, layout
 from tidegate.wire.primitives import varint
-from tidegate.wire.source import FIXED_CODES, Source
+from tidegate.wire.source import Source
 
 __all__ = ["SplitReader", "split_reader"]
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from tidegate.wire import primitives, slices
-from tidegate.wire.definitions import REQUIRED, Field, Layout
+from tidegate.wire.definitions import FIXED_CODES, REQUIRED, Field, Layout
 from tidegate.wire.program import Member, Program
-from tidegate.wire.source import FIXED_CODES, Source, repeated_structs
+from tidegate.wire.source import Source, repeated_structs
 
 __all__ = ["JOINED_RECORDS_BYTES", "SLICED_BUFFER_BYTES", "compile_writer"]
 
