@@ -56,10 +56,12 @@ class Broker:
         """Start the process and wait until it listens, on the port it had before if it had one."""
         before = len(self.log) if self._log_path.exists() else 0
         overrides = {"log.dirs": str(self.data_dir), **self.overrides}
+        has_several = "," in overrides.get("listeners", "")  # each says its own port
+        port = [] if has_several else ["--port", str(self.port)]
         arguments = [part for key, value in overrides.items() for part in ("--override", f"{key}={value}")]
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.command(), "serve", "--port", str(self.port), *arguments],
+                [*self.command(), "serve", *port, *arguments],
                 **{"stdout": log, **self.streams()},
                 stderr=log,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},

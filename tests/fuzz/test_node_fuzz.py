@@ -104,7 +104,7 @@ async def fuzz(directory, seed, frames, *, report=False):
             node.storage.topics.create("x", 1, {})
             front = node.node._front
             known = material([key for key in node.node.handlers if key in API_BY_KEY])
-            port, sent = node.node.listener.port, 0
+            port, sent = node.node.listeners["PLAINTEXT"].port, 0
             while sent < frames:
                 each = [
                     [harmless(mutated(source, source.choice(known))) for _ in range(FRAMES_PER_CONNECTION)]

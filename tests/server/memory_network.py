@@ -8,13 +8,22 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from tidegate.broker.handlers import handler_table
+from tidegate.cli.serving import cluster_of, storage_config
 from tidegate.scheduling import Scheduler
-from tidegate.server.config import ListenerAddress, ServerConfig
+from tidegate.server.config import ServerConfig
+from tidegate.server.handler import HandlerTable
+from tidegate.server.listener_config import ListenerAddress
+from tidegate.server.node import Node
 from tidegate.server.poller import BATCH, SERVE_NS, NoTurns, Turns
+from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.sending import Sendable
 from tidegate.server.transport import Transport
+from tidegate.server.usage_log import NoUsageLog
+from tidegate.storage import Storage
 from tidegate.testing import ManualClock
 
 UNLIMITED = 1 << 62
@@ -329,3 +338,37 @@ class MemoryNetwork:
         listener = MemoryListener(address, self.poller, self._loop, on_accept)
         self.listeners[address.name] = listener
         return listener
+
+
+class MemoryNode:
+    """A node with its storage, and all that it lives in. Setting names have `_` for `.`."""
+
+    def __init__(self, directory: Path, handlers: HandlerTable | None = None, **settings: str) -> None:
+        self.clock = ManualClock()
+        self.loop = ManualLoop(self.clock)
+        self.network = MemoryNetwork(self.loop, self.clock.monotonic_ns)
+        config = ServerConfig.load({"log.dirs": str(directory), **dotted(settings)})
+        self.node = Node(config, clock=self.clock, loop=self.loop, network=self.network, usage=NoUsageLog())
+        self.storage = Storage.open(directory, storage_config(config), self.clock)
+        self.quotas = QuotaAdministration(self.storage.store, self.loop)
+        self.quotas.load()
+        cluster = cluster_of(self.node, self.storage)
+        table = {**handler_table(self.storage, cluster, self.loop), **(handlers or {})}
+        self.node.serve(table, self.quotas, self.storage.turn)
+
+    def connect(self, listener: str = "PLAINTEXT", **limits: int) -> MemoryTransport:
+        """Return a connection; it is accepted already where it may be."""
+        connection = self.network.listeners[listener].client_connect(**limits)
+        self.loop.turn()
+        return connection
+
+    def close(self) -> None:
+        """Close the node and its storage."""
+        self.node.close()
+        self.quotas.close()
+        self.storage.close()
+
+
+def dotted(settings: dict[str, str]) -> dict[str, str]:
+    """Return settings by their names."""
+    return {name.replace("_", "."): text for name, text in settings.items()}

@@ -216,7 +216,7 @@ class RunningNode:
 
     async def connect(self, client_id: str = "c1") -> NodeClient:
         """Return a new connection."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.node.listener.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.node.listeners["PLAINTEXT"].port)
         self.clients.append(NodeClient(reader, writer, client_id))
         return self.clients[-1]
 

@@ -198,7 +198,10 @@ def test_a_node_asks_the_callback_that_its_settings_name(tmp_path: Path) -> None
             assert callback.settings["client.quota.callback.group"] == "g"
             assert callback.settings["node.id"] == 1
             ((leaders, brokers),) = callback.told
-            assert (leaders, [broker.port for broker in brokers]) == ([], [node.node.listener.port])
+            assert (leaders, [broker.port for broker in brokers]) == (
+                [],
+                [node.node.listeners["PLAINTEXT"].port],
+            )
             wanted = {"num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
             topics = [{**wanted, "name": name} for name in ("a", "b")]
             message = {"topics": topics, "timeout_ms": 1000, "validate_only": False}

@@ -61,7 +61,7 @@ def test_a_closed_connection_leaves_nothing_to_the_collector(with_node, state: s
         await admin.alter(CLIENT, "producer_byte_rate", 1000.0)
         clients = []
         for _ in range(EACH):
-            client = socket.create_connection(("127.0.0.1", node.node.listener.port))
+            client = socket.create_connection(("127.0.0.1", node.node.listeners["PLAINTEXT"].port))
             client.setblocking(False)
             clients.append(client)
             await loop.sock_sendall(client, STATES[state])

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import ConfigError
+from tidegate.quota.connections.limits import ListenerLimits
 from tidegate.server.config import SETTINGS, ServerConfig, machine_memory_bytes, request_memory_bytes
+from tidegate.server.listener_config import ListenerAddress
 
 
 def test_defaults_are_kafkas() -> None:
@@ -15,7 +17,7 @@ def test_defaults_are_kafkas() -> None:
     assert config["quota.window.size.seconds"] == 1
     assert config["controller.quota.window.num"] == 11
     assert config["fetch.max.bytes"] == 57_671_680
-    assert config.listener.port == 9092
+    assert config.listeners[0].address.port == 9092
     assert config.usage_dir == Path("tidegate-data/usage")
 
 
@@ -30,8 +32,30 @@ def test_defaults_are_kafkas() -> None:
         ({"log.message.timestamp.type": "Mine"}, "expected one of CreateTime, LogAppendTime"),
         ({"listeners": "9092"}, "listeners has '9092', expected NAME://host:port"),
         ({"listeners": "PLAINTEXT://h:99999"}, "expected NAME://host:port"),
-        ({"listeners": "SSL://h:1"}, "listeners has listener 'SSL', expected PLAINTEXT"),
-        ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, "expected one listener"),
+        ({"listeners": "SSL://h:1"}, "listener 'SSL' has security protocol SSL, expected PLAINTEXT"),
+        ({"listeners": " , "}, "listeners is ',', expected at least one listener"),
+        ({"listeners": "PLAINTEXT://:1,plaintext://:2"}, "listeners has listener 'PLAINTEXT' twice"),
+        (
+            {"listeners": "IN://:1"},
+            "'IN' has no security protocol, expected it in listener.security.protocol.map",
+        ),
+        (
+            {"listener.security.protocol.map": "IN=PLAINTEXT"},
+            "map has 'IN=PLAINTEXT', expected NAME:PROTOCOL",
+        ),
+        (
+            {"listener.security.protocol.map": "IN:TLS"},
+            "has 'IN:TLS', expected NAME:PROTOCOL with one of PLAINTEXT,",
+        ),
+        ({"listener.security.protocol.map": "IN:SSL,in:SSL"}, "has listener 'IN' twice"),
+        ({"advertised.listeners": "OUT://h:1"}, "has listener 'OUT', expected one of listeners: PLAINTEXT"),
+        ({"inter.broker.listener.name": "OUT"}, "is 'OUT', expected one of listeners: PLAINTEXT"),
+        ({"controller.listener.names": "PLAINTEXT"}, "expected at least one listener of a broker"),
+        ({"listener.name.plaintext.max.connections": "0"}, "is '0', expected a whole number from 1 to"),
+        (
+            {"listener.name.plaintext.max.connection.creation.rate": "many"},
+            "is 'many', expected a whole number",
+        ),
         ({"log.dirs": "a,b"}, "log.dirs is 'a,b', expected one directory"),
         ({"log.retention.hours": "x"}, "log.retention.hours is 'x'"),
     ],
@@ -68,8 +92,40 @@ def test_every_default_is_a_value_that_is_accepted(name: str) -> None:
 
 def test_addresses_may_be_ipv6_or_empty() -> None:
     """Brackets hold an IPv6 address; no host means all interfaces."""
-    assert ServerConfig.load({"listeners": "PLAINTEXT://[::1]:0"}).listener.host == "::1"
-    assert ServerConfig.load({"listeners": "PLAINTEXT://:0"}).listener.host == ""
+    assert ServerConfig.load({"listeners": "PLAINTEXT://[::1]:0"}).listeners[0].address.host == "::1"
+    assert ServerConfig.load({"listeners": "PLAINTEXT://:0"}).listeners[0].address.host == ""
+
+
+def test_listeners_have_what_the_settings_say_of_each() -> None:
+    """Names are upper case, limits and advertised addresses each listener's own; a controller's are left out."""
+    config = ServerConfig.load(
+        {
+            "listeners": "in://127.0.0.1:1, OUT://:2,CONTROLLER://:3",
+            "advertised.listeners": "OUT://broker.example:9,CONTROLLER://broker.example:3",
+            "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT,CONTROLLER:SSL",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "IN",
+            "listener.name.out.max.connections": "5",
+            "listener.name.out.max.connection.creation.rate": "7",
+            "listener.name.other.max.connections": "5",
+        }
+    )
+    inside, outside = config.listeners
+    assert (inside.name, inside.advertised, inside.limits) == ("IN", None, ListenerLimits())
+    assert outside.advertised == ListenerAddress(name="OUT", host="broker.example", port=9)
+    assert outside.limits == ListenerLimits(max_connections=5, max_connection_creation_rate=7)
+    assert config.inter_broker_listener == "IN"
+    assert config.unknown == ("listener.name.other.max.connections",)
+
+
+def test_plaintext_is_protected_where_nothing_else_is_said() -> None:
+    """As in Kafka the listener between brokers is PLAINTEXT; where there is none of that name, none is protected."""
+    names = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,A:PLAINTEXT,B:PLAINTEXT"}
+    assert (
+        ServerConfig.load({**names, "listeners": "A://:1,PLAINTEXT://:2"}).inter_broker_listener
+        == "PLAINTEXT"
+    )
+    assert ServerConfig.load({**names, "listeners": "A://:1,B://:2"}).inter_broker_listener is None
 
 
 def test_memory_for_requests_is_a_share_of_the_machine_unless_it_is_set() -> None:

@@ -31,7 +31,7 @@ async def connected(node: RunningNode, count: int) -> list[socket.socket]:
     """Return sockets that the node has accepted."""
     clients: list[socket.socket] = []
     while len(clients) < count:
-        clients += connecting(node.node.listener.port, 500)
+        clients += connecting(node.node.listeners["PLAINTEXT"].port, 500)
         wanted = len(clients)
         await until(lambda wanted=wanted: len(node.node._front.channels) == wanted)
     return clients
@@ -44,7 +44,7 @@ def test_many_clients_can_connect_while_the_loop_is_busy(with_node) -> None:
     """
 
     async def scenario(node: RunningNode) -> None:
-        clients = connecting(node.node.listener.port, 500)
+        clients = connecting(node.node.listeners["PLAINTEXT"].port, 500)
         time.sleep(0.2)  # the loop is busy
         _, connected, _ = select.select([], clients, [], 0)
         assert len(connected) == 500
@@ -69,11 +69,13 @@ def test_descriptors_are_kept_for_logs(with_node, caplog) -> None:
         files: list[int] = []
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
         try:
-            node.node.listener.start()
+            node.node.listeners["PLAINTEXT"].start()
             while not files or files[-1] < limit - limit // 4 - 8:
                 files.append(os.dup(0))
-            clients = connecting(node.node.listener.port, 6)  # these take descriptors of this process too
-            await until(lambda: node.node.listener.refused > 0)
+            clients = connecting(
+                node.node.listeners["PLAINTEXT"].port, 6
+            )  # these take descriptors of this process too
+            await until(lambda: node.node.listeners["PLAINTEXT"].refused > 0)
             await good.metadata()
             files += [os.dup(0) for _ in range(10)]
             assert all(channel.transport.fd < limit - limit // 4 for channel in node.node._front.channels)
@@ -95,13 +97,13 @@ def test_a_connection_that_cannot_be_served_takes_no_slot(with_node, caplog) -> 
     """An error of ours while a connection is taken closes it, gives its slot back, and the next one is taken."""
 
     async def scenario(node: RunningNode) -> None:
-        admitted = node.node._acceptor._on_admitted
+        admitted = node.node._acceptors["PLAINTEXT"]._on_admitted
 
         def fail(*_: object) -> None:
-            node.node._acceptor._on_admitted = admitted
+            node.node._acceptors["PLAINTEXT"]._on_admitted = admitted
             raise OSError("as asked")
 
-        node.node._acceptor._on_admitted = fail
+        node.node._acceptors["PLAINTEXT"]._on_admitted = fail
         assert await (await node.connect()).closed()
         assert node.node.connections.total == 0
         await (await node.connect()).metadata()
@@ -156,7 +158,7 @@ def test_idle_connections_are_closed_without_holding_the_loop(with_node) -> None
 )
 def test_a_host_that_cannot_be_listened_on_is_named(host, reason) -> None:
     """Whatever the resolver says of the name, it is an error of the settings with the address in it."""
-    address = ServerConfig.load({"listeners": f"PLAINTEXT://{host}:1"}).listener
+    address = ServerConfig.load({"listeners": f"PLAINTEXT://{host}:1"}).listeners[0].address
 
     async def listen() -> None:
         network = SocketNetwork(asyncio.get_running_loop())

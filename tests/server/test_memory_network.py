@@ -5,19 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.server.memory_network import ManualLoop, MemoryNetwork, MemoryTransport
+from tests.server.memory_network import MemoryNode
 from tests.server.nodes import fetch_body
 
-from tidegate.broker.handlers import handler_table
-from tidegate.cli.serving import cluster_of, storage_config
 from tidegate.quota import QuotaRecord
-from tidegate.server.config import ServerConfig
-from tidegate.server.handler import Answer, Charge, HandlerTable, Request
-from tidegate.server.node import Node
-from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.usage_log import NoUsageLog
-from tidegate.storage import Storage
-from tidegate.testing import ManualClock
+from tidegate.server.handler import Answer, Charge, Request
 from tidegate.wire import encode_request, read_response
 
 METADATA, METADATA_VERSION = 3, 9
@@ -38,43 +30,13 @@ def fetch(request: Request) -> Answer:
     )
 
 
-class World:
-    """A node with its storage, and everything around it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.clock = ManualClock()
-        self.loop = ManualLoop(self.clock)
-        self.network = MemoryNetwork(self.loop, self.clock.monotonic_ns)
-        config = ServerConfig.load({"log.dirs": str(directory)})
-        self.node = Node(config, clock=self.clock, loop=self.loop, network=self.network, usage=NoUsageLog())
-        self.storage = Storage.open(directory, storage_config(config), self.clock)
-        quota = QuotaRecord(
-            entity=(("client-id", "limited"),), key="consumer_byte_rate", value=ANSWER_BYTES / 20
-        )
-        self.storage.store.apply_quota_records([quota])
-        self.quotas = QuotaAdministration(self.storage.store, self.loop)
-        self.quotas.load()
-        cluster = cluster_of(self.node, self.storage)
-        handlers: HandlerTable = {**handler_table(self.storage, cluster, self.loop), FETCH: fetch}
-        self.node.serve(handlers, self.quotas, self.storage.turn)
-
-    def connect(self, **limits: int) -> MemoryTransport:
-        """Return a connection that was accepted."""
-        connection = self.network.listeners["PLAINTEXT"].client_connect(**limits)
-        self.loop.turn()
-        return connection
-
-    def close(self) -> None:
-        """Close the node and its storage."""
-        self.node.close()
-        self.quotas.close()
-        self.storage.close()
-
-
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[MemoryNode]:
     """Return a node in memory."""
-    world = World(tmp_path)
+    world = MemoryNode(tmp_path, {FETCH: fetch})
+    world.node.managers.apply(
+        QuotaRecord(entity=(("client-id", "limited"),), key="consumer_byte_rate", value=ANSWER_BYTES / 20)
+    )
     yield world
     world.close()
 
@@ -104,7 +66,7 @@ def answers(data: bytes) -> list[bytes]:
     return found
 
 
-def test_a_node_serves_without_a_socket(world: World) -> None:
+def test_a_node_serves_without_a_socket(world: MemoryNode) -> None:
     """A request in memory has its answer after the loop's turn, with the listener's address."""
     client = world.connect()
     client.client_send(ask_metadata(7))
@@ -116,7 +78,7 @@ def test_a_node_serves_without_a_socket(world: World) -> None:
 
 
 @pytest.mark.parametrize("most_bytes", [1, 7, 1000])
-def test_bytes_come_and_go_in_any_portions(world: World, most_bytes: int) -> None:
+def test_bytes_come_and_go_in_any_portions(world: MemoryNode, most_bytes: int) -> None:
     """What arrives in pieces is served, in order, and what leaves in pieces is whole."""
     client = world.connect(most_bytes=most_bytes, room=0)
     client.client_send(ask_metadata(1) + ask_fetch("free") + ask_metadata(2))
@@ -129,7 +91,7 @@ def test_bytes_come_and_go_in_any_portions(world: World, most_bytes: int) -> Non
     assert sizes[0] == sizes[2] < ANSWER_BYTES < sizes[1]
 
 
-def test_a_throttle_ends_on_the_virtual_clock_to_the_millisecond(world: World) -> None:
+def test_a_throttle_ends_on_the_virtual_clock_to_the_millisecond(world: MemoryNode) -> None:
     """What a muted client sends is left in the transport, and served when its throttle is over."""
     client = world.connect()
     client.client_send(ask_fetch("limited"))
@@ -145,7 +107,7 @@ def test_a_throttle_ends_on_the_virtual_clock_to_the_millisecond(world: World) -
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
-def test_a_client_that_leaves_while_muted_is_let_go_at_once(world: World, is_broken: bool) -> None:
+def test_a_client_that_leaves_while_muted_is_let_go_at_once(world: MemoryNode, is_broken: bool) -> None:
     """Nobody waits for a throttle of who is gone, in memory as on sockets."""
     client = world.connect()
     client.client_send(ask_fetch("limited"))
@@ -156,7 +118,7 @@ def test_a_client_that_leaves_while_muted_is_let_go_at_once(world: World, is_bro
     assert world.node.connections.total == 0
 
 
-def test_a_client_that_does_not_read_is_given_up(world: World) -> None:
+def test_a_client_that_does_not_read_is_given_up(world: MemoryNode) -> None:
     """After a minute, in no time."""
     client = world.connect(room=10)
     client.client_send(ask_fetch("free"))

@@ -96,7 +96,7 @@ def test_thousands_of_definitions_do_not_hold_the_loop(tmp_path) -> None:
         other = await node.connect("other")
 
         async def alter_and_describe() -> tuple[list[dict], dict]:
-            reader, writer = await asyncio.open_connection("127.0.0.1", node.node.listener.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", node.node.listeners["PLAINTEXT"].port)
             client = NodeClient(reader, writer, "c1")
             answers = await alter(client, *many(5_000)), await describe(client)
             writer.close()

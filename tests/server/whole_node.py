@@ -75,7 +75,7 @@ class WholeNode:
         handlers = handler_table(self.storage, cluster)
         self.node.serve(handlers, self.quotas, self.storage.turn, cluster.metadata)
         self.storage.topics.on_change = self.node.on_cluster_change
-        self.client = RawClient(self.node.listener.port)
+        self.client = RawClient(self.node.listeners["PLAINTEXT"].port)
 
     async def close(self) -> None:
         """Close everything."""

@@ -9,6 +9,9 @@ examples:
   tidegate serve                                         on 127.0.0.1:9092, data in ./tidegate-data
   tidegate serve --port 9192 --data /var/lib/tidegate
   tidegate serve --config server.properties --override quota.window.num=21
+  tidegate serve --override listeners=IN://127.0.0.1:9092,OUT://0.0.0.0:9093 \\
+      --override listener.security.protocol.map=IN:PLAINTEXT,OUT:PLAINTEXT \\
+      --override listener.name.out.max.connections=1000
 
 settings have Kafka's names (listeners, log.dirs, num.partitions, quota.window.num, ...); an option here wins over
 --override, which wins over the file. `--list-settings` prints all of them.
@@ -33,9 +36,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--override", metavar="KEY=VALUE", action="append", default=[], help="one setting; may be given again"
     )
-    parser.add_argument("--port", type=int, metavar="P", help="port of the listener; 0: any free one")
+    parser.add_argument("--port", type=int, metavar="P", help="port of the only listener; 0: any free one")
     parser.add_argument("--data", metavar="DIR", help="where topics, quotas and the usage record are kept")
-    parser.add_argument("--port-file", metavar="FILE", help="write the port there once the broker answers")
+    parser.add_argument(
+        "--port-file",
+        metavar="FILE",
+        help="write the port there once the broker answers, a line for each listener",
+    )
     parser.add_argument(
         "--list-settings", action="store_true", help="print every setting with its default, and stop"
     )

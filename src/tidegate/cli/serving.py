@@ -8,7 +8,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,11 @@ def _config(args: argparse.Namespace) -> ServerConfig:
 def _with_port(listeners: str, port: int) -> str:
     if not 0 <= port <= 65_535:
         raise ConfigError(f"--port is {port}, expected 0 to 65535")
+    if "," in listeners:
+        raise ConfigError(
+            f"--port is {port}, expected none where listeners has several: {listeners}",
+            hint="give each its port in listeners",
+        )
     return f"{listeners.rpartition(':')[0]}:{port}"
 
 
@@ -111,7 +116,7 @@ async def _serve(config: ServerConfig, port_file: str | None, repeated: Repeated
                 storage.topics.on_change = node.on_cluster_change
             collections.start()
             if port_file is not None:
-                _write_port(Path(port_file), node.advertised[1])
+                _write_ports(Path(port_file), [port for _, port in node.advertised.values()])
             _announce(config, node)
             loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
             await stop.wait()
@@ -144,19 +149,21 @@ def _written_to(directory: Path) -> Iterator[None]:
 
 
 def _announce(config: ServerConfig, node: Node) -> None:
-    host, port = node.advertised
+    addresses = [f"{host}:{port}" for host, port in node.advertised.values()]
+    if len(addresses) > 1:
+        addresses = [f"{address} ({name})" for name, address in zip(node.advertised, addresses, strict=True)]
     print(
-        f"tidegate {__version__} listening on {host}:{port}, data in {config.data_dir}; Ctrl-C stops it",
+        f"tidegate {__version__} listening on {', '.join(addresses)}, data in {config.data_dir}; Ctrl-C stops it",
         file=sys.stderr,
         flush=True,
     )
 
 
-def _write_port(path: Path, port: int) -> None:
-    """Write the port so that who looks for the file never finds half of it. Raises `ConfigError`."""
+def _write_ports(path: Path, ports: Iterable[int]) -> None:
+    """Write the ports, a line each, so that who looks for the file never finds half of it. Raises `ConfigError`."""
     unfinished = path.with_name(path.name + ".tmp")
     try:
-        unfinished.write_text(f"{port}\n")
+        unfinished.write_text("".join(f"{port}\n" for port in ports))
         unfinished.rename(path)
     except OSError as error:
         raise ConfigError(
@@ -168,7 +175,7 @@ def _write_port(path: Path, port: int) -> None:
 def cluster_of(node: Node, storage: Storage) -> ClusterView:
     """Return the cluster that has this one node."""
     node_id = node.config["node.id"]
-    return ClusterView(node_id, {node_id: {node.config.listener.name: node.advertised}}, storage.topics)
+    return ClusterView(node_id, {node_id: node.advertised}, storage.topics)
 
 
 def storage_config(config: ServerConfig) -> StorageConfig:

@@ -13,8 +13,9 @@ from tidegate.quota import AdmissionOutcome, ConnectionQuotas
 from tidegate.quota.connections.limits import ConnectionLimits, parse_per_ip_overrides
 from tidegate.quota.connections.parked_connections import ParkedConnections
 from tidegate.scheduling import Scheduler, Timer
-from tidegate.server.config import ListenerAddress, ServerConfig
+from tidegate.server.config import ServerConfig
 from tidegate.server.host_names import addresses_of_literal
+from tidegate.server.listener_config import ListenerAddress
 from tidegate.server.network import Network
 from tidegate.server.transport import Transport
 
@@ -120,8 +121,8 @@ class Acceptor:
             self._parked_timer = self._loop.call_later(_CLOSE_PARKED_EVERY_S, self._close_parked)
 
 
-def connection_quotas(config: ServerConfig, listener_name: str) -> ConnectionQuotas:
-    """Return the connection quotas that the settings ask for, with one listener. Raises `ConfigError`."""
+def connection_quotas(config: ServerConfig) -> ConnectionQuotas:
+    """Return the connection quotas that the settings ask for. Raises `ConfigError`."""
     quotas = ConnectionQuotas(
         ConnectionLimits(
             max_connections=config["max.connections"],
@@ -131,8 +132,10 @@ def connection_quotas(config: ServerConfig, listener_name: str) -> ConnectionQuo
         ),
         samples=config["quota.window.num"],
         window_ms=1000 * config["quota.window.size.seconds"],
+        inter_broker_listener=config.inter_broker_listener,
     )
-    quotas.add_listener(listener_name)
+    for listener in config.listeners:
+        quotas.add_listener(listener.name, listener.limits)
     return quotas
 
 

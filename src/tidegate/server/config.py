@@ -14,13 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.errors import ConfigError
+from tidegate.server.listener_config import (
+    ListenerConfig,
+    inter_broker_listener,
+    limit_settings,
+    listener_configs,
+)
 
 __all__ = [
     "CALLBACK_SETTINGS",
     "IGNORED_KAFKA_SETTINGS",
     "SETTINGS",
     "SHARE_OF_MEMORY",
-    "ListenerAddress",
     "ServerConfig",
     "Setting",
     "machine_memory_bytes",
@@ -94,7 +99,24 @@ SETTINGS: Mapping[str, Setting] = {
         _string(
             "listeners", "PLAINTEXT://127.0.0.1:9092", "where to listen, NAME://host:port, comma separated"
         ),
-        _string("advertised.listeners", "", "where clients are to connect to; default: the listeners"),
+        _string(
+            "advertised.listeners",
+            "",
+            "where clients of each listener are to connect to; default: where it listens",
+        ),
+        _string(
+            "listener.security.protocol.map",
+            "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+            "NAME:PROTOCOL for each listener, comma separated; PLAINTEXT is served",
+        ),
+        _string(
+            "inter.broker.listener.name",
+            "",
+            "where there are several, the listener that is not closed for max.connections; default: PLAINTEXT",
+        ),
+        _string(
+            "controller.listener.names", "", "names in listeners that are left out: no controller's is served"
+        ),
         _int("node.id", 1, 0, "the number of this node"),
         _string(
             "log.dirs", "tidegate-data", "where topics, quotas and the usage record are kept (one directory)"
@@ -146,10 +168,20 @@ SETTINGS: Mapping[str, Setting] = {
         _long(
             "connections.max.idle.ms", 600_000, None, "close a connection unused for so long; below 0: never"
         ),
-        _int("max.connections", _INT_MAX, 0, "most connections of the node"),
+        _int(
+            "max.connections",
+            _INT_MAX,
+            0,
+            "most connections of the node; listener.name.<name in lower case>.max.connections: of one listener",
+        ),
         _int("max.connections.per.ip", _INT_MAX, 0, "most connections of one address"),
         _string("max.connections.per.ip.overrides", "", "host:number, comma separated"),
-        _int("max.connection.creation.rate", _INT_MAX, 0, "most new connections a second"),
+        _int(
+            "max.connection.creation.rate",
+            _INT_MAX,
+            0,
+            "most new connections a second; listener.name.<name in lower case>.max.connection.creation.rate: of one",
+        ),
         _string(
             "quota.producer.default",
             str(NO_STATIC_QUOTA),
@@ -198,12 +230,10 @@ CALLBACK_SETTINGS = "client.quota.callback."
 IGNORED_KAFKA_SETTINGS = frozenset(
     (
         "broker.id",
-        "controller.listener.names",
         "controller.quorum.bootstrap.servers",
         "controller.quorum.voters",
         "default.replication.factor",
         "group.initial.rebalance.delay.ms",
-        "inter.broker.listener.name",
         "log.cleaner.enable",
         "log.retention.check.interval.ms",
         "min.insync.replicas",
@@ -224,38 +254,12 @@ IGNORED_KAFKA_SETTINGS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerAddress:
-    """One listener: its name, and the host and port it is bound to (port 0: any free one)."""
-
-    name: str
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str, *, setting: str) -> "ListenerAddress":
-        """Return the listener that `NAME://host:port` stands for."""
-        match = re.fullmatch(
-            r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^:/\[\]]*)):([0-9]{1,5})", text.strip()
-        )
-        if match is None or int(match[4]) > 65_535:
-            raise ConfigError(
-                f"{setting} has {text!r}, expected NAME://host:port, such as PLAINTEXT://127.0.0.1:9092"
-            )
-        if match[1] != "PLAINTEXT":
-            raise ConfigError(
-                f"{setting} has listener {match[1]!r}, expected PLAINTEXT",
-                hint="this version serves one plaintext listener",
-            )
-        return cls(name=match[1], host=match[2] or match[3] or "", port=int(match[4]))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """The settings in force. `config["num.partitions"]` is typed as the table says; `given` has those that were set."""
 
     values: Mapping[str, Any]
-    listener: ListenerAddress
-    advertised: ListenerAddress | None
+    listeners: tuple[ListenerConfig, ...]
+    inter_broker_listener: str | None
     data_dir: Path
     usage_dir: Path
     given: Mapping[str, str] = field(default_factory=dict)
@@ -281,13 +285,12 @@ class ServerConfig:
         if "," in values["log.dirs"] or not values["log.dirs"]:
             raise ConfigError(f"log.dirs is {values['log.dirs']!r}, expected one directory")
         data_dir = Path(values["log.dirs"])
-        rest = sorted(name for name in texts if name not in SETTINGS)
+        listeners = listener_configs(values, texts)
+        rest = sorted(texts.keys() - SETTINGS.keys() - limit_settings(listeners))
         return cls(
             values=values,
-            listener=_one_listener(values["listeners"], setting="listeners"),
-            advertised=_one_listener(values["advertised.listeners"], setting="advertised.listeners")
-            if values["advertised.listeners"]
-            else None,
+            listeners=listeners,
+            inter_broker_listener=inter_broker_listener(values, listeners),
             data_dir=data_dir,
             usage_dir=Path(values["tidegate.usage.dir"])
             if values["tidegate.usage.dir"]
@@ -338,10 +341,3 @@ def machine_memory_bytes() -> int:
 def _hours_in_ms(text: str) -> str:
     hours = _int("log.retention.hours", 168, -1, "").parse(text)
     return str(hours if hours < 0 else hours * 3_600_000)
-
-
-def _one_listener(text: str, *, setting: str) -> ListenerAddress:
-    parts = [part for part in text.split(",") if part.strip()]
-    if len(parts) != 1:
-        raise ConfigError(f"{setting} is {text!r}, expected one listener")
-    return ListenerAddress.parse(parts[0], setting=setting)

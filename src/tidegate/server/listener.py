@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate.errors import ConfigError
-from tidegate.server.config import ListenerAddress, ServerConfig
+from tidegate.server.config import ServerConfig
+from tidegate.server.listener_config import ListenerAddress
 from tidegate.server.poller import SocketPoller
 from tidegate.server.transport import SocketTransport, Transport
 

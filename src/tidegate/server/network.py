@@ -8,8 +8,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.server.config import ListenerAddress, ServerConfig
+from tidegate.server.config import ServerConfig
 from tidegate.server.listener import SocketListener
+from tidegate.server.listener_config import ListenerAddress
 from tidegate.server.poller import Poller, make_poller
 from tidegate.server.transport import Transport
 

@@ -36,6 +36,7 @@ _IO_TIME, _DEPLETED_TIME = "io-time-ns", "MemoryPoolDepletedTime"
 class NetworkMetrics:
     """Totals of one node, and their rates.
 
+    listener: the tag: the names of all listeners, since one thread serves them.
     created, expired: connections that were admitted, and those closed for being idle; the node counts them.
     thread_time_ns: the processor time of the loop's thread.
     """

@@ -8,10 +8,12 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from heapq import nsmallest
 from itertools import chain
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, API_VERSIONS, DESCRIBE_CLIENT_QUOTAS
 from tidegate.clock import Clock
+from tidegate.errors import ConfigError
 from tidegate.quota import ClusterMetadata, Metric, QuotaManagers, QuotaRecord, QuotaWindow
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
@@ -27,7 +29,7 @@ from tidegate.server.handlers.api_versions import api_versions_handler
 from tidegate.server.handlers.client_quotas import alter_client_quotas_handler, describe_client_quotas_handler
 from tidegate.server.host_names import Addresses, addresses_of_literal, warn_of_unknown
 from tidegate.server.meters import TICK_S
-from tidegate.server.network import Network
+from tidegate.server.network import Listener, Network
 from tidegate.server.network_metrics import NetworkMetrics
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.request_memory import RequestMemory
@@ -70,21 +72,13 @@ class Node:
         )
         self._cluster: Callable[[], ClusterMetadata] | None = None
         self._cluster_changed = False
-        self.connections = connection_quotas(config, config.listener.name)
+        self.connections = connection_quotas(config)
         self._static_quotas = static_quotas(config)
-        self._acceptor = Acceptor(
-            config.listener,
-            config,
-            network=network,
-            quotas=self.connections,
-            clock=clock,
-            loop=loop,
-            on_admitted=self._on_admitted,
-        )
-        self.listener = self._acceptor.listener
         self._clock = clock
         self._loop = loop
         self._usage = usage
+        self._acceptors: dict[str, Acceptor] = {}
+        self._listen(network)
         self._slices = Slices(loop)
         self._buffers = FrameBuffers()
         self._memory = RequestMemory(
@@ -94,18 +88,44 @@ class Node:
         self._sweep: Iterator[None] | None = None
         self._quotas: QuotaAdministration | None = None
         self._front: Front | None = None
+        self._closes_excess = False
         self.handlers: HandlerTable = {}
         self._network_metrics: NetworkMetrics | None = None
         self._codecs: Iterator[tuple[int, int]] = iter(())
         self._timers: dict[str, Timer] = {}
 
+    def _listen(self, network: Network) -> None:
+        """Bind every listener, or none. Raises `ConfigError`."""
+        try:
+            for listener in self.config.listeners:
+                self._acceptors[listener.name] = Acceptor(
+                    listener.address,
+                    self.config,
+                    network=network,
+                    quotas=self.connections,
+                    clock=self._clock,
+                    loop=self._loop,
+                    on_admitted=self._on_admitted,
+                )
+        except ConfigError:
+            for acceptor in self._acceptors.values():
+                acceptor.close()
+            raise
+
     @property
-    def advertised(self) -> tuple[str, int]:
-        """Return the host and port that clients are told to connect to."""
-        address = self.config.advertised
-        if address is not None:
-            return address.host, address.port or self.listener.port
-        return _reachable(self.config.listener.host), self.listener.port
+    def listeners(self) -> dict[str, Listener]:
+        """The listeners by name, in the order of the settings."""
+        return {name: acceptor.listener for name, acceptor in self._acceptors.items()}
+
+    @property
+    def advertised(self) -> dict[str, tuple[str, int]]:
+        """The host and port that clients of each listener are told to connect to."""
+        addresses = {}
+        for listener in self.config.listeners:
+            told = listener.advertised or listener.address
+            port = told.port or self._acceptors[listener.name].listener.port
+            addresses[listener.name] = told.host if listener.advertised else _reachable(told.host), port
+        return addresses
 
     def serve(
         self,
@@ -141,7 +161,7 @@ class Node:
             turn=turn or NothingToDo(),
         )
         self._network_metrics = NetworkMetrics(
-            self._front, self._memory, listener=self.config.listener.name, clock=self._clock
+            self._front, self._memory, listener=",".join(self.listeners), clock=self._clock
         )
         self._every("metrics", TICK_S, self._tick_metrics)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
@@ -152,7 +172,8 @@ class Node:
         idle_ms = self.config["connections.max.idle.ms"]
         if idle_ms > 0:
             self._every("idle", idle_ms / 1000 / _IDLE_CHECKS_PER_LIMIT, self._close_idle)
-        self.listener.start()
+        for acceptor in self._acceptors.values():
+            acceptor.listener.start()
 
     def close(self) -> None:
         """Stop accepting, drop all connections, and close the usage record."""
@@ -162,7 +183,8 @@ class Node:
         if self._quotas is not None:
             self._quotas.unsubscribe(self)
             self._quotas = None
-        self._acceptor.close()
+        for acceptor in self._acceptors.values():
+            acceptor.close()
         if self._front is not None:
             for channel in list(self._front.channels):
                 channel.close()
@@ -269,9 +291,28 @@ class Node:
         )
         self._front.channels.add(channel)
         self._network_metrics.created += 1
+        if self.connections.total > self.config["max.connections"] and not self._closes_excess:
+            self._closes_excess = True
+            self._slices.add(self._close_excess)
 
     def _on_closed(self, channel: Channel) -> None:
         self.connections.release(channel.connection.listener, channel.connection.client_host)
+
+    def _close_excess(self) -> bool:
+        """Close connections until the node has no more than `max.connections`: those unused for longest (B§6.9.5).
+
+        There are more than that after one came by the protected listener; those of that one are left alone.
+        """
+        assert self._front is not None
+        self._closes_excess = False
+        excess = self.connections.total - self.config["max.connections"]
+        others = [
+            c
+            for c in self._front.channels
+            if self.connections.max_connections_exceeded(c.connection.listener)
+        ]
+        self._close_in_slices(nsmallest(excess, others, key=lambda channel: channel.last_active_ns))
+        return True
 
     def _close_idle(self) -> None:
         assert self._front is not None

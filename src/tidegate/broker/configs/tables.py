@@ -41,14 +41,22 @@ NODE_SYNONYMS: Mapping[str, tuple[str, ...]] = {
 """A setting of the node → itself and those that stand behind it."""
 
 _WITHOUT_DEFAULT = frozenset(
-    ("advertised.listeners", "client.quota.callback.class", "log.flush.interval.ms", "log.retention.ms")
+    (
+        "advertised.listeners",
+        "client.quota.callback.class",
+        "controller.listener.names",
+        "inter.broker.listener.name",
+        "log.flush.interval.ms",
+        "log.retention.ms",
+    )
 )
 """Settings that Kafka describes as null unless they are set; the default of those behind them counts."""
 
-_LISTS = frozenset(("advertised.listeners", "listeners", "log.dirs"))
+_LISTS = frozenset(("advertised.listeners", "controller.listener.names", "listeners", "log.dirs"))
 
 _CHANGEABLE = frozenset(
     (
+        "listener.security.protocol.map",
         "listeners",
         "max.connection.creation.rate",
         "max.connections",

@@ -20,8 +20,7 @@ Follows: Kafka `ConnectionQuotas`, `ConnectionThrottledException`, `TooManyConne
 Different here: the number of addresses whose rate is kept is bounded (`MAX_IP_RATES`, `MAX_IP_RATE_BYTES`); past it,
 the one that was quiet longest begins anew.
 
-`tidegate serve` has one listener and no other broker beside it, so these are for other servers: a listener's own
-limits, the spared listener between brokers (with it `max_connections_exceeded`), limits that change while it runs.
+`tidegate serve` changes no limit while it runs: `update_limits` and `remove_listener` are for other servers.
 """
 
 import enum

@@ -45,20 +45,14 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerLimits:
-    """The limits of one listener; None takes over the broker's at the time the listener is added.
-
-    `tidegate serve` has one listener and gives it none of its own: the broker's are the same there.
-    """
+    """The limits of one listener; None takes over the broker's at the time the listener is added."""
 
     max_connections: int | None = None
     max_connection_creation_rate: int | None = None
 
 
 def parse_listener_limit(name: str, text: str) -> int:
-    """Return a listener's own limit. Raises `ConfigError`, in Kafka's words, unless it is above 0.
-
-    For servers with several listeners; `tidegate serve` reads no such setting.
-    """
+    """Return a listener's own limit. Raises `ConfigError`, in Kafka's words, unless it is above 0."""
     if not _INT.fullmatch(text) or not MIN_INT32 <= int(text) <= MAX_INT32:
         raise ConfigError(f'For input string: "{text}"')
     if int(text) <= 0:

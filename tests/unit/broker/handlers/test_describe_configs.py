@@ -23,7 +23,9 @@ RECORDED = {
         "results"
     ]
 }
-GIVEN_TO_KAFKA = {"advertised.listeners", "listeners", "log.dirs", "node.id", "num.partitions"}
+GIVEN_TO_KAFKA = {
+    "advertised.listeners", "controller.listener.names", "listeners", "log.dirs", "node.id", "num.partitions",
+}  # fmt: skip
 """Settings of the recorded broker that this node was not given."""
 
 

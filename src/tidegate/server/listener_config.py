@@ -1,0 +1,175 @@
+"""What the settings say of listeners: names, addresses, what clients are told, limits of their own.
+
+    listeners=INTERNAL://10.0.0.5:9092,EXTERNAL://:9093
+    advertised.listeners=EXTERNAL://broker.example.com:9093
+    listener.security.protocol.map=INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT
+    listener.name.external.max.connections=1000
+
+Follows: Kafka `SocketServerConfigs`, `AbstractKafkaConfig`, KIP-103, B§6.9. Names are upper case; a
+controller's listeners are none of a broker's.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.errors import ConfigError
+from tidegate.quota.connections.limits import UNLIMITED_CONNECTIONS, ListenerLimits, parse_listener_limit
+
+__all__ = ["ListenerAddress", "ListenerConfig", "inter_broker_listener", "limit_settings", "listener_configs"]
+
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_SERVED_PROTOCOL = "PLAINTEXT"
+_PREFIX = "listener.name."
+_LIMITS = ("max.connections", "max.connection.creation.rate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerAddress:
+    """A listener's name, and a host and port: where it is bound (port 0: any free one), or what clients are told."""
+
+    name: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str, *, setting: str) -> "ListenerAddress":
+        """Return the listener that `NAME://host:port` stands for."""
+        match = re.fullmatch(
+            r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^:/\[\]]*)):([0-9]{1,5})", text.strip()
+        )
+        if match is None or int(match[4]) > 65_535:
+            raise ConfigError(
+                f"{setting} has {text!r}, expected NAME://host:port, such as PLAINTEXT://127.0.0.1:9092"
+            )
+        return cls(name=match[1].upper(), host=match[2] or match[3] or "", port=int(match[4]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerConfig:
+    """One listener. advertised: what its clients are told, None for the address that it is bound to."""
+
+    address: ListenerAddress
+    advertised: ListenerAddress | None
+    limits: ListenerLimits
+
+    @property
+    def name(self) -> str:
+        """The listener's name."""
+        return self.address.name
+
+
+def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tuple[ListenerConfig, ...]:
+    """Return the listeners of a broker. `values` are settings in force, `texts` those that were given.
+
+    Raises `ConfigError` where there is none, two have one name, one is advertised that is not there, or one asks for a
+    security protocol that is not served.
+    """
+    controllers = {name.upper() for name in _parts(values["controller.listener.names"])}
+    addresses = _addresses(values, "listeners", controllers)
+    if not addresses:
+        raise ConfigError(f"listeners is {values['listeners']!r}, expected at least one listener of a broker")
+    advertised = _addresses(values, "advertised.listeners", controllers)
+    for name in advertised:
+        if name not in addresses:
+            raise ConfigError(
+                f"advertised.listeners has listener {name!r}, expected one of listeners: {', '.join(addresses)}"
+            )
+    protocols = _protocols(values["listener.security.protocol.map"])
+    for name in addresses:
+        _check_protocol(name, protocols.get(name))
+    return tuple(
+        ListenerConfig(address=address, advertised=advertised.get(name), limits=_limits(name, texts))
+        for name, address in addresses.items()
+    )
+
+
+def limit_settings(listeners: tuple[ListenerConfig, ...]) -> set[str]:
+    """Return the names of the settings that limit one listener."""
+    return {_limit_setting(listener.name, limit) for listener in listeners for limit in _LIMITS}
+
+
+def inter_broker_listener(values: Mapping[str, Any], listeners: tuple[ListenerConfig, ...]) -> str | None:
+    """Return the listener that is protected from the broker's limits: as in Kafka PLAINTEXT, where it is not set.
+
+    None where no listener has that name. Raises `ConfigError` where it is set to a name that no listener has.
+    """
+    names = [listener.name for listener in listeners]
+    given: str = values["inter.broker.listener.name"].upper()
+    if given and given not in names:
+        raise ConfigError(
+            f"inter.broker.listener.name is {given!r}, expected one of listeners: {', '.join(names)}"
+        )
+    name = given or _SERVED_PROTOCOL
+    return name if name in names else None
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _addresses(values: Mapping[str, Any], setting: str, controllers: set[str]) -> dict[str, ListenerAddress]:
+    """Return the listeners of one setting by name, but for those of a controller."""
+    addresses: dict[str, ListenerAddress] = {}
+    for part in _parts(values[setting]):
+        address = ListenerAddress.parse(part, setting=setting)
+        if address.name in addresses:
+            raise ConfigError(
+                f"{setting} has listener {address.name!r} twice, expected a different name for each",
+                hint="choose names, and say in listener.security.protocol.map what they are",
+            )
+        if address.name not in controllers:
+            addresses[address.name] = address
+    return addresses
+
+
+def _protocols(text: str) -> dict[str, str]:
+    """Return the security protocol of each listener in the map."""
+    protocols: dict[str, str] = {}
+    for pair in _parts(text):
+        name, colon, protocol = (part.strip().upper() for part in pair.partition(":"))
+        if not name or not colon or protocol not in SECURITY_PROTOCOLS:
+            raise ConfigError(
+                f"listener.security.protocol.map has {pair!r}, expected NAME:PROTOCOL with one of "
+                f"{', '.join(SECURITY_PROTOCOLS)}"
+            )
+        if name in protocols:
+            raise ConfigError(f"listener.security.protocol.map has listener {name!r} twice")
+        protocols[name] = protocol
+    return protocols
+
+
+def _check_protocol(name: str, protocol: str | None) -> None:
+    """Refuse a listener whose security protocol is not known or not served."""
+    if protocol is None:
+        raise ConfigError(
+            f"listener {name!r} has no security protocol, expected it in listener.security.protocol.map",
+            hint=f"add {name}:{_SERVED_PROTOCOL} to listener.security.protocol.map",
+        )
+    if protocol != _SERVED_PROTOCOL:
+        raise ConfigError(
+            f"listener {name!r} has security protocol {protocol}, expected {_SERVED_PROTOCOL}",
+            hint="this version serves neither TLS nor SASL",
+        )
+
+
+def _limits(name: str, texts: Mapping[str, str]) -> ListenerLimits:
+    most, rate = (_limit(_limit_setting(name, limit), texts) for limit in _LIMITS)
+    return ListenerLimits(max_connections=most, max_connection_creation_rate=rate)
+
+
+def _limit_setting(name: str, limit: str) -> str:
+    return f"{_PREFIX}{name.lower()}.{limit}"
+
+
+def _limit(setting: str, texts: Mapping[str, str]) -> int | None:
+    text = texts.get(setting)
+    if text is None:
+        return None
+    try:
+        return parse_listener_limit(setting, text.strip())
+    except ConfigError as error:
+        raise ConfigError(
+            f"{setting} is {text!r}, expected a whole number from 1 to {UNLIMITED_CONNECTIONS}"
+        ) from error

@@ -1,0 +1,126 @@
+"""Several listeners: limits of their own, the one that is protected, and where clients of each are sent."""
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.memory_network import MemoryNode, MemoryTransport
+
+from tidegate.wire import encode_request, read_response
+
+METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER = 3, 10, 60
+TWO = {
+    "listeners": "IN://127.0.0.1:9092,OUT://127.0.0.1:9093",
+    "listener_security_protocol_map": "IN:PLAINTEXT,OUT:PLAINTEXT",
+}
+
+
+@pytest.fixture
+def node_with(tmp_path: Path) -> Iterator[Callable[..., MemoryNode]]:
+    """Return a function that starts a node in memory with two listeners, IN and OUT, and further settings."""
+    started: list[MemoryNode] = []
+
+    def start(**settings: str) -> MemoryNode:
+        started.append(MemoryNode(tmp_path, **{**TWO, **settings}))
+        return started[-1]
+
+    yield start
+    for node in started:
+        node.close()
+
+
+def ask(
+    node: MemoryNode, client: MemoryTransport, api_key: int, version: int, message: dict[str, Any]
+) -> Any:
+    """Return the answer to a request whose answer has a flexible header."""
+    client.client_send(encode_request(api_key, version, 1, "c1", message))
+    node.loop.turn()
+    data = client.client_take()
+    assert struct.unpack_from(">i", data)[0] == len(data) - 4
+    return read_response(api_key, version, data[4:], 5)
+
+
+def is_served(node: MemoryNode, client: MemoryTransport) -> bool:
+    """Return whether the connection was accepted and its requests are answered."""
+    if client.closed:
+        return False
+    client.client_send(encode_request(18, 0, 1, "c1", {}))
+    node.loop.turn()
+    return bool(client.client_take())
+
+
+def addresses(node: MemoryNode, listener: str) -> list[tuple[str, int]]:
+    """Return where Metadata, FindCoordinator and DescribeCluster say that the node is, to a client of a listener."""
+    client = node.connect(listener)
+    metadata = ask(
+        node, client, METADATA, 9,
+        {
+            "topics": [], "allow_auto_topic_creation": False, "include_cluster_authorized_operations": False,
+            "include_topic_authorized_operations": False,
+        },
+    )  # fmt: skip
+    found = ask(node, client, FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["g"]})
+    cluster = ask(node, client, DESCRIBE_CLUSTER, 0, {"include_cluster_authorized_operations": False})
+    return [
+        (at["host"], at["port"]) for at in (*metadata["brokers"], *found["coordinators"], *cluster["brokers"])
+    ]
+
+
+def test_clients_are_told_the_address_of_their_listener(node_with) -> None:
+    """What is advertised for it; where nothing is, where it listens. The answers that are kept are told apart."""
+    node = node_with(advertised_listeners="OUT://broker.example:19093")
+    for _ in range(2):
+        assert addresses(node, "IN") == [("127.0.0.1", 9092)] * 3
+        assert addresses(node, "OUT") == [("broker.example", 19093)] * 3
+
+
+def test_a_listener_that_is_full_leaves_the_other_open(node_with) -> None:
+    """Clients of the full one wait until a connection of it closes."""
+    node = node_with(listener_name_out_max_connections="1")
+    first, second = node.connect("OUT"), node.connect("OUT")
+    assert (is_served(node, first), is_served(node, second)) == (True, False)
+    assert all(is_served(node, node.connect("IN")) for _ in range(3))
+    first.client_end()
+    node.loop.advance(100)
+    assert is_served(node, second)
+
+
+def test_a_listener_has_a_rate_of_its_own(node_with) -> None:
+    """One that is over its rate accepts nobody for as long as Kafka says; the other takes no notice."""
+    node = node_with(listener_name_out_max_connection_creation_rate="1")
+    clients = [node.connect("OUT") for _ in range(12)]
+    served = [is_served(node, client) for client in clients]
+    assert served == [True] * 10 + [False] * 2
+    assert all(is_served(node, node.connect("IN")) for _ in range(20))
+    node.loop.advance(5000)
+    assert is_served(node, clients[10])
+
+
+def test_who_comes_by_the_protected_listener_takes_the_place_of_who_was_idle_longest(node_with) -> None:
+    """It is never closed for `max.connections`; of the others the connection unused for longest is (B§6.9.5).
+
+    Its listener has a maximum of its own here; without one that would be the broker's.
+    """
+    node = node_with(
+        inter_broker_listener_name="IN", max_connections="2", listener_name_in_max_connections="10"
+    )
+    idle, busy = node.connect("OUT"), node.connect("OUT")
+    for _ in range(3):
+        node.loop.advance(10)
+        assert is_served(node, busy)
+    waiting = node.connect("OUT")
+    assert not is_served(node, waiting)
+    first = node.connect("IN")
+    assert [is_served(node, client) for client in (idle, busy, first, waiting)] == [False, True, True, False]
+    rest = [node.connect("IN") for _ in range(3)]
+    assert [is_served(node, client) for client in (busy, first, *rest)] == [False, True, True, True, True]
+    assert node.node.connections.total == 4
+
+
+def test_listeners_that_are_alike_are_all_closed_for_too_many(node_with) -> None:
+    """Where no listener is protected, nobody comes past `max.connections`."""
+    node = node_with(max_connections="1")
+    first, second = node.connect("OUT"), node.connect("IN")
+    assert (is_served(node, first), is_served(node, second)) == (True, False)
