@@ -1,24 +1,27 @@
 """What is counted of connections, bytes and time: Kafka's metrics of a network thread, of its memory and its idleness.
 
 There is one thread, the event loop's: `networkProcessor` is 0, and it is idle while the thread takes no processor time.
-Totals are kept by those who count; rates are over the registry's default window, of what a tick finds every 5 s.
+Totals are kept by those who count; rates are those of the last minute, or since the start.
 
 Follows: Kafka `Selector.SelectorMetrics`, `SocketServer`, `KafkaRequestHandlerPool` (B§12.4).
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from tidegate.clock import Clock
-from tidegate.quota import REGISTRY_WINDOW, Metric, SampledRate
+from tidegate.quota import REGISTRY_WINDOW, Metric
 from tidegate.quota.connections.connection_quotas import CONNECTION_METRICS
 from tidegate.server.front import Front
-from tidegate.server.meters import Meter
+from tidegate.server.meters import TICK_S, Meter
 from tidegate.server.request_memory import RequestMemory
 from tidegate.wire.encoded import LENGTH_BYTES
 
 __all__ = ["NetworkMetrics"]
 
+_WINDOW_MS = REGISTRY_WINDOW.samples * REGISTRY_WINDOW.window_ms
+_TICKS_KEPT = int(_WINDOW_MS / 1000 / TICK_S) + 1
 _NS_PER_S = 1e9
 _NS_PER_MS = 1e6
 _RATED = (
@@ -58,22 +61,17 @@ class NetworkMetrics:
         self._thread_time_ns = thread_time_ns
         self._begun_ns, self._begun_thread_ns = clock.monotonic_ns(), thread_time_ns()
         self._handler_idle = Meter(now_ns=self._begun_ns, unit_ns=1)
-        self._counted = self._totals()
-        samples, window_ms = REGISTRY_WINDOW.samples, REGISTRY_WINDOW.window_ms
-        self._rates = {name: SampledRate(samples=samples, window_ms=window_ms) for name in self._counted}
+        self._earlier = deque([(clock.now_ms(), self._totals())], maxlen=_TICKS_KEPT)
 
     def tick(self) -> None:
         """Take over what the last seconds brought; call it every `tidegate.server.meters.TICK_S`."""
-        now_ms, totals = self._clock.now_ms(), self._totals()
-        for name, total in totals.items():
-            self._rates[name].record(float(total - self._counted[name]), now_ms)
-        self._counted = totals
+        self._earlier.append((self._clock.now_ms(), self._totals()))
         self._handler_idle.tick(self._handler_idle_ns())
 
     def metrics(self, now_ms: int) -> Iterator[Metric]:
         """Yield the metrics without any effect. Call it on the loop's thread."""
         totals = self._totals()
-        rates = {name: rate.peek(now_ms) for name, rate in self._rates.items()}
+        rates = self._rates(totals, now_ms)
         for name, value in self._of_processor(totals, rates):
             yield Metric(group=CONNECTION_METRICS, name=name, tags=self._tags, value=value)
         for name, value in (
@@ -134,6 +132,12 @@ class NetworkMetrics:
             _IO_TIME: self._thread_time_ns() - self._begun_thread_ns,
             _DEPLETED_TIME: self._memory.depleted_ns,
         }
+
+    def _rates(self, totals: dict[str, int], now_ms: int) -> dict[str, float]:
+        """Return how much a second `totals` have grown; a fresh node's divides by a whole sample, as Kafka's do."""
+        earlier_ms, earlier = self._earlier[0]
+        seconds = max(now_ms - earlier_ms, REGISTRY_WINDOW.window_ms) / 1000
+        return {name: (total - earlier[name]) / seconds for name, total in totals.items()}
 
     def _elapsed_ns(self) -> int:
         return self._clock.monotonic_ns() - self._begun_ns
