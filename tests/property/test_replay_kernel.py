@@ -1,4 +1,4 @@
-"""The replay kernel against the live engine: the same decision for every row of any log."""
+"""The replay kernel against the front and the live engine: the same decision for every row of any log."""
 
 from collections import Counter
 from random import Random
@@ -7,13 +7,16 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.replaying.kernel import Replayed, replay_events
-from tests.replaying.logs import START_MS, random_records, random_traffic, random_window
+from tests.replaying.logs import CLIENTS, START_MS, random_records, random_traffic, random_window
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline import layout
 from tidegate.pipeline.replay.kernel import replay, replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.windows import Windows
+from tidegate.quota import QuotaType
+from tidegate.quota.measure.bucket_kernel import bucket_peek
+from tidegate.quota.measure.rate_kernel import rate_peek
 
 _SEEDS = st.integers(0, 2**32 - 1)
 _LONG = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,10 +39,34 @@ def _recorded(event: dict[str, Any]) -> list[int]:
     return [byte_ms, event["request_throttle_ms"], int(event["rejected"])]
 
 
+def _ask_of_all(node: RecordingNode, now_ms: int) -> None:
+    """Have every client charged under every quota: then each has its sensors, swept before or not."""
+    for user, client_id in CLIENTS:
+        node.produce(user, client_id, 1, now_ms)
+        node.fetch(user, client_id, 1, now_ms)
+        node.mutate(user, client_id, 1, now_ms, connection_id=1000)
+        node.other(user, client_id, now_ms, connection_id=1000, api_key=19)
+
+
+def _other_sensors(replayed: Replayed, node: RecordingNode, now_ms: int) -> list[tuple[object, ...]]:
+    """Return every sensor that measures another value in the replay than in the engine."""
+    found: list[tuple[object, ...]] = []
+    for manager in node.managers:
+        peek = bucket_peek if manager.quota_type is QuotaType.CONTROLLER_MUTATION else rate_peek
+        for client in CLIENTS if manager.enabled else ():
+            value, expected = (
+                peek(*replayed.sensors[manager.quota_type, *client], now_ms),
+                manager.peek(*client, now_ms),
+            )
+            if value != expected:
+                found.append((manager.quota_type, client, value, expected))
+    return found
+
+
 @_LONG
 @given(_SEEDS, st.integers(1, 50))
 def test_quotas_in_force_decide_again_as_recorded(seed, batch_rows):
-    """Following the recorded quota rows gives every recorded throttle time and refusal again."""
+    """Following the recorded quota rows gives every throttle time and refusal of the front again, and its sensors."""
     rng = Random(seed)
     node = RecordingNode()
     node.start(
@@ -48,10 +75,12 @@ def test_quotas_in_force_decide_again_as_recorded(seed, batch_rows):
         controller_window=random_window(rng),
         records=random_records(rng, at_most=8),
     )
-    random_traffic(node, rng, events=_EVENTS)
+    now_ms = random_traffic(node, rng, events=_EVENTS)
+    _ask_of_all(node, now_ms)
     replayed = replay_events(node.events, in_force_plan(), batch_rows=batch_rows)
     assert _differences(replayed, replayed.events) == []
     assert sum(result["different_decisions"] for result in replayed.results) == 0
+    assert _other_sensors(replayed, node, now_ms + 10) == []
 
 
 @_LONG

@@ -7,26 +7,31 @@ import numpy as np
 
 from tidegate.pipeline import layout
 from tidegate.pipeline.read.timeline import CONTROL_KINDS, empty_timeline, timelines
-from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results
 from tidegate.quota.managers.mutation import STRICT_SINCE
+from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["Replayed", "kernel_rows", "replay_events"]
 
 Event = dict[str, Any]
+Sensors = dict[tuple[QuotaType, str, str], tuple[list[float], list[int]]]
 
 _KINDS = {"request": layout.REQUEST_ROW, "network": layout.NETWORK_ROW, "mutation": layout.MUTATION_ROW}
 _FLAGS = {"exempt": layout.EXEMPT, "rejected": layout.REJECTED}
 
 
 class Replayed:
-    """What came out: the events that were decided, a row of decisions for each, and the tallies by client."""
+    """What came out: the events that were decided, a row of decisions for each, the tallies by client, the sensors."""
 
-    def __init__(self, events: list[Event], decisions: np.ndarray, results: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, events: list[Event], decisions: np.ndarray, results: list[dict[str, Any]], sensors: Sensors
+    ) -> None:
         self.events = events
         self.decisions = decisions
         self.results = results
+        self.sensors = sensors
 
 
 def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -> Replayed:
@@ -41,7 +46,24 @@ def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -
     for first in range(0, len(decided), batch_rows):
         batch = layout.Rows(*(column[first : first + batch_rows] for column in rows))
         replay.replay(batch, decisions[first : first + batch_rows])
-    return Replayed(decided, decisions, list(client_results(plan, 1, names, replay)))
+    return Replayed(decided, decisions, list(client_results(plan, 1, names, replay)), _sensors(replay, names))
+
+
+def _sensors(replay: PlanReplay, names: Sequence[tuple[str, str]]) -> Sensors:
+    """Return the flat state of all sensors that were used, by quota type and client."""
+    state, found = replay.state(), {}
+    for index, quota_type in enumerate(QUOTA_TYPES):
+        is_bucket = index == layout.MUTATION
+        floats, ints, use = (
+            (state.bucket_floats, state.bucket_ints, state.bucket_use)
+            if is_bucket
+            else (state.rate_floats, state.rate_ints, state.rate_use)
+        )
+        for client, name in enumerate(names):
+            sensor = state.accounts[state.account_of[index, client], layout.SENSOR]
+            if use[sensor, layout.READY] >= 0:
+                found[quota_type, *name] = (floats[sensor].tolist(), ints[sensor].tolist())
+    return found
 
 
 def kernel_rows(events: Sequence[Event], number: Callable[[tuple[str, str]], int]) -> layout.Rows:

@@ -7,11 +7,12 @@ from tests.replaying.node import RecordingNode
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.measure.window import QuotaWindow
 
-__all__ = ["START_MS", "random_records", "random_traffic", "random_window"]
+__all__ = ["CLIENTS", "START_MS", "random_records", "random_traffic", "random_window"]
 
 START_MS = 1_700_000_000_000
 _USERS = ("ANONYMOUS", "alice", "a b:c", "bob")
 _CLIENT_IDS = ("", "c1", "c2", "é/*")
+CLIENTS = tuple((user, client_id) for user in _USERS for client_id in _CLIENT_IDS)
 _BOUNDS = {
     "producer_byte_rate": (1.0, 100.0, 2000.0, 50_000.0, 1e12, float("nan")),
     "consumer_byte_rate": (100.0, 2000.0, 50_000.0, 1e12),
@@ -42,8 +43,8 @@ def random_records(rng: Random, *, at_most: int) -> tuple[QuotaRecord, ...]:
     return tuple(_record(rng) for _ in range(rng.randint(1, at_most)))
 
 
-def random_traffic(node: RecordingNode, rng: Random, *, events: int, quotas_change: bool = True) -> None:
-    """Let `events` things happen on `node`, after its start."""
+def random_traffic(node: RecordingNode, rng: Random, *, events: int, quotas_change: bool = True) -> int:
+    """Let `events` things happen on `node`, after its start; return the time of the last."""
     now_ms = START_MS
     set_before: list[QuotaRecord] = []
     for _ in range(events):
@@ -58,6 +59,7 @@ def random_traffic(node: RecordingNode, rng: Random, *, events: int, quotas_chan
                 _change_quotas(node, rng, what, record, set_before, now_ms)
         else:
             _ask(node, rng, now_ms)
+    return now_ms
 
 
 def _change_quotas(
@@ -89,7 +91,9 @@ def _ask(node: RecordingNode, rng: Random, now_ms: int) -> None:
     }
     match rng.choice(["produce", "fetch", "fetch", "other", "mutations", "auto_create", "network"]):
         case "produce":
-            node.produce(user, client_id, size, now_ms, exempt=rng.random() < 0.1, **times)
+            exempt = rng.random() < 0.1
+            close = exempt and rng.random() < 0.5
+            node.produce(user, client_id, size, now_ms, exempt=exempt, close=close, **times)
         case "fetch":
             node.fetch(user, client_id, size, now_ms, **times)
         case "other":

@@ -1,5 +1,6 @@
-"""A node without sockets: asks the live engine as a broker does, and keeps the events of the usage record."""
+"""A node without sockets: has requests decided as the front does, and keeps the events of the usage record."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from tidegate.api_keys import CREATE_TOPICS
@@ -9,7 +10,11 @@ from tidegate.quota.managers.mutation import STRICT_SINCE, MutationQuota
 from tidegate.quota.managers.quota_managers import QuotaManagers
 from tidegate.quota.measure.throttle import saturate_to_int32
 from tidegate.quota.measure.window import QuotaWindow
+from tidegate.server.decision import Decider
+from tidegate.server.exchange import Exchange
+from tidegate.server.handler import Answer, Charge, Connection
 from tidegate.usage.columns import empty_event
+from tidegate.wire import RequestHeader
 
 __all__ = ["RecordingNode"]
 
@@ -18,13 +23,13 @@ METADATA = 3
 
 
 class RecordingNode:
-    """One node: every call is a decision of `tidegate.quota` and an event in `events`."""
+    """One node: every call is a decision of `Decider` or of a manager, and an event in `events`."""
 
     def __init__(self, node_id: int = 1, *, first_seq: int = 1, fetches_are_capped: bool = False) -> None:
         self.events: list[Event] = []
         self._node_id = node_id
         self._seq = first_seq
-        self._managers = QuotaManagers()
+        self.managers = QuotaManagers()
         self._open: dict[int, MutationQuota] = {}
         self._fetches_are_capped = fetches_are_capped
 
@@ -38,7 +43,7 @@ class RecordingNode:
     ) -> None:
         """Start anew: no sensors; window settings, then definitions."""
         window, controller_window = window or QuotaWindow(), controller_window or QuotaWindow()
-        self._managers = QuotaManagers(window=window, controller_window=controller_window)
+        self.managers = QuotaManagers(window=window, controller_window=controller_window)
         self._open.clear()
         self._add("start", now_ms)
         for prefix, part in (("", window), ("controller.", controller_window)):
@@ -50,7 +55,7 @@ class RecordingNode:
 
     def quota(self, record: QuotaRecord, now_ms: int) -> None:
         """Put a definition in force."""
-        self._managers.apply(record)
+        self.managers.apply(record)
         names = {kind: "<default>" if name is None else sanitize(name) for kind, name in record.entity}
         self._add(
             "quota",
@@ -64,7 +69,7 @@ class RecordingNode:
 
     def expire(self, now_ms: int) -> None:
         """Sweep idle sensors."""
-        self._managers.expire(now_ms)
+        self.managers.expire(now_ms)
         self._add("expire", now_ms)
 
     def clock(self, now_ms: int, wall_offset_ms: int) -> None:
@@ -78,19 +83,14 @@ class RecordingNode:
 
     def produce(
         self, user: str, client_id: str, size: int, now_ms: int, *, handler_ns: int = 0, network_ns: int | None = 0,
-        exempt: bool = False,
+        exempt: bool = False, close: bool = False,
     ) -> Event:  # fmt: skip
-        """Decide a produce request (B§6.2); exempt: acks=0."""
-        produce_ms = self._managers.produce.record(user, client_id, size, now_ms)
-        request_ms = 0
-        if exempt:
-            self._managers.request.record_exempt(handler_ns, now_ms)
-        else:
-            request_ms = self._times(user, client_id, network_ns, handler_ns, now_ms)
-        return self._add_request(
-            user, client_id, now_ms, api_key=0, produce_bytes=size, handler_ns=handler_ns, network_ns=network_ns,
-            produce_throttle_ms=produce_ms, request_throttle_ms=request_ms, exempt=exempt,
-        )  # fmt: skip
+        """Decide a produce request (B§6.2); exempt: acks=0; close: and it failed."""
+        answer = Answer(None, Charge.PRODUCE, close=close)
+        exchange = self._decide(
+            user, client_id, now_ms, answer, handler_ns, network_ns, size=size, exempt=exempt
+        )
+        return self._add_request(exchange, network_ns, api_key=0, produce_bytes=exchange.produce_bytes)
 
     def fetch(
         self,
@@ -104,15 +104,10 @@ class RecordingNode:
     ) -> Event:
         """Decide a consumer's fetch (B§6.3); capped ones are given no more than the quota allows (B§3.7)."""
         if self._fetches_are_capped:
-            size = min(size, saturate_to_int32(self._managers.fetch.max_value_in_window(user, client_id)))
-        request_ms = self._times(user, client_id, network_ns, handler_ns, now_ms)
-        fetch_ms = self._managers.fetch.record(user, client_id, size, now_ms)
-        if max(request_ms, fetch_ms) > 0:
-            self._managers.fetch.unrecord(user, client_id, size, now_ms)
-        return self._add_request(
-            user, client_id, now_ms, api_key=1, fetch_bytes=size, handler_ns=handler_ns, network_ns=network_ns,
-            fetch_throttle_ms=fetch_ms, request_throttle_ms=request_ms,
-        )  # fmt: skip
+            size = min(size, saturate_to_int32(self.managers.fetch.max_value_in_window(user, client_id)))
+        answer = Answer(SimpleNamespace(body_size=size - 4), Charge.FETCH)
+        exchange = self._decide(user, client_id, now_ms, answer, handler_ns, network_ns)
+        return self._add_request(exchange, network_ns, api_key=1, fetch_bytes=exchange.fetch_bytes)
 
     def mutate(
         self,
@@ -128,7 +123,7 @@ class RecordingNode:
         api_version = STRICT_SINCE[CREATE_TOPICS] if strict else 5
         quota = self._open.get(connection_id)
         if quota is None:
-            manager = self._managers.controller_mutation
+            manager = self.managers.controller_mutation
             quota = manager.new_quota(user, client_id, CREATE_TOPICS, api_version, now_ms)
             self._open[connection_id] = quota
         admitted = quota.record(permits, now_ms)
@@ -141,7 +136,7 @@ class RecordingNode:
         self, user: str, client_id: str, permits: int, now_ms: int, *, connection_id: int = 1
     ) -> Event:
         """Ask for the permits of a topic that Metadata creates: strict, and no answer tells the throttle (B§5.5)."""
-        quota = self._managers.controller_mutation.new_quota(user, client_id, METADATA, 12, now_ms)
+        quota = self.managers.controller_mutation.new_quota(user, client_id, METADATA, 12, now_ms)
         admitted = quota.record(permits, now_ms)
         return self._add(
             "mutation", now_ms, user=user, client_id=client_id, api_key=METADATA, api_version=12,
@@ -154,29 +149,59 @@ class RecordingNode:
     ) -> Event:  # fmt: skip
         """Decide a request that charges no bytes; it ends the CreateTopics request of its connection, if any."""
         mutation = self._open.pop(connection_id, None)
-        mutation_ms = 0 if mutation is None else mutation.throttle_time_ms(now_ms)
-        request_ms = self._times(user, client_id, network_ns, handler_ns, now_ms)
-        return self._add_request(
-            user, client_id, now_ms, api_key=api_key, connection_id=connection_id, handler_ns=handler_ns,
-            network_ns=network_ns, mutation_throttle_ms=mutation_ms, request_throttle_ms=request_ms,
-        )  # fmt: skip
+        answer = Answer(None, Charge.REQUEST if mutation is None else Charge.MUTATION)
+        exchange = self._decide(user, client_id, now_ms, answer, handler_ns, network_ns, mutation=mutation)
+        return self._add_request(exchange, network_ns, api_key=api_key, connection_id=connection_id)
 
     def network(
         self, user: str, client_id: str, network_ns: int, now_ms: int, *, exempt: bool = False
     ) -> None:
         """Charge network time of an earlier request by itself."""
-        if self._managers.request.enabled and not exempt:
-            self._managers.request.record_network_ns(user, client_id, network_ns, now_ms)
+        decider, channel, header = Decider(self.managers), _channel(user), _header(client_id)
+        decider.charge_network(channel, header, network_ns, exempt=exempt, now_ms=now_ms)
         self._add("network", now_ms, user=user, client_id=client_id, network_ns=network_ns, exempt=exempt)
 
-    def _times(self, user: str, client_id: str, network_ns: int | None, handler_ns: int, now_ms: int) -> int:
-        return self._managers.request.record_times(user, client_id, network_ns or 0, handler_ns, now_ms)
+    def _decide(
+        self, user: str, client_id: str, now_ms: int, answer: Answer, handler_ns: int, network_ns: int | None,
+        *, size: int = 100, exempt: bool = False, mutation: MutationQuota | None = None,
+    ) -> Exchange:  # fmt: skip
+        exchange = Exchange(_channel(user), _header(client_id), size, 0)
+        exchange.answer, exchange.exempt, exchange.mutation = answer, exempt, mutation
+        exchange.handler_ns, exchange.network_ns, exchange.now_ms = handler_ns, network_ns or 0, now_ms
+        Decider(self.managers).decide(exchange)
+        return exchange
 
-    def _add_request(self, user: str, client_id: str, now_ms: int, **columns: Any) -> Event:
-        return self._add("request", now_ms, user=user, client_id=client_id, request_bytes=100, **columns)
+    def _add_request(self, exchange: Exchange, network_ns: int | None, **columns: Any) -> Event:
+        return self._add(
+            "request",
+            exchange.now_ms,
+            user=exchange.channel.connection.user,
+            client_id=exchange.header.client_id,
+            request_bytes=100,
+            handler_ns=exchange.handler_ns,
+            network_ns=network_ns,
+            exempt=exchange.exempt,
+            produce_throttle_ms=exchange.produce_ms,
+            fetch_throttle_ms=exchange.fetch_ms,
+            request_throttle_ms=exchange.request_ms,
+            mutation_throttle_ms=exchange.mutation_ms,
+            **columns,
+        )
 
     def _add(self, kind: str, now_ms: int, **columns: Any) -> Event:
         event = empty_event(kind) | {"node_id": self._node_id, "seq": self._seq, "ts_ms": now_ms} | columns
         self._seq += 1
         self.events.append(event)
         return event
+
+
+def _channel(user: str) -> Any:
+    """Return as much of a channel as a decision looks at."""
+    connection = Connection(
+        id=1, listener="PLAINTEXT", client_host="", local_host="", local_port=0, user=user
+    )
+    return SimpleNamespace(connection=connection)
+
+
+def _header(client_id: str) -> RequestHeader:
+    return RequestHeader(api_key=0, api_version=0, correlation_id=0, client_id=client_id, body_at=0)

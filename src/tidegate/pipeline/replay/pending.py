@@ -81,7 +81,8 @@ def _close_gap(table: Table, gap: int) -> None:
     while table[at, TAKEN] == 1:
         home = _home(table, table[at, CONNECTION])
         if ((at - home) & mask) >= ((at - gap) & mask):
-            table[gap] = table[at]
+            for column in range(_COLUMNS):
+                table[gap, column] = table[at, column]
             gap = at
         at = (at + 1) & mask
     table[gap, TAKEN] = 0

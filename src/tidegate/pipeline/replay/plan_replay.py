@@ -149,7 +149,7 @@ class PlanReplay:
             return
         mutations = self._open_accounts(rows.what[first:end], rows.client[first:end])
         self._pending = roomy_pending(self._pending, mutations)
-        self._kernel(self._state(), rows, decisions, first, end)
+        self._kernel(self.state(), rows, decisions, first, end)
 
     def _open_accounts(self, what: npt.NDArray[np.int8], client: npt.NDArray[np.int32]) -> int:
         """Look up the accounts that the rows need; return how many rows ask for permits."""
@@ -186,7 +186,8 @@ class PlanReplay:
         )
         self._looked_up[index, client] = self._versions[index]
 
-    def _state(self) -> State:
+    def state(self) -> State:
+        """Return what the kernel works on as it is now; it changes with every row."""
         rate, mutation = self._windows.rate, self._windows.mutation
         self._settings[: len(QUOTA_TYPES)] = [
             self._definitions.is_enabled(index) for index in range(len(QUOTA_TYPES))

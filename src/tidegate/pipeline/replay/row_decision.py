@@ -1,0 +1,197 @@
+"""The decision of one row: what a broker charges, and what it decides, when the request comes at `now_ms`.
+
+The order in which it charges is that of `tidegate.server.decision`; a property test holds the two together
+(decision 0042). Rates and token buckets are the engine's own functions (`tidegate.quota.measure.engine_kernel`).
+
+`decide_row` looks at its row and at the sensors of its state, and at no other row: who calls it may decide a row at
+another time than it was recorded at, and against several states. All functions are written for numba: arguments by
+position, nothing but numbers and arrays, no array made. Those in `INLINED` are inlined where they are called, as
+handing a `State` on costs more than what is done with it.
+"""
+
+from typing import NamedTuple
+
+from tidegate.pipeline.layout import (
+    BUCKET_SAMPLES,
+    BUCKET_WINDOW_MS,
+    CAP_BYTES,
+    CAP_MS,
+    CHARGE_BITS,
+    EXEMPT,
+    FETCH,
+    FETCH_CHARGE,
+    KIND_BITS,
+    LAST_MS,
+    MUTATION,
+    MUTATION_ROW,
+    PRODUCE,
+    PRODUCE_CHARGE,
+    READY,
+    REQUEST,
+    REQUEST_ROW,
+    SAMPLES,
+    SENSOR,
+    STRICT,
+    SWEEP,
+    SWEPT,
+    WINDOW_MS,
+    Int64s,
+    Rows,
+    State,
+)
+from tidegate.pipeline.replay.pending import pending_put, pending_take
+from tidegate.quota.managers.request import PERCENT_PER_NS
+from tidegate.quota.measure.bucket_kernel import bucket_configure, bucket_record, bucket_tokens
+from tidegate.quota.measure.rate_kernel import rate_configure, rate_decide, rate_record
+from tidegate.quota.measure.sensors import EXPIRY_MS
+from tidegate.quota.measure.throttle import narrow_to_int32, tokens_throttle_ms
+
+__all__ = ["INLINED", "ROW_KERNEL", "Decided", "decide_row", "pass_sweeps"]
+
+
+class Decided(NamedTuple):
+    """What is decided of one row, and what it is charged."""
+
+    byte_ms: int
+    """Throttle time of the byte quota, or of the mutation quota where no bytes are charged."""
+    request_ms: int
+    """Throttle time of the request quota."""
+    is_rejected: bool
+    """The permits are refused."""
+    is_capped: bool
+    """The fetch asked for more than its quota lets it have at once."""
+    account: int
+    """The account of that byte or mutation quota; -1: it has no part in this row."""
+    amount: int
+    """The bytes or permits that it is charged, or refuses."""
+
+
+def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
+    """Charge the row `at` as if it came at `now_ms`, and return what is decided.
+
+    Call `pass_sweeps` before. Follows: B§6.2 (produce), B§6.3 (fetch), B§5.2, 5.4 (mutations), B§6.4 (others),
+    B§4.2 (network time).
+    """
+    settings, what, client = state.settings, rows.what[at], rows.client[at]
+    account = -1
+    byte_ms = request_ms = amount = 0
+    is_rejected = is_capped = False
+
+    if what & KIND_BITS == MUTATION_ROW:
+        account, amount = state.account_of[MUTATION, client], rows.amount[at]
+        if settings[MUTATION]:
+            is_rejected = _take_permits(state, account, rows.connection_id[at], what, amount, now_ms)
+    elif what & CHARGE_BITS == PRODUCE_CHARGE:
+        account, amount = state.account_of[PRODUCE, client], rows.amount[at]
+        if settings[PRODUCE]:
+            rate = _ready_rate(state, account, now_ms)
+            byte_ms = rate_decide(state.rate_floats[rate], state.rate_ints[rate], float(amount), now_ms)
+    elif what & (KIND_BITS | CHARGE_BITS) == REQUEST_ROW:
+        last_ms, at_ms, account = pending_take(state.pending, rows.connection_id[at])
+        if last_ms != 0:
+            byte_ms = max(0, narrow_to_int32(last_ms - (now_ms - at_ms)))
+
+    if what & (MUTATION_ROW | EXEMPT) == 0 and settings[REQUEST]:
+        rate = _ready_rate(state, state.account_of[REQUEST, client], now_ms)
+        floats, ints = state.rate_floats[rate], state.rate_ints[rate]
+        rate_record(floats, ints, rows.network_ns[at] * PERCENT_PER_NS, now_ms)
+        if what & KIND_BITS == REQUEST_ROW:
+            request_ms = rate_decide(floats, ints, rows.handler_ns[at] * PERCENT_PER_NS, now_ms)
+
+    if what & CHARGE_BITS == FETCH_CHARGE:
+        account = state.account_of[FETCH, client]
+        is_capped = rows.amount[at] > state.accounts[account, CAP_BYTES]
+        amount = min(rows.amount[at], state.accounts[account, CAP_BYTES])
+        if settings[FETCH] or request_ms > 0:
+            rate = _ready_rate(state, account, now_ms)
+            floats, ints = state.rate_floats[rate], state.rate_ints[rate]
+            if settings[FETCH]:
+                byte_ms = rate_decide(floats, ints, float(amount), now_ms)
+            if byte_ms > 0 or request_ms > 0:
+                rate_record(floats, ints, -float(amount), now_ms)
+
+    return Decided(byte_ms, request_ms, is_rejected, is_capped, account, amount)
+
+
+def pass_sweeps(state: State, seq: int) -> None:
+    """Count the sweeps of idle sensors that came before `seq`: sensors that they found idle begin anew."""
+    sweeps, sweep = state.sweeps, state.settings[SWEEP]
+    while sweep < len(sweeps) and sweeps[sweep, 0] < seq:
+        sweep += 1
+    state.settings[SWEEP] = sweep
+
+
+def _take_permits(
+    state: State, account: int, connection_id: int, what: int, permits: int, now_ms: int
+) -> bool:
+    """Take permits, note with the connection how long they throttle, and return whether they are refused."""
+    bucket = _ready_bucket(state, account)
+    floats, ints = state.bucket_floats[bucket], state.bucket_ints[bucket]
+    last_ms, at_ms, _ = pending_take(state.pending, connection_id)
+    is_strict = what & STRICT != 0
+    if is_strict:
+        tokens = bucket_tokens(floats, ints, now_ms)
+    is_rejected = is_strict and tokens < 0.0
+    if not is_rejected:
+        bucket_record(floats, ints, float(permits), now_ms)
+        state.bucket_use[bucket, LAST_MS] = now_ms
+    if not is_strict:
+        tokens = bucket_tokens(floats, ints, now_ms)
+    if tokens < 0.0:
+        last_ms, at_ms = tokens_throttle_ms(tokens, state.bounds[account]), now_ms
+    pending_put(state.pending, connection_id, last_ms, at_ms, account)
+    return is_rejected
+
+
+# --- sensors ----------------------------------------------------------------------------------------------------------
+
+
+def _ready_rate(state: State, account: int, now_ms: int) -> int:
+    """Return the account's rate, ready for a record at `now_ms`."""
+    rate: int = state.accounts[account, SENSOR]
+    if state.rate_use[rate, READY] != state.settings[SWEEP]:
+        _prepare_rate(state, account, rate)
+    state.rate_use[rate, LAST_MS] = now_ms
+    return rate
+
+
+def _ready_bucket(state: State, account: int) -> int:
+    """Return the account's bucket, ready to be asked; a refusal is no record."""
+    bucket: int = state.accounts[account, SENSOR]
+    if state.bucket_use[bucket, READY] != state.settings[SWEEP]:
+        _prepare_bucket(state, account, bucket)
+    return bucket
+
+
+def _prepare_rate(state: State, account: int, rate: int) -> None:
+    """Make a rate ready: forgotten if a sweep found it idle, configured, and marked with the sweep."""
+    floats, ints, settings = state.rate_floats[rate], state.rate_ints[rate], state.settings
+    if _is_new(settings, state.rate_use, state.sweeps, rate):
+        floats[:] = 0.0
+        ints[:] = 0
+    cap_ms = state.accounts[account, CAP_MS]
+    rate_configure(floats, ints, state.bounds[account], settings[SAMPLES], settings[WINDOW_MS], cap_ms)
+    state.rate_use[rate, READY] = state.rate_use[rate, SWEPT] = settings[SWEEP]
+
+
+def _prepare_bucket(state: State, account: int, bucket: int) -> None:
+    """Make a bucket ready, likewise."""
+    floats, ints, settings = state.bucket_floats[bucket], state.bucket_ints[bucket], state.settings
+    if _is_new(settings, state.bucket_use, state.sweeps, bucket):
+        floats[:] = 0.0
+        ints[:] = 0
+    samples, window_ms = settings[BUCKET_SAMPLES], settings[BUCKET_WINDOW_MS]
+    bucket_configure(floats, ints, state.bounds[account], samples, window_ms)
+    state.bucket_use[bucket, READY] = state.bucket_use[bucket, SWEPT] = settings[SWEEP]
+
+
+def _is_new(settings: Int64s, use: Int64s, sweeps: Int64s, sensor: int) -> bool:
+    """Return whether a sweep since its last use found the sensor idle. Follows: B§1.2 (expiry)."""
+    for sweep in range(use[sensor, SWEPT], settings[SWEEP]):
+        if sweeps[sweep, 1] - use[sensor, LAST_MS] > EXPIRY_MS:
+            return True
+    return False
+
+
+ROW_KERNEL = (_is_new, _prepare_rate, _prepare_bucket, _ready_bucket, _take_permits)
+INLINED = (pass_sweeps, _ready_rate, decide_row)
