@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.ladder.rungs import frames, produce_frame
 
 from tidegate.broker.handlers import handler_table
-from tidegate.cli.serving import cluster_of, storage_config
+from tidegate.cli.serving import cluster_of, settings_of, storage_config
 from tidegate.clock import SystemClock
 from tidegate.quota import QuotaRecord
 from tidegate.server.channel import Channel
@@ -88,7 +88,8 @@ async def main() -> None:
         storage.store.apply_quota_records([QuotaRecord(entity=entity, key=key, value=1e12) for key in keys])
         quotas = QuotaAdministration(storage.store, asyncio.get_running_loop())
         quotas.load()
-        node.serve(handler_table(storage, cluster_of(node, storage)), quotas, storage.turn)
+        handlers = handler_table(storage, cluster_of(node, storage), settings_of(config, storage))
+        node.serve(handlers, quotas, storage.turn)
         create = {"name": "", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         topics = [{**create, "name": topic} for topic in ("small", "kilo", "fetch16k")]
         message = {"topics": topics, "timeout_ms": 1000, "validate_only": False}

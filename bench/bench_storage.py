@@ -18,6 +18,7 @@ from types import GeneratorType
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers import handler_table
 from tidegate.clock import SystemClock
+from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Connection, Handler, Request
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.log.recovery import open_log
@@ -227,7 +228,9 @@ def main() -> None:
         show("log append, small batch", bench_append(directory, count, idempotent=False))
         show("log append, small batch, idempotent", bench_append(directory, count, idempotent=True))
         storage = Storage.open(directory / "node", StorageConfig(), SystemClock())
-        table = handler_table(storage, ClusterView(1, {1: {}}, storage.topics), NoTimers())
+        table = handler_table(
+            storage, ClusterView(1, {1: {}}, storage.topics), DynamicSettings(storage.store, {}), NoTimers()
+        )
         storage.topics.create("bench", 1, {})
         show(
             "Produce, small batch, frame to encoded answer", bench_produce(storage, table, count, VALUE_BYTES)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.broker.handlers import handler_table
-from tidegate.cli.serving import cluster_of, storage_config
+from tidegate.cli.serving import cluster_of, settings_of, storage_config
 from tidegate.scheduling import Scheduler
 from tidegate.server.config import ServerConfig
 from tidegate.server.handler import HandlerTable
@@ -352,8 +352,8 @@ class MemoryNode:
         self.storage = Storage.open(directory, storage_config(config), self.clock)
         self.quotas = QuotaAdministration(self.storage.store, self.loop)
         self.quotas.load()
-        cluster = cluster_of(self.node, self.storage)
-        table = {**handler_table(self.storage, cluster, self.loop), **(handlers or {})}
+        cluster, settings = cluster_of(self.node, self.storage), settings_of(config, self.storage)
+        table = {**handler_table(self.storage, cluster, settings, self.loop), **(handlers or {})}
         self.node.serve(table, self.quotas, self.storage.turn)
 
     def connect(self, listener: str = "PLAINTEXT", **limits: int) -> MemoryTransport:

@@ -192,7 +192,7 @@ def test_a_node_asks_the_callback_that_its_settings_name(tmp_path: Path) -> None
         name = "tests.server.test_callback_guard:Callback"
         settings = {"client.quota.callback.class": name, "client.quota.callback.group": "g"}
         async with whole_node(tmp_path, **settings) as node:
-            guard = node.node.callback
+            guard = node.node.callback.current
             assert guard is not None
             callback: Callback = guard._callback  # type: ignore[assignment]
             assert callback.settings["client.quota.callback.group"] == "g"

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.server.nodes import NoWriter
 
 from tidegate.broker.handlers import handler_table
-from tidegate.cli.serving import cluster_of, storage_config
+from tidegate.cli.serving import cluster_of, settings_of, storage_config
 from tidegate.clock import SystemClock
 from tidegate.server.config import ServerConfig
 from tidegate.server.network import SocketNetwork
@@ -72,9 +72,10 @@ class WholeNode:
         self.quotas = QuotaAdministration(self.storage.store, loop)
         self.quotas.load()
         cluster = cluster_of(self.node, self.storage)
-        handlers = handler_table(self.storage, cluster)
-        self.node.serve(handlers, self.quotas, self.storage.turn, cluster.metadata)
-        self.storage.topics.on_change = self.node.on_cluster_change
+        self.settings = settings_of(config, self.storage)
+        handlers = handler_table(self.storage, cluster, self.settings)
+        self.node.serve(handlers, self.quotas, self.storage.turn, cluster.metadata, self.settings)
+        self.storage.topics.on_change = self.node.callback.on_cluster_change
         self.client = RawClient(self.node.listeners["PLAINTEXT"].port)
 
     async def close(self) -> None:

@@ -19,6 +19,7 @@ from tidegate.clock import SystemClock
 from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
 from tidegate.server.config import SETTINGS, ServerConfig
+from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
@@ -29,7 +30,7 @@ from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.private_files import make_private_directory
 from tidegate.wire import checksum
 
-__all__ = ["cluster_of", "list_settings", "serve", "storage_config"]
+__all__ = ["cluster_of", "list_settings", "serve", "settings_of", "storage_config"]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -109,11 +110,13 @@ async def _serve(config: ServerConfig, port_file: str | None, repeated: Repeated
         storage = Storage.open(config.data_dir, storage_config(config), clock)
         quotas = QuotaAdministration(storage.store, loop)
         cluster = cluster_of(node, storage)
+        settings = settings_of(config, storage)
         try:
             with _written_to(config.usage_dir):
                 quotas.load()
-                node.serve(handler_table(storage, cluster), quotas, storage.turn, cluster.metadata)
-                storage.topics.on_change = node.on_cluster_change
+                handlers = handler_table(storage, cluster, settings)
+                node.serve(handlers, quotas, storage.turn, cluster.metadata, settings)
+                storage.topics.on_change = node.callback.on_cluster_change
             collections.start()
             if port_file is not None:
                 _write_ports(Path(port_file), [port for _, port in node.advertised.values()])
@@ -176,6 +179,11 @@ def cluster_of(node: Node, storage: Storage) -> ClusterView:
     """Return the cluster that has this one node."""
     node_id = node.config["node.id"]
     return ClusterView(node_id, {node_id: node.advertised}, storage.topics)
+
+
+def settings_of(config: ServerConfig, storage: Storage) -> DynamicSettings:
+    """Return the settings that were changed while the broker ran."""
+    return DynamicSettings(storage.store, config.given, exact=config["tidegate.kafka.exact"])
 
 
 def storage_config(config: ServerConfig) -> StorageConfig:

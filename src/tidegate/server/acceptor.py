@@ -19,7 +19,7 @@ from tidegate.server.listener_config import ListenerAddress
 from tidegate.server.network import Network
 from tidegate.server.transport import Transport
 
-__all__ = ["Acceptor", "connection_quotas"]
+__all__ = ["Acceptor", "connection_quotas", "limit_connections"]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -124,19 +124,29 @@ class Acceptor:
 def connection_quotas(config: ServerConfig) -> ConnectionQuotas:
     """Return the connection quotas that the settings ask for. Raises `ConfigError`."""
     quotas = ConnectionQuotas(
-        ConnectionLimits(
-            max_connections=config["max.connections"],
-            max_connection_creation_rate=config["max.connection.creation.rate"],
-            max_connections_per_ip=config["max.connections.per.ip"],
-            max_connections_per_ip_overrides=_of_literals(config["max.connections.per.ip.overrides"]),
-        ),
+        _limits(config),
         samples=config["quota.window.num"],
         window_ms=1000 * config["quota.window.size.seconds"],
         inter_broker_listener=config.inter_broker_listener,
     )
+    limit_connections(quotas, config)
+    return quotas
+
+
+def limit_connections(quotas: ConnectionQuotas, config: ServerConfig) -> None:
+    """Put the limits of other settings in force; connections that are there stay. Raises `ConfigError`."""
+    quotas.update_limits(_limits(config))
     for listener in config.listeners:
         quotas.add_listener(listener.name, listener.limits)
-    return quotas
+
+
+def _limits(config: ServerConfig) -> ConnectionLimits:
+    return ConnectionLimits(
+        max_connections=config["max.connections"],
+        max_connection_creation_rate=config["max.connection.creation.rate"],
+        max_connections_per_ip=config["max.connections.per.ip"],
+        max_connections_per_ip_overrides=_of_literals(config["max.connections.per.ip.overrides"]),
+    )
 
 
 def _of_literals(text: str) -> dict[str, int]:

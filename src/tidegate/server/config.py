@@ -22,7 +22,9 @@ from tidegate.server.listener_config import (
 )
 
 __all__ = [
+    "CALLBACK_CLASS",
     "CALLBACK_SETTINGS",
+    "CONNECTION_SETTINGS",
     "IGNORED_KAFKA_SETTINGS",
     "SETTINGS",
     "SHARE_OF_MEMORY",
@@ -204,6 +206,11 @@ SETTINGS: Mapping[str, Setting] = {
             "",
             "package.module:Class that decides which quota a client has; none: the stored quotas",
         ),
+        _string(
+            "tidegate.callback.modules",
+            "tidegate.callbacks",
+            "packages and modules whose classes may become the quota callback while the broker runs",
+        ),
         _bool("tidegate.kafka.exact", False, "follow Kafka 4.3 where it breaks a KIP's promise"),
         _bool("tidegate.usage.enable", True, "keep the usage record"),
         _string("tidegate.usage.dir", "", "where the usage record is kept; default: `usage` in log.dirs"),
@@ -224,8 +231,19 @@ STATIC_QUOTA_SETTINGS = frozenset(
     name for name in SETTINGS if name.startswith(("quota.producer.", "quota.consumer."))
 )
 
+CALLBACK_CLASS = "client.quota.callback.class"
 CALLBACK_SETTINGS = "client.quota.callback."
 """What the names of a quota callback's own settings begin with. It is given all settings."""
+
+CONNECTION_SETTINGS = frozenset(
+    (
+        "max.connection.creation.rate",
+        "max.connections",
+        "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
+    )
+)
+"""Settings of connection quotas. They can be changed while the broker runs, as can those of the callback."""
 
 IGNORED_KAFKA_SETTINGS = frozenset(
     (

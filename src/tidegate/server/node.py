@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from heapq import nsmallest
 from itertools import chain
+from typing import Any
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, API_VERSIONS, DESCRIBE_CLIENT_QUOTAS
 from tidegate.clock import Clock
@@ -17,20 +18,22 @@ from tidegate.errors import ConfigError
 from tidegate.quota import ClusterMetadata, Metric, QuotaManagers, QuotaRecord, QuotaWindow
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
-from tidegate.server.acceptor import Acceptor, connection_quotas
+from tidegate.server.acceptor import Acceptor, connection_quotas, limit_connections
 from tidegate.server.buffers import FrameBuffers
-from tidegate.server.callback_guard import GuardedCallback, load_callback
+from tidegate.server.callback_guard import GuardedCallback
 from tidegate.server.channel import Channel
 from tidegate.server.clock_watch import ClockWatch
-from tidegate.server.config import ServerConfig, request_memory_bytes
+from tidegate.server.config import CALLBACK_CLASS, CONNECTION_SETTINGS, ServerConfig, request_memory_bytes
+from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.front import Front
-from tidegate.server.handler import Connection, Handler, HandlerTable, NothingToDo, Turn
+from tidegate.server.handler import Connection, Handler, HandlerTable, NothingToDo, Turn, Wait
 from tidegate.server.handlers.api_versions import api_versions_handler
 from tidegate.server.handlers.client_quotas import alter_client_quotas_handler, describe_client_quotas_handler
 from tidegate.server.host_names import Addresses, addresses_of_literal, warn_of_unknown
 from tidegate.server.meters import TICK_S
 from tidegate.server.network import Listener, Network
 from tidegate.server.network_metrics import NetworkMetrics
+from tidegate.server.node_callback import UNCHANGED, NodeCallback
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.request_memory import RequestMemory
 from tidegate.server.request_metrics import RequestMetrics
@@ -64,14 +67,11 @@ class Node:
         self, config: ServerConfig, *, clock: Clock, loop: Scheduler, network: Network, usage: UsageLog
     ) -> None:
         self.config = config
-        self.callback = _callback(config, clock)
         self.managers = QuotaManagers(
             window=_window(config, "quota.window"),
             controller_window=_window(config, "controller.quota.window"),
-            callback=self.callback,
         )
-        self._cluster: Callable[[], ClusterMetadata] | None = None
-        self._cluster_changed = False
+        self.callback = NodeCallback(config, self.managers, clock=clock, loop=loop)
         self.connections = connection_quotas(config)
         self._static_quotas = static_quotas(config)
         self._clock = clock
@@ -133,18 +133,21 @@ class Node:
         quotas: QuotaAdministration,
         turn: Turn | None = None,
         cluster: Callable[[], ClusterMetadata] | None = None,
+        settings: DynamicSettings | None = None,
     ) -> None:
-        """Put all quotas in force and begin to accept connections.
+        """Put settings and quotas in force and begin to accept connections. Raises `ConfigError`.
 
         turn: what the handlers do together, if anything. cluster: what a quota callback is told of the cluster.
+        settings: those that were changed while the node ran, and will be.
         """
+        self._load_settings(settings)
         self._usage.start(self._clock.now_ms(), self.config)
         self._quotas = quotas
         for record in self._static_quotas.values():
             self.on_quota(record)
         quotas.subscribe(self)
-        self._cluster = cluster
-        self._tell_cluster()
+        self.callback.cluster = cluster
+        self.callback.tell_cluster()
         self._limit_hosts(quotas)
         self.handlers = {**handlers, **_own_handlers(handlers, quotas)}
         self._codecs = iter(_newest_first(self.handlers))
@@ -191,8 +194,7 @@ class Node:
             self._front.muting.close()
             self._front.close()
         self._poller.close()
-        if self.callback is not None:
-            self.callback.close()
+        self.callback.close()
         self._usage.close()
 
     # --- quotas: a `QuotaSubscriber` --------------------------------------------------------------------------------
@@ -208,28 +210,65 @@ class Node:
         """Limit the rate of new connections."""
         self.connections.set_ip_rate(address, rate)
 
-    def on_cluster_change(self) -> None:
-        """Tell a custom callback of changed topics or brokers, in a later turn: once for all that change before."""
-        if self.callback is not None and not self._cluster_changed:
-            self._cluster_changed = True
-            self._loop.call_soon(self._tell_cluster)
-
-    def _tell_cluster(self) -> None:
-        self._cluster_changed = False
-        if self.callback is not None and self._cluster is not None:
-            self.managers.update_cluster_metadata(self._cluster())
-
     def _limit_hosts(self, quotas: QuotaAdministration) -> None:
         """Put the names in `max.connections.per.ip.overrides` in force when their addresses are known."""
-        counts = parse_per_ip_overrides(self.config["max.connections.per.ip.overrides"])
 
         def on_host(host: str, addresses: Addresses) -> None:
             warn_of_unknown(host, addresses)
-            for address in addresses:
-                self.connections.set_ip_override(address, counts[host])
+            count = self._overrides().get(host)
+            if count is not None:  # they may have changed meanwhile
+                for address in addresses:
+                    self.connections.set_ip_override(address, count)
 
-        late = [host for host in counts if not addresses_of_literal(host)]
+        late = [host for host in self._overrides() if not addresses_of_literal(host)]
         quotas.host_names.look_up_later(late, on_host)
+
+    def _overrides(self) -> dict[str, int]:
+        return parse_per_ip_overrides(self.config["max.connections.per.ip.overrides"])
+
+    def _load_settings(self, settings: DynamicSettings | None) -> None:
+        """Follow the changed settings; without them where their callback cannot be loaded any more."""
+        given = self.config
+        if settings is not None:
+            settings.attach(given["node.id"], self)
+            self.config = settings.in_force(given["node.id"])
+        try:
+            self.callback.load(self.config)
+        except ConfigError as error:
+            if self.config[CALLBACK_CLASS] == given[CALLBACK_CLASS]:
+                raise
+            _log.error("%s; what was given at the start holds", error)
+            self.callback.load(given)
+        if settings is not None:
+            limit_connections(self.connections, self.config)
+
+    # --- settings: a `SettingSubscriber` ----------------------------------------------------------------------------
+
+    def prepare_in_slices(self, config: ServerConfig) -> Generator[Wait | None, None, Any]:
+        """Load the quota callback of other settings. Raises `ConfigError`, changing nothing."""
+        return (yield from self.callback.prepare_in_slices(config))
+
+    def discard(self, prepared: Any) -> None:
+        """Let go of a callback that was loaded."""
+        if isinstance(prepared, GuardedCallback):
+            prepared.close()
+
+    def put_in_force_in_slices(
+        self, config: ServerConfig, prepared: Any
+    ) -> Generator[Wait | None, None, None]:
+        """Follow other settings."""
+        assert self._quotas is not None
+        before, self.config = self.config, config
+        if any(config[name] != before[name] for name in CONNECTION_SETTINGS):
+            limit_connections(self.connections, config)
+            self._limit_hosts(self._quotas)
+        if prepared is not UNCHANGED:
+            yield from self._quotas.changes.begin()
+            try:
+                records = chain(self._static_quotas.values(), self._quotas.definitions.records())
+                yield from self.callback.exchange_in_slices(prepared, config, records)
+            finally:
+                self._quotas.changes.end()
 
     # --- metrics --------------------------------------------------------------------------------------------------
 
@@ -408,12 +447,6 @@ def _newest_first(handlers: HandlerTable) -> list[tuple[int, int]]:
 
 def _versions(api: Api) -> range:
     return range(api.min_version, api.max_version + 1)
-
-
-def _callback(config: ServerConfig, clock: Clock) -> GuardedCallback | None:
-    """Return the custom quota callback that the settings name, if they do. Raises `ConfigError`."""
-    name = config["client.quota.callback.class"]
-    return load_callback(name, config.for_callback(), clock.monotonic_ns) if name else None
 
 
 def _window(config: ServerConfig, prefix: str) -> QuotaWindow:

@@ -8,7 +8,6 @@ Names of hosts are looked up before, so that nobody else waits for a name server
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from tidegate.quota.admin.alterations import is_writable
 from tidegate.quota.admin.keys import CONNECTION_CREATION_RATE
 from tidegate.server.handler import Wait
 from tidegate.server.host_names import Addresses, HostNames, addresses_of_literal, warn_of_unknown
+from tidegate.server.one_at_a_time import OneAtATime
 from tidegate.server.stores import QuotaStore
 
 __all__ = ["QuotaAdministration", "QuotaSubscriber"]
@@ -27,28 +27,6 @@ _log = logging.getLogger("tidegate.server")
 
 _IN_FORCE_AT_A_TIME = 10  # records told between two yields: half a millisecond
 _PREPARED_AT_A_TIME = 100
-
-
-class _OneAtATime:
-    """Lets one piece of work in slices after the other through."""
-
-    def __init__(self) -> None:
-        self._busy = False
-        self._waiting: deque[Wait] = deque()
-
-    def begin(self) -> Generator[Wait | None, None, None]:
-        """Wait until all that came before has ended."""
-        if self._busy:
-            self._waiting.append(Wait())
-            yield self._waiting[-1]
-        self._busy = True
-
-    def end(self) -> None:
-        """Let the next one through."""
-        if self._waiting:
-            self._waiting.popleft().end()
-        else:
-            self._busy = False
 
 
 class QuotaSubscriber(Protocol):
@@ -67,7 +45,10 @@ class QuotaSubscriber(Protocol):
 
 
 class QuotaAdministration:
-    """What DescribeClientQuotas and AlterClientQuotas ask, and what tells nodes which quotas hold."""
+    """What DescribeClientQuotas and AlterClientQuotas ask, and what tells nodes which quotas hold.
+
+    changes: no quota changes between its `begin` and `end`.
+    """
 
     def __init__(self, store: QuotaStore, loop: asyncio.AbstractEventLoop) -> None:
         self.definitions = QuotaDefinitions()
@@ -75,7 +56,7 @@ class QuotaAdministration:
         self._store = store
         self._subscribers: list[QuotaSubscriber] = []
         self._host_addresses: dict[str, Addresses] = {}  # of the hosts whose rate is in force
-        self._alterations = _OneAtATime()
+        self.changes = OneAtATime()
 
     def load(self) -> None:
         """Take over what is stored; the addresses of hosts in it follow when they are known.
@@ -120,7 +101,7 @@ class QuotaAdministration:
     ) -> Generator[Wait | None, None, Iterable[AlterResult]]:
         """Do what the alterations say, and return a result for each entity."""
         addresses = yield from self._look_up_hosts(alterations)
-        yield from self._alterations.begin()
+        yield from self.changes.begin()
         try:
             outcome = yield from self.definitions.alter_in_slices(
                 alterations, validate_only=validate_only, is_known_host=lambda name: bool(addresses.get(name))
@@ -129,7 +110,7 @@ class QuotaAdministration:
                 return (yield from self._publish_in_slices(outcome, addresses))
             return outcome.results
         finally:
-            self._alterations.end()
+            self.changes.end()
 
     def _look_up_hosts(
         self, alterations: Sequence[Alteration]

@@ -1,11 +1,11 @@
-"""What the front needs kept: quota definitions that survive a restart."""
+"""What the front needs kept: quota definitions, and settings changed on the running broker."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tidegate.quota import QuotaRecord
 
-__all__ = ["QuotaStore"]
+__all__ = ["QuotaStore", "SettingStore"]
 
 
 class QuotaStore(Protocol):
@@ -20,4 +20,16 @@ class QuotaStore(Protocol):
 
         Raises `TidegateError` or `OSError` where they cannot be stored; nothing has changed then. One at a time.
         """
+        ...
+
+
+class SettingStore(Protocol):
+    """Where settings are kept that were changed on the running broker. Raises `TidegateError` or `OSError`."""
+
+    def load_settings(self) -> Iterable[tuple[str, str, str]]:
+        """Return node (empty: all nodes), name and text of each."""
+        ...
+
+    def change_settings(self, node: str, changes: Mapping[str, str | None]) -> None:
+        """Keep settings of a node, all of `changes` or none; None forgets one."""
         ...

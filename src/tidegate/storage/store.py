@@ -31,6 +31,11 @@ _SCHEMA_VERSION = 1
 _GROWING = """
 CREATE TABLE IF NOT EXISTS growing_topics (topic_id TEXT PRIMARY KEY, partitions INTEGER NOT NULL) WITHOUT ROWID
 """
+_DYNAMIC_SETTINGS = """
+CREATE TABLE IF NOT EXISTS dynamic_settings (
+    node TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (node, name)
+) WITHOUT ROWID
+"""
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE topics (
@@ -70,7 +75,9 @@ class CommittedOffset:
 
 
 class MetadataStore:
-    """The SQLite file. Every method that changes something has committed when it returns. A `QuotaStore`.
+    """The SQLite file. Every method that changes something has committed when it returns.
+
+    A `QuotaStore` and a `SettingStore`.
 
     Every method raises `StorageError` where SQLite fails, and has then changed nothing.
     """
@@ -136,6 +143,7 @@ class MetadataStore:
             raise self._unusable(damage)
         db.execute(_GROWING)
         db.execute(PENDING_TABLE)
+        db.execute(_DYNAMIC_SETTINGS)
         db.execute("CREATE INDEX IF NOT EXISTS offsets_by_topic ON offsets (topic)")
 
     def _unusable(self, why: str) -> StorageError:
@@ -164,6 +172,21 @@ class MetadataStore:
         first = int(self.meta("next_producer_id") or 0)
         self.set_meta("next_producer_id", str(first + PRODUCER_ID_BLOCK))
         return range(first, first + PRODUCER_ID_BLOCK)
+
+    # --- settings changed on the running broker
+
+    def load_settings(self) -> list[tuple[str, str, str]]:
+        """Return node (empty: all nodes), name and text of each."""
+        return self._run("SELECT node, name, value FROM dynamic_settings ORDER BY node, name").fetchall()
+
+    def change_settings(self, node: str, changes: Mapping[str, str | None]) -> None:
+        """Keep settings of a node, all of `changes` or none; None forgets one."""
+        with self._transaction():
+            for name, value in changes.items():
+                if value is None:
+                    self._run("DELETE FROM dynamic_settings WHERE node=? AND name=?", (node, name))
+                else:
+                    self._run("INSERT OR REPLACE INTO dynamic_settings VALUES (?, ?, ?)", (node, name, value))
 
     # --- topics
 

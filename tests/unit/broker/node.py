@@ -9,6 +9,7 @@ from tests.unit.storage.node import StorageNode
 from tidegate.api_keys import FETCH
 from tidegate.broker.cluster import ClusterView, Endpoints
 from tidegate.broker.handlers import handler_table
+from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Answer, Connection, Deferred, Handler, Request, Work
 from tidegate.wire import decode_request_header, encode_request, read_response
 
@@ -50,7 +51,11 @@ class Node(StorageNode):
     def start(self) -> None:
         """Make the handlers; with them starts what runs beside requests."""
         self.cluster = ClusterView(self.node_id, self.endpoints, self.storage.topics)
-        self.handlers: dict[int, Handler] = handler_table(self.storage, self.cluster, self.scheduler)
+        config = self.storage.config
+        self.settings = DynamicSettings(self.storage.store, config.set_at_start(), exact=config.kafka_exact)
+        self.handlers: dict[int, Handler] = handler_table(
+            self.storage, self.cluster, self.settings, self.scheduler
+        )
 
     def ask(
         self,

@@ -7,6 +7,7 @@ What does not change while the node runs is made once, at first use, and shared 
 Follows: Kafka `ConfigHelper`.
 """
 
+import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from tidegate.broker.configs.tables import (
 )
 from tidegate.broker.configs.texts import documentation
 from tidegate.server.config import SETTINGS
+from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Message
 from tidegate.storage.config import StorageConfig, text_of
 from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS, TOPIC_SYNONYMS
@@ -36,6 +38,7 @@ from tidegate.storage.topic_configs import (
 
 __all__ = ["ConfigDescriptions", "DescribedSettings", "Detail"]
 
+DYNAMIC_NODE_SOURCE = 2  # Kafka `ConfigSource.DYNAMIC_BROKER_CONFIG`
 LOGGER_SOURCE = 6  # Kafka `ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG`
 _ENTRY_BYTES = 16  # of an entry besides its texts: flags, lengths, type
 _SYNONYM_BYTES = 8
@@ -72,8 +75,11 @@ class DescribedSettings(NamedTuple):
 class ConfigDescriptions:
     """Describes the settings of one node and of what it holds."""
 
-    def __init__(self, node: StorageConfig) -> None:
+    def __init__(self, node: StorageConfig, settings: DynamicSettings, node_id: int) -> None:
         self._node = node
+        self._settings = settings
+        self._node_id = node_id
+        self._made_of = settings.version
         self._given = {name: text for name, text in node.set_at_start().items() if name in NODE_ROWS}
         self._made: dict[tuple[Callable[[Detail], Any], Detail], Any] = {}
 
@@ -118,6 +124,9 @@ class ConfigDescriptions:
     # --- what is made once
 
     def _once(self, make: Callable[[Detail], dict[str, _Entry]], detail: Detail) -> dict[str, _Entry]:
+        if self._made_of != self._settings.version:
+            self._made.clear()
+            self._made_of = self._settings.version
         made: dict[str, _Entry] | None = self._made.get((make, detail))
         if made is None:
             made = self._made[make, detail] = make(detail)
@@ -139,17 +148,32 @@ class ConfigDescriptions:
         entries = {}
         for row in NODE_ROWS.values():
             value = row.default
-            if row.name in self._given:
-                text = self._given[row.name]
+            text = self._text(row.name)
+            if text is not None:
                 value = text_of(SETTINGS[row.name].parse(text)) if row.name in SETTINGS else text.strip()
             synonyms = self._synonyms(NODE_SYNONYMS.get(row.name, (row.name,)))
+            if row.read_only and self._settings.is_changeable(row.name):
+                row = dataclasses.replace(row, read_only=False)
             entries[row.name] = _sourced(row, value, synonyms, detail)
         return entries
 
     def _cluster_entries(self, detail: Detail) -> dict[str, _Entry]:
         row = NODE_ROWS[MIN_INSYNC_REPLICAS]
         synonyms = self._synonyms((row.name,))[:1]
-        return {row.name: _sourced(row, row.default, synonyms, detail)}
+        entries = {row.name: _sourced(row, row.default, synonyms, detail)}
+        for name, text in self._settings.of_all().items():
+            if name in NODE_ROWS:
+                row = dataclasses.replace(NODE_ROWS[name], read_only=False)
+                synonyms = [_synonym(name, text, CLUSTER_DEFAULT_SOURCE)]
+                entries[name] = _sourced(row, text, synonyms, detail)
+        return entries
+
+    def _text(self, name: str) -> str | None:
+        """Return what is set for the node: by itself, for all nodes, or at the start."""
+        for texts in (self._settings.of_node(self._node_id), self._settings.of_all(), self._given):
+            if name in texts:
+                return texts[name]
+        return None
 
     def _client_metrics_entries(self, detail: Detail) -> dict[str, _Entry]:
         return {row.name: _sourced(row, row.default, [], detail) for row in CLIENT_METRICS_ROWS.values()}
@@ -163,6 +187,15 @@ class ConfigDescriptions:
     def _synonyms(self, names: tuple[str, ...]) -> list[Message]:
         """Return what stands behind a setting, the first in force; nothing unless the first of `names` has a value."""
         found = [
+            _synonym(name, texts[name], source)
+            for texts, source in (
+                (self._settings.of_node(self._node_id), DYNAMIC_NODE_SOURCE),
+                (self._settings.of_all(), CLUSTER_DEFAULT_SOURCE),
+            )
+            for name in names
+            if name in texts
+        ]
+        found += [
             _synonym(name, NODE_ROWS[name].default, CLUSTER_DEFAULT_SOURCE)
             for name in names
             if name == MIN_INSYNC_REPLICAS

@@ -12,6 +12,7 @@ from tidegate.api_keys import (
     DESCRIBE_TOPIC_PARTITIONS,
     FETCH,
     FIND_COORDINATOR,
+    INCREMENTAL_ALTER_CONFIGS,
     INIT_PRODUCER_ID,
     JOIN_GROUP,
     LIST_OFFSETS,
@@ -30,6 +31,7 @@ from tidegate.broker.handlers.describe_topic_partitions import describe_topic_pa
 from tidegate.broker.handlers.fetch import fetch_handler
 from tidegate.broker.handlers.find_coordinator import find_coordinator_handler
 from tidegate.broker.handlers.group_members import consumer_group_heartbeat_handler, join_group_handler
+from tidegate.broker.handlers.incremental_alter_configs import incremental_alter_configs_handler
 from tidegate.broker.handlers.init_producer_id import init_producer_id_handler
 from tidegate.broker.handlers.list_offsets import list_offsets_handler
 from tidegate.broker.handlers.metadata import metadata_handler
@@ -37,6 +39,7 @@ from tidegate.broker.handlers.offset_commit import offset_commit_handler
 from tidegate.broker.handlers.offset_fetch import offset_fetch_handler
 from tidegate.broker.handlers.produce import produce_handler
 from tidegate.scheduling import Scheduler
+from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Handler
 from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.storage import Storage
@@ -45,7 +48,7 @@ __all__ = ["handler_table"]
 
 
 def handler_table(
-    storage: Storage, cluster: ClusterView, scheduler: Scheduler | None = None
+    storage: Storage, cluster: ClusterView, settings: DynamicSettings, scheduler: Scheduler | None = None
 ) -> dict[int, Handler]:
     """Return the handlers of a node over `storage` by API key, and begin its housekeeping and syncs.
 
@@ -67,7 +70,8 @@ def handler_table(
         CREATE_TOPICS: create_topics_handler(storage, cluster),
         DELETE_TOPICS: delete_topics_handler(storage),
         INIT_PRODUCER_ID: init_producer_id_handler(storage),
-        DESCRIBE_CONFIGS: describe_configs_handler(storage, cluster),
+        DESCRIBE_CONFIGS: describe_configs_handler(storage, cluster, settings),
+        INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs_handler(storage, cluster, settings),
         CREATE_PARTITIONS: create_partitions_handler(storage, cluster),
         DESCRIBE_CLUSTER: describe_cluster_handler(storage, cluster),
         CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat_handler(),

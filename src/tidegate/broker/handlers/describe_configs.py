@@ -16,6 +16,7 @@ from tidegate import error_codes
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.configs import ConfigDescriptions, DescribedSettings, Detail
 from tidegate.broker.topic_names import name_problem
+from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
 
@@ -45,9 +46,9 @@ class _RefusedError(Exception):
         self.error_code = error_code
 
 
-def describe_configs_handler(storage: Storage, cluster: ClusterView) -> Handler:
+def describe_configs_handler(storage: Storage, cluster: ClusterView, settings: DynamicSettings) -> Handler:
     """Return the handler that describes settings."""
-    descriptions = ConfigDescriptions(storage.config)
+    descriptions = ConfigDescriptions(storage.config, settings, cluster.node_id)
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()

@@ -10,12 +10,12 @@ True
 Follows: Kafka `QuotaFactory`, `ClientQuotaMetadataManager` (B§3.9, 8, 10.1).
 """
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, EntityPart, QuotaEntity
-from tidegate.quota.managers.callback import ClientQuotaCallback
+from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCallback
 from tidegate.quota.managers.client_quota import ClientQuotaManager
 from tidegate.quota.managers.cluster import ClusterMetadata
 from tidegate.quota.managers.mutation import MutationQuotaManager
@@ -25,6 +25,9 @@ from tidegate.quota.measure.window import QuotaWindow
 from tidegate.quota.metric import Metric
 
 __all__ = ["QuotaManagers"]
+
+_TYPES = {quota_type.key: quota_type for quota_type in QuotaType}
+_TOLD_AT_A_TIME = 100  # quotas told to a callback between two yields
 
 Manager = ClientQuotaManager | MutationQuotaManager
 
@@ -61,14 +64,38 @@ class QuotaManagers:
 
     def apply(self, record: QuotaRecord) -> bool:
         """Put one stored definition in force; False where it is for none of these managers, such as one for an ip."""
-        parts = {entity_type: DEFAULT if name is None else name for entity_type, name in record.entity}
-        if not parts or not parts.keys() <= {"user", "client-id"}:
-            return False
-        for manager in self:
-            if manager.quota_type.key == record.key:
-                manager.update_quota(_entity(parts), record.value)
-                return True
-        return False
+        found = _quota_of(record)
+        if found is not None:
+            quota_type, entity = found
+            self.manager(quota_type).update_quota(entity, record.value)
+        return found is not None
+
+    def exchange_in_slices(
+        self,
+        callback: ClientQuotaCallback | None,
+        records: Iterable[QuotaRecord],
+        cluster: Callable[[], ClusterMetadata] | None = None,
+    ) -> Generator[None, None, None]:
+        """Tell a configured callback, or Kafka's own rules with None, all of `records`, then follow it.
+
+        Yields in between. All managers follow it from one moment on, with fresh sensors; just before it is told of the
+        cluster. No quota may change meanwhile.
+        """
+        own_rules = {manager.quota_type: DefaultQuotaCallback() for manager in self}
+        for number, record in enumerate(records):
+            found = _quota_of(record)
+            if found is not None and record.value is not None:
+                quota_type, entity = found
+                told = own_rules[quota_type] if callback is None else callback
+                told.update_quota(quota_type, entity, record.value)
+            if number % _TOLD_AT_A_TIME == 0:
+                yield
+        if callback is not None and cluster is not None:
+            callback.update_cluster_metadata(cluster())
+        self.callback = callback
+        tables = [manager.exchange(callback, own_rules[manager.quota_type]) for manager in self]
+        for table in tables:
+            yield from table.clear_in_slices()
 
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
         """Give a custom callback the topics or brokers that changed; if it says so, ask it for all limits again."""
@@ -94,6 +121,15 @@ class QuotaManagers:
         """Yield all metrics without any effect, as `SensorManager.metrics` does."""
         for manager in self:
             yield from manager.metrics(now_ms)
+
+
+def _quota_of(record: QuotaRecord) -> tuple[QuotaType, QuotaEntity] | None:
+    """Return what a definition is for, None where no manager has its kind."""
+    parts = {entity_type: DEFAULT if name is None else name for entity_type, name in record.entity}
+    quota_type = _TYPES.get(record.key)
+    if quota_type is None or not parts or not parts.keys() <= {"user", "client-id"}:
+        return None
+    return quota_type, _entity(parts)
 
 
 def _entity(parts: Mapping[str, EntityPart]) -> QuotaEntity:

@@ -56,6 +56,7 @@ class SensorManager(ABC, Generic[S]):
         self.quota_type = quota_type
         self.window = window
         self.enabled = callback is not None
+        self._max_sensor_bytes = max_sensor_bytes
         self.sensors: SensorTable[S] = SensorTable(window=window, max_bytes=max_sensor_bytes)
         self._own_rules = DefaultQuotaCallback()
         self._custom = callback
@@ -73,6 +74,23 @@ class SensorManager(ABC, Generic[S]):
     def levels(self) -> Level:
         """The levels in use, as Kafka's `quotaTypesEnabled` (B§3.3)."""
         return self._own_rules.levels if self._custom is None else Level.CUSTOM
+
+    def exchange(
+        self, callback: ClientQuotaCallback | None, own_rules: DefaultQuotaCallback
+    ) -> SensorTable[S]:
+        """Follow another callback from now on, or Kafka's own rules with None. It has been told all quotas.
+
+        Sensors start afresh; returns the table of those there were.
+        """
+        self._own_rules = own_rules
+        self._custom = callback
+        self._callback = own_rules if callback is None else callback
+        self.enabled = self.levels is not Level.NONE
+        before = self.sensors
+        self.sensors = SensorTable(window=self.window, max_bytes=self._max_sensor_bytes)
+        self._lookups.forget()
+        self._limits += 1
+        return before
 
     def update_quota(self, entity: QuotaEntity, bound: float | None) -> None:
         """Set the quota of `entity`, or remove it with None; it holds at once."""

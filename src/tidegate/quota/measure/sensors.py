@@ -238,6 +238,14 @@ class SensorTable(Generic[S]):
             self._sweep_ms = None
         return expired
 
+    def clear_in_slices(self) -> Generator[None, None, None]:
+        """Let go of all sensors of a table that nobody uses any more, yielding in between."""
+        for sensors in (self._sensors, self._throttles):
+            while sensors:
+                for _ in range(min(SWEPT_AT_A_TIME, len(sensors))):
+                    sensors.popitem()
+                yield
+
     def _is_swept(self, sensor: S | ThrottleSensor) -> bool:
         """Return whether the sweep that is under way, if any, found the sensor idle."""
         return self._sweep_ms is not None and self._sweep_ms - sensor.last_record_ms() > EXPIRY_MS

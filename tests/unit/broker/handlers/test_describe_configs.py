@@ -54,7 +54,9 @@ def by_name(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
 @pytest.fixture
 def as_recorded(tmp_path: Path) -> Node:
     """Return a node with the settings of the recorded broker."""
-    return Node(tmp_path / "recorded", given={"log.retention.ms": "-1"}, log_retention_ms=-1)
+    return Node(
+        tmp_path / "recorded", given={"log.retention.ms": "-1"}, kafka_exact=True, log_retention_ms=-1
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,227 @@
+"""Settings that are changed while the broker runs (KIP-226): of one node, or of all, kept over restarts.
+
+A value of the node's own wins over one for all nodes, and that over what was given at the start. Changes come one after
+the other; each is decided, prepared by the nodes that it concerns, stored, put in force, all of it or nothing.
+"""
+
+import logging
+import re
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from tidegate import error_codes
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.quota.connections.limits import parse_per_ip_overrides
+from tidegate.server.config import (
+    CALLBACK_SETTINGS,
+    CONNECTION_SETTINGS,
+    SETTINGS,
+    ServerConfig,
+)
+from tidegate.server.handler import Wait
+from tidegate.server.one_at_a_time import OneAtATime
+from tidegate.server.stores import SettingStore
+
+__all__ = [
+    "ALL_NODES",
+    "MAX_SETTINGS",
+    "DynamicSettings",
+    "RefusedError",
+    "SettingChange",
+    "SettingSubscriber",
+]
+
+_log = logging.getLogger("tidegate.server")
+
+ALL_NODES = ""
+"""Stands for all nodes where one is named."""
+MAX_SETTINGS = 1000
+"""Settings of a node that can be kept, and of all nodes together."""
+SET, DELETE, APPEND, SUBTRACT = range(4)  # Kafka `AlterConfigOp.OpType`
+
+
+class RefusedError(Exception):
+    """Raised where a change is refused: Kafka's code and text."""
+
+    def __init__(self, error_code: int, text: str | None) -> None:
+        super().__init__(text)
+        self.error_code = error_code
+        self.text = text
+
+
+class SettingChange(NamedTuple):
+    """One change: `operation` by Kafka's numbers."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+class SettingSubscriber(Protocol):
+    """A node that takes over changed settings."""
+
+    config: ServerConfig
+
+    def prepare_in_slices(self, config: ServerConfig) -> Generator[Wait | None, None, Any]:
+        """Get ready for other settings and return what `discard` or `put_in_force_in_slices` take.
+
+        Raises `ConfigError`, changing nothing.
+        """
+        ...
+
+    def discard(self, prepared: Any) -> None:
+        """Let go of what was prepared."""
+        ...
+
+    def put_in_force_in_slices(
+        self, config: ServerConfig, prepared: Any
+    ) -> Generator[Wait | None, None, None]:
+        """Follow other settings."""
+        ...
+
+
+class DynamicSettings:
+    """The changed settings of all nodes. given: the texts given at the start. version: grows with every change."""
+
+    def __init__(self, store: SettingStore, given: Mapping[str, str], *, exact: bool = False) -> None:
+        self.version = 0
+        self._store = store
+        self._given = given
+        self._exact = exact
+        self._texts: dict[str, dict[str, str]] = {}
+        self._nodes: dict[int, SettingSubscriber] = {}
+        self._changes = OneAtATime()
+        for node, name, text in store.load_settings():
+            self._texts.setdefault(node, {})[name] = text
+
+    def attach(self, node_id: int, node: SettingSubscriber) -> None:
+        """Have a node take over changes."""
+        self._nodes[node_id] = node
+
+    def of_all(self) -> Mapping[str, str]:
+        """Return what is set for all nodes."""
+        return self._texts.get(ALL_NODES, {})
+
+    def of_node(self, node_id: int) -> Mapping[str, str]:
+        """Return what is set for one node itself."""
+        return self._texts.get(str(node_id), {})
+
+    def in_force(self, node_id: int) -> ServerConfig:
+        """Return the settings of a node. What is stored and cannot be is left out, and said."""
+        try:
+            return self._config(node_id, self._texts)
+        except ConfigError as error:
+            _log.error("changed settings are left out: %s", error)
+            return ServerConfig.load(self._given)
+
+    def is_changeable(self, name: str) -> bool:
+        """Return whether a setting can be changed while the broker runs."""
+        if name.startswith(CALLBACK_SETTINGS):
+            return not self._exact
+        return name in CONNECTION_SETTINGS
+
+    def alter_in_slices(
+        self, node: str, changes: Sequence[SettingChange], *, validate_only: bool
+    ) -> Generator[Wait | None, None, None]:
+        """Change settings of a node, given by its number as text, or of `ALL_NODES`. Raises `RefusedError`."""
+        yield from self._changes.begin()
+        try:
+            wanted = self._decide(node, changes)
+            yield from self._change_in_slices(node, wanted, validate_only=validate_only)
+        finally:
+            self._changes.end()
+
+    def _decide(self, node: str, changes: Sequence[SettingChange]) -> dict[str, str | None]:
+        """Return the new text of each setting that changes, None where it goes."""
+        names = [change.name for change in changes]
+        if len(set(names)) < len(names):
+            raise RefusedError(error_codes.INVALID_REQUEST, "Error due to duplicate config keys")
+        without = [change.name for change in changes if change.operation != DELETE and change.value is None]
+        if without:
+            text = f"Null value not supported for : {','.join(without)}"
+            raise RefusedError(error_codes.INVALID_REQUEST, text)
+        fixed = [
+            change.name
+            for change in changes
+            if change.operation != DELETE and not self.is_changeable(change.name)
+        ]
+        if fixed:
+            text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
+            raise RefusedError(error_codes.INVALID_REQUEST, text)
+        texts = self._texts.get(node, {})
+        wanted: dict[str, str | None] = {}
+        for change in changes:
+            if change.operation == SET:
+                assert change.value is not None
+                _check(change.name, change.value)
+                wanted[change.name] = change.value
+            elif change.operation == DELETE:
+                if change.name in texts:
+                    wanted[change.name] = None
+            elif change.operation in (APPEND, SUBTRACT):
+                what = "append" if change.operation == APPEND else "subtract"
+                text = f"Config value {what} is not allowed for config key: {change.name}"
+                raise RefusedError(error_codes.INVALID_REQUEST, text)
+            else:
+                raise RefusedError(error_codes.UNKNOWN_SERVER_ERROR, None)
+        if len(texts.keys() | wanted.keys()) > MAX_SETTINGS:
+            text = f"At most {MAX_SETTINGS} settings of a node can be changed."
+            raise RefusedError(error_codes.POLICY_VIOLATION, text)
+        return {name: text for name, text in wanted.items() if texts.get(name) != text}
+
+    def _change_in_slices(
+        self, node: str, wanted: Mapping[str, str | None], *, validate_only: bool
+    ) -> Generator[Wait | None, None, None]:
+        texts = {**self._texts, node: _changed(self._texts.get(node, {}), wanted)}
+        concerned = [node_id for node_id in self._nodes if node in (ALL_NODES, str(node_id))]
+        prepared: list[tuple[SettingSubscriber, ServerConfig, Any]] = []
+        try:
+            for node_id in concerned if wanted else ():
+                attached, config = self._nodes[node_id], self._config(node_id, texts)
+                prepared.append((attached, config, (yield from attached.prepare_in_slices(config))))
+            if wanted and not validate_only:
+                self._store.change_settings(node, wanted)
+        except (TidegateError, OSError) as error:
+            for attached, _, ready in prepared:
+                attached.discard(ready)
+            if isinstance(error, ConfigError):
+                raise RefusedError(error_codes.INVALID_CONFIG, str(error)) from error
+            _log.error("cannot store settings: %s", error)
+            text = "The settings could not be stored; nothing was changed."
+            raise RefusedError(error_codes.KAFKA_STORAGE_ERROR, text) from error
+        if validate_only:
+            for attached, _, ready in prepared:
+                attached.discard(ready)
+            return
+        self._texts = texts
+        self.version += 1
+        for attached, config, ready in prepared:
+            yield from attached.put_in_force_in_slices(config, ready)
+
+    def _config(self, node_id: int, texts: Mapping[str, Mapping[str, str]]) -> ServerConfig:
+        """Return a node's settings. Raises `ConfigError`."""
+        changed = {**texts.get(ALL_NODES, {}), **texts.get(str(node_id), {})}
+        return ServerConfig.load({**self._given, **changed})
+
+
+def _changed(texts: Mapping[str, str], wanted: Mapping[str, str | None]) -> dict[str, str]:
+    changed = {**texts, **wanted}
+    return {name: text for name, text in changed.items() if text is not None}
+
+
+def _check(name: str, text: str) -> None:
+    """Refuse a value that cannot be, in Kafka's words."""
+    setting = SETTINGS.get(name)
+    if name == "max.connections.per.ip.overrides":
+        try:
+            parse_per_ip_overrides(text)
+        except ConfigError as error:
+            raise RefusedError(error_codes.INVALID_REQUEST, str(error)) from error
+    if setting is None or setting.type != "int":
+        return
+    text = text.strip()
+    prefix = f"Invalid value {text} for configuration {name}: "
+    if not re.fullmatch(r"[+-]?[0-9]{1,20}", text) or not -(2**31) <= int(text) < 2**31:
+        raise RefusedError(error_codes.INVALID_REQUEST, prefix + "Not a number of type INT")
+    if setting.least is not None and int(text) < setting.least:
+        raise RefusedError(error_codes.INVALID_REQUEST, prefix + f"Value must be at least {setting.least}")

@@ -1,0 +1,142 @@
+"""The custom quota callback of a node: loaded, told of the cluster, exchanged for another while requests are served.
+
+A new instance is loaded and configured on a thread of its own: importing a module takes as long as it takes. Then it is
+told all quotas and the cluster, a little at a time, while no quota changes; from one moment on it is asked in place of
+the one before, with fresh sensors. Throttle times that were answered run on. The one before is closed last.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Final
+
+from tidegate.clock import Clock
+from tidegate.errors import ConfigError
+from tidegate.in_slices import run_at_once
+from tidegate.quota import ClusterMetadata, QuotaManagers, QuotaRecord
+from tidegate.scheduling import Scheduler
+from tidegate.server.callback_guard import GuardedCallback, load_callback
+from tidegate.server.config import CALLBACK_CLASS, CALLBACK_SETTINGS, ServerConfig
+from tidegate.server.handler import Wait
+
+__all__ = ["LOAD_S", "UNCHANGED", "NodeCallback"]
+
+LOAD_S = 10.0
+"""How long a class may take to load and to be configured while the broker runs; Kafka's admin client waits 30 s."""
+UNCHANGED: Final = object()
+"""What is prepared where the settings of the callback stay the same."""
+
+
+class NodeCallback:
+    """The callback of one node. cluster: what it is told of the cluster, if anything."""
+
+    def __init__(
+        self, config: ServerConfig, managers: QuotaManagers, *, clock: Clock, loop: Scheduler
+    ) -> None:
+        self.cluster: Callable[[], ClusterMetadata] | None = None
+        self._named_at_start: str = config[CALLBACK_CLASS]
+        self._managers = managers
+        self._clock = clock
+        self._loop = loop
+        self._settings: dict[str, str] = {}
+        self._cluster_changed = False
+
+    @property
+    def current(self) -> GuardedCallback | None:
+        """The callback that is asked, None for Kafka's own rules."""
+        callback = self._managers.callback
+        assert callback is None or isinstance(callback, GuardedCallback)
+        return callback
+
+    def load(self, config: ServerConfig) -> None:
+        """Follow the class that the settings name, if they do; before any quota is defined. Raises `ConfigError`."""
+        name = config[CALLBACK_CLASS]
+        if name:
+            callback = load_callback(name, config.for_callback(), self._clock.monotonic_ns)
+            run_at_once(self._managers.exchange_in_slices(callback, ()))
+        self._settings = _settings_of(config)
+
+    def prepare_in_slices(self, config: ServerConfig) -> Generator[Wait | None, None, Any]:
+        """Return the callback that other settings name, None where they name none, or `UNCHANGED`.
+
+        Raises `ConfigError` where there is none of that name, or it may not be loaded while the broker runs.
+        """
+        name = config[CALLBACK_CLASS]
+        if _settings_of(config) == self._settings or (not name and self.current is None):
+            return UNCHANGED
+        if not name:
+            return None
+        self._check_allowed(name, config["tidegate.callback.modules"])
+        return (yield from self._load_on_thread(name, config))
+
+    def exchange_in_slices(
+        self, callback: GuardedCallback | None, config: ServerConfig, records: Iterable[QuotaRecord]
+    ) -> Generator[None, None, None]:
+        """Follow `callback`, which is told all of `records` before. No quota may change meanwhile."""
+        before = self.current
+        yield from self._managers.exchange_in_slices(callback, records, self.cluster)
+        self._settings = _settings_of(config)
+        if before is not None:
+            before.close()
+
+    def on_cluster_change(self) -> None:
+        """Tell the callback of changed topics or brokers, in a later turn: once for all that change before."""
+        if self.current is not None and not self._cluster_changed:
+            self._cluster_changed = True
+            self._loop.call_soon(self.tell_cluster)
+
+    def tell_cluster(self) -> None:
+        """Tell the callback who leads what."""
+        self._cluster_changed = False
+        if self.current is not None and self.cluster is not None:
+            self._managers.update_cluster_metadata(self.cluster())
+
+    def close(self) -> None:
+        """Let go of the callback."""
+        if self.current is not None:
+            self.current.close()
+
+    def _check_allowed(self, name: str, modules: str) -> None:
+        """Refuse what clients could load otherwise: importing a module runs it."""
+        allowed = [module.strip() for module in modules.split(",")]
+        module = name.partition(":")[0]
+        if name != self._named_at_start and not any(
+            module == one or module.startswith(f"{one}.") for one in allowed
+        ):
+            raise ConfigError(
+                f"{CALLBACK_CLASS} is {name!r}: its module is not in tidegate.callback.modules, {modules!r}"
+            )
+
+    def _load_on_thread(
+        self, name: str, config: ServerConfig
+    ) -> Generator[Wait | None, None, GuardedCallback]:
+        wait, results, given_up = Wait(), list[GuardedCallback | Exception](), False
+
+        def load() -> None:
+            try:
+                results.append(load_callback(name, config.for_callback(), self._clock.monotonic_ns))
+            except Exception as error:
+                results.append(error)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(loaded)
+
+        def loaded() -> None:
+            if given_up and isinstance(results[0], GuardedCallback):
+                results[0].close()
+            wait.end()
+
+        threading.Thread(target=load, name="tidegate-callback", daemon=True).start()
+        timer = self._loop.call_later(LOAD_S, wait.end)
+        yield wait
+        timer.cancel()
+        if not results:
+            given_up = True
+            raise ConfigError(f"{CALLBACK_CLASS} is {name!r}: not loaded within {LOAD_S:.0f} s")
+        result = results[0]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+def _settings_of(config: ServerConfig) -> dict[str, str]:
+    return {name: text for name, text in config.given.items() if name.startswith(CALLBACK_SETTINGS)}

@@ -1,0 +1,374 @@
+"""Settings changed on a running node: connection limits, and the quota callback, which is exchanged under load."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.test_callback_guard import Callback
+from tests.server.whole_node import RawClient, WholeNode, whole_node
+
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
+    INCREMENTAL_ALTER_CONFIGS,
+    METADATA,
+)
+from tidegate.quota import QuotaEntity, QuotaType
+from tidegate.server import node_callback
+from tidegate.server.dynamic_settings import APPEND, DELETE, MAX_SETTINGS, SET
+from tidegate.storage.errors import StorageError
+from tidegate.wire import encode_request, read_response
+
+HERE = "tests.server.test_dynamic_settings"
+CLASS, MODULES = "client.quota.callback.class", {"tidegate.callback.modules": "tests.server"}
+NODE, TOPIC = 4, 2
+PER_IP = "max.connections.per.ip"
+NOW_MS = 1_700_000_000_000
+Op = tuple[str, int, str | None]
+
+
+class Half(Callback):
+    """Gives everybody half of what it gave before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limit = 50.0
+
+
+class Slow(Callback):
+    """Takes its time to be configured."""
+
+    def configure(self, config: Any) -> None:
+        time.sleep(0.5)
+
+
+class Broken(Callback):
+    """Refuses what it is given."""
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        raise ValueError(f"no {config.get('client.quota.callback.needed', 'setting')}")
+
+
+async def ask(client: RawClient, api_key: int, version: int, message: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to one request."""
+    frame = await client.ask(encode_request(api_key, version, 1, "admin", message)[4:])
+    assert frame is not None
+    flexible = (api_key, version) not in ((ALTER_CLIENT_QUOTAS, 0), (CREATE_TOPICS, 4))
+    return read_response(api_key, version, frame, 5 if flexible else 4)
+
+
+async def alter(
+    client: RawClient, *ops: Op, name: str = "1", kind: int = NODE, validate_only: bool = False
+) -> tuple[int, str | None]:
+    """Send one IncrementalAlterConfigs; return code and text."""
+    configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in ops]
+    resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]
+    message = {"resources": resources, "validate_only": validate_only}
+    (found,) = (await ask(client, INCREMENTAL_ALTER_CONFIGS, 1, message))["responses"]
+    assert (found["resource_type"], found["resource_name"]) == (kind, name)
+    return found["error_code"], found["error_message"]
+
+
+async def exchange(client: RawClient, name: str, **options: Any) -> tuple[int, str | None]:
+    """Name another class of this module."""
+    return await alter(client, (CLASS, SET, f"{HERE}:{name}"), **options)
+
+
+async def described(
+    client: RawClient, key: str, name: str = "1"
+) -> tuple[Any, int, bool, list[tuple[str, int]]]:
+    """Return value, source, whether it is read only, and synonyms of a node's setting."""
+    resources = [{"resource_type": NODE, "resource_name": name, "configuration_keys": [key]}]
+    message = {"resources": resources, "include_synonyms": True, "include_documentation": False}
+    (config,) = (await ask(client, DESCRIBE_CONFIGS, 4, message))["results"][0]["configs"]
+    synonyms = [(synonym["value"], synonym["source"]) for synonym in config["synonyms"]]
+    return config["value"], config["config_source"], config["read_only"], synonyms
+
+
+async def limit(client: RawClient, user: str, rate: float, key: str = "producer_byte_rate") -> None:
+    """Store a quota."""
+    entity = [{"entity_type": "user", "entity_name": user}]
+    ops = [{"key": key, "value": rate, "remove": False}]
+    message = {"entries": [{"entity": entity, "ops": ops}], "validate_only": False}
+    (entry,) = (await ask(client, ALTER_CLIENT_QUOTAS, 0, message))["entries"]
+    assert entry["error_code"] == 0
+
+
+def callback_of(node: WholeNode) -> Any:
+    """Return the callback that the node asks, None for Kafka's own rules."""
+    guard = node.node.callback.current
+    return None if guard is None else guard._callback
+
+
+def run(directory: Path, scenario: Callable[[WholeNode], Awaitable[None]], **settings: str) -> None:
+    """Run a scenario against a node."""
+
+    async def main() -> None:
+        async with whole_node(directory, **settings) as node:
+            await scenario(node)
+
+    asyncio.run(main())
+
+
+def test_a_callback_is_exchanged_on_the_running_node(tmp_path: Path) -> None:
+    """The new one has the settings, all quotas and the cluster before it is asked; sensors begin afresh, both ways."""
+
+    async def scenario(node: WholeNode) -> None:
+        client, produce = node.client, node.node.managers.produce
+        wanted = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        await ask(client, CREATE_TOPICS, 4, {"topics": [wanted], "timeout_ms": 1, "validate_only": False})
+        await limit(client, "alice", 7.0)
+        assert produce.record("alice", "c", 1000.0, NOW_MS) > 0
+        assert await exchange(client, "Callback") == (0, None)
+        first: Callback = callback_of(node)
+        assert first.settings["node.id"] == 1
+        assert first.told[0] == (QuotaType.PRODUCE, QuotaEntity(user="alice"), 7.0)
+        assert first.told[1][0] == [(("t", 0), 1)]
+        assert len(produce.sensors) == 0
+        assert produce.bound("alice", "c") == 100.0
+        assert produce.record("alice", "c", 1000.0, NOW_MS) == 0
+        assert await exchange(client, "Half") == (0, None)
+        assert first.told[-1] == "closed"
+        assert produce.bound("alice", "c") == 50.0
+        await limit(client, "bob", 3.0)
+        assert callback_of(node).told[-1] == (QuotaType.PRODUCE, QuotaEntity(user="bob"), 3.0)
+        assert await alter(client, (CLASS, DELETE, None)) == (0, None)
+        assert callback_of(node) is None
+        assert (produce.bound("alice", "c"), produce.bound("bob", "c")) == (7.0, 3.0)
+        assert produce.levels == 2
+        assert produce.record("bob", "c", 1000.0, NOW_MS) > 0
+
+    run(tmp_path, scenario, **MODULES)
+
+
+def test_a_throttle_that_runs_ends_at_its_time(tmp_path: Path) -> None:
+    """Whoever was told to wait does so, whatever callback there is by then."""
+
+    async def scenario(node: WholeNode) -> None:
+        await limit(node.client, "ANONYMOUS", 0.0001, "request_percentage")
+        slow, admin = (RawClient(node.node.listeners["PLAINTEXT"].port) for _ in range(2))
+        message = {"topics": [], "allow_auto_topic_creation": False}
+        request = encode_request(METADATA, 6, 1, "slow", message)[4:]
+        throttle_ms = 0
+        while not throttle_ms:
+            frame = await slow.ask(request)
+            assert frame is not None
+            throttle_ms = read_response(METADATA, 6, frame, 4)["throttle_time_ms"]
+        answered = time.monotonic()
+        assert await exchange(admin, "Callback") == (0, None)
+        assert time.monotonic() - answered < throttle_ms / 1000
+        await slow.ask(request)
+        assert time.monotonic() - answered >= throttle_ms / 1000 - 0.01
+        for client in (slow, admin):
+            await client.close()
+
+    run(tmp_path, scenario, **MODULES)
+
+
+def test_a_class_that_does_not_load_leaves_the_one_before(tmp_path: Path) -> None:
+    """The answer is error 40 with the reason, also where nothing but a check is asked for."""
+
+    async def scenario(node: WholeNode) -> None:
+        client = node.client
+        assert await exchange(client, "Callback") == (0, None)
+        before = callback_of(node)
+        for name, reason in (
+            ("Missing", "there is no class 'Missing'"),
+            ("Broken", "ValueError: no setting"),
+        ):
+            for validate_only in (False, True):
+                code, text = await exchange(client, name, validate_only=validate_only)
+                assert (code, reason in (text or "")) == (40, True), text
+        code, text = await alter(client, (CLASS, SET, "os:abort"))
+        assert (code, "not in tidegate.callback.modules" in (text or "")) == (40, True)
+        assert callback_of(node) is before
+        assert before.told[-1] != "closed"
+        assert (await described(client, CLASS))[0] == f"{HERE}:Callback"
+        assert await exchange(client, "Half", validate_only=True) == (0, None)
+        assert callback_of(node) is before
+
+    run(tmp_path, scenario, **MODULES)
+
+
+def test_a_changed_setting_of_the_callback_makes_a_new_one(tmp_path: Path) -> None:
+    """What the settings begin with says whose they are; the same text again changes nothing."""
+
+    async def scenario(node: WholeNode) -> None:
+        client = node.client
+        assert await exchange(client, "Callback") == (0, None)
+        before = callback_of(node)
+        assert await alter(client, ("client.quota.callback.group", SET, "g")) == (0, None)
+        after = callback_of(node)
+        assert after is not before
+        assert after.settings["client.quota.callback.group"] == "g"
+        assert await exchange(client, "Callback") == (0, None)
+        assert callback_of(node) is after
+
+    run(tmp_path, scenario, **MODULES)
+
+
+def test_others_are_served_while_a_class_loads(tmp_path: Path) -> None:
+    """It loads on a thread; quotas can be changed meanwhile, and the new callback knows of it."""
+
+    async def scenario(node: WholeNode) -> None:
+        admin = RawClient(node.node.listeners["PLAINTEXT"].port)
+        task = asyncio.create_task(exchange(admin, "Slow"))
+        served = 0
+        while not task.done():
+            await limit(node.client, "alice", 1.0 + served)
+            served += 1
+        assert await task == (0, None)
+        assert served > 10
+        told = callback_of(node).told
+        assert told[-1][-1] == float(served) or told[-2][-1] == float(served)
+        await admin.close()
+
+    run(tmp_path, scenario, **MODULES)
+
+
+def test_a_class_that_takes_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request is answered."""
+    monkeypatch.setattr(node_callback, "LOAD_S", 0.1)
+
+    async def scenario(node: WholeNode) -> None:
+        code, text = await exchange(node.client, "Slow")
+        assert (code, "not loaded within" in (text or "")) == (40, True)
+        assert callback_of(node) is None
+
+    run(tmp_path, scenario, **MODULES)
+
+
+def test_changed_settings_survive_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A class that loads no more is said, and what was given at the start holds."""
+    given = {**MODULES, CLASS: f"{HERE}:Callback"}
+
+    async def change(node: WholeNode) -> None:
+        assert await exchange(node.client, "Half") == (0, None)
+        assert await alter(node.client, (PER_IP, SET, "77")) == (0, None)
+
+    async def look(node: WholeNode) -> None:
+        assert callback_of(node).limit == 50.0
+        assert node.node.connections._limits.max_connections_per_ip == 77
+        value, source, read_only, synonyms = await described(node.client, CLASS)
+        assert (value, source, read_only) == (f"{HERE}:Half", 2, False)
+        assert synonyms == [(f"{HERE}:Half", 2), (f"{HERE}:Callback", 4)]
+        node.storage.store.change_settings("1", {CLASS: f"{HERE}:Gone"})
+
+    async def look_again(node: WholeNode) -> None:
+        assert callback_of(node).limit == 100.0
+        assert "there is no class 'Gone'; what was given at the start holds" in caplog.text
+
+    run(tmp_path, change, **given)
+    run(tmp_path, look, **given)
+    with caplog.at_level(logging.ERROR):
+        run(tmp_path, look_again, **given)
+
+
+def test_connection_limits_change_at_once(tmp_path: Path) -> None:
+    """Those of the node before those of all nodes; connections that are there stay."""
+
+    async def scenario(node: WholeNode) -> None:
+        client, key = node.client, PER_IP
+        assert await alter(client, (key, SET, "2"), name="") == (0, None)
+        assert await described(client, key) == ("2", 3, False, [("2", 3), ("2147483647", 5)])
+        assert await described(client, key, name="") == ("2", 3, False, [("2", 3)])
+        assert await alter(client, (key, SET, " 1 ")) == (0, None)
+        assert await described(client, key) == ("1", 2, False, [(" 1 ", 2), ("2", 3), ("2147483647", 5)])
+        refused = RawClient(node.node.listeners["PLAINTEXT"].port)
+        assert await refused.ask(b"") is None
+        assert await alter(client, (key, DELETE, None)) == (0, None)
+        second = RawClient(node.node.listeners["PLAINTEXT"].port)
+        assert (await described(second, key))[0] == "2"
+        assert await refused.ask(b"") is None
+        override = ("max.connections.per.ip.overrides", SET, "127.0.0.1:3")
+        assert await alter(client, override, ("max.connection.creation.rate", SET, "9")) == (0, None)
+        third = RawClient(node.node.listeners["PLAINTEXT"].port)
+        assert (await described(third, "max.connection.creation.rate"))[:2] == ("9", 2)
+        for other in (second, third):
+            await other.close()
+
+    run(tmp_path, scenario)
+
+
+def test_what_cannot_be_changed_is_refused_in_kafkas_words(tmp_path: Path) -> None:
+    """Each of them changes nothing, together with what could be changed."""
+    key = "max.connections"
+
+    async def scenario(node: WholeNode) -> None:
+        client = node.client
+        good = (key, SET, "5")
+        for ops, code, text in (
+            (
+                [good, ("quota.window.num", SET, "5")],
+                42,
+                "Cannot update these configs dynamically: [quota.window.num]",
+            ),
+            (
+                [good, ("max.connections.per.ip", SET, None)],
+                42,
+                "Null value not supported for : max.connections.per.ip",
+            ),
+            ([good, good], 42, "Error due to duplicate config keys"),
+            ([(key, APPEND, "5")], 42, f"Config value append is not allowed for config key: {key}"),
+            ([(key, 9, "5")], -1, None),
+            ([(key, SET, "1e3")], 42, f"Invalid value 1e3 for configuration {key}: Not a number of type INT"),
+            ([(key, SET, "-1")], 42, f"Invalid value -1 for configuration {key}: Value must be at least 0"),
+        ):
+            assert await alter(client, *ops) == (code, text)
+        code, text = await alter(client, ("max.connections.per.ip.overrides", SET, "a"))
+        assert (code, "must be pairs of host and count" in (text or "")) == (42, True)
+        assert await alter(client, good, kind=TOPIC, name="x") == (3, "The topic 'x' does not exist.")
+        assert await alter(client, good, kind=NODE, name="7") == (
+            42,
+            "Unexpected broker id, expected 1, but received 7",
+        )
+        assert (await alter(client, good, kind=32, name="g"))[0] == 42
+        many = [(f"client.quota.callback.x{number}", SET, "1") for number in range(MAX_SETTINGS + 1)]
+        assert (await alter(client, *many))[0] == 44
+        assert await alter(client, ("quota.window.num", DELETE, None)) == (0, None)
+        assert (await described(client, key))[1] == 5
+
+    run(tmp_path, scenario)
+
+
+def test_a_topics_settings_are_not_changed_here(tmp_path: Path) -> None:
+    """The answer says so."""
+
+    async def scenario(node: WholeNode) -> None:
+        node.storage.topics.create("t", 1, {})
+        code, text = await alter(node.client, ("retention.ms", SET, "5"), kind=TOPIC, name="t")
+        assert (code, text) == (42, "This server does not change settings of topics.")
+
+    run(tmp_path, scenario)
+
+
+def test_exact_kafka_keeps_its_callback(tmp_path: Path) -> None:
+    """It is read only there, and refused with Kafka's text."""
+
+    async def scenario(node: WholeNode) -> None:
+        code, text = await exchange(node.client, "Half")
+        assert (code, text) == (42, f"Cannot update these configs dynamically: [{CLASS}]")
+        assert (await described(node.client, CLASS))[2] is True
+
+    run(tmp_path, scenario, **MODULES, **{"tidegate.kafka.exact": "true"})
+
+
+def test_what_cannot_be_stored_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is Kafka's storage error; the callback that was loaded is closed."""
+
+    async def scenario(node: WholeNode) -> None:
+        def fail(node: str, changes: object) -> None:
+            raise StorageError("database or disk is full")
+
+        monkeypatch.setattr(node.storage.store, "change_settings", fail)
+        code, text = await exchange(node.client, "Callback")
+        assert (code, text) == (56, "The settings could not be stored; nothing was changed.")
+        assert callback_of(node) is None
+        assert (await described(node.client, CLASS))[0] is None
+
+    run(tmp_path, scenario, **MODULES)
