@@ -17,7 +17,7 @@ _APIS = """
     DeleteShareGroupOffsets DeleteShareGroupState DescribeAcls DescribeDelegationToken DescribeGroups
     DescribeLogDirs DescribeProducers DescribeQuorum DescribeShareGroupOffsets DescribeTransactions
     DescribeUserScramCredentials ElectLeaders EndTxn ExpireDelegationToken GetTelemetrySubscriptions
-    Heartbeat IncrementalAlterConfigs InitializeShareGroupState LeaveGroup ListConfigResources
+    Heartbeat InitializeShareGroupState LeaveGroup ListConfigResources
     ListGroups ListPartitionReassignments ListTransactions OffsetDelete OffsetForLeaderEpoch PushTelemetry
     ReadShareGroupState ReadShareGroupStateSummary RemoveRaftVoter RenewDelegationToken SaslAuthenticate
     SaslHandshake ShareAcknowledge ShareFetch ShareGroupDescribe ShareGroupHeartbeat StreamsGroupDescribe
@@ -32,6 +32,7 @@ OWN_TEXTS: Mapping[str, tuple[str, ...]] = {"DescribeConfigs": ("results.*.confi
 
 NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
     "apis": {
+        "D4": "incremental-alter-configs-v0 incremental-alter-configs-v1",
         "AddPartitionsToTxn": "add-partitions-to-txn-nothing",
         "AddRaftVoter": "add-raft-voter-v0 add-raft-voter-v1",
         "AlterConfigs": "alter-configs-v0 alter-configs-v2",
@@ -51,7 +52,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "DescribeQuorum": "describe-quorum-v0 describe-quorum-v2",
         "ElectLeaders": "elect-leaders-v0 elect-leaders-v2",
         "ExpireDelegationToken": "expire-delegation-token-v1 expire-delegation-token-v2",
-        "IncrementalAlterConfigs": "incremental-alter-configs-v0 incremental-alter-configs-v1",
         "InitializeShareGroupState": "share-group-state-v0 share-group-state-v1",
         "L19": """
             join-group-v0 join-group-v1 join-group-v2 join-group-v4 join-group-v5 join-group-v7
@@ -89,18 +89,9 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
     },
     "configs": {
         "AlterConfigs": "alter-configs-3-alice alter-configs-4-1 alter-configs-16-s alter-configs-0-x",
-        "IncrementalAlterConfigs": """
-            topic-configs incremental-alter-broker-static-quota-window
-            incremental-alter-broker-max-connections-per-ip incremental-alter-broker-max-connection-rate
-            incremental-alter-broker-bad-value incremental-alter-broker-not-id
-            incremental-alter-broker-other-id incremental-alter-topic-unknown
-            incremental-alter-unknown-resource-1 incremental-alter-unknown-resource-64
-            incremental-alter-resource-0 incremental-alter-client-metrics-bad
-            incremental-alter-client-metrics-unknown-key incremental-alter-group
-            incremental-alter-bad-operation incremental-alter-group-unknown-key
-            incremental-alter-empty-configs incremental-alter-null-value
-            incremental-alter-broker-negative-connections incremental-alter-duplicate-resource
-            list-config-resources
+        "D4": """
+            topic-configs incremental-alter-client-metrics-bad incremental-alter-client-metrics-unknown-key
+            incremental-alter-group incremental-alter-group-unknown-key list-config-resources
         """,
     },
     "fetch_throttle": {
@@ -137,7 +128,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "EndTxn": "request-quota-end_txn",
         "ExpireDelegationToken": "request-quota-expire_delegation_token",
         "Heartbeat": "request-quota-heartbeat request-quota-generous request-quota-default-client",
-        "IncrementalAlterConfigs": "request-quota-incremental_alter_configs",
         "L16": "request-quota-init_producer_id:1",
         "L19": "request-quota-consumer_group_heartbeat",
         "L6": "coordinators-ready:4",

@@ -31,7 +31,7 @@ from tidegate.wire import API_BY_KEY
 
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "kafka-differences.md"
 API_VERSIONS = 18
-SCENARIOS, BROKEN_OFF, PLAYED_IN_PART = 689, 259, 14
+SCENARIOS, BROKEN_OFF, PLAYED_IN_PART = 689, 243, 14
 """Recorded scenarios; those broken off at an API that is not served, or for a row; those with steps that differ."""
 AT_A_TIME = 4
 """Files played side by side, each on a broker of its own: they wait for throttles most of the time."""

@@ -25,6 +25,7 @@ from tidegate.server.stores import SettingStore
 __all__ = [
     "ALL_NODES",
     "MAX_SETTINGS",
+    "OPERATIONS",
     "DynamicSettings",
     "RefusedError",
     "SettingChange",
@@ -37,7 +38,7 @@ ALL_NODES = ""
 """Stands for all nodes where one is named."""
 MAX_SETTINGS = 1000
 """Settings of a node that can be kept, and of all nodes together."""
-SET, DELETE, APPEND, SUBTRACT = range(4)  # Kafka `AlterConfigOp.OpType`
+OPERATIONS = SET, DELETE, APPEND, SUBTRACT = range(4)  # Kafka `AlterConfigOp.OpType`
 
 
 class RefusedError(Exception):
@@ -50,7 +51,7 @@ class RefusedError(Exception):
 
 
 class SettingChange(NamedTuple):
-    """One change: `operation` by Kafka's numbers."""
+    """One change: `operation` is one of `OPERATIONS`, by Kafka's numbers."""
 
     name: str
     operation: int
@@ -158,12 +159,10 @@ class DynamicSettings:
             elif change.operation == DELETE:
                 if change.name in texts:
                     wanted[change.name] = None
-            elif change.operation in (APPEND, SUBTRACT):
+            else:
                 what = "append" if change.operation == APPEND else "subtract"
                 text = f"Config value {what} is not allowed for config key: {change.name}"
                 raise RefusedError(error_codes.INVALID_REQUEST, text)
-            else:
-                raise RefusedError(error_codes.UNKNOWN_SERVER_ERROR, None)
         if len(texts.keys() | wanted.keys()) > MAX_SETTINGS:
             text = f"At most {MAX_SETTINGS} settings of a node can be changed."
             raise RefusedError(error_codes.POLICY_VIOLATION, text)

@@ -14,7 +14,13 @@ from collections.abc import Generator
 from tidegate import error_codes
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_and_release
-from tidegate.server.dynamic_settings import ALL_NODES, DynamicSettings, RefusedError, SettingChange
+from tidegate.server.dynamic_settings import (
+    ALL_NODES,
+    OPERATIONS,
+    DynamicSettings,
+    RefusedError,
+    SettingChange,
+)
 from tidegate.server.handler import Handler, Message, Request, Wait, Work
 from tidegate.storage.storage import Storage
 
@@ -68,6 +74,8 @@ def incremental_alter_configs_handler(
 def _changes(configs: list[Message]) -> Generator[Wait | None, None, list[SettingChange]]:
     changes = []
     for number, config in enumerate(configs):
+        if config["config_operation"] not in OPERATIONS:
+            raise RefusedError(error_codes.UNKNOWN_SERVER_ERROR, None)  # as Kafka, before all else
         changes.append(SettingChange(config["name"], config["config_operation"], config["value"]))
         if number % _READ_AT_ONCE == 0:
             yield None
