@@ -217,6 +217,54 @@ def test_answers_of_one_connection_leave_together(with_turn, monkeypatch) -> Non
     with_turn(scenario)
 
 
+def test_an_error_at_the_end_of_a_turn_ends_the_turn(with_node, caplog) -> None:
+    """Who had a part in it is closed, waits for no answer, and the next turn is as every other."""
+
+    async def scenario(node: RunningNode) -> None:
+        clients = [await node.connect() for _ in range(2)]
+        await all_accepted(node)
+        front = node.node._front
+        commit = node.usage.commit
+
+        def fail() -> None:
+            node.usage.commit = commit
+            raise RuntimeError("as asked")
+
+        node.usage.commit = fail
+        ask(clients[0])
+        assert await clients[0].closed()
+        assert not front._in_turn
+        await clients[1].metadata()
+        assert len(front.channels) == 1
+
+    with_node(scenario)
+    (line,) = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert line.endswith("from 127.0.0.1 on PLAINTEXT: api key 3 cannot be answered; closing")
+
+
+def test_a_turn_that_an_error_escapes_from_is_over(with_node) -> None:
+    """What comes after it is not kept for an end that never comes."""
+
+    async def scenario(node: RunningNode) -> None:
+        client = await node.connect()
+        await client.metadata()
+        front = node.node._front
+        end_turn = front._end_turn
+
+        def fail(handled: object) -> None:
+            front._end_turn = end_turn
+            raise RuntimeError("as asked")
+
+        front._end_turn = fail
+        front.begin()
+        with pytest.raises(RuntimeError, match="as asked"):
+            front.end(0)
+        assert not front._in_turn
+        await client.metadata()
+
+    with_node(scenario)
+
+
 def test_a_request_behind_one_of_an_unknown_version_is_served(with_node) -> None:
     """ApiVersions in a version that is not known is answered in a turn as every other request, and what follows too."""
 

@@ -16,9 +16,7 @@ Follows: B§6.2-6.6.
 """
 
 import logging
-from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from tidegate.api_keys import API_VERSIONS
 from tidegate.clock import Clock
@@ -27,14 +25,15 @@ from tidegate.scheduling import Scheduler
 from tidegate.server.channel import ANSWER_DUE, Channel
 from tidegate.server.decision import Decider
 from tidegate.server.engine_quotas import EngineQuotas
-from tidegate.server.exchange import Exchange, SlicedWork, TurnEnd
-from tidegate.server.handler import Answer, Charge, Deferred, Request, Turn, Wait, Work
+from tidegate.server.exchange import Exchange, TurnEnd
+from tidegate.server.handler import Answer, Charge, Deferred, Request, Turn
 from tidegate.server.handlers.api_versions import unsupported_version_answer
+from tidegate.server.later_work import NO_FRAME, LaterWork
 from tidegate.server.muting import Muting
 from tidegate.server.poller import Poller
 from tidegate.server.request_metrics import RequestMetrics
 from tidegate.server.sending import discard
-from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
+from tidegate.server.slices import UNFINISHED, Slices
 from tidegate.server.usage_log import LONGEST_KEPT_CLIENT_ID_CHARS, UsageLog
 from tidegate.wire import (
     MessageError,
@@ -48,9 +47,6 @@ __all__ = ["Front"]
 
 _log = logging.getLogger("tidegate.server")
 
-COPIED_FRAME_BYTES = 16 * 1024
-"""Frames up to this size are copied for work in slices; larger ones are left to it with the memory they lie in."""
-
 WAITING_NS = 1_000_000
 """How long at least those are served in a turn who have waited for it, however long the ready sockets took."""
 
@@ -59,7 +55,6 @@ _DONE = TurnEnd.DONE
 _PRODUCE, _EXEMPT = Charge.PRODUCE, Charge.EXEMPT
 
 _NO_WORK = (Answer, Deferred)
-_NO_FRAME = memoryview(b"")
 _KIND_CHARS = 80  # by these, numbers aside, the lines of one address are alike
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 
@@ -102,10 +97,7 @@ class Front:
         self._in_turn = False
         self._handled: list[Exchange] = []  # in this turn
         self._waiting: list[Channel] = []  # for the next one
-        self._slices = slices
-        self._resumed: deque[Callable[[], None]] = deque()
-        self._resuming = False
-        self._closed = False
+        self._later = LaterWork(slices, clock.monotonic_ns, self._on_done)
         poller.serve_in(self)
 
     # --- ChannelOwner ---------------------------------------------------------------------------------------------
@@ -132,21 +124,22 @@ class Front:
         try:
             result = handler(request)
             if not isinstance(result, _NO_WORK):
-                result = self._begin_work(exchange, request, result, started_ns)
+                result = self._later.begin(exchange, request, quotas, result)
         except Exception as error:
             exchange.handler_ns = self._monotonic_ns() - started_ns
             exchange.mutation = quotas.mutation
             self._fail(exchange, error)
             return
         if result is UNFINISHED:
+            self._quotas = EngineQuotas(self._managers, self._usage.mutation, self._now_ms)
             channel.flush()
             return
         exchange.handler_ns = self._monotonic_ns() - started_ns
         exchange.mutation = quotas.mutation
         if isinstance(result, Deferred):
             channel.flush()
-            request.frame = _NO_FRAME  # the handler may keep the request while it waits, not the memory
-            self._await(exchange, result)
+            request.frame = NO_FRAME  # the handler may keep the request while it waits, not the memory
+            self._later.wait_for(exchange, result)
             return
         exchange.answer = result
         self._finish(exchange)
@@ -188,8 +181,7 @@ class Front:
 
     def close(self) -> None:
         """Drop what is under way."""
-        self._closed = True
-        self._slices.close()
+        self._later.close()
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
@@ -204,141 +196,60 @@ class Front:
         What handlers put off is handler time of the requests that have a part in it, each in proportion to its bytes.
         One write puts the rows of all into the usage record before the first answer leaves.
         """
+        try:
+            if self._waiting:
+                self._serve_waiting(until_ns)
+            handled, self._handled = self._handled, []
+            self._answer(handled, self._end_turn(handled))
+        finally:
+            self._in_turn = False
+        return bool(self._waiting)
+
+    def _serve_waiting(self, until_ns: int) -> None:
+        """Serve a request of each channel that waited for this turn, until the time is over; the rest wait on."""
         waiting, self._waiting = self._waiting, []
-        if waiting:
-            until_ns = max(until_ns, self._monotonic_ns() + WAITING_NS)
+        until_ns = max(until_ns, self._monotonic_ns() + WAITING_NS)
         for number, channel in enumerate(waiting):
             self._go_on_with(channel, channel.serve_next)
             if self._monotonic_ns() >= until_ns:
                 self._waiting[:0] = waiting[number + 1 :]
-                break
-        handled, self._handled = self._handled, []
+                return
+
+    def _end_turn(self, handled: Sequence[Exchange]) -> TurnEnd:
+        """Do what handlers put off, as handler time of those who have a part in it; return how it came out."""
         begun_ns = self._monotonic_ns()
-        turn_end = self._end_turn()
+        try:
+            turn_end = _DONE if self._turn.end() else TurnEnd.FAILED
+        except Exception:
+            _log.exception(
+                "the end of a turn failed; closing the connections that have a part in it",
+                extra={"repeats": "turn"},
+            )
+            turn_end = TurnEnd.BROKEN
         turn_ns = self._monotonic_ns() - begun_ns
         writers = [exchange for exchange in handled if exchange.answer.if_turn_fails is not None]
-        turn_bytes = sum(exchange.frame_bytes for exchange in writers)
-        for exchange in writers:
-            exchange.handler_ns += turn_ns * exchange.frame_bytes // turn_bytes
+        if writers:
+            turn_bytes = sum([exchange.frame_bytes for exchange in writers])
+            for exchange in writers:
+                exchange.handler_ns += turn_ns * exchange.frame_bytes // turn_bytes
+        return turn_end
+
+    def _answer(self, handled: Sequence[Exchange], turn_end: TurnEnd) -> None:
+        """Decide and record all, then send all, then go on with their channels."""
         now_ms = self._now_ms()
         recorded = [exchange for exchange in handled if self._record(exchange, turn_end, now_ms)]
-        self._usage.commit()
+        try:
+            self._usage.commit()
+        except Exception as error:
+            for exchange in recorded:
+                self._cannot_answer(exchange, error)
+            return
         for exchange in recorded:
             self._send(exchange)
         for exchange in recorded:
             channel = exchange.channel
             if channel.pending or channel.put_off_bytes or not channel.reading:
                 self._go_on_with(channel, channel.listen)
-        self._in_turn = False
-        return bool(self._waiting)
-
-    def _end_turn(self) -> TurnEnd:
-        try:
-            return _DONE if self._turn.end() else TurnEnd.FAILED
-        except Exception:
-            _log.exception(
-                "the end of a turn failed; closing the connections that have a part in it",
-                extra={"repeats": "turn"},
-            )
-            return TurnEnd.BROKEN
-
-    # --- work in slices -------------------------------------------------------------------------------------------
-
-    def _begin_work(self, exchange: Exchange, request: Request, work: Work, started_ns: int) -> Any:
-        """Run the first slice; return its answer, or `UNFINISHED`, and then go on with it later."""
-        request.turn = None
-        if exchange.frame_bytes <= COPIED_FRAME_BYTES:
-            request.frame = memoryview(bytes(request.frame))
-        result = advance(work, started_ns + SLICE_NS, self._monotonic_ns)
-        if result is not UNFINISHED and not isinstance(result, Wait):
-            return result
-        if exchange.frame_bytes > COPIED_FRAME_BYTES:
-            exchange.channel.keep_frame()
-        exchange.handler_ns = self._monotonic_ns() - started_ns
-        exchange.work = SlicedWork(work, request, self._quotas)
-        self._quotas = EngineQuotas(self._managers, self._usage.mutation, self._now_ms)
-        self._go_on_later(exchange, result)
-        return UNFINISHED
-
-    def _go_on_later(self, exchange: Exchange, wait: Any) -> None:
-        """Go on in a later turn of the loop, at the soonest when what it waits for, if anything, is over."""
-
-        def add() -> None:
-            if not self._closed:
-                self._slices.add(lambda: self._go_on(exchange))
-
-        if isinstance(wait, Wait):
-            wait.then(add)
-        else:
-            add()
-
-    def _go_on(self, exchange: Exchange) -> bool:
-        """Run one more slice; return whether there is none after it. A client that has left evades no charge."""
-        work = exchange.work
-        started_ns = self._monotonic_ns()
-        try:
-            result = advance(work.steps, started_ns + SLICE_NS, self._monotonic_ns)
-        except Exception as error:
-            result = error
-        exchange.handler_ns += self._monotonic_ns() - started_ns
-        if result is UNFINISHED:
-            return False
-        if isinstance(result, Wait):
-            self._go_on_later(exchange, result)
-            return True
-        exchange.mutation = work.quotas.mutation
-        work.request.frame = _NO_FRAME
-        exchange.channel.release_frame()
-        if isinstance(result, Deferred):
-            self._await(exchange, result)
-        elif isinstance(result, Exception):
-            self._fail(exchange, result)
-        else:
-            exchange.answer = result
-            self._finish(exchange)
-        return True
-
-    # --- long polls -----------------------------------------------------------------------------------------------
-
-    def _await(self, exchange: Exchange, deferred: Deferred) -> None:
-        """Go on when the answer is there, on a turn of its own: nobody else pays for it.
-
-        A client that has left by then is charged all the same, but for what was given up: leaving evades no quota.
-        """
-        channel = exchange.channel
-        channel.deferred = deferred
-        begun_ns = self._monotonic_ns()
-
-        def resume() -> None:
-            channel.deferred = None
-            if self._closed or deferred.cancelled:
-                if deferred.given is not None:
-                    _discard_answer(deferred.given)
-                return
-            exchange.remote_ns = self._monotonic_ns() - begun_ns
-            exchange.answer = deferred.answer()
-            if exchange.answer.error is not None:
-                self._fail(exchange, exchange.answer.error)
-                return
-            self._finish(exchange)
-
-        deferred.when_ready(lambda: self._resume_later(resume))
-
-    def _resume_later(self, resume: Callable[[], None]) -> None:
-        """Call `resume` in a later turn; thousands may be woken at once, by an append or a sync."""
-        self._resumed.append(resume)
-        if not self._resuming:
-            self._resuming = True
-            self._slices.add(self._resume_some)
-
-    def _resume_some(self) -> bool:
-        until_ns = self._monotonic_ns() + SLICE_NS
-        while self._resumed:
-            self._resumed.popleft()()
-            if self._resumed and self._monotonic_ns() >= until_ns:
-                return False
-        self._resuming = False
-        return True
 
     # --- the path -------------------------------------------------------------------------------------------------
 
@@ -346,10 +257,16 @@ class Front:
         """Decide, record, send, mute, and go on with the channel: at the end of the turn, or else at once."""
         if self._in_turn:
             self._handled.append(exchange)
-        elif self._record(exchange, _DONE, self._now_ms()):
-            self._usage.commit()
-            self._send(exchange)
-            self._go_on_with(exchange.channel, exchange.channel.listen)
+        else:
+            self._answer((exchange,), _DONE)
+
+    def _on_done(self, exchange: Exchange, result: Answer | Exception) -> None:
+        """Go on with a request whose answer came later."""
+        if isinstance(result, Exception):
+            self._fail(exchange, result)
+        else:
+            exchange.answer = result
+            self._finish(exchange)
 
     def _record(self, exchange: Exchange, turn_end: TurnEnd, now_ms: int) -> bool:
         """Decide a request, make its answer ready and write its row: an answer that has left is in the record.
@@ -511,7 +428,7 @@ def _answer_after(answer: Answer, turn_end: TurnEnd) -> Answer:
         return answer
     if turn_end is TurnEnd.FAILED:
         return answer.if_turn_fails() or answer
-    _discard_answer(answer)
+    answer.discard()
     return Answer(None, Charge.REQUEST, close=True)
 
 
@@ -523,11 +440,6 @@ def _log_failure(exchange: Exchange, failure: str, error: Exception) -> None:
         _log.error("closing %s: api key %d %s: %s", name, api_key, failure, error, extra=repeats)
     else:
         _log.error("%s: api key %d %s; closing", name, api_key, failure, exc_info=error, extra=repeats)
-
-
-def _discard_answer(answer: Answer) -> None:
-    if answer.response is not None:
-        discard(answer.response.buffers)
 
 
 def _repeats(channel: Channel, kind: str) -> dict[str, str]:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tidegate.server.sending import discard
 from tidegate.wire import (
     Encoded,
     RequestHeader,
@@ -160,6 +161,11 @@ class Answer:
     close: bool = False
     if_turn_fails: Callable[[], "Answer | None"] | None = None
     error: Exception | None = None
+
+    def discard(self) -> None:
+        """Let go of a response that will not be sent."""
+        if self.response is not None:
+            discard(self.response.buffers)
 
 
 class Deferred:
