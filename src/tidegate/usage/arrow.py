@@ -5,7 +5,7 @@ become gigabytes in memory. Arrays are made from buffers, as `pyarrow.array` wou
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,31 @@ import pyarrow.parquet as pq
 from tidegate.errors import TidegateError
 from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, Column, empty_event
 from tidegate.usage.directory import make_private_directory, sync_directory
-from tidegate.usage.events import CLIENT_COLUMNS, FLAGS_MAX, QUOTA_COLUMNS, names_size, segment_events
+from tidegate.usage.events import (
+    CLIENT_COLUMNS,
+    FLAGS_MAX,
+    QUOTA_COLUMNS,
+    Event,
+    names_size,
+    segment_events,
+    whole_event,
+)
 from tidegate.usage.files import HOUR_MS, hour_directory, parquet_path, temporary_path
-from tidegate.usage.segment import MARKER, QUOTA_VALUE, ROW_FIELDS, TS_MS_MAX, Names, Segment
+from tidegate.usage.segment import (
+    MARKER,
+    NAMES_BYTES_MAX,
+    QUOTA_VALUE,
+    ROW_FIELDS,
+    TS_MS_MAX,
+    Names,
+    Segment,
+)
 
 __all__ = [
     "ROW_GROUP_ROWS",
     "ParquetError",
     "arrow_schema",
+    "event_tables",
     "gap_table",
     "merge_files",
     "read_batches",
@@ -32,10 +49,13 @@ __all__ = [
     "split_by_hour",
     "write_parquet",
     "write_segment",
+    "write_table",
 ]
 
 ROW_GROUP_ROWS = 1 << 20
 """Most rows in a row group of a compacted file."""
+EVENT_ROWS = 8192
+"""Rows of a table of `event_tables`, where nobody asks for another number."""
 
 _TYPES = {
     "string": pa.string(),
@@ -87,7 +107,25 @@ def segment_table(segment: Segment) -> pa.Table:
 def gap_table(*, node_id: int, seq: int, ts_ms: int, lost_events: int) -> pa.Table:
     """Return one `gap` row."""
     event = empty_event("gap") | {"node_id": node_id, "seq": seq, "ts_ms": ts_ms, "lost_events": lost_events}
-    return pa.Table.from_pylist([event], schema=arrow_schema()).cast(_table_schema())
+    return _events_table([event])
+
+
+def event_tables(events: Iterable[Mapping[str, Any]], *, rows: int = EVENT_ROWS) -> Iterator[pa.Table]:
+    """Yield events from anywhere as tables like `segment_table`'s, in their order; no more is held than one table.
+
+    A table has `rows` events, fewer where their names are long (`NAMES_BYTES_MAX`). An event is what `whole_event`
+    takes. Raises `EventError` when it comes to an event that is none.
+    """
+    waiting: list[Event] = []
+    names_bytes = 0
+    for number, event in enumerate(events):
+        waiting.append(whole_event(event, number))
+        names_bytes += sum(len(waiting[-1][name] or "") for name in _STRINGS)
+        if len(waiting) >= rows or names_bytes >= NAMES_BYTES_MAX:
+            yield _events_table(waiting)
+            waiting, names_bytes = [], 0
+    if waiting:
+        yield _events_table(waiting)
 
 
 def split_by_hour(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -107,10 +145,13 @@ def split_by_hour(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 def write_segment(segment: Segment, parquet: Path, *, node_id: int) -> None:
     """Write the events of `segment` to the directories of their hours. Raises `SpoolError` before it writes any."""
-    table = segment_table(segment)
-    first_seq = segment.header.first_seq
-    last_seq = table.column("seq")[-1].as_py() if len(table) else first_seq
+    write_table(segment_table(segment), parquet, node_id=node_id)
+
+
+def write_table(table: pa.Table, parquet: Path, *, node_id: int) -> None:
+    """Write rows of one node, in order of `seq`, to the directories of their hours: a file in each."""
     for hour_ms, part in split_by_hour(table):
+        first_seq, last_seq = table.column("seq")[0].as_py(), table.column("seq")[-1].as_py()
         directory = hour_directory(parquet, hour_ms)
         write_parquet(parquet_path(directory, node_id=node_id, first_seq=first_seq, last_seq=last_seq), part)
 
@@ -254,6 +295,24 @@ def _names_column(names: Sequence[Names], column: Column, numbers: Rows, filled:
     found = np.where(filled, indices[numbers], 0)
     null = ~filled | (found == -1) if column.nullable else None
     return pa.DictionaryArray.from_arrays(_array(found, pa.int32(), null), _strings(list(values)))
+
+
+def _events_table(events: Sequence[Event]) -> pa.Table:
+    columns = [_event_column(column, [event[column.name] for event in events]) for column in COLUMNS]
+    return pa.Table.from_arrays(columns, schema=_table_schema())
+
+
+def _event_column(column: Column, values: list[Any]) -> pa.Array:
+    null = np.array([value is None for value in values]) if column.nullable else None
+    if column.type == "string":
+        numbers: dict[str, int] = {"": 0}
+        places = [numbers.setdefault(text or "", len(numbers)) for text in values]
+        return pa.DictionaryArray.from_arrays(
+            _array(np.array(places), pa.int32(), null), _strings(list(numbers))
+        )
+    type_ = _TYPES[column.type]
+    given = [0 if value is None else value for value in values]
+    return _array(np.array(given, type_.to_pandas_dtype()), type_, null)
 
 
 def _array(values: Rows, type_: pa.DataType, null: Rows | None = None) -> pa.Array:

@@ -1,18 +1,20 @@
-"""The events of a segment as plain dicts, decoded row by row with the standard library only.
+"""Events as plain dicts: those of a segment, and those of anybody else.
 
-The Parquet writer decodes whole columns at a time (`arrow`); this is the plain reading of the format, and the
-one that says what is wrong with a segment. A property test holds the two together.
+The Parquet writer decodes whole columns at a time (`arrow`); this is the plain reading of the format, with the standard
+library only, and the one that says what is wrong with a segment. A property test holds the two together.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, empty_event
+from tidegate.errors import TidegateError
+from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, Column, empty_event
 from tidegate.usage.segment import (
     HEADER_BYTES,
     MARKER,
+    NAME_BYTES_MAX,
     QUOTA_VALUE,
     ROW_BYTES,
     ROW_FIELDS,
@@ -27,9 +29,11 @@ __all__ = [
     "FLAGS_MAX",
     "QUOTA_COLUMNS",
     "Event",
+    "EventError",
     "names_size",
     "read_segment",
     "segment_events",
+    "whole_event",
 ]
 
 Event = dict[str, Any]
@@ -53,6 +57,86 @@ _VALUES = {
     for kind in KINDS
 }
 _FLAGS = {kind: tuple(c.name for c in COLUMNS if kind in c.kinds and c.name in FLAGS) for kind in KINDS}
+
+
+_BY_NAME = {column.name: column for column in COLUMNS}
+_REQUIRED = ("kind", "ts_ms", "seq", "node_id")
+_RANGES = {f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (16, 32, 64)}
+_LARGEST = {"ts_ms": TS_MS_MAX, "seq": 2**63 - 1, "node_id": 2**31 - 1}  # none is below 0
+
+
+class EventError(TidegateError, ValueError):
+    """Raise when an event is none of the usage record: which one, counted from 0, its column, and what was expected."""
+
+    def __init__(self, number: int, column: str, *, found: object, expected: str) -> None:
+        super().__init__(f"event {number}: {column} is {found!r}, expected {expected}")
+        self.number = number
+        self.column = column
+        self.found = found
+        self.expected = expected
+
+
+def whole_event(event: Mapping[str, Any], number: int = 0) -> Event:
+    """Return an event with every column, those that `event` has not as `empty_event` has them.
+
+    Raises `EventError` for a column that is missing, unknown, not of this kind, or not of its type; `number` is the
+    event's place in whatever it comes from.
+
+    >>> whole_event({"kind": "gap", "ts_ms": 5, "seq": 1, "node_id": 1, "lost_events": 3})["lost_events"]
+    3
+    """
+    for name in _REQUIRED:
+        if name not in event:
+            raise EventError(number, name, found=None, expected="a value in every event")
+    kind = event["kind"]
+    if kind not in KINDS:
+        raise EventError(number, "kind", found=kind, expected=f"one of {', '.join(KINDS)}")
+    whole = empty_event(kind)
+    for name, value in event.items():
+        column = _BY_NAME.get(name)
+        if column is None:
+            raise EventError(number, name, found=value, expected="a column of the usage record")
+        if kind in column.kinds:
+            if not _fits(column, value):
+                raise EventError(number, name, found=value, expected=_expected(column))
+            whole[name] = value
+        elif value != whole[name]:
+            raise EventError(number, name, found=value, expected=f"{whole[name]!r} in rows of kind {kind}")
+    return whole
+
+
+def _fits(column: Column, value: object) -> bool:
+    if value is None:
+        return column.nullable
+    if column.type == "string":
+        return isinstance(value, str) and _is_name(value)
+    if column.type == "bool":
+        return isinstance(value, bool)
+    if column.type == "double":
+        return isinstance(value, float)
+    least, largest = _range(column)
+    return type(value) is int and least <= value <= largest
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return len(text.encode()) <= NAME_BYTES_MAX
+    except UnicodeEncodeError:
+        return False
+
+
+def _range(column: Column) -> tuple[int, int]:
+    return (0, _LARGEST[column.name]) if column.name in _LARGEST else _RANGES[column.type]
+
+
+def _expected(column: Column) -> str:
+    if column.type == "string":
+        text = f"text of at most {NAME_BYTES_MAX} bytes of UTF-8"
+    elif column.type in _RANGES:
+        text = "a whole number from {} to {}".format(*_range(column))
+    else:
+        text = {"bool": "True or False", "double": "a float"}[column.type]
+    return f"{text}, or None" if column.nullable else text
 
 
 def names_size(kind: str) -> int:

@@ -8,14 +8,18 @@ from tests.unit.usage.recording import START_MS, client, erase, open_recorder, p
 from tidegate.usage.arrow import (
     ParquetError,
     arrow_schema,
+    event_tables,
     gap_table,
     merge_files,
     read_batches,
     segment_table,
     split_by_hour,
     write_parquet,
+    write_table,
 )
-from tidegate.usage.events import read_segment
+from tidegate.usage.columns import empty_event
+from tidegate.usage.events import EventError, read_segment, segment_events
+from tidegate.usage.readers import read_events
 from tidegate.usage.segment import CLOSED_SUFFIX, NAMES_SUFFIX, SpoolError, load_segment, segment_paths
 
 HOUR_MS = 3_600_000
@@ -123,3 +127,50 @@ def test_foreign_parquet_file(tmp_path):
         ParquetError, match=r"x.parquet has columns \['x'\], expected those of the usage record"
     ):
         list(read_batches(tmp_path / "x.parquet"))
+
+
+def test_events_from_anywhere_are_tables_like_a_segments(tmp_path):
+    """The events that a segment holds, given one by one, make the rows that the segment makes."""
+    segment = load_segment(write_segment(tmp_path, rows=7))
+    tables = list(event_tables(segment_events(segment), rows=3))
+    assert [len(table) for table in tables] == [3, 3, 1]
+    assert pa.concat_tables(tables).to_pylist() == segment_table(segment).to_pylist()
+    assert {table.schema for table in tables} == {segment_table(segment).schema}
+
+
+def test_events_are_read_again_as_they_were_written(tmp_path):
+    """Every kind, nulls and the largest numbers: through Parquet and back."""
+    base = {"node_id": 2**31 - 1, "ts_ms": START_MS}
+    client_of = {"user": "a:é", "client_id": "", "api_key": -(2**15), "connection_id": 2**63 - 1}
+    events = [
+        {"kind": "start"},
+        {"kind": "quota", "quota_user": "<default>", "quota_key": "producer_byte_rate", "quota_value": 0.5},
+        {"kind": "quota", "quota_user": "", "quota_key": "producer_byte_rate", "quota_value": None},
+        {"kind": "request", "produce_bytes": 0, "network_ns": None, "produce_throttle_ms": -(2**31), **client_of},
+        {"kind": "mutation", "mutations": 3, "strict": True, "rejected": True, **client_of},
+        {"kind": "network", "network_ns": 5, "exempt": True, **client_of},
+        {"kind": "expire"}, {"kind": "clock", "wall_offset_ms": -5}, {"kind": "gap", "lost_events": 9},
+    ]  # fmt: skip
+    events = [base | {"seq": number} | event for number, event in enumerate(events)]
+    for table in event_tables(iter(events)):
+        write_table(table, tmp_path, node_id=2**31 - 1)
+    assert list(read_events(tmp_path)) == [empty_event(event["kind"]) | event for event in events]
+
+
+def test_long_names_make_small_tables():
+    """What is held at once is bounded in bytes, not only in rows."""
+    events = (
+        {"kind": "request", "ts_ms": 1, "seq": seq, "node_id": 1, "user": "u" * 32_767} for seq in range(600)
+    )
+    assert max(len(table) for table in event_tables(events)) == 256
+
+
+def test_an_event_that_is_none_is_named(tmp_path):
+    """The tables before it are given; then it is said which event, which column, what was found."""
+    good = {"kind": "expire", "ts_ms": START_MS, "seq": 1, "node_id": 1}
+    tables = event_tables([good, good, good | {"seq": "2"}], rows=2)
+    assert len(next(tables)) == 2
+    with pytest.raises(
+        EventError, match=f"event 2: seq is '2', expected a whole number from 0 to {2**63 - 1}"
+    ):
+        next(tables)

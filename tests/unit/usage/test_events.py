@@ -1,9 +1,12 @@
-"""Decoding a segment row by row: crashes become gaps, anything else that does not fit is one clear error."""
+"""Events row by row, of a segment (crashes become gaps) and of anybody: what does not fit is one clear error."""
+
+import re
 
 import pytest
 from tests.unit.usage.recording import START_MS, client, erase, open_recorder, patch, record, spool_directory
 
-from tidegate.usage.events import read_segment
+from tidegate.usage.columns import empty_event
+from tidegate.usage.events import EventError, read_segment, whole_event
 from tidegate.usage.segment import (
     CLOSED_SUFFIX,
     HEADER_BYTES,
@@ -71,3 +74,46 @@ def test_bad_row(segment, fields, message):
         list(read_segment(segment))
     assert caught.value.offset == HEADER_BYTES + 3 * ROW_BYTES
     assert str(caught.value).startswith(f"{segment} at byte 512: found ")
+
+
+_GAP = {"kind": "gap", "ts_ms": 5, "seq": 1, "node_id": 1}
+_CLIENT = {"kind": "network", "ts_ms": 5, "seq": 1, "node_id": 1}
+
+
+@pytest.mark.parametrize(
+    ("event", "sentence"),
+    [
+        ({"kind": "gap", "ts_ms": 5, "seq": 1}, "node_id is None, expected a value in every event"),
+        (_GAP | {"kind": "gaps"}, "kind is 'gaps', expected one of start, quota, mutation, "),
+        (_GAP | {"kind": []}, "kind is [], expected one of start"),
+        (_GAP | {"lost": 1}, "lost is 1, expected a column of the usage record"),
+        (_GAP | {"user": "alice"}, "user is 'alice', expected '' in rows of kind gap"),
+        (_GAP | {"mutations": 0}, "mutations is 0, expected None in rows of kind gap"),
+        (_GAP | {"ts_ms": -1}, "ts_ms is -1, expected a whole number from 0 to 253402300799999"),
+        (_GAP | {"node_id": True}, "node_id is True, expected a whole number from 0 to 2147483647"),
+        (
+            _GAP | {"lost_events": 2**63},
+            f"lost_events is {2**63}, expected a whole number from {-(2**63)} to",
+        ),
+        (_GAP | {"lost_events": 1.0}, "lost_events is 1.0, expected a whole number from"),
+        (_CLIENT | {"api_key": 2**15}, "api_key is 32768, expected a whole number from -32768 to 32767"),
+        (_CLIENT | {"user": None}, "user is None, expected text of at most 32767 bytes of UTF-8"),
+        (_CLIENT | {"user": "\ud800"}, "user is '\\ud800', expected text of at most"),
+        (_CLIENT | {"user": "u" * 32_768}, "expected text of at most 32767 bytes of UTF-8"),
+        (_CLIENT | {"exempt": 1}, "exempt is 1, expected True or False"),
+        (_GAP | {"kind": "quota", "quota_value": 1}, "quota_value is 1, expected a float, or None"),
+    ],
+)
+def test_what_is_no_event_is_refused(event, sentence):
+    """It is said which event, which column, what was found and what was expected."""
+    with pytest.raises(EventError, match=re.escape(sentence)) as raised:
+        whole_event(event, 7)
+    assert str(raised.value).startswith("event 7: ")
+    assert raised.value.number == 7
+
+
+def test_an_event_is_made_whole():
+    """What it does not say is as in any event of its kind; the one that was given stays as it was."""
+    event = dict(_CLIENT, user="alice")
+    assert whole_event(event) == empty_event("network") | event
+    assert len(event) == 5
