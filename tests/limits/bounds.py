@@ -62,6 +62,7 @@ MEMORY: Mapping[str, Memory] = {
     "DescribeConfigs": Memory(
         per_byte=48, why="32 of a resource of 10 bytes, which is described while its answer is written"
     ),
+    "IncrementalAlterConfigs": Memory(per_byte=56, why="37 of a setting of 11 bytes: a dict and a tuple"),
     "CreatePartitions": Memory(
         per_byte=54, why="35 of a topic of 15 bytes: two dicts, and an entry of a third"
     ),

@@ -134,6 +134,8 @@ class DynamicSettings:
 
     def _decide(self, node: str, changes: Sequence[SettingChange]) -> dict[str, str | None]:
         """Return the new text of each setting that changes, None where it goes."""
+        if len(changes) > MAX_SETTINGS:
+            raise _too_many()
         names = [change.name for change in changes]
         if len(set(names)) < len(names):
             raise RefusedError(error_codes.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -164,8 +166,7 @@ class DynamicSettings:
                 text = f"Config value {what} is not allowed for config key: {change.name}"
                 raise RefusedError(error_codes.INVALID_REQUEST, text)
         if len(texts.keys() | wanted.keys()) > MAX_SETTINGS:
-            text = f"At most {MAX_SETTINGS} settings of a node can be changed."
-            raise RefusedError(error_codes.POLICY_VIOLATION, text)
+            raise _too_many()
         return {name: text for name, text in wanted.items() if texts.get(name) != text}
 
     def _change_in_slices(
@@ -201,6 +202,12 @@ class DynamicSettings:
         """Return a node's settings. Raises `ConfigError`."""
         changed = {**texts.get(ALL_NODES, {}), **texts.get(str(node_id), {})}
         return ServerConfig.load({**self._given, **changed})
+
+
+def _too_many() -> RefusedError:
+    return RefusedError(
+        error_codes.POLICY_VIOLATION, f"At most {MAX_SETTINGS} settings of a node can be changed."
+    )
 
 
 def _changed(texts: Mapping[str, str], wanted: Mapping[str, str | None]) -> dict[str, str]:

@@ -4,7 +4,7 @@ Changed are settings of the node (type 4): those of connection quotas and of the
 all nodes. What holds is in `tidegate.server.dynamic_settings`. A class that does not load is refused with error 40 and
 the reason, and changes nothing. Each resource is decided by itself; one that is named twice is refused.
 Not implemented: settings of topics, groups, client metrics subscriptions and loggers (error 42).
-Memory: at most 150 bytes for each byte of the request (a setting of four bytes becomes a dict of three and a tuple),
+Memory: at most 56 bytes for each byte of the request (a setting of 11 bytes becomes a dict and a tuple),
 and the answer.
 """
 
