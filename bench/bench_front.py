@@ -22,8 +22,8 @@ from tidegate.broker.handlers import handler_table
 from tidegate.cli.serving import cluster_of, settings_of, storage_config
 from tidegate.clock import SystemClock
 from tidegate.quota import QuotaRecord
-from tidegate.server.channel import Channel
 from tidegate.server.config import ServerConfig
+from tidegate.server.connection.channel import Channel
 from tidegate.server.handler import Connection
 from tidegate.server.network import SocketNetwork
 from tidegate.server.node import Node

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from tests.server.nodes import MemoryStore, Scenario, running_node
 
-from tidegate.server.buffers import FrameBuffers
-from tidegate.server.channel import ANSWER_DUE, Channel
+from tidegate.server.connection.buffers import FrameBuffers
+from tidegate.server.connection.channel import ANSWER_DUE, Channel
+from tidegate.server.connection.poller import make_poller
+from tidegate.server.connection.request_memory import NO_BOUND, RequestMemory
+from tidegate.server.connection.transport import SocketTransport
 from tidegate.server.handler import Connection
 from tidegate.server.muting import Muting
-from tidegate.server.poller import make_poller
-from tidegate.server.request_memory import NO_BOUND, RequestMemory
 from tidegate.server.slices import Slices
-from tidegate.server.transport import SocketTransport
 
 
 class EchoOwner:

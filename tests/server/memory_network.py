@@ -15,13 +15,13 @@ from tidegate.broker.handlers import handler_table
 from tidegate.cli.serving import cluster_of, settings_of, storage_config
 from tidegate.scheduling import Scheduler
 from tidegate.server.config import ServerConfig
+from tidegate.server.connection.poller import BATCH, SERVE_NS, NoTurns, Turns
+from tidegate.server.connection.sending import Sendable
+from tidegate.server.connection.transport import Transport
 from tidegate.server.handler import HandlerTable
 from tidegate.server.listener_config import ListenerAddress
 from tidegate.server.node import Node
-from tidegate.server.poller import BATCH, SERVE_NS, NoTurns, Turns
 from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.sending import Sendable
-from tidegate.server.transport import Transport
 from tidegate.server.usage_log import NoUsageLog
 from tidegate.storage import Storage
 from tidegate.testing import ManualClock

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.server.conftest import Pair, frame
 
-from tidegate.server.buffers import FIRST_FRAME_BYTES, SCRATCH_BYTES
-from tidegate.server.channel import ANSWER_DUE, COLLECTED_BYTES, PENDING_BYTES, Channel
+from tidegate.server.connection.buffers import FIRST_FRAME_BYTES, SCRATCH_BYTES
+from tidegate.server.connection.channel import ANSWER_DUE, COLLECTED_BYTES, PENDING_BYTES, Channel
 
 
 def test_serves_frames_however_they_are_cut(with_pair) -> None:

@@ -8,7 +8,7 @@ import struct
 import pytest
 from tests.server.nodes import CLIENT, RunningNode, until
 
-from tidegate.server.channel import Channel
+from tidegate.server.connection.channel import Channel
 from tidegate.wire import encode_request
 
 EACH = 10

@@ -11,7 +11,7 @@ from tests.server.conftest import Pair, frame
 from tests.server.nodes import CLIENT, NodeClient, RunningNode, spool_events, until
 
 from tidegate.quota import QuotaType
-from tidegate.server import transport
+from tidegate.server.connection import transport
 from tidegate.server.handler import Answer, Charge, Deferred, Request
 from tidegate.wire import Encoded
 

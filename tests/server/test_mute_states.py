@@ -6,7 +6,7 @@ from tests.server.conftest import Pair
 
 from tidegate.quota import ChannelMute
 from tidegate.quota.connections.channel_mute import TRANSITIONS, MuteEvent, MuteState
-from tidegate.server.channel import ANSWER_DUE, THROTTLED
+from tidegate.server.connection.channel import ANSWER_DUE, THROTTLED
 
 BITS = {
     MuteState.NOT_MUTED: 0,

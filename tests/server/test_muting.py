@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tidegate.quota import QuotaType
-from tidegate.server.buffers import FrameBuffers
-from tidegate.server.channel import ANSWER_DUE, Channel
+from tidegate.server.connection.buffers import FrameBuffers
+from tidegate.server.connection.channel import ANSWER_DUE, Channel
+from tidegate.server.connection.poller import make_poller
+from tidegate.server.connection.request_memory import NO_BOUND, RequestMemory
+from tidegate.server.connection.transport import SocketTransport
 from tidegate.server.handler import Connection
 from tidegate.server.muting import REAP_NS, Muting
-from tidegate.server.poller import make_poller
-from tidegate.server.request_memory import NO_BOUND, RequestMemory
 from tidegate.server.slices import Slices
-from tidegate.server.transport import SocketTransport
 
 SLACK_S = 0.5  # on a busy machine; a throttle that nobody thinks of is late by 10 s and more
 LONGEST_HOLD_S = 0.02

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tidegate.server.connection.request_memory import RequestMemory
 from tidegate.server.network_metrics import NetworkMetrics
-from tidegate.server.request_memory import RequestMemory
 from tidegate.testing import ManualClock
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.server.poller import BATCH, SERVE_NS, EpollPoller
+from tidegate.server.connection.poller import BATCH, SERVE_NS, EpollPoller
 
 
 class Sockets:

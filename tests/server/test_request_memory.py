@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from tidegate.server.request_memory import GRACE_S, NO_BOUND, SLOWEST_S, RequestMemory
+from tidegate.server.connection.request_memory import GRACE_S, NO_BOUND, SLOWEST_S, RequestMemory
 
 
 class Client:

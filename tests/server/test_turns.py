@@ -18,12 +18,12 @@ from tests.server.nodes import (
     until,
 )
 
-from tidegate.server import channel as channel_module
 from tidegate.server import front as front_module
+from tidegate.server.connection import channel as channel_module
+from tidegate.server.connection.poller import BATCH
+from tidegate.server.connection.transport import SocketTransport
 from tidegate.server.handler import Answer, Request, Work
-from tidegate.server.poller import BATCH
 from tidegate.server.slices import SLICE_NS
-from tidegate.server.transport import SocketTransport
 from tidegate.usage.readers import read_segment
 
 NO_TOPICS = {

@@ -14,10 +14,10 @@ from tidegate.quota.connections.limits import ConnectionLimits, parse_per_ip_ove
 from tidegate.quota.connections.parked_connections import ParkedConnections
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.config import ServerConfig
+from tidegate.server.connection.transport import Transport
 from tidegate.server.host_names import addresses_of_literal
 from tidegate.server.listener_config import ListenerAddress
 from tidegate.server.network import Network
-from tidegate.server.transport import Transport
 
 __all__ = ["Acceptor", "connection_quotas", "limit_connections"]
 

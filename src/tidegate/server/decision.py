@@ -6,7 +6,7 @@ time. All of it happens at one `now_ms`, the time of the decision.
 """
 
 from tidegate.quota import QuotaManagers, QuotaType
-from tidegate.server.channel import Channel
+from tidegate.server.connection.channel import Channel
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Charge
 from tidegate.wire import RequestHeader

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tidegate.quota import MutationQuota, QuotaManagers
 from tidegate.quota.measure.throttle import saturate_to_int32
-from tidegate.server.channel import Channel
+from tidegate.server.connection.channel import Channel
 from tidegate.wire import RequestHeader
 
 __all__ = ["EngineQuotas", "NoteMutation"]

@@ -3,7 +3,7 @@
 from enum import Enum
 
 from tidegate.quota import MutationQuota, QuotaType
-from tidegate.server.channel import Channel
+from tidegate.server.connection.channel import Channel
 from tidegate.server.engine_quotas import EngineQuotas
 from tidegate.server.handler import Answer, Request, Work
 from tidegate.wire import Encoded, RequestHeader

@@ -22,7 +22,9 @@ from tidegate.api_keys import API_VERSIONS
 from tidegate.clock import Clock
 from tidegate.quota import QuotaManagers
 from tidegate.scheduling import Scheduler
-from tidegate.server.channel import ANSWER_DUE, Channel
+from tidegate.server.connection.channel import ANSWER_DUE, Channel
+from tidegate.server.connection.poller import Poller
+from tidegate.server.connection.sending import discard
 from tidegate.server.decision import Decider
 from tidegate.server.engine_quotas import EngineQuotas
 from tidegate.server.exchange import Exchange, TurnEnd
@@ -30,9 +32,7 @@ from tidegate.server.handler import Answer, Charge, Deferred, Request, Turn
 from tidegate.server.handlers.api_versions import unsupported_version_answer
 from tidegate.server.later_work import NO_FRAME, LaterWork
 from tidegate.server.muting import Muting
-from tidegate.server.poller import Poller
 from tidegate.server.request_metrics import RequestMetrics
-from tidegate.server.sending import discard
 from tidegate.server.slices import UNFINISHED, Slices
 from tidegate.server.usage_log import LONGEST_KEPT_CLIENT_ID_CHARS, UsageLog
 from tidegate.wire import (

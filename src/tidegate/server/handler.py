@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tidegate.server.sending import discard
+from tidegate.server.connection.sending import discard
 from tidegate.wire import (
     Encoded,
     RequestHeader,

@@ -11,9 +11,9 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.server.config import ServerConfig
+from tidegate.server.connection.poller import SocketPoller
+from tidegate.server.connection.transport import SocketTransport, Transport
 from tidegate.server.listener_config import ListenerAddress
-from tidegate.server.poller import SocketPoller
-from tidegate.server.transport import SocketTransport, Transport
 
 __all__ = ["RESERVED_DESCRIPTORS", "SocketListener"]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from tidegate.quota import DelayQueue, Metric, QuotaType, ThrottledChannel
 from tidegate.scheduling import Scheduler, Timer
-from tidegate.server.channel import Channel
+from tidegate.server.connection.channel import Channel
 
 __all__ = ["Muting"]
 

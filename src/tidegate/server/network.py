@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidegate.server.config import ServerConfig
+from tidegate.server.connection.poller import Poller, make_poller
+from tidegate.server.connection.transport import Transport
 from tidegate.server.listener import SocketListener
 from tidegate.server.listener_config import ListenerAddress
-from tidegate.server.poller import Poller, make_poller
-from tidegate.server.transport import Transport
 
 __all__ = ["Listener", "Network", "SocketNetwork"]
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from tidegate.clock import Clock
 from tidegate.quota import REGISTRY_WINDOW, Metric
 from tidegate.quota.connections.connection_quotas import CONNECTION_METRICS
+from tidegate.server.connection.request_memory import RequestMemory
 from tidegate.server.front import Front
 from tidegate.server.meters import TICK_S, Meter
-from tidegate.server.request_memory import RequestMemory
 from tidegate.wire.encoded import LENGTH_BYTES
 
 __all__ = ["NetworkMetrics"]

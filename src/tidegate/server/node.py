@@ -19,11 +19,13 @@ from tidegate.quota import ClusterMetadata, Metric, QuotaManagers, QuotaRecord, 
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.acceptor import Acceptor, connection_quotas, limit_connections
-from tidegate.server.buffers import FrameBuffers
 from tidegate.server.callback_guard import GuardedCallback
-from tidegate.server.channel import Channel
 from tidegate.server.clock_watch import ClockWatch
 from tidegate.server.config import CALLBACK_CLASS, CONNECTION_SETTINGS, ServerConfig, request_memory_bytes
+from tidegate.server.connection.buffers import FrameBuffers
+from tidegate.server.connection.channel import Channel
+from tidegate.server.connection.request_memory import RequestMemory
+from tidegate.server.connection.transport import Transport
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.front import Front
 from tidegate.server.handler import Connection, Handler, HandlerTable, NothingToDo, Turn, Wait
@@ -35,11 +37,9 @@ from tidegate.server.network import Listener, Network
 from tidegate.server.network_metrics import NetworkMetrics
 from tidegate.server.node_callback import UNCHANGED, NodeCallback
 from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.request_memory import RequestMemory
 from tidegate.server.request_metrics import RequestMetrics
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
 from tidegate.server.static_quotas import static_quotas
-from tidegate.server.transport import Transport
 from tidegate.server.usage_log import UsageLog
 from tidegate.wire import API_BY_KEY, Api, compile_ahead
 

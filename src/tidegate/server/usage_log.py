@@ -6,8 +6,8 @@ from typing import Protocol
 
 from tidegate.clock import Clock
 from tidegate.quota import WINDOW_SETTINGS, MutationQuota, QuotaRecord, sanitize
-from tidegate.server.channel import Channel
 from tidegate.server.config import ServerConfig
+from tidegate.server.connection.channel import Channel
 from tidegate.server.exchange import Exchange
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.spool import EXEMPT, NONE, REJECTED, STRICT, Client, Recorder

@@ -5,7 +5,8 @@ over, whichever comes last. Five states and four events say which of the two is 
 is not in the table is a mistake of the caller.
 
 `tidegate serve` does not run through this class: every request would pay for four calls of it. Its channels keep what
-is awaited in two bits (`tidegate.server.channel`), and `tests/server/test_mute_states.py` holds them against the table.
+is awaited in two bits (`tidegate.server.connection.channel`); `tests/server/test_mute_states.py` holds them against the
+table.
 
 >>> mute = ChannelMute()
 >>> mute.mute()                                    # a request was read

@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tidegate.server.poller import SocketPoller
-from tidegate.server.sending import Sendable
+from tidegate.server.connection.poller import SocketPoller
+from tidegate.server.connection.sending import Sendable
 
 __all__ = ["GONE_PROBES", "MAX_BURST_BYTES", "SocketTransport", "Transport"]
 

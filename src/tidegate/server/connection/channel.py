@@ -3,7 +3,8 @@
 A channel has at most one request in flight, as in Kafka: the next frame is looked at only after the previous
 answer has left *and* its throttle is over. Those are the two bits of `held`; both clear is NOT_MUTED of B§6.6 (a test
 walks them through `tidegate.quota.ChannelMute`, which has the table).
-Of requests that were sent together one is served a turn (`tidegate.server.poller`); their answers leave together.
+Of requests that were sent together one is served a turn (`tidegate.server.connection.poller`); their answers leave
+together.
 The socket is read all the time, except while throttled, while too much waits unread, while the node has no memory
 for its request, and after the client's last byte. A client that has sent its last byte (and may still read) is served
 what it sent, and gets its answers, before the channel closes.
@@ -18,11 +19,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tidegate.server.buffers import FrameBuffer, FrameBuffers
+from tidegate.server.connection.buffers import FrameBuffer, FrameBuffers
+from tidegate.server.connection.request_memory import RequestMemory
+from tidegate.server.connection.sending import Sendable, discard
+from tidegate.server.connection.transport import Transport
 from tidegate.server.handler import Connection, Deferred, HandlerTable
-from tidegate.server.request_memory import RequestMemory
-from tidegate.server.sending import Sendable, discard
-from tidegate.server.transport import Transport
 from tidegate.wire import Encoded, RequestHeader
 
 __all__ = [

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.server.mute_watch import MuteWatch
+from tidegate.server.connection.mute_watch import MuteWatch
 
 __all__ = ["EpollPoller", "LoopPoller", "Poller", "SocketPoller", "Turns", "make_poller"]
 
@@ -65,7 +65,7 @@ class SocketPoller(Poller, Protocol):
         """Stop that."""
 
     def watch(self, fd: int, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
-        """Report, where that is known, what comes on a socket that is left unread (`tidegate.server.mute_watch`)."""
+        """Report, where that is known, what comes on a socket that is left unread (`MuteWatch`)."""
 
     def unwatch(self, fd: int) -> None:
         """Stop that. Harmless where nothing is watched."""
