@@ -7,7 +7,7 @@ is deleted: whatever a crash leaves half done is finished at the next start.
 import logging
 import shutil
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Container, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -145,9 +145,11 @@ class Topics:
         """Return whether there is a topic of this name, or one is being created or deleted."""
         return name in self.by_name or name in self._changing
 
-    def colliding(self, name: str) -> str | None:
-        """Return a topic whose name differs only in having a period for an underscore or the reverse."""
-        return next(iter(self._by_plain_name.get(name.replace(".", "_"), ())), None)
+    def colliding(self, name: str, *, but: Container[str] = ()) -> str | None:
+        """Return a topic whose name differs only in having a period for an underscore or the reverse; none of `but`."""
+        return next(
+            (other for other in self._by_plain_name.get(name.replace(".", "_"), ()) if other not in but), None
+        )
 
     def is_changing(self, topic: Topic) -> bool:
         """Return whether a topic is being given partitions or deleted: nothing else is begun with it meanwhile."""

@@ -37,6 +37,7 @@ def create_topics_handler(storage: Storage, cluster: ClusterView) -> Handler:
         body = yield from request.body_in_slices()
         once, answers = yield from _named_once(body["topics"])
         total = 0
+        created: set[str] = set()
         for topic in once:
             total += _partitions(storage, topic)
             yield
@@ -51,7 +52,7 @@ def create_topics_handler(storage: Storage, cluster: ClusterView) -> Handler:
                 answers.append(
                     (
                         yield from _create(
-                            storage, cluster, request, topic, validate_only=body["validate_only"]
+                            storage, cluster, request, topic, created, validate_only=body["validate_only"]
                         )
                     )
                 )
@@ -83,11 +84,17 @@ def _named_once(wanted: list[Message]) -> Generator[None, None, tuple[list[Messa
 
 
 def _create(
-    storage: Storage, cluster: ClusterView, request: Request, wanted: Message, *, validate_only: bool
+    storage: Storage,
+    cluster: ClusterView,
+    request: Request,
+    wanted: Message,
+    created: set[str],
+    *,
+    validate_only: bool,
 ) -> Generator[None, None, Message]:
-    """Check, charge and create one topic."""
+    """Check, charge and create one topic, and add its name to those that the request has created."""
     name = wanted["name"]
-    problem = _name_problem(storage, name)
+    problem = _name_problem(storage, name, created)
     if problem is not None:
         return _refused(name, problem)
     configs, text = yield from checked_configs_in_slices(wanted["configs"])
@@ -97,7 +104,7 @@ def _create(
     if problem is not None:
         return _refused(name, problem)
     partitions = _partitions(storage, wanted)
-    problem = _name_problem(storage, name)  # it may have been taken meanwhile
+    problem = _name_problem(storage, name, created)  # it may have been taken meanwhile
     if problem is None and partitions > storage.topics.room():
         text = (
             f"This node holds at most {MAX_PARTITIONS} partitions and has {storage.topics.partition_count}."
@@ -112,6 +119,7 @@ def _create(
         try:
             topic = yield from storage.topics.create_in_slices(name, partitions, configs)
             topic_id = topic.topic_id
+            created.add(name)
         except StorageError as error:
             return _refused(name, (error_codes.KAFKA_STORAGE_ERROR, str(error)))
     return _created(storage, name, topic_id, partitions, configs)
@@ -162,13 +170,14 @@ def _partitions(storage: Storage, wanted: Message) -> int:
     return storage.config.num_partitions if count == _DEFAULT else max(count, 0)
 
 
-def _name_problem(storage: Storage, name: str) -> _Problem | None:
+def _name_problem(storage: Storage, name: str, created: set[str]) -> _Problem | None:
+    """Return what is wrong with a name. Those that one request creates may collide, as in Kafka."""
     if storage.topics.is_taken(name):
         return error_codes.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
     problem = name_problem(name)
     if problem is not None:
         return error_codes.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}"
-    other = storage.topics.colliding(name)
+    other = storage.topics.colliding(name, but=created)
     if other is not None:
         text = f"Topic '{name}' collides with existing topic: {other}"
         return error_codes.INVALID_TOPIC_EXCEPTION, text

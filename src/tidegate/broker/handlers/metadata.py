@@ -137,8 +137,9 @@ def _topics(
         topics.append(_topic_message(topic, described, operations))
         yield
     may_create = storage.config.auto_create_topics_enable and body.get("allow_auto_topic_creation", True)
+    created: set[str] = set()
     for name in missing:
-        error_code = yield from _missing(storage, request, name, may_create=may_create)
+        error_code = yield from _missing(storage, request, name, created, may_create=may_create)
         topics.append(_no_topic(name, ZERO_ID, error_code, operations))
         yield
     return topics, not unknown_ids and not missing
@@ -175,9 +176,12 @@ def _find(
 
 
 def _missing(
-    storage: Storage, request: Request, name: str | None, *, may_create: bool
+    storage: Storage, request: Request, name: str | None, created: set[str], *, may_create: bool
 ) -> Generator[None, None, int]:
-    """Create a topic that is not there, where that is wanted and allowed; return the error for this time."""
+    """Create a topic that is not there, where that is wanted and allowed; return the error for this time.
+
+    Its name is added to those that the request has created, which may collide with each other, as in Kafka.
+    """
     if name is None or name_problem(name) is not None:
         return error_codes.INVALID_TOPIC_EXCEPTION
     topics, partitions = storage.topics, storage.config.num_partitions
@@ -185,11 +189,12 @@ def _missing(
         may_create
         and partitions <= topics.room()
         and not topics.is_taken(name)
-        and topics.colliding(name) is None
+        and topics.colliding(name, but=created) is None
         and request.quotas.record_mutations(partitions)
     ):
         try:
             yield from topics.create_in_slices(name, partitions, {})
+            created.add(name)
         except StorageError:
             return error_codes.KAFKA_STORAGE_ERROR
     return error_codes.UNKNOWN_TOPIC_OR_PARTITION

@@ -220,6 +220,12 @@ def test_automatic_creation_checks_for_collisions(node: Node) -> None:
     assert node.permits.charged == []
 
 
+def test_names_of_one_request_may_collide(node: Node) -> None:
+    """They are compared with the topics that were there before, as on Apache Kafka."""
+    told(node, 9, ("a.b", ZERO_ID), ("a_b", ZERO_ID), create=True)
+    assert list(node.storage.topics.by_name) == ["a.b", "a_b"]
+
+
 @pytest.mark.parametrize("names", [["orders"] * 50_000, [f"n{at}" for at in range(50_000)], [""] * 50_000])
 def test_many_names_are_answered_in_slices(node: Node, names: list[str]) -> None:
     """50,000 names, the same one or all different: no step is long."""
