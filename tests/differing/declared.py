@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.differing.play import Difference
-from tests.differing.requests import ZERO_ID, Batch
+from tests.differing.requests import ZERO_ID, says_compressed
 from tests.differing.sides import SILENT, has_null_records
 
 from tidegate.api_keys import (
@@ -19,10 +19,6 @@ from tidegate.api_keys import (
 )
 
 TRANSACTION = 1
-_ATTRIBUTES_AT, _CODEC = (
-    22,
-    0x07,
-)  # the lower byte of a batch's attributes, and what of it says how it is compressed
 NODE, LOGGERS = 4, 8
 UNKNOWN_SERVER_ERROR = -1
 UNKNOWN_MEMBER_ID, UNKNOWN_GROUP = 25, (22, 69)
@@ -130,15 +126,10 @@ def _is_compressed_wrongly(difference: Difference) -> bool:
     if difference.made.api_key != PRODUCE or not isinstance(difference.kafka, dict):
         return False
     return any(
-        _says_compressed(part["records"])
+        says_compressed(part["records"])
         for topic in difference.made.message["topic_data"]
         for part in topic["partition_data"]
     ) and _produced_codes(difference.kafka) != _produced_codes(difference.tidegate)
-
-
-def _says_compressed(records: Any) -> bool:
-    content = records.content if isinstance(records, Batch) else records or b""
-    return len(content) > _ATTRIBUTES_AT and bool(content[_ATTRIBUTES_AT] & _CODEC)
 
 
 def _quotes_too_much(difference: Difference) -> bool:

@@ -55,7 +55,7 @@ OWN_ENDING = "-d"
 TOPICS = {"one@": 1, "three@": 3, "empty-one@": 1}
 """The topics that a sequence begins with: their partitions."""
 RECORDS = 5  # in each partition of `one@` and `three@`
-HUGE = 3000  # times that one element is there
+OFTEN = 300  # times that one element is there; for 3,000 Kafka takes half a minute (`long_repeated.py`)
 NOW_MS = 1_760_000_000_000
 ZERO_ID = "00000000-0000-0000-0000-000000000000"
 UNKNOWN_ID = "11111111-1111-1111-1111-111111111111"
@@ -221,6 +221,8 @@ def make(api_key: int, rng: random.Random) -> Made:
         _throttle_nobody(message)
     if api_key == PRODUCE:
         _leave_null_records_alone(message)
+        if message["acks"] == 0 and any(says_compressed(part) for part in _values(message)):
+            message["acks"] = 1  # a wrong one is seen in the answer (row L1)
     if api_key == DESCRIBE_TOPIC_PARTITIONS and not message["topics"]:
         _page_behind_internal_topics(message)
     client = rng.choice(("c@", "c@", "c@", "d@", ""))
@@ -258,8 +260,7 @@ def _make_odd(api_key: int, message: dict[str, Any], rng: random.Random) -> None
     if chance < 0.003:
         arrays = [value for value in _values(message) if isinstance(value, list) and value]
         if arrays:
-            array = rng.choice(arrays)
-            array[:] = [copy.deepcopy(array[0]) for _ in range(HUGE)]
+            repeat(rng.choice(arrays), OFTEN)
     elif chance < 0.01:
         structs = [value for value in _values(message) if isinstance(value, dict)]
         struct = rng.choice(structs)
@@ -270,6 +271,11 @@ def _make_odd(api_key: int, message: dict[str, Any], rng: random.Random) -> None
             longest = _LONG_TEXT if API_BY_KEY[api_key].forwardable else 1 << 15
             odd = [text for text in ODD_TEXTS.values() if NOT_UTF8 not in text and len(text) < longest]
             struct[rng.choice(texts)] = rng.choice(odd)
+
+
+def repeat(array: list[Any], times: int) -> None:
+    """Let an array hold its first element so many times."""
+    array[:] = [copy.deepcopy(array[0]) for _ in range(times)]
 
 
 def _values(value: Any) -> Iterator[Any]:
@@ -343,6 +349,22 @@ def _value(field: Field, rng: random.Random, api_key: int) -> Any:
     if field.type != "float64" and isinstance(chosen, float):
         return 0
     return chosen
+
+
+_ATTRIBUTES_AT, _CODEC = (
+    22,
+    0x07,
+)  # the lower byte of a batch's attributes, and what of it says how it is compressed
+
+
+def says_compressed(value: Any) -> bool:
+    """Return whether a value is records that say that they are compressed."""
+    content = value.content if isinstance(value, Batch) else value
+    return (
+        isinstance(content, bytes)
+        and len(content) > _ATTRIBUTES_AT
+        and bool(content[_ATTRIBUTES_AT] & _CODEC)
+    )
 
 
 _KINDS = (

@@ -24,7 +24,7 @@ from tidegate.api_keys import (
 )
 from tidegate.wire import API_BY_KEY
 
-__all__ = ["make_sequence", "produce"]
+__all__ = ["begun", "make_sequence", "produce"]
 
 LENGTHS = (5, 20, 40, 60)
 THROTTLED = 0.05
@@ -53,14 +53,13 @@ def make_sequence(seed: int, number: int, keys: Sequence[int] = COMPARED) -> lis
     if throttled and rng.random() < THROTTLED:
         return _throttled(rng, throttled)
     made = [make(rng.choice(keys), rng) for _ in range(rng.choice(LENGTHS))]
-    return [*_beginning(made), *made]
+    return [*begun(groups=any(one.api_key in (OFFSET_COMMIT, OFFSET_FETCH) for one in made)), *made]
 
 
-def _beginning(made: list[Made]) -> list[Made]:
-    begun = [create_topics(TOPICS), *(_filled(number) for number in range(RECORDS))]
-    if any(one.api_key in (OFFSET_COMMIT, OFFSET_FETCH) for one in made):
-        begun += [_commit(group_id) for group_id in KNOWN_GROUPS]
-    return begun
+def begun(*, groups: bool) -> list[Made]:
+    """Return what creates the topics of the beginning, with some records, and groups with a position."""
+    made = [create_topics(TOPICS), *(_filled(number) for number in range(RECORDS))]
+    return made + [_commit(group_id) for group_id in KNOWN_GROUPS] if groups else made
 
 
 def create_topics(topics: dict[str, int], **options: Any) -> Made:
@@ -120,9 +119,9 @@ def _commit(group_id: str) -> Made:
 def _throttled(rng: random.Random, keys: list[int]) -> list[Made]:
     """Return requests of which some are throttled, between changes of the quotas."""
     big = produce({("one@", 0): records(3_400)})
-    begun = [create_topics({"one@": 1, "three@": 3}), big, big, big, _alter(rng), _alter(rng)]
+    first = [create_topics({"one@": 1, "three@": 3}), big, big, big, _alter(rng), _alter(rng)]
     made = [_THROTTLED[rng.choice(keys)](rng) for _ in range(rng.choice((3, 5, 8)))]
-    return [*begun, *made]
+    return [*first, *made]
 
 
 def _alter(rng: random.Random) -> Made:

@@ -13,7 +13,7 @@ from tests.differing.requests import OWN, OWN_ENDING, OWN_LENGTH, UNKNOWN_ID, Ba
 from tests.e2e.plain_client import receive_frame
 
 from tidegate.api_keys import API_VERSIONS, FIND_COORDINATOR, INIT_PRODUCER_ID, OFFSET_FETCH, PRODUCE
-from tidegate.wire import API_BY_KEY, ProtocolError, encode_request, read_response
+from tidegate.wire import API_BY_KEY, ProtocolError, UnsupportedVersionError, encode_request, read_response
 from tidegate.wire.batch import renew_crc
 
 __all__ = [
@@ -224,15 +224,15 @@ def _receive_all(sides: Sequence[Side], made: Made, sent: Sequence[float], timeo
 
 def _decoded(made: Made, frame: bytes) -> Any:
     """Return the message of an answer; its bytes where nothing says how to read them."""
-    version = made.version
+    api, version = API_BY_KEY[made.api_key], made.version
     if made.wrong is not None and made.wrong[0] == "version":
-        if made.api_key != API_VERSIONS:
-            return bytes(frame)
-        version = 0  # so is an unknown version of this one answered
-    at = 4 + API_BY_KEY[made.api_key].has_tagged_response_header(version)
+        version = made.wrong[1]
+        if not api.min_version <= version <= api.max_version:
+            version = 0  # so is an unknown version of ApiVersions answered; of others it is not
+    at = 4 + api.has_tagged_response_header(version)
     try:
         return read_response(made.api_key, version, frame, at)
-    except ProtocolError:
+    except (ProtocolError, UnsupportedVersionError):
         return bytes(frame)
 
 
