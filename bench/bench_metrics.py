@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -17,6 +18,7 @@ from tests.server.nodes import MemoryStore, running_node
 
 from tidegate.api_keys import PRODUCE
 from tidegate.server.exchange import Exchange
+from tidegate.server.handler import Connection
 from tidegate.server.node import Node
 from tidegate.server.request_metrics import RequestMetrics
 from tidegate.server.short_collections import ShortCollections
@@ -29,8 +31,10 @@ EVERYBODY = [("client-id", None)]
 
 def count_ns() -> float:
     """Return the ns of counting one request, the best of several runs, without the loop around it."""
-    metrics = RequestMetrics([PRODUCE], time.monotonic_ns)
-    exchange = Exchange(None, RequestHeader(PRODUCE, 9, 1, "c1", 20), 1000, time.monotonic_ns())
+    metrics = RequestMetrics([PRODUCE], ["PLAINTEXT"], time.monotonic_ns)
+    connection = Connection(id=1, listener="PLAINTEXT", client_host="", local_host="", local_port=1)
+    channel = SimpleNamespace(connection=connection)
+    exchange = Exchange(channel, RequestHeader(PRODUCE, 9, 1, "c1", 20), 1000, time.monotonic_ns())
     exchange.response = encode_response(PRODUCE, 9, 1, {"responses": [], "throttle_time_ms": 0})
     exchange.throttle_ms = 0
     best = [float("inf"), float("inf")]

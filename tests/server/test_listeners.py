@@ -124,3 +124,25 @@ def test_listeners_that_are_alike_are_all_closed_for_too_many(node_with) -> None
     node = node_with(max_connections="1")
     first, second = node.connect("OUT"), node.connect("IN")
     assert (is_served(node, first), is_served(node, second)) == (True, False)
+
+
+def test_connections_and_bytes_are_counted_by_listener(node_with) -> None:
+    """Each with what came by it; what the one thread does is the same for both."""
+    node = node_with()
+    clients = [node.connect("IN"), node.connect("OUT"), node.connect("OUT")]
+    assert all(is_served(node, client) for client in clients)
+    frame = encode_request(18, 0, 1, "c1", {})
+    found = {
+        listener: {
+            metric.name: metric.value
+            for metric in node.node.metrics(node.node._clock.now_ms())
+            if metric.tags == {"listener": listener, "networkProcessor": "0"}
+        }
+        for listener in ("IN", "OUT")
+    }
+    for listener, count in (("IN", 1), ("OUT", 2)):
+        totals = [found[listener][name] for name in ("connection-count", "response-total", "request-total")]
+        assert totals == [count] * 3
+        assert found[listener]["incoming-byte-total"] == count * len(frame)
+    assert found["IN"].keys() == found["OUT"].keys()
+    assert found["IN"]["select-total"] == found["OUT"]["select-total"] > 0

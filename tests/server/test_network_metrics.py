@@ -6,6 +6,7 @@ import pytest
 
 from tidegate.server.connection.request_memory import RequestMemory
 from tidegate.server.network_metrics import NetworkMetrics
+from tidegate.server.request_metrics import RequestMetrics
 from tidegate.testing import ManualClock
 
 
@@ -15,14 +16,13 @@ class Thread:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.front = SimpleNamespace(
-            requests=SimpleNamespace(all_counts=lambda: []), channels=set(), turns=0, waiting=0
+            requests=RequestMetrics([], ["PLAINTEXT"], self.clock.monotonic_ns), turns=0, waiting=0
         )
         self.busy_ns = 5
         memory = RequestMemory(1000, monotonic_ns=self.clock.monotonic_ns, later=lambda run: None)
         self.metrics = NetworkMetrics(
             self.front,  # type: ignore[arg-type]
             memory,
-            listener="PLAINTEXT",
             clock=self.clock,
             thread_time_ns=lambda: self.busy_ns,
         )

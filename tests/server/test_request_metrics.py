@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.server.test_meters import THROTTLES
 
 from tidegate.api_keys import API_VERSIONS, FETCH, METADATA, PRODUCE
 from tidegate.server.exchange import Exchange
+from tidegate.server.handler import Connection
 from tidegate.server.request_metrics import SAMPLES, RequestMetrics
 from tidegate.testing import ManualClock
 from tidegate.wire import RequestHeader, encode_response
@@ -22,14 +24,22 @@ class Counted:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.metrics = RequestMetrics([PRODUCE, FETCH], self.clock.monotonic_ns)
+        self.metrics = RequestMetrics([PRODUCE, FETCH], ["PLAINTEXT", "INTERNAL"], self.clock.monotonic_ns)
 
     def request(
-        self, *, api_key: int = PRODUCE, version: int = 9, throttle_ms: int = 0, **attributes: Any
+        self,
+        *,
+        api_key: int = PRODUCE,
+        version: int = 9,
+        throttle_ms: int = 0,
+        listener: str = "PLAINTEXT",
+        **attributes: Any,
     ) -> None:
         """Count one request of 100 bytes, 40 of them header."""
         header = RequestHeader(api_key, version, 1, "c1", 40)
-        exchange = Exchange(None, header, 100, self.clock.monotonic_ns())  # type: ignore[arg-type]
+        connection = Connection(id=1, listener=listener, client_host="test", local_host="test", local_port=1)
+        channel = SimpleNamespace(connection=connection)
+        exchange = Exchange(channel, header, 100, self.clock.monotonic_ns())  # type: ignore[arg-type]
         exchange.throttle_ms, exchange.response = throttle_ms, None
         for name, value in attributes.items():
             setattr(exchange, name, value)
@@ -110,9 +120,14 @@ def test_bytes_and_answers_are_added_up() -> None:
     answer = encode_response(PRODUCE, 9, 1, {"responses": [], "throttle_time_ms": 0})
     counted.request(response=answer, handler_ns=5)
     counted.request(handler_ns=7)
+    counted.request(listener="INTERNAL")
     (counts,) = counted.metrics.all_counts()
-    assert (counts.requests, counts.unanswered, counts.handler_ns) == (2, 1, 12)
-    assert (counts.request_bytes, counts.response_bytes) == (200, answer.size)
+    assert (counts.requests, counts.handler_ns) == (3, 12)
+    listeners = counted.metrics.listeners
+    assert (listeners["PLAINTEXT"].requests, listeners["PLAINTEXT"].unanswered) == (2, 1)
+    assert listeners["PLAINTEXT"].request_bytes == 200
+    assert listeners["PLAINTEXT"].response_bytes == answer.size
+    assert (listeners["INTERNAL"].requests, listeners["INTERNAL"].request_bytes) == (1, 100)
 
 
 def test_of_many_requests_few_are_looked_at() -> None:

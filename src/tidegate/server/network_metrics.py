@@ -1,7 +1,7 @@
 """What is counted of connections, bytes and time: Kafka's metrics of a network thread, of its memory and its idleness.
 
-There is one thread, the event loop's: `networkProcessor` is 0, and it is idle while the thread takes no processor time.
-Totals are kept by those who count; rates are those of the last minute, or since the start.
+There is one thread for all listeners, the event loop's: `networkProcessor` is 0, and it is idle while the thread takes
+no processor time. Totals are kept by those who count; rates are those of the last minute, or since the start.
 
 Follows: Kafka `Selector.SelectorMetrics`, `SocketServer`, `KafkaRequestHandlerPool` (B§12.4).
 """
@@ -9,6 +9,7 @@ Follows: Kafka `Selector.SelectorMetrics`, `SocketServer`, `KafkaRequestHandlerP
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from tidegate.clock import Clock
 from tidegate.quota import REGISTRY_WINDOW, Metric
@@ -24,23 +25,23 @@ _WINDOW_MS = REGISTRY_WINDOW.samples * REGISTRY_WINDOW.window_ms
 _TICKS_KEPT = int(_WINDOW_MS / 1000 / TICK_S) + 1
 _NS_PER_S = 1e9
 _NS_PER_MS = 1e6
-_RATED = (
+_OF_LISTENER = (
     "connection-creation",
     "connection-close",
     "incoming-byte",
     "outgoing-byte",
     "request",
     "response",
-    "select",
 )
-_IO_TIME, _DEPLETED_TIME = "io-time-ns", "MemoryPoolDepletedTime"
+_SELECT, _IO_TIME, _DEPLETED_TIME = ("", "select"), ("", "io-time-ns"), ("", "MemoryPoolDepletedTime")
+
+_Key = tuple[str, str]
+"""A listener, or nothing, and what is counted of it."""
 
 
 class NetworkMetrics:
     """Totals of one node, and their rates.
 
-    listener: the tag: the names of all listeners, since one thread serves them.
-    created, expired: connections that were admitted, and those closed for being idle; the node counts them.
     thread_time_ns: the processor time of the loop's thread.
     """
 
@@ -49,14 +50,11 @@ class NetworkMetrics:
         front: Front,
         memory: RequestMemory,
         *,
-        listener: str,
         clock: Clock,
         thread_time_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
-        self.created = self.expired = 0
         self._front = front
         self._memory = memory
-        self._tags = {"listener": listener, "networkProcessor": "0"}
         self._clock = clock
         self._thread_time_ns = thread_time_ns
         self._begun_ns, self._begun_thread_ns = clock.monotonic_ns(), thread_time_ns()
@@ -72,15 +70,19 @@ class NetworkMetrics:
         """Yield the metrics without any effect. Call it on the loop's thread."""
         totals = self._totals()
         rates = self._rates(totals, now_ms)
-        for name, value in self._of_processor(totals, rates):
-            yield Metric(group=CONNECTION_METRICS, name=name, tags=self._tags, value=value)
+        for listener in self._front.requests.listeners:
+            tags = {"listener": listener, "networkProcessor": "0"}
+            for name, value in chain(
+                self._of_listener(listener, totals, rates), self._of_thread(totals, rates)
+            ):
+                yield Metric(group=CONNECTION_METRICS, name=name, tags=tags, value=value)
         for name, value in (
             ("MemoryPoolDepletedTimeTotal", totals[_DEPLETED_TIME] / _NS_PER_MS),
             ("MemoryPoolAvgDepletedPercent", rates[_DEPLETED_TIME] / _NS_PER_S),
         ):
             yield Metric(group=CONNECTION_METRICS, name=name, tags={}, value=value)
         for name, value in (
-            ("ExpiredConnectionsKilledCount", float(self.expired)),
+            ("ExpiredConnectionsKilledCount", float(self._expired())),
             ("MemoryPoolAvailable", float(self._memory.available_bytes)),
             ("MemoryPoolUsed", float(self._memory.granted_bytes)),
             ("NetworkProcessorAvgIdlePercent", _idle_share(rates[_IO_TIME])),
@@ -96,44 +98,55 @@ class NetworkMetrics:
                     group="KafkaRequestHandlerPool", name=name, tags={}, value=value, attribute=attribute
                 )
 
-    def _of_processor(self, totals: dict[str, int], rates: dict[str, float]) -> Iterator[tuple[str, float]]:
-        """Yield name and value of what Kafka has for each of its network threads."""
-        for name in _RATED:
-            yield f"{name}-total", float(totals[name])
-            yield f"{name}-rate", rates[name]
+    def _of_listener(
+        self, listener: str, totals: dict[_Key, int], rates: dict[_Key, float]
+    ) -> Iterator[tuple[str, float]]:
+        """Yield name and value of what the connections of a listener bring."""
+        counts = self._front.requests.listeners[listener]
+        for name in _OF_LISTENER:
+            yield f"{name}-total", float(totals[listener, name])
+            yield f"{name}-rate", rates[listener, name]
+        yield "connection-count", float(counts.created - counts.closed)
+        yield "expired-connections-killed-count", float(counts.expired)
+        yield "request-size-avg", _mean(rates[listener, "outgoing-byte"], rates[listener, "request"])
+
+    def _of_thread(self, totals: dict[_Key, int], rates: dict[_Key, float]) -> Iterator[tuple[str, float]]:
+        """Yield name and value of what the thread does; it is the same for all listeners."""
         io_ns, idle_share = rates[_IO_TIME], _idle_share(rates[_IO_TIME])
-        yield "connection-count", float(len(self._front.channels))
-        yield "expired-connections-killed-count", float(self.expired)
-        yield "request-size-avg", _mean(rates["outgoing-byte"], rates["request"])
+        yield "select-total", float(totals[_SELECT])
+        yield "select-rate", rates[_SELECT]
         yield "io-time-ns-total", float(totals[_IO_TIME])
-        yield "io-time-ns-avg", _mean(io_ns, rates["select"])
+        yield "io-time-ns-avg", _mean(io_ns, rates[_SELECT])
         yield "io-ratio", 1.0 - idle_share
         yield "io-wait-time-ns-total", float(max(self._elapsed_ns() - totals[_IO_TIME], 0))
-        yield "io-wait-time-ns-avg", _mean(idle_share * _NS_PER_S, rates["select"])
+        yield "io-wait-time-ns-avg", _mean(idle_share * _NS_PER_S, rates[_SELECT])
         yield "io-wait-ratio", idle_share
 
-    def _totals(self) -> dict[str, int]:
-        """Return what was counted so far, by the name that its rate has."""
-        incoming = outgoing = requests = responses = 0
-        for counts in self._front.requests.all_counts():
-            requests += counts.requests
-            responses += counts.requests - counts.unanswered
-            incoming += counts.request_bytes
-            outgoing += counts.response_bytes
-        return {
-            "connection-creation": self.created,
-            "connection-close": self.created - len(self._front.channels),
-            "incoming-byte": incoming + LENGTH_BYTES * requests,
-            "outgoing-byte": outgoing + LENGTH_BYTES * responses,
-            # Kafka's names are those of a client: what it calls requests are the answers that were sent.
-            "request": responses,
-            "response": requests,
-            "select": self._front.turns,
+    def _totals(self) -> dict[_Key, int]:
+        """Return what was counted so far."""
+        totals: dict[_Key, int] = {}
+        for listener, counts in self._front.requests.listeners.items():
+            answers = counts.requests - counts.unanswered
+            of_listener = {
+                "connection-creation": counts.created,
+                "connection-close": counts.closed,
+                "incoming-byte": counts.request_bytes + LENGTH_BYTES * counts.requests,
+                "outgoing-byte": counts.response_bytes + LENGTH_BYTES * answers,
+                # Kafka's names are those of a client: what it calls requests are the answers that were sent.
+                "request": answers,
+                "response": counts.requests,
+            }
+            totals |= {(listener, name): total for name, total in of_listener.items()}
+        return totals | {
+            _SELECT: self._front.turns,
             _IO_TIME: self._thread_time_ns() - self._begun_thread_ns,
             _DEPLETED_TIME: self._memory.depleted_ns,
         }
 
-    def _rates(self, totals: dict[str, int], now_ms: int) -> dict[str, float]:
+    def _expired(self) -> int:
+        return sum(counts.expired for counts in self._front.requests.listeners.values())
+
+    def _rates(self, totals: dict[_Key, int], now_ms: int) -> dict[_Key, float]:
         """Return how much a second `totals` have grown; a fresh node's divides by a whole sample, as Kafka's do."""
         earlier_ms, earlier = self._earlier[0]
         seconds = max(now_ms - earlier_ms, REGISTRY_WINDOW.window_ms) / 1000

@@ -155,7 +155,7 @@ class Node:
         self._front = Front(
             managers=self.managers,
             usage=self._usage,
-            requests=RequestMetrics(self.handlers, self._clock.monotonic_ns),
+            requests=RequestMetrics(self.handlers, self.listeners, self._clock.monotonic_ns),
             clock=self._clock,
             loop=self._loop,
             slices=self._slices,
@@ -163,9 +163,7 @@ class Node:
             on_closed=self._on_closed,
             turn=turn or NothingToDo(),
         )
-        self._network_metrics = NetworkMetrics(
-            self._front, self._memory, listener=",".join(self.listeners), clock=self._clock
-        )
+        self._network_metrics = NetworkMetrics(self._front, self._memory, clock=self._clock)
         self._every("metrics", TICK_S, self._tick_metrics)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
         self._every("roll", _ROLL_USAGE_EVERY_S, lambda: self._usage.maybe_roll(self._clock.now_ms()))
@@ -309,7 +307,6 @@ class Node:
 
     def _on_admitted(self, listener: str, transport: Transport, host: str) -> None:
         assert self._front is not None
-        assert self._network_metrics is not None
         local_host, local_port = transport.local_address
         connection = Connection(
             id=self._usage.next_connection_id(),
@@ -329,12 +326,14 @@ class Node:
             max_frame_bytes=self.config["socket.request.max.bytes"],
         )
         self._front.channels.add(channel)
-        self._network_metrics.created += 1
+        self._front.requests.listeners[listener].created += 1
         if self.connections.total > self.config["max.connections"] and not self._closes_excess:
             self._closes_excess = True
             self._slices.add(self._close_excess)
 
     def _on_closed(self, channel: Channel) -> None:
+        assert self._front is not None
+        self._front.requests.listeners[channel.connection.listener].closed += 1
         self.connections.release(channel.connection.listener, channel.connection.client_host)
 
     def _close_excess(self) -> bool:
@@ -355,10 +354,10 @@ class Node:
 
     def _close_idle(self) -> None:
         assert self._front is not None
-        assert self._network_metrics is not None
         oldest_ns = self._clock.monotonic_ns() - self.config["connections.max.idle.ms"] * 1_000_000
         idle = [c for c in self._front.channels if c.last_active_ns < oldest_ns and not c.wants_memory]
-        self._network_metrics.expired += len(idle)
+        for channel in idle:
+            self._front.requests.listeners[channel.connection.listener].expired += 1
         self._close_in_slices(idle)
 
     def close_stalled(self) -> None:

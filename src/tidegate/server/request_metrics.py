@@ -16,7 +16,7 @@ from tidegate.server.exchange import Exchange
 from tidegate.server.meters import Meter, percentiles, standard_deviation, summary
 from tidegate.wire import API_BY_KEY, Api
 
-__all__ = ["SAMPLES", "ApiCounts", "RequestMetrics", "VersionCounts"]
+__all__ = ["SAMPLES", "ApiCounts", "ListenerCounts", "RequestMetrics", "VersionCounts"]
 
 SAMPLES = 1028
 """Requests of an API whose times are remembered, as many as in a reservoir of Kafka's: 300 KB at most."""
@@ -28,26 +28,42 @@ _SAMPLED = ("LocalTimeMs", "RemoteTimeMs", "TotalTimeMs", "RequestBytes")  # in 
 _THROTTLE_TIME = len(_SAMPLED)
 
 
-class VersionCounts:
-    """What is counted of one version of an API; bytes are of whole frames without their length prefix.
+class ListenerCounts:
+    """What is counted of one listener; bytes are of whole frames without their length prefix.
 
-    unanswered: requests without an answer, such as Produce with acks=0. look_at: the request of which more is kept.
+    created, closed, expired: connections, and those of them that were closed for being idle; the node counts them.
+    unanswered: requests without an answer, such as Produce with acks=0.
     """
 
     __slots__ = (
-        "_recent",
-        "handler_ns",
-        "look_at",
-        "meter",
+        "closed",
+        "created",
+        "expired",
         "request_bytes",
         "requests",
         "response_bytes",
         "unanswered",
     )
 
+    def __init__(self) -> None:
+        self.created = self.closed = self.expired = 0
+        self.requests = self.unanswered = self.request_bytes = self.response_bytes = 0
+
+
+class VersionCounts:
+    """What is counted of one version of an API. look_at: the request of which more is kept."""
+
+    __slots__ = (
+        "_recent",
+        "handler_ns",
+        "look_at",
+        "meter",
+        "requests",
+    )
+
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
-        self.requests = self.handler_ns = self.request_bytes = self.unanswered = self.response_bytes = 0
+        self.requests = self.handler_ns = 0
         self.look_at = 1
         self._recent = 0  # requests of the last five minutes, less `requests`
 
@@ -125,11 +141,17 @@ class _Apis(dict[int, ApiCounts]):
 
 
 class RequestMetrics:
-    """The counts of all APIs: those of `api_keys` are there from the start, others with the first request."""
+    """The counts of all APIs: those of `api_keys` are there from the start, others with the first request.
 
-    __slots__ = ("_apis", "_monotonic_ns")
+    listeners: what is counted by listener.
+    """
 
-    def __init__(self, api_keys: Iterable[int], monotonic_ns: Callable[[], int]) -> None:
+    __slots__ = ("_apis", "_monotonic_ns", "listeners")
+
+    def __init__(
+        self, api_keys: Iterable[int], listeners: Iterable[str], monotonic_ns: Callable[[], int]
+    ) -> None:
+        self.listeners = {name: ListenerCounts() for name in listeners}
         self._apis = _Apis(monotonic_ns)
         self._monotonic_ns = monotonic_ns
         for key in sorted(api_keys):
@@ -142,11 +164,13 @@ class RequestMetrics:
         counts = api[header.api_version]
         counts.requests = requests = counts.requests + 1
         counts.handler_ns += exchange.handler_ns
-        counts.request_bytes += exchange.frame_bytes
+        listener = self.listeners[exchange.channel.connection.listener]
+        listener.requests += 1
+        listener.request_bytes += exchange.frame_bytes
         if response is None:
-            counts.unanswered += 1
+            listener.unanswered += 1
         else:
-            counts.response_bytes += response.size
+            listener.response_bytes += response.size
         if exchange.throttle_ms:
             api.throttle(exchange.throttle_ms)
         if requests >= counts.look_at:
