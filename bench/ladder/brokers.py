@@ -12,21 +12,23 @@ ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 
-_KAFKA_PROPERTIES = """\
+_KAFKA_NODE = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners={listener}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners={listener}://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 log.dirs={directory}/data
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-group.initial.rebalance.delay.ms=0
-message.max.bytes=2097152
-log.segment.delete.delay.ms=0
 """
+_KAFKA_SETTINGS = (
+    "offsets.topic.replication.factor=1",
+    "transaction.state.log.replication.factor=1",
+    "transaction.state.log.min.isr=1",
+    "group.initial.rebalance.delay.ms=0",
+    "message.max.bytes=2097152",
+    "log.segment.delete.delay.ms=0",
+)
 _LOG4J = """\
 Configuration:
   Appenders:
@@ -128,18 +130,26 @@ class TidegateBench(BenchBroker):
         return [*serve, "--port", str(self.port), "--data", "data", *overrides], environment
 
 
+@dataclass
 class KafkaBench(BenchBroker):
     """Apache Kafka 4.3, one combined node, as `kafka-server-start` would run it (1 GB heap, G1)."""
+
+    settings: tuple[str, ...] = _KAFKA_SETTINGS
+    listener: str = "PLAINTEXT"
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         classpath = subprocess.run(
             [ROOT / "scripts" / "kafka-jars.sh"], check=True, capture_output=True, text=True
         ).stdout.strip()
         properties, log4j = self.directory / "server.properties", self.directory / "log4j2.yaml"
-        properties.write_text(
-            _KAFKA_PROPERTIES.format(port=self.port, controller_port=free_port(), directory=self.directory)
-            + "".join(f"{setting}\n" for setting in self.overrides)
+        node = _KAFKA_NODE.format(
+            listener=self.listener,
+            port=self.port,
+            controller_port=free_port(),
+            directory=self.directory,
         )
+        settings = (*self.settings, *self.overrides)
+        properties.write_text(node + "".join(f"{setting}\n" for setting in settings))
         log4j.write_text(_LOG4J)
         java = ["java", f"-Dlog4j2.configurationFile={log4j.as_uri()}", "-cp", f"{classpath}/*"]
         if not (self.directory / "data" / "meta.properties").exists():
