@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.broker import Broker
 from tests.e2e.lateness import Lateness
 from tests.e2e.not_played import NOT_PLAYED, NOT_SERVED
-from tests.e2e.recordings import (
+from tests.vectors.wire_player import (
     Player,
     StepDiffersError,
     ask,

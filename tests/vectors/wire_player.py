@@ -24,7 +24,7 @@ from tests.wire.messages import plain, response_body_at, same
 from tidegate.wire import API_BY_KEY, decode_request_header, encode_request, read_request, read_response
 from tidegate.wire.batch import renew_crc
 
-VECTORS = Path(__file__).parent.parent / "vectors" / "wire"
+VECTORS = Path(__file__).parent / "wire"
 TIMEOUT_S = 20.0
 DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
 _UNORDERED = {"ListOffsets": ("topics",)}
