@@ -1,94 +1,162 @@
-"""Play what a real Apache Kafka was asked against our broker, and compare every answer with the recorded one.
+"""Play a recorded scenario against a broker and compare every answer with the recorded one.
 
-The format is described in `tests/vectors/wire/README.md`: steps send, wait and expect; `variable` paths may differ,
-`unordered` ones are compared as bags, `bounds` and `patterns` say what else a value may be. Which scenarios are not
-played, and why, is in `tests/e2e/not_played.py`.
+The format is described in `tests/vectors/wire/README.md`: steps send, wait and expect. How answers are compared is in
+`wire_compare`, which broker a file needs in `wire_brokers`.
 """
 
 import json
-import re
 import socket
 import struct
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.lateness import Lateness
-from tests.e2e.not_played import NOT_SERVED, OWN_TEXTS
 from tests.e2e.plain_client import receive_frame
-from tests.wire.messages import plain, response_body_at, same
+from tests.vectors.wire_compare import Rules, blank, first_break, values_at
+from tests.wire.messages import Difference, plain, response_body_at
 
+from tidegate.errors import TidegateError
 from tidegate.wire import API_BY_KEY, decode_request_header, encode_request, read_request, read_response
 from tidegate.wire.batch import renew_crc
 
-VECTORS = Path(__file__).parent / "wire"
+__all__ = [
+    "NO_EXCEPTIONS",
+    "Address",
+    "Exceptions",
+    "Player",
+    "Recording",
+    "RecordingError",
+    "StepDiffersError",
+    "read_recording",
+    "uses",
+]
+
 TIMEOUT_S = 20.0
-DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
 _UNORDERED = {"ListOffsets": ("topics",)}
 """What has no order though a recording does not say so: Kafka answers in the order of a hash map."""
 
 _BATCH_FIELDS = {"producer_id": struct.Struct(">q"), "producer_epoch": struct.Struct(">h")}
 _BATCH_FIELD_AT = {"producer_id": 43, "producer_epoch": 51}
+_INT32 = struct.Struct(">i")
+_SHOWN_CHARACTERS = 200
 
+Address = tuple[str, int]
 Step = dict[str, Any]
 
 
-@cache
-def files() -> tuple[str, ...]:
-    """Return the names of all files of recordings."""
-    return tuple(sorted(path.stem for path in VECTORS.glob("*.json")))
+class RecordingError(Exception):
+    """A file that cannot be read, or is no recording."""
 
 
-@cache
-def scenarios(name: str) -> tuple[dict[str, Any], ...]:
-    """Return the scenarios of one file, in order."""
-    return tuple(json.loads((VECTORS / f"{name}.json").read_text())["scenarios"])
+class _DiffersError(Exception):
+    """Raised inside a step at the first field that is not as recorded."""
+
+    def __init__(self, path: str, *, expected: Any, got: Any) -> None:
+        super().__init__(path)
+        self.difference = Difference(path=path, expected=expected, got=got)
 
 
-def broker_config(name: str) -> dict[str, str]:
-    """Return the settings that a file was recorded with."""
-    config: dict[str, str] = json.loads((VECTORS / f"{name}.json").read_text())["broker_config"]
-    return config
-
-
-def with_sasl(name: str) -> bool:
-    """Return whether a file was recorded over SASL, which every connection of it needs."""
-    return "sasl.enabled.mechanisms" in broker_config(name)
-
-
-def first_use(scenario: dict[str, Any], api: str) -> int | None:
-    """Return the number of the first step that uses an API, named or in raw bytes; None where none does."""
-    steps = scenario["steps"]
-    for number, step in enumerate(steps):
-        if step.get("api", _api_of_bytes(steps[number:])) == api:
-            return number
-    return None
-
-
-def _api_of_bytes(steps: list[Step]) -> str | None:
-    """Return the API of the frame that a raw step begins; it may be sent in pieces."""
-    stream = b"".join(bytes.fromhex(step.get("raw_hex", "")) for step in steps)
-    key = int.from_bytes(stream[4:6], "big")
-    return API_BY_KEY[key].name if steps[0]["op"] == "raw" and key in API_BY_KEY else None
-
-
-class StepDiffersError(AssertionError):
+class StepDiffersError(Exception):
     """Raised at the first step of a scenario that goes another way than recorded; `step` is its number."""
 
-    def __init__(self, step: int, text: str) -> None:
-        super().__init__(text)
-        self.step = step
+    def __init__(self, number: int, step: Step, difference: Difference) -> None:
+        named = f"{step['api']} v{step['version']}" if "api" in step else step["op"]
+        expected, got = (_short(value) for value in (difference.expected, difference.got))
+        super().__init__(f"step {number} ({named}): {difference.path}: expected {expected}, got {got}")
+        self.step = number
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return (
+        text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}... ({len(text)} characters)"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """One file: its name without `.json`, the settings it was recorded with, its scenarios in order."""
+
+    name: str
+    broker_config: Mapping[str, str]
+    scenarios: tuple[dict[str, Any], ...]
+
+    @property
+    def with_sasl(self) -> bool:
+        """Return whether the file was recorded over SASL, which every connection of it needs."""
+        return "sasl.enabled.mechanisms" in self.broker_config
+
+
+def read_recording(path: Path) -> Recording:
+    """Read a file. Raises `RecordingError`."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordingError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordingError(f"{str(path)!r} is not JSON: {error}") from error
+    if not isinstance(document, dict) or not {"broker_config", "scenarios"} <= document.keys():
+        raise RecordingError(f"{str(path)!r} is not a recording: expected 'broker_config' and 'scenarios'")
+    return Recording(
+        name=path.stem, broker_config=document["broker_config"], scenarios=tuple(document["scenarios"])
+    )
+
+
+def uses(scenario: dict[str, Any]) -> Iterator[tuple[int, str]]:
+    """Yield the number and API of each step that uses one, named or in raw bytes; these may come in pieces."""
+    steps = scenario["steps"]
+    in_pieces = False
+    for number, step in enumerate(steps):
+        if "api" in step:
+            yield number, step["api"]
+        elif step["op"] == "raw" and not in_pieces:
+            stream = b"".join(bytes.fromhex(step.get("raw_hex", "")) for step in steps[number:])
+            key = int.from_bytes(stream[4:6], "big")
+            if key in API_BY_KEY:
+                yield number, API_BY_KEY[key].name
+        in_pieces = step["op"] == "raw" and step["outcome"] == "silent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exceptions:
+    """What a broker answers otherwise everywhere: APIs that it does not list, texts of its own, no features."""
+
+    not_listed: frozenset[str] = frozenset()
+    own_texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    without_features: bool = False
+
+    def apply(self, api: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a decoded body without what is excepted; done to both, the recorded one and that of the broker."""
+        if api == "ApiVersions":
+            if self.without_features:
+                body = {name: value for name, value in body.items() if "features" not in name}
+            keys = [key for key in body["api_keys"] if not self._is_left_out(key["api_key"])]
+            body = {**body, "api_keys": keys}
+        for path in self.own_texts.get(api, ()):
+            blank(body, path, only=str)
+        return body
+
+    def _is_left_out(self, api_key: int) -> bool:
+        return api_key in API_BY_KEY and API_BY_KEY[api_key].name in self.not_listed
+
+
+NO_EXCEPTIONS = Exceptions()
 
 
 @dataclass
 class Player:
-    """The connections and answers of one scenario."""
+    """The connections and answers of one scenario.
 
-    port: int
-    lateness: Lateness
+    Times are strict, unless `lateness` says how long this process itself was kept waiting.
+    """
+
+    address: Address
+    exceptions: Exceptions = NO_EXCEPTIONS
+    lateness: Lateness | None = None
     connections: dict[str, socket.socket] = field(default_factory=dict)
     sent_at: dict[int, float] = field(default_factory=dict)
     answers: dict[int, Any] = field(default_factory=dict)
@@ -97,25 +165,29 @@ class Player:
         """Play every step; those in `differing` must go another way. Raises `StepDiffersError`."""
         try:
             for number, step in enumerate(scenario["steps"]):
-                where = f"{scenario['name']}, step {number} ({step.get('api', step['op'])} {step.get('note', '')})"
                 time.sleep(step.get("before_ms", 0) / 1000)
-                play = self._play_differing if number in differing else self._play_step
                 try:
-                    play(scenario["steps"], number, step, where)
-                except AssertionError as error:
-                    raise StepDiffersError(number, str(error)) from error
+                    self._play(scenario["steps"], number, must_differ=number in differing)
+                except _DiffersError as error:
+                    raise StepDiffersError(number, step, error.difference) from error
         finally:
             for sock in self.connections.values():
                 sock.close()
 
-    def _play_differing(self, steps: list[Step], number: int, step: Step, where: str) -> None:
+    def _play(self, steps: list[Step], number: int, *, must_differ: bool) -> None:
         try:
-            self._play_step(steps, number, step, where)
-        except AssertionError:
-            return
-        raise AssertionError(f"{where}: went as recorded though it is listed as different: play it")
+            self._play_step(steps, number)
+        except (OSError, TidegateError, _DiffersError) as error:
+            if must_differ:
+                return
+            if isinstance(error, _DiffersError):
+                raise
+            raise _DiffersError("connection or answer", expected="as recorded", got=str(error)) from error
+        if must_differ:
+            raise _DiffersError("step", expected="another way, as it is listed", got="as recorded")
 
-    def _play_step(self, steps: list[Step], number: int, step: Step, where: str) -> None:
+    def _play_step(self, steps: list[Step], number: int) -> None:
+        step = steps[number]
         self.sent_at[number] = time.monotonic()
         name = step.get("connection", "main")
         if step["op"] == "close":
@@ -125,68 +197,71 @@ class Player:
         with suppress(ConnectionError):  # what follows notices that it is closed
             if step["op"] == "request":
                 frame = self._request(step)
-                sock.sendall(struct.pack(">i", len(frame)) + frame)
+                sock.sendall(_INT32.pack(len(frame)) + frame)
             elif step["op"] == "raw":
                 sock.sendall(bytes.fromhex(step["raw_hex"]) + bytes(step.get("pad_bytes", 0)))
-        self._expect(steps, number, step, sock, where)
+        if step["outcome"] == "silent":
+            _expect_silence(sock, step["wait_ms"])
+        elif step["outcome"] != "deferred":
+            self._expect(steps, number, sock)
 
-    def _expect(self, steps: list[Step], number: int, step: Step, sock: socket.socket, where: str) -> None:
-        outcome = step["outcome"]
-        if outcome == "deferred":
-            return
-        if outcome == "silent":
-            sock.settimeout(step["wait_ms"] / 1000)
-            try:
-                assert not sock.recv(1), f"{where}: expected silence"
-                raise AssertionError(f"{where}: expected silence, the connection closed")
-            except TimeoutError:
-                return
-        frame = self._receive(sock)
+    def _expect(self, steps: list[Step], number: int, sock: socket.socket) -> None:
+        step = steps[number]
+        frame = _receive(sock)
         since = step.get("since_step", step.get("of", number))
         took_ms = (time.monotonic() - self.sent_at[since]) * 1000
-        if outcome == "closed":
-            assert frame is None, f"{where}: expected the connection to close, got {frame!r}"
+        got = "closed" if frame is None else f"an answer of {len(frame)} bytes"
+        if step["outcome"] == "closed":
+            if frame is not None:
+                raise _DiffersError("connection", expected="closed", got=got)
             self.connections.pop(step.get("connection", "main")).close()
         else:
-            assert frame is not None, f"{where}: the connection closed"
+            if frame is None or len(frame) < _INT32.size:
+                raise _DiffersError("connection", expected="an answer", got=got)
             asked = steps[step["of"]] if step["op"] == "receive" else step
-            self._compare(number, asked, step, frame, where)
+            self._compare(number, asked, step, frame)
         if "answered_within_ms" in step:
             low, high = step["answered_within_ms"]
-            late_ms = self.lateness.ms_since(self.sent_at[since])
-            assert low <= took_ms <= high + late_ms, (
-                f"{where}: answered after {took_ms:.0f} ms, expected {low} to {high} + {late_ms:.0f} (busy)"
-            )
+            late_ms = self._late_ms(since)
+            if not low <= took_ms <= high + late_ms:
+                busy = f" + {late_ms:.0f} (busy)" if late_ms else ""
+                raise _DiffersError(
+                    "answered_within_ms", expected=f"{low} to {high}{busy}", got=f"{took_ms:.1f}"
+                )
 
-    def _compare(self, number: int, asked: Step, step: Step, frame: bytes, where: str) -> None:
+    def _compare(self, number: int, asked: Step, step: Step, frame: bytes) -> None:
         if step.get("response_hex_exact"):
-            assert frame.hex() == step["response_hex"], where
+            if frame.hex() != step["response_hex"]:
+                raise _DiffersError("response_hex", expected=step["response_hex"], got=frame.hex())
             return
-        at = response_body_at(asked["api_key"], asked["version"])
-        ours = plain(read_response(asked["api_key"], asked["version"], frame, at))
-        self.answers[number] = ours
-        if "correlation_id" in asked:
-            assert struct.unpack_from(">i", frame)[0] == asked["correlation_id"], where
-        recorded = step["decoded"]
-        api = asked["api"]
-        if api == "ApiVersions":
-            ours, recorded = _without_features(ours), _without_features(recorded)
-            recorded["api_keys"] = [
-                key for key in recorded["api_keys"] if API_BY_KEY[key["api_key"]].name not in NOT_SERVED
-            ]
-        for body in (ours, recorded):
-            for path in OWN_TEXTS.get(api, ()):
-                _blank(body, path.split("."), what=str)
-        unordered = (*step.get("unordered", ()), *_UNORDERED.get(api, ()))
-        check(ours, recorded, {**step, "unordered": unordered, "bounds": self._bounds(step)}, where)
+        if "correlation_id" in asked and _INT32.unpack_from(frame)[0] != asked["correlation_id"]:
+            raise _DiffersError(
+                "correlation_id", expected=asked["correlation_id"], got=_INT32.unpack_from(frame)[0]
+            )
+        api, key, version = asked["api"], asked["api_key"], asked["version"]
+        self.answers[number] = read_response(key, version, frame, response_body_at(key, version))
+        rules = Rules(
+            variable=step.get("variable", ()),
+            unordered=(*step.get("unordered", ()), *_UNORDERED.get(api, ())),
+            bounds=self._bounds(step),
+            patterns=step.get("patterns", {}),
+        )
+        ours = self.exceptions.apply(api, plain(self.answers[number]))
+        recorded = self.exceptions.apply(api, json.loads(json.dumps(step["decoded"])))
+        found = first_break(ours, recorded, rules)
+        if found:
+            raise _DiffersError(found.path, expected=found.expected, got=found.got)
 
     def _bounds(self, step: Step) -> dict[str, tuple[float, float]]:
         """Return the bounds of a step. A throttle time shrinks while time passes: further on a machine that is late."""
-        late_ms = self.lateness.ms_since(self.sent_at[0])
+        late_ms = self._late_ms(0)
         return {
             path: (max(low - late_ms, min(low, 1)) if path.endswith("throttle_time_ms") else low, high)
             for path, (low, high) in step.get("bounds", {}).items()
         }
+
+    def _late_ms(self, since_step: int) -> float:
+        return self.lateness.ms_since(self.sent_at[since_step]) if self.lateness else 0
 
     def _request(self, step: Step) -> bytes:
         frame = bytes.fromhex(step["request_hex"])
@@ -195,109 +270,51 @@ class Player:
         header = decode_request_header(frame)
         message = read_request(header.api_key, header.api_version, frame, header.body_at)
         for path, source in step["bind"].items():
-            value = _at(self.answers[source["step"]], source["path"].split("."))
+            values = values_at(self.answers.get(source["step"]), source["path"])
+            if not values:
+                raise _DiffersError(
+                    source["path"], expected=f"an answer of step {source['step']}", got="none"
+                )
             path, _, batch_field = path.partition("#")
-            _put(message, path.split("."), value, batch_field)
+            _put(message, path, values[0], batch_field)
         return encode_request(
             header.api_key, header.api_version, header.correlation_id, step["client_id"], message
         )[4:]
 
     def _connection(self, name: str) -> socket.socket:
         if name not in self.connections:
-            sock = socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S)
+            sock = socket.create_connection(self.address, timeout=TIMEOUT_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.connections[name] = sock
         return self.connections[name]
 
-    def _receive(self, sock: socket.socket) -> bytes | None:
-        sock.settimeout(TIMEOUT_S)
-        try:
-            return receive_frame(sock)
-        except ConnectionError:
-            return None
 
-
-def _without_features(body: dict[str, Any]) -> dict[str, Any]:
-    """Return an ApiVersions answer without the cluster's features, of which we claim none (row S5)."""
-    return {name: value for name, value in body.items() if "features" not in name}
-
-
-def ask(port: int, api_key: int, version: int, message: dict[str, Any]) -> dict[str, Any]:
-    """Return the decoded answer of the broker on `port` to one request on a connection of its own."""
-    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as sock:
-        sock.sendall(encode_request(api_key, version, 0, "recordings", message))
-        frame = receive_frame(sock)
-    answer: dict[str, Any] = read_response(api_key, version, frame, response_body_at(api_key, version))
-    return answer
-
-
-def remove_quotas(port: int) -> None:
-    """Remove what a scenario that was broken off has left defined, so that the next ones begin as recorded."""
-    described = ask(port, DESCRIBE_CLIENT_QUOTAS, 1, {"components": [], "strict": False})
-    entries = [
-        {
-            "entity": entry["entity"],
-            "ops": [{"key": value["key"], "value": 0.0, "remove": True} for value in entry["values"]],
-        }
-        for entry in described["entries"] or ()
-    ]
-    if entries:
-        answer = ask(port, ALTER_CLIENT_QUOTAS, 1, {"entries": entries, "validate_only": False})
-        assert not any(entry["error_code"] for entry in answer["entries"]), answer
-
-
-def check(ours: Any, recorded: Any, step: Step, where: str) -> None:
-    """Compare two decoded bodies by the rules of the step."""
-    ours, recorded = json.loads(json.dumps(ours)), json.loads(json.dumps(recorded))
-    if "*" in step.get("variable", ()):
+def _expect_silence(sock: socket.socket, wait_ms: float) -> None:
+    sock.settimeout(wait_ms / 1000)
+    try:
+        got = "an answer" if sock.recv(1) else "closed"
+    except TimeoutError:
         return
-    for path, (low, high) in step.get("bounds", {}).items():
-        for value in _all(ours, path.split(".")):
-            assert low <= value <= high, f"{where}: {path} is {value}, expected {low} to {high}"
-    for path, pattern in step.get("patterns", {}).items():
-        for value in _all(ours, path.split(".")):
-            assert re.fullmatch(pattern, value), f"{where}: {path} is {value!r}, expected {pattern}"
-    for path in (*step.get("variable", ()), *step.get("bounds", ()), *step.get("patterns", ())):
-        for body in (ours, recorded):
-            _blank(body, path.split("."))
-    for path in sorted(step.get("unordered", ()), key=len, reverse=True):
-        for body in (ours, recorded):
-            for array in _all(body, path.split(".")):
-                if isinstance(array, list):
-                    array.sort(key=lambda item: json.dumps(item, sort_keys=True))
-    assert same(ours, recorded), f"{where}:\n got      {json.dumps(ours)}\n expected {json.dumps(recorded)}"
+    raise _DiffersError("connection", expected="silence", got=got)
 
 
-def _all(body: Any, path: list[str]) -> list[Any]:
-    if not path:
-        return [body]
-    if body is None:
-        return []
-    head, rest = path[0], path[1:]
-    if head == "*":
-        return [found for item in body for found in _all(item, rest)]
-    if isinstance(body, list):
-        return _all(body[int(head)], rest) if int(head) < len(body) else []
-    return _all(body[head], rest) if head in body else []
+def _receive(sock: socket.socket) -> bytes | None:
+    """Return the next frame, None where the connection is closed."""
+    sock.settimeout(TIMEOUT_S)
+    try:
+        return receive_frame(sock)
+    except ConnectionError:
+        return None
+    except TimeoutError as error:
+        raise _DiffersError(
+            "connection", expected=f"anything within {TIMEOUT_S:.0f} s", got="silence"
+        ) from error
 
 
-def _at(body: Any, path: list[str]) -> Any:
-    return _all(body, path)[0]
-
-
-def _blank(body: Any, path: list[str], *, what: type = object) -> None:
-    for parent in _all(body, path[:-1]):
-        if isinstance(parent, dict) and path[-1] in parent and isinstance(parent[path[-1]], what):
-            parent[path[-1]] = "varies"
-        elif isinstance(parent, list):
-            indexes = range(len(parent)) if path[-1] == "*" else [int(path[-1])]
-            for index in indexes:
-                parent[index] = "varies"
-
-
-def _put(message: Any, path: list[str], value: Any, batch_field: str) -> None:
-    parent = _all(message, path[:-1])[0]
-    key: Any = int(path[-1]) if isinstance(parent, list) else path[-1]
+def _put(message: Any, path: str, value: Any, batch_field: str) -> None:
+    parent_path, _, last = path.rpartition(".")
+    parent = values_at(message, parent_path)[0]
+    key: Any = int(last) if isinstance(parent, list) else last
     if not batch_field:
         parent[key] = value
         return

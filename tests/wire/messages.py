@@ -94,18 +94,52 @@ def plain(value: Any) -> Any:
     return value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A field that is not as expected: its path, and both values."""
+
+    path: str
+    expected: Any
+    got: Any
+
+
 def same(ours: Any, recorded: Any) -> bool:
     """Return whether a message in plain form is the recorded one: long records were cut, directories hidden."""
+    return first_difference(ours, recorded) is None
+
+
+def first_difference(ours: Any, recorded: Any, path: str = "") -> Difference | None:
+    """Return the first field, in the recorded order, in which a message in plain form is not the recorded one."""
     if isinstance(ours, dict) and isinstance(recorded, dict):
-        return ours.keys() == recorded.keys() and all(same(ours[key], recorded[key]) for key in ours)
+        return _first_of_fields(ours, recorded, path)
     if isinstance(ours, list) and isinstance(recorded, list):
-        return len(ours) == len(recorded) and all(map(same, ours, recorded))
+        pairs = enumerate(zip(ours, recorded, strict=False))
+        found = (first_difference(mine, theirs, _below(path, at)) for at, (mine, theirs) in pairs)
+        of_length = Difference(path=_below(path, "length"), expected=len(recorded), got=len(ours))
+        return next(filter(None, found), of_length if len(ours) != len(recorded) else None)
     if isinstance(recorded, str) and recorded.endswith(CUT_RECORDS):
         shown, _, size = recorded.partition("...(")
-        return isinstance(ours, str) and ours.startswith(shown) and len(ours) == 2 * int(size.split()[0])
-    if recorded == HIDDEN_DIRECTORY:
-        return isinstance(ours, str)
-    return bool(ours == recorded) and type(ours) is type(recorded)
+        equal = isinstance(ours, str) and ours.startswith(shown) and len(ours) == 2 * int(size.split()[0])
+    elif recorded == HIDDEN_DIRECTORY:
+        equal = isinstance(ours, str)
+    else:
+        equal = bool(ours == recorded) and type(ours) is type(recorded)
+    return None if equal else Difference(path=path, expected=recorded, got=ours)
+
+
+def _first_of_fields(ours: dict[str, Any], recorded: dict[str, Any], path: str) -> Difference | None:
+    for name in (*recorded, *(name for name in ours if name not in recorded)):
+        if name not in ours or name not in recorded:
+            values = [body.get(name, "no such field") for body in (recorded, ours)]
+            return Difference(path=_below(path, name), expected=values[0], got=values[1])
+        found = first_difference(ours[name], recorded[name], _below(path, name))
+        if found:
+            return found
+    return None
+
+
+def _below(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
