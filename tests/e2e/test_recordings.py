@@ -15,7 +15,7 @@ from tests.e2e.lateness import Lateness
 from tests.e2e.not_played import NOT_PLAYED, NOT_SERVED
 from tests.vectors.wire import Result, play_recording, rows_of
 from tests.vectors.wire_brokers import ask, started
-from tests.vectors.wire_player import read_recording
+from tests.vectors.wire_recording import read_recording
 
 from tidegate.wire import API_BY_KEY
 
@@ -76,7 +76,7 @@ def played(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[list[Res
 def _play(file: str, lateness: Lateness) -> list[Result]:
     recording = read_recording(FILES[file])
     with started("tidegate", recording) as address:
-        return list(play_recording(recording, address, lateness))
+        return list(play_recording(recording, address, lateness=lateness))
 
 
 @pytest.mark.parametrize("file", FILES)

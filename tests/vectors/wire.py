@@ -22,17 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a program, on
 from tests.e2e.lateness import Lateness
 from tests.e2e.not_played import NOT_PLAYED, NOT_SERVED, OWN_TEXTS
 from tests.vectors.wire_brokers import UnusableBrokerError, inspect, login_of, remove_quotas, started
-from tests.vectors.wire_player import (
-    NO_EXCEPTIONS,
-    Address,
-    Exceptions,
-    Player,
-    Recording,
-    RecordingError,
-    StepDiffersError,
-    read_recording,
-    uses,
-)
+from tests.vectors.wire_player import NO_EXCEPTIONS, Address, Exceptions, Player, StepDiffersError
+from tests.vectors.wire_recording import Recording, RecordingError, read_recording, uses
 
 from tidegate.errors import TidegateError
 
@@ -46,7 +37,8 @@ examples:
   python tests/vectors/wire.py --bootstrap 127.0.0.1:9092 tests/vectors/wire/frames.json
 
 The last line is 'N passed, N failed, N skipped', counted in scenarios. All files take some eleven minutes: most of
-it is waiting for throttles to end. Times are strict: on a busy machine an answer may be late.
+it is waiting for throttles to end. Times are strict: on a busy machine an answer may be late, and a Kafka may not
+yet know of a quota that was set (--settle).
 exit code: 0 nothing failed; 1 a scenario failed; 2 wrong usage, or a file or broker that cannot be used
 """
 _TIDEGATE = Exceptions(not_listed=NOT_SERVED, own_texts=OWN_TEXTS, without_features=True)
@@ -84,9 +76,9 @@ def rows_of(file: str) -> dict[str, Row]:
 
 
 def play_recording(
-    recording: Recording, address: Address, lateness: Lateness | None = None
+    recording: Recording, address: Address, *, lateness: Lateness | None = None, settle_ms: int = 0
 ) -> Iterator[Result]:
-    """Play a file, in order, on a broker that is empty; without `lateness` times are strict.
+    """Play a file, in order, on a broker that is empty. `lateness` and `settle_ms` are those of `Player`.
 
     Raises `UnusableBrokerError`.
     """
@@ -96,9 +88,8 @@ def play_recording(
         return
     exceptions, rows = (_TIDEGATE, rows_of(recording.name)) if broker.is_tidegate else (NO_EXCEPTIONS, {})
     for scenario in recording.scenarios:
-        result = _play(
-            Player(address, exceptions, lateness), scenario, rows.get(scenario["name"]), broker.not_offered
-        )
+        player = Player(address, exceptions, lateness, settle_ms)
+        result = _play(player, scenario, rows.get(scenario["name"]), broker.not_offered)
         if result.failure or result.waits_for:
             with suppress(OSError, TidegateError):  # the next scenario says it, where the broker is gone
                 remove_quotas(address, login_of(recording))
@@ -133,6 +124,13 @@ def main(arguments: list[str] | None = None) -> int:
     where.add_argument(
         "--start", choices=("kafka", "tidegate"), help="start one for each file (kafka: takes Java and Maven)"
     )
+    parser.add_argument(
+        "--settle",
+        metavar="MS",
+        type=_milliseconds,
+        default=0,
+        help="wait so many ms longer for changes to arrive at the broker: for a Kafka on a busy machine",
+    )
     parser.add_argument("files", nargs="+", metavar="FILE", type=Path, help="a file of recordings")
     options = parser.parse_args(arguments)
     report, unusable = Report(), 0
@@ -141,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
             recording = read_recording(path)
             broker = started(options.start, recording) if options.start else nullcontext(options.bootstrap)
             with broker as address:
-                report.add_file(recording, play_recording(recording, address))
+                report.add_file(recording, play_recording(recording, address, settle_ms=options.settle))
         except (RecordingError, UnusableBrokerError) as error:
             unusable += 1
             print(f"error: {path}: {error}", file=sys.stderr, flush=True)
@@ -154,6 +152,12 @@ def _address(text: str) -> Address:
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
     return host.strip("[]"), int(port)
+
+
+def _milliseconds(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds")
+    return int(text)
 
 
 class Report:

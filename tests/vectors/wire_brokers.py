@@ -13,7 +13,8 @@ from typing import Any
 from bench.ladder.brokers import KafkaBench
 from tests.e2e.broker import Broker
 from tests.e2e.plain_client import receive_frame
-from tests.vectors.wire_player import TIMEOUT_S, Address, Recording
+from tests.vectors.wire_player import TIMEOUT_S, Address
+from tests.vectors.wire_recording import Recording
 from tests.wire.messages import response_body_at
 
 from tidegate.errors import TidegateError
@@ -75,7 +76,7 @@ def started(kind: str, recording: Recording) -> Iterator[Address]:
 def _kafka(directory: Path, recording: Recording) -> tuple[KafkaBench, Callable[[], None]]:
     settings = tuple(f"{key}={value}" for key, value in recording.broker_config.items())
     listener = "SASL_PLAINTEXT" if recording.with_sasl else "PLAINTEXT"
-    broker = KafkaBench("kafka", directory / "kafka", overrides=settings, listener=listener)
+    broker = KafkaBench("kafka", directory / "kafka", settings=settings, listener=listener)
     return broker, broker.stop
 
 
@@ -99,7 +100,7 @@ def _inspect(address: Address, recording: Recording) -> Inspected:
         return Inspected(not_offered=not_offered, is_tidegate=False)
     login = login_of(recording)
     settings = _settings(address, recording.broker_config["node.id"], login)
-    problem = _unfit_setting(settings, recording.broker_config) or _leftovers(address, offered, login)
+    problem = _unfit_settings(settings, recording.broker_config) or _leftovers(address, offered, login)
     if problem:
         raise UnusableBrokerError(problem)
     return Inspected(not_offered=not_offered, is_tidegate=_EXACT in settings)
@@ -115,17 +116,21 @@ def _settings(address: Address, node_id: str, login: Login | None) -> dict[str, 
     return {setting["name"]: setting for setting in result["configs"]}
 
 
-def _unfit_setting(settings: Mapping[str, Any], needed: Mapping[str, str]) -> str | None:
-    """Return what is wrong with a setting. What a broker does not describe, or hides, is taken to be right."""
+def _unfit_settings(settings: Mapping[str, Any], needed: Mapping[str, str]) -> str | None:
+    """Return what is wrong with the settings. What a broker does not describe, or hides, is taken to be right."""
     known = {_EXACT: "true", **_FROM_THE_START, **needed}
-    for name, setting in settings.items():
-        value = setting["value"]
-        if name in known:
-            if value not in (None, known[name]):
-                return f"{name} must be {known[name]}, is {value}"
-        elif setting["config_source"] in _SET and not _OWN.fullmatch(name):
-            return f"{name} must not be set, is {value}"
-    return None
+    shown = {name: setting["value"] for name, setting in settings.items() if not setting["is_sensitive"]}
+    wrong = [
+        f"{name} must be {value}, is {shown[name]}"
+        for name, value in known.items()
+        if shown.get(name, value) != value
+    ]
+    more = [
+        f"{name} must not be set, is {setting['value']}"
+        for name, setting in settings.items()
+        if name not in known and setting["config_source"] in _SET and not _OWN.fullmatch(name)
+    ]
+    return "; ".join((*wrong, *more)) or None
 
 
 def _leftovers(address: Address, offered: set[int], login: Login | None) -> str | None:
