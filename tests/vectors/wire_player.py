@@ -103,8 +103,8 @@ NO_EXCEPTIONS = Exceptions()
 class Player:
     """The connections and answers of one scenario.
 
-    Times are strict, unless `lateness` says how long this process itself was kept waiting. `settle_ms` is added where
-    a recording waits for a change to arrive at the broker.
+    Times until an answer are strict, unless `lateness` says how long this process itself was kept waiting. `settle_ms`
+    is added where a recording waits for a change to arrive at the broker.
     """
 
     address: Address
@@ -180,8 +180,7 @@ class Player:
         else:
             if frame is None:
                 raise _DiffersError("connection", expected="an answer", got=got)
-            asked = steps[step["of"]] if step["op"] == "receive" else step
-            self._compare(number, asked, step, frame)
+            self._compare(steps, number, frame)
         if "answered_within_ms" in step:
             low, high = step["answered_within_ms"]
             late_ms = self._late_ms(since)
@@ -191,7 +190,9 @@ class Player:
                     "answered_within_ms", expected=f"{low} to {high}{busy}", got=f"{took_ms:.1f}"
                 )
 
-    def _compare(self, number: int, asked: Step, step: Step, frame: bytes) -> None:
+    def _compare(self, steps: list[Step], number: int, frame: bytes) -> None:
+        step = steps[number]
+        asked = steps[step["of"]] if step["op"] == "receive" else step
         if step.get("response_hex_exact"):
             if frame.hex() != step["response_hex"]:
                 raise _DiffersError("response_hex", expected=step["response_hex"], got=frame.hex())
@@ -204,7 +205,7 @@ class Player:
         rules = Rules(
             variable=step.get("variable", ()),
             unordered=(*step.get("unordered", ()), *_UNORDERED.get(api, ())),
-            bounds=self._bounds(step),
+            bounds=self._bounds(steps, number),
             patterns=step.get("patterns", {}),
         )
         ours = self.exceptions.apply(api, plain(self.answers[number]))
@@ -213,13 +214,26 @@ class Player:
         if found:
             raise _DiffersError(found.path, expected=found.expected, got=found.got)
 
-    def _bounds(self, step: Step) -> dict[str, tuple[float, float]]:
-        """Return the bounds of a step. A throttle time shrinks while time passes: further on a machine that is late."""
-        late_ms = self._late_ms(0)
-        return {
-            path: (max(low - late_ms, min(low, 1)) if path.endswith("throttle_time_ms") else low, high)
-            for path, (low, high) in step.get("bounds", {}).items()
-        }
+    def _bounds(self, steps: list[Step], number: int) -> dict[str, tuple[float, float]]:
+        """Return the bounds of a step. A throttle time shrinks while time passes: by what this run is behind."""
+        step, bounds = steps[number], {}
+        for path, (low, high) in step.get("bounds", {}).items():
+            if path.endswith("throttle_time_ms"):
+                behind_ms, recorded = self._behind_ms(steps, number), values_at(step["decoded"], path)[0]
+                low = round(max(low - behind_ms, min(low, 1) if behind_ms < recorded else 0))
+            bounds[path] = low, high
+        return bounds
+
+    def _behind_ms(self, steps: list[Step], number: int) -> float:
+        """Return how much more time has passed than in the recording, from the last step that was waited for on."""
+        since = max((at for at in range(number + 1) if steps[at].get("before_ms")), default=0)
+        sent_ms: dict[int, float] = {}
+        recorded_ms = 0.0
+        for at in range(since, number + 1):
+            sent_ms[at] = recorded_ms
+            begun_ms = sent_ms.get(steps[at].get("since_step", at), recorded_ms)
+            recorded_ms = max(recorded_ms, begun_ms + (steps[at].get("answered_after_ms") or 0))
+        return max((time.monotonic() - self.sent_at[since]) * 1000 - recorded_ms, 0)
 
     def _late_ms(self, since_step: int) -> float:
         return self.lateness.ms_since(self.sent_at[since_step]) if self.lateness else 0
