@@ -206,6 +206,7 @@ def test_a_changed_setting_of_the_callback_makes_a_new_one(tmp_path: Path) -> No
         after = callback_of(node)
         assert after is not before
         assert after.settings["client.quota.callback.group"] == "g"
+        assert await described(client, "client.quota.callback.group") == (None, 2, False, [(None, 2)])
         assert await exchange(client, "Callback") == (0, None)
         assert callback_of(node) is after
 

@@ -9,7 +9,7 @@ Follows: Kafka `ConfigHelper`.
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidegate.broker.configs.tables import (
@@ -20,7 +20,7 @@ from tidegate.broker.configs.tables import (
     ConfigRow,
 )
 from tidegate.broker.configs.texts import documentation
-from tidegate.server.config import SETTINGS
+from tidegate.server.config import CALLBACK_SETTINGS, SETTINGS
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Message
 from tidegate.storage.config import StorageConfig, text_of
@@ -80,13 +80,15 @@ class ConfigDescriptions:
         self._settings = settings
         self._node_id = node_id
         self._made_of = settings.version
-        self._given = {name: text for name, text in node.set_at_start().items() if name in NODE_ROWS}
+        given = node.set_at_start()
+        self._given = {name: text for name, text in given.items() if name in NODE_ROWS or _is_callbacks(name)}
         self._made: dict[tuple[Callable[[Detail], Any], Detail], Any] = {}
 
     def names(self) -> frozenset[str]:
         """Return the name of every setting of anything that is described."""
         rows = (TOPIC_CONFIGS, NODE_ROWS, CLIENT_METRICS_ROWS, GROUP_ROWS, _loggers())
-        return frozenset().union(*rows)
+        of_callback = [name for texts, _ in self._sources() for name in texts if _is_callbacks(name)]
+        return frozenset().union(*rows, of_callback)
 
     def topic(
         self, configs: Mapping[str, str], detail: Detail, names: Collection[str] | None = None
@@ -155,7 +157,15 @@ class ConfigDescriptions:
             if row.read_only and self._settings.is_changeable(row.name):
                 row = dataclasses.replace(row, read_only=False)
             entries[row.name] = _sourced(row, value, synonyms, detail)
-        return entries
+        return entries | _of_callback(self._sources(), detail)
+
+    def _sources(self) -> list[tuple[Mapping[str, str], int]]:
+        """Return what is set for the node: by itself, for all nodes, and at the start."""
+        return [
+            (self._settings.of_node(self._node_id), DYNAMIC_NODE_SOURCE),
+            (self._settings.of_all(), CLUSTER_DEFAULT_SOURCE),
+            (self._given, STATIC_SOURCE),
+        ]
 
     def _cluster_entries(self, detail: Detail) -> dict[str, _Entry]:
         row = NODE_ROWS[MIN_INSYNC_REPLICAS]
@@ -166,14 +176,11 @@ class ConfigDescriptions:
                 row = dataclasses.replace(NODE_ROWS[name], read_only=False)
                 synonyms = [_synonym(name, text, CLUSTER_DEFAULT_SOURCE)]
                 entries[name] = _sourced(row, text, synonyms, detail)
-        return entries
+        return entries | _of_callback([(self._settings.of_all(), CLUSTER_DEFAULT_SOURCE)], detail)
 
     def _text(self, name: str) -> str | None:
-        """Return what is set for the node: by itself, for all nodes, or at the start."""
-        for texts in (self._settings.of_node(self._node_id), self._settings.of_all(), self._given):
-            if name in texts:
-                return texts[name]
-        return None
+        """Return what is set for the node."""
+        return next((texts[name] for texts, _ in self._sources() if name in texts), None)
 
     def _client_metrics_entries(self, detail: Detail) -> dict[str, _Entry]:
         return {row.name: _sourced(row, row.default, [], detail) for row in CLIENT_METRICS_ROWS.values()}
@@ -188,10 +195,7 @@ class ConfigDescriptions:
         """Return what stands behind a setting, the first in force; nothing unless the first of `names` has a value."""
         found = [
             _synonym(name, texts[name], source)
-            for texts, source in (
-                (self._settings.of_node(self._node_id), DYNAMIC_NODE_SOURCE),
-                (self._settings.of_all(), CLUSTER_DEFAULT_SOURCE),
-            )
+            for texts, source in self._sources()[:2]
             for name in names
             if name in texts
         ]
@@ -206,6 +210,26 @@ class ConfigDescriptions:
         while found and found[0]["name"] != names[0]:  # as Kafka has it
             found.pop(0)
         return found
+
+
+def _is_callbacks(name: str) -> bool:
+    """Return whether a setting is a quota callback's own."""
+    return name.startswith(CALLBACK_SETTINGS) and name not in NODE_ROWS
+
+
+def _of_callback(sources: Sequence[tuple[Mapping[str, str], int]], detail: Detail) -> dict[str, _Entry]:
+    """Describe a quota callback's own settings without their values, as Kafka does with settings that it does not know.
+
+    sources: texts and their source, those that win first.
+    """
+    entries = {}
+    for name in sorted({name for texts, _ in sources for name in texts if _is_callbacks(name)}):
+        synonyms = [_synonym(name, None, source) for texts, source in sources if name in texts]
+        row = ConfigRow(name=name, type=ConfigType.UNKNOWN, default=None)
+        shown, text = (synonyms if detail.synonyms else []), ("" if detail.documentation else None)
+        entries[name] = _entry(row, None, synonyms[0]["source"], shown, text)
+        entries[name].message["is_sensitive"] = True
+    return entries
 
 
 def _loggers() -> list[str]:

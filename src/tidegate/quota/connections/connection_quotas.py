@@ -20,7 +20,7 @@ Follows: Kafka `ConnectionQuotas`, `ConnectionThrottledException`, `TooManyConne
 Different here: the number of addresses whose rate is kept is bounded (`MAX_IP_RATES`, `MAX_IP_RATE_BYTES`); past it,
 the one that was quiet longest begins anew.
 
-`tidegate serve` changes no limit while it runs: `update_limits` and `remove_listener` are for other servers.
+`tidegate serve` removes no listener while it runs: `remove_listener` is for other servers.
 """
 
 import enum
