@@ -22,7 +22,7 @@ from tidegate.server.handler import HandlerTable
 from tidegate.server.listener_config import ListenerAddress
 from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.usage_log import NoUsageLog
+from tidegate.server.usage_log import NoUsageLog, UsageLog
 from tidegate.storage import Storage
 from tidegate.testing import ManualClock
 
@@ -47,7 +47,7 @@ class ManualLoop:
     """A `Scheduler` whose time is that of a clock; `advance` moves both, from timer to timer."""
 
     def __init__(self, clock: ManualClock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._soon: deque[ManualTimer] = deque()
         self._later: list[tuple[int, int, ManualTimer]] = []
         self._made = 0
@@ -61,25 +61,30 @@ class ManualLoop:
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> ManualTimer:
         """Call when so many seconds have passed, after what is due before or was asked for before."""
-        timer = ManualTimer(lambda: callback(*args), self._clock.monotonic_ns() + round(delay * 1e9))
+        timer = ManualTimer(lambda: callback(*args), self.clock.monotonic_ns() + round(delay * 1e9))
         self._made += 1
         heapq.heappush(self._later, (timer.at_ns, self._made, timer))
         return timer
 
     def turn(self) -> None:
-        """Call what is due, and what that asks for, until there is nothing more."""
-        while self._soon or (self._later and self._later[0][0] <= self._clock.monotonic_ns()):
-            timer = self._soon.popleft() if self._soon else heapq.heappop(self._later)[2]
-            if not timer.cancelled:
-                timer.call()
+        """Call what is due, and in rounds what that asks for, until there is nothing more."""
+        while self._take_due() or self._soon:
+            for _ in range(len(self._soon)):
+                timer = self._soon.popleft()
+                if not timer.cancelled:
+                    timer.call()
+
+    def _take_due(self) -> None:
+        while self._later and self._later[0][0] <= self.clock.monotonic_ns():
+            self._soon.append(heapq.heappop(self._later)[2])
 
     def advance(self, ms: int) -> None:
         """Let time pass; what is due is called in its millisecond."""
-        end_ns = self._clock.monotonic_ns() + ms * _NS_PER_MS
+        end_ns = self.clock.monotonic_ns() + ms * _NS_PER_MS
         self.turn()
-        while (left_ns := end_ns - self._clock.monotonic_ns()) > 0:
-            next_ns = self._later[0][0] - self._clock.monotonic_ns() if self._later else left_ns
-            self._clock.advance(-(-min(next_ns, left_ns) // _NS_PER_MS))
+        while (left_ns := end_ns - self.clock.monotonic_ns()) > 0:
+            next_ns = self._later[0][0] - self.clock.monotonic_ns() if self._later else left_ns
+            self.clock.advance(-(-min(next_ns, left_ns) // _NS_PER_MS))
             self.turn()
 
 
@@ -298,11 +303,17 @@ class MemoryListener:
         self._waiting: deque[tuple[MemoryTransport, str]] = deque()
         self._accepting = False
 
-    def client_connect(self, host: str = "192.0.2.1", **limits: int) -> MemoryTransport:
+    def client_connect(
+        self,
+        host: str = "192.0.2.1",
+        transport: Callable[..., MemoryTransport] = MemoryTransport,
+        **limits: int,
+    ) -> MemoryTransport:
         """Return a connection that comes from `host`; it is served when it was accepted."""
-        self._waiting.append((MemoryTransport(self._poller, (self.name, self.port), **limits), host))
+        connection = transport(self._poller, (self.name, self.port), **limits)
+        self._waiting.append((connection, host))
         self._loop.call_soon(self._accept)
-        return self._waiting[-1][0]
+        return connection
 
     def start(self) -> None:
         """Accept those that wait."""
@@ -343,12 +354,22 @@ class MemoryNetwork:
 class MemoryNode:
     """A node with its storage, and all that it lives in. Setting names have `_` for `.`."""
 
-    def __init__(self, directory: Path, handlers: HandlerTable | None = None, **settings: str) -> None:
-        self.clock = ManualClock()
-        self.loop = ManualLoop(self.clock)
+    def __init__(
+        self,
+        directory: Path,
+        handlers: HandlerTable | None = None,
+        *,
+        loop: ManualLoop | None = None,
+        usage: UsageLog | None = None,
+        **settings: str,
+    ) -> None:
+        self.loop = loop or ManualLoop(ManualClock())
+        self.clock = self.loop.clock
         self.network = MemoryNetwork(self.loop, self.clock.monotonic_ns)
         config = ServerConfig.load({"log.dirs": str(directory), **dotted(settings)})
-        self.node = Node(config, clock=self.clock, loop=self.loop, network=self.network, usage=NoUsageLog())
+        self.node = Node(
+            config, clock=self.clock, loop=self.loop, network=self.network, usage=usage or NoUsageLog()
+        )
         self.storage = Storage.open(directory, storage_config(config), self.clock)
         self.quotas = QuotaAdministration(self.storage.store, self.loop)
         self.quotas.load()

@@ -5,13 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.server.memory_network import MemoryNode
+from tests.server.memory_network import ManualLoop, MemoryNode
 from tests.server.nodes import fetch_body
 
 from tidegate.quota import QuotaRecord
 from tidegate.server.handler import Answer, Charge, Request
+from tidegate.testing import ManualClock
 from tidegate.wire import encode_request, read_response
+from tidegate.wire.batch_builder import build_batch
 
+PRODUCE, PRODUCE_VERSION = 0, 9
 METADATA, METADATA_VERSION = 3, 9
 FETCH, FETCH_VERSION = 1, 12
 ALL_TOPICS = {
@@ -41,6 +44,15 @@ def world(tmp_path: Path) -> Iterator[MemoryNode]:
     world.close()
 
 
+class TickingClock(ManualClock):
+    """A clock that goes on by a millisecond whenever it is looked at: everything takes some time."""
+
+    def monotonic_ns(self) -> int:
+        """Return the time, a millisecond later."""
+        self.advance(1)
+        return super().monotonic_ns()
+
+
 def ask_metadata(correlation_id: int) -> bytes:
     """Return a request for all topics."""
     return encode_request(METADATA, METADATA_VERSION, correlation_id, "c1", ALL_TOPICS)
@@ -53,6 +65,16 @@ def ask_fetch(client_id: str) -> bytes:
         "session_id": 0, "session_epoch": -1, "topics": [], "forgotten_topics_data": [], "rack_id": "",
     }  # fmt: skip
     return encode_request(FETCH, FETCH_VERSION, 1, client_id, message)
+
+
+def produce_unanswered(topic: str) -> bytes:
+    """Return a Produce of one record with acks=0."""
+    records = build_batch([(None, b"v")])
+    message = {
+        "transactional_id": None, "acks": 0, "timeout_ms": 1000,
+        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": records}]}],
+    }  # fmt: skip
+    return encode_request(PRODUCE, PRODUCE_VERSION, 0, "c1", message)
 
 
 def answers(data: bytes) -> list[bytes]:
@@ -126,3 +148,21 @@ def test_a_client_that_does_not_read_is_given_up(world: MemoryNode) -> None:
     assert not client.closed
     world.loop.advance(70_000)
     assert client.closed
+
+
+def test_who_takes_an_answer_late_and_asks_for_none_meanwhile_is_served(tmp_path: Path) -> None:
+    """What sending costs after a request without an answer is charged to the one whose answer it is."""
+    world = MemoryNode(tmp_path, loop=ManualLoop(TickingClock()))
+    world.storage.topics.create("t", 1, {})
+    client = world.connect(room=10)
+    client.client_send(ask_metadata(1) + produce_unanswered("t"))  # the answer waits for that to the second
+    world.loop.turn()
+    client.client_send(produce_unanswered("t"))
+    world.loop.turn()
+    received = client.client_take()
+    world.loop.turn()
+    client.client_send(ask_metadata(2))
+    world.loop.turn()
+    received += client.client_take()
+    assert [int.from_bytes(answer[:4], "big") for answer in answers(received)] == [1, 2]
+    world.close()

@@ -366,8 +366,8 @@ class Front:
         """Charge what sending the last answer took, with a row of its own, if no request has been charged with it."""
         answered, sent_ns = channel.answered, channel.sent_ns
         channel.sent_ns = 0
-        if not channel.put_off_bytes:
-            channel.answered = None
+        if not (channel.put_off_bytes or channel.sending):
+            channel.answered = None  # nothing more is sent of it
         if answered is not None and sent_ns:
             exempt = channel.answered_exempt
             self._decider.charge_network(channel, answered, sent_ns, exempt=exempt, now_ms=now_ms)
