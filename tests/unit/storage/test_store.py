@@ -195,3 +195,15 @@ def test_full_disk_changes_nothing_and_passes(opened: Opened, path: Path) -> Non
     assert list(store.topics()) == [topic]
     store.delete_topic(topic)
     assert list(store.topics()) == []
+
+
+def test_changed_settings_are_kept_all_or_none(path: Path, opened: Opened) -> None:
+    """By node, the empty one for all; None forgets one."""
+    store = opened(path)
+    store.change_settings("1", {"a": "x", "b": ""})
+    store.change_settings("", {"a": "y"})
+    store.change_settings("1", {"a": None, "c": "ö"})
+    assert opened(path).load_settings() == [("", "a", "y"), ("1", "b", ""), ("1", "c", "ö")]
+    with pytest.raises(StorageError):
+        store.change_settings("1", {"d": "1", "e": object()})  # type: ignore[dict-item]
+    assert len(opened(path).load_settings()) == 3

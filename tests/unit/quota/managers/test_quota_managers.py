@@ -2,7 +2,9 @@
 
 import pytest
 
+from tidegate.callbacks import QuotaGroups
 from tidegate.quota import QuotaManagers, QuotaRecord, QuotaType, QuotaWindow
+from tidegate.quota.admin.entity import Level
 
 
 @pytest.mark.parametrize("quota_type", QuotaType)
@@ -54,3 +56,35 @@ def test_sweep_and_snapshot_cover_all_four() -> None:
     names = {metric.name for metric in managers.metrics(0)}
     assert names == {"byte-rate", "throttle-time", "mutation-rate", "tokens", "exempt-request-time"}
     assert len(managers.expire(3_600_001)) == 4
+
+
+def test_another_callback_is_told_everything_before_all_managers_follow_it() -> None:
+    """From one step to the next; until then the one before holds. What it counted is let go of, a part at a time."""
+    managers = QuotaManagers()
+    records = [
+        QuotaRecord(entity=(("user", f"user-{number}"),), key="producer_byte_rate", value=1000.0)
+        for number in range(250)
+    ]
+    for number in range(1500):
+        managers.produce.charge("u", f"client-{number}", 1.0, 0)
+    before = managers.produce.sensors
+    groups = QuotaGroups()
+    prefix = "client.quota.callback.group.all"
+    groups.configure({f"{prefix}.members": "user:alice", f"{prefix}.producer_byte_rate": "5"})
+    steps = managers.exchange_in_slices(groups, records)
+    while managers.callback is None:
+        assert managers.produce.sensors is before
+        next(steps)
+    assert all(manager.levels is Level.CUSTOM for manager in managers)
+    assert (len(managers.produce.sensors), managers.produce.bound("alice", "c")) == (0, 5.0)
+    assert managers.produce.bound("user-249", "c") == 1000.0
+    assert len(before) > 0
+    for _ in steps:
+        pass
+    assert len(before) == 0
+    for _ in managers.exchange_in_slices(None, records):
+        pass
+    assert managers.produce.levels is Level.USER
+    assert not managers.fetch.enabled
+    assert managers.produce.bound("user-0", "c") == 1000.0
+    assert managers.produce.bound("alice", "c") > 1e18
