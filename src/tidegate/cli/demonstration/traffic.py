@@ -8,14 +8,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 
-from tidegate.cli.demonstration.admin import set_client_quotas
-from tidegate.cli.demonstration.board import watch
-from tidegate.cli.demonstration.broker import running_broker
+from tidegate.cli.demonstration.broker import running_broker, set_client_quotas
 from tidegate.cli.demonstration.client_processes import ClientProcesses
 from tidegate.cli.demonstration.clients import BULK_PARTITIONS, BULK_TOPIC, CLIENTS, ORDERS_TOPIC
 from tidegate.cli.demonstration.plans import QUOTAS, RATE_LIMITS
 from tidegate.cli.demonstration.results import Results
-from tidegate.cli.demonstration.tally import Tally
+from tidegate.cli.demonstration.tally import Tally, watch
 from tidegate.errors import TidegateError
 
 __all__ = ["CONTROL", "Traffic", "run_traffic"]

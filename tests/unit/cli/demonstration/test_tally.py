@@ -1,13 +1,16 @@
-"""The sums that the demo's board shows."""
+"""The sums of what clients reported, and the board that shows rate against limit, throttles and latency."""
 
+import io
 import math
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from tidegate.cli.demonstration.clients import Report
-from tidegate.cli.demonstration.tally import Tally, percentile
+from tidegate.cli.demonstration.tally import Tally, board, percentile
 
 
 def test_no_values_have_no_percentile():
@@ -58,3 +61,27 @@ def test_typical_latency_is_that_of_most_moments():
         tally.add(Report(latencies_ms=latencies_ms), 1.0)
     assert (tally.typical_latency_ms(0.5), tally.typical_latency_ms(0.9)) == (3.0, 4.0)
     assert tally.latency_ms(0.9) == 900.0
+
+
+def rows(tallies, limits, now_s):
+    """Return the board's rows on a terminal of the usual width, split into cells."""
+    out = io.StringIO()
+    Console(file=out, width=80).print(board(tallies, title="t", limits=limits, now_s=now_s))
+    lines = [re.split(r"\s{2,}", line.strip()) for line in out.getvalue().splitlines()]
+    return [line for line in lines if line[0] in tallies]
+
+
+def test_a_throttled_client():
+    """Rates in MiB/s, limit, number of throttles and the longest of them."""
+    tally = Tally(started_s=0.0)
+    tally.add(Report(bytes=4 << 20, throttles_ms=[250, 2100]), 4.0)
+    row = ["loader", "2.00", "1.00", "0.50", "2 times", "2.1 s", "–", "–"]
+    assert rows({"loader": tally}, {"loader": 524288.0}, 4.0) == [row]
+
+
+def test_a_client_without_limit():
+    """No limit is `none`, no throttle is `never`."""
+    tally = Tally(started_s=0.0)
+    tally.add(Report(latencies_ms=[1.25, 8.0, 15_579.6]), 1.0)
+    row = ["checkout", "0.00", "0.00", "none", "never", "–", "8.0 ms", "15.6 s"]
+    assert rows({"checkout": tally}, {}, 1.0) == [row]
