@@ -30,6 +30,7 @@ from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import RecordedUsageLog
 from tidegate.storage import Storage
+from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.usage.spool import Recorder
 from tidegate.wire import encode_request
 
@@ -88,6 +89,7 @@ async def main() -> None:
         storage.store.apply_quota_records([QuotaRecord(entity=entity, key=key, value=1e12) for key in keys])
         quotas = QuotaAdministration(storage.store, asyncio.get_running_loop())
         quotas.load()
+        start_housekeeping(storage, loop)
         handlers = handler_table(storage, cluster_of(node, storage), settings_of(config, storage))
         node.serve(handlers, quotas, storage.turn)
         create = {"name": "", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}

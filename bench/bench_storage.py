@@ -21,6 +21,7 @@ from tidegate.clock import SystemClock
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Connection, Handler, Request
 from tidegate.storage import Storage, StorageConfig
+from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.log.recovery import open_log
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.wire import decode_request_header, encode_request
@@ -228,6 +229,7 @@ def main() -> None:
         show("log append, small batch", bench_append(directory, count, idempotent=False))
         show("log append, small batch, idempotent", bench_append(directory, count, idempotent=True))
         storage = Storage.open(directory / "node", StorageConfig(), SystemClock())
+        start_housekeeping(storage, NoTimers())
         table = handler_table(
             storage, ClusterView(1, {1: {}}, storage.topics), DynamicSettings(storage.store, {}), NoTimers()
         )

@@ -24,6 +24,7 @@ from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import NoUsageLog, UsageLog
 from tidegate.storage import Storage
+from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.testing import ManualClock
 
 UNLIMITED = 1 << 62
@@ -374,6 +375,7 @@ class MemoryNode:
         self.quotas = QuotaAdministration(self.storage.store, self.loop)
         self.quotas.load()
         cluster, settings = cluster_of(self.node, self.storage), settings_of(config, self.storage)
+        start_housekeeping(self.storage, self.loop)
         table = {**handler_table(self.storage, cluster, settings, self.loop), **(handlers or {})}
         self.node.serve(table, self.quotas, self.storage.turn)
 

@@ -18,6 +18,7 @@ from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import RecordedUsageLog
 from tidegate.storage import Storage
+from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.usage.spool import Recorder
 
 __all__ = ["RawClient", "WholeNode", "whole_node"]
@@ -73,6 +74,7 @@ class WholeNode:
         self.quotas.load()
         cluster = cluster_of(self.node, self.storage)
         self.settings = settings_of(config, self.storage)
+        start_housekeeping(self.storage, loop)
         handlers = handler_table(self.storage, cluster, self.settings)
         self.node.serve(handlers, self.quotas, self.storage.turn, cluster.metadata, self.settings)
         self.storage.topics.on_change = self.node.callback.on_cluster_change

@@ -2,13 +2,16 @@
 
 Handlers ask this and nothing else where they name a node. Every partition has one replica; the partitions of a topic
 are led by the brokers in turn, beginning with one that its id says, so that each node finds the same without asking.
+It is the same after a restart with as many brokers; with more or fewer, most partitions have another leader.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from tidegate.quota.admin.java_hash import string_hash
 from tidegate.quota.managers.cluster import ClusterMetadata, ClusterNode
-from tidegate.server.handler import Connection
+from tidegate.server.handler import Connection, Message
+from tidegate.storage.log.partition_log import LEADER_EPOCH
 from tidegate.storage.topics import Topic, Topics
 
 __all__ = ["CLUSTER_OPERATIONS", "NO_OPERATIONS", "TOPIC_OPERATIONS", "ZERO_ID", "ClusterView", "Endpoints"]
@@ -28,6 +31,10 @@ Endpoints = Mapping[int, Mapping[str, tuple[str, int]]]
 """Node id → listener → the host and port that clients connect to. A node without the listener that a client
 came in by has the address that it came in by."""
 
+_GROUP_PARTITIONS: Final = 50
+"""Partitions that groups are spread over: Kafka's `offsets.topic.num.partitions`."""
+_CHOSEN_HERE = "This server chooses the broker of each partition itself."
+
 
 class ClusterView:
     """What node `node_id` knows of the cluster. endpoints: the live brokers, at least this one."""
@@ -44,13 +51,16 @@ class ClusterView:
         """The node that decides changes of topics and quotas: the first."""
         return self.ids[0]
 
-    def this_broker(self, connection: Connection) -> ClusterNode:
-        """Return this node, by the listener that a client came in by."""
-        return self._broker(self.node_id, connection)
+    def broker(self, node_id: int, connection: Connection) -> ClusterNode:
+        """Return one broker, by the listener that a client came in by."""
+        address = self._endpoints[node_id].get(connection.listener)
+        if address is None:
+            address = connection.local_host, connection.local_port
+        return ClusterNode(node_id, *address)
 
     def brokers(self, connection: Connection) -> tuple[ClusterNode, ...]:
         """Return all brokers in the order of their ids, by the listener that a client came in by."""
-        return tuple([self._broker(node_id, connection) for node_id in self.ids])
+        return tuple([self.broker(node_id, connection) for node_id in self.ids])
 
     def first_leader(self, topic: Topic) -> int:
         """Return the place in `ids` of the broker that leads partition 0."""
@@ -63,6 +73,33 @@ class ClusterView:
     def leader(self, topic: Topic, partition: int) -> int:
         """Return the id of the broker that leads a partition."""
         return self.leader_at(self.first_leader(topic), partition)
+
+    def leads(self, topic: Topic, partition: int) -> bool:
+        """Return whether this node leads a partition."""
+        return len(self.ids) == 1 or self.leader(topic, partition) == self.node_id
+
+    def coordinator(self, group_id: str) -> int:
+        """Return the id of the broker that keeps a group's offsets.
+
+        Follows: Kafka `GroupCoordinatorService.partitionFor`.
+        """
+        if len(self.ids) == 1:
+            return self.node_id
+        hash_code = string_hash(group_id)
+        absolute = hash_code if hash_code < 1 << 31 else ((1 << 32) - hash_code) & 0x7FFFFFFF
+        return self.ids[absolute % _GROUP_PARTITIONS % len(self.ids)]
+
+    def current_leader(self, topic: Topic, partition: int) -> Message:
+        """Return who leads a partition, for a client that asked another broker (KIP-951)."""
+        return {"leader_id": self.leader(topic, partition), "leader_epoch": LEADER_EPOCH}
+
+    def node_endpoints(self, node_ids: Collection[int], connection: Connection) -> list[Message]:
+        """Return where those brokers are, for a client that was told to ask them (KIP-951)."""
+        return [
+            {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": None}
+            for broker in self.brokers(connection)
+            if broker.id in node_ids
+        ]
 
     def metadata(self) -> ClusterMetadata:
         """Return what a custom quota callback is given (B§8): every listener of every broker, all leaders."""
@@ -93,10 +130,19 @@ class ClusterView:
             )
         if repeated:
             return f"The manual partition assignment includes the broker {repeated[0]} more than once."
-        return None
+        return _CHOSEN_HERE if len(self.ids) > 1 else None
 
-    def _broker(self, node_id: int, connection: Connection) -> ClusterNode:
-        address = self._endpoints[node_id].get(connection.listener)
-        if address is None:
-            address = connection.local_host, connection.local_port
-        return ClusterNode(node_id, *address)
+    def replicas_problem(self, replicas: int) -> str | None:
+        """Return what is wrong with a number of replicas, None where nothing is.
+
+        Follows: Kafka `StripedReplicaPlacer` and its text; where there are enough brokers, ours: nothing is replicated.
+        """
+        if replicas <= 1:
+            return None
+        if replicas <= len(self.ids):
+            return "This server keeps one replica of each partition."
+        return (
+            f"Unable to replicate the partition {replicas} time(s): The target replication factor of {replicas} cannot"
+            f" be reached because only {len(self.ids)} broker(s) are registered or some brokers have all their log"
+            " directories cordoned."
+        )

@@ -27,6 +27,7 @@ from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.short_collections import ShortCollections
 from tidegate.server.usage_log import open_usage_log
 from tidegate.storage import Storage, StorageConfig
+from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.private_files import make_private_directory
 from tidegate.wire import checksum
 
@@ -114,6 +115,7 @@ async def _serve(config: ServerConfig, port_file: str | None, repeated: Repeated
         try:
             with _written_to(config.usage_dir):
                 quotas.load()
+                start_housekeeping(storage, loop)
                 handlers = handler_table(storage, cluster, settings)
                 node.serve(handlers, quotas, storage.turn, cluster.metadata, settings)
                 storage.topics.on_change = node.callback.on_cluster_change

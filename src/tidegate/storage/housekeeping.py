@@ -22,7 +22,8 @@ _logger = logging.getLogger(__name__)
 
 
 def start_housekeeping(storage: Storage, scheduler: Scheduler) -> None:
-    """Let `storage` look after itself until it is closed."""
+    """Let `storage` look after itself, and sync what is due, until it is closed. Once for a storage."""
+    storage.commits.start(scheduler)
     _Chore(storage, scheduler, HOUSEKEEPING_EVERY_S, lambda: storage.clean(storage.clock.wall_ms()))
     _Chore(storage, scheduler, LOOK_EVERY_S, storage.look_after_files)
     _Chore(storage, scheduler, SAVE_EVERY_S, storage.save_positions)

@@ -49,7 +49,8 @@ class Node(StorageNode):
         super().__init__(directory, **options)
 
     def start(self) -> None:
-        """Make the handlers; with them starts what runs beside requests."""
+        """Make the handlers, and start what runs beside requests."""
+        super().start()
         self.cluster = ClusterView(self.node_id, self.endpoints, self.storage.topics)
         config = self.storage.config
         self.settings = DynamicSettings(self.storage.store, config.set_at_start(), exact=config.kafka_exact)

@@ -87,7 +87,7 @@ def test_a_callback_is_told_every_listener_and_every_leader(tmp_path: Any) -> No
 @pytest.mark.parametrize(
     ("node_ids", "text"),
     [
-        ([2], None),
+        ([2], "This server chooses the broker of each partition itself."),
         ([], "The manual partition assignment includes an empty replica list."),
         ([2, 9, 7], "The manual partition assignment includes broker 7, but no such broker is registered."),
         ([3, 1, 3], "The manual partition assignment includes the broker 3 more than once."),

@@ -91,7 +91,6 @@ class StorageNode:
     def start(self) -> None:
         """Start what runs beside requests."""
         start_housekeeping(self.storage, self.scheduler)
-        self.storage.commits.start(self.scheduler)
 
     def round(self) -> None:
         """Run a turn, let the disk thread do what it was given, and run a turn with what came of it."""

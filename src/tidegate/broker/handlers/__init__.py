@@ -41,7 +41,6 @@ from tidegate.broker.handlers.produce import produce_handler
 from tidegate.scheduling import Scheduler
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Handler
-from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.storage import Storage
 
 __all__ = ["handler_table"]
@@ -50,21 +49,19 @@ __all__ = ["handler_table"]
 def handler_table(
     storage: Storage, cluster: ClusterView, settings: DynamicSettings, scheduler: Scheduler | None = None
 ) -> dict[int, Handler]:
-    """Return the handlers of a node over `storage` by API key, and begin its housekeeping and syncs.
+    """Return the handlers of a node over `storage` by API key.
 
-    `scheduler` runs what comes later: long polls, syncs and housekeeping; by default the running event loop.
+    `scheduler` runs what comes later, such as long polls; by default the running event loop.
     """
     if scheduler is None:
         scheduler = asyncio.get_running_loop()
-    start_housekeeping(storage, scheduler)
-    storage.commits.start(scheduler)
     return {
-        PRODUCE: produce_handler(storage, scheduler),
-        FETCH: fetch_handler(storage, scheduler),
-        LIST_OFFSETS: list_offsets_handler(storage),
+        PRODUCE: produce_handler(storage, cluster, scheduler),
+        FETCH: fetch_handler(storage, cluster, scheduler),
+        LIST_OFFSETS: list_offsets_handler(storage, cluster),
         METADATA: metadata_handler(storage, cluster),
-        OFFSET_COMMIT: offset_commit_handler(storage),
-        OFFSET_FETCH: offset_fetch_handler(storage),
+        OFFSET_COMMIT: offset_commit_handler(storage, cluster),
+        OFFSET_FETCH: offset_fetch_handler(storage, cluster),
         FIND_COORDINATOR: find_coordinator_handler(cluster),
         JOIN_GROUP: join_group_handler(),
         CREATE_TOPICS: create_topics_handler(storage, cluster),

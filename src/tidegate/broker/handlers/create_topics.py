@@ -206,14 +206,8 @@ def _placement_problem(cluster: ClusterView, wanted: Message) -> Generator[None,
             error_codes.INVALID_PARTITIONS,
             "Number of partitions was set to an invalid non-positive value.",
         )
-    if replicas > 1:
-        return (
-            error_codes.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replicas} time(s): The target replication factor of {replicas} cannot"
-            " be reached because only 1 broker(s) are registered or some brokers have all their log directories"
-            " cordoned.",
-        )
-    return None
+    problem = cluster.replicas_problem(replicas)
+    return None if problem is None else (error_codes.INVALID_REPLICATION_FACTOR, problem)
 
 
 def _assignment_problem(

@@ -9,6 +9,7 @@ than there is, is out of range; one that is past the end of the epoch is answere
 Nothing is transactional, so read_committed reads what read_uncommitted does.
 Memory: at most 100 bytes for each byte of the request (a partition of 16 bytes becomes three dicts and an object); a
 long poll keeps an object for each partition, of which there are at most as many as the node has.
+A partition that another broker leads is error 6, with that leader from version 16 on (KIP-951).
 Not implemented: fetch sessions (a session is never given out; asking for one by number is error 70), followers
 (error 6), rack awareness.
 """
@@ -18,6 +19,7 @@ from typing import Any
 
 from tidegate import error_codes
 from tidegate.api_keys import FETCH
+from tidegate.broker.cluster import ClusterView
 from tidegate.broker.fetch_waits import FetchWaits, Wait
 from tidegate.broker.kept_answers import FetchAnswers
 from tidegate.broker.known_requests import KnownRequests
@@ -37,15 +39,25 @@ READ_COMMITTED = 1
 NO_SESSION = 0
 _NEW_SESSION_EPOCH, _NO_SESSION_EPOCH = 0, -1  # any other is of a session that there is
 _TOPIC_IDS_SINCE = field_since(FETCH, "request", "topic_id")
+_LEADERS_SINCE = field_since(FETCH, "response", "node_endpoints")
 _UNKNOWN = -1
 _CHARGE = Charge.FETCH  # looked up in its class it takes 100 ns in Python 3.11
 _NO_TRANSACTIONS: list[Message] = []
 
 
 class _Wanted:
-    """One partition of a fetch: its log, or the error that stands for it."""
+    """One partition of a fetch: its log, or the error that stands for it; and its leader, where it is another node."""
 
-    __slots__ = ("error_code", "index", "last_epoch", "leader_epoch", "log", "max_bytes", "offset")
+    __slots__ = (
+        "current_leader",
+        "error_code",
+        "index",
+        "last_epoch",
+        "leader_epoch",
+        "log",
+        "max_bytes",
+        "offset",
+    )
 
     def __init__(
         self,
@@ -57,6 +69,7 @@ class _Wanted:
         leader_epoch: int,
         last_epoch: int,
         error_code: int,
+        current_leader: Message | None = None,
     ) -> None:
         self.log = log
         self.index = index
@@ -65,16 +78,17 @@ class _Wanted:
         self.leader_epoch = leader_epoch
         self.last_epoch = last_epoch
         self.error_code = error_code
+        self.current_leader = current_leader
 
 
 class _Fetch:
     """A fetch from its request to its answer, which may come when the request's frame is long gone.
 
     wanted: the partitions in the order of the answer, each with the name or id of its topic; one that is known stands
-    once, and before those that are not.
+    once, and before those that are not. node_endpoints: the brokers that lead those that this one does not.
     """
 
-    __slots__ = ("committed", "field", "max_bytes", "read_bytes", "request", "wanted")
+    __slots__ = ("committed", "field", "max_bytes", "node_endpoints", "read_bytes", "request", "wanted")
 
     def __init__(self, request: Request, max_bytes: int, *, committed: bool) -> None:
         self.request = request
@@ -82,6 +96,7 @@ class _Fetch:
         self.max_bytes = max_bytes
         self.committed = committed
         self.read_bytes = 0
+        self.node_endpoints: list[Message] = []
         self.wanted: list[tuple[str, _Wanted]] = []
 
     def logs(self) -> list[PartitionLog]:
@@ -112,6 +127,8 @@ class _Fetch:
     def answer(self, topics: list[Message], charge: Charge = Charge.FETCH) -> Generator[None, None, Answer]:
         """Return the answer with these topics, which are emptied."""
         message = _message(topics, error_codes.NONE)
+        if self.node_endpoints:
+            message["node_endpoints"] = self.node_endpoints
         answer = yield from answer_partitions(self.request, message, topics, "partitions", charge)
         if charge is Charge.FETCH:
             answer.empty = self.empty
@@ -160,7 +177,7 @@ class _Source:
         return fetch
 
 
-def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
+def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) -> Handler:
     """Return the handler that reads the logs of `storage`."""
     waits = FetchWaits(scheduler)
     most_bytes = storage.config.fetch_max_bytes
@@ -212,7 +229,7 @@ def fetch_handler(storage: Storage, scheduler: Scheduler) -> Handler:
         max_bytes = min(body["max_bytes"], most_bytes, request.quotas.fetch_limit_bytes())
         fetch = _Fetch(request, max_bytes, committed=body["isolation_level"] == READ_COMMITTED)
         follower = _replica_id(body) >= 0  # -1 is a consumer, -2 one that debugs
-        yield from _resolve(storage, fetch, body["topics"], follower=follower)
+        yield from _resolve(storage, cluster, fetch, body["topics"], follower=follower)
         topics, failed = yield from fetch.read()
         if follower:
             return (yield from fetch.answer(topics, Charge.EXEMPT))
@@ -257,7 +274,7 @@ def _replica_id(body: Message) -> int:
 
 
 def _resolve(
-    storage: Storage, fetch: _Fetch, topics: list[Message], *, follower: bool
+    storage: Storage, cluster: ClusterView, fetch: _Fetch, topics: list[Message], *, follower: bool
 ) -> Generator[None, None, None]:
     """Find the logs of the partitions that are wanted.
 
@@ -280,8 +297,11 @@ def _resolve(
             found = known if log is not None else unknown
             if missing == error_codes.UNKNOWN_TOPIC_ID and topic is None and not follower:
                 found = unknown_ids
-            if follower and log is not None:
+            current_leader = None
+            if topic is not None and log is not None and (follower or not cluster.leads(topic, index)):
                 log, error_code = None, error_codes.NOT_LEADER_OR_FOLLOWER
+                if not cluster.leads(topic, index) and fetch.request.header.api_version >= _LEADERS_SINCE:
+                    current_leader = cluster.current_leader(topic, index)
             found[name, index] = _Wanted(
                 log,
                 index,
@@ -290,15 +310,20 @@ def _resolve(
                 leader_epoch=partition.get("current_leader_epoch", _UNKNOWN),
                 last_epoch=partition.get("last_fetched_epoch", _UNKNOWN),
                 error_code=error_code,
+                current_leader=current_leader,
             )
             yield
         yield from release(part["partitions"])
         yield
     yield from release(topics)
+    leaders = set()
     for found in (known, unknown_ids, unknown):
         for (name, _), wanted in found.items():
             fetch.wanted.append((name, wanted))
+            if wanted.current_leader is not None:
+                leaders.add(wanted.current_leader["leader_id"])
             yield
+    fetch.node_endpoints = cluster.node_endpoints(leaders, fetch.request.connection) if leaders else []
 
 
 def _read(
@@ -308,7 +333,10 @@ def _read(
     log = wanted.log
     if log is None or log.deleted:
         aborted = None if wanted.error_code == error_codes.NOT_LEADER_OR_FOLLOWER else _NO_TRANSACTIONS
-        return _failed(wanted.index, wanted.error_code, aborted=aborted), 0
+        failed = _failed(wanted.index, wanted.error_code, aborted=aborted)
+        if wanted.current_leader is not None:
+            failed["current_leader"] = wanted.current_leader
+        return failed, 0
     if wanted.leader_epoch > LEADER_EPOCH:
         return _failed(wanted.index, error_codes.UNKNOWN_LEADER_EPOCH, aborted=None), 0
     if wanted.last_epoch > LEADER_EPOCH:

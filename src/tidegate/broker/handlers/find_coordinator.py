@@ -1,6 +1,7 @@
 """FindCoordinator (key 10), versions 0-6. KIP-699 (several keys, from 4).
 
-This node coordinates every group, so consumers that assign partitions themselves can commit and fetch offsets.
+A group's coordinator is a broker that its name says, as in Kafka: there consumers that assign partitions themselves
+commit and fetch offsets.
 Not implemented: group membership (JoinGroup is not served yet); transactions (error 53, which clients take as final);
 share groups (error 42).
 A key that is named several times is answered as often, as by Kafka.
@@ -25,17 +26,17 @@ _NO_NODE = -1
 
 
 def find_coordinator_handler(cluster: ClusterView) -> Handler:
-    """Return the handler that names this node."""
+    """Return the handler that names coordinators."""
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
         kind = body.get("key_type", GROUP)
         if "coordinator_keys" not in body:
-            return request.answer({"throttle_time_ms": 0, **_one_coordinator(cluster, request, kind)})
-        coordinator = _coordinator(cluster, request, kind, text_of_none="")
+            found = _one_coordinator(cluster, request, kind, body["key"])
+            return request.answer({"throttle_time_ms": 0, **found})
         coordinators: list[Message] = []
         for key in body["coordinator_keys"]:
-            coordinators.append({"key": key, **coordinator})
+            coordinators.append({"key": key, **_coordinator(cluster, request, kind, key, text_of_none="")})
             yield
         message = {"throttle_time_ms": 0, "coordinators": coordinators}
         return (yield from answer_and_release(request, message, coordinators, body["coordinator_keys"]))
@@ -43,15 +44,17 @@ def find_coordinator_handler(cluster: ClusterView) -> Handler:
     return handle
 
 
-def _one_coordinator(cluster: ClusterView, request: Request, kind: int) -> Message:
+def _one_coordinator(cluster: ClusterView, request: Request, kind: int, key: str) -> Message:
     """Return the coordinator as versions before 4 have it: every error has its text."""
-    found = _coordinator(cluster, request, kind, text_of_none="NONE")
+    found = _coordinator(cluster, request, kind, key, text_of_none="NONE")
     return {**found, "error_message": found["error_message"] or _INVALID_REQUEST_TEXT}
 
 
-def _coordinator(cluster: ClusterView, request: Request, kind: int, *, text_of_none: str) -> Message:
+def _coordinator(
+    cluster: ClusterView, request: Request, kind: int, key: str, *, text_of_none: str
+) -> Message:
     if kind == GROUP:
-        node_id, host, port = cluster.this_broker(request.connection)
+        node_id, host, port = cluster.broker(cluster.coordinator(key), request.connection)
         error_code, text = error_codes.NONE, text_of_none
     else:
         host, port, node_id = "", _NO_NODE, _NO_NODE

@@ -8,12 +8,13 @@ In a compressed batch the batch's first offset is answered, the records are not 
 than once is not looked at: error 42, after the others of its topic, as in Kafka. So is an unknown isolation level -1.
 Memory: at most 100 bytes for each byte of the request (a partition of 12 bytes becomes two dicts and an entry of a
 third), and one piece of a log (`time_lookup.PIECE_BYTES`).
-Not implemented: tiered storage, followers.
+A partition that another broker leads is error 6. Not implemented: tiered storage, followers.
 """
 
 from collections.abc import Generator, Iterable
 
 from tidegate import error_codes
+from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.errors import LogDamagedError
@@ -43,7 +44,7 @@ SINCE_VERSION = {
 _UNKNOWN = -1
 
 
-def list_offsets_handler(storage: Storage) -> Handler:
+def list_offsets_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that looks offsets up in the logs of `storage`."""
 
     def handle(request: Request) -> Work:
@@ -61,7 +62,7 @@ def list_offsets_handler(storage: Storage) -> Handler:
                 repeated.setdefault(name, {})[wanted["partition_index"]] = answer
                 yield
             else:
-                answer = yield from _list_offset(storage, name, wanted, version)
+                answer = yield from _list_offset(storage, cluster, name, wanted, version)
                 topics.setdefault(name, []).append(answer)
                 yield
         for name, refused in repeated.items():
@@ -90,15 +91,17 @@ def _by_partition(topics: list[Message]) -> Generator[None, None, Iterable[tuple
 
 
 def _list_offset(
-    storage: Storage, name: str, wanted: Message, version: int
+    storage: Storage, cluster: ClusterView, name: str, wanted: Message, version: int
 ) -> Generator[None, None, Message]:
     index, time_ms = wanted["partition_index"], wanted["timestamp"]
     if time_ms < 0 and version < SINCE_VERSION.get(time_ms, version + 1):
         return _answer(index, None, error_codes.UNSUPPORTED_VERSION)
     topic = storage.topics.by_name.get(name)
     log = None if topic is None else topic.log(index)
-    if log is None:
+    if topic is None or log is None:
         return _answer(index, None, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    if not cluster.leads(topic, index):
+        return _answer(index, None, error_codes.NOT_LEADER_OR_FOLLOWER)
     if wanted.get("current_leader_epoch", _UNKNOWN) > LEADER_EPOCH:
         return _answer(index, None, error_codes.UNKNOWN_LEADER_EPOCH)
     if not log.damaged:

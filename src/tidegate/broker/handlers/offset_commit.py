@@ -3,6 +3,7 @@
 Keeps the positions of consumers that assign partitions themselves (no member, no generation); they survive `kill -9`.
 Of several positions for one partition the last is kept, and each is answered, as by Kafka. Many positions are kept in
 several transactions: where the process ends in between, and the client has no answer, some of them are kept.
+A group that another broker coordinates is error 16.
 Memory: at most 100 bytes for each byte of the request (a position of 14 bytes becomes two dicts, an object and three
 entries), and the answer.
 Not implemented: members of a group (a commit in a generation is error 25; where the group is not known, 22, and from
@@ -16,6 +17,7 @@ from typing import Any
 
 from tidegate import error_codes
 from tidegate.api_keys import OFFSET_COMMIT
+from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.config import OFFSET_METADATA_MAX_BYTES
@@ -33,12 +35,12 @@ _TOPIC_IDS_SINCE = field_since(OFFSET_COMMIT, "request", "topic_id")
 _logger = logging.getLogger(__name__)
 
 
-def offset_commit_handler(storage: Storage) -> Handler:
+def offset_commit_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that keeps offsets in `storage`."""
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
-        commit = _Commit(storage, body, request.header.api_version)
+        commit = _Commit(storage, cluster, body, request.header.api_version)
         yield from commit.check()
         yield from release(*(part["partitions"] for part in body["topics"]), body["topics"])
         yield from commit.store()
@@ -59,10 +61,11 @@ class _Commit:
     are any of these. As in Kafka.
     """
 
-    def __init__(self, storage: Storage, body: Message, version: int) -> None:
+    def __init__(self, storage: Storage, cluster: ClusterView, body: Message, version: int) -> None:
         self.field = "name" if version < _TOPIC_IDS_SINCE else "topic_id"
         self.answers: list[tuple[str, list[Message]]] = []
         self._storage = storage
+        self._cluster = cluster
         self._body = body
         self._version = version
         self._group_id: str = body["group_id"]
@@ -72,7 +75,10 @@ class _Commit:
 
     def check(self) -> Generator[None, None, None]:
         """Look every partition up. Of several positions for one partition the last is kept."""
-        refused = _membership_problem(self._storage, self._body, self._version)
+        if self._cluster.coordinator(self._group_id) != self._cluster.node_id:
+            refused = error_codes.NOT_COORDINATOR
+        else:
+            refused = _membership_problem(self._storage, self._body, self._version)
         for part in self._body["topics"]:
             name = part[self.field]
             topic, missing = self._find(name)

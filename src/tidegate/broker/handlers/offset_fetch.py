@@ -1,17 +1,17 @@
 """OffsetFetch (key 9), versions 1-10. KIP-709 (several groups, from 8), KIP-1071 (topic ids, from 10).
 
-Answers the committed offset of each partition, -1 where there is none; with null topics, all of the group's.
-Nothing is transactional, so `require_stable` changes nothing. What is asked for more than once is answered as often, as
-by Kafka.
+Answers the committed offset of each partition, -1 where there is none; with null topics, all of the group's. A group
+that another broker coordinates is error 16. Nothing is transactional, so `require_stable` changes nothing. What is
+asked for more than once is answered as often, as by Kafka.
 Memory: at most 150 bytes for each byte of the request (a partition of 4 bytes becomes two numbers and a dict), and 20
 times the answer: at most `MAX_POSITIONS` positions.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 
 from tidegate import error_codes
 from tidegate.api_keys import OFFSET_FETCH
-from tidegate.broker.cluster import ZERO_ID
+from tidegate.broker.cluster import ZERO_ID, ClusterView
 from tidegate.broker.releasing import answer_and_release
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
@@ -21,18 +21,22 @@ from tidegate.wire import field_since
 __all__ = ["MAX_POSITIONS", "offset_fetch_handler"]
 
 _TOPIC_IDS_SINCE = field_since(OFFSET_FETCH, "request", "topic_id")
+_GROUP_ERROR_SINCE = 2  # before, each partition has one
 _NO_OFFSET = -1
 
 MAX_POSITIONS = 100_000
 """Positions in one answer; a group with which it would have more gets error 42. Source: as many as W1 lets in."""
 
 
-def offset_fetch_handler(storage: Storage) -> Handler:
+def offset_fetch_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that answers the offsets kept in `storage`."""
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
-        positions = _Positions(storage, by_id=request.header.api_version >= _TOPIC_IDS_SINCE)
+        version = request.header.api_version
+        positions = _Positions(
+            storage, cluster, by_id=version >= _TOPIC_IDS_SINCE, with_errors=version >= _GROUP_ERROR_SINCE
+        )
         if "groups" not in body:
             topics, error_code = yield from positions.of(body["group_id"], body["topics"])
             message = {"throttle_time_ms": 0, "topics": topics, "error_code": error_code}
@@ -51,9 +55,11 @@ def offset_fetch_handler(storage: Storage) -> Handler:
 class _Positions:
     """The positions that one request is answered. `lists` are those that the answer is made of."""
 
-    def __init__(self, storage: Storage, *, by_id: bool) -> None:
+    def __init__(self, storage: Storage, cluster: ClusterView, *, by_id: bool, with_errors: bool) -> None:
         self.lists: list[list[Message]] = []
         self._storage = storage
+        self._cluster = cluster
+        self._with_errors = with_errors
         self._field = "topic_id" if by_id else "name"
         self._left = MAX_POSITIONS
 
@@ -62,6 +68,10 @@ class _Positions:
     ) -> Generator[None, None, tuple[list[Message], int]]:
         """Return the topics of a group in which it has positions, or those wanted, and an error code."""
         topics = self._list()
+        if self._cluster.coordinator(group_id) != self._cluster.node_id:
+            if not self._with_errors:
+                yield from self._refused(wanted or (), error_codes.NOT_COORDINATOR, topics)
+            return topics, error_codes.NOT_COORDINATOR
         found = (
             self._everything(group_id, topics) if wanted is None else self._named(group_id, wanted, topics)
         )
@@ -116,6 +126,18 @@ class _Positions:
             yield
         topics += unknown
         return True
+
+    def _refused(
+        self, wanted: Iterable[Message], error_code: int, topics: list[Message]
+    ) -> Generator[None, None, None]:
+        """Answer an error for each partition, where the version has none for the group."""
+        for part in wanted:
+            partitions = self._list()
+            for index in part["partition_indexes"]:
+                partitions.append(_position(index, None, error_code=error_code))
+                yield
+            topics.append({self._field: part[self._field], "partitions": partitions})
+            yield
 
     def _list(self) -> list[Message]:
         self.lists.append([])

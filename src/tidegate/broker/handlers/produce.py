@@ -7,6 +7,7 @@ every append that makes a sync due does). acks=0 has no answer; a refused batch 
 first batch that cannot be taken apart fails the whole request, and its bytes are not charged (B§6.2); so does one that
 belongs to a transaction, with error 53, as in Kafka for a request without a transactional id. Of several batches for
 one partition the last is stored and answered, as by Kafka.
+A partition that another broker leads is error 6 with that leader (KIP-951, from 10).
 Not implemented: transactions, looking into the records.
 Memory: at most 260 bytes for each byte of the request (a partition of 6 bytes becomes two dicts, a tuple, and an error
 with its text).
@@ -17,6 +18,7 @@ from typing import Any
 
 from tidegate import error_codes
 from tidegate.api_keys import PRODUCE
+from tidegate.broker.cluster import ClusterView
 from tidegate.broker.kept_answers import ProduceAnswers
 from tidegate.broker.known_requests import KnownRequests
 from tidegate.broker.late_answers import complete_in_slices
@@ -65,7 +67,7 @@ class _Target:
         self.answers = ProduceAnswers(version, key, index)
 
 
-def produce_handler(storage: Storage, scheduler: Scheduler) -> Handler:
+def produce_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) -> Handler:
     """Return the handler that appends to the logs of `storage`."""
     topics, commits, turn = storage.topics, storage.commits, storage.turn
     known: KnownRequests[_Target] = KnownRequests(PRODUCE, "index", ("records",))
@@ -90,7 +92,7 @@ def produce_handler(storage: Storage, scheduler: Scheduler) -> Handler:
             and len(topic_data[0]["partition_data"]) == 1
             and body["transactional_id"] is None
         ):
-            _remember(request, acks, topic_data[0], topics, known)
+            _remember(request, acks, topic_data[0], topics, cluster, known)
         try:
             wanted = yield from _by_partition(topic_data, version)
         except CorruptRecordsError as error:
@@ -103,18 +105,23 @@ def produce_handler(storage: Storage, scheduler: Scheduler) -> Handler:
         yield from release(topic_data, *[part["partition_data"] for part in topic_data])
         responses: list[Message] = []
         failed = False
+        leaders: set[int] = set()
         unsynced: list[_Unsynced] = []
         for name, parts in wanted.items():
             partitions: list[Message] = []
             for index, (records, rejected) in parts.items():
                 topic, missing = _find(topics, name, version)
                 log = None if topic is None else topic.log(index)
-                if log is None:
+                if topic is None or log is None:
                     result = _refused(
                         index, missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
                     )
                 else:
-                    result = _append(log, index, records, rejected, acks, request.now_ms, version)
+                    led = cluster.leads(topic, index)
+                    result = _append(log, index, records, rejected, acks, request.now_ms, version, led=led)
+                    if result["error_code"] == error_codes.NOT_LEADER_OR_FOLLOWER:
+                        result["current_leader"] = cluster.current_leader(topic, index)
+                        leaders.add(cluster.leader(topic, index))
                     if (
                         acks == ACKS_ALL
                         and not result["error_code"]
@@ -130,6 +137,8 @@ def produce_handler(storage: Storage, scheduler: Scheduler) -> Handler:
         if acks == 0:
             return Answer(None, Charge.PRODUCE, close=failed)
         message = {"responses": responses, "throttle_time_ms": 0}
+        if leaders:
+            message["node_endpoints"] = cluster.node_endpoints(leaders, request.connection)
         if unsynced:
             return _answer_synced(request, message, unsynced, commits, scheduler)
         return (
@@ -156,7 +165,12 @@ def _find(topics: Topics, name: str, version: int) -> tuple[Topic | None, int]:
 
 
 def _remember(
-    request: Request, acks: int, part: Message, topics: Topics, known: KnownRequests[_Target]
+    request: Request,
+    acks: int,
+    part: Message,
+    topics: Topics,
+    cluster: ClusterView,
+    known: KnownRequests[_Target],
 ) -> None:
     """Keep what a request with one partition says for those that begin as it does.
 
@@ -166,7 +180,9 @@ def _remember(
     name = part[_field(version)]
     topic, _ = _find(topics, name, version)
     log = None if topic is None else topic.log(index)
-    if log is not None and not log.settings.flushes and acks in ACKS:
+    if topic is None or log is None or not cluster.leads(topic, index):
+        return
+    if not log.settings.flushes and acks in ACKS:
         known.keep(request, _Target(version, acks, {_field(version): name}, index, log))
 
 
@@ -266,8 +282,10 @@ def _append(
     acks: int,
     now_ms: int,
     version: int,
+    *,
+    led: bool,
 ) -> dict[str, Any]:
-    """Store one partition's batch and return its part of the answer."""
+    """Store one partition's batch, if this node leads it, and return its part of the answer."""
     result = None
     try:
         if records is None and rejected is None:
@@ -275,6 +293,8 @@ def _append(
         if records is not None:
             if acks not in ACKS:
                 result = _refused(index, error_codes.INVALID_REQUIRED_ACKS)
+            elif not led:
+                result = _refused(index, error_codes.NOT_LEADER_OR_FOLLOWER)
             else:
                 base_offset, append_time_ms = log.append(records, now_ms, version)
                 result = {
