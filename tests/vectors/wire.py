@@ -36,9 +36,9 @@ examples:
   python tests/vectors/wire.py --start kafka tests/vectors/wire/produce_throttle.json
   python tests/vectors/wire.py --bootstrap 127.0.0.1:9092 tests/vectors/wire/frames.json
 
-The last line is 'N passed, N failed, N skipped', counted in scenarios. All files take some eleven minutes: most of
-it is waiting for throttles to end. Times are strict: on a busy machine an answer may be late, and a Kafka may not
-yet know of a quota that was set (--settle).
+The last line is 'N passed, N failed, N skipped', counted in scenarios. All files take some five minutes for Tidegate
+and twice that for Kafka, most of it waiting for throttles to end. Times are strict: on a busy machine an answer may
+be late, and a Kafka may not yet know of a quota that was set (--settle).
 exit code: 0 nothing failed; 1 a scenario failed; 2 wrong usage, or a file or broker that cannot be used
 """
 _TIDEGATE = Exceptions(not_listed=NOT_SERVED, own_texts=OWN_TEXTS, without_features=True)
