@@ -102,8 +102,11 @@ def _list_offset(
         return _answer(index, None, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     if not cluster.leads(topic, index):
         return _answer(index, None, error_codes.NOT_LEADER_OR_FOLLOWER)
-    if wanted.get("current_leader_epoch", _UNKNOWN) > LEADER_EPOCH:
+    leader_epoch = wanted.get("current_leader_epoch", _UNKNOWN)
+    if leader_epoch > LEADER_EPOCH:
         return _answer(index, None, error_codes.UNKNOWN_LEADER_EPOCH)
+    if leader_epoch < LEADER_EPOCH and leader_epoch != _UNKNOWN:
+        return _answer(index, None, error_codes.FENCED_LEADER_EPOCH)
     if not log.damaged:
         try:
             return _answer(index, (yield from _find(log, time_ms)), error_codes.NONE)

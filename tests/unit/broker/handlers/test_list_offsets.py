@@ -78,10 +78,11 @@ def test_times_are_looked_up(filled: Node) -> None:
 
 
 def test_errors(filled: Node) -> None:
-    """Unknown partitions and epochs ahead of ours."""
+    """Unknown partitions, epochs ahead of ours and below it: only -1 is none, as on Apache Kafka."""
     assert ask(filled, 5, -1, index=3) == (3, -1, -1)
     assert ask(filled, 5, -1, topic="absent") == (3, -1, -1)
     assert ask(filled, 5, -1, epoch=1) == (75, -1, -1)
+    assert ask(filled, 5, -1, epoch=-2) == (74, -1, -1)
 
 
 def test_empty_log(node: Node) -> None:
