@@ -1,7 +1,7 @@
 """Differences that are meant: what shows each, and the row of docs/kafka-differences.md that says why."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,8 +133,16 @@ def _is_compressed_wrongly(difference: Difference) -> bool:
 
 
 def _quotes_too_much(difference: Difference) -> bool:
-    """Return whether Kafka gives no answer, and ours has a text that is as long as one can be."""
-    return difference.kafka == SILENT and re.search(r"(.)\1{30000}", str(difference.tidegate)) is not None
+    """Return whether Kafka cannot write its answer, and ours has a text that is as long as one can be."""
+    failed = difference.kafka == SILENT or set(_all_codes(difference.kafka)) == {UNKNOWN_SERVER_ERROR}
+    return failed and re.search(r"(.)\1{30000}", str(difference.tidegate)) is not None
+
+
+def _all_codes(value: Any) -> Iterator[int]:
+    if isinstance(value, dict) and "error_code" in value:
+        yield value["error_code"]
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _all_codes(item)
 
 
 def _produced_codes(answer: Any) -> set[int]:
