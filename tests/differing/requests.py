@@ -341,6 +341,8 @@ def _value(field: Field, rng: random.Random, api_key: int) -> Any:
     known = BY_NAME.get(field.name)
     if field.name == "key" and api_key == ALTER_CLIENT_QUOTAS:
         known = KEYS
+    if field.name == "isolation_level" and api_key == LIST_OFFSETS:
+        known = (0, 0, 0, 1, 2, -1)
     if field.name == "value" and field.type == "string":
         known = CONFIG_VALUES
     chosen = rng.choice(known if known is not None else BY_TYPE[field.type])

@@ -49,15 +49,13 @@ def list_offsets_handler(storage: Storage, cluster: ClusterView) -> Handler:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
+        if body.get("isolation_level", READ_UNCOMMITTED) not in (READ_UNCOMMITTED, READ_COMMITTED):
+            return (yield from _all_failed(request, body["topics"]))
         version = request.header.api_version
         topics: dict[str, list[Message]] = {}
         repeated: dict[str, dict[int, Message]] = {}
         for name, wanted, times in (yield from _by_partition(body["topics"])):
-            if body.get("isolation_level", READ_UNCOMMITTED) not in (READ_UNCOMMITTED, READ_COMMITTED):
-                answer = _answer(wanted["partition_index"], None, error_codes.UNKNOWN_SERVER_ERROR)
-                topics.setdefault(name, []).append(answer)
-                yield
-            elif times > 1:
+            if times > 1:
                 answer = _answer(wanted["partition_index"], None, error_codes.INVALID_REQUEST)
                 repeated.setdefault(name, {})[wanted["partition_index"]] = answer
                 yield
@@ -72,6 +70,24 @@ def list_offsets_handler(storage: Storage, cluster: ClusterView) -> Handler:
         return (yield from answer_and_release(request, message, answers, *topics.values()))
 
     return handle
+
+
+def _all_failed(request: Request, topics: list[Message]) -> Work:
+    """Answer each partition with error -1, as often as it was named."""
+    answers = []
+    for part in topics:
+        parts: list[Message] = []
+        for wanted in part["partitions"]:
+            parts.append(_answer(wanted["partition_index"], None, error_codes.UNKNOWN_SERVER_ERROR))
+            yield
+        answers.append({"name": part["name"], "partitions": parts})
+        yield from release(part["partitions"])
+        yield
+    yield from release(topics)
+    message = {"throttle_time_ms": 0, "topics": answers}
+    return (
+        yield from answer_and_release(request, message, *(topic["partitions"] for topic in answers), answers)
+    )
 
 
 def _by_partition(topics: list[Message]) -> Generator[None, None, Iterable[tuple[str, Message, int]]]:

@@ -70,6 +70,17 @@ def test_unknown_isolation_level_is_an_unknown_error(filled: Node, topic: str) -
         assert answer["error_code"] == code
 
 
+def test_unknown_isolation_level_is_answered_as_it_was_asked(filled: Node) -> None:
+    """Kafka's answer to a request that failed names each partition as often as the request does."""
+    parts = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": -1} for index in (0, 0, 7)]
+    topics = [{"name": "orders", "partitions": some} for some in (parts, [], parts[:1])]
+    answer = filled.call(LIST_OFFSETS, 5, {"replica_id": -1, "isolation_level": 2, "topics": topics})
+    assert [
+        (topic["name"], [(part["partition_index"], part["error_code"]) for part in topic["partitions"]])
+        for topic in answer["topics"]
+    ] == [("orders", [(0, -1), (0, -1), (7, -1)]), ("orders", []), ("orders", [(0, -1)])]
+
+
 def test_times_are_looked_up(filled: Node) -> None:
     """The first record not older than the time, nothing past the last one."""
     assert ask(filled, 5, NOW_MS - 1) == (0, NOW_MS, 0)
