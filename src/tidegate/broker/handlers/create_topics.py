@@ -220,8 +220,6 @@ def _assignment_problem(
         if partition in seen:
             return code, f"Found multiple manual partition assignments for partition {partition}"
         seen.add(partition)
-        yield
-    for assignment in assignments:
         problem = cluster.assignment_problem(assignment["broker_ids"])
         if problem is not None:
             return code, problem

@@ -167,6 +167,7 @@ def assigned(*partitions: tuple[int, list[int]]) -> list[dict[str, Any]]:
         (assigned((0, [1, 1])), 39, "The manual partition assignment includes the broker 1 more than once."),
         (assigned((0, [1]), (2, [1])), 39, "partitions should be a consecutive 0-based integer sequence"),
         (assigned((0, [1]), (0, [1])), 39, "Found multiple manual partition assignments for partition 0"),
+        (assigned((0, []), (0, [])), 39, "The manual partition assignment includes an empty replica list."),
     ],
 )
 def test_manual_assignments(node: Node, assignments: Any, code: int, text: str | None) -> None:
