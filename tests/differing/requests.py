@@ -25,6 +25,7 @@ from tidegate.api_keys import (
     DESCRIBE_TOPIC_PARTITIONS,
     FETCH,
     FIND_COORDINATOR,
+    INCREMENTAL_ALTER_CONFIGS,
     INIT_PRODUCER_ID,
     JOIN_GROUP,
     LIST_OFFSETS,
@@ -46,6 +47,8 @@ COMPARED = (
 """The APIs that are compared."""
 REFUSED = (JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT)
 """The APIs that are answered with a refusal and nothing else (row L19)."""
+LEFT_OUT = (INCREMENTAL_ALTER_CONFIGS,)
+"""What would change the node for all sequences that follow; what differs is row D4, the rest is recorded."""
 
 OWN = "@"
 """Stands, in a name, for what makes it the sequence's own; of `OWN_LENGTH` characters when it is sent."""
