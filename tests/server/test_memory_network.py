@@ -1,5 +1,6 @@
 """A whole node in memory, on a loop and a clock that stand still until they are moved."""
 
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,3 +167,17 @@ def test_who_takes_an_answer_late_and_asks_for_none_meanwhile_is_served(tmp_path
     received += client.client_take()
     assert [int.from_bytes(answer[:4], "big") for answer in answers(received)] == [1, 2]
     world.close()
+
+
+def test_connections_close_in_the_order_in_which_they_came(
+    world: MemoryNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever closes many at once: what they are charged with then has the same order in every run."""
+    clients = [world.connect(room=10) for _ in range(30)]
+    for client in clients:
+        client.client_send(ask_fetch("free"))
+    world.loop.advance(70_000)
+    assert all(client.closed for client in clients)
+    closed = [int(found) for found in re.findall(r"closing connection (\d+)", caplog.text)]
+    assert len(closed) == 30
+    assert closed == sorted(closed)

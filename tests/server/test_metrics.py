@@ -312,7 +312,7 @@ def test_connections_and_bytes_are_counted(with_node) -> None:
         size = 4 + (await first.receive())[2]
         sent += 4 + second.send_produce(padding=100, acks=0)
         second.writer.close()
-        await until(lambda: not node.node._front.channels - {channel_of(node, first)})
+        await until(lambda: not node.node._front.channels.keys() - {channel_of(node, first)})
         found = read(node)
         names = (
             "connection-creation-total", "connection-close-total", "connection-count",

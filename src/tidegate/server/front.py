@@ -78,7 +78,7 @@ class Front:
         on_closed: Callable[[Channel], None],
         turn: Turn,
     ) -> None:
-        self.channels: set[Channel] = set()
+        self.channels: dict[Channel, None] = {}  # in the order in which they came
         self.turns = 0
         self.muting = Muting(loop=loop, monotonic_ns=clock.monotonic_ns)
         self.requests = requests
@@ -170,7 +170,7 @@ class Front:
     def on_closed(self, channel: Channel) -> None:
         """Forget the channel, when it has paid for its last answer."""
         self._charge_sending(channel, self._now_ms())
-        self.channels.discard(channel)
+        self.channels.pop(channel, None)
         self.muting.forget(channel)
         self._on_closed(channel)
 

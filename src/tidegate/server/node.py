@@ -325,7 +325,7 @@ class Node:
             monotonic_ns=self._clock.monotonic_ns,
             max_frame_bytes=self.config["socket.request.max.bytes"],
         )
-        self._front.channels.add(channel)
+        self._front.channels[channel] = None
         self._front.requests.listeners[listener].created += 1
         if self.connections.total > self.config["max.connections"] and not self._closes_excess:
             self._closes_excess = True
