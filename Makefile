@@ -26,6 +26,10 @@ test: setup ## run every test (a skipped test is a failure)
 e2e-long: setup ## run what takes long: tests in files long_*.py (ARGS='-k differing' for a part)
 	@$(PYTHON) -m pytest $$(find tests -name 'long_*.py' | sort) $(ARGS)
 
+.PHONY: soak
+soak: setup ## simulate a node for 10^6 steps of fresh seeds (ARGS='--seeds 3', '--seed N' for one again)
+	@$(PYTHON) -m tests.simulation $(ARGS)
+
 .PHONY: lint
 lint: setup ## ruff, mypy --strict, layers of ARCHITECTURE.md
 	@.venv/bin/ruff check .

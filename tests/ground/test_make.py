@@ -19,6 +19,7 @@ TARGETS = (
     "demo",
     "test",
     "e2e-long",
+    "soak",
     "lint",
     "check",
     "bench",

@@ -72,6 +72,10 @@ class PortedRate:
             throttle = min(throttle, self.cap_ms)
         return java_int(throttle)
 
+    def last_event(self) -> int | None:
+        """Return when there was a record last, or a purge."""
+        return max((sample.last_event for sample in self._samples), default=None)
+
     def _purge(self, now: int) -> None:
         for sample in self._samples:
             if now - sample.last_event >= self.n * self.w:

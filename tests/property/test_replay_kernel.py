@@ -2,15 +2,13 @@
 
 from collections import Counter
 from random import Random
-from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.replaying.kernel import Replayed, replay_events
+from tests.replaying.kernel import Replayed, differences, replay_events
 from tests.replaying.logs import CLIENTS, START_MS, random_records, random_traffic, random_window
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline import layout
 from tidegate.pipeline.replay.kernel import replay, replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.windows import Windows
@@ -21,22 +19,6 @@ from tidegate.quota.measure.rate_kernel import rate_peek
 _SEEDS = st.integers(0, 2**32 - 1)
 _LONG = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _EVENTS = 400
-
-
-def _differences(
-    replayed: Replayed, expected: list[dict[str, Any]]
-) -> list[tuple[dict[str, Any], list[int]]]:
-    """Return every event that was decided otherwise than expected, with the decision."""
-    return [
-        (event, decision)
-        for event, decision in zip(expected, replayed.decisions.tolist(), strict=True)
-        if event["kind"] != "network" and decision[: layout.IS_CAPPED] != _recorded(event)
-    ]
-
-
-def _recorded(event: dict[str, Any]) -> list[int]:
-    byte_ms = event["produce_throttle_ms"] or event["fetch_throttle_ms"] or event["mutation_throttle_ms"]
-    return [byte_ms, event["request_throttle_ms"], int(event["rejected"])]
 
 
 def _ask_of_all(node: RecordingNode, now_ms: int) -> None:
@@ -78,7 +60,7 @@ def test_quotas_in_force_decide_again_as_recorded(seed, batch_rows):
     now_ms = random_traffic(node, rng, events=_EVENTS)
     _ask_of_all(node, now_ms)
     replayed = replay_events(node.events, in_force_plan(), batch_rows=batch_rows)
-    assert _differences(replayed, replayed.events) == []
+    assert differences(replayed, replayed.events) == []
     assert sum(result["different_decisions"] for result in replayed.results) == 0
     assert _other_sensors(replayed, node, now_ms + 10) == []
 
@@ -98,7 +80,7 @@ def test_a_plan_decides_as_an_engine_with_its_quotas(seed):
     plan = Plan(name="p", records=records, windows=Windows(rate=window, mutation=controller_window))
     replayed = replay_events(free.events, plan)
     decided = [event for event in limited.events if event["kind"] in {"request", "network", "mutation"}]
-    assert _differences(replayed, decided) == []
+    assert differences(replayed, decided) == []
 
 
 def test_the_random_logs_have_every_kind_of_decision():

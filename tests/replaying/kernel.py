@@ -13,7 +13,7 @@ from tidegate.pipeline.replay.results import client_results
 from tidegate.quota.managers.mutation import STRICT_SINCE
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["Replayed", "kernel_rows", "replay_events"]
+__all__ = ["Replayed", "differences", "kernel_rows", "replay_events"]
 
 Event = dict[str, Any]
 Sensors = dict[tuple[QuotaType, str, str], tuple[list[float], list[int]]]
@@ -64,6 +64,20 @@ def _sensors(replay: PlanReplay, names: Sequence[tuple[str, str]]) -> Sensors:
             if use[sensor, layout.READY] >= 0:
                 found[quota_type, *name] = (floats[sensor].tolist(), ints[sensor].tolist())
     return found
+
+
+def differences(replayed: Replayed, expected: list[Event]) -> list[tuple[Event, list[int]]]:
+    """Return every event that was decided otherwise than expected, with the decision."""
+    return [
+        (event, decision)
+        for event, decision in zip(expected, replayed.decisions.tolist(), strict=True)
+        if event["kind"] != "network" and decision[: layout.IS_CAPPED] != _recorded(event)
+    ]
+
+
+def _recorded(event: Event) -> list[int]:
+    byte_ms = event["produce_throttle_ms"] or event["fetch_throttle_ms"] or event["mutation_throttle_ms"]
+    return [byte_ms, event["request_throttle_ms"], int(event["rejected"])]
 
 
 def kernel_rows(events: Sequence[Event], number: Callable[[tuple[str, str]], int]) -> layout.Rows:

@@ -5,6 +5,7 @@ a time, when the client ends or breaks off. Nothing happens before the loop has 
 """
 
 import heapq
+import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import NoUsageLog, UsageLog
 from tidegate.storage import Storage
 from tidegate.storage.housekeeping import start_housekeeping
+from tidegate.storage.log.group_commit import SyncFile
 from tidegate.testing import ManualClock
 
 UNLIMITED = 1 << 62
@@ -283,7 +285,7 @@ class MemoryPoller:
                     callback()
         finally:
             more = self._turns.end(self._monotonic_ns() + SERVE_NS)
-        if more or self._ready():
+        if more or any(connection.callback() for connection in self.connections):
             self.wake()
 
 
@@ -362,6 +364,7 @@ class MemoryNode:
         *,
         loop: ManualLoop | None = None,
         usage: UsageLog | None = None,
+        sync: SyncFile = os.fdatasync,
         **settings: str,
     ) -> None:
         self.loop = loop or ManualLoop(ManualClock())
@@ -371,7 +374,7 @@ class MemoryNode:
         self.node = Node(
             config, clock=self.clock, loop=self.loop, network=self.network, usage=usage or NoUsageLog()
         )
-        self.storage = Storage.open(directory, storage_config(config), self.clock)
+        self.storage = Storage.open(directory, storage_config(config), self.clock, sync=sync)
         self.quotas = QuotaAdministration(self.storage.store, self.loop)
         self.quotas.load()
         cluster, settings = cluster_of(self.node, self.storage), settings_of(config, self.storage)
