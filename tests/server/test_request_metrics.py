@@ -43,7 +43,7 @@ class Counted:
         exchange.throttle_ms, exchange.response = throttle_ms, None
         for name, value in attributes.items():
             setattr(exchange, name, value)
-        self.metrics.count(exchange)
+        self.metrics.count([exchange])
 
     def numbers(self, name: str, **tags: str) -> dict[str, float]:
         """Return the numbers of one bean."""

@@ -44,6 +44,7 @@ class ClusterView:
         self.node_id = node_id
         self.ids = tuple(sorted(endpoints))
         self._endpoints = endpoints
+        self._advertised = set.intersection(*map(set, endpoints.values()))  # listeners that every node has
         self._topics = topics
 
     @property
@@ -61,6 +62,12 @@ class ClusterView:
     def brokers(self, connection: Connection) -> tuple[ClusterNode, ...]:
         """Return all brokers in the order of their ids, by the listener that a client came in by."""
         return tuple([self.broker(node_id, connection) for node_id in self.ids])
+
+    def way_in(self, connection: Connection) -> tuple[str, ...]:
+        """Return what decides which addresses `connection` is told: for answers that are kept by it."""
+        if connection.listener in self._advertised:
+            return (connection.listener,)
+        return connection.listener, connection.local_host, str(connection.local_port)
 
     def first_leader(self, topic: Topic) -> int:
         """Return the place in `ids` of the broker that leads partition 0."""

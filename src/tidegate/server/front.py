@@ -238,6 +238,7 @@ class Front:
         """Decide and record all, then send all, then go on with their channels."""
         now_ms = self._now_ms()
         recorded = [exchange for exchange in handled if self._record(exchange, turn_end, now_ms)]
+        self._count(recorded)
         try:
             self._usage.commit()
         except Exception as error:
@@ -287,7 +288,6 @@ class Front:
                     response = exchange.answer.empty()
                 response.set_throttle_time_ms(exchange.throttle_ms)
             exchange.response = response
-            self._count(exchange)
             self._usage.request(exchange)
         except Exception as error:
             self._cannot_answer(exchange, error)

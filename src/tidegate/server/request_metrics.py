@@ -157,25 +157,26 @@ class RequestMetrics:
         for key in sorted(api_keys):
             self._apis[key]
 
-    def count(self, exchange: Exchange) -> None:
-        """Count a request that was decided."""
-        header, response = exchange.header, exchange.response
-        api = self._apis[header.api_key]
-        counts = api[header.api_version]
-        counts.requests = requests = counts.requests + 1
-        counts.handler_ns += exchange.handler_ns
-        listener = self.listeners[exchange.channel.connection.listener]
-        listener.requests += 1
-        listener.request_bytes += exchange.frame_bytes
-        if response is None:
-            listener.unanswered += 1
-        else:
-            listener.response_bytes += response.size
-        if exchange.throttle_ms:
-            api.throttle(exchange.throttle_ms)
-        if requests >= counts.look_at:
-            api.look_at(exchange)
-            counts.looked_at()
+    def count(self, exchanges: Iterable[Exchange]) -> None:
+        """Count requests that were decided."""
+        apis, listeners = self._apis, self.listeners
+        for exchange in exchanges:
+            header, response = exchange.header, exchange.response
+            counts = apis[header.api_key][header.api_version]
+            counts.requests += 1
+            counts.handler_ns += exchange.handler_ns
+            listener = listeners[exchange.channel.connection.listener]
+            listener.requests += 1
+            listener.request_bytes += exchange.frame_bytes
+            if response is None:
+                listener.unanswered += 1
+            else:
+                listener.response_bytes += response.size
+            if exchange.throttle_ms:
+                apis[header.api_key].throttle(exchange.throttle_ms)
+            if counts.requests >= counts.look_at:
+                apis[header.api_key].look_at(exchange)
+                counts.looked_at()
 
     def all_counts(self) -> Iterator[VersionCounts]:
         """Yield the counts of every version that was asked for."""

@@ -47,7 +47,7 @@ def metadata_handler(storage: Storage, cluster: ClusterView) -> Handler:
             kept.clear()
             kept_version = storage.topics.version
         header = request.header
-        key = kept.key(request, cluster.brokers(request.connection))
+        key = kept.key(request, cluster.way_in(request.connection))
         known = kept.get(key)
         if known is not None:
             return Answer(known.with_correlation_id(header.correlation_id))
