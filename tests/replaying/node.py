@@ -6,7 +6,7 @@ from typing import Any
 from tidegate.api_keys import CREATE_TOPICS
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.sanitizer import sanitize
-from tidegate.quota.managers.mutation import STRICT_SINCE, MutationQuota
+from tidegate.quota.managers.mutation import STRICT_SINCE, MutationKind, MutationQuota
 from tidegate.quota.managers.quota_managers import QuotaManagers
 from tidegate.quota.measure.throttle import saturate_to_int32
 from tidegate.quota.measure.window import QuotaWindow
@@ -123,8 +123,7 @@ class RecordingNode:
         api_version = STRICT_SINCE[CREATE_TOPICS] if strict else 5
         quota = self._open.get(connection_id)
         if quota is None:
-            manager = self.managers.controller_mutation
-            quota = manager.new_quota(user, client_id, CREATE_TOPICS, api_version, now_ms)
+            quota = self._new_quota(user, client_id, CREATE_TOPICS, api_version, now_ms)
             self._open[connection_id] = quota
         admitted = quota.record(permits, now_ms)
         return self._add(
@@ -136,7 +135,7 @@ class RecordingNode:
         self, user: str, client_id: str, permits: int, now_ms: int, *, connection_id: int = 1
     ) -> Event:
         """Ask for the permits of a topic that Metadata creates: strict, and no answer tells the throttle (B§5.5)."""
-        quota = self.managers.controller_mutation.new_quota(user, client_id, METADATA, 12, now_ms)
+        quota = self._new_quota(user, client_id, METADATA, 12, now_ms)
         admitted = quota.record(permits, now_ms)
         return self._add(
             "mutation", now_ms, user=user, client_id=client_id, api_key=METADATA, api_version=12,
@@ -145,12 +144,14 @@ class RecordingNode:
 
     def other(
         self, user: str, client_id: str, now_ms: int, *, handler_ns: int = 0, network_ns: int | None = 0,
-        connection_id: int = 1, api_key: int = 3,
+        connection_id: int = 1, api_key: int = 3, exempt: bool = False,
     ) -> Event:  # fmt: skip
         """Decide a request that charges no bytes; it ends the CreateTopics request of its connection, if any."""
         mutation = self._open.pop(connection_id, None)
         answer = Answer(None, Charge.REQUEST if mutation is None else Charge.MUTATION)
-        exchange = self._decide(user, client_id, now_ms, answer, handler_ns, network_ns, mutation=mutation)
+        exchange = self._decide(
+            user, client_id, now_ms, answer, handler_ns, network_ns, exempt=exempt, mutation=mutation
+        )
         return self._add_request(exchange, network_ns, api_key=api_key, connection_id=connection_id)
 
     def network(
@@ -160,6 +161,14 @@ class RecordingNode:
         decider, channel, header = Decider(self.managers), _channel(user), _header(client_id)
         decider.charge_network(channel, header, network_ns, exempt=exempt, now_ms=now_ms)
         self._add("network", now_ms, user=user, client_id=client_id, network_ns=network_ns, exempt=exempt)
+
+    def _new_quota(
+        self, user: str, client_id: str, api_key: int, api_version: int, now_ms: int
+    ) -> MutationQuota:
+        manager = self.managers.controller_mutation
+        if self.managers.extensions.observe.selects(user, client_id):
+            return manager.new_quota_of(MutationKind.PERMISSIVE, user, client_id, now_ms)
+        return manager.new_quota(user, client_id, api_key, api_version, now_ms)
 
     def _decide(
         self, user: str, client_id: str, now_ms: int, answer: Answer, handler_ns: int, network_ns: int | None,
@@ -185,6 +194,7 @@ class RecordingNode:
             fetch_throttle_ms=exchange.fetch_ms,
             request_throttle_ms=exchange.request_ms,
             mutation_throttle_ms=exchange.mutation_ms,
+            observed_only=bool(exchange.observed_only),
             **columns,
         )
 

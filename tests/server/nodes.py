@@ -6,7 +6,7 @@ import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tidegate.clock import Clock, SystemClock
 from tidegate.quota import QuotaRecord
@@ -247,7 +247,12 @@ async def running_node(
         await running.close()
 
 
-def spool_events(node: RunningNode) -> list[dict[str, Any]]:
+class _Recording(Protocol):
+    usage: RecordedUsageLog
+    spool: Path
+
+
+def spool_events(node: _Recording) -> list[dict[str, Any]]:
     """Return everything recorded so far, in order."""
     node.usage._recorder._close_segment()
     events = [event for path in sorted(node.spool.glob("*.closed")) for event in read_segment(path)]

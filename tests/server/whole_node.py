@@ -66,7 +66,8 @@ class WholeNode:
     def __init__(self, directory: Path, settings: dict[str, str]) -> None:
         texts = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **settings}
         clock, config = SystemClock(), ServerConfig.load(texts)
-        self.usage = RecordedUsageLog(Recorder(directory / "spool", node_id=1, clock=clock), NoWriter)
+        self.spool = directory / "spool"
+        self.usage = RecordedUsageLog(Recorder(self.spool, node_id=1, clock=clock), NoWriter)
         loop = asyncio.get_running_loop()
         self.node = Node(config, clock=clock, loop=loop, network=SocketNetwork(loop), usage=self.usage)
         self.storage = Storage.open(directory, storage_config(config), clock)

@@ -32,6 +32,12 @@ from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCa
 from tidegate.quota.managers.client_quota import ClientQuotaManager
 from tidegate.quota.managers.cluster import ClusterMetadata, ClusterNode
 from tidegate.quota.managers.explain import Explanation
+from tidegate.quota.managers.extensions import (
+    EXTENSION_SETTINGS,
+    Extensions,
+    changed_records,
+    extension_records,
+)
 from tidegate.quota.managers.mutation import STRICT_SINCE, MutationKind, MutationQuota, MutationQuotaManager
 from tidegate.quota.managers.quota_managers import QuotaManagers
 from tidegate.quota.managers.quota_type import QuotaType
@@ -45,6 +51,7 @@ from tidegate.quota.metric import Metric
 
 __all__ = [
     "DEFAULT",
+    "EXTENSION_SETTINGS",
     "PERCENT_PER_NS",
     "QUOTA_KEYS",
     "REGISTRY_WINDOW",
@@ -70,6 +77,7 @@ __all__ = [
     "EntityParts",
     "EntityType",
     "Explanation",
+    "Extensions",
     "FilterComponent",
     "Level",
     "Metric",
@@ -92,8 +100,10 @@ __all__ = [
     "TokenBucket",
     "ValueType",
     "WindowSetting",
+    "changed_records",
     "desanitize",
     "entity_parts",
+    "extension_records",
     "jmx_sanitize",
     "sanitize",
 ]

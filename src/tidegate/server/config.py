@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.errors import ConfigError
+from tidegate.quota.admin.entity_selection import parse_entities
+from tidegate.quota.managers.extensions import EXEMPT_CLIENTS, OBSERVE, THROTTLE_MAX_MS
 from tidegate.server.listener_config import (
     ListenerConfig,
     inter_broker_listener,
@@ -45,7 +47,7 @@ _LONG_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting. `type` is int, long, bool, string, or the texts that are allowed."""
+    """One setting. `type` is int, long, bool, string, entities (kept as text), or the texts that are allowed."""
 
     name: str
     type: str | tuple[str, ...]
@@ -61,6 +63,9 @@ class Setting:
                 raise ConfigError(f"{self.name} is {text!r}, expected one of {', '.join(self.type)}")
             return text
         if self.type == "string":
+            return text
+        if self.type == "entities":
+            parse_entities(text, setting=self.name)
             return text
         if self.type == "bool":
             if text.lower() not in ("true", "false"):
@@ -90,6 +95,10 @@ def _bool(name: str, default: bool, doc: str) -> Setting:
 
 def _string(name: str, default: str, doc: str) -> Setting:
     return Setting(name=name, type="string", default=default, doc=doc)
+
+
+def _entities(name: str, doc: str) -> Setting:
+    return Setting(name=name, type="entities", default="none", doc=doc)
 
 
 NO_STATIC_QUOTA = _LONG_MAX
@@ -211,6 +220,11 @@ SETTINGS: Mapping[str, Setting] = {
             "tidegate.callbacks",
             "packages and modules whose classes may become the quota callback while the broker runs",
         ),
+        _entities(
+            OBSERVE, "clients that are decided about but not throttled: all, none, or user=A;client-id=B"
+        ),
+        _entities(EXEMPT_CLIENTS, "clients that are charged to no quota, likewise"),
+        _int(THROTTLE_MAX_MS, 0, 0, "longest throttle time of a request; 0: no bound"),
         _bool("tidegate.kafka.exact", False, "follow Kafka 4.3 where it breaks a KIP's promise"),
         _bool("tidegate.usage.enable", True, "keep the usage record"),
         _string("tidegate.usage.dir", "", "where the usage record is kept; default: `usage` in log.dirs"),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tidegate import error_codes
 from tidegate.errors import ConfigError, TidegateError
+from tidegate.quota import EXTENSION_SETTINGS
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.server.config import (
     CALLBACK_SETTINGS,
@@ -119,7 +120,7 @@ class DynamicSettings:
         """Return whether a setting can be changed while the broker runs."""
         if name.startswith(CALLBACK_SETTINGS):
             return not self._exact
-        return name in CONNECTION_SETTINGS
+        return name in CONNECTION_SETTINGS or name in EXTENSION_SETTINGS
 
     def alter_in_slices(
         self, node: str, changes: Sequence[SettingChange], *, validate_only: bool

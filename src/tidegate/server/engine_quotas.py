@@ -1,12 +1,14 @@
 """What handlers ask of the quota engine while they work, one request at a time.
 
+A client that is exempt has no quotas; one that is observed is given what it would have without them.
+
 Follows: B§6.3.1 (size cap of a consumer's fetch), B§5.1-5.3 (permits for partition mutations).
 """
 
 from collections.abc import Callable
 
-from tidegate.quota import MutationQuota, QuotaManagers
-from tidegate.quota.measure.throttle import saturate_to_int32
+from tidegate.quota import MutationKind, MutationQuota, QuotaManagers
+from tidegate.quota.measure.throttle import MAX_INT32, saturate_to_int32
 from tidegate.server.connection.channel import Channel
 from tidegate.wire import RequestHeader
 
@@ -19,13 +21,25 @@ NoteMutation = Callable[[Channel, RequestHeader, int, MutationQuota, bool, int],
 class EngineQuotas:
     """The `tidegate.server.handler.RequestQuotas` of one request after the other: `begin` it for each."""
 
-    __slots__ = ("_channel", "_fetch", "_header", "_mutation", "_note_mutation", "_now_ms", "mutation")
+    __slots__ = (
+        "_channel",
+        "_exempt",
+        "_fetch",
+        "_header",
+        "_mutation",
+        "_note_mutation",
+        "_now_ms",
+        "_observe",
+        "mutation",
+    )
 
     def __init__(
         self, managers: QuotaManagers, note_mutation: NoteMutation, now_ms: Callable[[], int]
     ) -> None:
         self._fetch = managers.fetch
         self._mutation = managers.controller_mutation
+        self._exempt = managers.extensions.exempt
+        self._observe = managers.extensions.observe
         self._note_mutation = note_mutation
         self._now_ms = now_ms
         self.mutation: MutationQuota | None = None
@@ -39,19 +53,33 @@ class EngineQuotas:
     def fetch_limit_bytes(self) -> int:
         """Return the most record bytes this client may be given in one answer."""
         user = self._channel.connection.user
+        if self._is_exempt() or self._is_observed():
+            return MAX_INT32
         return saturate_to_int32(self._fetch.max_value_in_window(user, self._header.client_id))
 
     def record_mutations(self, permits: int) -> bool:
         """Charge `permits` partition mutations; False means refused with error 89."""
         header, now_ms = self._header, self._now_ms()
         if self.mutation is None:
-            self.mutation = self._mutation.new_quota(
-                self._channel.connection.user,
-                header.client_id,
-                header.api_key,
-                header.api_version,
-                now_ms,
-            )
+            if self._is_exempt():
+                return True
+            self.mutation = self._new_quota(now_ms)
         granted = self.mutation.record(permits, now_ms)
         self._note_mutation(self._channel, header, permits, self.mutation, granted, now_ms)
         return granted
+
+    def _new_quota(self, now_ms: int) -> MutationQuota:
+        user, header = self._channel.connection.user, self._header
+        if self._is_observed():
+            return self._mutation.new_quota_of(MutationKind.PERMISSIVE, user, header.client_id, now_ms)
+        return self._mutation.new_quota(user, header.client_id, header.api_key, header.api_version, now_ms)
+
+    def _is_exempt(self) -> bool:
+        return self._exempt.any and self._exempt.selects(
+            self._channel.connection.user, self._header.client_id
+        )
+
+    def _is_observed(self) -> bool:
+        return self._observe.any and self._observe.selects(
+            self._channel.connection.user, self._header.client_id
+        )

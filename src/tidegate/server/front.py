@@ -83,6 +83,7 @@ class Front:
         self.muting = Muting(loop=loop, monotonic_ns=clock.monotonic_ns)
         self.requests = requests
         self._count = requests.count
+        self._exempt = managers.extensions.exempt
         self._decider = Decider(managers)
         self._decide = self._decider.decide
         self._usage = usage
@@ -347,7 +348,11 @@ class Front:
         closed without an answer is not charged for receiving.
         """
         channel, answer = exchange.channel, exchange.answer
-        exempt = answer.charge is _EXEMPT or (answer.charge is _PRODUCE and answer.response is None)
+        exempt = (
+            answer.charge is _EXEMPT
+            or (answer.charge is _PRODUCE and answer.response is None)
+            or (self._exempt.any and self._exempt.selects(channel.connection.user, exchange.header.client_id))
+        )
         network_ns, channel.network_ns = channel.network_ns, 0
         if answer.response is None and answer.close:
             network_ns = 0

@@ -15,7 +15,15 @@ from typing import Any
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, API_VERSIONS, DESCRIBE_CLIENT_QUOTAS
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError
-from tidegate.quota import ClusterMetadata, Metric, QuotaManagers, QuotaRecord, QuotaWindow
+from tidegate.quota import (
+    ClusterMetadata,
+    Metric,
+    QuotaManagers,
+    QuotaRecord,
+    QuotaWindow,
+    changed_records,
+    extension_records,
+)
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.acceptor import Acceptor, connection_quotas, limit_connections
@@ -143,7 +151,7 @@ class Node:
         self._load_settings(settings)
         self._usage.start(self._clock.now_ms(), self.config)
         self._quotas = quotas
-        for record in self._static_quotas.values():
+        for record in chain(extension_records(self.config.values), self._static_quotas.values()):
             self.on_quota(record)
         quotas.subscribe(self)
         self.callback.cluster = cluster
@@ -257,6 +265,8 @@ class Node:
         """Follow other settings."""
         assert self._quotas is not None
         before, self.config = self.config, config
+        for record in changed_records(extension_records(before.values), extension_records(config.values)):
+            self.on_quota(record)
         if any(config[name] != before[name] for name in CONNECTION_SETTINGS):
             limit_connections(self.connections, config)
             self._limit_hosts(self._quotas)

@@ -10,7 +10,7 @@ from tidegate.server.config import ServerConfig
 from tidegate.server.connection.channel import Channel
 from tidegate.server.exchange import Exchange
 from tidegate.usage.directory import parquet_directory, spool_directory
-from tidegate.usage.spool import EXEMPT, NONE, REJECTED, STRICT, Client, Recorder
+from tidegate.usage.spool import EXEMPT, NONE, OBSERVED_ONLY, REJECTED, STRICT, Client, Recorder
 from tidegate.usage.writer_process import WriterProcess, start_writer
 from tidegate.wire import RequestHeader
 
@@ -176,7 +176,7 @@ class RecordedUsageLog:
             exchange.request_ms,
             exchange.mutation_ms,
             NONE if early_ms is None else early_ms,
-            EXEMPT if exchange.exempt else 0,
+            (EXEMPT if exchange.exempt else 0) | (OBSERVED_ONLY if exchange.observed_only else 0),
         )
 
     def network(

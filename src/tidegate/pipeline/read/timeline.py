@@ -18,6 +18,7 @@ from tidegate.pipeline.windows import Windows
 from tidegate.quota.admin.definitions import EntityParts, QuotaRecord, entity_parts
 from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS
 from tidegate.quota.admin.sanitizer import desanitize
+from tidegate.quota.managers.extensions import EXEMPT_CLIENTS, EXTENSION_SETTINGS
 
 __all__ = [
     "CONTROL_COLUMNS",
@@ -26,6 +27,7 @@ __all__ = [
     "Step",
     "Timeline",
     "empty_timeline",
+    "refuse_extensions",
     "timelines",
 ]
 
@@ -52,6 +54,7 @@ _PART_COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "qu
 class Step:
     """A start, a changed definition (`record`) or window setting (`setting`), or a gap.
 
+    extension: the setting beyond Kafka that is on from here, if it changes decisions of rows that do not say so.
     states_all: the steps right after it state all definitions that are in force; what they do not state is not.
     """
 
@@ -60,6 +63,7 @@ class Step:
     kind: str
     record: QuotaRecord | None = None
     setting: tuple[str, int] | None = None
+    extension: str | None = None
     states_all: bool = False
 
 
@@ -85,6 +89,18 @@ def timelines(events: Sequence[Mapping[str, Any]]) -> dict[int, Timeline]:
 def empty_timeline() -> Timeline:
     """Return the timeline of a node of which only requests are known."""
     return _timeline([])
+
+
+def refuse_extensions(found: Mapping[int, Timeline]) -> None:
+    """Raise `UsageFilesError` where a setting beyond Kafka was on: the kernel would decide otherwise, unnoticed."""
+    for node_id, timeline in found.items():
+        for step in timeline.steps:
+            if step.extension is not None:
+                raise UsageFilesError(
+                    f"{step.extension} was set on node {node_id} (seq={step.seq}): "
+                    "a replay of the quotas in force does not know it yet",
+                    hint="leave out --in-force, or give hours in which it was not set",
+                )
 
 
 def _timeline(events: Sequence[Mapping[str, Any]]) -> Timeline:
@@ -113,8 +129,11 @@ def _step(event: Mapping[str, Any]) -> Step:
     key = event["quota_key"]
     if key in WINDOW_SETTINGS:
         return Step(seq=seq, ts_ms=ts_ms, kind=kind, setting=(key, _setting_value(event)))
+    if key in EXTENSION_SETTINGS:  # exempt clients: their rows say it
+        is_on = event["quota_value"] is not None and key != EXEMPT_CLIENTS
+        return Step(seq=seq, ts_ms=ts_ms, kind=kind, extension=key if is_on else None)
     if key not in QUOTA_KEYS:
-        raise _error(event, f"quota_key must be a key of Kafka's or a window setting, got {key!r}")
+        raise _error(event, f"quota_key must be a key of Kafka's or a setting, got {key!r}")
     record = QuotaRecord(entity=_entity(event), key=key, value=event["quota_value"])
     return Step(seq=seq, ts_ms=ts_ms, kind=kind, record=record)
 

@@ -10,7 +10,12 @@ import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.chunks import ClientKey, Survey
-from tidegate.pipeline.read.timeline import MAX_CONTROL_EVENTS, empty_timeline, timelines
+from tidegate.pipeline.read.timeline import (
+    MAX_CONTROL_EVENTS,
+    empty_timeline,
+    refuse_extensions,
+    timelines,
+)
 from tidegate.pipeline.replay.components import assign_partitions, components
 from tidegate.pipeline.replay.partition import ReplayTask
 from tidegate.pipeline.replay.plan import Plan
@@ -37,9 +42,12 @@ class Layout(NamedTuple):
 def lay_out(surveys: Sequence[Survey], plans: Sequence[Plan], *, cores: int) -> Layout:
     """Return who goes where. surveys: of every chunk, in order.
 
-    Raises `UsageFilesError` where there is too much of something, or an event makes no sense.
+    Raises `UsageFilesError` where there is too much of something, an event makes no sense, or the quotas in force
+    cannot be replayed.
     """
     found = timelines(_control_events(surveys))
+    if any(plan.is_in_force for plan in plans):
+        refuse_extensions(found)
     clients, rows, places = _clients(surveys)
     by_node: dict[int, dict[int, tuple[str, str]]] = {}
     for place, (node_id, user, client_id) in enumerate(clients):

@@ -14,10 +14,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from tidegate.quota.admin.definitions import QuotaRecord
-from tidegate.quota.admin.entity import DEFAULT, EntityPart, QuotaEntity
+from tidegate.quota.admin.entity import QuotaEntity
 from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCallback
 from tidegate.quota.managers.client_quota import ClientQuotaManager
 from tidegate.quota.managers.cluster import ClusterMetadata
+from tidegate.quota.managers.extensions import Extensions, entity_of
 from tidegate.quota.managers.mutation import MutationQuotaManager
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.managers.request import RequestQuotaManager
@@ -33,7 +34,7 @@ Manager = ClientQuotaManager | MutationQuotaManager
 
 
 class QuotaManagers:
-    """The managers for produce, fetch, request and controller mutations.
+    """The managers for produce, fetch, request and controller mutations, and what goes beyond Kafka's rules.
 
     A callback that is given is configured once, here, and asked on every request.
     """
@@ -49,6 +50,7 @@ class QuotaManagers:
         if callback is not None:
             callback.configure(callback_config or {})
         self.callback = callback
+        self.extensions = Extensions()
         self.fetch = ClientQuotaManager(QuotaType.FETCH, window, callback)
         self.produce = ClientQuotaManager(QuotaType.PRODUCE, window, callback)
         self.request = RequestQuotaManager(window, callback)
@@ -63,7 +65,9 @@ class QuotaManagers:
         return next(manager for manager in self if manager.quota_type is quota_type)
 
     def apply(self, record: QuotaRecord) -> bool:
-        """Put one stored definition in force; False where it is for none of these managers, such as one for an ip."""
+        """Put one stored definition, or one of an extension, in force; False where it is for none of these managers."""
+        if self.extensions.apply(record):
+            return True
         found = _quota_of(record)
         if found is not None:
             quota_type, entity = found
@@ -125,12 +129,8 @@ class QuotaManagers:
 
 def _quota_of(record: QuotaRecord) -> tuple[QuotaType, QuotaEntity] | None:
     """Return what a definition is for, None where no manager has its kind."""
-    parts = {entity_type: DEFAULT if name is None else name for entity_type, name in record.entity}
+    kinds = {entity_type for entity_type, _ in record.entity}
     quota_type = _TYPES.get(record.key)
-    if quota_type is None or not parts or not parts.keys() <= {"user", "client-id"}:
+    if quota_type is None or not kinds or not kinds <= {"user", "client-id"}:
         return None
-    return quota_type, _entity(parts)
-
-
-def _entity(parts: Mapping[str, EntityPart]) -> QuotaEntity:
-    return QuotaEntity(user=parts.get("user"), client_id=parts.get("client-id"))
+    return quota_type, entity_of(record)

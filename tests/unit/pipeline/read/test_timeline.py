@@ -4,7 +4,7 @@ import pytest
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.timeline import CONTROL_KINDS, timelines
+from tidegate.pipeline.read.timeline import CONTROL_KINDS, refuse_extensions, timelines
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.columns import empty_event
@@ -44,7 +44,7 @@ def test_each_node_has_its_own():
     [
         (
             _quota(quota_key="nonsense"),
-            "quota_key must be a key of Kafka's or a window setting, got 'nonsense'",
+            "quota_key must be a key of Kafka's or a setting, got 'nonsense'",
         ),
         (_quota(quota_key=None), "got None"),
         (_quota(quota_key="quota.window.num", quota_value=0.0), "number of samples must be from 1 to"),
@@ -64,3 +64,16 @@ def test_senseless_events_are_named(event, reason):
     with pytest.raises(UsageFilesError, match=r"^quota event seq=3 of node 7: ") as caught:
         timelines([event])
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["tidegate.quota.observe", "tidegate.quota.throttle.max.ms"])
+def test_what_the_kernel_does_not_know_is_refused(key):
+    """A setting beyond Kafka that was on, even for a while, is named; not one that was taken back before."""
+    with pytest.raises(UsageFilesError, match=rf"^{key} was set on node 7 \(seq=3\)"):
+        refuse_extensions(timelines([_quota(quota_key=key, quota_value=1.0)]))
+    refuse_extensions(timelines([_quota(quota_key=key, quota_value=None)]))
+
+
+def test_exempt_clients_are_replayed():
+    """Their rows say that they were charged to nobody."""
+    refuse_extensions(timelines([_quota(quota_key="tidegate.quota.exempt", quota_value=1.0)]))

@@ -1,0 +1,88 @@
+"""Which clients a setting names: a list of entities, or everybody.
+
+    user=alice;client-id=loader;user=ops,client-id=x
+
+An entity names every client that has its user, its client id, or both; `<default>` is any user, or any client id
+but the empty one. `all` names everybody, `none` nobody. A name that has `;`, `,`, `%` or blanks at its ends is
+written as Kafka sanitises it (B§3.10).
+
+>>> selection = EntitySelection(parse_entities("user=alice;client-id=loader", setting="tidegate.quota.observe"))
+>>> selection.selects("alice", "c1"), selection.selects("bob", "loader"), selection.selects("bob", "c1")
+(True, True, False)
+"""
+
+from collections.abc import Iterable, Mapping
+
+from tidegate.errors import ConfigError
+from tidegate.quota.admin.entity import DEFAULT, EntityPart, QuotaEntity
+from tidegate.quota.admin.sanitizer import SanitizeError, desanitize
+
+__all__ = ["EVERYBODY", "MAX_SELECTED", "EntitySelection", "parse_entities"]
+
+EVERYBODY = QuotaEntity()
+"""The entity without parts: what `all` stands for."""
+MAX_SELECTED = 1000
+"""Most entities in one list: each is a row of the usage record when the setting changes."""
+
+_PARTS = {"user": "user", "client-id": "client_id"}
+_EXPECTED = "all, none, or entities such as user=alice;client-id=loader;user=ops,client-id=x"
+
+
+class EntitySelection:
+    """A set of entities that is asked whether it names a client. any: whether it names anybody."""
+
+    __slots__ = ("_entities", "any")
+
+    def __init__(self, entities: Iterable[QuotaEntity] = ()) -> None:
+        self._entities = {(entity.user, entity.client_id) for entity in entities}
+        self.any = bool(self._entities)
+
+    def set(self, entity: QuotaEntity, *, selected: bool) -> None:
+        """Take an entity in, or out."""
+        key = (entity.user, entity.client_id)
+        if selected:
+            self._entities.add(key)
+        else:
+            self._entities.discard(key)
+        self.any = bool(self._entities)
+
+    def selects(self, user: str, client_id: str) -> bool:
+        """Return whether an entity names a client; of the tags of a quota, an empty part is a level not used."""
+        users: tuple[EntityPart, ...] = (None, user, DEFAULT) if user else (None,)
+        client_ids: tuple[EntityPart, ...] = (None, client_id, DEFAULT) if client_id else (None,)
+        entities = self._entities
+        return any((one, other) in entities for one in users for other in client_ids)
+
+
+def parse_entities(text: str, *, setting: str) -> list[QuotaEntity]:
+    """Return the entities of a list. Raises `ConfigError` with setting, value and what was expected."""
+    text = text.strip()
+    if text in ("", "none"):
+        return []
+    if text == "all":
+        return [EVERYBODY]
+    entities = [_entity(part, setting) for part in text.split(";")]
+    if len(entities) > MAX_SELECTED:
+        raise ConfigError(f"{setting} has {len(entities)} entities, expected at most {MAX_SELECTED}")
+    return entities
+
+
+def _entity(text: str, setting: str) -> QuotaEntity:
+    parts: dict[str, EntityPart] = {}
+    for part in text.split(","):
+        kind, equals, name = part.strip().partition("=")
+        if kind not in _PARTS or not equals or not name or _PARTS[kind] in parts:
+            raise ConfigError(f"{setting} has {text!r}, expected {_EXPECTED}")
+        parts[_PARTS[kind]] = DEFAULT if name == DEFAULT.value else _name(name, setting)
+    return _of(parts)
+
+
+def _of(parts: Mapping[str, EntityPart]) -> QuotaEntity:
+    return QuotaEntity(user=parts.get("user"), client_id=parts.get("client_id"))
+
+
+def _name(text: str, setting: str) -> str:
+    try:
+        return desanitize(text.replace("+", "%2B"))
+    except SanitizeError as error:
+        raise ConfigError(f"{setting} has {text!r}: {error}") from error

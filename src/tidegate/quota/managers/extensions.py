@@ -1,0 +1,98 @@
+"""What quotas can do here and not in Kafka, each off unless it is set: whom it concerns, and how far it goes.
+
+* observe: a client that is over its quota is decided about as ever, and recorded, but not made to wait.
+* exempt: a client is charged to no quota.
+* throttle_max_ms: no client is told to wait for longer.
+
+They come as records, like the definitions of quotas: of an entity with 1.0 or None (off), or without one and with a
+number. So a replay that is given the same records decides the same (`docs/usage-record.md`).
+
+>>> extensions = Extensions()
+>>> extensions.apply(QuotaRecord(entity=(("user", "alice"),), key=OBSERVE, value=1.0))
+True
+>>> extensions.observe.selects("alice", "c1"), extensions.exempt.any
+(True, False)
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.admin.entity import DEFAULT, QuotaEntity
+from tidegate.quota.admin.entity_selection import EntitySelection, parse_entities
+
+__all__ = [
+    "EXEMPT_CLIENTS",
+    "EXTENSION_SETTINGS",
+    "OBSERVE",
+    "THROTTLE_MAX_MS",
+    "Extensions",
+    "changed_records",
+    "entity_of",
+    "extension_records",
+]
+
+OBSERVE = "tidegate.quota.observe"
+EXEMPT_CLIENTS = "tidegate.quota.exempt"
+THROTTLE_MAX_MS = "tidegate.quota.throttle.max.ms"
+
+_SELECTIONS = (OBSERVE, EXEMPT_CLIENTS)
+_NUMBERS: Mapping[str, int] = {THROTTLE_MAX_MS: 0}  # with their defaults
+EXTENSION_SETTINGS = frozenset((*_SELECTIONS, *_NUMBERS))
+"""Settings, and keys of records."""
+
+
+class Extensions:
+    """What is in force on a node; read in place by every decision. It stays the same object."""
+
+    __slots__ = ("exempt", "observe", "throttle_max_ms")
+
+    def __init__(self) -> None:
+        self.observe = EntitySelection()
+        self.exempt = EntitySelection()
+        self.throttle_max_ms = 0
+
+    def apply(self, record: QuotaRecord) -> bool:
+        """Put one record in force; False where it is none of an extension."""
+        if record.key == OBSERVE:
+            self.observe.set(entity_of(record), selected=record.value is not None)
+        elif record.key == EXEMPT_CLIENTS:
+            self.exempt.set(entity_of(record), selected=record.value is not None)
+        elif record.key == THROTTLE_MAX_MS:
+            self.throttle_max_ms = _number(record)
+        else:
+            return False
+        return True
+
+
+def extension_records(values: Mapping[str, Any]) -> Iterator[QuotaRecord]:
+    """Yield the records of what settings change; nothing where all is off. Raises `ConfigError`."""
+    for key in _SELECTIONS:
+        for entity in parse_entities(values[key], setting=key):
+            yield QuotaRecord(entity=_parts_of(entity), key=key, value=1.0)
+    for key, default in _NUMBERS.items():
+        if values[key] != default:
+            yield QuotaRecord(entity=(), key=key, value=float(values[key]))
+
+
+def changed_records(before: Iterable[QuotaRecord], after: Iterable[QuotaRecord]) -> list[QuotaRecord]:
+    """Return the records that lead from some to others."""
+    old, new = ({(record.entity, record.key): record for record in records} for records in (before, after))
+    gone = [replace(record, value=None) for key, record in old.items() if key not in new]
+    return gone + [record for key, record in new.items() if old.get(key) != record]
+
+
+def entity_of(record: QuotaRecord) -> QuotaEntity:
+    """Return the user and client id of a record."""
+    parts = {entity_type: DEFAULT if name is None else name for entity_type, name in record.entity}
+    return QuotaEntity(user=parts.get("user"), client_id=parts.get("client-id"))
+
+
+def _number(record: QuotaRecord) -> int:
+    return _NUMBERS[record.key] if record.value is None else int(record.value)
+
+
+def _parts_of(entity: QuotaEntity) -> tuple[tuple[str, str | None], ...]:
+    parts = (("client-id", entity.client_id), ("user", entity.user))
+    return tuple((kind, None if part is DEFAULT else part) for kind, part in parts if part is not None)

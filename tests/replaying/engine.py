@@ -1,0 +1,84 @@
+"""A record replayed by the engine itself: what `Decider` and the managers decide when they are given its rows again."""
+
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from typing import Any
+
+from tests.replaying.node import RecordingNode
+
+from tidegate.quota.admin.definitions import QuotaRecord, entity_parts
+from tidegate.quota.admin.keys import WINDOW_SETTINGS
+from tidegate.quota.admin.sanitizer import desanitize
+from tidegate.quota.managers.mutation import STRICT_SINCE
+from tidegate.quota.measure.window import QuotaWindow
+
+__all__ = ["decisions", "replay_with_engine"]
+
+Event = dict[str, Any]
+_DECIDED = (
+    "produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms", "observed_only",
+    "rejected",
+)  # fmt: skip
+
+
+def decisions(events: Iterable[Event]) -> list[tuple[Any, ...]]:
+    """Return what was decided of requests and permits, in order."""
+    return [
+        tuple(event[name] for name in ("kind", "ts_ms", *_DECIDED))
+        for event in events
+        if event["kind"] in ("request", "mutation")
+    ]
+
+
+def replay_with_engine(events: Sequence[Event]) -> list[Event]:
+    """Return the events of a node that is asked what the recorded one was asked, in the same order."""
+    node = RecordingNode()
+    for number, event in enumerate(events):
+        _replay(node, event, events[number + 1 :] if event["kind"] == "start" else ())
+    return node.events
+
+
+def _replay(node: RecordingNode, event: Event, following: Sequence[Event]) -> None:
+    now_ms, kind = event["ts_ms"], event["kind"]
+    client = event["user"], event["client_id"]
+    times = {"handler_ns": event["handler_ns"], "network_ns": event["network_ns"]}
+    if kind == "start":
+        rows = takewhile(lambda row: row["quota_key"] in WINDOW_SETTINGS, following)
+        set_to = {row["quota_key"]: int(row["quota_value"]) for row in rows}
+        node.start(now_ms, window=_window(set_to, ""), controller_window=_window(set_to, "controller."))
+    elif kind == "quota" and event["quota_key"] not in WINDOW_SETTINGS:
+        node.quota(
+            QuotaRecord(entity=_entity(event), key=event["quota_key"], value=event["quota_value"]), now_ms
+        )
+    elif kind == "expire":
+        node.expire(now_ms)
+    elif kind == "network":
+        node.network(*client, event["network_ns"], now_ms, exempt=event["exempt"])
+    elif kind == "mutation" and event["api_key"] in STRICT_SINCE:
+        strict = event["api_version"] >= STRICT_SINCE[event["api_key"]]
+        node.mutate(*client, event["mutations"], now_ms, strict=strict, connection_id=event["connection_id"])
+    elif kind == "mutation":
+        node.auto_create(*client, event["mutations"], now_ms)
+    elif kind == "request" and event["produce_bytes"] is not None:
+        node.produce(*client, event["produce_bytes"], now_ms, exempt=event["exempt"], **times)
+    elif kind == "request" and event["fetch_bytes"] is not None:
+        node.fetch(*client, event["fetch_bytes"], now_ms, **times)
+    elif kind == "request":
+        node.other(
+            *client, now_ms, connection_id=event["connection_id"], api_key=event["api_key"], exempt=event["exempt"],
+            **times,
+        )  # fmt: skip
+
+
+def _window(set_to: dict[str, int], prefix: str) -> QuotaWindow:
+    name = f"{prefix}quota.window"
+    return QuotaWindow(samples=set_to[f"{name}.num"], window_ms=1000 * set_to[f"{name}.size.seconds"])
+
+
+def _entity(event: Event) -> tuple[tuple[str, str | None], ...]:
+    names = {"user": event["quota_user"], "client-id": event["quota_client_id"], "ip": event["quota_ip"]}
+    return entity_parts(
+        (kind, None if name == "<default>" else desanitize(name))
+        for kind, name in names.items()
+        if name is not None
+    )
