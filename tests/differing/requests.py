@@ -112,7 +112,7 @@ BY_NAME: dict[str, tuple[Any, ...]] = {
     "min_bytes": (0, 1, 1),
     "max_wait_ms": (0, 0, 20, -1),
     "timestamp": (-1, -2, -3, -4, -5, -6, -7, 0, NOW_MS, NOW_MS + 5, NOW_MS + RECORDS, 2**62),
-    "isolation_level": (0, 0, 1),
+    "isolation_level": (0, 0, 0, 1, 2, -1),
     "replica_id": (-1,),
     "session_id": (0,),
     "session_epoch": (-1, -1, 0, -1, 5),
@@ -344,8 +344,6 @@ def _value(field: Field, rng: random.Random, api_key: int) -> Any:
     known = BY_NAME.get(field.name)
     if field.name == "key" and api_key == ALTER_CLIENT_QUOTAS:
         known = KEYS
-    if field.name == "isolation_level" and api_key == LIST_OFFSETS:
-        known = (0, 0, 0, 1, 2, -1)
     if field.name == "value" and field.type == "string":
         known = CONFIG_VALUES
     chosen = rng.choice(known if known is not None else BY_TYPE[field.type])

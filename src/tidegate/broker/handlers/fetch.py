@@ -6,7 +6,8 @@ client's quota caps the record bytes before reading (B§6.3.1); of the first par
 batch is given, later batches may be cut off at the limit, as on Apache Kafka (B§6.3).
 Of a partition that is named more than once the last counts, as in Kafka. A consumer that has last seen a later epoch
 than there is, is out of range; one that is past the end of the epoch is answered where that is.
-Nothing is transactional, so read_committed reads what read_uncommitted does.
+Nothing is transactional, so read_committed reads what read_uncommitted does. With an isolation level that there is not
+the request fails as a whole, if any of its partitions is there.
 Memory: at most 100 bytes for each byte of the request (a partition of 16 bytes becomes three dicts and an object); a
 long poll keeps an object for each partition, of which there are at most as many as the node has.
 A partition that another broker leads is error 6, with that leader from version 16 on (KIP-951).
@@ -31,11 +32,12 @@ from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.storage import Storage
+from tidegate.storage.topics import Topic
 from tidegate.wire import Encoded, field_since
 
 __all__ = ["fetch_handler"]
 
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 NO_SESSION = 0
 _NEW_SESSION_EPOCH, _NO_SESSION_EPOCH = 0, -1  # any other is of a session that there is
 _TOPIC_IDS_SINCE = field_since(FETCH, "request", "topic_id")
@@ -229,6 +231,9 @@ def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) 
         max_bytes = min(body["max_bytes"], most_bytes, request.quotas.fetch_limit_bytes())
         fetch = _Fetch(request, max_bytes, committed=body["isolation_level"] == READ_COMMITTED)
         follower = _replica_id(body) >= 0  # -1 is a consumer, -2 one that debugs
+        is_known = body["isolation_level"] in (READ_UNCOMMITTED, READ_COMMITTED)
+        if not is_known and (yield from _any_is_there(storage, fetch, body["topics"])):
+            return (yield from _all_failed(request, fetch, body["topics"]))
         yield from _resolve(storage, cluster, fetch, body["topics"], follower=follower)
         topics, failed = yield from fetch.read()
         if follower:
@@ -273,6 +278,41 @@ def _replica_id(body: Message) -> int:
     return replica_id
 
 
+def _find(storage: Storage, fetch: _Fetch, name: str) -> tuple[Topic | None, int]:
+    """Return the topic of a name or id, and the error that says that there is none."""
+    if fetch.field == "topic":
+        return storage.topics.by_name.get(name), error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    return storage.topics.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
+
+
+def _any_is_there(storage: Storage, fetch: _Fetch, topics: list[Message]) -> Generator[None, None, bool]:
+    """Return whether any partition that is wanted is there."""
+    for part in topics:
+        topic, _ = _find(storage, fetch, part[fetch.field])
+        for partition in part["partitions"]:
+            if topic is not None and topic.log(partition["partition"]) is not None:
+                return True
+            yield
+        yield
+    return False
+
+
+def _all_failed(request: Request, fetch: _Fetch, topics: list[Message]) -> Work:
+    """Answer that the request failed as a whole: by name each partition too, as often as it was named."""
+    answers = []
+    for part in topics if fetch.field == "topic" else ():
+        partitions = []
+        for partition in part["partitions"]:
+            partitions.append(
+                _failed(partition["partition"], error_codes.UNKNOWN_SERVER_ERROR, aborted=_NO_TRANSACTIONS)
+            )
+            yield
+        answers.append({fetch.field: part[fetch.field], "partitions": partitions})
+        yield
+    message = _message(answers, error_codes.UNKNOWN_SERVER_ERROR)
+    return (yield from answer_partitions(request, message, answers, "partitions", Charge.REQUEST))
+
+
 def _resolve(
     storage: Storage, cluster: ClusterView, fetch: _Fetch, topics: list[Message], *, follower: bool
 ) -> Generator[None, None, None]:
@@ -286,10 +326,7 @@ def _resolve(
     unknown: dict[tuple[str, int], _Wanted] = {}
     for part in topics:
         name = part[fetch.field]
-        if fetch.field == "topic":
-            topic, missing = storage.topics.by_name.get(name), error_codes.UNKNOWN_TOPIC_OR_PARTITION
-        else:
-            topic, missing = storage.topics.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
+        topic, missing = _find(storage, fetch, name)
         for partition in part["partitions"]:
             index = partition["partition"]
             log = None if topic is None else topic.log(index)

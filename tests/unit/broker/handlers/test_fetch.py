@@ -188,6 +188,20 @@ def test_isolation_is_told_apart_in_the_answer_only(filled: Node) -> None:
         assert (part["aborted_transactions"], len(part["records"])) == (aborted, 3 * SIZE)
 
 
+@pytest.mark.parametrize("level", [2, -1])
+def test_an_isolation_level_that_there_is_not_fails_all(filled: Node, level: int) -> None:
+    """By name each partition too, as often as it was named; where nothing is there nobody looks at the level."""
+    parts = ("orders", 0, 0), ("orders", 0, 1), ("u", 3, 0)
+    failed = filled.call(FETCH, 12, message(*parts, isolation_level=level))
+    assert failed["error_code"] == -1
+    named = [
+        (part["partition_index"], part["error_code"], part["high_watermark"]) for part in partitions(failed)
+    ]
+    assert named == [(0, -1, -1), (0, -1, -1), (3, -1, -1)]
+    (missing,) = partitions(filled.call(FETCH, 12, message(("u", 3, 0), isolation_level=level)))
+    assert missing["error_code"] == 3
+
+
 def waiting(node: Node, *parts: tuple[str, int, int], min_bytes: int = 1) -> tuple[Deferred, list[Answer]]:
     """Return a fetch that waits half a second, and where its answer will appear; one like it was given up before."""
     request = message(*parts, wait_ms=500, min_bytes=min_bytes)
