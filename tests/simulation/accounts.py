@@ -16,9 +16,8 @@ from tests.oracles.quota_manager import PortedManager, ported_bits, ported_limit
 
 from tidegate.quota import DEFAULT, UNLIMITED, QuotaEntity, sanitize
 
-__all__ = ["Accounts", "LeakingBucket"]
+__all__ = ["Accounts", "LeakingBucket", "Window"]
 
-SAMPLES, WINDOW_MS = 11, 1000  # quota.window.num, quota.window.size.seconds
 SENSOR_IDLE_MS = 3_600_000
 _ROUNDING = 1e-6
 
@@ -28,13 +27,22 @@ _PERCENT_PER_NS = 100 / 1e9
 _REQUEST, _MUTATION = "request_percentage", "controller_mutation_rate"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The samples of a quota: n and w."""
+
+    samples: int
+    window_ms: int
+
+
 class LeakingBucket:
     """What was admitted and has not run out. It must never have more in it than `bound` gives in n + 1 samples."""
 
-    __slots__ = ("_level", "_since_ms", "bound")
+    __slots__ = ("_burst", "_level", "_since_ms", "bound")
 
-    def __init__(self, bound: float, now_ms: int) -> None:
+    def __init__(self, bound: float, window: Window, now_ms: int) -> None:
         self.bound = bound
+        self._burst = bound * (window.samples + 1) * window.window_ms / 1000 * (1 + _ROUNDING)
         self._level = 0.0
         self._since_ms = now_ms
 
@@ -42,7 +50,7 @@ class LeakingBucket:
         """Add `value`; return by how much it is too much."""
         self._level = max(0.0, self._level - self.bound * (now_ms - self._since_ms) / 1000) + value
         self._since_ms = now_ms
-        return self._level - self.bound * (SAMPLES + 1) * WINDOW_MS / 1000 * (1 + _ROUNDING)
+        return self._level - self._burst
 
 
 class _Manager(PortedManager):
@@ -64,8 +72,7 @@ class _Tokens:
     tokens: float = 0.0
     touched_ms: int = 0
 
-    def refill(self, bound: float, now_ms: int) -> float:
-        burst = SAMPLES * (WINDOW_MS / 1000) * bound
+    def refill(self, bound: float, burst: float, now_ms: int) -> float:
         self.tokens = min(burst, self.tokens + bound * ((now_ms - self.touched_ms) / 1000))
         self.touched_ms = now_ms
         return self.tokens
@@ -77,12 +84,17 @@ class Accounts:
     admitted: how many charges were looked at, by quota key.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, window: Window, controller_window: Window) -> None:
         self.problems: list[str] = []
+        self._window, self._controller_window = window, controller_window
         keys = (*_BYTES.values(), _REQUEST, _MUTATION)
         self.admitted = dict.fromkeys(keys, 0)
         self._managers = {
-            key: _Manager(samples=SAMPLES, window_ms=WINDOW_MS, cap_ms=WINDOW_MS if key == _REQUEST else None)
+            key: _Manager(
+                samples=window.samples,
+                window_ms=window.window_ms,
+                cap_ms=window.window_ms if key == _REQUEST else None,
+            )
             for key in keys
         }
         self._trusted_from_ms = dict.fromkeys(keys, 0)
@@ -108,7 +120,7 @@ class Accounts:
         key = event["quota_key"]
         manager, names = self._managers[key], (event["quota_user"], event["quota_client_id"])
         if not manager.quotas:  # fetches that were taken back while there was no quota are a credit (B§6.3)
-            self._trusted_from_ms[key] = event["ts_ms"] + (SAMPLES + 1) * WINDOW_MS
+            self._trusted_from_ms[key] = event["ts_ms"] + (self._window.samples + 1) * self._window.window_ms
         user, client_id = (DEFAULT if name == "<default>" else name and unquote_plus(name) for name in names)
         manager.update_quota(QuotaEntity(user=user, client_id=client_id), event["quota_value"])
 
@@ -172,7 +184,7 @@ class Accounts:
         tags, bound = self._bound(key, event)
         bucket = self._buckets.get((key, tags))
         if bucket is None or bucket.bound != bound:
-            bucket = self._buckets[key, tags] = LeakingBucket(bound, now_ms)
+            bucket = self._buckets[key, tags] = LeakingBucket(bound, self._window, now_ms)
         self.admitted[key] += 1
         too_much = bucket.admit(value, now_ms)
         if too_much > 0:
@@ -187,10 +199,10 @@ class Accounts:
             return
         bound = self._bound_of(_MUTATION, tags)
         bucket = self._tokens.setdefault(tags, _Tokens(charged_ms=now_ms))
-        left = bucket.refill(bound, now_ms)
+        burst = self._controller_window.samples * (self._controller_window.window_ms / 1000) * bound
+        left = bucket.refill(bound, burst, now_ms)
         self.admitted[_MUTATION] += 1
         if not event["rejected"]:
-            burst = SAMPLES * (WINDOW_MS / 1000) * bound
             bucket.tokens, bucket.charged_ms = min(burst, left - event["mutations"]), now_ms
         if event["strict"] and event["rejected"] is not (left < 0):
             self.problems.append(f"{left} permits were left of {tags}, bound {bound}: {event}")

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.server.memory_network import MemoryPoller, MemoryTransport
+from tests.simulation.accounts import LeakingBucket, Window
 from tests.simulation.clock import NS_PER_MS, VirtualClock
 
+from tidegate.quota import QuotaRecord
 from tidegate.server.connection.buffers import SCRATCH_BYTES
 from tidegate.server.connection.channel import COLLECTED_BYTES, PENDING_BYTES
 from tidegate.server.connection.request_memory import GRACE_S
@@ -28,6 +30,7 @@ __all__ = ["Auditor", "Line", "Sent", "ViolationError"]
 IDLE_NS = 600_000 * NS_PER_MS  # connections.max.idle.ms
 STALL_NS = int(MAX_SEND_STALL_S * 1000) * NS_PER_MS
 SLOW_NS = int(GRACE_S * 1e9)
+PARKED_NS = 20_000 * NS_PER_MS
 LATE_NS = 300 * NS_PER_MS
 """How long the turns of the others may take in which a throttle, or a long poll, is over."""
 
@@ -174,8 +177,11 @@ class Auditor:
         self.seen: Counter[str] = Counter()
         self.open: dict[Line, None] = {}
         self.acked: dict[tuple[str, int], int] = {}
-        self.admitted: list[tuple[str, int]] = []
         self.latest_unmute_ns = 0
+        self._window = Window(samples=1, window_ms=1)
+        self._ip_rates: dict[str | None, float] = {}
+        self._ip_rates_changed_ns = 0
+        self._arrivals: dict[str, LeakingBucket] = {}
         self._by_id: dict[int, Sent] = {}
         self._last_id = 0
         self._due: list[tuple[int, int, Line]] = []
@@ -199,6 +205,12 @@ class Auditor:
     def on_sent(self, sent: Sent) -> None:
         """Learn of a request that is about to be sent."""
         self._by_id[sent.id] = sent
+
+    def begin_life(self, window: Window) -> None:
+        """Learn that a node begins, which is told its quotas again."""
+        self._window = window
+        self._ip_rates.clear()
+        self._arrivals.clear()
 
     # --- the node's side --------------------------------------------------------------------------------------------
 
@@ -246,10 +258,28 @@ class Auditor:
         sent.throttle_ms = exchange.throttle_ms
         self.seen["throttled" if exchange.throttle_ms else "not throttled"] += 1
 
+    def on_quota(self, record: QuotaRecord) -> None:
+        """Learn of a quota that is in force from now on."""
+        (kind, name), *_ = record.entity
+        if kind == "ip":
+            self._ip_rates_changed_ns = self.clock.ns
+            self._arrivals.clear()
+            if record.value is None:
+                self._ip_rates.pop(name, None)
+            else:
+                self._ip_rates[name] = record.value
+
     def on_admitted(self, line: Line) -> None:
         """Learn that a connection is served."""
         self.open[line] = None
-        self.admitted.append((line.host, self.clock.now_ms()))
+        rate = self._ip_rates.get(line.host, self._ip_rates.get(None))
+        if rate is None:
+            return
+        bucket, now_ms = self._arrivals.get(line.host), self.clock.now_ms()
+        if bucket is None or bucket.bound != rate:
+            bucket = self._arrivals[line.host] = LeakingBucket(rate, self._window, now_ms)
+        if bucket.admit(1, now_ms) > 0:
+            self.fail(line, f"is one connection too many at {rate} a second")
 
     def on_muted(self, line: Line) -> None:
         """Learn that a connection is muted."""
@@ -279,6 +309,8 @@ class Auditor:
     def _reason(self, line: Line, *, was_admitted: bool) -> str:
         now_ns = self.clock.ns
         if not was_admitted:
+            if not self._ip_rates and now_ns - self._ip_rates_changed_ns > PARKED_NS:
+                self.fail(line, "is refused, and no rate of connections is limited")
             return "parked"
         if line.writing and now_ns - line.taken_ns > STALL_NS:
             return "stalled"

@@ -55,8 +55,16 @@ class Habits:
                 {"produce": 60, "metadata": 3, "other": 5},
                 {"produce": 200, "produce to nowhere": 1, "nonsense": 1},
                 {"fetch": 30, "poll": 20, "other": 2},
-                {"create": 3, "delete": 3, "grow": 1, "metadata": 30, "fetch": 20},
-                {"produce": 20, "fetch": 20, "poll": 10, "metadata": 10, "other": 10, "create": 1},
+                {"create": 3, "delete": 3, "grow": 1, "metadata": 30, "fetch": 10, "wander": 20},
+                {
+                    "produce": 20,
+                    "fetch": 20,
+                    "poll": 10,
+                    "metadata": 10,
+                    "other": 10,
+                    "create": 1,
+                    "wander": 5,
+                },
             )
         )
         return cls(

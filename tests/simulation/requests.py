@@ -62,6 +62,7 @@ class Requests:
             "produce": self._produce,
             "produce to nowhere": self._produce_to_nowhere,
             "nonsense": self._nonsense,
+            "wander": self._wander,
             "fetch": self._fetch,
             "poll": self._poll,
             "create": self._create,
@@ -121,6 +122,16 @@ class Requests:
         line.doomed = True
         return b"\xff" * 4, Sent(self._auditor.next_id(), PRODUCE, 9, line, 4, expects_answer=False)
 
+    def _wander(self, line: Line, client_id: str) -> tuple[bytes, Sent]:
+        """Return a request about a topic that may come and go meanwhile."""
+        topic = self._rng.choice(_BORN_TOPICS)
+        if self._rng.random() < 0.5:
+            return self._fetch_of(
+                line, client_id, topic, 0, 0, 50_000, self._rng.choice((0, 3000)), lasts=False
+            )
+        body = _produce_body(topic, 0, self._rng.choice((1, -1)), 900)
+        return self._request(line, client_id, PRODUCE, 9, body)
+
     def _fetch(self, line: Line, client_id: str) -> tuple[bytes, Sent]:
         """Return a fetch from somewhere near the end."""
         topic, partition = _topic_partition(self._rng)
@@ -146,6 +157,8 @@ class Requests:
         offset: int,
         max_bytes: int,
         wait_ms: int,
+        *,
+        lasts: bool = True,
     ) -> tuple[bytes, Sent]:
         part = {
             "partition": partition, "current_leader_epoch": -1, "fetch_offset": offset, "last_fetched_epoch": -1,
@@ -158,9 +171,8 @@ class Requests:
         }  # fmt: skip
         floor = self._auditor.acked.get((topic, partition), -1)
         version = self._rng.choice((11, 12))
-        return self._request(
-            line, client_id, FETCH, version, body, wait_ms=wait_ms, floor=floor, partition=(topic, partition)
-        )
+        expected: dict[str, Any] = {"floor": floor, "partition": (topic, partition)} if lasts else {}
+        return self._request(line, client_id, FETCH, version, body, wait_ms=wait_ms, **expected)
 
     def _create(self, line: Line, client_id: str) -> tuple[bytes, Sent]:
         """Return a request for topics, strict or permissive."""

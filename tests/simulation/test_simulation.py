@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.server.memory_network import ManualTimer
-from tests.simulation.accounts import SAMPLES, LeakingBucket
+from tests.simulation.accounts import LeakingBucket, Window
 from tests.simulation.auditor import Line, ViolationError
 from tests.simulation.clock import VirtualClock, VirtualLoop
 from tests.simulation.world import simulate
@@ -88,8 +88,7 @@ def test_the_auditor_notices(tmp_path: Path, parts: dict[str, Any], problem: str
 
 def test_a_burst_and_the_bound_are_all_that_is_admitted() -> None:
     """A bucket takes n + 1 windows at once, and then what runs out."""
-    bucket = LeakingBucket(10.0, 0)
-    burst = 10.0 * (SAMPLES + 1)
-    assert bucket.admit(burst, 0) <= 0
+    bucket = LeakingBucket(10.0, Window(samples=11, window_ms=1000), 0)
+    assert bucket.admit(120.0, 0) <= 0
     assert bucket.admit(10.0, 1000) <= 0
     assert bucket.admit(1.0, 1000) > 0

@@ -14,13 +14,14 @@ from typing import Any
 from tests.replaying.kernel import differences, replay_events
 from tests.server.memory_network import MemoryNode
 from tests.server.nodes import NoWriter
-from tests.simulation.accounts import Accounts
+from tests.simulation.accounts import Accounts, Window
 from tests.simulation.auditor import Auditor, Line, ViolationError
 from tests.simulation.clients import Administrator, Client, Habits
 from tests.simulation.clock import NS_PER_MS, VirtualClock, VirtualLoop
 from tests.simulation.requests import LASTING_TOPICS, SYNCED_TOPIC
 
 from tidegate.pipeline.replay.plan import in_force_plan
+from tidegate.quota import QuotaRecord
 from tidegate.server.exchange import Exchange
 from tidegate.server.usage_log import RecordedUsageLog
 from tidegate.usage.readers import read_segment
@@ -29,6 +30,13 @@ from tidegate.usage.spool import Recorder
 __all__ = ["World", "simulate"]
 
 CLIENTS = 30
+_USUAL = Window(samples=11, window_ms=1000)
+_WINDOWS = (
+    _USUAL,
+    _USUAL,
+    _USUAL,
+    *(Window(samples=n, window_ms=w) for n, w in ((1, 5000), (2, 2000), (5, 1000))),
+)
 _WORK_NS = (20_000, 20_000, 20_000, 50_000, 50_000, 200_000, 1_000_000, 12_000_000)
 _HOUR_MS = 3_600_000
 _DRAIN_MS = 800_000
@@ -64,19 +72,36 @@ class _WatchedUsageLog(RecordedUsageLog):
         super().request(exchange)
         self._auditor.on_decided(exchange)
 
+    def quota(self, record: QuotaRecord, now_ms: int) -> None:
+        """Record, and tell."""
+        super().quota(record, now_ms)
+        self._auditor.on_quota(record)
+
 
 class _Life(MemoryNode):
     """A node from its start to its end."""
 
     def __init__(
-        self, directory: Path, loop: VirtualLoop, auditor: Auditor, work_ns: Callable[[], int]
+        self,
+        directory: Path,
+        loop: VirtualLoop,
+        auditor: Auditor,
+        work_ns: Callable[[], int],
+        window: Window,
+        controller_window: Window,
     ) -> None:
+        self.windows = window, controller_window
+        auditor.begin_life(window)
         recorder = Recorder(directory / "spool", node_id=1, clock=loop.clock, segment_bytes=1 << 20)
         self.recorder = recorder
         self.usage = _WatchedUsageLog(recorder, auditor)
         super().__init__(
             directory, loop=loop, usage=self.usage, sync=lambda fd: None,
             queued_max_request_bytes=str(_REQUEST_MEMORY_BYTES),
+            quota_window_num=str(window.samples),
+            quota_window_size_seconds=str(window.window_ms // 1000),
+            controller_quota_window_num=str(controller_window.samples),
+            controller_quota_window_size_seconds=str(controller_window.window_ms // 1000),
         )  # fmt: skip
         self.node.handlers = {
             api_key: auditor.probe(handler, work_ns) for api_key, handler in self.node.handlers.items()
@@ -193,7 +218,8 @@ class World:
         return self.rng.randrange(20_000)
 
     def _begin(self, directory: Path) -> _Life:
-        return _Life(directory, self._parts["loop"](self.clock), self.auditor, self._work_ns)
+        windows = self.rng.choice(_WINDOWS), self.rng.choice(_WINDOWS)
+        return _Life(directory, self._parts["loop"](self.clock), self.auditor, self._work_ns, *windows)
 
     def _restart(self, *, kill: bool) -> None:
         """End the node and begin another where it ended. A killed one left its files as they were at that moment."""
@@ -204,13 +230,14 @@ class World:
             self._life.let_disk_finish()
             after = self._directory / str(self._restarts)
             shutil.copytree(before, after)
+        windows = self._life.windows
         self._life.close()
         if kill:
             shutil.rmtree(before)
         else:
             after = before.rename(self._directory / str(self._restarts))
         self._life = self._begin(after)
-        self._read_life(after)
+        self._read_life(after, Accounts(*windows))
         self.auditor.restarting = False
 
     # --- what is looked at ------------------------------------------------------------------------------------------
@@ -226,10 +253,17 @@ class World:
             self.auditor.fail(
                 None, f"{queued} muted of {node.connections.total}, not {muted} of {len(open_lines)}"
             )
+        used_bytes = self._memory_used()
+        if used_bytes > _REQUEST_MEMORY_BYTES:
+            self.auditor.fail(None, f"requests have {used_bytes} bytes of memory")
         if self._life.recorder.lost_events:
             self.auditor.fail(None, "events were lost")
 
-    def _read_life(self, directory: Path) -> None:
+    def _memory_used(self) -> float:
+        metrics = self._life.node.metrics(self.clock.now_ms())
+        return next(metric.value for metric in metrics if metric.name == "MemoryPoolUsed")
+
+    def _read_life(self, directory: Path, accounts: Accounts) -> None:
         """Take the events of a life that is over from the spool."""
         events: list[dict[str, Any]] = []
         for path in sorted((directory / "spool").glob("*.closed")):
@@ -238,7 +272,6 @@ class World:
         events.sort(key=lambda event: event["seq"])
         self.events += len(events)
         self.digest = zlib.crc32(repr([_DIGESTED(event) for event in events]).encode(), self.digest)
-        accounts = Accounts()
         for event in events:
             accounts.take(event)
         self.accounts.append(accounts)
@@ -269,6 +302,8 @@ class World:
         self._settle()
         if self.auditor.open:
             self.auditor.fail(next(iter(self.auditor.open)), "is broken and still open")
+        if self._memory_used():
+            self.auditor.fail(None, f"{self._memory_used()} bytes of memory are held for nobody")
         self._restart(kill=False)
         self._life.close()
 
