@@ -90,7 +90,7 @@ async def main() -> None:
         quotas = QuotaAdministration(storage.store, asyncio.get_running_loop())
         quotas.load()
         start_housekeeping(storage, loop)
-        handlers = handler_table(storage, cluster_of(node, storage), settings_of(config, storage))
+        handlers = handler_table(storage, cluster_of(node, storage), settings_of([config], storage))
         node.serve(handlers, quotas, storage.turn)
         create = {"name": "", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         topics = [{**create, "name": topic} for topic in ("small", "kilo", "fetch16k")]

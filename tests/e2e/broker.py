@@ -18,11 +18,16 @@ _LISTENING = re.compile(r"listening on .*?:(\d+)\b")
 
 @dataclass
 class Broker:
-    """One broker over one data directory; `start` may be called again after `kill` or `stop`."""
+    """One broker over one data directory; `start` may be called again after `kill` or `stop`.
+
+    nodes: how many nodes the process has. ports: those of the first listener of each, of which the first is `port`.
+    """
 
     directory: Path
     overrides: dict[str, str] = field(default_factory=dict)
+    nodes: int = 1
     port: int = 0
+    ports: list[int] = field(default_factory=list)
     process: subprocess.Popen | None = None
 
     @property
@@ -53,21 +58,26 @@ class Broker:
         return {}
 
     def start(self) -> "Broker":
-        """Start the process and wait until it listens, on the port it had before if it had one."""
+        """Start the process and wait until it listens: a single node on the port it had before, if it had one."""
         before = len(self.log) if self._log_path.exists() else 0
         overrides = {"log.dirs": str(self.data_dir), **self.overrides}
         has_several = "," in overrides.get("listeners", "")  # each says its own port
-        port = [] if has_several else ["--port", str(self.port)]
+        port = [] if has_several else ["--port", str(self.port if self.nodes == 1 else 0)]
         arguments = [part for key, value in overrides.items() for part in ("--override", f"{key}={value}")]
+        nodes = ["--nodes", str(self.nodes)] if self.nodes > 1 else []
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.command(), "serve", *port, *arguments],
+                [*self.command(), "serve", *port, *nodes, *arguments],
                 **{"stdout": log, **self.streams()},
                 stderr=log,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 process_group=0,  # as a job of a shell has
             )
-        self.port = int(self.wait_log(_LISTENING, start=before)[1])
+        self.ports = [int(self.wait_log(_LISTENING, start=before)[1])]
+        for number in range(2, self.nodes + 1):
+            line = re.compile(rf"node {number} {_LISTENING.pattern}")
+            self.ports.append(int(self.wait_log(line, start=before)[1]))
+        self.port = self.ports[0]
         return self
 
     def wait_log(

@@ -26,13 +26,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def new_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
-    """Return a function that starts a broker of the test's own, given the settings to override."""
+    """Return a function that starts a broker of the test's own, given the settings to override and how many nodes."""
     started: list[Broker] = []
 
-    def start(**overrides: str) -> Broker:
+    def start(*, nodes: int = 1, **overrides: str) -> Broker:
         directory = tmp_path / f"broker-{len(started)}"
         directory.mkdir()
-        started.append(Broker(directory, {key.replace("_", "."): value for key, value in overrides.items()}))
+        settings = {key.replace("_", "."): value for key, value in overrides.items()}
+        started.append(Broker(directory, settings, nodes))
         return started[-1].start()
 
     yield start

@@ -69,9 +69,9 @@ class PlainClient:
         self.send(request)
         return self.receive(response_class)
 
-    def send_produce(self, topic: str, *, value_bytes: int, acks: int = 1) -> int:
-        """Send one record of `value_bytes` zero bytes to partition 0 and return the request's size."""
-        return self.send(produce_request(topic, bytes(value_bytes), acks=acks))
+    def send_produce(self, topic: str, *, value_bytes: int, acks: int = 1, partition: int = 0) -> int:
+        """Send one record of `value_bytes` zero bytes to a partition and return the request's size."""
+        return self.send(produce_request(topic, bytes(value_bytes), acks=acks, partition=partition))
 
     def receive_produce(self) -> Any:
         """Return the answer to a `send_produce`."""
@@ -101,16 +101,16 @@ def _quota_entry(entity: dict[str, str | None], values: dict[str, float | None])
     )
 
 
-def produce_request(topic: str, value: bytes, *, acks: int = 1) -> Any:
-    """Return a Produce request with one uncompressed record for partition 0 of `topic`."""
+def produce_request(topic: str, value: bytes, *, acks: int = 1, partition: int = 0) -> Any:
+    """Return a Produce request with one uncompressed record for a partition of `topic`."""
     builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 24)
     builder.append(timestamp=1_700_000_000_000, key=None, value=value)
     builder.close()
     topic_class = ProduceRequest.TopicProduceData
-    partition = topic_class.PartitionProduceData(index=0, records=builder.buffer())
+    part = topic_class.PartitionProduceData(index=partition, records=builder.buffer())
     return ProduceRequest[PRODUCE_VERSION](
         transactional_id=None,
         acks=acks,
         timeout_ms=10_000,
-        topic_data=[topic_class(name=topic, partition_data=[partition])],
+        topic_data=[topic_class(name=topic, partition_data=[part])],
     )

@@ -377,7 +377,7 @@ class MemoryNode:
         self.storage = Storage.open(directory, storage_config(config), self.clock, sync=sync)
         self.quotas = QuotaAdministration(self.storage.store, self.loop)
         self.quotas.load()
-        cluster, settings = cluster_of(self.node, self.storage), settings_of(config, self.storage)
+        cluster, settings = cluster_of(self.node, self.storage), settings_of([config], self.storage)
         start_housekeeping(self.storage, self.loop)
         table = {**handler_table(self.storage, cluster, settings, self.loop), **(handlers or {})}
         self.node.serve(table, self.quotas, self.storage.turn)

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from tests.server.nodes import NoWriter
 
-from tidegate.broker.handlers import handler_table
-from tidegate.cli.serving import cluster_of, settings_of, storage_config
+from tidegate.cli.serving import serve_nodes, storage_config
 from tidegate.clock import SystemClock
 from tidegate.server.config import ServerConfig
 from tidegate.server.network import SocketNetwork
 from tidegate.server.node import Node
+from tidegate.server.node_configs import node_configs
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import RecordedUsageLog
 from tidegate.storage import Storage
 from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.usage.spool import Recorder
 
-__all__ = ["RawClient", "WholeNode", "whole_node"]
+__all__ = ["RawClient", "WholeNode", "spool_of", "tracebacks", "whole_node"]
 
 ANSWER_TIMEOUT_S = 5.0
 
@@ -61,39 +61,62 @@ class RawClient:
 
 
 class WholeNode:
-    """What `tidegate serve` puts together, on a free port."""
+    """What `tidegate serve` puts together, on free ports: one node, or several, of which the first is `node`.
 
-    def __init__(self, directory: Path, settings: dict[str, str]) -> None:
+    clients: one for each node, of the first of its listeners.
+    """
+
+    def __init__(self, directory: Path, settings: dict[str, str], count: int = 1) -> None:
         texts = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **settings}
-        clock, config = SystemClock(), ServerConfig.load(texts)
-        self.spool = directory / "spool"
-        self.usage = RecordedUsageLog(Recorder(self.spool, node_id=1, clock=clock), NoWriter)
-        loop = asyncio.get_running_loop()
-        self.node = Node(config, clock=clock, loop=loop, network=SocketNetwork(loop), usage=self.usage)
-        self.storage = Storage.open(directory, storage_config(config), clock)
+        clock, loop = SystemClock(), asyncio.get_running_loop()
+        self.configs = node_configs(ServerConfig.load(texts), count)
+        self.usages: list[RecordedUsageLog] = []
+        self.nodes: list[Node] = []
+        for config in self.configs:
+            recorder = Recorder(
+                spool_of(directory, config["node.id"]), node_id=config["node.id"], clock=clock
+            )
+            self.usages.append(RecordedUsageLog(recorder, NoWriter))
+            self.nodes.append(
+                Node(
+                    config,
+                    clock=clock,
+                    loop=loop,
+                    network=SocketNetwork(loop),
+                    usage=self.usages[-1],
+                    controller=self.nodes[0] if self.nodes else None,
+                )
+            )
+        self.node, self.usage, self.spool = self.nodes[0], self.usages[0], spool_of(directory, 1)
+        self.storage = Storage.open(directory, storage_config(self.configs[0]), clock)
         self.quotas = QuotaAdministration(self.storage.store, loop)
         self.quotas.load()
-        cluster = cluster_of(self.node, self.storage)
-        self.settings = settings_of(config, self.storage)
         start_housekeeping(self.storage, loop)
-        handlers = handler_table(self.storage, cluster, self.settings)
-        self.node.serve(handlers, self.quotas, self.storage.turn, cluster.metadata, self.settings)
-        self.storage.topics.on_change = self.node.callback.on_cluster_change
-        self.client = RawClient(self.node.listeners["PLAINTEXT"].port)
+        self.settings = serve_nodes(self.nodes, self.storage, self.quotas)
+        self.clients = [RawClient(next(iter(node.listeners.values())).port) for node in self.nodes]
+        self.client = self.clients[0]
 
     async def close(self) -> None:
         """Close everything."""
-        await self.client.close()
-        self.node.close()
+        for client in self.clients:
+            await client.close()
+        for node in reversed(self.nodes):
+            node.close()
         self.quotas.close()
         self.storage.close()
-        self.usage.close()
+        for usage in self.usages:
+            usage.close()
+
+
+def spool_of(directory: Path, node_id: int) -> Path:
+    """Return where a node's usage record begins."""
+    return directory / ("spool" if node_id == 1 else f"spool-{node_id}")
 
 
 @contextlib.asynccontextmanager
-async def whole_node(directory: Path, **settings: str) -> AsyncIterator[WholeNode]:
-    """Run a node as long as the block lasts. Setting names have `_` for `.`."""
-    node = WholeNode(directory, {name.replace("_", "."): value for name, value in settings.items()})
+async def whole_node(directory: Path, count: int = 1, **settings: str) -> AsyncIterator[WholeNode]:
+    """Run a node, or several, as long as the block lasts. Setting names have `_` for `.`."""
+    node = WholeNode(directory, {name.replace("_", "."): value for name, value in settings.items()}, count)
     try:
         yield node
     finally:

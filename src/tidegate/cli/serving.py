@@ -8,7 +8,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,17 @@ from tidegate.server.config import SETTINGS, ServerConfig
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.network import SocketNetwork
 from tidegate.server.node import Node
+from tidegate.server.node_configs import node_configs
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.short_collections import ShortCollections
-from tidegate.server.usage_log import open_usage_log
+from tidegate.server.usage_log import UsageLog, open_usage_log
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.private_files import make_private_directory
 from tidegate.wire import checksum
 
-__all__ = ["cluster_of", "list_settings", "serve", "settings_of", "storage_config"]
+__all__ = ["cluster_of", "list_settings", "serve", "serve_nodes", "settings_of", "storage_config"]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -62,9 +63,10 @@ def serve(args: argparse.Namespace) -> int:
     for handler in logging.getLogger().handlers:
         handler.addFilter(repeated)
     config = _config(args)
+    configs = node_configs(config, args.nodes)
     for notice in config.notices():
         print(f"warning: {notice}", file=sys.stderr)
-    asyncio.run(_serve(config, args.port_file, repeated))
+    asyncio.run(_serve(configs, args.port_file, repeated))
     return 0
 
 
@@ -94,44 +96,72 @@ def _with_port(listeners: str, port: int) -> str:
     return f"{listeners.rpartition(':')[0]}:{port}"
 
 
-async def _serve(config: ServerConfig, port_file: str | None, repeated: RepeatedLines) -> None:
+async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeated: RepeatedLines) -> None:
+    """Run a node for each of `configs`; the first is the controller. They share storage and quotas."""
     loop = asyncio.get_running_loop()
     _sum_up(repeated, loop)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    clock = SystemClock()
-    with _written_to(config.data_dir):
-        make_private_directory(config.data_dir)
-    with _written_to(config.usage_dir):
-        usage = open_usage_log(config, clock)
-    node = Node(config, clock=clock, loop=loop, network=SocketNetwork(loop), usage=usage)
+    clock, first = SystemClock(), configs[0]
+    with _written_to(first.data_dir):
+        make_private_directory(first.data_dir)
+    usages: list[UsageLog] = []
+    nodes: list[Node] = []
     collections = ShortCollections(loop)
     try:
-        storage = Storage.open(config.data_dir, storage_config(config), clock)
-        quotas = QuotaAdministration(storage.store, loop)
-        cluster = cluster_of(node, storage)
-        settings = settings_of(config, storage)
-        try:
+        for config in configs:
             with _written_to(config.usage_dir):
+                usages.append(open_usage_log(config, clock))
+            nodes.append(
+                Node(
+                    config,
+                    clock=clock,
+                    loop=loop,
+                    network=SocketNetwork(loop),
+                    usage=usages[-1],
+                    controller=nodes[0] if nodes else None,
+                )
+            )
+        storage = Storage.open(first.data_dir, storage_config(first), clock)
+        quotas = QuotaAdministration(storage.store, loop)
+        try:
+            with _written_to(first.usage_dir):
                 quotas.load()
                 start_housekeeping(storage, loop)
-                handlers = handler_table(storage, cluster, settings)
-                node.serve(handlers, quotas, storage.turn, cluster.metadata, settings)
-                storage.topics.on_change = node.callback.on_cluster_change
+                serve_nodes(nodes, storage, quotas)
             collections.start()
             if port_file is not None:
-                _write_ports(Path(port_file), [port for _, port in node.advertised.values()])
-            _announce(config, node)
+                ports = [port for node in nodes for _, port in node.advertised.values()]
+                _write_ports(Path(port_file), ports)
+            _announce(nodes)
             loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
             await stop.wait()
         finally:
             collections.close()
-            node.close()
+            for node in reversed(nodes):
+                node.close()
             quotas.close()
             storage.close()
     finally:
-        usage.close()
+        for usage in usages:
+            usage.close()
+
+
+def serve_nodes(nodes: Sequence[Node], storage: Storage, quotas: QuotaAdministration) -> DynamicSettings:
+    """Let all nodes of a cluster answer; return their settings. Raises `ConfigError`."""
+    settings = settings_of([node.config for node in nodes], storage)
+    for node in nodes:
+        cluster = cluster_of(node, storage, nodes)
+        handlers = handler_table(storage, cluster, settings)
+        node.serve(handlers, quotas, storage.turn, cluster.metadata, settings)
+
+    def on_change() -> None:
+        for node in nodes:
+            node.callback.on_cluster_change()
+
+    storage.topics.on_change = on_change
+    return settings
 
 
 def _sum_up(repeated: RepeatedLines, loop: asyncio.AbstractEventLoop) -> None:
@@ -153,15 +183,21 @@ def _written_to(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _announce(config: ServerConfig, node: Node) -> None:
-    addresses = [f"{host}:{port}" for host, port in node.advertised.values()]
-    if len(addresses) > 1:
-        addresses = [f"{address} ({name})" for name, address in zip(node.advertised, addresses, strict=True)]
-    print(
-        f"tidegate {__version__} listening on {', '.join(addresses)}, data in {config.data_dir}; Ctrl-C stops it",
-        file=sys.stderr,
-        flush=True,
-    )
+def _announce(nodes: Sequence[Node]) -> None:
+    """Say where each node listens."""
+    for node in nodes:
+        addresses = [f"{host}:{port}" for host, port in node.advertised.values()]
+        if len(addresses) > 1:
+            addresses = [
+                f"{address} ({name})" for name, address in zip(node.advertised, addresses, strict=True)
+            ]
+        number = f" node {node.config['node.id']}" if len(nodes) > 1 else ""
+        print(
+            f"tidegate {__version__}{number} listening on {', '.join(addresses)}, data in {node.config.data_dir};"
+            " Ctrl-C stops it",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _write_ports(path: Path, ports: Iterable[int]) -> None:
@@ -177,15 +213,16 @@ def _write_ports(path: Path, ports: Iterable[int]) -> None:
         ) from error
 
 
-def cluster_of(node: Node, storage: Storage) -> ClusterView:
-    """Return the cluster that has this one node."""
-    node_id = node.config["node.id"]
-    return ClusterView(node_id, {node_id: node.advertised}, storage.topics)
+def cluster_of(node: Node, storage: Storage, nodes: Sequence[Node] = ()) -> ClusterView:
+    """Return the cluster of `nodes` as one of them sees it; by default it is the only one."""
+    endpoints = {each.config["node.id"]: each.advertised for each in nodes or [node]}
+    return ClusterView(node.config["node.id"], endpoints, storage.topics)
 
 
-def settings_of(config: ServerConfig, storage: Storage) -> DynamicSettings:
-    """Return the settings that were changed while the broker ran."""
-    return DynamicSettings(storage.store, config.given, exact=config["tidegate.kafka.exact"])
+def settings_of(configs: Iterable[ServerConfig], storage: Storage) -> DynamicSettings:
+    """Return the settings of nodes that were changed while they ran."""
+    given = {config["node.id"]: config.given for config in configs}
+    return DynamicSettings(storage.store, given, exact=storage.config.kafka_exact)
 
 
 def storage_config(config: ServerConfig) -> StorageConfig:

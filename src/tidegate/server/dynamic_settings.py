@@ -83,9 +83,11 @@ class SettingSubscriber(Protocol):
 
 
 class DynamicSettings:
-    """The changed settings of all nodes. given: the texts given at the start. version: grows with every change."""
+    """The changed settings of all nodes. given: the texts of each at the start. version: grows with every change."""
 
-    def __init__(self, store: SettingStore, given: Mapping[str, str], *, exact: bool = False) -> None:
+    def __init__(
+        self, store: SettingStore, given: Mapping[int, Mapping[str, str]], *, exact: bool = False
+    ) -> None:
         self.version = 0
         self._store = store
         self._given = given
@@ -99,6 +101,10 @@ class DynamicSettings:
     def attach(self, node_id: int, node: SettingSubscriber) -> None:
         """Have a node take over changes."""
         self._nodes[node_id] = node
+
+    def given(self, node_id: int) -> Mapping[str, str]:
+        """Return what a node was given at the start."""
+        return self._given.get(node_id, {})
 
     def of_all(self) -> Mapping[str, str]:
         """Return what is set for all nodes."""
@@ -114,7 +120,7 @@ class DynamicSettings:
             return self._config(node_id, self._texts)
         except ConfigError as error:
             _log.error("changed settings are left out: %s", error)
-            return ServerConfig.load(self._given)
+            return ServerConfig.load(self.given(node_id))
 
     def is_changeable(self, name: str) -> bool:
         """Return whether a setting can be changed while the broker runs."""
@@ -202,7 +208,7 @@ class DynamicSettings:
     def _config(self, node_id: int, texts: Mapping[str, Mapping[str, str]]) -> ServerConfig:
         """Return a node's settings. Raises `ConfigError`."""
         changed = {**texts.get(ALL_NODES, {}), **texts.get(str(node_id), {})}
-        return ServerConfig.load({**self._given, **changed})
+        return ServerConfig.load({**self.given(node_id), **changed})
 
 
 def _too_many() -> RefusedError:

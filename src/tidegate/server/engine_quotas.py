@@ -7,22 +7,25 @@ Follows: B§6.3.1 (size cap of a consumer's fetch), B§5.1-5.3 (permits for part
 
 from collections.abc import Callable
 
-from tidegate.quota import MutationKind, MutationQuota, QuotaManagers
+from tidegate.quota import MutationKind, MutationQuota, MutationQuotaManager, QuotaManagers
 from tidegate.quota.measure.throttle import MAX_INT32, saturate_to_int32
-from tidegate.server.connection.channel import Channel
+from tidegate.server.handler import Connection
 from tidegate.wire import RequestHeader
 
 __all__ = ["EngineQuotas", "NoteMutation"]
 
-NoteMutation = Callable[[Channel, RequestHeader, int, MutationQuota, bool, int], None]
-"""Called with channel, header, permits, the quota object, whether the permits were granted, and now_ms."""
+NoteMutation = Callable[[Connection, RequestHeader, int, MutationQuota, bool, int], None]
+"""Called with connection, header, permits, the quota object, whether the permits were granted, and now_ms."""
 
 
 class EngineQuotas:
-    """The `tidegate.server.handler.RequestQuotas` of one request after the other: `begin` it for each."""
+    """The `tidegate.server.handler.RequestQuotas` of one request after the other: `begin` it for each.
+
+    mutations: the controller's, which is another node's where this one forwards (B§5.1).
+    """
 
     __slots__ = (
-        "_channel",
+        "_connection",
         "_exempt",
         "_fetch",
         "_header",
@@ -34,25 +37,29 @@ class EngineQuotas:
     )
 
     def __init__(
-        self, managers: QuotaManagers, note_mutation: NoteMutation, now_ms: Callable[[], int]
+        self,
+        managers: QuotaManagers,
+        mutations: MutationQuotaManager,
+        note_mutation: NoteMutation,
+        now_ms: Callable[[], int],
     ) -> None:
         self._fetch = managers.fetch
-        self._mutation = managers.controller_mutation
+        self._mutation = mutations
         self._exempt = managers.extensions.exempt
         self._observe = managers.extensions.observe
         self._note_mutation = note_mutation
         self._now_ms = now_ms
         self.mutation: MutationQuota | None = None
 
-    def begin(self, channel: Channel, header: RequestHeader) -> None:
+    def begin(self, connection: Connection, header: RequestHeader) -> None:
         """Turn to the next request."""
-        self._channel = channel
+        self._connection = connection
         self._header = header
         self.mutation = None
 
     def fetch_limit_bytes(self) -> int:
         """Return the most record bytes this client may be given in one answer."""
-        user = self._channel.connection.user
+        user = self._connection.user
         if self._is_exempt() or self._is_observed():
             return MAX_INT32
         return saturate_to_int32(self._fetch.max_value_in_window(user, self._header.client_id))
@@ -65,21 +72,17 @@ class EngineQuotas:
                 return True
             self.mutation = self._new_quota(now_ms)
         granted = self.mutation.record(permits, now_ms)
-        self._note_mutation(self._channel, header, permits, self.mutation, granted, now_ms)
+        self._note_mutation(self._connection, header, permits, self.mutation, granted, now_ms)
         return granted
 
     def _new_quota(self, now_ms: int) -> MutationQuota:
-        user, header = self._channel.connection.user, self._header
+        user, header = self._connection.user, self._header
         if self._is_observed():
             return self._mutation.new_quota_of(MutationKind.PERMISSIVE, user, header.client_id, now_ms)
         return self._mutation.new_quota(user, header.client_id, header.api_key, header.api_version, now_ms)
 
     def _is_exempt(self) -> bool:
-        return self._exempt.any and self._exempt.selects(
-            self._channel.connection.user, self._header.client_id
-        )
+        return self._exempt.any and self._exempt.selects(self._connection.user, self._header.client_id)
 
     def _is_observed(self) -> bool:
-        return self._observe.any and self._observe.selects(
-            self._channel.connection.user, self._header.client_id
-        )
+        return self._observe.any and self._observe.selects(self._connection.user, self._header.client_id)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from tidegate.api_keys import API_VERSIONS
 from tidegate.clock import Clock
-from tidegate.quota import QuotaManagers
+from tidegate.quota import MutationQuotaManager, QuotaManagers
 from tidegate.scheduling import Scheduler
 from tidegate.server.connection.channel import ANSWER_DUE, Channel
 from tidegate.server.connection.poller import Poller
@@ -69,6 +69,7 @@ class Front:
         self,
         *,
         managers: QuotaManagers,
+        mutations: MutationQuotaManager,
         usage: UsageLog,
         requests: RequestMetrics,
         clock: Clock,
@@ -88,9 +89,10 @@ class Front:
         self._decide = self._decider.decide
         self._usage = usage
         self._managers = managers
-        self._quotas = EngineQuotas(managers, usage.mutation, clock.now_ms)
+        self._mutations = mutations
         self._on_closed = on_closed
         self._now_ms = clock.now_ms
+        self._quotas = self._new_quotas()
         self._wall_ms = clock.wall_ms
         self._monotonic_ns = clock.monotonic_ns
         self._poller = poller
@@ -119,7 +121,7 @@ class Front:
             return
         exchange = Exchange(channel, header, len(frame), started_ns)
         quotas = self._quotas
-        quotas.begin(channel, header)
+        quotas.begin(channel.connection, header)
         turn = self._turn if self._in_turn else None
         request = Request(header, frame, channel.connection, quotas, self._wall_ms(), turn)
         try:
@@ -132,7 +134,7 @@ class Front:
             self._fail(exchange, error)
             return
         if result is UNFINISHED:
-            self._quotas = EngineQuotas(self._managers, self._usage.mutation, self._now_ms)
+            self._quotas = self._new_quotas()
             channel.flush()
             return
         exchange.handler_ns = self._monotonic_ns() - started_ns
@@ -377,6 +379,10 @@ class Front:
             exempt = channel.answered_exempt
             self._decider.charge_network(channel, answered, sent_ns, exempt=exempt, now_ms=now_ms)
             self._usage.network(channel, answered, now_ms, sent_ns, exempt)
+
+    def _new_quotas(self) -> EngineQuotas:
+        """Return what the handler of a next request asks, while that of an earlier one still works."""
+        return EngineQuotas(self._managers, self._mutations, self._usage.mutation, self._now_ms)
 
     # --- what goes wrong ------------------------------------------------------------------------------------------
 

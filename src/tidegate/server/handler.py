@@ -76,12 +76,14 @@ class Connection:
     """Name and version of the client's software, as its ApiVersions has them."""
     recorded: dict[str, Any] | None = None
     """What the usage record keeps of the connection, by client id."""
+    at_controller: "Connection | None" = None
+    """The connection as the controller's usage record has it, once something was forwarded to another node."""
 
     def set_software(self, software: tuple[str, str]) -> None:
         """Set name and version of the client's software; the usage record has them from here on."""
         if software != self.software:
             self.software = software
-            self.recorded = None
+            self.recorded = self.at_controller = None
 
 
 class RequestQuotas(Protocol):

@@ -48,7 +48,7 @@ from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.request_metrics import RequestMetrics
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
 from tidegate.server.static_quotas import static_quotas
-from tidegate.server.usage_log import UsageLog
+from tidegate.server.usage_log import ForwardingUsageLog, UsageLog
 from tidegate.wire import API_BY_KEY, Api, compile_ahead
 
 __all__ = ["EXPIRE_SENSORS_EVERY_S", "METRICS_SLICE_NS", "Node"]
@@ -72,8 +72,16 @@ class Node:
     """A node that is bound to its ports; `serve` makes it answer, `close` ends it."""
 
     def __init__(
-        self, config: ServerConfig, *, clock: Clock, loop: Scheduler, network: Network, usage: UsageLog
+        self,
+        config: ServerConfig,
+        *,
+        clock: Clock,
+        loop: Scheduler,
+        network: Network,
+        usage: UsageLog,
+        controller: "Node | None" = None,
     ) -> None:
+        """Bind the ports. controller: the node that decides mutations (B§5.1), None where it is this one."""
         self.config = config
         self.managers = QuotaManagers(
             window=_window(config, "quota.window"),
@@ -84,7 +92,8 @@ class Node:
         self._static_quotas = static_quotas(config)
         self._clock = clock
         self._loop = loop
-        self._usage = usage
+        self._usage: UsageLog = usage if controller is None else ForwardingUsageLog(usage, controller._usage)
+        self._controller = controller or self
         self._acceptors: dict[str, Acceptor] = {}
         self._listen(network)
         self._slices = Slices(loop)
@@ -162,6 +171,7 @@ class Node:
         self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
         self._front = Front(
             managers=self.managers,
+            mutations=self._controller.managers.controller_mutation,
             usage=self._usage,
             requests=RequestMetrics(self.handlers, self.listeners, self._clock.monotonic_ns),
             clock=self._clock,

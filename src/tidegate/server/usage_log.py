@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from tidegate.clock import Clock
@@ -9,6 +10,7 @@ from tidegate.quota import WINDOW_SETTINGS, MutationQuota, QuotaRecord, sanitize
 from tidegate.server.config import ServerConfig
 from tidegate.server.connection.channel import Channel
 from tidegate.server.exchange import Exchange
+from tidegate.server.handler import Connection
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.spool import EXEMPT, NONE, OBSERVED_ONLY, REJECTED, STRICT, Client, Recorder
 from tidegate.usage.writer_process import WriterProcess, start_writer
@@ -16,6 +18,7 @@ from tidegate.wire import RequestHeader
 
 __all__ = [
     "LONGEST_KEPT_CLIENT_ID_CHARS",
+    "ForwardingUsageLog",
     "NoUsageLog",
     "RecordedUsageLog",
     "UsageLog",
@@ -37,7 +40,7 @@ class UsageLog(Protocol):
     def quota(self, record: QuotaRecord, now_ms: int) -> None: ...
     def mutation(
         self,
-        channel: Channel,
+        connection: Connection,
         header: RequestHeader,
         permits: int,
         quota: MutationQuota,
@@ -45,6 +48,7 @@ class UsageLog(Protocol):
         now_ms: int,
     ) -> None: ...
     def request(self, exchange: Exchange) -> None: ...
+    def forwarded(self, exchange: Exchange, connection: Connection) -> None: ...
     def commit(self) -> None: ...
     def network(
         self, channel: Channel, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
@@ -76,6 +80,9 @@ class NoUsageLog:
         """Keep nothing."""
 
     def request(self, exchange: Exchange) -> None:
+        """Keep nothing."""
+
+    def forwarded(self, exchange: Exchange, connection: Connection) -> None:
         """Keep nothing."""
 
     def commit(self) -> None:
@@ -134,7 +141,7 @@ class RecordedUsageLog:
 
     def mutation(
         self,
-        channel: Channel,
+        connection: Connection,
         header: RequestHeader,
         permits: int,
         quota: MutationQuota,
@@ -143,9 +150,9 @@ class RecordedUsageLog:
     ) -> None:
         """Record that a handler asked for permits."""
         self._recorder.mutation(
-            self._client(channel, header),
+            self._client(connection, header),
             now_ms,
-            channel.connection.id,
+            connection.id,
             header.api_key,
             header.api_version,
             permits,
@@ -160,7 +167,7 @@ class RecordedUsageLog:
         early_ms = channel.early_ms
         channel.early_ms = None
         self._recorder.request(
-            client or self._client(channel, header),
+            client or self._client(channel.connection, header),
             exchange.now_ms,
             channel.connection.id,
             header.api_key,
@@ -179,12 +186,38 @@ class RecordedUsageLog:
             (EXEMPT if exchange.exempt else 0) | (OBSERVED_ONLY if exchange.observed_only else 0),
         )
 
+    def forwarded(self, exchange: Exchange, connection: Connection) -> None:
+        """Record what this node, the controller, decided of a request that another node answers: the mutation throttle.
+
+        connection: the client's, as it is numbered here. All else is in the row that the other node has of it.
+        """
+        header = exchange.header
+        self._recorder.request(
+            self._client(connection, header),
+            exchange.now_ms,
+            connection.id,
+            header.api_key,
+            header.api_version,
+            exchange.frame_bytes,
+            0,
+            NONE,
+            NONE,
+            0,
+            0,
+            0,
+            0,
+            0,
+            exchange.mutation_ms,
+            NONE,
+            EXEMPT | (OBSERVED_ONLY if exchange.observed_only else 0),
+        )
+
     def network(
         self, channel: Channel, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
     ) -> None:
         """Record network time that is charged by itself."""
         self._recorder.network(
-            self._client(channel, header),
+            self._client(channel.connection, header),
             now_ms,
             channel.connection.id,
             header.api_key,
@@ -221,9 +254,8 @@ class RecordedUsageLog:
                 _log.error("usage writer cannot be started, the spool waits: %s", error)
             self._writer_error = str(error)
 
-    def _client(self, channel: Channel, header: RequestHeader) -> Client:
+    def _client(self, connection: Connection, header: RequestHeader) -> Client:
         """Return the names of this connection and client id, as the recorder wants them; short ones are kept."""
-        connection = channel.connection
         recorded = connection.recorded
         client: Client | None = None if recorded is None else recorded.get(header.client_id)
         if client is not None:
@@ -242,6 +274,62 @@ class RecordedUsageLog:
                 recorded = connection.recorded = {}
             recorded[header.client_id] = client
         return client
+
+
+class ForwardingUsageLog:
+    """The usage log of a node that forwards (B§5.4): what the controller's engine was asked, its record has.
+
+    That is the permits, and a row with the throttle time that came of them; the row in this node's own record has
+    none. So each record has all that its node's engine did, and can be replayed by itself.
+    """
+
+    def __init__(self, own: UsageLog, controller: UsageLog) -> None:
+        self._own = own
+        self._controller = controller
+        self._uncommitted = False
+        self.next_connection_id = own.next_connection_id
+        self.start = own.start
+        self.quota = own.quota
+        self.network = own.network
+        self.expire = own.expire
+        self.clock = own.clock
+        self.maybe_roll = own.maybe_roll
+        self.forwarded = own.forwarded
+        self.close = own.close
+
+    def mutation(
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        permits: int,
+        quota: MutationQuota,
+        granted: bool,
+        now_ms: int,
+    ) -> None:
+        """Record at the controller that a handler asked for permits."""
+        if connection.at_controller is None:
+            number = self._controller.next_connection_id()
+            connection.at_controller = replace(connection, id=number, recorded=None)
+        self._uncommitted = True
+        self._controller.mutation(connection.at_controller, header, permits, quota, granted, now_ms)
+
+    def request(self, exchange: Exchange) -> None:
+        """Record a decided request, and at the controller what that decided of it."""
+        connection = exchange.channel.connection.at_controller
+        if exchange.mutation is None or connection is None:
+            self._own.request(exchange)
+            return
+        self._uncommitted = True
+        self._controller.forwarded(exchange, connection)
+        exchange.mutation_ms = 0
+        self._own.request(exchange)
+
+    def commit(self) -> None:
+        """Write the rows of both records that are not written yet."""
+        if self._uncommitted:
+            self._uncommitted = False
+            self._controller.commit()
+        self._own.commit()
 
 
 def open_usage_log(config: ServerConfig, clock: Clock) -> UsageLog:

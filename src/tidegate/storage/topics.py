@@ -1,6 +1,6 @@
-"""The topics of the node: their logs by name and by id, created, grown and deleted on disk as in the store.
+"""The topics: their logs by name and by id, created, grown and deleted on disk as in the store.
 
-This node leads every partition. A topic is first in the store and then on disk, and goes the other way round when it
+A topic is first in the store and then on disk, and goes the other way round when it
 is deleted: whatever a crash leaves half done is finished at the next start.
 """
 

@@ -53,7 +53,9 @@ class Node(StorageNode):
         super().start()
         self.cluster = ClusterView(self.node_id, self.endpoints, self.storage.topics)
         config = self.storage.config
-        self.settings = DynamicSettings(self.storage.store, config.set_at_start(), exact=config.kafka_exact)
+        self.settings = DynamicSettings(
+            self.storage.store, {self.node_id: config.set_at_start()}, exact=config.kafka_exact
+        )
         self.handlers: dict[int, Handler] = handler_table(
             self.storage, self.cluster, self.settings, self.scheduler
         )

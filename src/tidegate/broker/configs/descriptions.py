@@ -80,7 +80,7 @@ class ConfigDescriptions:
         self._settings = settings
         self._node_id = node_id
         self._made_of = settings.version
-        given = node.set_at_start()
+        given = settings.given(node_id)
         self._given = {name: text for name, text in given.items() if name in NODE_ROWS or _is_callbacks(name)}
         self._made: dict[tuple[Callable[[Detail], Any], Detail], Any] = {}
 

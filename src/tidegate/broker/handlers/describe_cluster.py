@@ -1,6 +1,6 @@
 """DescribeCluster (key 60), versions 0-2. KIP-700, KIP-919 (endpoint type, from 1).
 
-One node, which is also the controller. Asking for controllers' endpoints is error 114: this is a broker's; for any
+The first broker is also the controller. Asking for controllers' endpoints is error 114: this is a broker's; for any
 that do not exist, error 115.
 The request has no arrays: it is read and answered at once.
 """
@@ -19,7 +19,7 @@ _WRONG_ENDPOINT_TEXT = (
 
 
 def describe_cluster_handler(storage: Storage, cluster: ClusterView) -> Handler:
-    """Return the handler that describes this node as the whole cluster."""
+    """Return the handler that describes the brokers of the cluster."""
 
     def handle(request: Request) -> Answer:
         body = request.body()
