@@ -86,6 +86,10 @@ class MutationSensor:
         """Return when permits were last charged, or when the sensor was made if never."""
         return self._recorded_ms
 
+    def is_over(self, now_ms: int) -> bool:
+        """Return whether tokens are owed, without any effect."""
+        return self.bucket.peek(now_ms) < 0.0
+
 
 class MutationQuota:
     """The quota of one request. It keeps the sensor it was made with. Make it with `MutationQuotaManager.new_quota`.

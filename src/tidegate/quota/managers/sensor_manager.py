@@ -7,7 +7,10 @@ A changed quota holds at once, yet touches no sensor: with Kafka's own rules a b
 definitions and the sensor's tags, so it is looked up again when the sensor is looked up again, before anything is
 recorded in it. Ten thousand changes cost the same whether there are ten sensors or fifty thousand.
 
-Follows: Kafka `ClientQuotaManager` (B§3.3–3.9).
+A flood of made-up names fills the table of sensors. Who is over its bound keeps its sensor, and who has a quota of its
+own: when only such are left, new clients of a default quota share one sensor (`OVERFLOW`) until there is room again.
+
+Follows: Kafka `ClientQuotaManager` (B§3.3–3.9). Differs: the bound of the table.
 """
 
 import logging
@@ -27,7 +30,10 @@ from tidegate.quota.measure.throttle import UNLIMITED
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.quota.metric import Metric
 
-__all__ = ["CallbackError", "SensorManager"]
+__all__ = ["OVERFLOW", "CallbackError", "SensorManager"]
+
+OVERFLOW = "<overflow>"
+"""What stands for the names of clients that are counted together. No user has it: names of users are sanitised."""
 
 logger = logging.getLogger("tidegate.quota")
 
@@ -42,7 +48,7 @@ S = TypeVar("S", bound=Sensor)
 class SensorManager(ABC, Generic[S]):
     """Sensors of one quota type, by client.
 
-    enabled: whether any quota of this type is defined.
+    enabled: whether any quota of this type is defined. folded: how often a client had to share a sensor with others.
     """
 
     def __init__(
@@ -57,7 +63,8 @@ class SensorManager(ABC, Generic[S]):
         self.window = window
         self.enabled = callback is not None
         self._max_sensor_bytes = max_sensor_bytes
-        self.sensors: SensorTable[S] = SensorTable(window=window, max_bytes=max_sensor_bytes)
+        self.folded = 0
+        self.sensors = self._new_table()
         self._own_rules = DefaultQuotaCallback()
         self._custom = callback
         self._callback: ClientQuotaCallback = self._own_rules if callback is None else callback
@@ -87,7 +94,7 @@ class SensorManager(ABC, Generic[S]):
         self._callback = own_rules if callback is None else callback
         self.enabled = self.levels is not Level.NONE
         before = self.sensors
-        self.sensors = SensorTable(window=self.window, max_bytes=self._max_sensor_bytes)
+        self.sensors = self._new_table()
         self._lookups.forget()
         self._limits += 1
         return before
@@ -270,12 +277,59 @@ class SensorManager(ABC, Generic[S]):
         if sensor is None:
             sensor = self._new_sensor(name, tags, self._limit(tags), now_ms)
             sensor.limits_seen = self._limits
-            if self.sensors.add(sensor, now_ms):
+            dropped = self.sensors.dropped
+            has_room = self.sensors.make_room(sensor, now_ms)
+            if self.sensors.dropped > dropped:
                 self._lookups.forget()
+            shared = tags if has_room else self._shared_tags(tags)
+            if shared != tags:
+                self._note_folded()
+                return self._find(shared, now_ms)
+            self.sensors.add(sensor, now_ms)
         elif self._custom is None:
             self.up_to_date(sensor)
         self._throttle_sensor(sensor, now_ms)
         return sensor
+
+    def _new_table(self) -> SensorTable[S]:
+        return SensorTable(
+            window=self.window, max_bytes=self._max_sensor_bytes, is_protected=self._is_protected
+        )
+
+    def _is_protected(self, sensor: S, now_ms: int, in_use: bool) -> bool:
+        """Return whether a sensor may not go though the table is full: it is over its bound, or a quota of its own."""
+        if self._custom is not None:
+            return sensor.is_over(now_ms)
+        own = in_use and self._shared_tags(sensor.tags) == sensor.tags
+        return own or self.up_to_date(sensor).is_over(now_ms)
+
+    def _shared_tags(self, tags: Mapping[str, str]) -> Mapping[str, str]:
+        """Return under which tags a new client is counted while there is no room: one sensor for each default quota.
+
+        A client with a quota of its own keeps its tags, and has room made past the bound.
+        """
+        if self._custom is not None:
+            return tags
+        match = self._own_rules.quotas.match((tags["user"], tags["client-id"]))
+        if match is not None and not match[0].has_default:
+            return tags
+        own = ("", "") if match is None else (match[0].user, match[0].client_id)
+        names = [
+            name if not name or name == part else OVERFLOW
+            for name, part in zip(tags.values(), own, strict=True)
+        ]
+        return dict(zip(tags, names, strict=True))
+
+    def _note_folded(self) -> None:
+        """Count a client that shares a sensor with others, and say so: the first time, and as often as it doubles."""
+        self.folded += 1
+        if self.folded & (self.folded - 1) == 0:
+            logger.warning(
+                "%s quota: too many clients at once; %d were counted together, under %r, so far",
+                self.quota_type.value,
+                self.folded,
+                OVERFLOW,
+            )
 
     def _name(self, tags: Mapping[str, str]) -> str:
         return f"{self.quota_type.value}-{':'.join(tags.values())}"

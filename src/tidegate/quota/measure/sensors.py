@@ -3,13 +3,14 @@
 A quota sensor has a bound; a throttle sensor averages the throttle times of the same clients. Each is forgotten
 when nothing was recorded for an hour. The table is bounded in bytes, names included: past the bound quota sensors that
 have long been idle go first, each with its throttle sensor. That changes no decision while they have been idle for
-longer than their windows, as they would begin anew anyway; how many went earlier than that is counted.
+longer than their windows, as they would begin anew anyway; how many went earlier than that is counted. Some are
+protected and never go: a flood of names shortens nobody's throttle. Where it finds none that may go there is no room.
 
 Follows: Kafka `Sensor`, `SensorAccess`, `ClientSensors` (B§1.2, 3.5). Differs: the bound.
 """
 
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -80,6 +81,10 @@ class Sensor(Protocol):
         """Return when a value was last recorded, or when the sensor was made if never."""
         ...
 
+    def is_over(self, now_ms: int) -> bool:
+        """Return whether more was used than the bound allows, without any effect."""
+        ...
+
 
 class RateSensor(SampledRate):
     """The rate of the clients with certain tags."""
@@ -106,6 +111,10 @@ class RateSensor(SampledRate):
         """Return when a value was last recorded, or when the sensor was made if never."""
         recorded_ms = super().last_record_ms()
         return self._created_ms if recorded_ms == LONG_AGO_MS else recorded_ms
+
+    def is_over(self, now_ms: int) -> bool:
+        """Return whether the rate is above the bound, without any effect."""
+        return self.peek(now_ms) > self.bound
 
 
 class ThrottleSensor:
@@ -145,10 +154,17 @@ class SensorTable(Generic[S]):
     """Quota sensors and throttle sensors by the quota sensor's name, bounded together and swept when idle.
 
     `dropped`: how many quota sensors went because the table was full; `dropped_in_use`: how many of them were
-    used within all their windows before, so that their clients begin with a clean sheet.
+    used within all their windows before, so that their clients begin with a clean sheet. `is_protected`: asked about
+    a sensor that would go, and whether it was used within all its windows.
     """
 
-    def __init__(self, *, window: QuotaWindow, max_bytes: int = MAX_SENSOR_BYTES) -> None:
+    def __init__(
+        self,
+        *,
+        window: QuotaWindow,
+        max_bytes: int = MAX_SENSOR_BYTES,
+        is_protected: Callable[[S, int, bool], bool] = lambda sensor, now_ms, in_use: False,
+    ) -> None:
         self.dropped = 0
         self.dropped_in_use = 0
         self._sensors: dict[str, S] = {}
@@ -157,6 +173,7 @@ class SensorTable(Generic[S]):
         self._window = window
         self._in_use_ms = (window.samples + 1) * window.window_ms
         self._max_bytes = max_bytes
+        self._is_protected = is_protected
         self._bytes = 0
         self._sweep_ms: int | None = None
 
@@ -198,8 +215,14 @@ class SensorTable(Generic[S]):
             if throttle is not None and not self._is_swept(throttle):
                 yield name, throttle
 
+    def make_room(self, sensor: S, now_ms: int) -> bool:
+        """Have others go where there is no room for a new sensor; return whether there is now."""
+        more_bytes = sensor_bytes(sensor, self._window) + THROTTLE_BYTES + text_bytes(sensor.name)
+        self._make_room("", now_ms, more_bytes)
+        return self._bytes + more_bytes <= self._max_bytes
+
     def add(self, sensor: S, now_ms: int) -> bool:
-        """Add a quota sensor; return whether others had to go for it."""
+        """Add a quota sensor, room or not; return whether others had to go for it."""
         self._sensors[sensor.name] = sensor
         self._left_over.pop(sensor.name, None)
         self._bytes += sensor_bytes(sensor, self._window)
@@ -250,31 +273,39 @@ class SensorTable(Generic[S]):
         """Return whether the sweep that is under way, if any, found the sensor idle."""
         return self._sweep_ms is not None and self._sweep_ms - sensor.last_record_ms() > EXPIRY_MS
 
-    def _make_room(self, spared: str, now_ms: int) -> bool:
-        while self._bytes > self._max_bytes and self._left_over:
+    def _make_room(self, spared: str, now_ms: int, more_bytes: int = 0) -> bool:
+        while self._bytes + more_bytes > self._max_bytes and self._left_over:
             self._remove_throttle(next(iter(self._left_over)))
-        if self._bytes <= self._max_bytes:
+        if self._bytes + more_bytes <= self._max_bytes:
             return False
-        enough = self._max_bytes - self._max_bytes // DROPPED_SHARE
-        while self._bytes > enough and len(self._sensors) > 1:
-            self._drop_one(spared, now_ms)
-        return True
+        enough = self._max_bytes - self._max_bytes // DROPPED_SHARE - more_bytes
+        before = self.dropped
+        while self._bytes > enough and len(self._sensors) > 1 and self._drop_one(spared, now_ms):
+            pass
+        return self.dropped > before
 
-    def _drop_one(self, spared: str, now_ms: int) -> None:
-        """Drop the least recently used of the sensors that were looked at longest ago, and its throttle sensor."""
+    def _drop_one(self, spared: str, now_ms: int) -> bool:
+        """Drop the least recently used of the sensors that were looked at longest ago, and its throttle sensor.
+
+        False: all that were looked at are protected.
+        """
         looked_at: list[S] = []
         for name in list(islice(self._sensors, LOOKED_AT_PER_DROP)):
             sensor = self._sensors.pop(name)
             self._sensors[name] = sensor  # to the end: the next search begins behind it
             if name != spared:
                 looked_at.append(sensor)
-        victim = min(looked_at, key=lambda sensor: sensor.last_record_ms())
-        self.dropped += 1
-        if now_ms - victim.last_record_ms() <= self._in_use_ms:
-            self.dropped_in_use += 1
-        self._remove(victim.name)
-        if victim.name in self._throttles:
-            self._remove_throttle(victim.name)
+        looked_at.sort(key=lambda sensor: sensor.last_record_ms())
+        for victim in looked_at:
+            in_use = now_ms - victim.last_record_ms() <= self._in_use_ms
+            if not self._is_protected(victim, now_ms, in_use):
+                self.dropped += 1
+                self.dropped_in_use += in_use
+                self._remove(victim.name)
+                if victim.name in self._throttles:
+                    self._remove_throttle(victim.name)
+                return True
+        return False
 
     def _remove(self, name: str) -> None:
         self._bytes -= sensor_bytes(self._sensors.pop(name), self._window)

@@ -18,6 +18,7 @@ from tidegate.quota import (
     QuotaWindow,
 )
 from tidegate.quota.managers.lookups import MAX_CACHED_BYTES, MAX_CACHED_NAME
+from tidegate.quota.managers.sensor_manager import OVERFLOW
 
 NOW_MS = 1_700_000_000_000
 ALICE = QuotaEntity(user="alice")
@@ -125,6 +126,46 @@ def test_a_flood_of_client_ids_is_bounded_and_changes_no_verdict_of_others() -> 
     assert manager.sensors.held_bytes <= 300_000
     assert len(manager.sensors) <= 110
     assert manager.sensors.dropped > 2_800
+
+
+@pytest.mark.parametrize("flood_value", [10.0, 5_000.0])
+def test_a_flood_of_client_ids_shortens_no_throttle(
+    flood_value: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who is over its bound stays so whatever names come by; those of a flood that is over share what is left."""
+    managers = [ClientQuotaManager(QuotaType.PRODUCE, max_sensor_bytes=size) for size in (300_000, 1 << 30)]
+    for manager in managers:
+        manager.update_quota(QuotaEntity(client_id=DEFAULT), 50.0)
+        manager.update_quota(QuotaEntity(client_id="own"), 70.0)
+        assert manager.record("u", "greedy", 10_000.0, NOW_MS) > 0
+    for number in range(1, 3_001):
+        throttles_ms = [
+            manager.record("u", f"client-{number}", flood_value, NOW_MS + number) for manager in managers
+        ]
+        assert throttles_ms[0] >= throttles_ms[1]
+    bounded, unbounded = managers
+    now_ms = NOW_MS + 3_001
+    for client_id, value in (("greedy", 1.0), ("client-1", flood_value), ("own", 10_000.0)):
+        assert bounded.record("u", client_id, value, now_ms) == unbounded.record(
+            "u", client_id, value, now_ms
+        )
+    assert bounded.sensors.held_bytes <= 310_000
+    assert (bounded.folded > 0) == (flood_value > 500.0)
+    lines = [record.message for record in caplog.records if "counted together" in record.message]
+    assert len(lines) == bounded.folded.bit_length(), "one at each doubling"
+
+
+def test_clients_that_are_counted_together_have_their_own_sensors_again() -> None:
+    """When those that were over their bounds are not any more, there is room."""
+    manager = ClientQuotaManager(QuotaType.PRODUCE, max_sensor_bytes=300_000)
+    manager.update_quota(QuotaEntity(client_id=DEFAULT), 50.0)
+    for number in range(200):
+        manager.record("u", f"client-{number}", 5_000.0, NOW_MS)
+    assert manager.sensors.get(f"Produce-:{OVERFLOW}") is not None
+    assert manager.sensors.get("Produce-:client-199") is None
+    manager.record("u", "new", 1.0, NOW_MS + 60_000)
+    assert manager.record("u", "client-199", 1.0, NOW_MS + 60_000) == 0
+    assert manager.sensors.get("Produce-:client-199") is not None
 
 
 def test_long_names_are_looked_up_each_time() -> None:

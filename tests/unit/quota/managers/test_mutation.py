@@ -2,10 +2,10 @@
 
 import pytest
 
-from tidegate.quota import STRICT_SINCE, MutationKind, MutationQuotaManager, QuotaEntity, QuotaWindow
+from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from tidegate.quota import DEFAULT, STRICT_SINCE, MutationKind, MutationQuotaManager, QuotaEntity, QuotaWindow
 
 NOW_MS = 1_700_000_000_000
-CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
 
 
 def _manager() -> MutationQuotaManager:
@@ -78,3 +78,24 @@ def test_a_removed_quota_does_not_refill_an_exhausted_bucket() -> None:
     manager.update_quota(QuotaEntity(user="alice"), None)
     manager.update_quota(QuotaEntity(user="alice"), 10.0)
     assert manager.peek("alice", "c", NOW_MS + 1) == -399.99
+
+
+def test_a_flood_of_client_ids_pays_nobodys_debt() -> None:
+    """A bucket that owes tokens is kept, however long nobody asks for any."""
+    managers = [
+        MutationQuotaManager(QuotaWindow(samples=10, window_ms=1000), max_sensor_bytes=size)
+        for size in (300_000, 1 << 30)
+    ]
+    for manager in managers:
+        manager.update_quota(QuotaEntity(client_id=DEFAULT), 1.0)
+        manager.new_quota("u", "greedy", CREATE_TOPICS, 7, NOW_MS).record(1_000, NOW_MS)
+        for number in range(1_000):
+            now_ms = NOW_MS + 30_000 + number
+            manager.new_quota("u", f"client-{number}", CREATE_TOPICS, 7, now_ms).record(1, now_ms)
+    after_ms = NOW_MS + 60_000
+    admitted = [
+        manager.new_quota("u", "greedy", CREATE_TOPICS, 7, after_ms).record(1, after_ms)
+        for manager in managers
+    ]
+    assert admitted == [False, False]
+    assert managers[0].sensors.dropped > 800
