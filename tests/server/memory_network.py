@@ -328,9 +328,10 @@ class MemoryListener:
         self._accepting = False
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept nobody any more; those that wait are reset."""
         self._accepting = False
-        self._waiting.clear()
+        while self._waiting:
+            self._waiting.popleft()[0].close()
 
     def _accept(self) -> None:
         while self._accepting and self._waiting:

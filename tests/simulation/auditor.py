@@ -30,6 +30,8 @@ __all__ = ["Auditor", "Line", "Sent", "ViolationError"]
 IDLE_NS = 600_000 * NS_PER_MS  # connections.max.idle.ms
 STALL_NS = int(MAX_SEND_STALL_S * 1000) * NS_PER_MS
 SLOW_NS = int(GRACE_S * 1e9)
+ADMITTED_NS = 90_000 * NS_PER_MS
+"""How long all others may take to be admitted before, at the lowest rate."""
 PARKED_NS = 20_000 * NS_PER_MS
 LATE_NS = 300 * NS_PER_MS
 """How long the turns of the others may take in which a throttle, or a long poll, is over."""
@@ -80,7 +82,8 @@ class Line(MemoryTransport):
         self.throttle_ms = 0
         self.decided_ns = self.mute_ends_ns = 0  # before that nothing is served
         self.mute_over_ns = 0  # after that it is muted no longer
-        self.active_ns = self.taken_ns = auditor.clock.ns
+        self.active_ns = self.taken_ns = self.made_ns = auditor.clock.ns
+        auditor.waiting[self] = None
         self.received_bytes = self.served_bytes = self.sent_bytes = self.planned_bytes = 0
 
     def client_plan(self, requests: list[Sent]) -> None:
@@ -176,9 +179,12 @@ class Auditor:
         self.recent: deque[str] = deque(maxlen=40)
         self.seen: Counter[str] = Counter()
         self.open: dict[Line, None] = {}
+        self.waiting: dict[Line, None] = {}
         self.acked: dict[tuple[str, int], int] = {}
         self.latest_unmute_ns = 0
         self._window = Window(samples=1, window_ms=1)
+        self._most_connections = 0
+        self._all_arrivals = LeakingBucket(0.0, self._window, 0)
         self._ip_rates: dict[str | None, float] = {}
         self._ip_rates_changed_ns = 0
         self._arrivals: dict[str, LeakingBucket] = {}
@@ -206,9 +212,11 @@ class Auditor:
         """Learn of a request that is about to be sent."""
         self._by_id[sent.id] = sent
 
-    def begin_life(self, window: Window) -> None:
-        """Learn that a node begins, which is told its quotas again."""
+    def begin_life(self, window: Window, *, most_connections: int, connections_per_s: float) -> None:
+        """Learn that a node begins, with these limits; it is told its quotas again."""
         self._window = window
+        self._most_connections = most_connections
+        self._all_arrivals = LeakingBucket(connections_per_s, window, self.clock.now_ms())
         self._ip_rates.clear()
         self._arrivals.clear()
 
@@ -271,7 +279,14 @@ class Auditor:
 
     def on_admitted(self, line: Line) -> None:
         """Learn that a connection is served."""
-        self.open[line] = None
+        self.open[line] = self.waiting.pop(line, None)
+        line.active_ns = line.taken_ns = self.clock.ns
+        if len(self.open) > self._most_connections:
+            self.fail(line, f"is one connection too many, {self._most_connections} are allowed")
+        if (
+            self._all_arrivals.admit(1, self.clock.now_ms()) > 1
+        ):  # the one that is held comes in past the bound
+            self.fail(line, f"is one connection too many at {self._all_arrivals.bound} a second")
         rate = self._ip_rates.get(line.host, self._ip_rates.get(None))
         if rate is None:
             return
@@ -300,6 +315,7 @@ class Auditor:
     def on_closed(self, line: Line, *, was_admitted: bool) -> None:
         """Learn that the node closed a connection."""
         self.open.pop(line, None)
+        self.waiting.pop(line, None)
         line.doomed = line.doomed or self.restarting
         all_answered = not (line.unserved or line.in_flight or line.writing)
         if not (line.doomed or (line.left and all_answered)):
@@ -397,3 +413,7 @@ class Auditor:
         """Look at all connections."""
         for line in list(self.open):
             self.check(line)
+        if len(self.open) < self._most_connections:
+            for line in self.waiting:
+                if self.clock.ns - line.made_ns > ADMITTED_NS:
+                    self.fail(line, "is not admitted, and there is room")

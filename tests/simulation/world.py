@@ -37,6 +37,8 @@ _WINDOWS = (
     _USUAL,
     *(Window(samples=n, window_ms=w) for n, w in ((1, 5000), (2, 2000), (5, 1000))),
 )
+_MOST_CONNECTIONS = (2**31 - 1, 2**31 - 1, CLIENTS // 2)
+_CONNECTIONS_PER_S = (2**31 - 1, 2**31 - 1, 3)
 _WORK_NS = (20_000, 20_000, 20_000, 50_000, 50_000, 200_000, 1_000_000, 12_000_000)
 _HOUR_MS = 3_600_000
 _DRAIN_MS = 800_000
@@ -89,15 +91,19 @@ class _Life(MemoryNode):
         work_ns: Callable[[], int],
         window: Window,
         controller_window: Window,
+        most_connections: int,
+        connections_per_s: int,
     ) -> None:
         self.windows = window, controller_window
-        auditor.begin_life(window)
+        auditor.begin_life(window, most_connections=most_connections, connections_per_s=connections_per_s)
         recorder = Recorder(directory / "spool", node_id=1, clock=loop.clock, segment_bytes=1 << 20)
         self.recorder = recorder
         self.usage = _WatchedUsageLog(recorder, auditor)
         super().__init__(
             directory, loop=loop, usage=self.usage, sync=lambda fd: None,
             queued_max_request_bytes=str(_REQUEST_MEMORY_BYTES),
+            max_connections=str(most_connections),
+            max_connection_creation_rate=str(connections_per_s),
             quota_window_num=str(window.samples),
             quota_window_size_seconds=str(window.window_ms // 1000),
             controller_quota_window_num=str(controller_window.samples),
@@ -218,8 +224,12 @@ class World:
         return self.rng.randrange(20_000)
 
     def _begin(self, directory: Path) -> _Life:
-        windows = self.rng.choice(_WINDOWS), self.rng.choice(_WINDOWS)
-        return _Life(directory, self._parts["loop"](self.clock), self.auditor, self._work_ns, *windows)
+        loop, rng = self._parts["loop"](self.clock), self.rng
+        return _Life(
+            directory, loop, self.auditor, self._work_ns,
+            window=rng.choice(_WINDOWS), controller_window=rng.choice(_WINDOWS),
+            most_connections=rng.choice(_MOST_CONNECTIONS), connections_per_s=rng.choice(_CONNECTIONS_PER_S),
+        )  # fmt: skip
 
     def _restart(self, *, kill: bool) -> None:
         """End the node and begin another where it ended. A killed one left its files as they were at that moment."""
