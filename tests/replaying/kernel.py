@@ -100,12 +100,12 @@ def _row(event: Event, client: int) -> tuple[int, ...]:
         charge, amount, throttle_ms = layout.FETCH_CHARGE, event["fetch_bytes"], event["fetch_throttle_ms"]
     elif event["mutations"] is not None:
         amount = event["mutations"]
-    what = _KINDS[event["kind"]] + charge + sum(bit for name, bit in _FLAGS.items() if event[name])
+    flags = _KINDS[event["kind"]] + charge + sum(bit for name, bit in _FLAGS.items() if event[name])
     if event["kind"] == "mutation" and event["api_version"] >= STRICT_SINCE.get(event["api_key"], 0):
-        what += layout.STRICT
+        flags += layout.STRICT
     is_untold = event["kind"] == "mutation" and event["api_key"] not in STRICT_SINCE
     connection_id = -1 if is_untold else event["connection_id"]
     return (
         event["seq"], event["ts_ms"], amount, event["handler_ns"], event["network_ns"] or 0, connection_id,
-        client, throttle_ms, event["request_throttle_ms"], what,
+        client, throttle_ms, event["request_throttle_ms"], flags,
     )  # fmt: skip

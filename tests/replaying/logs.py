@@ -54,9 +54,9 @@ def random_traffic(node: RecordingNode, rng: Random, *, events: int, quotas_chan
         if rng.random() < 0.05:
             node.expire(now_ms)
         elif rng.random() < 0.06:
-            what, record = rng.choice(_QUOTA_EVENTS), _record(rng)
+            change, record = rng.choice(_QUOTA_EVENTS), _record(rng)
             if quotas_change:
-                _change_quotas(node, rng, what, record, set_before, now_ms)
+                _change_quotas(node, rng, change, record, set_before, now_ms)
         else:
             _ask(node, rng, now_ms)
     return now_ms
@@ -65,18 +65,18 @@ def random_traffic(node: RecordingNode, rng: Random, *, events: int, quotas_chan
 def _change_quotas(
     node: RecordingNode,
     rng: Random,
-    what: str,
+    change: str,
     record: QuotaRecord,
     set_before: list[QuotaRecord],
     now_ms: int,
 ) -> None:
-    if what == "quota":
+    if change == "quota":
         node.quota(record, now_ms)
         set_before.append(record)
-    elif what == "removal" and set_before:
+    elif change == "removal" and set_before:
         gone = set_before.pop()
         node.quota(QuotaRecord(entity=gone.entity, key=gone.key, value=None), now_ms)
-    elif what == "start" and rng.random() < 0.3:
+    elif change == "start" and rng.random() < 0.3:
         node.start(now_ms, window=random_window(rng), records=(record, *set_before))
 
 

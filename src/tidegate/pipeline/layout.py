@@ -59,7 +59,7 @@ class Rows(NamedTuple):
     client: Int32s
     throttle_ms: Int32s  # recorded, of the byte quota, or of the mutation quota where no bytes are charged
     request_throttle_ms: Int32s  # recorded
-    what: Int8s
+    flags: Int8s
 
 
 ROW_TYPES: tuple[np.dtype[Any], ...] = (

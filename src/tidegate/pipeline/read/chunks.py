@@ -247,7 +247,7 @@ def _rows(table: pa.Table, kinds: Numbers) -> Rows:
         client=np.zeros(len(table), np.int32),
         throttle_ms=throttle_ms.astype(np.int32, copy=False),
         request_throttle_ms=_plain(table, "request_throttle_ms"),
-        what=_what(table, kinds, produces, fetches),
+        flags=_flags(table, kinds, produces, fetches),
     )
 
 
@@ -256,15 +256,15 @@ def _has(table: pa.Table, column: str) -> Numbers:
     return values
 
 
-def _what(table: pa.Table, kinds: Numbers, produces: Numbers, fetches: Numbers) -> npt.NDArray[np.int8]:
+def _flags(table: pa.Table, kinds: Numbers, produces: Numbers, fetches: Numbers) -> npt.NDArray[np.int8]:
     """Return kind, charge and flags in one byte, as `layout` has them."""
-    what = kinds + PRODUCE_CHARGE * produces.astype(np.int8) + FETCH_CHARGE * fetches.astype(np.int8)
-    what += EXEMPT * _plain(table, "exempt").astype(np.int8)
+    flags = kinds + PRODUCE_CHARGE * produces.astype(np.int8) + FETCH_CHARGE * fetches.astype(np.int8)
+    flags += EXEMPT * _plain(table, "exempt").astype(np.int8)
     mutations = np.flatnonzero(kinds == MUTATION_ROW)
     if len(mutations):
         asked = table.take(pa.array(mutations))
-        what[mutations] += STRICT * _is_strict(asked) + REJECTED * _plain(asked, "rejected").astype(np.int8)
-    return what.astype(np.int8, copy=False)
+        flags[mutations] += STRICT * _is_strict(asked) + REJECTED * _plain(asked, "rejected").astype(np.int8)
+    return flags.astype(np.int8, copy=False)
 
 
 def _is_strict(table: pa.Table) -> npt.NDArray[np.int8]:

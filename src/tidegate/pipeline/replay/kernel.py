@@ -87,17 +87,17 @@ def replay(state: State, rows: Rows, decisions: Int32s, first: int, end: int) ->
 
 def _tally_row(state: State, rows: Rows, at: int, now_ms: int, is_counted: bool, decided: Decided) -> None:
     """Count what was decided of the row `at` at `now_ms`, next to what was recorded of it."""
-    tallies, what, account = state.tallies, rows.what[at], decided.account
-    if what & KIND_BITS == MUTATION_ROW:
+    tallies, flags, account = state.tallies, rows.flags[at], decided.account
+    if flags & KIND_BITS == MUTATION_ROW:
         if is_counted:
-            _tally_permits(tallies, account, decided.amount, decided.is_rejected, what & REJECTED != 0)
+            _tally_permits(tallies, account, decided.amount, decided.is_rejected, flags & REJECTED != 0)
     elif account >= 0:
         _tally(tallies, account, is_counted, now_ms, decided.amount, decided.byte_ms, rows.throttle_ms[at])
         if decided.is_capped and is_counted:
             tallies[account, CAPPED] += 1
-    if what & (MUTATION_ROW | EXEMPT) == 0:
+    if flags & (MUTATION_ROW | EXEMPT) == 0:
         account, spent_ns = state.account_of[REQUEST, rows.client[at]], rows.network_ns[at]
-        if what & KIND_BITS == REQUEST_ROW:
+        if flags & KIND_BITS == REQUEST_ROW:
             spent_ns += rows.handler_ns[at]
             recorded_ms = rows.request_throttle_ms[at]
             _tally(tallies, account, is_counted, now_ms, spent_ns, decided.request_ms, recorded_ms)

@@ -179,7 +179,7 @@ def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBat
 
 def _decision_batch(plan: Plan, node_id: int, rows: Rows, decisions: Int32s) -> pa.RecordBatch:
     """Return the decisions of one batch; rows of network time have none."""
-    decided = (rows.what & KIND_BITS) != NETWORK_ROW
+    decided = (rows.flags & KIND_BITS) != NETWORK_ROW
     rows_decided = int(decided.sum())
     made = decisions[decided]
     columns = [

@@ -147,18 +147,18 @@ class PlanReplay:
     def _run(self, rows: Rows, decisions: Int32s, first: int, end: int) -> None:
         if first == end:
             return
-        mutations = self._open_accounts(rows.what[first:end], rows.client[first:end])
+        mutations = self._open_accounts(rows.flags[first:end], rows.client[first:end])
         self._pending = roomy_pending(self._pending, mutations)
         self._kernel(self.state(), rows, decisions, first, end)
 
-    def _open_accounts(self, what: npt.NDArray[np.int8], client: npt.NDArray[np.int32]) -> int:
+    def _open_accounts(self, flags: npt.NDArray[np.int8], client: npt.NDArray[np.int32]) -> int:
         """Look up the accounts that the rows need; return how many rows ask for permits."""
-        is_mutation = (what & KIND_BITS) == MUTATION_ROW
-        charge = what & CHARGE_BITS
+        is_mutation = (flags & KIND_BITS) == MUTATION_ROW
+        charge = flags & CHARGE_BITS
         needs = (
             charge == PRODUCE_CHARGE,
             charge == FETCH_CHARGE,
-            ~is_mutation & ((what & EXEMPT) == 0),
+            ~is_mutation & ((flags & EXEMPT) == 0),
             is_mutation,
         )
         for index, needed in enumerate(needs):

@@ -72,33 +72,33 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
     Call `pass_sweeps` before. Follows: B§6.2 (produce), B§6.3 (fetch), B§5.2, 5.4 (mutations), B§6.4 (others),
     B§4.2 (network time).
     """
-    settings, what, client = state.settings, rows.what[at], rows.client[at]
+    settings, flags, client = state.settings, rows.flags[at], rows.client[at]
     account = -1
     byte_ms = request_ms = amount = 0
     is_rejected = is_capped = False
 
-    if what & KIND_BITS == MUTATION_ROW:
+    if flags & KIND_BITS == MUTATION_ROW:
         account, amount = state.account_of[MUTATION, client], rows.amount[at]
         if settings[MUTATION]:
-            is_rejected = _take_permits(state, account, rows.connection_id[at], what, amount, now_ms)
-    elif what & CHARGE_BITS == PRODUCE_CHARGE:
+            is_rejected = _take_permits(state, account, rows.connection_id[at], flags, amount, now_ms)
+    elif flags & CHARGE_BITS == PRODUCE_CHARGE:
         account, amount = state.account_of[PRODUCE, client], rows.amount[at]
         if settings[PRODUCE]:
             rate = _ready_rate(state, account, now_ms)
             byte_ms = rate_decide(state.rate_floats[rate], state.rate_ints[rate], float(amount), now_ms)
-    elif what & (KIND_BITS | CHARGE_BITS) == REQUEST_ROW:
+    elif flags & (KIND_BITS | CHARGE_BITS) == REQUEST_ROW:
         last_ms, at_ms, account = pending_take(state.pending, rows.connection_id[at])
         if last_ms != 0:
             byte_ms = max(0, narrow_to_int32(last_ms - (now_ms - at_ms)))
 
-    if what & (MUTATION_ROW | EXEMPT) == 0 and settings[REQUEST]:
+    if flags & (MUTATION_ROW | EXEMPT) == 0 and settings[REQUEST]:
         rate = _ready_rate(state, state.account_of[REQUEST, client], now_ms)
         floats, ints = state.rate_floats[rate], state.rate_ints[rate]
         rate_record(floats, ints, rows.network_ns[at] * PERCENT_PER_NS, now_ms)
-        if what & KIND_BITS == REQUEST_ROW:
+        if flags & KIND_BITS == REQUEST_ROW:
             request_ms = rate_decide(floats, ints, rows.handler_ns[at] * PERCENT_PER_NS, now_ms)
 
-    if what & CHARGE_BITS == FETCH_CHARGE:
+    if flags & CHARGE_BITS == FETCH_CHARGE:
         account = state.account_of[FETCH, client]
         is_capped = rows.amount[at] > state.accounts[account, CAP_BYTES]
         amount = min(rows.amount[at], state.accounts[account, CAP_BYTES])
@@ -122,13 +122,13 @@ def pass_sweeps(state: State, seq: int) -> None:
 
 
 def _take_permits(
-    state: State, account: int, connection_id: int, what: int, permits: int, now_ms: int
+    state: State, account: int, connection_id: int, flags: int, permits: int, now_ms: int
 ) -> bool:
     """Take permits, note with the connection how long they throttle, and return whether they are refused."""
     bucket = _ready_bucket(state, account)
     floats, ints = state.bucket_floats[bucket], state.bucket_ints[bucket]
     last_ms, at_ms, _ = pending_take(state.pending, connection_id)
-    is_strict = what & STRICT != 0
+    is_strict = flags & STRICT != 0
     if is_strict:
         tokens = bucket_tokens(floats, ints, now_ms)
     is_rejected = is_strict and tokens < 0.0
