@@ -43,9 +43,10 @@ def random_records(rng: Random, *, at_most: int) -> tuple[QuotaRecord, ...]:
     return tuple(_record(rng) for _ in range(rng.randint(1, at_most)))
 
 
-def random_traffic(node: RecordingNode, rng: Random, *, events: int, quotas_change: bool = True) -> int:
+def random_traffic(
+    node: RecordingNode, rng: Random, *, events: int, quotas_change: bool = True, now_ms: int = START_MS
+) -> int:
     """Let `events` things happen on `node`, after its start; return the time of the last."""
-    now_ms = START_MS
     set_before: list[QuotaRecord] = []
     for _ in range(events):
         now_ms += rng.choice(_STEPS_MS)(rng)

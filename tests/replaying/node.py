@@ -90,7 +90,9 @@ class RecordingNode:
         exchange = self._decide(
             user, client_id, now_ms, answer, handler_ns, network_ns, size=size, exempt=exempt
         )
-        return self._add_request(exchange, network_ns, api_key=0, produce_bytes=exchange.produce_bytes)
+        return self._add_request(
+            exchange, network_ns, api_key=0, produce_bytes=_charged(exchange.produce_bytes)
+        )
 
     def fetch(
         self,
@@ -107,7 +109,7 @@ class RecordingNode:
             size = min(size, saturate_to_int32(self.managers.fetch.max_value_in_window(user, client_id)))
         answer = Answer(SimpleNamespace(body_size=size - 4), Charge.FETCH)
         exchange = self._decide(user, client_id, now_ms, answer, handler_ns, network_ns)
-        return self._add_request(exchange, network_ns, api_key=1, fetch_bytes=exchange.fetch_bytes)
+        return self._add_request(exchange, network_ns, api_key=1, fetch_bytes=_charged(exchange.fetch_bytes))
 
     def mutate(
         self,
@@ -120,6 +122,8 @@ class RecordingNode:
         connection_id: int = 1,
     ) -> Event:
         """Ask for the permits of one topic of a CreateTopics request (B§5.2)."""
+        if self._is_exempt(user, client_id):
+            return {}
         api_version = STRICT_SINCE[CREATE_TOPICS] if strict else 5
         quota = self._open.get(connection_id)
         if quota is None:
@@ -135,6 +139,8 @@ class RecordingNode:
         self, user: str, client_id: str, permits: int, now_ms: int, *, connection_id: int = 1
     ) -> Event:
         """Ask for the permits of a topic that Metadata creates: strict, and no answer tells the throttle (B§5.5)."""
+        if self._is_exempt(user, client_id):
+            return {}
         quota = self._new_quota(user, client_id, METADATA, 12, now_ms)
         admitted = quota.record(permits, now_ms)
         return self._add(
@@ -162,6 +168,9 @@ class RecordingNode:
         decider.charge_network(channel, header, network_ns, exempt=exempt, now_ms=now_ms)
         self._add("network", now_ms, user=user, client_id=client_id, network_ns=network_ns, exempt=exempt)
 
+    def _is_exempt(self, user: str, client_id: str) -> bool:
+        return self.managers.extensions.exempt.selects(user, client_id)
+
     def _new_quota(
         self, user: str, client_id: str, api_key: int, api_version: int, now_ms: int
     ) -> MutationQuota:
@@ -175,7 +184,8 @@ class RecordingNode:
         *, size: int = 100, exempt: bool = False, mutation: MutationQuota | None = None,
     ) -> Exchange:  # fmt: skip
         exchange = Exchange(_channel(user), _header(client_id), size, 0)
-        exchange.answer, exchange.exempt, exchange.mutation = answer, exempt, mutation
+        exchange.answer, exchange.mutation = answer, mutation
+        exchange.exempt = exempt or self._is_exempt(user, client_id)
         exchange.handler_ns, exchange.network_ns, exchange.now_ms = handler_ns, network_ns or 0, now_ms
         Decider(self.managers).decide(exchange)
         return exchange
@@ -203,6 +213,10 @@ class RecordingNode:
         self._seq += 1
         self.events.append(event)
         return event
+
+
+def _charged(charged_bytes: int) -> int | None:
+    return None if charged_bytes < 0 else charged_bytes
 
 
 def _channel(user: str) -> Any:

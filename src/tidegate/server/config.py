@@ -15,7 +15,14 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.quota.admin.entity_selection import parse_entities
-from tidegate.quota.managers.extensions import EXEMPT_CLIENTS, OBSERVE, THROTTLE_MAX_MS
+from tidegate.quota.managers.extensions import (
+    DEBT_MAX_S,
+    EXEMPT_CLIENTS,
+    OBSERVE,
+    SMOOTH,
+    SMOOTH_BURST_S,
+    THROTTLE_MAX_MS,
+)
 from tidegate.server.listener_config import (
     ListenerConfig,
     inter_broker_listener,
@@ -224,6 +231,11 @@ SETTINGS: Mapping[str, Setting] = {
             OBSERVE, "clients that are decided about but not throttled: all, none, or user=A;client-id=B"
         ),
         _entities(EXEMPT_CLIENTS, "clients that are charged to no quota, likewise"),
+        _entities(
+            SMOOTH, "clients whose bytes come from a token bucket: about one quota each second, likewise"
+        ),
+        _int(SMOOTH_BURST_S, 1, 1, "seconds of its quota that a smooth client may use at once"),
+        _int(DEBT_MAX_S, 0, 0, "most seconds of its quota that a token bucket may owe; 0: no bound"),
         _int(THROTTLE_MAX_MS, 0, 0, "longest throttle time of a request; 0: no bound"),
         _bool("tidegate.kafka.exact", False, "follow Kafka 4.3 where it breaks a KIP's promise"),
         _bool("tidegate.usage.enable", True, "keep the usage record"),

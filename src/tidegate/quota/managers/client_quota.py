@@ -10,15 +10,20 @@
 >>> produce.peek("alice", "c1", 250)
 253.65853658536585
 
-Being over quota is a returned value. Follows: Kafka `ClientQuotaManager` (KIP-13, KIP-55, KIP-257, B§3).
+Being over quota is a returned value. Smooth mode (`tidegate.quota.measure.smooth`) is not Kafka's.
+
+Follows: Kafka `ClientQuotaManager` (KIP-13, KIP-55, KIP-257, B§3).
 """
 
 from collections.abc import Mapping
 
+from tidegate.quota.admin.sanitizer import desanitize
 from tidegate.quota.managers.callback import ClientQuotaCallback
+from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.managers.sensor_manager import SensorManager
 from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, RateSensor
+from tidegate.quota.measure.smooth import SMOOTH_FETCH_S, SmoothMode, SmoothSensor
 from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.quota.metric import Metric
@@ -37,9 +42,11 @@ class ClientQuotaManager(SensorManager[RateSensor]):
         *,
         cap_ms: int = MAX_INT64,
         max_sensor_bytes: int = MAX_SENSOR_BYTES,
+        extensions: Extensions | None = None,
     ) -> None:
         super().__init__(quota_type, window or QuotaWindow(), callback, max_sensor_bytes=max_sensor_bytes)
         self._cap_ms = cap_ms
+        self._extensions = extensions
 
     def record(self, user: str, client_id: str, value: float, now_ms: int) -> int:
         """Charge `value` to a client and return its throttle time in ms; 0 while no quota of this type is defined.
@@ -87,7 +94,37 @@ class ClientQuotaManager(SensorManager[RateSensor]):
         return 0.0 if sensor is None else sensor.peek(now_ms)
 
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> RateSensor:
-        return RateSensor(name, tags, window=self.window, bound=bound, cap_ms=self._cap_ms, now_ms=now_ms)
+        mode = self._mode(tags)
+        if mode is None:
+            return RateSensor(name, tags, window=self.window, bound=bound, cap_ms=self._cap_ms, now_ms=now_ms)
+        checks_first = self.quota_type is QuotaType.FETCH
+        return SmoothSensor(
+            name,
+            tags,
+            window=self.window,
+            bound=bound,
+            mode=mode,
+            checks_first=checks_first,
+            now_ms=now_ms,
+        )
+
+    def _fits(self, sensor: RateSensor) -> bool:
+        return sensor.mode == self._mode(sensor.tags)
+
+    def _max_value(self, tags: Mapping[str, str]) -> float:
+        limit = self._callback.quota_limit(self.quota_type, tags)
+        if limit is None or self._mode(tags) is None:
+            return super()._max_value(tags)
+        return max(1.0, SMOOTH_FETCH_S * limit)
+
+    def _mode(self, tags: Mapping[str, str]) -> SmoothMode | None:
+        """Return how the bucket of smooth mode is kept, None where these tags are not smooth."""
+        if self._extensions is None or not self._extensions.smooth.any:
+            return None
+        user = tags.get("user", "")
+        if self._custom is None:
+            user = desanitize(user)
+        return self._extensions.smooth_mode(user, tags.get("client-id", ""))
 
     def _metrics(self, sensor: RateSensor, now_ms: int) -> list[Metric]:
         return [self._metric(self.quota_type.metric, sensor.tags, sensor.peek(now_ms), sensor.bound)]

@@ -3,6 +3,8 @@
 * observe: a client that is over its quota is decided about as ever, and recorded, but not made to wait.
 * exempt: a client is charged to no quota.
 * throttle_max_ms: no client is told to wait for longer.
+* smooth: bytes produced and fetched come from a token bucket that holds `burst_s` (`tidegate.quota.measure.smooth`).
+* debt_max_s: a token bucket, of bytes or of mutations, owes no more than this.
 
 They come as records, like the definitions of quotas: of an entity with 1.0 or None (off), or without one and with a
 number. So a replay that is given the same records decides the same (`docs/usage-record.md`).
@@ -21,11 +23,15 @@ from typing import Any
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, QuotaEntity
 from tidegate.quota.admin.entity_selection import EntitySelection, parse_entities
+from tidegate.quota.measure.smooth import SmoothMode
 
 __all__ = [
+    "DEBT_MAX_S",
     "EXEMPT_CLIENTS",
     "EXTENSION_SETTINGS",
     "OBSERVE",
+    "SMOOTH",
+    "SMOOTH_BURST_S",
     "THROTTLE_MAX_MS",
     "Extensions",
     "changed_records",
@@ -37,8 +43,12 @@ OBSERVE = "tidegate.quota.observe"
 EXEMPT_CLIENTS = "tidegate.quota.exempt"
 THROTTLE_MAX_MS = "tidegate.quota.throttle.max.ms"
 
-_SELECTIONS = (OBSERVE, EXEMPT_CLIENTS)
-_NUMBERS: Mapping[str, int] = {THROTTLE_MAX_MS: 0}  # with their defaults
+SMOOTH = "tidegate.quota.smooth"
+SMOOTH_BURST_S = "tidegate.quota.smooth.burst.seconds"
+DEBT_MAX_S = "tidegate.quota.debt.max.seconds"
+
+_SELECTIONS = (OBSERVE, EXEMPT_CLIENTS, SMOOTH)
+_NUMBERS: Mapping[str, int] = {THROTTLE_MAX_MS: 0, SMOOTH_BURST_S: 1, DEBT_MAX_S: 0}  # with their defaults
 EXTENSION_SETTINGS = frozenset((*_SELECTIONS, *_NUMBERS))
 """Settings, and keys of records."""
 
@@ -46,21 +56,34 @@ EXTENSION_SETTINGS = frozenset((*_SELECTIONS, *_NUMBERS))
 class Extensions:
     """What is in force on a node; read in place by every decision. It stays the same object."""
 
-    __slots__ = ("exempt", "observe", "throttle_max_ms")
+    __slots__ = ("burst_s", "debt_max_s", "exempt", "observe", "smooth", "throttle_max_ms")
 
     def __init__(self) -> None:
         self.observe = EntitySelection()
         self.exempt = EntitySelection()
-        self.throttle_max_ms = 0
+        self.smooth = EntitySelection()
+        self.throttle_max_ms = _NUMBERS[THROTTLE_MAX_MS]
+        self.burst_s = _NUMBERS[SMOOTH_BURST_S]
+        self.debt_max_s = _NUMBERS[DEBT_MAX_S]
+
+    def smooth_mode(self, user: str, client_id: str) -> SmoothMode | None:
+        """Return how the bucket of a quota with these tags is kept, None where it is not smooth."""
+        if not self.smooth.selects(user, client_id):
+            return None
+        observed = self.observe.selects(user, client_id)
+        return SmoothMode(burst_s=self.burst_s, debt_max_s=self.debt_max_s, observed=observed)
 
     def apply(self, record: QuotaRecord) -> bool:
         """Put one record in force; False where it is none of an extension."""
-        if record.key == OBSERVE:
-            self.observe.set(entity_of(record), selected=record.value is not None)
-        elif record.key == EXEMPT_CLIENTS:
-            self.exempt.set(entity_of(record), selected=record.value is not None)
+        selection = {OBSERVE: self.observe, EXEMPT_CLIENTS: self.exempt, SMOOTH: self.smooth}.get(record.key)
+        if selection is not None:
+            selection.set(entity_of(record), selected=record.value is not None)
         elif record.key == THROTTLE_MAX_MS:
             self.throttle_max_ms = _number(record)
+        elif record.key == SMOOTH_BURST_S:
+            self.burst_s = _number(record)
+        elif record.key == DEBT_MAX_S:
+            self.debt_max_s = _number(record)
         else:
             return False
         return True

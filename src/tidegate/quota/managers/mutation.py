@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 
 from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.quota.managers.callback import ClientQuotaCallback
+from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.managers.sensor_manager import SensorManager
 from tidegate.quota.measure.rate import SampledRate
@@ -54,11 +55,19 @@ class MutationKind(enum.Enum):
 class MutationSensor:
     """A bucket of tokens, and the unbounded rate of mutations beside it."""
 
-    __slots__ = ("_recorded_ms", "_window", "bucket", "limits_seen", "name", "rate", "tags")
+    __slots__ = ("_extensions", "_recorded_ms", "_window", "bucket", "limits_seen", "name", "rate", "tags")
 
     def __init__(
-        self, name: str, tags: Mapping[str, str], *, window: QuotaWindow, bound: float, now_ms: int
+        self,
+        name: str,
+        tags: Mapping[str, str],
+        *,
+        window: QuotaWindow,
+        bound: float,
+        now_ms: int,
+        extensions: Extensions | None = None,
     ) -> None:
+        self._extensions = extensions
         self.name = name
         self.tags = tags
         self.limits_seen = 0
@@ -81,6 +90,8 @@ class MutationSensor:
         self._recorded_ms = now_ms
         self.rate.record(permits, now_ms)
         self.bucket.record(permits, now_ms)
+        if self._extensions is not None and self._extensions.debt_max_s:
+            self.bucket.forgive(self._extensions.debt_max_s, now_ms)
 
     def last_record_ms(self) -> int:
         """Return when permits were last charged, or when the sensor was made if never."""
@@ -166,7 +177,9 @@ class MutationQuotaManager(SensorManager[MutationSensor]):
         callback: ClientQuotaCallback | None = None,
         *,
         max_sensor_bytes: int = MAX_SENSOR_BYTES,
+        extensions: Extensions | None = None,
     ) -> None:
+        self._extensions = extensions
         super().__init__(
             QuotaType.CONTROLLER_MUTATION,
             window or QuotaWindow(),
@@ -210,7 +223,9 @@ class MutationQuotaManager(SensorManager[MutationSensor]):
         return sensor.bucket.peek(now_ms)
 
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> MutationSensor:
-        return MutationSensor(name, tags, window=self.window, bound=bound, now_ms=now_ms)
+        return MutationSensor(
+            name, tags, window=self.window, bound=bound, now_ms=now_ms, extensions=self._extensions
+        )
 
     def _metrics(self, sensor: MutationSensor, now_ms: int) -> list[Metric]:
         rate = self._metric("mutation-rate", sensor.tags, sensor.rate.peek(now_ms))

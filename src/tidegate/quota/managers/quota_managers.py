@@ -51,10 +51,14 @@ class QuotaManagers:
             callback.configure(callback_config or {})
         self.callback = callback
         self.extensions = Extensions()
-        self.fetch = ClientQuotaManager(QuotaType.FETCH, window, callback)
-        self.produce = ClientQuotaManager(QuotaType.PRODUCE, window, callback)
+        self.fetch, self.produce = (
+            ClientQuotaManager(quota_type, window, callback, extensions=self.extensions)
+            for quota_type in (QuotaType.FETCH, QuotaType.PRODUCE)
+        )
         self.request = RequestQuotaManager(window, callback)
-        self.controller_mutation = MutationQuotaManager(controller_window, callback)
+        self.controller_mutation = MutationQuotaManager(
+            controller_window, callback, extensions=self.extensions
+        )
 
     def __iter__(self) -> Iterator[Manager]:
         """Yield the managers in the order in which Kafka refreshes them."""
@@ -67,6 +71,8 @@ class QuotaManagers:
     def apply(self, record: QuotaRecord) -> bool:
         """Put one stored definition, or one of an extension, in force; False where it is for none of these managers."""
         if self.extensions.apply(record):
+            self.fetch.look_up_anew()
+            self.produce.look_up_anew()
             return True
         found = _quota_of(record)
         if found is not None:

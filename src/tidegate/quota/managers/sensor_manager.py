@@ -165,6 +165,10 @@ class SensorManager(ABC, Generic[S]):
             bound=self._callback.quota_limit(self.quota_type, tags),
         )
 
+    def look_up_anew(self) -> None:
+        """Look up every client's sensor again when it is used next: another kind may hold for it."""
+        self._lookups.forget()
+
     def sensor(self, user: str, client_id: str, now_ms: int) -> S:
         """Return the sensor of a client, made if there is none; asks a custom callback as a request does."""
         by_client = self._cached.get(user)
@@ -229,6 +233,10 @@ class SensorManager(ABC, Generic[S]):
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> S:
         """Return a new sensor."""
 
+    def _fits(self, sensor: S) -> bool:
+        """Return whether a sensor is still of the kind that `_new_sensor` would make for its tags."""
+        return True
+
     @abstractmethod
     def _metrics(self, sensor: S, now_ms: int) -> list[Metric]:
         """Return the metrics of one sensor, without effect."""
@@ -274,6 +282,9 @@ class SensorManager(ABC, Generic[S]):
         """Return the sensor for `tags`; it and its throttle sensor are made if there is none."""
         name = self._name(tags)
         sensor = self.sensors.get(name)
+        if sensor is not None and not self._fits(sensor):
+            self.sensors.remove(name)
+            sensor = None
         if sensor is None:
             sensor = self._new_sensor(name, tags, self._limit(tags), now_ms)
             sensor.limits_seen = self._limits

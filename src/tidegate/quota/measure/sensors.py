@@ -12,13 +12,16 @@ Follows: Kafka `Sensor`, `SensorAccess`, `ClientSensors` (B§1.2, 3.5). Differs:
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import islice
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from tidegate.in_slices import run_at_once
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.rate_kernel import LONG_AGO_MS
 from tidegate.quota.measure.stats import Avg
 from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
+
+if TYPE_CHECKING:
+    from tidegate.quota.measure.smooth import SmoothMode
 
 __all__ = [
     "EXPIRY_MS",
@@ -106,6 +109,11 @@ class RateSensor(SampledRate):
         self.tags = tags
         self.limits_seen = 0
         self._created_ms = now_ms
+
+    @property
+    def mode(self) -> "SmoothMode | None":
+        """How a bucket is kept; None: there is none, the rate decides."""
+        return None
 
     def last_record_ms(self) -> int:
         """Return when a value was last recorded, or when the sensor was made if never."""
@@ -233,6 +241,10 @@ class SensorTable(Generic[S]):
         self._throttles[name] = throttle
         self._bytes += THROTTLE_BYTES + text_bytes(name)
         return self._make_room(name, now_ms)
+
+    def remove(self, name: str) -> None:
+        """Take the quota sensor called `name` out, to add another of that name."""
+        self._remove(name)
 
     def expire(self, now_ms: int) -> Expired:
         """Forget every sensor that was idle for more than an hour, and return their names."""

@@ -12,6 +12,7 @@ Follows: Kafka `TokenBucket` (KIP-599, B§1.6); the rules are in `tidegate.quota
 
 from tidegate.quota.measure.bucket_kernel import (
     RATE,
+    TOKENS,
     bucket_configure,
     bucket_peek,
     bucket_record,
@@ -53,6 +54,14 @@ class TokenBucket:
     def throttle_ms(self, now_ms: int) -> int:
         """Refill and return the ms until the bucket is at zero again; 0 while it is not below."""
         return bucket_throttle_ms(self.floats, self.ints, now_ms)
+
+    def forgive(self, debt_max_s: float, now_ms: int) -> float:
+        """Leave a debt of so many seconds of the rate at most; return how many tokens that takes. Not Kafka's."""
+        tokens, least = self.tokens(now_ms), -debt_max_s * self.rate
+        if not tokens < least:
+            return 0.0
+        self.floats[TOKENS] = least
+        return least - tokens
 
     def peek(self, now_ms: int) -> float:
         """Return what `tokens` would return, without any effect."""

@@ -1,6 +1,6 @@
 """What is set beyond Kafka's rules: as records, and back."""
 
-from tidegate.quota import QuotaRecord
+from tidegate.quota import QuotaManagers, QuotaRecord
 from tidegate.quota.managers.extensions import (
     EXTENSION_SETTINGS,
     Extensions,
@@ -60,3 +60,63 @@ def test_only_what_changes_is_a_record():
 def test_other_records_are_none_of_these():
     """A quota is left to the managers."""
     assert not Extensions().apply(QuotaRecord(entity=(), key="producer_byte_rate", value=1.0))
+
+
+NOW_MS = 1_700_000_000_000
+QUOTAS = [
+    QuotaRecord(entity=(("user", "a b"),), key="producer_byte_rate", value=1000.0),
+    QuotaRecord(entity=(("user", "a b"),), key="consumer_byte_rate", value=1000.0),
+    QuotaRecord(entity=(("user", "a b"),), key="controller_mutation_rate", value=1.0),
+]
+SMOOTH = QuotaRecord(entity=(("user", "a b"),), key="tidegate.quota.smooth", value=1.0)
+
+
+def _managers(*records):
+    managers = QuotaManagers()
+    for record in (*QUOTAS, *records):
+        assert managers.apply(record)
+    return managers
+
+
+def test_smooth_mode_comes_and_goes():
+    """From the next request on, with a bucket or a rate that begins anew; what is set again keeps it."""
+    managers = _managers()
+    produce = managers.produce
+    assert produce.record("a b", "c", 9000.0, NOW_MS) == 0
+    managers.apply(SMOOTH)
+    assert produce.record("a b", "c", 1500.0, NOW_MS) == 500
+    managers.apply(SMOOTH)
+    assert produce.record("a b", "c", 100.0, NOW_MS) == 600
+    assert len(produce.sensors) == 1
+    managers.apply(QuotaRecord(entity=SMOOTH.entity, key=SMOOTH.key, value=None))
+    assert produce.record("a b", "c", 9000.0, NOW_MS) == 0
+
+
+def test_a_quota_is_smooth_by_whom_it_is_shared():
+    """A client id does not name a quota that all clients of a user share."""
+    managers = _managers(QuotaRecord(entity=(("client-id", "c"),), key=SMOOTH.key, value=1.0))
+    assert managers.produce.record("a b", "c", 9000.0, NOW_MS) == 0
+
+
+def test_a_smooth_fetch_carries_a_tenth():
+    """Ten fetches fill a second; without smooth mode one may carry ten seconds' worth."""
+    assert _managers().fetch.max_value_in_window("a b", "c") == 10_000.0
+    assert _managers(SMOOTH).fetch.max_value_in_window("a b", "c") == 100.0
+
+
+def test_a_longer_burst_is_a_fresh_bucket():
+    """Whoever has used up the first has the second."""
+    managers = _managers(SMOOTH)
+    assert managers.produce.record("a b", "c", 1000.0, NOW_MS) == 0
+    managers.apply(QuotaRecord(entity=(), key="tidegate.quota.smooth.burst.seconds", value=3.0))
+    assert managers.produce.record("a b", "c", 3000.0, NOW_MS) == 0
+    assert managers.produce.record("a b", "c", 1.0, NOW_MS) == 1
+
+
+def test_debt_of_mutations_is_bounded_too():
+    """A topic of a thousand partitions costs no more than the bound."""
+    debt = QuotaRecord(entity=(), key="tidegate.quota.debt.max.seconds", value=30.0)
+    for records, expected in (((), 989_000), ((debt,), 30_000)):
+        quota = _managers(*records).controller_mutation.new_quota("a b", "c", 19, 5, NOW_MS)
+        quota.record(1000.0, NOW_MS)
+        assert quota.throttle_time_ms(NOW_MS) == expected

@@ -1,0 +1,100 @@
+"""The sensor of smooth mode: bytes from a token bucket in place of a sampled rate. Not Kafka's; off unless it is set.
+
+A sampled rate lets a client use its quota for ten seconds at once, then makes it wait for the rest of the window. A
+bucket holds one second's worth (`burst_s`): after a first burst each second carries about one quota, as long as
+requests are no larger than a tenth of it.
+
+What is produced is charged, and the client waits until the tokens are back at zero. What is fetched is known when it is
+read: a fetch that finds tokens below zero is answered empty after that time, any other is charged and sent.
+
+>>> mode = SmoothMode(burst_s=1, debt_max_s=0, observed=False)
+>>> sensor = SmoothSensor("s", {}, window=QuotaWindow(), bound=1000.0, mode=mode, checks_first=False, now_ms=10_000)
+>>> sensor.decide(1000.0, 10_000), sensor.decide(100.0, 10_000), sensor.decide(100.0, 10_100)
+(0, 100, 100)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidegate.quota.measure.sensors import RateSensor
+from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64, MIN_INT64
+from tidegate.quota.measure.token_bucket import TokenBucket
+from tidegate.quota.measure.window import QuotaWindow
+
+__all__ = ["SMOOTH_FETCH_S", "SmoothMode", "SmoothSensor"]
+
+SMOOTH_FETCH_S = 0.1
+"""How many seconds' worth a fetch may carry, if its first batch is not larger by itself."""
+_BURST_WINDOW_MS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmoothMode:
+    """How a bucket is kept: a burst and the deepest debt in seconds of its rate (0: no bound).
+
+    observed: its clients are not throttled, so that each request is decided as if those before had been waited for.
+    """
+
+    burst_s: int
+    debt_max_s: int
+    observed: bool
+
+
+class SmoothSensor(RateSensor):
+    """A bucket of bytes, and the rate of bytes beside it for the metric. checks_first: of fetches, see the module."""
+
+    __slots__ = ("_bucket", "_checks_first", "_forgiven", "_mode")
+
+    def __init__(
+        self,
+        name: str,
+        tags: Mapping[str, str],
+        *,
+        window: QuotaWindow,
+        bound: float,
+        mode: SmoothMode,
+        checks_first: bool,
+        now_ms: int,
+    ) -> None:
+        super().__init__(name, tags, window=window, bound=bound, cap_ms=MAX_INT64, now_ms=now_ms)
+        self._bucket = TokenBucket(samples=mode.burst_s, window_ms=_BURST_WINDOW_MS, rate=bound)
+        self._mode = mode
+        self._checks_first = checks_first and not mode.observed
+        self._forgiven = 0.0  # of the last charge
+
+    @property
+    def mode(self) -> SmoothMode | None:
+        """How the bucket is kept."""
+        return self._mode
+
+    def set_bound(self, bound: float) -> None:
+        """Set the bound; the tokens stay."""
+        super().set_bound(bound)
+        self._bucket.configure(samples=self._mode.burst_s, window_ms=_BURST_WINDOW_MS, rate=bound)
+
+    def record(self, value: float, now_ms: int) -> None:
+        """Record `value`, unchecked; a negative one takes back the last charge, less what was forgiven of it."""
+        super().record(value, now_ms)
+        self._bucket.record(value if value >= 0.0 else min(value + self._forgiven, 0.0), now_ms)
+        self._forgiven = 0.0
+
+    def decide(self, value: float, now_ms: int) -> int:
+        """Record `value` and return the throttle time in ms, at most the largest of 32 bits."""
+        super().record(value, now_ms)
+        bucket, mode = self._bucket, self._mode
+        before_ms = bucket.throttle_ms(now_ms)
+        bucket.record(value, now_ms)
+        self._forgiven = bucket.forgive(mode.debt_max_s, now_ms) if mode.debt_max_s else 0.0
+        throttle_ms = before_ms if self._checks_first else bucket.throttle_ms(now_ms)
+        if mode.observed:
+            self._forgiven += bucket.forgive(0, now_ms)
+        return min(throttle_ms, MAX_INT32)
+
+    def is_over(self, now_ms: int) -> bool:
+        """Return whether tokens are owed, without any effect."""
+        return self._bucket.peek(now_ms) < 0.0
+
+    def _take(self) -> None:
+        """Take over what the kernel may have changed; no decision is made without this class."""
+        super()._take()
+        self.due_ms = MIN_INT64

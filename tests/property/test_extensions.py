@@ -1,0 +1,60 @@
+"""What goes beyond Kafka, switched on and off in random traffic: the engine decides the rows again as recorded."""
+
+from collections import Counter
+from random import Random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.replaying.engine import decisions, replay_with_engine
+from tests.replaying.logs import START_MS, random_records, random_traffic
+from tests.replaying.node import RecordingNode
+
+from tidegate.quota import EXTENSION_SETTINGS, QuotaRecord
+
+_SELECTIONS = ("tidegate.quota.observe", "tidegate.quota.exempt", "tidegate.quota.smooth")
+_ENTITIES = (
+    (),
+    (("user", None),),
+    (("user", "a b:c"),),
+    (("client-id", "c1"),),
+    (("client-id", "c2"), ("user", "bob")),
+)
+
+
+def _switch(node, rng, now_ms):
+    key = rng.choice(sorted(EXTENSION_SETTINGS))
+    value = rng.choice([None, None, 1.0]) if key in _SELECTIONS else rng.choice([None, 1.0, 20.0, 5000.0])
+    entity = rng.choice(_ENTITIES) if key in _SELECTIONS else ()
+    node.quota(QuotaRecord(entity=entity, key=key, value=value), now_ms)
+
+
+def _random_node(seed):
+    rng = Random(seed)
+    node = RecordingNode()
+    node.start(START_MS, records=random_records(rng, at_most=8))
+    now_ms = START_MS
+    for _ in range(8):
+        for _ in range(4):
+            _switch(node, rng, now_ms)
+        now_ms = random_traffic(node, rng, events=40, now_ms=now_ms)
+    return node
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32 - 1))
+def test_the_record_says_all_that_decides(seed):
+    """Each throttle time, refusal and observed request comes out again."""
+    events = _random_node(seed).events
+    assert decisions(replay_with_engine(events)) == decisions(events)
+
+
+def test_the_random_logs_have_all_of_it():
+    """Requests of observed, exempt and smooth clients among them."""
+    seen = Counter()
+    for seed in range(40):
+        for event in _random_node(seed).events:
+            seen["observed"] += event["observed_only"]
+            seen["exempt"] += event["kind"] == "request" and event["exempt"]
+            seen["throttled"] += event["produce_throttle_ms"] > 0 and not event["observed_only"]
+    assert min(seen.values()) > 50, seen
+    assert len(seen) == 3
