@@ -9,9 +9,9 @@ from tests.replaying.kernel import Replayed, differences, replay_events
 from tests.replaying.logs import CLIENTS, START_MS, random_records, random_traffic, random_window
 from tests.replaying.node import RecordingNode
 
+from tidegate.config.windows import Windows
 from tidegate.pipeline.replay.kernel import replay, replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
-from tidegate.pipeline.windows import Windows
 from tidegate.quota import QuotaType
 from tidegate.quota.measure.bucket_kernel import bucket_peek
 from tidegate.quota.measure.rate_kernel import rate_peek

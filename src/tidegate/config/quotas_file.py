@@ -39,7 +39,6 @@ from tidegate.config.values import (
 from tidegate.errors import ConfigError
 from tidegate.quota.admin.definitions import EntityParts, QuotaRecord
 from tidegate.quota.admin.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS
-from tidegate.quota.measure.window import QuotaWindow
 
 __all__ = [
     "MAX_ENTRIES",
@@ -82,31 +81,11 @@ class QuotasFile:
     entries: tuple[QuotaEntry, ...] = ()
     windows: Mapping[str, int] = field(default_factory=dict)
 
-    def window_setting(self, name: str) -> int:
-        """Return a window setting, Kafka's default where the file does not name it."""
-        return self.windows.get(name, WINDOW_SETTINGS[name].default)
-
-    @property
-    def window(self) -> QuotaWindow:
-        """The window of produce, fetch, request and connection quotas."""
-        return self._quota_window("quota.window")
-
-    @property
-    def controller_window(self) -> QuotaWindow:
-        """The window of controller-mutation quotas."""
-        return self._quota_window("controller.quota.window")
-
     def records(self) -> Iterator[QuotaRecord]:
         """Yield a record per value, as the engine applies them."""
         for entry in self.entries:
             for key, value in entry.values.items():
                 yield QuotaRecord(entity=entry.entity, key=key, value=value)
-
-    def _quota_window(self, prefix: str) -> QuotaWindow:
-        return QuotaWindow(
-            samples=self.window_setting(f"{prefix}.num"),
-            window_ms=self.window_setting(f"{prefix}.size.seconds") * 1000,
-        )
 
 
 def load_quotas_file(path: str | Path) -> QuotasFile:

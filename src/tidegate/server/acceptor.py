@@ -123,10 +123,11 @@ class Acceptor:
 
 def connection_quotas(config: ServerConfig) -> ConnectionQuotas:
     """Return the connection quotas that the settings ask for. Raises `ConfigError`."""
+    window = config.quota_windows.rate
     quotas = ConnectionQuotas(
         _limits(config),
-        samples=config["quota.window.num"],
-        window_ms=1000 * config["quota.window.size.seconds"],
+        samples=window.samples,
+        window_ms=window.window_ms,
         inter_broker_listener=config.inter_broker_listener,
     )
     limit_connections(quotas, config)

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.quota.admin.entity_selection import parse_entities
+from tidegate.quota.admin.keys import WINDOW_SETTINGS
 from tidegate.quota.managers.extensions import (
     DEBT_MAX_S,
     EXEMPT_CLIENTS,
@@ -351,6 +353,11 @@ class ServerConfig:
     def for_callback(self) -> dict[str, Any]:
         """Return what a quota callback is configured with: all settings in force, and the texts of all others given."""
         return {**self.given, **self.values}
+
+    @property
+    def quota_windows(self) -> Windows:
+        """The windows that quotas are measured in."""
+        return Windows.of({name: self[name] for name in WINDOW_SETTINGS})
 
     def notices(self) -> list[str]:
         """Return a line for every setting that was given and has no effect."""

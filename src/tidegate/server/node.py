@@ -20,7 +20,6 @@ from tidegate.quota import (
     Metric,
     QuotaManagers,
     QuotaRecord,
-    QuotaWindow,
     changed_records,
     extension_records,
 )
@@ -84,8 +83,8 @@ class Node:
         """Bind the ports. controller: the node that decides mutations (B§5.1), None where it is this one."""
         self.config = config
         self.managers = QuotaManagers(
-            window=_window(config, "quota.window"),
-            controller_window=_window(config, "controller.quota.window"),
+            window=config.quota_windows.rate,
+            controller_window=config.quota_windows.mutation,
         )
         self.callback = NodeCallback(config, self.managers, clock=clock, loop=loop)
         self.connections = connection_quotas(config)
@@ -466,10 +465,6 @@ def _newest_first(handlers: HandlerTable) -> list[tuple[int, int]]:
 
 def _versions(api: Api) -> range:
     return range(api.min_version, api.max_version + 1)
-
-
-def _window(config: ServerConfig, prefix: str) -> QuotaWindow:
-    return QuotaWindow(samples=config[f"{prefix}.num"], window_ms=1000 * config[f"{prefix}.size.seconds"])
 
 
 def _reachable(host: str) -> str:

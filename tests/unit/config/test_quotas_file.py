@@ -16,6 +16,7 @@ from tidegate.config.quotas_file import (
     load_quotas_file,
     parse_quotas_file,
 )
+from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.quota.admin.definitions import QuotaDefinitions, QuotaRecord
 from tidegate.quota.measure.window import QuotaWindow
@@ -77,11 +78,9 @@ def test_records_feed_the_engine() -> None:
 def test_window_settings_fall_back_to_kafkas_defaults() -> None:
     """What the file leaves out is 11 samples of 1 s."""
     quotas = parse_quotas_file("quotas: []\nwindows: {quota.window.num: 5}")
-    assert quotas.window_setting("quota.window.num") == 5
-    assert quotas.window_setting("controller.quota.window.num") == 11
-    assert quotas.window_setting("quota.window.size.seconds") == 1
-    assert quotas.window == QuotaWindow(samples=5, window_ms=1000)
-    assert quotas.controller_window == QuotaWindow(samples=11, window_ms=1000)
+    windows = Windows.of(quotas.windows)
+    assert windows.rate == QuotaWindow(samples=5, window_ms=1000)
+    assert windows.mutation == QuotaWindow(samples=11, window_ms=1000)
 
 
 def test_file_travels_to_executors() -> None:

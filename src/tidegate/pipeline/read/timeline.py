@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tidegate.config.windows import Windows
 from tidegate.errors import TidegateError
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.windows import Windows
 from tidegate.quota.admin.definitions import EntityParts, QuotaRecord, entity_parts
 from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS
 from tidegate.quota.admin.sanitizer import desanitize

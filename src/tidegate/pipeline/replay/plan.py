@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.config.quotas_file import load_quotas_file
+from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
-from tidegate.pipeline.windows import Windows
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, EntityQuotas, QuotaEntity, Tags
 from tidegate.quota.admin.sanitizer import sanitize

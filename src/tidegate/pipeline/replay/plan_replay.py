@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tidegate.config.windows import Windows
 from tidegate.pipeline.layout import (
     BUCKET_SAMPLES,
     BUCKET_WINDOW_MS,
@@ -38,7 +39,6 @@ from tidegate.pipeline.replay.kernel import replay_kernel
 from tidegate.pipeline.replay.pending import empty_pending, roomy_pending
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.pipeline.replay.tables import Account, AccountTable, SensorTable
-from tidegate.pipeline.windows import Windows
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
 from tidegate.quota.measure.throttle import MAX_INT64

@@ -2,7 +2,7 @@
 
 import sys
 
-from tidegate.pipeline import windows
+from tidegate.config import windows
 from tidegate.pipeline.replay import pending
 from tidegate.pipeline.replay.compiled import cache_directory, compile_together
 from tidegate.pipeline.replay.pending import PENDING_KERNEL, empty_pending

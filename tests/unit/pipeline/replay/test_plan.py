@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.replaying.logs import random_records
 
+from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, in_force_plan, load_plans
-from tidegate.pipeline.windows import Windows
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.managers.quota_managers import QuotaManagers
 from tidegate.quota.measure.window import QuotaWindow
