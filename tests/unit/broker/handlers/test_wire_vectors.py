@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from tests.unit.broker.node import CONNECTION, Node, decoded
 
-from tidegate.api_keys import CONSUMER_GROUP_HEARTBEAT, JOIN_GROUP
+from tidegate.api_keys import CONSUMER_GROUP_HEARTBEAT, INCREMENTAL_ALTER_CONFIGS, JOIN_GROUP
 from tidegate.server.handler import Answer, Deferred, Request
 from tidegate.wire import decode_request_header, encode_request, read_request
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "wire"
 FILES = ("apis.json", "produce_throttle.json", "frames.json")
 NOT_SERVED = ("coordinators-ready", "find-coordinator-", "init-producer-id-", "txn", "-transactions-")
-REFUSED = (JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT)  # row L19
+REFUSED = (JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT, INCREMENTAL_ALTER_CONFIGS)  # rows L19 and D4
 SHARED = "unknown-topic"  # earlier scenarios create it and write to it: answers about it depend on the others
 
 

@@ -13,7 +13,7 @@ PARTS = (None, DEFAULT, "alice", "bob", "c1", "")
 ENTITIES = [
     QuotaEntity(user=user, client_id=client_id)
     for user, client_id in itertools.product(PARTS, PARTS)
-    if (user, client_id) != (None, None)
+    if (user, client_id) not in ((None, None), (None, ""))  # the latter: a setting of ours, row E4
 ]
 names = st.sampled_from(["alice", "bob", "c1", "c2", ""])
 
@@ -84,6 +84,17 @@ def test_a_level_is_off_again_when_its_last_quota_goes() -> None:
     assert quotas.levels is Level.USER
     quotas.remove(QuotaEntity(user="b"))
     assert quotas.levels is Level.NONE
+
+
+def test_an_empty_client_id_has_the_quota_that_is_for_it_alone() -> None:
+    """Nothing but a setting of the node gives it one (row E4); a user's quota goes before."""
+    quotas = EntityQuotas()
+    quotas.set(QuotaEntity(client_id=DEFAULT), 1.0)
+    quotas.set(QuotaEntity(client_id=""), 2.0)
+    assert [quotas.bound(quotas.tags("alice", name)) for name in ("", "c1")] == [2.0, 1.0]
+    quotas.set(QuotaEntity(user="alice"), 3.0)
+    assert quotas.bound(quotas.tags("alice", "")) == 3.0
+    assert quotas.bound(quotas.tags("bob", "")) == 2.0
 
 
 def test_an_empty_client_id_matches_no_client_id_level() -> None:
