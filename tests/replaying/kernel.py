@@ -89,6 +89,8 @@ def kernel_rows(events: Sequence[Event], number: Callable[[tuple[str, str]], int
 
 
 def _row(event: Event, client: int) -> tuple[int, ...]:
+    if event["observed_only"]:  # what was decided was not done
+        event = event | {name: 0 for name in event if name.endswith("throttle_ms")}
     charge, amount, throttle_ms = 0, 0, event["mutation_throttle_ms"]
     if event["produce_bytes"] is not None:
         charge, amount, throttle_ms = (

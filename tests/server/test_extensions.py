@@ -23,6 +23,7 @@ from tests.server.test_dynamic_settings import alter, described, run
 from tests.server.whole_node import WholeNode
 
 from tidegate.quota import QuotaRecord
+from tidegate.quota.measure.smooth import SmoothMode
 from tidegate.server.dynamic_settings import DELETE, SET
 from tidegate.server.repeated_lines import RepeatedLines
 
@@ -201,12 +202,21 @@ def test_settings_survive_a_restart(tmp_path):
 
     async def change(node: WholeNode) -> None:
         assert await alter(node.client, (OBSERVE, SET, "user=a"), (MAX_MS, SET, "9000")) == (0, None)
+        smooth = "tidegate.quota.smooth"
+        assert await alter(node.client, (smooth, SET, "user=a"), (f"{smooth}.burst.seconds", SET, "3")) == (
+            0,
+            None,
+        )
+        assert await alter(node.client, ("tidegate.quota.debt.max.seconds", SET, "60")) == (0, None)
+        assert node.node.managers.extensions.smooth_mode("a", "") == expected
 
     async def look(node: WholeNode) -> None:
         extensions = node.node.managers.extensions
         assert extensions.observe.selects("a", "")
         assert extensions.throttle_max_ms == 9000
+        assert extensions.smooth_mode("a", "") == expected
 
+    expected = SmoothMode(burst_s=3, debt_max_s=60, observed=True)
     run(tmp_path, change)
     run(tmp_path, look)
 

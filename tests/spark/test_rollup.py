@@ -11,6 +11,7 @@ from tests.replaying.node import RecordingNode
 from tidegate.pipeline.read.ingest import find_files, read_events
 from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
 from tidegate.pipeline.schemas import USAGE_BY_CLIENT, USAGE_BY_MINUTE
+from tidegate.quota import QuotaRecord
 
 _THROTTLES = [f"{kind}_throttle_ms" for kind in ("produce", "fetch", "request", "mutation")]
 _PEAKS = {"produce_bytes": "peak_produce_bytes_per_second", "fetch_bytes": "peak_fetch_bytes_per_second"}
@@ -25,14 +26,15 @@ def _amounts(event):
     amounts["network_ns"] = event["network_ns"] or 0
     if event["kind"] == "request":
         amounts["requests"] = 1
-        amounts["throttled_requests"] = int(max(event[name] for name in _THROTTLES) > 0)
+        throttles = {name: 0 if event["observed_only"] else event[name] for name in _THROTTLES}
+        amounts["throttled_requests"] = int(max(throttles.values()) > 0)
         for name in ("request_bytes", "response_bytes", "handler_ns"):
             amounts[name] = event[name]
         amounts["produce_bytes"] = event["produce_bytes"] or 0
-        taken_back = max(event["fetch_throttle_ms"], event["request_throttle_ms"]) > 0
+        taken_back = max(throttles["fetch_throttle_ms"], throttles["request_throttle_ms"]) > 0
         amounts["fetch_bytes"] = 0 if taken_back else event["fetch_bytes"] or 0
         for name in _THROTTLES:
-            amounts[name] = max(0, event[name])
+            amounts[name] = max(0, throttles[name])
     return amounts
 
 
@@ -70,7 +72,9 @@ def events(tmp_path_factory, spark, request):
     for node_id in (1, 2):
         node = RecordingNode(node_id)
         node.start(START_MS, records=random_records(rng, at_most=8))
-        random_traffic(node, rng, events=1500)
+        now_ms = random_traffic(node, rng, events=1000)
+        node.quota(QuotaRecord(entity=(("user", "alice"),), key="tidegate.quota.observe", value=1.0), now_ms)
+        random_traffic(node, rng, events=500, now_ms=now_ms)
         write_events(directory, node.events, rows_per_file=400)
         events += node.events
     return events, read_events(spark.session, find_files(directory))

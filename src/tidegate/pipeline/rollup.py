@@ -62,11 +62,12 @@ def _amounts() -> list[Column]:
     """Return what each row adds to every sum."""
     is_request = F.col("kind") == "request"
     is_mutation = F.col("kind") == "mutation"
+    is_throttled = is_request & ~_is_observed()
     rejected = F.coalesce("rejected", F.lit(False))
     permits = F.coalesce("mutations", F.lit(0))
     return [
         _when(is_request, F.lit(1)).alias("requests"),
-        _when(is_request & (_throttle_ms() > 0), F.lit(1)).alias("throttled_requests"),
+        _when(is_throttled & (_throttle_ms() > 0), F.lit(1)).alias("throttled_requests"),
         *(
             _when(is_request, F.col(name)).alias(name)
             for name in ("request_bytes", "response_bytes", "produce_bytes")
@@ -76,7 +77,7 @@ def _amounts() -> list[Column]:
         _when(~is_mutation, F.col("network_ns")).alias("network_ns"),
         _when(is_mutation & ~rejected, permits).alias("mutations"),
         _when(is_mutation & rejected, permits).alias("rejected_mutations"),
-        *(_when(is_request, F.greatest(name, F.lit(0))).alias(name) for name in _THROTTLE_COLUMNS),
+        *(_when(is_throttled, F.greatest(name, F.lit(0))).alias(name) for name in _THROTTLE_COLUMNS),
     ]
 
 
@@ -93,9 +94,15 @@ def _throttle_ms() -> Column:
     return F.greatest(*_THROTTLE_COLUMNS)
 
 
+def _is_observed() -> Column:
+    """Return whether what was decided was not done."""
+    return F.coalesce("observed_only", F.lit(False))
+
+
 def _is_taken_back() -> Column:
     """Return whether the fetched bytes were taken back: any throttle of a fetch does that (B§6.3)."""
-    return F.coalesce(F.greatest("fetch_throttle_ms", "request_throttle_ms") > 0, F.lit(False))
+    is_over = F.greatest("fetch_throttle_ms", "request_throttle_ms") > 0
+    return F.coalesce(is_over & ~_is_observed(), F.lit(False))
 
 
 def _when(condition: Column, amount: Column) -> Column:

@@ -59,6 +59,7 @@ _NUMBER_COLUMNS = (
     "mutations",
     "rejected",
     "exempt",
+    "observed_only",
     *_THROTTLES,
 )
 _MAX_BYTES = 2**31 - 1  # the protocol's length fields are 32 bits
@@ -237,6 +238,7 @@ def _rows(table: pa.Table, kinds: Numbers) -> Rows:
         produces, _plain(table, "produce_throttle_ms"), _plain(table, "mutation_throttle_ms")
     )
     throttle_ms = np.where(fetches, _plain(table, "fetch_throttle_ms"), throttle_ms)
+    is_done = ~_plain(table, "observed_only")  # what was decided of an observed client was not
     return Rows(
         seq=_plain(table, "seq"),
         ts_ms=_plain(table, "ts_ms"),
@@ -245,8 +247,8 @@ def _rows(table: pa.Table, kinds: Numbers) -> Rows:
         network_ns=_plain(table, "network_ns"),
         connection_id=_connection_ids(table, kinds).astype(np.int64, copy=False),
         client=np.zeros(len(table), np.int32),
-        throttle_ms=throttle_ms.astype(np.int32, copy=False),
-        request_throttle_ms=_plain(table, "request_throttle_ms"),
+        throttle_ms=(throttle_ms * is_done).astype(np.int32, copy=False),
+        request_throttle_ms=_plain(table, "request_throttle_ms") * is_done,
         flags=_flags(table, kinds, produces, fetches),
     )
 

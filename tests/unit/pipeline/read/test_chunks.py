@@ -18,6 +18,7 @@ from tidegate.pipeline.read import chunks
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_rows, survey_chunk
 from tidegate.pipeline.read.ingest import find_files
 from tidegate.pipeline.read.timeline import CONTROL_KINDS
+from tidegate.quota import QuotaRecord
 from tidegate.usage.arrow import arrow_schema
 
 
@@ -25,7 +26,9 @@ def _node(seed, events=200):
     rng = Random(seed)
     node = RecordingNode(4)
     node.start(START_MS, records=random_records(rng, at_most=8))
-    random_traffic(node, rng, events=events)
+    now_ms = random_traffic(node, rng, events=events)
+    node.quota(QuotaRecord(entity=(("user", "alice"),), key="tidegate.quota.observe", value=1.0), now_ms)
+    random_traffic(node, rng, events=events, now_ms=now_ms)
     return node
 
 
