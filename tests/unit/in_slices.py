@@ -2,7 +2,8 @@
 
 import gc
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -22,6 +23,16 @@ MOST_STEP_MS = 8.0
 of thousands of elements takes up to five, and a loaded machine is slower. Others wait no longer than 20."""
 
 
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Collect no garbage in the block: that of thousands of tests before this one takes half a second."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def longest_step_ms(
     begin: Callable[[], Generator[None, None, Result]], *, times: int = 3
 ) -> tuple[Result, float]:
@@ -30,8 +41,7 @@ def longest_step_ms(
     The best, because other processes make single steps longer. Garbage is not collected meanwhile.
     """
     best_ns = 2**63
-    gc.disable()
-    try:
+    with no_collection():
         for _ in range(times):
             work, longest_ns = begin(), 0
             while True:
@@ -44,6 +54,4 @@ def longest_step_ms(
                 finally:
                     longest_ns = max(longest_ns, time.thread_time_ns() - begun_ns)
             best_ns = min(best_ns, longest_ns)
-    finally:
-        gc.enable()
     return result, best_ns / 1e6

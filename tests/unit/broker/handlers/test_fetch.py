@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.node import Node, decoded
-from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
+from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, no_collection
 from tests.unit.storage.logs import append, batch, contents
 
 from tidegate import error_codes
@@ -407,10 +407,11 @@ def test_long_poll_over_many_partitions_takes_no_long_step(node: Node) -> None:
     deferred.then(answers.append)
     append(node.log("orders", 7), batch())
     longest_ns, turns = 0, 0
-    while not answers:
-        begun_ns = time.thread_time_ns()
-        node.scheduler.one_turn()
-        longest_ns, turns = max(longest_ns, time.thread_time_ns() - begun_ns), turns + 1
+    with no_collection():
+        while not answers:
+            begun_ns = time.thread_time_ns()
+            node.scheduler.one_turn()
+            longest_ns, turns = max(longest_ns, time.thread_time_ns() - begun_ns), turns + 1
     assert longest_ns / 1e6 < 20.0
     assert turns > 30
     parts = partitions(decoded(FETCH, 11, answers[0]))

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from tests.unit.in_slices import no_collection
 
 from tidegate.quota.connections.connection_quotas import (
     IP_RATE_EXPIRY_MS,
@@ -205,10 +206,12 @@ def test_a_limit_for_all_addresses_touches_none_of_them() -> None:
     quotas.set_ip_rate(None, 100)
     for number in range(5_000):
         _connect(quotas, ip=f"10.0.{number // 256}.{number % 256}")
-    begun_ns = time.thread_time_ns()
-    for rate in range(1_000):
-        quotas.set_ip_rate(None, 1 + rate)
-    assert time.thread_time_ns() - begun_ns < 50_000_000
+    with no_collection():
+        begun_ns = time.thread_time_ns()
+        for rate in range(1_000):
+            quotas.set_ip_rate(None, 1 + rate)
+        took_ns = time.thread_time_ns() - begun_ns
+    assert took_ns < 50_000_000
     quotas.set_ip_rate(None, 0)
     assert _connect(quotas, ip="10.0.0.1").outcome.value == "throttled"
 

@@ -5,6 +5,7 @@ import time
 import tracemalloc
 
 import pytest
+from tests.unit.in_slices import no_collection
 
 from tidegate.api_keys import CREATE_TOPICS
 from tidegate.quota import (
@@ -242,10 +243,11 @@ def test_changing_a_quota_costs_the_same_however_many_sensors_there_are(entity: 
     for count in (10, 5_000):
         manager = _with_sensors(count)
         manager.update_quota(entity, 0.5)
-        begun_ns = time.thread_time_ns()
-        for number in range(1_000):
-            manager.update_quota(entity, 1.0 + number)
-        took_ns[count] = time.thread_time_ns() - begun_ns
+        with no_collection():
+            begun_ns = time.thread_time_ns()
+            for number in range(1_000):
+                manager.update_quota(entity, 1.0 + number)
+            took_ns[count] = time.thread_time_ns() - begun_ns
     assert took_ns[5_000] < 3 * took_ns[10] + 20_000_000
 
 
