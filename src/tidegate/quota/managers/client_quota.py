@@ -15,6 +15,7 @@ Being over quota is a returned value. Smooth mode (`tidegate.quota.measure.smoot
 Follows: Kafka `ClientQuotaManager` (KIP-13, KIP-55, KIP-257, B§3).
 """
 
+import sys
 from collections.abc import Mapping
 
 from tidegate.quota.admin.sanitizer import desanitize
@@ -112,10 +113,10 @@ class ClientQuotaManager(SensorManager[RateSensor]):
         return sensor.mode == self._mode(sensor.tags)
 
     def _max_value(self, tags: Mapping[str, str]) -> float:
-        limit = self._callback.quota_limit(self.quota_type, tags)
-        if limit is None or self._mode(tags) is None:
+        if self._mode(tags) is None:
             return super()._max_value(tags)
-        return max(1.0, SMOOTH_FETCH_S * limit)
+        limit = self._callback.quota_limit(self.quota_type, tags)
+        return sys.float_info.max if limit is None else max(1.0, SMOOTH_FETCH_S * limit)
 
     def _mode(self, tags: Mapping[str, str]) -> SmoothMode | None:
         """Return how the bucket of smooth mode is kept, None where these tags are not smooth."""
