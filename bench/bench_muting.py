@@ -104,7 +104,7 @@ class _Client:
         self.throttle_ms = 0
         self.told_at = 0.0
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=60)
-        self._rest = random.Random(number)
+        self._random = random.Random(number)
         self._asked = API_VERSIONS
 
     def overrun(self) -> None:
@@ -114,7 +114,7 @@ class _Client:
         elif self.kind == "request":
             self._ask(API_VERSIONS, {})
         elif self.kind == "mutation":
-            name = f"{self.client_id}-{self._rest.getrandbits(60):x}"
+            name = f"{self.client_id}-{self._random.getrandbits(60):x}"
             topic = {
                 "name": name,
                 "num_partitions": 1,
@@ -124,7 +124,7 @@ class _Client:
             }
             self._ask(CREATE_TOPICS, {"topics": [topic], "timeout_ms": 1000, "validate_only": False})
         else:
-            self._ask(PRODUCE, _no_records(padding=self._rest.randrange(11_000, 13_000)))
+            self._ask(PRODUCE, _no_records(padding=self._random.randrange(11_000, 13_000)))
 
     def next(self) -> float | None:
         """Take the answer; return how late the one after a throttle was, in ms, and None for the throttled one."""

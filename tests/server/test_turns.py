@@ -217,20 +217,21 @@ def test_answers_of_one_connection_leave_together(with_turn, monkeypatch) -> Non
     with_turn(scenario)
 
 
-def test_an_error_at_the_end_of_a_turn_ends_the_turn(with_node, caplog) -> None:
+@pytest.mark.parametrize("failing", ["the rows", "the counts"])
+def test_an_error_at_the_end_of_a_turn_ends_the_turn(with_node, caplog, monkeypatch, failing: str) -> None:
     """Who had a part in it is closed, waits for no answer, and the next turn is as every other."""
 
     async def scenario(node: RunningNode) -> None:
         clients = [await node.connect() for _ in range(2)]
         await all_accepted(node)
         front = node.node._front
-        commit = node.usage.commit
+        holder, name = (node.usage, "commit") if failing == "the rows" else (front, "_count")
 
-        def fail() -> None:
-            node.usage.commit = commit
+        def fail(*_: object) -> None:
+            monkeypatch.undo()
             raise RuntimeError("as asked")
 
-        node.usage.commit = fail
+        monkeypatch.setattr(holder, name, fail)
         ask(clients[0])
         assert await clients[0].closed()
         assert not front._in_turn

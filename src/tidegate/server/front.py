@@ -241,8 +241,8 @@ class Front:
         """Decide and record all, then send all, then go on with their channels."""
         now_ms = self._now_ms()
         recorded = [exchange for exchange in handled if self._record(exchange, turn_end, now_ms)]
-        self._count(recorded)
         try:
+            self._count(recorded)
             self._usage.commit()
         except Exception as error:
             for exchange in recorded:

@@ -26,7 +26,7 @@ _new_header = tuple.__new__  # what the class does too, one call deeper
 MAX_KNOWN_CLIENT_IDS = 4096
 MAX_KNOWN_CLIENT_ID_BYTES = 64
 _client_ids: dict[bytes, str] = {}
-"""Short client ids by their bytes: one text for all requests of a client is decoded, and hashed, once. At most 1 MB."""
+"""Short client ids by their bytes: one text for all requests of a client is decoded, and hashed, once. At most 2 MB."""
 
 
 class RequestHeader(NamedTuple):

@@ -311,8 +311,8 @@ class SensorManager(ABC, Generic[S]):
         """Return whether a sensor may not go though the table is full: it is over its bound, or a quota of its own."""
         if self._custom is not None:
             return sensor.is_over(now_ms)
-        own = in_use and self._shared_tags(sensor.tags) == sensor.tags
-        return own or self.up_to_date(sensor).is_over(now_ms)
+        is_over = self.up_to_date(sensor).is_over(now_ms)
+        return is_over or (in_use and self._shared_tags(sensor.tags) == sensor.tags)
 
     def _shared_tags(self, tags: Mapping[str, str]) -> Mapping[str, str]:
         """Return under which tags a new client is counted while there is no room: one sensor for each default quota.
