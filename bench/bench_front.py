@@ -25,7 +25,7 @@ from tidegate.quota import QuotaRecord
 from tidegate.server.config import ServerConfig
 from tidegate.server.connection.channel import Channel
 from tidegate.server.handler import Connection
-from tidegate.server.network import SocketNetwork
+from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import RecordedUsageLog

@@ -20,7 +20,7 @@ from tidegate.server.connection.poller import BATCH, SERVE_NS, NoTurns, Turns
 from tidegate.server.connection.sending import Sendable
 from tidegate.server.connection.transport import Transport
 from tidegate.server.handler import HandlerTable
-from tidegate.server.listener_config import ListenerAddress
+from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import NoUsageLog, UsageLog

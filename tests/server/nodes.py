@@ -12,7 +12,7 @@ from tidegate.clock import Clock, SystemClock
 from tidegate.quota import QuotaRecord
 from tidegate.server.config import ServerConfig
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Request, Turn
-from tidegate.server.network import SocketNetwork
+from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import RecordedUsageLog

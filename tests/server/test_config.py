@@ -7,7 +7,7 @@ import pytest
 from tidegate.errors import ConfigError
 from tidegate.quota.connections.limits import ListenerLimits
 from tidegate.server.config import SETTINGS, ServerConfig, machine_memory_bytes, request_memory_bytes
-from tidegate.server.listener_config import ListenerAddress
+from tidegate.server.listening.listener_config import ListenerAddress
 
 
 def test_defaults_are_kafkas() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.test_callback_guard import Callback
+from tests.server.callback.test_callback_guard import Callback
 from tests.server.whole_node import RawClient, WholeNode, whole_node
 
 from tidegate.api_keys import (
@@ -19,7 +19,7 @@ from tidegate.api_keys import (
     METADATA,
 )
 from tidegate.quota import QuotaEntity, QuotaType
-from tidegate.server import node_callback
+from tidegate.server.callback import node_callback
 from tidegate.server.dynamic_settings import APPEND, DELETE, MAX_SETTINGS, SET
 from tidegate.storage.errors import StorageError
 from tidegate.wire import encode_request, read_response

@@ -12,7 +12,7 @@ from tests.server.nodes import NoWriter
 from tidegate.cli.serving import serve_nodes, storage_config
 from tidegate.clock import SystemClock
 from tidegate.server.config import ServerConfig
-from tidegate.server.network import SocketNetwork
+from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.node_configs import node_configs
 from tidegate.server.quota_administration import QuotaAdministration

@@ -20,7 +20,7 @@ from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
 from tidegate.server.config import SETTINGS, ServerConfig
 from tidegate.server.dynamic_settings import DynamicSettings
-from tidegate.server.network import SocketNetwork
+from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.node_configs import node_configs
 from tidegate.server.quota_administration import QuotaAdministration

@@ -25,7 +25,7 @@ from tidegate.quota.managers.extensions import (
     SMOOTH_BURST_S,
     THROTTLE_MAX_MS,
 )
-from tidegate.server.listener_config import (
+from tidegate.server.listening.listener_config import (
     ListenerConfig,
     inter_broker_listener,
     limit_settings,

@@ -31,8 +31,8 @@ from tidegate.server.exchange import Exchange, TurnEnd
 from tidegate.server.handler import Answer, Charge, Deferred, Request, Turn
 from tidegate.server.handlers.api_versions import unsupported_version_answer
 from tidegate.server.later_work import NO_FRAME, LaterWork
+from tidegate.server.metrics.request_metrics import RequestMetrics
 from tidegate.server.muting import Muting
-from tidegate.server.request_metrics import RequestMetrics
 from tidegate.server.slices import UNFINISHED, Slices
 from tidegate.server.usage_log import LONGEST_KEPT_CLIENT_ID_CHARS, UsageLog
 from tidegate.wire import (

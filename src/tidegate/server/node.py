@@ -25,8 +25,8 @@ from tidegate.quota import (
 )
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
-from tidegate.server.acceptor import Acceptor, connection_quotas, limit_connections
-from tidegate.server.callback_guard import GuardedCallback
+from tidegate.server.callback.callback_guard import GuardedCallback
+from tidegate.server.callback.node_callback import UNCHANGED, NodeCallback
 from tidegate.server.clock_watch import ClockWatch
 from tidegate.server.config import CALLBACK_CLASS, CONNECTION_SETTINGS, ServerConfig, request_memory_bytes
 from tidegate.server.connection.buffers import FrameBuffers
@@ -39,12 +39,12 @@ from tidegate.server.handler import Connection, Handler, HandlerTable, NothingTo
 from tidegate.server.handlers.api_versions import api_versions_handler
 from tidegate.server.handlers.client_quotas import alter_client_quotas_handler, describe_client_quotas_handler
 from tidegate.server.host_names import Addresses, addresses_of_literal, warn_of_unknown
-from tidegate.server.meters import TICK_S
-from tidegate.server.network import Listener, Network
-from tidegate.server.network_metrics import NetworkMetrics
-from tidegate.server.node_callback import UNCHANGED, NodeCallback
+from tidegate.server.listening.acceptor import Acceptor, connection_quotas, limit_connections
+from tidegate.server.listening.network import Listener, Network
+from tidegate.server.metrics.meters import TICK_S
+from tidegate.server.metrics.network_metrics import NetworkMetrics
+from tidegate.server.metrics.request_metrics import RequestMetrics
 from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.request_metrics import RequestMetrics
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
 from tidegate.server.static_quotas import static_quotas
 from tidegate.server.usage_log import ForwardingUsageLog, UsageLog

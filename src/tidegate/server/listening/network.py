@@ -11,8 +11,8 @@ from typing import Protocol
 from tidegate.server.config import ServerConfig
 from tidegate.server.connection.poller import Poller, make_poller
 from tidegate.server.connection.transport import Transport
-from tidegate.server.listener import SocketListener
-from tidegate.server.listener_config import ListenerAddress
+from tidegate.server.listening.listener import SocketListener
+from tidegate.server.listening.listener_config import ListenerAddress
 
 __all__ = ["Listener", "Network", "SocketNetwork"]
 

@@ -16,7 +16,7 @@ from tidegate.quota import REGISTRY_WINDOW, Metric
 from tidegate.quota.connections.connection_quotas import CONNECTION_METRICS
 from tidegate.server.connection.request_memory import RequestMemory
 from tidegate.server.front import Front
-from tidegate.server.meters import TICK_S, Meter
+from tidegate.server.metrics.meters import TICK_S, Meter
 from tidegate.wire.encoded import LENGTH_BYTES
 
 __all__ = ["NetworkMetrics"]
@@ -62,7 +62,7 @@ class NetworkMetrics:
         self._earlier = deque([(clock.now_ms(), self._totals())], maxlen=_TICKS_KEPT)
 
     def tick(self) -> None:
-        """Take over what the last seconds brought; call it every `tidegate.server.meters.TICK_S`."""
+        """Take over what the last seconds brought; call it every `tidegate.server.metrics.meters.TICK_S`."""
         self._earlier.append((self._clock.now_ms(), self._totals()))
         self._handler_idle.tick(self._handler_idle_ns())
 

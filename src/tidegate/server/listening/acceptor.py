@@ -16,8 +16,8 @@ from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.config import ServerConfig
 from tidegate.server.connection.transport import Transport
 from tidegate.server.host_names import addresses_of_literal
-from tidegate.server.listener_config import ListenerAddress
-from tidegate.server.network import Network
+from tidegate.server.listening.listener_config import ListenerAddress
+from tidegate.server.listening.network import Network
 
 __all__ = ["Acceptor", "connection_quotas", "limit_connections"]
 

@@ -13,7 +13,7 @@ from tidegate.errors import ConfigError
 from tidegate.server.config import ServerConfig
 from tidegate.server.connection.poller import SocketPoller
 from tidegate.server.connection.transport import SocketTransport, Transport
-from tidegate.server.listener_config import ListenerAddress
+from tidegate.server.listening.listener_config import ListenerAddress
 
 __all__ = ["RESERVED_DESCRIPTORS", "SocketListener"]
 

@@ -13,7 +13,7 @@ from tests.server.whole_node import whole_node
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.errors import ConfigError
 from tidegate.quota import ClusterMetadata, QuotaEntity, QuotaManagers, QuotaType
-from tidegate.server.callback_guard import MAX_REMEMBERED, NO_TAGS, GuardedCallback, load_callback
+from tidegate.server.callback.callback_guard import MAX_REMEMBERED, NO_TAGS, GuardedCallback, load_callback
 from tidegate.wire import encode_request
 
 PRODUCE = QuotaType.PRODUCE
@@ -171,12 +171,12 @@ def test_slow_calls_are_told(caplog: pytest.LogCaptureFixture) -> None:
     ("name", "reason"),
     [
         ("nonsense", "expected package.module:Class"),
-        ("tests.server.test_callback_guard:", "expected package.module:Class"),
+        ("tests.server.callback.test_callback_guard:", "expected package.module:Class"),
         ("no.such.module:Class", "ModuleNotFoundError"),
-        ("tests.server.test_callback_guard:Missing", "there is no class 'Missing'"),
+        ("tests.server.callback.test_callback_guard:Missing", "there is no class 'Missing'"),
         ("os:abort", "there is no class 'abort'"),
-        ("tests.server.test_callback_guard:Half", "it has no quota_limit, quota_metric_tags"),
-        ("tests.server.test_callback_guard:Refusing", "ValueError: no group is named"),
+        ("tests.server.callback.test_callback_guard:Half", "it has no quota_limit, quota_metric_tags"),
+        ("tests.server.callback.test_callback_guard:Refusing", "ValueError: no group is named"),
     ],
 )
 def test_a_class_that_cannot_be_a_callback_is_refused(name: str, reason: str) -> None:
@@ -189,7 +189,7 @@ def test_a_node_asks_the_callback_that_its_settings_name(tmp_path: Path) -> None
     """It gets the settings, stored quotas and the cluster, each topic that comes and goes, and is closed at the end."""
 
     async def scenario() -> Callback:
-        name = "tests.server.test_callback_guard:Callback"
+        name = "tests.server.callback.test_callback_guard:Callback"
         settings = {"client.quota.callback.class": name, "client.quota.callback.group": "g"}
         async with whole_node(tmp_path, **settings) as node:
             guard = node.node.callback.current

@@ -11,10 +11,10 @@ import pytest
 from tests.server.nodes import CLIENT, NodeClient, RunningNode, until
 
 from tidegate.quota import Metric
-from tidegate.server.meters import HISTOGRAM_NUMBERS, METER_NUMBERS
+from tidegate.server.metrics.meters import HISTOGRAM_NUMBERS, METER_NUMBERS
 from tidegate.server.node import METRICS_SLICE_NS
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 RECORDED = json.loads((ROOT / "tests" / "vectors" / "metrics.json").read_text("utf-8"))
 PAGE = (ROOT / "docs" / "metrics.md").read_text("utf-8")
 NUMBERS = {"": (None,), "meter": METER_NUMBERS, "histogram": HISTOGRAM_NUMBERS}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from tidegate.api_keys import FETCH
 from tidegate.quota import Metric
 from tidegate.server.exchange import Exchange
-from tidegate.server.meters import Meter, percentiles, standard_deviation, summary
+from tidegate.server.metrics.meters import Meter, percentiles, standard_deviation, summary
 from tidegate.wire import API_BY_KEY, Api
 
 __all__ = ["SAMPLES", "ApiCounts", "ListenerCounts", "RequestMetrics", "VersionCounts"]
@@ -184,7 +184,7 @@ class RequestMetrics:
             yield from api.values()
 
     def tick(self) -> None:
-        """Take over what the last seconds brought; call it every `tidegate.server.meters.TICK_S`."""
+        """Take over what the last seconds brought; call it every `tidegate.server.metrics.meters.TICK_S`."""
         for counts in self.all_counts():
             counts.tick()
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tidegate.quota import QuotaEntity, QuotaManagers
-from tidegate.server.callback_guard import load_callback
+from tidegate.server.callback.callback_guard import load_callback
 
-PAGE = Path(__file__).parents[2] / "docs/callbacks.md"
+PAGE = Path(__file__).parents[3] / "docs/callbacks.md"
 
 
 def test_the_example_shares_a_quota_among_a_tenants_users(

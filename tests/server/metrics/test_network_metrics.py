@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from tidegate.server.connection.request_memory import RequestMemory
-from tidegate.server.network_metrics import NetworkMetrics
-from tidegate.server.request_metrics import RequestMetrics
+from tidegate.server.metrics.network_metrics import NetworkMetrics
+from tidegate.server.metrics.request_metrics import RequestMetrics
 from tidegate.testing import ManualClock
 
 

@@ -15,7 +15,7 @@ from tidegate.errors import ConfigError
 from tidegate.in_slices import run_at_once
 from tidegate.quota import ClusterMetadata, QuotaManagers, QuotaRecord
 from tidegate.scheduling import Scheduler
-from tidegate.server.callback_guard import GuardedCallback, load_callback
+from tidegate.server.callback.callback_guard import GuardedCallback, load_callback
 from tidegate.server.config import CALLBACK_CLASS, CALLBACK_SETTINGS, ServerConfig
 from tidegate.server.handler import Wait
 

@@ -13,7 +13,7 @@ from tests.server.nodes import RunningNode, until
 
 from tidegate.errors import ConfigError
 from tidegate.server.config import ServerConfig
-from tidegate.server.network import SocketNetwork
+from tidegate.server.listening.network import SocketNetwork
 
 
 def connecting(port: int, count: int) -> list[socket.socket]:

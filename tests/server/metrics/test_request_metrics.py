@@ -7,16 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.server.test_meters import THROTTLES
+from tests.server.metrics.test_meters import THROTTLES
 
 from tidegate.api_keys import API_VERSIONS, FETCH, METADATA, PRODUCE
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Connection
-from tidegate.server.request_metrics import SAMPLES, RequestMetrics
+from tidegate.server.metrics.request_metrics import SAMPLES, RequestMetrics
 from tidegate.testing import ManualClock
 from tidegate.wire import RequestHeader, encode_response
 
-RECORDED = json.loads((Path(__file__).parent.parent / "vectors" / "metrics.json").read_text("utf-8"))
+RECORDED = json.loads((Path(__file__).parents[2] / "vectors" / "metrics.json").read_text("utf-8"))
 
 
 class Counted:

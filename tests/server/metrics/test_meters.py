@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.server.meters import HISTOGRAM_NUMBERS, METER_NUMBERS, Meter, summary
+from tidegate.server.metrics.meters import HISTOGRAM_NUMBERS, METER_NUMBERS, Meter, summary
 
-RECORDED = json.loads((Path(__file__).parent.parent / "vectors" / "metrics.json").read_text("utf-8"))
+RECORDED = json.loads((Path(__file__).parents[2] / "vectors" / "metrics.json").read_text("utf-8"))
 RATES = METER_NUMBERS[2:]
 THROTTLES = {
     "FetchConsumer": [0, 1290],

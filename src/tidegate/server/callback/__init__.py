@@ -1,0 +1,1 @@
+"""A custom quota callback (KIP-257) on a running node: loaded, guarded and exchanged."""
