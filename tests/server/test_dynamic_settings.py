@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from tests.server.callback.test_callback_guard import Callback
+from tests.server.nodes import until
 from tests.server.whole_node import RawClient, WholeNode, whole_node
 
 from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
+    API_VERSIONS,
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
     INCREMENTAL_ALTER_CONFIGS,
@@ -29,6 +31,7 @@ CLASS, MODULES = "client.quota.callback.class", {"tidegate.callback.modules": "t
 NODE, TOPIC = 4, 2
 PER_IP = "max.connections.per.ip"
 NOW_MS = 1_700_000_000_000
+WHICH_VERSIONS = encode_request(API_VERSIONS, 0, 1, "c", {})[4:]
 Op = tuple[str, int, str | None]
 
 
@@ -292,6 +295,80 @@ def test_connection_limits_change_at_once(tmp_path: Path) -> None:
         assert (await described(third, "max.connection.creation.rate"))[:2] == ("9", 2)
         for other in (second, third):
             await other.close()
+
+    run(tmp_path, scenario)
+
+
+def test_limits_of_one_listener_change_at_once(tmp_path: Path) -> None:
+    """They survive a restart, are described as Kafka does, and close nobody; the name of no listener is refused."""
+    own, rate = (
+        "listener.name.plaintext.max.connections",
+        "listener.name.plaintext.max.connection.creation.rate",
+    )
+
+    async def change(node: WholeNode) -> None:
+        client, port = node.client, node.node.listeners["PLAINTEXT"].port
+        others = [RawClient(port) for _ in range(2)]
+        for other in others:
+            assert await other.ask(WHICH_VERSIONS) is not None
+        assert await alter(client, (own, SET, "2")) == (0, None)
+        assert await alter(client, (rate, SET, "9"), name="") == (0, None)
+        late = RawClient(port)
+        answer = asyncio.ensure_future(late.ask(WHICH_VERSIONS))
+        await until(lambda: node.node._acceptors["PLAINTEXT"]._held is not None)
+        for other in others:
+            assert await other.ask(WHICH_VERSIONS) is not None
+        await others[0].close()
+        await others[1].close()
+        assert await answer is not None
+        await late.close()
+
+    async def look(node: WholeNode) -> None:
+        client, most = node.client, "2147483647"
+        assert await described(client, own) == ("2", 2, True, [("2", 2), (most, 5)])
+        assert await described(client, rate) == ("9", 3, True, [("9", 3), (most, 5)])
+        assert await described(client, rate, name="") == ("9", 3, True, [("9", 3)])
+        second, late = (RawClient(node.node.listeners["PLAINTEXT"].port) for _ in range(2))
+        assert await second.ask(WHICH_VERSIONS) is not None
+        answer = asyncio.ensure_future(late.ask(WHICH_VERSIONS))
+        await until(lambda: node.node._acceptors["PLAINTEXT"]._held is not None)
+        assert await alter(client, (own, DELETE, None)) == (0, None)
+        assert await answer is not None
+        text = "Cannot update these configs dynamically: [listener.name.other.max.connections]"
+        assert await alter(client, ("listener.name.other.max.connections", SET, "2")) == (42, text)
+        zero = "Invalid value org.apache.kafka.common.config.ConfigException: Invalid max.connections 0"
+        assert await alter(client, (own, SET, "0")) == (
+            42,
+            f"{zero} for configuration Invalid dynamic configuration",
+        )
+        text = "Invalid value x for configuration max.connections: Not a number of type INT"
+        assert await alter(client, (own, SET, "x")) == (42, text)
+        for other in (second, late):
+            await other.close()
+
+    run(tmp_path, change)
+    run(tmp_path, look)
+
+
+def test_a_lowered_maximum_closes_who_was_idle_longest(tmp_path: Path) -> None:
+    """As in Kafka: of eleven connections the six unused for longest (B§6.9.5); later clients wait for a place."""
+
+    async def scenario(node: WholeNode) -> None:
+        port = node.node.listeners["PLAINTEXT"].port
+        clients = [RawClient(port) for _ in range(10)]
+        for client in clients:
+            assert await client.ask(WHICH_VERSIONS) is not None
+        assert await alter(node.client, ("max.connections", SET, "5")) == (0, None)
+        assert [await client.ask(WHICH_VERSIONS) is None for client in clients] == [True] * 6 + [False] * 4
+        assert node.node.connections.total == 5
+        late = RawClient(port)
+        answer = asyncio.ensure_future(late.ask(WHICH_VERSIONS))
+        await until(lambda: node.node._acceptors["PLAINTEXT"]._held is not None)
+        assert not answer.done()
+        assert await alter(node.client, ("max.connections", SET, "6")) == (0, None)
+        assert await answer is not None
+        for client in (*clients, late):
+            await client.close()
 
     run(tmp_path, scenario)
 

@@ -332,7 +332,7 @@ class ServerConfig:
             raise ConfigError(f"log.dirs is {values['log.dirs']!r}, expected one directory")
         data_dir = Path(values["log.dirs"])
         listeners = listener_configs(values, texts)
-        rest = sorted(texts.keys() - SETTINGS.keys() - limit_settings(listeners))
+        rest = sorted(texts.keys() - SETTINGS.keys() - limit_settings(listeners).keys())
         return cls(
             values=values,
             listeners=listeners,

@@ -20,6 +20,7 @@ from tidegate.server.config import (
     ServerConfig,
 )
 from tidegate.server.handler import Wait
+from tidegate.server.listening.listener_config import limit_settings
 from tidegate.server.one_at_a_time import OneAtATime
 from tidegate.server.stores import SettingStore
 
@@ -83,13 +84,22 @@ class SettingSubscriber(Protocol):
 
 
 class DynamicSettings:
-    """The changed settings of all nodes. given: the texts of each at the start. version: grows with every change."""
+    """The changed settings of all nodes. given: the texts of each at the start.
+
+    version: grows with every change. listener_limits: the settings that limit one listener, and the one for all
+    listeners behind each.
+    """
 
     def __init__(
         self, store: SettingStore, given: Mapping[int, Mapping[str, str]], *, exact: bool = False
     ) -> None:
         self.version = 0
         self._store = store
+        self.listener_limits = {
+            name: limit
+            for texts in given.values()
+            for name, limit in limit_settings(ServerConfig.load(texts).listeners).items()
+        }
         self._given = given
         self._exact = exact
         self._texts: dict[str, dict[str, str]] = {}
@@ -126,7 +136,7 @@ class DynamicSettings:
         """Return whether a setting can be changed while the broker runs."""
         if name.startswith(CALLBACK_SETTINGS):
             return not self._exact
-        return name in CONNECTION_SETTINGS or name in EXTENSION_SETTINGS
+        return name in CONNECTION_SETTINGS or name in EXTENSION_SETTINGS or name in self.listener_limits
 
     def alter_in_slices(
         self, node: str, changes: Sequence[SettingChange], *, validate_only: bool
@@ -163,7 +173,7 @@ class DynamicSettings:
         for change in changes:
             if change.operation == SET:
                 assert change.value is not None
-                _check(change.name, change.value)
+                self._check(change.name, change.value)
                 wanted[change.name] = change.value
             elif change.operation == DELETE:
                 if change.name in texts:
@@ -175,6 +185,17 @@ class DynamicSettings:
         if len(texts.keys() | wanted.keys()) > MAX_SETTINGS:
             raise _too_many()
         return {name: text for name, text in wanted.items() if texts.get(name) != text}
+
+    def _check(self, name: str, text: str) -> None:
+        """Refuse a value that cannot be, in Kafka's words."""
+        limit = self.listener_limits.get(name)
+        _check(limit or name, text)
+        if limit and int(text) == 0:
+            text = f"org.apache.kafka.common.config.ConfigException: Invalid {limit} 0"
+            raise RefusedError(
+                error_codes.INVALID_REQUEST,
+                f"Invalid value {text} for configuration Invalid dynamic configuration",
+            )
 
     def _change_in_slices(
         self, node: str, wanted: Mapping[str, str | None], *, validate_only: bool

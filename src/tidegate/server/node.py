@@ -276,9 +276,11 @@ class Node:
         before, self.config = self.config, config
         for record in changed_records(extension_records(before.values), extension_records(config.values)):
             self.on_quota(record)
-        if any(config[name] != before[name] for name in CONNECTION_SETTINGS):
+        limits_changed = any(config[name] != before[name] for name in CONNECTION_SETTINGS)
+        if limits_changed or config.listeners != before.listeners:
             limit_connections(self.connections, config)
             self._limit_hosts(self._quotas)
+            self._look_for_excess()
         if prepared is not UNCHANGED:
             yield from self._quotas.changes.begin()
             try:
@@ -346,19 +348,24 @@ class Node:
         )
         self._front.channels[channel] = None
         self._front.requests.listeners[listener].created += 1
-        if self.connections.total > self.config["max.connections"] and not self._closes_excess:
-            self._closes_excess = True
-            self._slices.add(self._close_excess)
+        self._look_for_excess()
 
     def _on_closed(self, channel: Channel) -> None:
         assert self._front is not None
         self._front.requests.listeners[channel.connection.listener].closed += 1
         self.connections.release(channel.connection.listener, channel.connection.client_host)
 
+    def _look_for_excess(self) -> None:
+        """Close some connections shortly where there are more than `max.connections`."""
+        if self.connections.total > self.config["max.connections"] and not self._closes_excess:
+            self._closes_excess = True
+            self._slices.add(self._close_excess)
+
     def _close_excess(self) -> bool:
         """Close connections until the node has no more than `max.connections`: those unused for longest (B§6.9.5).
 
-        There are more than that after one came by the protected listener; those of that one are left alone.
+        There are more than that after one came by the protected listener, whose own are left alone, and after the
+        maximum was lowered.
         """
         assert self._front is not None
         self._closes_excess = False

@@ -81,14 +81,19 @@ class ConfigDescriptions:
         self._node_id = node_id
         self._made_of = settings.version
         given = settings.given(node_id)
-        self._given = {name: text for name, text in given.items() if name in NODE_ROWS or _is_callbacks(name)}
+        self._limits = settings.listener_limits
+        self._given = {
+            name: text
+            for name, text in given.items()
+            if name in NODE_ROWS or name in self._limits or _is_callbacks(name)
+        }
         self._made: dict[tuple[Callable[[Detail], Any], Detail], Any] = {}
 
     def names(self) -> frozenset[str]:
         """Return the name of every setting of anything that is described."""
         rows = (TOPIC_CONFIGS, NODE_ROWS, CLIENT_METRICS_ROWS, GROUP_ROWS, _loggers())
         of_callback = [name for texts, _ in self._sources() for name in texts if _is_callbacks(name)]
-        return frozenset().union(*rows, of_callback)
+        return frozenset().union(*rows, of_callback, self._limits)
 
     def topic(
         self, configs: Mapping[str, str], detail: Detail, names: Collection[str] | None = None
@@ -157,7 +162,16 @@ class ConfigDescriptions:
             if row.read_only and self._settings.is_changeable(row.name):
                 row = dataclasses.replace(row, read_only=False)
             entries[row.name] = _sourced(row, value, synonyms, detail)
-        return entries | _of_callback(self._sources(), detail)
+        return entries | self._of_listeners(detail) | _of_callback(self._sources(), detail)
+
+    def _of_listeners(self, detail: Detail) -> dict[str, _Entry]:
+        """Describe the limits of single listeners that are set. Kafka calls them read only, though they can change."""
+        texts = {name: self._text(name) for name in self._limits}
+        return {
+            name: _sourced(_limit_row(name), text.strip(), self._synonyms((name, self._limits[name])), detail)
+            for name, text in texts.items()
+            if text is not None
+        }
 
     def _sources(self) -> list[tuple[Mapping[str, str], int]]:
         """Return what is set for the node: by itself, for all nodes, and at the start."""
@@ -172,8 +186,9 @@ class ConfigDescriptions:
         synonyms = self._synonyms((row.name,))[:1]
         entries = {row.name: _sourced(row, row.default, synonyms, detail)}
         for name, text in self._settings.of_all().items():
-            if name in NODE_ROWS:
-                row = dataclasses.replace(NODE_ROWS[name], read_only=False)
+            if name in NODE_ROWS or name in self._limits:
+                known = NODE_ROWS.get(name)
+                row = dataclasses.replace(known, read_only=False) if known else _limit_row(name)
                 synonyms = [_synonym(name, text, CLUSTER_DEFAULT_SOURCE)]
                 entries[name] = _sourced(row, text, synonyms, detail)
         return entries | _of_callback([(self._settings.of_all(), CLUSTER_DEFAULT_SOURCE)], detail)
@@ -205,11 +220,15 @@ class ConfigDescriptions:
             if name == MIN_INSYNC_REPLICAS
         ]
         found += [_synonym(name, self._given[name], STATIC_SOURCE) for name in names if name in self._given]
-        defaults = {name: NODE_ROWS[name].default for name in names}
+        defaults = {name: NODE_ROWS[name].default for name in names if name in NODE_ROWS}
         found += [_synonym(name, text, DEFAULT_SOURCE) for name, text in defaults.items() if text is not None]
         while found and found[0]["name"] != names[0]:  # as Kafka has it
             found.pop(0)
         return found
+
+
+def _limit_row(name: str) -> ConfigRow:
+    return ConfigRow(name=name, type=ConfigType.INT, default=None, read_only=True)
 
 
 def _is_callbacks(name: str) -> bool:

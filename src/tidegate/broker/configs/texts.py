@@ -80,7 +80,9 @@ _BEHIND_TOPICS = {names[0]: topic for topic, names in TOPIC_SYNONYMS.items()}
 
 
 def documentation(name: str) -> str:
-    """Return the sentence that says what a setting means."""
+    """Return the sentence that says what a setting means; as in Kafka none for a limit of one listener."""
     if name in SETTINGS:
         return SETTINGS[name].doc
-    return _TEXTS.get(name) or f"{_BEHIND_TOPICS[name]} of topics that do not set it"
+    if name in _BEHIND_TOPICS:
+        return f"{_BEHIND_TOPICS[name]} of topics that do not set it"
+    return _TEXTS.get(name, "")

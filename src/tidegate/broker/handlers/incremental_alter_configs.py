@@ -1,8 +1,9 @@
 """IncrementalAlterConfigs (key 44), versions 0-1. KIP-339, KIP-226.
 
-Changed are settings of the node (type 4): those of connection quotas and of the quota callback; with an empty name for
-all nodes. What holds is in `tidegate.server.dynamic_settings`. A class that does not load is refused with error 40 and
-the reason, and changes nothing. Each resource is decided by itself; one that is named twice is refused.
+Changed are settings of the node (type 4): those of connection quotas, also of one listener, of the quota callback,
+and of what goes beyond Kafka; with an empty name for all nodes. What holds is in `tidegate.server.dynamic_settings`.
+A class that does not load is refused with error 40 and the reason, and changes nothing. Each resource is decided by
+itself; one that is named twice is refused.
 Not implemented: settings of topics, groups, client metrics subscriptions and loggers (error 42).
 Memory: at most 56 bytes for each byte of the request (a setting of 11 bytes becomes a dict and a tuple),
 and the answer.

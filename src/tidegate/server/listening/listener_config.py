@@ -85,9 +85,9 @@ def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tup
     )
 
 
-def limit_settings(listeners: tuple[ListenerConfig, ...]) -> set[str]:
-    """Return the names of the settings that limit one listener."""
-    return {_limit_setting(listener.name, limit) for listener in listeners for limit in _LIMITS}
+def limit_settings(listeners: tuple[ListenerConfig, ...]) -> dict[str, str]:
+    """Return the names of the settings that limit one listener, and of the one for all listeners behind each."""
+    return {_limit_setting(listener.name, limit): limit for listener in listeners for limit in _LIMITS}
 
 
 def inter_broker_listener(values: Mapping[str, Any], listeners: tuple[ListenerConfig, ...]) -> str | None:
