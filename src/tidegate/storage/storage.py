@@ -82,7 +82,8 @@ class Storage:
         self._producer_memory = ProducerMemory()
         self._lost: str | None = None
         self._saves = 0
-        self._topics_written = 0
+        self._topics_synced = 0
+        self._in_checkpoint: frozenset[str] = frozenset()  # names of topics
 
     @classmethod
     def open(
@@ -125,6 +126,7 @@ class Storage:
         boot_id = _boot_id()
         trust = marker.exists() or (boot_id != _NO_BOOT and self.store.meta("boot_id") == boot_id)
         points = _read_checkpoint(self.directory / _CHECKPOINT)
+        self._in_checkpoint = frozenset(name for name, _ in points)
         marker.unlink(missing_ok=True)
 
         progress = Progress()
@@ -141,7 +143,8 @@ class Storage:
         self.topics.load(open_stored, points)
         self.store.set_meta("boot_id", boot_id)  # not earlier: a recovery that is broken off begins anew
         self.topics.open_log = self._open_log
-        self._topics_written = self.topics.version
+        self.topics.before_create = self._forget_positions
+        self._topics_synced = self.topics.version
 
     def _open_log(
         self,
@@ -210,10 +213,9 @@ class Storage:
             if log.unsaved_bytes >= least_bytes:
                 log.checkpoint()
                 yield
-        if self._topics_written != self.topics.version:
-            self._topics_written = self.topics.version
+        if self._topics_synced != self.topics.version:
+            self._topics_synced = self.topics.version
             self._worker.submit(sync_path, self.store.recent_path)
-            self._try_to_write_checkpoint()  # positions of a deleted topic are not those of its successor
 
     def _all_logs(self) -> list[PartitionLog]:
         return [log for topic in self.topics for log in topic.logs]
@@ -294,6 +296,11 @@ class Storage:
         except StorageError as error:  # the same disk: nothing more can be done
             _logger.warning("cannot note that a sync failed: %s", error)
 
+    def _forget_positions(self, name: str) -> None:
+        """Take a deleted topic out of the checkpoint: its positions are not those of its successor."""
+        if name in self._in_checkpoint and name not in self.topics.by_name:
+            self._try_to_write_checkpoint()
+
     def _try_to_write_checkpoint(self) -> None:
         try:
             self._write_checkpoint()
@@ -309,6 +316,7 @@ class Storage:
         ]
         text = "\n".join(["0", str(len(lines)), *lines, ""])
         replace_private_file(self.directory / _CHECKPOINT, text.encode())
+        self._in_checkpoint = frozenset(self.topics.by_name)
 
 
 def _lock(directory: Path) -> int:

@@ -62,7 +62,10 @@ class Topic:
 
 
 class Topics:
-    """All topics. `version` grows with every change, and `on_change` is called then."""
+    """All topics. `version` grows with every change, and `on_change` is called then.
+
+    before_create: called with the name of a topic before there is one of it.
+    """
 
     def __init__(
         self, data_dir: Path, store: MetadataStore, config: StorageConfig, *, remove: Callable[[Path], None]
@@ -72,6 +75,7 @@ class Topics:
         self.by_id: dict[str, Topic] = {}
         self.version = 0
         self.on_change: Callable[[], None] = _nothing
+        self.before_create: Callable[[str], None] = _nothing
         self.partition_count = 0
         self.open_log: LogOpener = _open_new_log
         self._by_plain_name: dict[str, list[str]] = {}
@@ -169,6 +173,7 @@ class Topics:
         stored = StoredTopic(topic_id=str(uuid.uuid4()), name=name, partitions=partitions, configs=configs)
         topic = Topic(stored, settings_of(configs, self._config))
         with self._change(name, partitions):
+            self.before_create(name)
             self._store.put_topic(stored, on_disk=0)
             try:
                 topic.logs = yield from self._new_logs(topic, stored, range(partitions))
@@ -309,7 +314,7 @@ class Topics:
             yield
 
 
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     """Do nothing."""
 
 
