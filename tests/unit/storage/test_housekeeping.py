@@ -145,6 +145,7 @@ def test_a_topic_does_not_inherit_positions(tmp_path: Path, caplog, restarted: b
     checkpoint = node.storage.directory / "recovery-point-offset-checkpoint"
     assert "orders 0 1" in checkpoint.read_text()
     node.storage.topics.delete(node.storage.topics.by_name["orders"])
+    node.round()  # the disk thread removes the files
     if restarted:
         shutil.copytree(tmp_path / "data", tmp_path / "again")
         node.storage.close()
