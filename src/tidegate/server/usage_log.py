@@ -109,18 +109,18 @@ class RecordedUsageLog:
 
     def __init__(self, recorder: Recorder, start_writer: Callable[[], WriterProcess]) -> None:
         self._recorder = recorder
+        self._requests: list[Exchange] = []  # whose rows are not made yet
         self._start_writer = start_writer  # when the node serves already: it takes a processor for a while
         self._writer: WriterProcess | None = None
         self._writer_error = ""
         self._reported_losses = 0
         self._closed = False
         self.next_connection_id = recorder.next_connection_id
-        self.expire = recorder.expire
-        self.clock = recorder.clock
-        self.commit = recorder.commit
+        self.request = self._requests.append
 
     def start(self, now_ms: int, config: ServerConfig) -> None:
         """Record that the node starts, and its window settings."""
+        self._record_requests()
         self._recorder.start(now_ms)
         for key in WINDOW_SETTINGS:
             self._recorder.quota(
@@ -129,6 +129,7 @@ class RecordedUsageLog:
 
     def quota(self, record: QuotaRecord, now_ms: int) -> None:
         """Record that a definition is in force from now on."""
+        self._record_requests()
         names = {kind: "<default>" if name is None else sanitize(name) for kind, name in record.entity}
         self._recorder.quota(
             now_ms,
@@ -149,6 +150,7 @@ class RecordedUsageLog:
         now_ms: int,
     ) -> None:
         """Record that a handler asked for permits."""
+        self._record_requests()
         self._recorder.mutation(
             self._client(connection, header),
             now_ms,
@@ -159,38 +161,12 @@ class RecordedUsageLog:
             (STRICT if quota.strict else 0) | (0 if granted else REJECTED),
         )
 
-    def request(self, exchange: Exchange) -> None:
-        """Record a decided request."""
-        channel, header, response = exchange.channel, exchange.header, exchange.response
-        recorded = channel.connection.recorded
-        client = recorded.get(header.client_id) if recorded is not None else None
-        early_ms = channel.early_ms
-        channel.early_ms = None
-        self._recorder.request(
-            client or self._client(channel.connection, header),
-            exchange.now_ms,
-            channel.connection.id,
-            header.api_key,
-            header.api_version,
-            exchange.frame_bytes,
-            0 if response is None else response.size,
-            exchange.produce_bytes,
-            exchange.fetch_bytes,
-            exchange.handler_ns,
-            exchange.network_ns,
-            exchange.produce_ms,
-            exchange.fetch_ms,
-            exchange.request_ms,
-            exchange.mutation_ms,
-            NONE if early_ms is None else early_ms,
-            (EXEMPT if exchange.exempt else 0) | (OBSERVED_ONLY if exchange.observed_only else 0),
-        )
-
     def forwarded(self, exchange: Exchange, connection: Connection) -> None:
         """Record what this node, the controller, decided of a request that another node answers: the mutation throttle.
 
         connection: the client's, as it is numbered here. All else is in the row that the other node has of it.
         """
+        self._record_requests()
         header = exchange.header
         self._recorder.request(
             self._client(connection, header),
@@ -212,10 +188,16 @@ class RecordedUsageLog:
             EXEMPT | (OBSERVED_ONLY if exchange.observed_only else 0),
         )
 
+    def commit(self) -> None:
+        """Make the rows of all requests since the last time, in one loop, and write what is not written yet."""
+        self._record_requests()
+        self._recorder.commit()
+
     def network(
         self, channel: Channel, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
     ) -> None:
         """Record network time that is charged by itself."""
+        self._record_requests()
         self._recorder.network(
             self._client(channel.connection, header),
             now_ms,
@@ -226,8 +208,19 @@ class RecordedUsageLog:
             EXEMPT if exempt else 0,
         )
 
+    def expire(self, now_ms: int) -> None:
+        """Record that idle sensors were swept."""
+        self._record_requests()
+        self._recorder.expire(now_ms)
+
+    def clock(self, now_ms: int, wall_offset_ms: int) -> None:
+        """Record how far the wall clock is from engine time from now on."""
+        self._record_requests()
+        self._recorder.clock(now_ms, wall_offset_ms)
+
     def maybe_roll(self, now_ms: int) -> None:
         """Hand old segments to the writer, which is kept running; report losses once."""
+        self._record_requests()
         self._recorder.maybe_roll(now_ms)
         self._keep_writer_running()
         lost = self._recorder.lost_events
@@ -239,10 +232,22 @@ class RecordedUsageLog:
         """Hand the last segment over; the writer converts it and ends by itself."""
         if not self._closed:
             self._closed = True
+            self._record_requests()
             self._recorder.close()
             self._keep_writer_running()
             if self._writer is not None:
                 self._writer.stop()
+
+    def _record_requests(self) -> None:
+        """Make the rows of requests that have none: before those of whatever the engine is asked next."""
+        if self._requests:
+            try:
+                self._recorder.requests(self._requests, self._client_of)
+            finally:
+                self._requests.clear()
+
+    def _client_of(self, exchange: Exchange) -> Client:
+        return self._client(exchange.channel.connection, exchange.header)
 
     def _keep_writer_running(self) -> None:
         try:

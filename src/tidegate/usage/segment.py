@@ -131,12 +131,12 @@ class Segment:
     names: Sequence[Names]
 
 
-def row_struct(kind: str) -> struct.Struct:
-    """Return the layout to pack rows of `kind` with; what the kind does not fill is written as zeros.
+def row_struct(kind: str, zero: Sequence[str] = ()) -> struct.Struct:
+    """Return the layout to pack rows of `kind` with; `zero` and what the kind does not fill is written as zeros.
 
     The last three fields are packed as one, `row_tail(kind)` plus the flags.
     """
-    filled = {column.name for column in COLUMNS if kind in column.kinds} | {"names"}
+    filled = ({column.name for column in COLUMNS if kind in column.kinds} | {"names"}) - set(zero)
     fields = ROW_FIELDS[: -len(_TAIL)]
     codes = [code if name in filled else f"{struct.calcsize(code)}x" for name, code in fields]
     return struct.Struct("<" + "".join(codes) + "I")

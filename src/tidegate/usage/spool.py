@@ -12,6 +12,7 @@ How the server uses it; one recorder per node, called from one thread:
     recorder.request(client, now_ms, connection_id, api_key, api_version, request_bytes, response_bytes,
                      produce_bytes, fetch_bytes, handler_ns, network_ns, produce_throttle_ms,
                      fetch_throttle_ms, request_throttle_ms, mutation_throttle_ms, early_ms, flags)
+    recorder.requests(requests, new_client)                   # the same of all that are answered together
     recorder.commit()                                         # before the answer leaves
     recorder.network(client, now_ms, connection_id, api_key, api_version, network_ns, flags)
     recorder.expire(now_ms)                                   # when idle sensors were swept
@@ -30,7 +31,9 @@ A row survives `kill -9` once `commit` has returned: it is the kernel's then. On
 one, so requests that are answered together share it; `maybe_roll` and `close` commit too.
 """
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from tidegate.clock import Clock
 from tidegate.usage.appender import Appender, RecorderStatistics
@@ -45,9 +48,12 @@ __all__ = [
     "REJECTED",
     "STRICT",
     "Client",
+    "DecidedRequest",
     "Recorder",
     "RecorderStatistics",
 ]
+
+_R = TypeVar("_R", bound="DecidedRequest")
 
 NONE = -1
 """For `produce_bytes`, `fetch_bytes`, `network_ns` and `early_ms`: the column is null."""
@@ -57,6 +63,10 @@ _pack_plain = row_struct("start").pack_into
 _pack_quota = row_struct("quota").pack_into
 _pack_mutation = row_struct("mutation").pack_into
 _pack_request = row_struct("request").pack_into
+_pack_unthrottled = row_struct(
+    "request",
+    zero=("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms"),
+).pack_into
 _pack_network = row_struct("network").pack_into
 _pack_clock = row_struct("clock").pack_into
 
@@ -70,6 +80,55 @@ class Client:
         self.names = names
         self.number = 0
         self.segment: OpenSegment | None = None
+
+
+class _Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+class _Connection(Protocol):
+    @property
+    def id(self) -> int: ...
+    @property
+    def recorded(self) -> dict[str, Client] | None: ...
+
+
+class _Channel(Protocol):
+    early_ms: int | None
+
+    @property
+    def connection(self) -> _Connection: ...
+
+
+class DecidedRequest(Protocol):
+    """A decided request as the front has it: what its row says is where the front keeps it.
+
+    header: api key, api version, correlation id, client id, and where the body begins. `connection.recorded` has the
+    clients of a connection by their client ids, as far as they are known; `early_ms` is taken from the channel.
+    """
+
+    @property
+    def channel(self) -> _Channel: ...
+    @property
+    def header(self) -> tuple[int, int, int, str, int]: ...
+    @property
+    def response(self) -> _Sized | None: ...
+    @property
+    def exempt(self) -> bool: ...
+
+    now_ms: int
+    frame_bytes: int
+    produce_bytes: int
+    fetch_bytes: int
+    handler_ns: int
+    network_ns: int
+    produce_ms: int
+    fetch_ms: int
+    request_ms: int
+    mutation_ms: int
+    throttle_ms: int
+    observed_only: int
 
 
 class Recorder(Appender):
@@ -156,6 +215,50 @@ class Recorder(Appender):
             client.number, api_key, api_version, _REQUEST | flags,
         )  # fmt: skip
         self._at = at + ROW_BYTES
+
+    def requests(self, requests: Iterable[_R], new_client: Callable[[_R], Client]) -> None:
+        """Record requests in the order in which they were decided: `request` for each, in one loop, as it is faster.
+
+        new_client: returns the client of a request whose connection does not know it.
+        """
+        rows, at, end, segment = self._rows, self._at, self._end, self._segment
+        for request in requests:
+            channel = request.channel
+            connection = channel.connection
+            recorded = connection.recorded
+            api_key, api_version, _, client_id, _ = request.header
+            client = recorded.get(client_id) if recorded is not None else None
+            if client is None:
+                client = new_client(request)
+            early_ms = channel.early_ms
+            if early_ms is not None:
+                channel.early_ms = None
+            now_ms = request.now_ms
+            if at == end or client.segment is not segment:
+                self._at = at
+                placed = self._place(client, now_ms)
+                at, end, segment = self._at, self._end, self._segment
+                if not placed:
+                    continue
+            response = request.response
+            response_bytes = 0 if response is None else response.size
+            flags = _REQUEST | EXEMPT if request.exempt else _REQUEST
+            if request.throttle_ms or request.observed_only or early_ms is not None:
+                _pack_request(
+                    rows, at, now_ms, connection.id, request.frame_bytes, response_bytes,
+                    request.produce_bytes, request.fetch_bytes, request.handler_ns, request.network_ns,
+                    request.produce_ms, request.fetch_ms, request.request_ms, request.mutation_ms,
+                    NONE if early_ms is None else early_ms, client.number, api_key, api_version,
+                    flags | OBSERVED_ONLY if request.observed_only else flags,
+                )  # fmt: skip
+            else:
+                _pack_unthrottled(
+                    rows, at, now_ms, connection.id, request.frame_bytes, response_bytes,
+                    request.produce_bytes, request.fetch_bytes, request.handler_ns, request.network_ns,
+                    NONE, client.number, api_key, api_version, flags,
+                )  # fmt: skip
+            at += ROW_BYTES
+        self._at = at
 
     def network(
         self,

@@ -3,6 +3,8 @@
 import os
 import shutil
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tidegate.testing import ManualClock
@@ -23,6 +25,7 @@ __all__ = [
     "closed_events",
     "erase",
     "lose_events",
+    "no_room",
     "open_recorder",
     "parquet_directory",
     "patch",
@@ -98,12 +101,19 @@ def erase(path: Path, *places: int) -> None:
     path.write_bytes(data)
 
 
-def lose_events(recorder: Recorder, directory: Path, count: int) -> None:
-    """Put a file in the place of the spool, so that the next `count` events find no room."""
+@contextmanager
+def no_room(recorder: Recorder, directory: Path) -> Iterator[None]:
+    """Put a file in the place of the spool, so that events find no room meanwhile; what it held is gone."""
     spool = spool_directory(directory, 1)
     recorder.maybe_roll(START_MS + 10**9)
-    shutil.rmtree(spool)
+    shutil.rmtree(spool, ignore_errors=True)
     spool.touch()
-    for _ in range(count):
-        recorder.expire(START_MS)
+    yield
     spool.unlink()
+
+
+def lose_events(recorder: Recorder, directory: Path, count: int) -> None:
+    """Let the next `count` events find no room."""
+    with no_room(recorder, directory):
+        for _ in range(count):
+            recorder.expire(START_MS)
