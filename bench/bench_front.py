@@ -82,7 +82,9 @@ async def main() -> None:
         config = ServerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": name})
         usage = RecordedUsageLog(Recorder(Path(name) / "spool", node_id=1, clock=clock), NoWriter)
         loop = asyncio.get_running_loop()
-        node = Node(config, clock=clock, loop=loop, network=SocketNetwork(loop), usage=usage)
+        node = Node(
+            config, clock=clock, loop=loop, network=SocketNetwork(loop, clock.monotonic_ns), usage=usage
+        )
         storage = Storage.open(Path(name), storage_config(config), clock)
         keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
         entity = (("client-id", None),)
@@ -116,14 +118,14 @@ async def _run(node: Node, frame: bytes, turns: int) -> float:
     """Return the microseconds of processor time for each request."""
     channels = [_channel(node, frame, number) for number in range(CONNECTIONS)]
     front = node._front
-    front.begin()
+    front.begin(time.monotonic_ns())
     channels[0]._on_readable()  # a first request may be served in slices: it is known then
     front.end(1 << 62)
     while channels[0].held:
         await asyncio.sleep(0.001)
     begun = time.process_time_ns()
     for _ in range(turns):
-        front.begin()
+        front.begin(time.monotonic_ns())
         for channel in channels:
             channel._on_readable()
         front.end(1 << 62)

@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.ladder.brokers import BenchBroker
 from bench.ladder.rungs import define_quotas, loader_command
 
-__all__ = ["Cost", "cost_of", "cost_of_quotas", "cost_of_recording"]
+__all__ = ["Cost", "cost_of", "cost_of_quotas", "cost_of_recording", "load"]
 
 FRAME = "produce100"
 WARMUP_S, SETTLE_S, SLICE_S = 5.0, 0.02, 0.15
@@ -68,9 +68,9 @@ class _Load:
 
 
 @contextmanager
-def load(broker: BenchBroker, directory: Path) -> Iterator[_Load]:
+def load(broker: BenchBroker, directory: Path, frame: str = FRAME) -> Iterator[_Load]:
     """Keep a loader at work on `broker` as long as the block lasts."""
-    command = loader_command(broker, directory, "request", FRAME, seconds=_FOR_EVER_S)
+    command = loader_command(broker, directory, "request", frame, seconds=_FOR_EVER_S)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, text=True, **pipes) as process:
         try:

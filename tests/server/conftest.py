@@ -23,6 +23,8 @@ from tidegate.server.slices import Slices
 class EchoOwner:
     """Answers each frame with itself at once, unless told to wait."""
 
+    at_ns = 0
+
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.bad_frames: list[str] = []

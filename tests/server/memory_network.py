@@ -277,12 +277,14 @@ class MemoryPoller:
         self._woken = False
         if self._closed:
             return
-        self._turns.begin()
+        self._turns.begin(self._monotonic_ns())
         try:
             for connection in self._ready()[:BATCH]:
-                callback = connection.callback()
+                callback, since_ns = connection.callback(), self._turns.at_ns
                 if callback is not None:
                     callback()
+                if self._turns.at_ns == since_ns:
+                    self._turns.at_ns = self._monotonic_ns()
         finally:
             more = self._turns.end(self._monotonic_ns() + SERVE_NS)
         if more or any(connection.callback() for connection in self.connections):

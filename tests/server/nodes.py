@@ -207,7 +207,11 @@ class RunningNode:
         self.usage = RecordedUsageLog(Recorder(self.spool, node_id=1, clock=clock), NoWriter)
         loop = asyncio.get_running_loop()
         self.node = Node(
-            ServerConfig.load(texts), clock=clock, loop=loop, network=SocketNetwork(loop), usage=self.usage
+            ServerConfig.load(texts),
+            clock=clock,
+            loop=loop,
+            network=SocketNetwork(loop, clock.monotonic_ns),
+            usage=self.usage,
         )
         self.quotas = QuotaAdministration(store, loop)
         self.quotas.load()

@@ -25,6 +25,8 @@ RELEASES = 2000  # of the 4,000 or so before all 200 channels are muted for long
 class Muted:
     """Channels of one loop and their muting; `on_frame` says what a frame does."""
 
+    at_ns = 0
+
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.muting = Muting(loop=self.loop, monotonic_ns=time.monotonic_ns)

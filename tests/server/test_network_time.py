@@ -1,11 +1,20 @@
 """Which request is charged with the time of receiving and sending, and what the usage record says of it."""
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.memory_network import ManualLoop, MemoryNode
 from tests.server.nodes import FETCH, METADATA, PRODUCE, NodeClient, RunningNode, until
 
+from tidegate.api_keys import API_VERSIONS
+from tidegate.server.connection.channel import Channel
+from tidegate.server.exchange import Exchange
+from tidegate.server.usage_log import NoUsageLog
+from tidegate.testing import ManualClock
 from tidegate.usage.readers import read_segment
+from tidegate.wire import RequestHeader, encode_request
 
 LATE_BYTES = 32_000_000  # more than the kernel takes on its way
 LARGE_BYTES = 300_000  # takes longer to send than a small request to receive
@@ -171,3 +180,54 @@ def test_a_long_client_id_pays_at_once(with_node) -> None:
         }
 
     with_node(scenario)
+
+
+class LookedAtClock(ManualClock):
+    """A clock that goes on by a microsecond whenever it is looked at: everything takes some time."""
+
+    def monotonic_ns(self) -> int:
+        """Return the time, a microsecond later."""
+        self._monotonic_ns += 1000
+        return self._monotonic_ns
+
+
+class ChargedTimes(NoUsageLog):
+    """Keeps how much time each connection was charged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ns: Counter[int] = Counter()
+
+    def request(self, exchange: Exchange) -> None:
+        """Add the times of a request."""
+        self.ns[exchange.channel.connection.id] += exchange.handler_ns + exchange.network_ns
+
+    def network(
+        self, channel: Channel, header: RequestHeader, now_ms: int, network_ns: int, exempt: bool
+    ) -> None:
+        """Add network time by itself."""
+        self.ns[channel.connection.id] += network_ns
+
+
+def test_a_turns_time_is_charged_once(tmp_path: Path) -> None:
+    """Nearly all of it, nothing twice, and what is done for all requests of a turn to each alike."""
+    loop, usage, clients, rounds = ManualLoop(LookedAtClock()), ChargedTimes(), 20, 50
+    world = MemoryNode(tmp_path, loop=loop, usage=usage)
+    connections = [world.connect() for _ in range(clients)]
+    frame = encode_request(API_VERSIONS, 2, 1, "c1", {})
+    spent_ns = 0
+    for _ in range(rounds):
+        begun_ns = loop.clock.monotonic_ns()
+        for connection in connections:
+            connection.client_send(frame)
+        loop.turn()
+        spent_ns += loop.clock.monotonic_ns() - begun_ns
+        assert all(connection.client_take() for connection in connections)
+    for connection in connections:
+        connection.client_end()
+    loop.turn()
+    world.close()
+    charged_ns = sum(usage.ns.values())
+    assert 0.9 * spent_ns < charged_ns <= spent_ns
+    assert len(usage.ns) == clients
+    assert max(usage.ns.values()) - min(usage.ns.values()) <= 1000

@@ -14,7 +14,7 @@ class Sockets:
     """Pairs of sockets in a poller whose clock a test sets; notes who was called, and when turns begin and end."""
 
     def __init__(self, count: int) -> None:
-        self.now_ns = 0
+        self.now_ns = self.at_ns = 0
         self.takes_ns = 0
         self.notes: list[int | str] = []
         self.poller = EpollPoller(asyncio.get_running_loop(), lambda: self.now_ns)
@@ -24,7 +24,7 @@ class Sockets:
         for number, (server, _) in enumerate(self.pairs):
             self.poller.add_reader(server.fileno(), self.reader(number))
 
-    def begin(self) -> None:
+    def begin(self, since_ns: int) -> None:
         """Note that a turn begins."""
         self.notes.append("begin")
 

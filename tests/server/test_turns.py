@@ -257,7 +257,7 @@ def test_a_turn_that_an_error_escapes_from_is_over(with_node) -> None:
             raise RuntimeError("as asked")
 
         front._end_turn = fail
-        front.begin()
+        front.begin(0)
         with pytest.raises(RuntimeError, match="as asked"):
             front.end(0)
         assert not front._in_turn

@@ -82,7 +82,7 @@ class WholeNode:
                     config,
                     clock=clock,
                     loop=loop,
-                    network=SocketNetwork(loop),
+                    network=SocketNetwork(loop, clock.monotonic_ns),
                     usage=self.usages[-1],
                     controller=self.nodes[0] if self.nodes else None,
                 )

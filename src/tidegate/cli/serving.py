@@ -118,7 +118,7 @@ async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeate
                     config,
                     clock=clock,
                     loop=loop,
-                    network=SocketNetwork(loop),
+                    network=SocketNetwork(loop, clock.monotonic_ns),
                     usage=usages[-1],
                     controller=nodes[0] if nodes else None,
                 )

@@ -8,9 +8,11 @@ that is woken by the first finds the others, where it would be woken by each, at
 many requests has one served a turn, between those of the others (decision 0041).
 
 Handlers never measure time and never decide: that happens here and nowhere else. Time in the handler and time receiving
-and sending are charged to `request_percentage` (B§4.2); waiting in a long poll is not. What sending took is known when
-the answer has left: it is charged with the connection's next request, or when it closes (decision 0040). A handler that
-is a generator works in slices (`tidegate.server.slices`), the first of them at once; it is charged what they took.
+and sending are charged to `request_percentage` (B§4.2); waiting in a long poll is not. What a turn takes for all of its
+requests together, such as deciding and recording them, they share equally, as network time (decision 0053). What
+sending took is known when the answer has left: it is charged with the connection's next request, or when it closes, and
+that share with it (decision 0040). A handler that is a generator works in slices (`tidegate.server.slices`), the first
+of them at once; it is charged what they took.
 
 Follows: B§6.2-6.6.
 """
@@ -63,6 +65,7 @@ class Front:
     """Serves the channels of one node, in turns. A `ChannelOwner`, and the poller's `Turns`.
 
     turns, requests: how many turns there were, and what is counted of requests.
+    at_ns: in a turn, since when the time is nobody's yet; 0 outside of it.
     """
 
     def __init__(
@@ -81,6 +84,8 @@ class Front:
     ) -> None:
         self.channels: dict[Channel, None] = {}  # in the order in which they came
         self.turns = 0
+        self.at_ns = 0
+        self._shared_ns = 0  # of this turn, for all of its requests
         self.muting = Muting(loop=loop, monotonic_ns=clock.monotonic_ns)
         self.requests = requests
         self._count = requests.count
@@ -137,7 +142,10 @@ class Front:
             self._quotas = self._new_quotas()
             channel.flush()
             return
-        exchange.handler_ns = self._monotonic_ns() - started_ns
+        now_ns = self._monotonic_ns()
+        exchange.handler_ns = now_ns - started_ns
+        if self._in_turn:
+            self.at_ns = now_ns
         exchange.mutation = quotas.mutation
         if isinstance(result, Deferred):
             channel.flush()
@@ -188,10 +196,12 @@ class Front:
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Begin a turn: answers wait until its end."""
+    def begin(self, since_ns: int) -> None:
+        """Begin a turn, which has taken time since `since_ns`: answers wait until its end."""
         self._in_turn = True
         self.turns += 1
+        self.at_ns = now_ns = self._monotonic_ns()
+        self._shared_ns = now_ns - since_ns
 
     def end(self, until_ns: int) -> bool:
         """Serve who waits for this turn, end it, and decide and send what was handled, in the order of the requests.
@@ -206,6 +216,7 @@ class Front:
             self._answer(handled, self._end_turn(handled))
         finally:
             self._in_turn = False
+            self.at_ns = self._shared_ns = 0
         return bool(self._waiting)
 
     def _serve_waiting(self, until_ns: int) -> None:
@@ -214,7 +225,8 @@ class Front:
         until_ns = max(until_ns, self._monotonic_ns() + WAITING_NS)
         for number, channel in enumerate(waiting):
             self._go_on_with(channel, channel.serve_next)
-            if self._monotonic_ns() >= until_ns:
+            self.at_ns = now_ns = self._monotonic_ns()
+            if now_ns >= until_ns:
                 self._waiting[:0] = waiting[number + 1 :]
                 return
 
@@ -229,7 +241,8 @@ class Front:
                 extra={"repeats": "turn"},
             )
             turn_end = TurnEnd.BROKEN
-        turn_ns = self._monotonic_ns() - begun_ns
+        self.at_ns = now_ns = self._monotonic_ns()
+        turn_ns = now_ns - begun_ns
         writers = [exchange for exchange in handled if exchange.answer.if_turn_fails is not None]
         if writers:
             turn_bytes = sum([exchange.frame_bytes for exchange in writers])
@@ -238,7 +251,11 @@ class Front:
         return turn_end
 
     def _answer(self, handled: Sequence[Exchange], turn_end: TurnEnd) -> None:
-        """Decide and record all, then send all, then go on with their channels."""
+        """Decide and record all, then send all, then go on with their channels.
+
+        What each took is charged to it; what all took together they share.
+        """
+        since_ns = self.at_ns or self._monotonic_ns()
         now_ms = self._now_ms()
         recorded = [exchange for exchange in handled if self._record(exchange, turn_end, now_ms)]
         try:
@@ -248,8 +265,12 @@ class Front:
             for exchange in recorded:
                 self._cannot_answer(exchange, error)
             return
+        if not recorded:
+            return
+        now_ns = self._monotonic_ns()
+        share_ns = (self._shared_ns + now_ns - since_ns) // len(recorded)
         for exchange in recorded:
-            self._send(exchange)
+            now_ns = self._send(exchange, now_ns, share_ns)
         for exchange in recorded:
             channel = exchange.channel
             if channel.pending or channel.put_off_bytes or not channel.reading:
@@ -297,35 +318,45 @@ class Front:
             return False
         return True
 
-    def _send(self, exchange: Exchange) -> None:
-        """Send an answer and mute its channel."""
+    def _send(self, exchange: Exchange, since_ns: int, share_ns: int) -> int:
+        """Send an answer and mute its channel; return when that was done.
+
+        Its connection owes the time since `since_ns`, and `share_ns`; nobody does where there is no answer.
+        """
         channel = exchange.channel
         try:
-            response, close = exchange.response, exchange.answer.close
+            response, left = exchange.response, True
             if response is None:
-                channel.held &= ~ANSWER_DUE
                 if exchange.throttle_ms:
                     channel.flush()
             else:
                 if channel.put_off_bytes:
-                    self._send_others_first(exchange)
+                    since_ns = self._send_others_first(exchange, since_ns)
                 channel.answered = exchange.header
                 channel.answered_exempt = exchange.exempt
-                if channel.pending and self._may_wait(exchange) and channel.put_off(response):
-                    channel.held &= ~ANSWER_DUE
-                elif channel.send(response.buffers):
-                    channel.held &= ~ANSWER_DUE
-                    if len(exchange.header.client_id) > LONGEST_KEPT_CLIENT_ID_CHARS:
-                        self._charge_sending(channel, self._now_ms())
+                if not (channel.pending and self._may_wait(exchange) and channel.put_off(response)):
+                    left = channel.send(response.buffers)
+            if left:
+                channel.held &= ~ANSWER_DUE
             if exchange.throttle_ms and not channel.closed:
                 self.muting.start(channel, exchange.throttle_ms, exchange.muted_by)
-            if close:
+            now_ns = self._monotonic_ns()
+            if response is not None:
+                channel.sent_ns += now_ns - since_ns + share_ns
+                if left and len(exchange.header.client_id) > LONGEST_KEPT_CLIENT_ID_CHARS:
+                    self._charge_sending(channel, self._now_ms())
+            if exchange.answer.close:
                 channel.close_when_sent()
+            return now_ns
         except Exception as error:
             self._cannot_answer(exchange, error)
+            return self._monotonic_ns()
 
-    def _send_others_first(self, exchange: Exchange) -> None:
-        """Send the answers that were put off where this one is charged otherwise: to another client id, or exempt."""
+    def _send_others_first(self, exchange: Exchange, since_ns: int) -> int:
+        """Send the answers that were put off where this one is charged otherwise: to another client id, or exempt.
+
+        Return since when the time is this one's.
+        """
         channel = exchange.channel
         answered = channel.answered
         assert answered is not None
@@ -333,6 +364,8 @@ class Front:
         if not same_client or channel.answered_exempt is not exchange.exempt:
             channel.flush()
             self._charge_sending(channel, self._now_ms())
+            return self._monotonic_ns()
+        return since_ns
 
     @staticmethod
     def _may_wait(exchange: Exchange) -> bool:

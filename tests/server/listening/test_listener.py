@@ -161,7 +161,7 @@ def test_a_host_that_cannot_be_listened_on_is_named(host, reason) -> None:
     address = ServerConfig.load({"listeners": f"PLAINTEXT://{host}:1"}).listeners[0].address
 
     async def listen() -> None:
-        network = SocketNetwork(asyncio.get_running_loop())
+        network = SocketNetwork(asyncio.get_running_loop(), time.monotonic_ns)
         try:
             network.listen(address, ServerConfig.load({}), print)
         finally:

@@ -52,7 +52,12 @@ _read_length = struct.Struct(">i").unpack_from
 
 
 class ChannelOwner(Protocol):
-    """What a channel calls of the front."""
+    """What a channel calls of the front.
+
+    at_ns: in a turn, when what was done before this channel ended: its time begins there; 0 where nobody knows.
+    """
+
+    at_ns: int
 
     def on_frame(self, channel: "Channel", frame: memoryview, started_ns: int) -> None:
         """Serve one request: the bytes after the length prefix, valid in this call unless `keep_frame` is called."""
@@ -167,7 +172,7 @@ class Channel:
 
     def _on_readable(self) -> None:
         """Receive once, and serve a request that is whole."""
-        self.last_active_ns = self._since_ns = self._monotonic_ns()
+        self.last_active_ns = self._since_ns = self._owner.at_ns or self._monotonic_ns()
         if self._frame is not None:
             target = self._view[self._filled :]
         elif self.held or self.pending:
@@ -262,7 +267,7 @@ class Channel:
         self._waiting = False
         if self.closed or self.held:
             return
-        self.last_active_ns = self._since_ns = self._monotonic_ns()
+        self.last_active_ns = self._since_ns = self._owner.at_ns or self._monotonic_ns()
         pending, at = self.pending, self._pending_at + _LENGTH_BYTES
         frame_end = at + _read_length(pending, self._pending_at)[0]
         if frame_end == len(pending):
@@ -362,14 +367,13 @@ class Channel:
     # --- bytes out ------------------------------------------------------------------------------------------------
 
     def send(self, buffers: Sequence[Sendable]) -> bool:
-        """Send the answer that is due, and what was put off before it.
+        """Send the answer that is due, and what was put off before it; the owner measures how long that takes.
 
         True: it has left; False: the rest follows, and `on_answer_left` is called when it has.
         """
         if self.closed:
             discard(buffers)
             return True
-        started_ns = self._monotonic_ns()
         sent = 0
         try:
             if len(buffers) == 1 and not self._out:
@@ -389,7 +393,6 @@ class Channel:
                 self._out.append(memoryview(buffers[0])[sent:])
             self._is_late = True
             self._write_later()
-        self.sent_ns += self._monotonic_ns() - started_ns
         return done
 
     def put_off(self, answer: Encoded) -> bool:

@@ -26,10 +26,15 @@ _BROKEN = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 
 
 class Turns(Protocol):
-    """What is done around the callbacks of a turn."""
+    """What is done around the callbacks of a turn.
 
-    def begin(self) -> None:
-        """A turn begins."""
+    at_ns: since when the time is nobody's yet. The poller sets it after each callback that has not set it itself.
+    """
+
+    at_ns: int
+
+    def begin(self, since_ns: int) -> None:
+        """A turn begins: it has been asked since `since_ns` who is ready for it."""
 
     def end(self, until_ns: int) -> bool:
         """End the turn. True: somebody waits for the next one. Nothing that can be put off begins after `until_ns`."""
@@ -156,31 +161,37 @@ class EpollPoller:
             return
         turns, self._woken = self._turns, False
         more = True
-        until_ns = self._monotonic_ns() + SERVE_NS
+        now_ns = self._monotonic_ns()
+        until_ns = now_ns + SERVE_NS
         while (ready := self._left or self._epoll.poll(0, BATCH)) or more:
             self._left = []
-            turns.begin()
+            turns.begin(now_ns)
             try:
                 is_over = self._call_back(ready, until_ns)
             finally:
                 more = turns.end(until_ns)
-            if is_over or self._monotonic_ns() >= until_ns:
+            now_ns = self._monotonic_ns()
+            if is_over or now_ns >= until_ns:
                 if more:
                     self.wake()
                 return
 
     def _call_back(self, ready: list[tuple[int, int]], until_ns: int) -> bool:
         """Call back for each; return whether the turn is over. Who comes after that is the first in the next one."""
-        readers, writers, monotonic_ns = self._readers, self._writers, self._monotonic_ns
+        readers, writers, monotonic_ns, turns = self._readers, self._writers, self._monotonic_ns, self._turns
         rest = iter(ready)
         for fd, events in rest:
+            since_ns = turns.at_ns
             if events & select.EPOLLOUT and fd in writers:
                 writers[fd]()
             if events != select.EPOLLOUT:
                 callback = readers.get(fd) or writers.get(fd) or (events & _BROKEN and self._paused.get(fd))
                 if callback:
                     callback()
-            if monotonic_ns() >= until_ns:
+            now_ns = monotonic_ns()
+            if turns.at_ns == since_ns:
+                turns.at_ns = now_ns
+            if now_ns >= until_ns:
                 # A break is reported again: by then the number may be that of another socket.
                 self._left = [(fd, events & ~_BROKEN) for fd, events in rest if events & ~_BROKEN]
                 return True
@@ -190,8 +201,11 @@ class EpollPoller:
 class LoopPoller:
     """A `SocketPoller` that is the event loop's own."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self._loop = loop
+        self._monotonic_ns = monotonic_ns
         self._turns: Turns = NoTurns()
         self._woken = False
         self.add_reader = loop.add_reader
@@ -229,15 +243,18 @@ class LoopPoller:
 
     def _serve(self) -> None:
         self._woken = False
-        self._turns.begin()
-        if self._turns.end(time.monotonic_ns() + SERVE_NS):
+        now_ns = self._monotonic_ns()
+        self._turns.begin(now_ns)
+        if self._turns.end(now_ns + SERVE_NS):
             self.wake()
 
 
 class NoTurns:
     """Takes no notice of turns."""
 
-    def begin(self) -> None:
+    at_ns = 0
+
+    def begin(self, since_ns: int) -> None:
         """Do nothing."""
 
     def end(self, until_ns: int) -> bool:
@@ -245,6 +262,8 @@ class NoTurns:
         return False
 
 
-def make_poller(loop: asyncio.AbstractEventLoop) -> SocketPoller:
+def make_poller(
+    loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int] = time.monotonic_ns
+) -> SocketPoller:
     """Return the fastest poller there is."""
-    return EpollPoller(loop) if hasattr(select, "epoll") else LoopPoller(loop)
+    return EpollPoller(loop, monotonic_ns) if hasattr(select, "epoll") else LoopPoller(loop, monotonic_ns)

@@ -55,11 +55,11 @@ class Network(Protocol):
 
 
 class SocketNetwork:
-    """TCP, on an event loop."""
+    """TCP, on an event loop. monotonic_ns: the node's clock."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int]) -> None:
         self._loop = loop
-        self.poller = make_poller(loop)
+        self.poller = make_poller(loop, monotonic_ns)
 
     def listen(
         self,
