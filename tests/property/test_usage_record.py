@@ -9,14 +9,14 @@ from tests.unit.usage.recording import START_MS, client, open_recorder, record, 
 
 from tidegate.testing import ManualClock
 from tidegate.usage.arrow import segment_table
-from tidegate.usage.columns import empty_event
+from tidegate.usage.columns import NAME_COLUMNS, empty_event
 from tidegate.usage.convert import drain
 from tidegate.usage.directory import parquet_directory
-from tidegate.usage.events import CLIENT_COLUMNS, read_segment
+from tidegate.usage.events import read_segment
 from tidegate.usage.files import ParquetFile, parquet_path, split_superseded
 from tidegate.usage.readers import read_events
 from tidegate.usage.segment import CLOSED_SUFFIX, NAMES_SUFFIX, SpoolError, load_segment, segment_paths
-from tidegate.usage.spool import EXEMPT, NONE, OBSERVED_ONLY, REJECTED, STRICT, Recorder
+from tidegate.usage.spool import EXEMPT, NONE, OBSERVED_ONLY, REJECTED, STRICT, Recorder, tags_text
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 COUNT = st.integers(0, 2**63 - 1)
@@ -24,6 +24,7 @@ INT32 = st.integers(0, 2**31 - 1)
 INT16 = st.integers(-(2**15), 2**15 - 1)
 TIME = st.integers(START_MS - 10**8, START_MS + 10**8)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+CLIENT_COLUMNS = NAME_COLUMNS["request"]
 NAMES = st.tuples(*[TEXT] * len(CLIENT_COLUMNS))
 NULLABLE = st.one_of(st.none(), COUNT)
 
@@ -70,20 +71,36 @@ EVENTS = st.one_of(
         ("quota_key", TEXT),
         ("quota_value", st.none() | st.floats(width=64)),
     ),
+    event("callback", ("callback", st.none() | TEXT)),
+    event(
+        "tags",
+        ("user", TEXT),
+        ("client_id", TEXT),
+        ("quota_key", TEXT),
+        ("quota_value", st.none() | st.floats(width=64)),
+        ("tags", st.dictionaries(TEXT, TEXT, max_size=3)),
+    ),
     client_event("request", *REQUEST_COLUMNS, flags=("exempt", "observed_only")),
     client_event("network", *SHARED_COLUMNS, ("network_ns", COUNT), flags=("exempt",)),
     client_event("mutation", *SHARED_COLUMNS, ("mutations", COUNT), flags=("strict", "rejected")),
 )
 
 
-def replay(recorder: Recorder, fields: dict) -> None:
-    """Make the call that records an event."""
+def replay(recorder: Recorder, fields: dict, number: int) -> None:
+    """Make the call that records an event. Tags never have the name of others: so each of them is a row."""
     kind, now_ms = fields["kind"], fields["ts_ms"]
     if kind in ("start", "expire"):
         getattr(recorder, kind)(now_ms)
         return
     if kind == "clock":
         recorder.clock(now_ms, fields["wall_offset_ms"])
+        return
+    if kind == "callback":
+        recorder.callback(now_ms, fields["callback"])
+        return
+    if kind == "tags":
+        names = {name: fields[name] for name in ("user", "client_id", "quota_key", "tags")}
+        recorder.tags(now_ms, name=str(number), limit=fields["quota_value"], **names)
         return
     if kind == "quota":
         parts = {name.removeprefix("quota_"): fields[name] for name in fields if name.startswith("quota_")}
@@ -103,18 +120,29 @@ def test_what_is_recorded_comes_back(fields, rows):
     """Through the spool and through Parquet, every event and every bit, in order."""
     with tempfile.TemporaryDirectory() as directory:
         recorder = open_recorder(Path(directory), ManualClock(), segment_bytes=segment_of(rows))
-        for each in fields:
-            replay(recorder, each)
+        for number, each in enumerate(fields):
+            replay(recorder, each, number)
         recorder.close()
         spool = spool_directory(Path(directory), 1)
         expected = [
             empty_event(each["kind"]) | {"node_id": 1, "seq": START_MS * 1000 + index} | each
-            for index, each in enumerate(_without_repeated_sweeps(fields))
+            for index, each in enumerate(_without_repeated_sweeps(_with_callbacks(fields)))
         ]
         found = [each for path in segment_paths(spool, CLOSED_SUFFIX) for each in read_segment(path)]
         assert repr(found) == repr(expected)  # as text: NaN equals NaN, and 0.0 is not -0.0
         drain(spool, parquet_directory(Path(directory)))
         assert repr(list(read_events(Path(directory)))) == repr(expected)
+
+
+def _with_callbacks(fields):
+    """Return the events, those with tags with their callback, and with tags as they are kept."""
+    callback, found = None, []
+    for each in fields:
+        if each["kind"] in ("callback", "start"):
+            callback = each.get("callback")
+        more = {"callback": callback, "tags": tags_text(each["tags"])} if each["kind"] == "tags" else {}
+        found.append(each | more)
+    return found
 
 
 def _without_repeated_sweeps(fields):

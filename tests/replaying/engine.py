@@ -1,11 +1,14 @@
 """A record replayed by the engine itself: what `Decider` and the managers decide when they are given its rows again."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
 from tests.replaying.node import RecordingNode
 
+from tidegate.callbacks.own_rules import OwnRules
+from tidegate.quota import QuotaType
 from tidegate.quota.admin.definitions import QuotaRecord, entity_parts
 from tidegate.quota.admin.keys import WINDOW_SETTINGS
 from tidegate.quota.admin.sanitizer import desanitize
@@ -15,6 +18,7 @@ from tidegate.quota.measure.window import QuotaWindow
 __all__ = ["decisions", "replay_with_engine"]
 
 Event = dict[str, Any]
+_TYPES = {quota_type.key: quota_type for quota_type in QuotaType}
 _DECIDED = (
     "produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms", "observed_only",
     "rejected",
@@ -28,6 +32,30 @@ def decisions(events: Iterable[Event]) -> list[tuple[Any, ...]]:
         for event in events
         if event["kind"] in ("request", "mutation")
     ]
+
+
+class RecordedCallback(OwnRules):
+    """Answers what the `tags` rows say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tags: dict[tuple[QuotaType, str, str], dict[str, str]] = {}
+        self._limits: dict[tuple[QuotaType, tuple[str, ...]], float | None] = {}
+
+    def take(self, event: Event) -> QuotaType:
+        """Take a row; return the type of quota that it is of, whose limits are to be asked again."""
+        quota_type, tags = _TYPES[event["quota_key"]], json.loads(event["tags"])
+        self._tags[quota_type, event["user"], event["client_id"]] = tags
+        self._limits[quota_type, tuple(tags.values())] = event["quota_value"]
+        return quota_type
+
+    def quota_metric_tags(self, quota_type: QuotaType, user: str, client_id: str) -> Mapping[str, str]:
+        """Return the tags that were recorded last; of whom nothing was charged they are in no row."""
+        return self._tags.get((quota_type, user, client_id), {})
+
+    def quota_limit(self, quota_type: QuotaType, tags: Mapping[str, str]) -> float | None:
+        """Return the limit that was recorded last."""
+        return self._limits.get((quota_type, tuple(tags.values())))
 
 
 def replay_with_engine(events: Sequence[Event]) -> list[Event]:
@@ -50,6 +78,12 @@ def _replay(node: RecordingNode, event: Event, following: Sequence[Event]) -> No
         node.quota(
             QuotaRecord(entity=_entity(event), key=event["quota_key"], value=event["quota_value"]), now_ms
         )
+    elif kind == "callback":
+        node.exchange(None if event["callback"] is None else RecordedCallback(), event["callback"], now_ms)
+    elif kind == "tags":
+        callback = node.managers.callback
+        assert isinstance(callback, RecordedCallback)
+        node.managers.manager(callback.take(event)).refresh()
     elif kind == "expire":
         node.expire(now_ms)
     elif kind == "network":

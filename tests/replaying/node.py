@@ -4,16 +4,20 @@ from types import SimpleNamespace
 from typing import Any
 
 from tidegate.api_keys import CREATE_TOPICS
+from tidegate.in_slices import run_at_once
+from tidegate.quota import UNLIMITED, ClientQuotaCallback, QuotaType
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.sanitizer import sanitize
 from tidegate.quota.managers.mutation import STRICT_SINCE, MutationKind, MutationQuota
 from tidegate.quota.managers.quota_managers import QuotaManagers
+from tidegate.quota.measure.sensors import Sensor
 from tidegate.quota.measure.throttle import saturate_to_int32
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.server.decision import Decider
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Answer, Charge, Connection
 from tidegate.usage.columns import empty_event
+from tidegate.usage.spool import tags_text
 from tidegate.wire import RequestHeader
 
 __all__ = ["RecordingNode"]
@@ -31,6 +35,9 @@ class RecordingNode:
         self._seq = first_seq
         self.managers = QuotaManagers()
         self._open: dict[int, MutationQuota] = {}
+        self._in_force: dict[tuple[Any, str], QuotaRecord] = {}
+        self._callback: str | None = None
+        self._said: dict[tuple[str, ...], Any] = {}
         self._fetches_are_capped = fetches_are_capped
 
     def start(
@@ -43,8 +50,12 @@ class RecordingNode:
     ) -> None:
         """Start anew: no sensors; window settings, then definitions."""
         window, controller_window = window or QuotaWindow(), controller_window or QuotaWindow()
-        self.managers = QuotaManagers(window=window, controller_window=controller_window)
+        self.managers = QuotaManagers(
+            window=window, controller_window=controller_window, note_tags=self._note_tags
+        )
         self._open.clear()
+        self._in_force.clear()
+        self._callback = None
         self._add("start", now_ms)
         for prefix, part in (("", window), ("controller.", controller_window)):
             settings = {"num": part.samples, "size.seconds": part.window_ms // 1000}
@@ -56,6 +67,7 @@ class RecordingNode:
     def quota(self, record: QuotaRecord, now_ms: int) -> None:
         """Put a definition in force."""
         self.managers.apply(record)
+        self._in_force[record.entity, record.key] = record
         names = {kind: "<default>" if name is None else sanitize(name) for kind, name in record.entity}
         self._add(
             "quota",
@@ -66,6 +78,16 @@ class RecordingNode:
             quota_key=record.key,
             quota_value=record.value,
         )
+
+    def exchange(self, callback: ClientQuotaCallback | None, name: str | None, now_ms: int) -> None:
+        """Ask a callback from now on, or Kafka's own rules."""
+
+        def note() -> None:
+            self._add("callback", now_ms, callback=name)
+
+        self._callback = name
+        self._said.clear()
+        run_at_once(self.managers.exchange_in_slices(callback, [*self._in_force.values()], at_exchange=note))
 
     def expire(self, now_ms: int) -> None:
         """Sweep idle sensors."""
@@ -167,6 +189,18 @@ class RecordingNode:
         decider, channel, header = Decider(self.managers), _channel(user), _header(client_id)
         decider.charge_network(channel, header, network_ns, exempt=exempt, now_ms=now_ms)
         self._add("network", now_ms, user=user, client_id=client_id, network_ns=network_ns, exempt=exempt)
+
+    def _note_tags(
+        self, quota_type: QuotaType, user: str, client_id: str, sensor: Sensor, now_ms: int
+    ) -> None:
+        key, limit = quota_type.key, None if sensor.bound == UNLIMITED else sensor.bound
+        said = {(key, user, client_id): sensor.name, (key, sensor.name): limit}
+        if self._said | said != self._said:
+            self._said |= said
+            self._add(
+                "tags", now_ms, user=user, client_id=client_id, quota_key=key, quota_value=limit,
+                callback=self._callback, tags=tags_text(sensor.tags),
+            )  # fmt: skip
 
     def _is_exempt(self, user: str, client_id: str) -> bool:
         return self.managers.extensions.exempt.selects(user, client_id)

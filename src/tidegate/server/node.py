@@ -85,8 +85,11 @@ class Node:
         self.managers = QuotaManagers(
             window=config.quota_windows.rate,
             controller_window=config.quota_windows.mutation,
+            note_tags=usage.tags,
         )
-        self.callback = NodeCallback(config, self.managers, clock=clock, loop=loop)
+        self.callback = NodeCallback(
+            config, self.managers, clock=clock, loop=loop, note_exchange=usage.callback
+        )
         self.connections = connection_quotas(config)
         self._static_quotas = static_quotas(config)
         self._clock = clock
@@ -158,6 +161,7 @@ class Node:
         """
         self._load_settings(settings)
         self._usage.start(self._clock.now_ms(), self.config)
+        self.callback.note_start()
         self._quotas = quotas
         for record in chain(extension_records(self.config.values), self._static_quotas.values()):
             self.on_quota(record)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from tidegate.clock import Clock
-from tidegate.quota import WINDOW_SETTINGS, MutationQuota, QuotaRecord, sanitize
+from tidegate.quota import UNLIMITED, WINDOW_SETTINGS, MutationQuota, QuotaRecord, QuotaType, sanitize
+from tidegate.quota.measure.sensors import Sensor
 from tidegate.server.config import ServerConfig
 from tidegate.server.connection.channel import Channel
 from tidegate.server.exchange import Exchange
@@ -38,6 +39,8 @@ class UsageLog(Protocol):
     def next_connection_id(self) -> int: ...
     def start(self, now_ms: int, config: ServerConfig) -> None: ...
     def quota(self, record: QuotaRecord, now_ms: int) -> None: ...
+    def callback(self, name: str | None, now_ms: int) -> None: ...
+    def tags(self, quota_type: QuotaType, user: str, client_id: str, sensor: Sensor, now_ms: int) -> None: ...
     def mutation(
         self,
         connection: Connection,
@@ -74,6 +77,12 @@ class NoUsageLog:
         """Keep nothing."""
 
     def quota(self, record: QuotaRecord, now_ms: int) -> None:
+        """Keep nothing."""
+
+    def callback(self, name: str | None, now_ms: int) -> None:
+        """Keep nothing."""
+
+    def tags(self, *event: object) -> None:
         """Keep nothing."""
 
     def mutation(self, *event: object) -> None:
@@ -139,6 +148,19 @@ class RecordedUsageLog:
             key=record.key,
             value=record.value,
         )
+
+    def callback(self, name: str | None, now_ms: int) -> None:
+        """Record that another quota callback is asked from now on: the class `name`, or none."""
+        self._record_requests()
+        self._recorder.callback(now_ms, name)
+
+    def tags(self, quota_type: QuotaType, user: str, client_id: str, sensor: Sensor, now_ms: int) -> None:
+        """Record which tags the callback chose for a client that is about to be charged, and their limit."""
+        limit = None if sensor.bound == UNLIMITED else sensor.bound
+        answer = user, client_id, quota_type.key, sensor.name, sensor.tags, limit
+        if not self._recorder.says_tags(*answer):
+            self._record_requests()
+            self._recorder.tags(now_ms, *answer)
 
     def mutation(
         self,
@@ -295,6 +317,8 @@ class ForwardingUsageLog:
         self.next_connection_id = own.next_connection_id
         self.start = own.start
         self.quota = own.quota
+        self.callback = own.callback
+        self.tags = own.tags
         self.network = own.network
         self.expire = own.expire
         self.clock = own.clock

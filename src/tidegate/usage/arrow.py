@@ -15,17 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.errors import TidegateError
-from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, Column, empty_event
+from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, NAME_COLUMNS, Column, empty_event
 from tidegate.usage.directory import make_private_directory, sync_directory
-from tidegate.usage.events import (
-    CLIENT_COLUMNS,
-    FLAGS_MAX,
-    QUOTA_COLUMNS,
-    Event,
-    names_size,
-    segment_events,
-    whole_event,
-)
+from tidegate.usage.events import FLAGS_MAX, Event, segment_events, whole_event
 from tidegate.usage.files import HOUR_MS, hour_directory, parquet_path, temporary_path
 from tidegate.usage.segment import (
     MARKER,
@@ -229,7 +221,7 @@ def _parquet_writer(path: Path) -> Iterator[pq.ParquetWriter]:
 def _are_good(segment: Segment, rows: Rows) -> bool:
     """Return whether no row breaks the format: then there is nothing for the plain reader to complain of."""
     sizes = np.array([0, *(len(names) for names in segment.names[1:])])
-    expected = np.array([-1, *(names_size(kind) for kind in KINDS)])
+    expected = np.array([-1, *(len(NAME_COLUMNS[kind]) for kind in KINDS)])
     kinds = rows["kind"]
     if not ((rows["marker"] == MARKER) & (kinds >= 1) & (kinds <= len(KINDS))).all():
         return False
@@ -284,13 +276,12 @@ def _number_column(column: Column, rows: Rows, filled: Rows) -> pa.Array:
 
 def _names_column(names: Sequence[Names], column: Column, numbers: Rows, filled: Rows) -> pa.Array:
     """Return a column of names, each different one once in the dictionary."""
-    part = QUOTA_COLUMNS if column.name in QUOTA_COLUMNS else CLIENT_COLUMNS
-    place = part.index(column.name)
+    places = {len(part): part.index(column.name) for part in NAME_COLUMNS.values() if column.name in part}
     values: dict[str, int] = {"": 0}
     indices = np.zeros(len(names), dtype=np.int32)
     for number, record in enumerate(names[1:], 1):
-        if len(record) == len(part):
-            text = record[place]
+        if len(record) in places:
+            text = record[places[len(record)]]
             indices[number] = -1 if text is None else values.setdefault(text, len(values))
     found = np.where(filled, indices[numbers], 0)
     null = ~filled | (found == -1) if column.nullable else None

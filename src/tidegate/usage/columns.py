@@ -4,7 +4,7 @@ Rows are events of the quota engine in order (`docs/usage-record.md`). A column 
 its `kinds`; elsewhere it is null where it may be null, else 0, False or the empty string.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ __all__ = [
     "EXEMPT",
     "FLAGS",
     "KINDS",
+    "NAME_COLUMNS",
     "OBSERVED_ONLY",
     "REJECTED",
     "STRICT",
@@ -21,7 +22,7 @@ __all__ = [
     "empty_event",
 ]
 
-KINDS = ("start", "quota", "mutation", "request", "network", "expire", "gap", "clock")
+KINDS = ("start", "quota", "mutation", "request", "network", "expire", "gap", "clock", "callback", "tags")
 """Every event there is; the spool stores a kind as its place here, counted from 1 (0 marks an unused row)."""
 
 STRICT = 1
@@ -34,7 +35,9 @@ FLAGS = {"strict": STRICT, "rejected": REJECTED, "exempt": EXEMPT, "observed_onl
 _CLIENT = ("request", "network", "mutation")
 _REQUEST = ("request",)
 _NETWORK = ("request", "network")
+_CLIENT_NAME = (*_CLIENT, "tags")
 _QUOTA = ("quota",)
+_LIMIT = ("quota", "tags")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +65,8 @@ COLUMNS: tuple[Column, ...] = tuple(
         ("seq", "int64", KINDS, "order of one node's events; never repeats, never falls, restarts included"),
         ("node_id", "int32", KINDS, "the node"),
         ("listener", "string", _CLIENT, "listener name"),
-        ("user", "string", _CLIENT, "principal name, raw (`ANONYMOUS` without authentication)"),
-        ("client_id", "string", _CLIENT, "from the request header, raw; a null client id is empty"),
+        ("user", "string", _CLIENT_NAME, "principal name, raw (`ANONYMOUS` without authentication)"),
+        ("client_id", "string", _CLIENT_NAME, "from the request header, raw; a null client id is empty"),
         ("client_host", "string", _CLIENT, "address of the client"),
         ("client_software", "string", _CLIENT, "name in the connection's ApiVersions; empty: it sent none"),
         ("client_software_version", "string", _CLIENT, "version in there"),
@@ -114,13 +117,26 @@ COLUMNS: tuple[Column, ...] = tuple(
         ),
         ("quota_client_id", "string, null", _QUOTA, "likewise; empty: clients without an id"),
         ("quota_ip", "string, null", _QUOTA, "likewise"),
-        ("quota_key", "string, null", _QUOTA, "`producer_byte_rate`, … or a window setting, see below"),
-        ("quota_value", "double, null", _QUOTA, "the new value; null: removed"),
+        ("quota_key", "string, null", _LIMIT, "`producer_byte_rate`, … or a window setting, see below"),
+        ("quota_value", "double, null", _LIMIT, "the value from here on; null: removed, or no limit"),
         ("lost_events", "int64, null", ("gap",), "how many events are missing"),
         ("wall_offset_ms", "int64", ("clock",), "wall clock less engine time, from here on"),
+        (
+            "callback",
+            "string, null",
+            ("callback", "tags"),
+            "class of the quota callback; null: Kafka's own rules",
+        ),
+        ("tags", "string, null", ("tags",), "the tags that the callback chose, as JSON"),
     )
 )
 """Every column, in the order of the Parquet files."""
+
+NAME_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    kind: tuple(c.name for c in COLUMNS if c.type == "string" and kind in c.kinds and c.name != "kind")
+    for kind in KINDS
+}
+"""The names in the row of each kind, which the spool keeps as one record. Records of a size hold the same columns."""
 
 _EMPTY: dict[str, Any] = {"string": "", "bool": False, "double": 0.0}
 

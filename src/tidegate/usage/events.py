@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.errors import TidegateError
-from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, Column, empty_event
+from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, NAME_COLUMNS, Column, empty_event
 from tidegate.usage.segment import (
     HEADER_BYTES,
     MARKER,
@@ -25,12 +25,9 @@ from tidegate.usage.segment import (
 )
 
 __all__ = [
-    "CLIENT_COLUMNS",
     "FLAGS_MAX",
-    "QUOTA_COLUMNS",
     "Event",
     "EventError",
-    "names_size",
     "read_segment",
     "segment_events",
     "whole_event",
@@ -39,12 +36,6 @@ __all__ = [
 Event = dict[str, Any]
 """One row: every column of `COLUMNS`, by name."""
 
-CLIENT_COLUMNS = tuple(
-    c.name for c in COLUMNS if c.type == "string" and "request" in c.kinds and c.name != "kind"
-)
-"""The columns that a client's record in the names file holds, in order."""
-QUOTA_COLUMNS = tuple(c.name for c in COLUMNS if c.type == "string" and c.kinds == ("quota",))
-"""The columns that a quota's record in the names file holds, in order."""
 FLAGS_MAX = sum(FLAGS.values()) | QUOTA_VALUE
 """All bits that `flags` may have."""
 
@@ -60,6 +51,7 @@ _FLAGS = {kind: tuple(c.name for c in COLUMNS if kind in c.kinds and c.name in F
 
 
 _BY_NAME = {column.name: column for column in COLUMNS}
+_HAS_VALUE = _BY_NAME["quota_value"].kinds
 _REQUIRED = ("kind", "ts_ms", "seq", "node_id")
 _RANGES = {f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (16, 32, 64)}
 _LARGEST = {"ts_ms": TS_MS_MAX, "seq": 2**63 - 1, "node_id": 2**31 - 1}  # none is below 0
@@ -139,13 +131,6 @@ def _expected(column: Column) -> str:
     return f"{text}, or None" if column.nullable else text
 
 
-def names_size(kind: str) -> int:
-    """Return how many names the record of a row of `kind` has; 0: it refers to none."""
-    if kind == "quota":
-        return len(QUOTA_COLUMNS)
-    return len(CLIENT_COLUMNS) if kind in ("request", "network", "mutation") else 0
-
-
 def read_segment(path: Path) -> Iterator[Event]:
     """Yield the events of the spool segment whose file of rows is `path`, open or closed.
 
@@ -207,15 +192,19 @@ def _check_row(segment: Segment, place: int, row: dict[str, Any]) -> str:
 
 
 def _fill_names(segment: Segment, place: int, row: dict[str, Any], event: Event) -> None:
-    size = names_size(event["kind"])
+    columns = NAME_COLUMNS[event["kind"]]
+    size = len(columns)
     names = segment.names[row["names"]]
     if (row["names"] == 0) != (size == 0) or (size and len(names) != size):
         raise _error(segment, place, "names", row["names"], f"the number of a record of {size} names")
-    if event["kind"] == "quota":
-        event.update(zip(QUOTA_COLUMNS, names, strict=True))
+    if size:
+        event.update((name, _text(name, text)) for name, text in zip(columns, names, strict=True))
+    if event["kind"] in _HAS_VALUE:
         event["quota_value"] = row["quota_value"] if row["flags"] & QUOTA_VALUE else None
-    elif size:
-        event.update((name, text or "") for name, text in zip(CLIENT_COLUMNS, names, strict=True))
+
+
+def _text(name: str, text: str | None) -> str | None:
+    return text if _BY_NAME[name].nullable else text or ""
 
 
 def _error(segment: Segment, place: int, field: str, found: object, expected: str) -> SpoolError:

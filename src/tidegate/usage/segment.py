@@ -3,7 +3,7 @@
     <first seq>.open      rows, being written: a header of one row's size, then rows, then zeros
     <first seq>.closed    rows, complete: renamed from `.open`, ready for the Parquet writer
     <first seq>.bad       rows that the writer could not read, kept for inspection
-    <first seq>.names     the strings of that segment, one record per client or quota entity, counted from 1
+    <first seq>.names     the strings of that segment, one record per client, quota entity, …, counted from 1
 
 A row is 128 bytes, little endian, its fields taken from `COLUMNS` and sorted by width; its `seq` is the
 first one's plus its place. It begins a multiple of 128 into the file, so no row lies across two disk sectors,
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.errors import TidegateError
-from tidegate.usage.columns import COLUMNS, KINDS
+from tidegate.usage.columns import COLUMNS, KINDS, NAME_COLUMNS
 
 __all__ = [
     "BAD_SUFFIX",
@@ -92,10 +92,11 @@ _HEADER = struct.Struct("<8siqq")  # magic, node_id, first_seq, opened_ms; follo
 _RECORD = struct.Struct("<II")  # length and CRC-32 of a names record
 _LENGTH = struct.Struct("<i")  # of one name; -1 is null
 _ZEROS = bytes(512 * ROW_BYTES)
-_RECORD_BYTES_MAX = 6 * (_LENGTH.size + NAME_BYTES_MAX)
+_NAMES_IN_RECORDS = sorted({len(names) for names in NAME_COLUMNS.values()} - {0})
+_RECORD_BYTES_MAX = _NAMES_IN_RECORDS[-1] * (_LENGTH.size + NAME_BYTES_MAX)
 
 Names = tuple[str | None, ...]
-"""One record: the six names of a client, in column order, or user, client id, ip and key of a quota."""
+"""One record: the names of a row, as `NAME_COLUMNS` has them for its kind."""
 
 
 _NO_NAMES: Names = ("",) * 6  # what number 0 stands for
@@ -268,6 +269,8 @@ def _decode_record(path: Path, offset: int, payload: bytes, crc: int) -> Names:
             at += max(size, 0)
     except (struct.error, UnicodeDecodeError) as error:
         raise SpoolError(path, offset=offset + at, found=str(error), expected="names in UTF-8") from error
-    if len(names) not in (4, 6) or at != len(payload):
-        raise SpoolError(path, offset=offset, found=f"{len(names)} names", expected="4 or 6 names")
+    if len(names) not in _NAMES_IN_RECORDS or at != len(payload):
+        raise SpoolError(
+            path, offset=offset, found=f"{len(names)} names", expected=f"one of {_NAMES_IN_RECORDS}"
+        )
     return tuple(names)

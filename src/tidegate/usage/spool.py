@@ -17,6 +17,8 @@ How the server uses it; one recorder per node, called from one thread:
     recorder.network(client, now_ms, connection_id, api_key, api_version, network_ns, flags)
     recorder.expire(now_ms)                                   # when idle sensors were swept
     recorder.clock(now_ms, wall_offset_ms)                    # when the wall clock was stepped
+    recorder.callback(now_ms, name)                           # when a quota callback is exchanged; None: there is none
+    recorder.tags(now_ms, user, client_id, quota_key, name, tags, limit)    # before each charge that follows it
     recorder.maybe_roll(now_ms)                               # from a timer, every second or so
     recorder.lost_events                                      # to be reported when it grows
     recorder.statistics()                                     # frozen
@@ -31,7 +33,9 @@ A row survives `kill -9` once `commit` has returned: it is the kernel's then. On
 one, so requests that are answered together share it; `maybe_roll` and `close` commit too.
 """
 
-from collections.abc import Callable, Iterable
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -39,7 +43,7 @@ from tidegate.clock import Clock
 from tidegate.usage.appender import Appender, RecorderStatistics
 from tidegate.usage.columns import EXEMPT, KINDS, OBSERVED_ONLY, REJECTED, STRICT
 from tidegate.usage.open_segment import OpenSegment
-from tidegate.usage.segment import QUOTA_VALUE, ROW_BYTES, Names, row_struct, row_tail
+from tidegate.usage.segment import NAME_BYTES_MAX, QUOTA_VALUE, ROW_BYTES, Names, row_struct, row_tail
 
 __all__ = [
     "EXEMPT",
@@ -51,6 +55,7 @@ __all__ = [
     "DecidedRequest",
     "Recorder",
     "RecorderStatistics",
+    "tags_text",
 ]
 
 _R = TypeVar("_R", bound="DecidedRequest")
@@ -58,7 +63,7 @@ _R = TypeVar("_R", bound="DecidedRequest")
 NONE = -1
 """For `produce_bytes`, `fetch_bytes`, `network_ns` and `early_ms`: the column is null."""
 
-_START, _QUOTA, _MUTATION, _REQUEST, _NETWORK, _EXPIRE, _, _CLOCK = map(row_tail, KINDS)
+_START, _QUOTA, _MUTATION, _REQUEST, _NETWORK, _EXPIRE, _, _CLOCK, _CALLBACK, _TAGS = map(row_tail, KINDS)
 _pack_plain = row_struct("start").pack_into
 _pack_quota = row_struct("quota").pack_into
 _pack_mutation = row_struct("mutation").pack_into
@@ -69,6 +74,9 @@ _pack_unthrottled = row_struct(
 ).pack_into
 _pack_network = row_struct("network").pack_into
 _pack_clock = row_struct("clock").pack_into
+_pack_callback = row_struct("callback").pack_into
+_pack_tags = row_struct("tags").pack_into
+_NOT_SAID = -1.0  # no limit is below 0
 
 
 class Client:
@@ -160,6 +168,12 @@ class Recorder(Appender):
         )  # where the row of the last sweep ends, see `_here`
         self._swept_ms = 0
         self._wall_offset_ms = 0
+        self._callbacks: list[str | None] = []  # the one in force, none where there never was one
+        self._said_in: OpenSegment | None = (
+            None  # and what it says, no more than there are names in a segment
+        )
+        self._said_tags: dict[tuple[str, str, str], Mapping[str, str]] = {}
+        self._said_limits: dict[tuple[str, str], float | None] = {}
 
     def next_connection_id(self) -> int:
         """Return an id that no connection of this node has had."""
@@ -325,7 +339,60 @@ class Recorder(Appender):
     def start(self, now_ms: int) -> None:
         """Record that the node starts: sensors are empty; `quota` rows for all that is in force follow."""
         self._quotas.clear()
+        self._callbacks.clear()
+        self._forget_said()
         self._write_plain(now_ms, _START)
+
+    def callback(self, now_ms: int, name: str | None) -> None:
+        """Record that another quota callback is asked from now on, with empty sensors. name: its class; None: none."""
+        self._callbacks = [name]
+        self._forget_said()
+        self._write_callback(now_ms, name)
+
+    def tags(
+        self,
+        now_ms: int,
+        user: str,
+        client_id: str,
+        quota_key: str,
+        name: str,
+        tags: Mapping[str, str],
+        limit: float | None,
+    ) -> None:
+        """Record the tags that a client is counted under, and their limit, unless the segment says so already.
+
+        name: what the tags are counted under; it has one limit. tags: may not be changed afterwards.
+        """
+        if self.says_tags(user, client_id, quota_key, name, tags, limit):
+            return
+        callback = self._callbacks[0] if self._callbacks else None
+        number = self._number((user, client_id, quota_key, callback, tags_text(tags)), now_ms)
+        if number is None:
+            return
+        tail = _TAGS if limit is None else _TAGS | QUOTA_VALUE
+        _pack_tags(self._rows, self._at, now_ms, 0.0 if limit is None else limit, number, tail)
+        self._at += ROW_BYTES
+        if self._segment is not self._said_in:
+            self._forget_said()
+        self._said_in = self._segment
+        self._said_tags[quota_key, user, client_id] = tags
+        self._said_limits[quota_key, name] = limit
+
+    def says_tags(
+        self,
+        user: str,
+        client_id: str,
+        quota_key: str,
+        name: str,
+        tags: Mapping[str, str],
+        limit: float | None,
+    ) -> bool:
+        """Return whether the segment that is being written says this already."""
+        return (
+            self._segment is self._said_in
+            and self._said_tags.get((quota_key, user, client_id)) == tags
+            and self._said_limits.get((quota_key, name), _NOT_SAID) == limit
+        )
 
     def expire(self, now_ms: int) -> None:
         """Record that idle sensors were swept.
@@ -371,6 +438,17 @@ class Recorder(Appender):
         _pack_quota(self._rows, self._at, now_ms, 0.0 if value is None else value, number, tail)
         self._at += ROW_BYTES
 
+    def _write_callback(self, now_ms: int, name: str | None) -> None:
+        number = self._number((name,), now_ms)
+        if number is not None:
+            _pack_callback(self._rows, self._at, now_ms, number, _CALLBACK)
+            self._at += ROW_BYTES
+
+    def _forget_said(self) -> None:
+        self._said_in = None
+        self._said_tags.clear()
+        self._said_limits.clear()
+
     def _place(self, client: Client, now_ms: int) -> bool:
         """Make room for a row and number its client in the segment; False: no room, counted as lost."""
         number = self._number(client.names, now_ms)
@@ -381,7 +459,21 @@ class Recorder(Appender):
         return True
 
     def _after_gap(self, now_ms: int) -> None:
+        for name in self._callbacks:
+            self._write_callback(now_ms, name)
         for names, value in list(self._quotas.items()):
             self._write_quota(now_ms, names, value)
         if self._wall_offset_ms:
             self.clock(now_ms, self._wall_offset_ms)
+
+
+def tags_text(tags: Mapping[str, str]) -> str:
+    """Return tags as JSON in ASCII, in their order; what is longer than a name may be is told apart by a digest.
+
+    >>> tags_text({"group": "etl"})
+    '{"group":"etl"}'
+    """
+    text = json.dumps(dict(tags), separators=(",", ":"))
+    if len(text) > NAME_BYTES_MAX:
+        return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest()}, separators=(",", ":"))
+    return text

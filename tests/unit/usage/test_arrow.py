@@ -17,7 +17,7 @@ from tidegate.usage.arrow import (
     write_parquet,
     write_table,
 )
-from tidegate.usage.columns import empty_event
+from tidegate.usage.columns import KINDS, empty_event
 from tidegate.usage.events import EventError, read_segment, segment_events
 from tidegate.usage.readers import read_events
 from tidegate.usage.segment import CLOSED_SUFFIX, NAMES_SUFFIX, SpoolError, load_segment, segment_paths
@@ -52,7 +52,14 @@ def test_lost_rows_become_the_same_gaps(tmp_path):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"marker": 3, "names": 99}, {"kind": 9}, {"marker": 3}, {"ts_ms": -5}, {"flags": 64}, {"names": 0}],
+    [
+        {"marker": 3, "names": 99},
+        {"kind": len(KINDS) + 1},
+        {"marker": 3},
+        {"ts_ms": -5},
+        {"flags": 64},
+        {"names": 0},
+    ],
 )
 def test_bad_rows_are_the_plain_readers_error(tmp_path, fields):
     """What is wrong is said once, by the plain reader."""

@@ -5,7 +5,7 @@ import re
 import pytest
 from tests.unit.usage.recording import START_MS, client, erase, open_recorder, patch, record, spool_directory
 
-from tidegate.usage.columns import empty_event
+from tidegate.usage.columns import KINDS, empty_event
 from tidegate.usage.events import EventError, read_segment, whole_event
 from tidegate.usage.segment import (
     CLOSED_SUFFIX,
@@ -57,8 +57,8 @@ def test_row_whose_names_are_lost_is_lost(segment):
     ("fields", "message"),
     [
         ({"marker": 1}, r"found 'marker 1', expected 42330"),
-        ({"kind": 0}, r"found 'kind 0', expected a kind from 1 to 8"),
-        ({"kind": 9}, r"found 'kind 9', expected a kind from 1 to 8"),
+        ({"kind": 0}, rf"found 'kind 0', expected a kind from 1 to {len(KINDS)}"),
+        ({"kind": len(KINDS) + 1}, rf"found 'kind {len(KINDS) + 1}', expected a kind from 1 to {len(KINDS)}"),
         ({"flags": 0x40}, r"found 'flags 64', expected flags out of 143"),
         ({"ts_ms": -1}, r"found 'ts_ms -1', expected a time from 1970 to 9999"),
         ({"ts_ms": 2**62}, r"expected a time from 1970 to 9999"),

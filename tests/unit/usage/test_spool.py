@@ -20,10 +20,11 @@ from tidegate.usage.columns import empty_event
 from tidegate.usage.events import read_segment
 from tidegate.usage.segment import (
     CLOSED_SUFFIX,
+    NAME_BYTES_MAX,
     OPEN_SUFFIX,
     segment_paths,
 )
-from tidegate.usage.spool import EXEMPT, NONE, OBSERVED_ONLY, REJECTED, STRICT
+from tidegate.usage.spool import EXEMPT, NONE, OBSERVED_ONLY, REJECTED, STRICT, tags_text
 
 CLIENT = {
     "listener": "PLAINTEXT",
@@ -292,3 +293,130 @@ def test_the_clock_follows_a_gap(tmp_path):
     recorder.close()
     events = [(event["kind"], event["wall_offset_ms"]) for event in closed_events(tmp_path)]
     assert events == [("gap", 0), ("clock", 5000), ("expire", 0)]
+
+
+GROUPS = "tidegate.callbacks:QuotaGroups"
+
+
+def tags(recorder, client_id="app", group="etl", limit=5.0, now_ms=START_MS, quota_key="producer_byte_rate"):
+    """Record that a client is counted in a group."""
+    recorder.tags(
+        now_ms, user="alice", client_id=client_id, quota_key=quota_key, name=group, tags={"group": group}, limit=limit
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [5.0, 0.0, None])
+def test_rows_of_a_callback(tmp_path, limit):
+    """Its class, and the tags that it chose for a client with their limit; null: there is none."""
+    callback, row = events_of(
+        tmp_path, lambda r: r.callback(START_MS, GROUPS), lambda r: tags(r, limit=limit)
+    )
+    assert callback == expected("callback", callback=GROUPS)
+    assert row == expected(
+        "tags", FIRST_SEQ + 1, user="alice", client_id="app", quota_key="producer_byte_rate", quota_value=limit,
+        callback=GROUPS, tags='{"group":"etl"}',
+    )  # fmt: skip
+
+
+def test_tags_are_a_row_where_they_are_news(tmp_path):
+    """Another client, type, group or limit, also one that goes back, and after another callback; nothing else."""
+    calls = [
+        lambda r: r.callback(START_MS, GROUPS),
+        tags,
+        tags,
+        lambda r: tags(r, "other"),
+        lambda r: tags(r, quota_key="consumer_byte_rate"),
+        lambda r: tags(r, limit=6.0),
+        lambda r: tags(r, "other", limit=6.0),
+        lambda r: tags(r, limit=5.0),
+        lambda r: tags(r, "other"),
+        lambda r: tags(r, group="web"),
+        tags,
+        lambda r: r.callback(START_MS, GROUPS),
+        tags,
+        lambda r: r.callback(START_MS, None),
+    ]
+    found = [
+        (event["client_id"], event["quota_key"], event["quota_value"], event["tags"], event["callback"])
+        for event in events_of(tmp_path, *calls)
+    ]
+    produce, etl = "producer_byte_rate", '{"group":"etl"}'
+    assert found == [
+        ("", None, None, None, GROUPS),
+        ("app", produce, 5.0, etl, GROUPS),
+        ("other", produce, 5.0, etl, GROUPS),
+        ("app", "consumer_byte_rate", 5.0, etl, GROUPS),
+        ("app", produce, 6.0, etl, GROUPS),
+        ("app", produce, 5.0, etl, GROUPS),
+        ("app", produce, 5.0, '{"group":"web"}', GROUPS),
+        ("app", produce, 5.0, etl, GROUPS),
+        ("", None, None, None, GROUPS),
+        ("app", produce, 5.0, etl, GROUPS),
+        ("", None, None, None, None),
+    ]
+
+
+def test_each_segment_says_the_tags_that_are_used_in_it(tmp_path):
+    """So a reader of some hours knows them, and what is remembered is bounded by the names in a segment."""
+    recorder = open_recorder(tmp_path, segment_bytes=segment_of(8))
+    recorder.callback(START_MS, GROUPS)
+    for index in range(100):
+        tags(recorder, f"app-{index}")
+        tags(recorder)
+        assert len(recorder._said_tags) <= 8
+        assert len(recorder._said_limits) <= 8
+    recorder.close()
+    paths = segment_paths(spool_directory(tmp_path, 1), CLOSED_SUFFIX)
+    assert len(paths) > 10
+    for path in paths:
+        names = [event["client_id"] for event in read_segment(path) if event["kind"] == "tags"]
+        assert len(names) == len(set(names))
+        assert names.count("app") == 1
+
+
+def test_the_callback_follows_a_gap(tmp_path):
+    """With the tags, when they are used; so does that there is none any more."""
+    for directory, name in ((tmp_path / "1", GROUPS), (tmp_path / "2", None)):
+        clock = ManualClock(start_ms=START_MS)
+        recorder = open_recorder(directory, clock)
+        recorder.callback(START_MS, GROUPS)
+        recorder.callback(START_MS, name)
+        tags(recorder)
+        lose_events(recorder, directory, 3)
+        tags(recorder)
+        clock.advance(RETRY_MS)
+        tags(recorder)
+        recorder.close()
+        events = [(event["kind"], event["callback"]) for event in closed_events(directory)]
+        assert events == [("gap", None), ("callback", name), ("tags", name)]
+
+
+def test_a_start_is_without_a_callback(tmp_path):
+    """What was said before is not said of it."""
+    events = events_of(
+        tmp_path, lambda r: r.callback(START_MS, GROUPS), tags, lambda r: r.start(START_MS), tags
+    )
+    assert [(event["kind"], event["callback"]) for event in events] == [
+        ("callback", GROUPS), ("tags", GROUPS), ("start", None), ("tags", None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, "{}"),
+        ({"b": "1", "a": "2"}, '{"b":"1","a":"2"}'),
+        ({"é": "\ud800"}, r'{"\u00e9":"\ud800"}'),
+        ({"a": "x" * (NAME_BYTES_MAX - 8)}, '{"a":"' + "x" * (NAME_BYTES_MAX - 8) + '"}'),
+    ],
+)
+def test_tags_are_kept_exactly(given, kept):
+    """Whatever is in them: who shares a limit is told by equal texts."""
+    assert tags_text(given) == kept
+
+
+def test_tags_that_are_too_long_are_told_apart():
+    """By a digest of the whole: a name that is cut would make different ones equal."""
+    texts = [tags_text({"a": "x" * NAME_BYTES_MAX + end}) for end in ("", "y", "y")]
+    assert [len(text) for text in texts] == [77] * 3
+    assert texts[0] != texts[1] == texts[2]

@@ -36,12 +36,13 @@ __all__ = ["Chunk", "ClientKey", "Survey", "in_order", "list_chunks", "read_rows
 ClientKey = tuple[int, str, str]
 """Node, user, client id."""
 
-_CONTROL, _UNKNOWN = -1, -2
+_CONTROL, _UNKNOWN, _TAGS = -1, -2, -3
 _KIND_CODES = {
     "request": REQUEST_ROW,
     "network": NETWORK_ROW,
     "mutation": MUTATION_ROW,
     **dict.fromkeys(CONTROL_KINDS, _CONTROL),
+    "tags": _TAGS,
 }
 _CLIENT_COLUMNS = ("kind", "node_id", "user", "client_id")
 _NAMES = ("kind", "user", "client_id")
@@ -89,7 +90,10 @@ class Clients(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """The clients of a chunk, how many rows each has, and the events that are no requests (`CONTROL_COLUMNS`)."""
+    """The clients of a chunk, how many rows each has, and the events that are no requests (`CONTROL_COLUMNS`).
+
+    Of many `tags` rows the first stands for all: there was a quota callback.
+    """
 
     keys: list[ClientKey]
     rows: Numbers
@@ -111,8 +115,10 @@ def survey_chunk(chunk: Chunk) -> Survey:
     kinds = _kinds(table)
     clients = _clients(table.filter(pa.array(kinds >= 0)))
     control: list[dict[str, Any]] = []
-    if (kinds == _CONTROL).any():
-        control = _read(chunk, CONTROL_COLUMNS).filter(pa.array(kinds == _CONTROL)).to_pylist()
+    wanted = kinds == _CONTROL
+    wanted[np.flatnonzero(kinds == _TAGS)[:1]] = True
+    if wanted.any():
+        control = _read(chunk, CONTROL_COLUMNS).filter(pa.array(wanted)).to_pylist()
     return Survey(clients.keys, np.bincount(clients.place, minlength=len(clients.keys)), control)
 
 

@@ -1,4 +1,4 @@
-"""What happened to a node besides requests: starts, changed quotas, lost events, and sweeps of idle sensors.
+"""What happened to a node besides requests: starts, changed quotas, callbacks, lost events, and sweeps of idle sensors.
 
 These events are few. They are collected on the driver and given to every partition of their node, which meets
 them in the order of `seq` among the requests.
@@ -31,7 +31,7 @@ __all__ = [
     "timelines",
 ]
 
-CONTROL_KINDS = ("start", "quota", "expire", "gap")
+CONTROL_KINDS = ("start", "quota", "expire", "gap", "callback")
 CONTROL_COLUMNS = (
     "kind",
     "ts_ms",
@@ -42,6 +42,7 @@ CONTROL_COLUMNS = (
     "quota_ip",
     "quota_key",
     "quota_value",
+    "callback",
 )
 MAX_CONTROL_EVENTS = 2_000_000
 """Events of these kinds in one replay: sweeps of twenty nodes over a month are 1.7 million."""
@@ -52,9 +53,9 @@ _PART_COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "qu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A start, a changed definition (`record`) or window setting (`setting`), or a gap.
+    """A start, a changed definition (`record`) or window setting (`setting`), a gap, or a trace of a quota callback.
 
-    extension: the setting beyond Kafka that is on from here, if it changes decisions of rows that do not say so.
+    extension: the setting that is on about here, if it changes decisions of rows that do not say so.
     states_all: the steps right after it state all definitions that are in force; what they do not state is not.
     """
 
@@ -92,7 +93,10 @@ def empty_timeline() -> Timeline:
 
 
 def refuse_extensions(found: Mapping[int, Timeline]) -> None:
-    """Raise `UsageFilesError` where a setting beyond Kafka was on: the kernel would decide otherwise, unnoticed."""
+    """Raise `UsageFilesError` where a setting beyond Kafka was on, or a quota callback decided who shares a limit.
+
+    The kernel would decide otherwise, unnoticed.
+    """
     for node_id, timeline in found.items():
         for step in timeline.steps:
             if step.extension is not None:
@@ -124,6 +128,9 @@ def _states_all(step: Step, after: Step | None) -> bool:
 
 def _step(event: Mapping[str, Any]) -> Step:
     seq, ts_ms, kind = event["seq"], event["ts_ms"], event["kind"]
+    if kind in ("callback", "tags"):  # where one is taken away, there was one before
+        name = "" if event["callback"] is None else f"={event['callback']}"
+        return Step(seq=seq, ts_ms=ts_ms, kind=kind, extension=f"client.quota.callback.class{name}")
     if kind != "quota":
         return Step(seq=seq, ts_ms=ts_ms, kind=kind)
     key = event["quota_key"]

@@ -87,7 +87,7 @@ class ClientQuotaManager(SensorManager[RateSensor]):
 
     def unrecord(self, user: str, client_id: str, value: float, now_ms: int) -> None:
         """Take back what was charged at the same `now_ms`; done even while no quota is defined (B§6.3)."""
-        self.record_unchecked(user, client_id, -value, now_ms)
+        self.sensor(user, client_id, now_ms, charges=False).record(-value, now_ms)
 
     def peek(self, user: str, client_id: str, now_ms: int) -> float:
         """Return a client's rate per second, 0.0 if it has none, without any effect."""

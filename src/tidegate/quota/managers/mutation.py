@@ -19,6 +19,7 @@ Follows: Kafka `ControllerMutationQuotaManager`, `StrictControllerMutationQuota`
 
 import enum
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.quota.managers.callback import ClientQuotaCallback
@@ -105,7 +106,7 @@ class MutationSensor:
 class MutationQuota:
     """The quota of one request. It keeps the sensor it was made with. Make it with `MutationQuotaManager.new_quota`.
 
-    up_to_date: gives the sensor the bound that holds now; called before each use.
+    up_to_date: gives the sensor the bound that holds at a time; called before each use.
     """
 
     __slots__ = ("_sensor", "_throttle_ms", "_throttled_at_ms", "_up_to_date", "kind")
@@ -114,7 +115,7 @@ class MutationQuota:
         self,
         kind: MutationKind,
         sensor: MutationSensor | None,
-        up_to_date: Callable[[MutationSensor], MutationSensor],
+        up_to_date: Callable[[MutationSensor, int], None],
     ) -> None:
         assert (sensor is None) == (kind is MutationKind.UNBOUNDED)
         self.kind = kind
@@ -138,7 +139,7 @@ class MutationQuota:
         sensor = self._sensor
         if sensor is None:
             return True
-        self._up_to_date(sensor)
+        self._up_to_date(sensor, now_ms)
         if self.strict:
             if self._exhausted(sensor, now_ms):
                 return False
@@ -200,9 +201,10 @@ class MutationQuotaManager(SensorManager[MutationSensor]):
         self, kind: MutationKind, user: str, client_id: str, now_ms: int | None = None
     ) -> MutationQuota:
         """Return a quota object of `kind`; an unbounded one while no quota of this type is defined."""
+        up_to_date = partial(self.used_again, user, client_id)
         if not self.enabled or kind is MutationKind.UNBOUNDED:
-            return MutationQuota(MutationKind.UNBOUNDED, None, self.up_to_date)
-        return MutationQuota(kind, self.sensor(user, client_id, now_ms or 0), self.up_to_date)
+            return MutationQuota(MutationKind.UNBOUNDED, None, up_to_date)
+        return MutationQuota(kind, self.sensor(user, client_id, now_ms or 0, charges=False), up_to_date)
 
     def charge(self, user: str, client_id: str, permits: float, now_ms: int) -> int:
         """Check, then charge: return the throttle time in ms, or charge and return 0. For comparisons."""

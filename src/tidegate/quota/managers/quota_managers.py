@@ -22,6 +22,7 @@ from tidegate.quota.managers.extensions import Extensions, entity_of
 from tidegate.quota.managers.mutation import MutationQuotaManager
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.managers.request import RequestQuotaManager
+from tidegate.quota.managers.sensor_manager import NoteTags
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.quota.metric import Metric
 
@@ -36,7 +37,7 @@ Manager = ClientQuotaManager | MutationQuotaManager
 class QuotaManagers:
     """The managers for produce, fetch, request and controller mutations, and what goes beyond Kafka's rules.
 
-    A callback that is given is configured once, here, and asked on every request.
+    A callback that is given is configured once, here, and asked on every request. note_tags: told of its answers.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class QuotaManagers:
         controller_window: QuotaWindow | None = None,
         callback: ClientQuotaCallback | None = None,
         callback_config: Mapping[str, Any] | None = None,
+        note_tags: NoteTags | None = None,
     ) -> None:
         if callback is not None:
             callback.configure(callback_config or {})
@@ -59,6 +61,8 @@ class QuotaManagers:
         self.controller_mutation = MutationQuotaManager(
             controller_window, callback, extensions=self.extensions
         )
+        for manager in self:
+            manager.note_tags = note_tags
 
     def __iter__(self) -> Iterator[Manager]:
         """Yield the managers in the order in which Kafka refreshes them."""
@@ -85,11 +89,12 @@ class QuotaManagers:
         callback: ClientQuotaCallback | None,
         records: Iterable[QuotaRecord],
         cluster: Callable[[], ClusterMetadata] | None = None,
+        at_exchange: Callable[[], None] = lambda: None,
     ) -> Generator[None, None, None]:
         """Tell a configured callback, or Kafka's own rules with None, all of `records`, then follow it.
 
         Yields in between. All managers follow it from one moment on, with fresh sensors; just before it is told of the
-        cluster. No quota may change meanwhile.
+        cluster, just after `at_exchange` is called. No quota may change meanwhile.
         """
         own_rules = {manager.quota_type: DefaultQuotaCallback() for manager in self}
         for number, record in enumerate(records):
@@ -104,6 +109,7 @@ class QuotaManagers:
             callback.update_cluster_metadata(cluster())
         self.callback = callback
         tables = [manager.exchange(callback, own_rules[manager.quota_type]) for manager in self]
+        at_exchange()
         for table in tables:
             yield from table.clear_in_slices()
 

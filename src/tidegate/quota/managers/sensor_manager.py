@@ -16,7 +16,7 @@ Follows: Kafka `ClientQuotaManager` (B§3.3–3.9). Differs: the bound of the ta
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from tidegate.errors import TidegateError
@@ -30,10 +30,13 @@ from tidegate.quota.measure.throttle import UNLIMITED
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.quota.metric import Metric
 
-__all__ = ["OVERFLOW", "CallbackError", "SensorManager"]
+__all__ = ["OVERFLOW", "CallbackError", "NoteTags", "SensorManager"]
 
 OVERFLOW = "<overflow>"
 """What stands for the names of clients that are counted together. No user has it: names of users are sanitised."""
+
+NoteTags = Callable[[QuotaType, str, str, Sensor, int], None]
+"""Called with user, client id, the sensor that a custom callback's tags lead to, as its bound is, and now_ms."""
 
 logger = logging.getLogger("tidegate.quota")
 
@@ -49,6 +52,7 @@ class SensorManager(ABC, Generic[S]):
     """Sensors of one quota type, by client.
 
     enabled: whether any quota of this type is defined. folded: how often a client had to share a sensor with others.
+    note_tags: called just before a custom callback's client is charged.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class SensorManager(ABC, Generic[S]):
         self.enabled = callback is not None
         self._max_sensor_bytes = max_sensor_bytes
         self.folded = 0
+        self.note_tags: NoteTags | None = None
         self.sensors = self._new_table()
         self._own_rules = DefaultQuotaCallback()
         self._custom = callback
@@ -127,6 +132,12 @@ class SensorManager(ABC, Generic[S]):
             self._ask_limit(sensor)
         return sensor
 
+    def used_again(self, user: str, client_id: str, sensor: S, now_ms: int) -> None:
+        """Give a sensor that was kept for a client, whatever its tags are by now, the bound that holds now."""
+        self.up_to_date(sensor)
+        if self._custom is not None:
+            self._note_tags(user, client_id, sensor, now_ms)
+
     def up_to_date_sensors(self) -> Iterator[S]:
         """Yield all sensors, each with the bound that holds now."""
         return map(self.up_to_date, self.sensors)
@@ -169,12 +180,15 @@ class SensorManager(ABC, Generic[S]):
         """Look up every client's sensor again when it is used next: another kind may hold for it."""
         self._lookups.forget()
 
-    def sensor(self, user: str, client_id: str, now_ms: int) -> S:
-        """Return the sensor of a client, made if there is none; asks a custom callback as a request does."""
+    def sensor(self, user: str, client_id: str, now_ms: int, *, charges: bool = True) -> S:
+        """Return the sensor of a client, made if there is none; asks a custom callback as a request does.
+
+        charges: a decision is made of what is charged to it.
+        """
         by_client = self._cached.get(user)
         sensor = None if by_client is None else by_client.get(client_id)
         if sensor is None:
-            sensor = self._look_up(user, client_id, now_ms)
+            sensor = self._look_up(user, client_id, now_ms, charges=charges)
         return sensor
 
     def max_value_in_window(self, user: str, client_id: str, now_ms: int | None = None) -> float:
@@ -195,7 +209,7 @@ class SensorManager(ABC, Generic[S]):
         """Record that a client is throttled for `throttle_ms`, for the metric `throttle-time` (B§3.8)."""
         if throttle_ms <= 0:
             return
-        sensor = self.sensor(user, client_id, now_ms)
+        sensor = self.sensor(user, client_id, now_ms, charges=False)
         self._throttle_sensor(sensor, now_ms).record(throttle_ms, now_ms)
 
     def sensor_name(self, user: str, client_id: str) -> str:
@@ -256,13 +270,20 @@ class SensorManager(ABC, Generic[S]):
     def _names_of(self, expired: Expired) -> list[str]:
         return expired.sensors + [self.throttle_sensor_name(name) for name in expired.throttles]
 
-    def _look_up(self, user: str, client_id: str, now_ms: int) -> S:
+    def _look_up(self, user: str, client_id: str, now_ms: int, *, charges: bool = True) -> S:
         """Find or make a client's sensors in Kafka's order of calls (B§8), and remember what was found."""
         sensor = self._find(self.tags(user, client_id), now_ms)
         if self._custom is None:
             self._lookups.remember(user, client_id, sensor)
+            return sensor
         self._reset_if_required()
+        if charges:
+            self._note_tags(user, client_id, sensor, now_ms)
         return sensor
+
+    def _note_tags(self, user: str, client_id: str, sensor: S, now_ms: int) -> None:
+        if self.note_tags is not None:
+            self.note_tags(self.quota_type, user, client_id, sensor, now_ms)
 
     def _remembered_max(self, user: str, client_id: str) -> float:
         try:

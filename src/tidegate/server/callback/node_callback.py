@@ -28,14 +28,24 @@ UNCHANGED: Final = object()
 
 
 class NodeCallback:
-    """The callback of one node. cluster: what it is told of the cluster, if anything."""
+    """The callback of one node. cluster: what it is told of the cluster, if anything.
+
+    note_exchange: called with the class, None for none, when it is in force and usage is counted afresh.
+    """
 
     def __init__(
-        self, config: ServerConfig, managers: QuotaManagers, *, clock: Clock, loop: Scheduler
+        self,
+        config: ServerConfig,
+        managers: QuotaManagers,
+        *,
+        clock: Clock,
+        loop: Scheduler,
+        note_exchange: Callable[[str | None, int], None],
     ) -> None:
         self.cluster: Callable[[], ClusterMetadata] | None = None
         self._named_at_start: str = config[CALLBACK_CLASS]
         self._managers = managers
+        self._note_exchange = note_exchange
         self._clock = clock
         self._loop = loop
         self._settings: dict[str, str] = {}
@@ -74,10 +84,15 @@ class NodeCallback:
     ) -> Generator[None, None, None]:
         """Follow `callback`, which is told all of `records` before. No quota may change meanwhile."""
         before = self.current
-        yield from self._managers.exchange_in_slices(callback, records, self.cluster)
+        yield from self._managers.exchange_in_slices(callback, records, self.cluster, self._note_current)
         self._settings = _settings_of(config)
         if before is not None:
             before.close()
+
+    def note_start(self) -> None:
+        """Have it noted that the node begins with a callback, if it does."""
+        if self.current is not None:
+            self._note_current()
 
     def on_cluster_change(self) -> None:
         """Tell the callback of changed topics or brokers, in a later turn: once for all that change before."""
@@ -95,6 +110,9 @@ class NodeCallback:
         """Let go of the callback."""
         if self.current is not None:
             self.current.close()
+
+    def _note_current(self) -> None:
+        self._note_exchange(None if self.current is None else self.current.name, self._clock.now_ms())
 
     def _check_allowed(self, name: str, modules: str) -> None:
         """Refuse what clients could load otherwise: importing a module runs it."""

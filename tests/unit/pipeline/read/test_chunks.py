@@ -13,6 +13,7 @@ from tests.replaying.kernel import kernel_rows
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
+from tidegate.callbacks.own_rules import OwnRules
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read import chunks
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_rows, survey_chunk
@@ -97,3 +98,20 @@ def test_unknown_kinds_are_passed_over(tmp_path):
     assert survey.rows.sum() == len(known)
     (rows,) = read_rows(chunk, np.arange(len(survey.keys)))
     assert len(rows.seq) == len(known)
+
+
+def test_one_row_of_tags_stands_for_all(tmp_path):
+    """There may be as many as requests, and what matters is that there was a callback; no client comes of them."""
+    node = RecordingNode(4)
+    node.start(START_MS)
+    node.exchange(OwnRules(), "a:Callback", START_MS)
+    for number in range(20):
+        node.produce("alice", f"c{number}", 1, START_MS)
+    said = [event for event in node.events if event["kind"] == "tags"]
+    for events, kinds in ((node.events, ["start", *["quota"] * 4, "callback", "tags"]), (said, ["tags"])):
+        pq.write_table(pa.Table.from_pylist(events, schema=arrow_schema()), tmp_path / "x.parquet")
+        survey = survey_chunk(*list_chunks([tmp_path / "x.parquet"]))
+        assert [event["kind"] for event in survey.control] == kinds
+        assert survey.control[-1]["seq"] == said[0]["seq"]
+        assert survey.control[-1]["callback"] == "a:Callback"
+        assert len(survey.keys) == (20 if events is node.events else 0)

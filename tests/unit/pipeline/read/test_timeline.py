@@ -74,6 +74,18 @@ def test_what_the_kernel_does_not_know_is_refused(key):
     refuse_extensions(timelines([_quota(quota_key=key, quota_value=None)]))
 
 
+@pytest.mark.parametrize("kind", ["callback", "tags"])
+def test_what_a_callback_decided_is_refused(kind):
+    """Who shared a limit is in rows that the kernel does not know; also where the callback was taken away."""
+    row = empty_event(kind) | {"node_id": 7, "seq": 3, "callback": "tidegate.callbacks:QuotaGroups"}
+    name = r"client\.quota\.callback\.class=tidegate\.callbacks:QuotaGroups"
+    with pytest.raises(UsageFilesError, match=rf"^{name} was set on node 7 \(seq=3\)") as caught:
+        refuse_extensions(timelines([row]))
+    assert caught.value.hint == "leave out --in-force, or give hours in which it was not set"
+    with pytest.raises(UsageFilesError, match=r"^client\.quota\.callback\.class was set on node 7"):
+        refuse_extensions(timelines([row | {"callback": None}]))
+
+
 def test_exempt_clients_are_replayed():
     """Their rows say that they were charged to nobody."""
     refuse_extensions(timelines([_quota(quota_key="tidegate.quota.exempt", quota_value=1.0)]))
