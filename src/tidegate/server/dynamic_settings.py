@@ -32,6 +32,7 @@ __all__ = [
     "RefusedError",
     "SettingChange",
     "SettingSubscriber",
+    "check_changes",
 ]
 
 _log = logging.getLogger("tidegate.server")
@@ -41,6 +42,8 @@ ALL_NODES = ""
 MAX_SETTINGS = 1000
 """Settings of a node that can be kept, and of all nodes together."""
 OPERATIONS = SET, DELETE, APPEND, SUBTRACT = range(4)  # Kafka `AlterConfigOp.OpType`
+_OVERRIDES = "max.connections.per.ip.overrides"
+"""Looked at, as by Kafka, when the types of all others are right."""
 
 
 class RefusedError(Exception):
@@ -141,7 +144,10 @@ class DynamicSettings:
     def alter_in_slices(
         self, node: str, changes: Sequence[SettingChange], *, validate_only: bool
     ) -> Generator[Wait | None, None, None]:
-        """Change settings of a node, given by its number as text, or of `ALL_NODES`. Raises `RefusedError`."""
+        """Change settings of a node, given by its number as text, or of `ALL_NODES`. Raises `RefusedError`.
+
+        What `check_changes` looks at is taken to be right.
+        """
         yield from self._changes.begin()
         try:
             wanted = self._decide(node, changes)
@@ -151,29 +157,13 @@ class DynamicSettings:
 
     def _decide(self, node: str, changes: Sequence[SettingChange]) -> dict[str, str | None]:
         """Return the new text of each setting that changes, None where it goes."""
-        if len(changes) > MAX_SETTINGS:
-            raise _too_many()
-        names = [change.name for change in changes]
-        if len(set(names)) < len(names):
-            raise RefusedError(error_codes.INVALID_REQUEST, "Error due to duplicate config keys")
-        without = [change.name for change in changes if change.operation != DELETE and change.value is None]
-        if without:
-            text = f"Null value not supported for : {','.join(without)}"
-            raise RefusedError(error_codes.INVALID_REQUEST, text)
-        fixed = [
-            change.name
-            for change in changes
-            if change.operation != DELETE and not self.is_changeable(change.name)
-        ]
-        if fixed:
-            text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
-            raise RefusedError(error_codes.INVALID_REQUEST, text)
+        unknown = [change.operation for change in changes if change.operation not in OPERATIONS]
+        if unknown:
+            raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown operations type {unknown[0]}")
         texts = self._texts.get(node, {})
         wanted: dict[str, str | None] = {}
         for change in changes:
             if change.operation == SET:
-                assert change.value is not None
-                self._check(change.name, change.value)
                 wanted[change.name] = change.value
             elif change.operation == DELETE:
                 if change.name in texts:
@@ -181,7 +171,15 @@ class DynamicSettings:
             else:
                 what = "append" if change.operation == APPEND else "subtract"
                 text = f"Config value {what} is not allowed for config key: {change.name}"
-                raise RefusedError(error_codes.INVALID_REQUEST, text)
+                raise RefusedError(error_codes.INVALID_CONFIG, text)
+        fixed = [name for name, text in wanted.items() if text is not None and not self.is_changeable(name)]
+        if fixed:
+            text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
+            raise RefusedError(error_codes.INVALID_REQUEST, text)
+        for name in sorted(wanted, key=_OVERRIDES.__eq__):
+            value = wanted[name]
+            if value is not None:
+                self._check(name, value)
         if len(texts.keys() | wanted.keys()) > MAX_SETTINGS:
             raise _too_many()
         return {name: text for name, text in wanted.items() if texts.get(name) != text}
@@ -232,6 +230,19 @@ class DynamicSettings:
         return ServerConfig.load({**self.given(node_id), **changed})
 
 
+def check_changes(changes: Sequence[SettingChange]) -> None:
+    """Refuse changes of any resource that name a setting twice, or set none. Raises `RefusedError`."""
+    if len(changes) > MAX_SETTINGS:
+        raise _too_many()
+    names = [change.name for change in changes]
+    if len(set(names)) < len(names):
+        raise RefusedError(error_codes.INVALID_REQUEST, "Error due to duplicate config keys")
+    without = [change.name for change in changes if change.operation != DELETE and change.value is None]
+    if without:
+        text = f"Null value not supported for : {', '.join(without)}"
+        raise RefusedError(error_codes.INVALID_REQUEST, text)
+
+
 def _too_many() -> RefusedError:
     return RefusedError(
         error_codes.POLICY_VIOLATION, f"At most {MAX_SETTINGS} settings of a node can be changed."
@@ -246,16 +257,16 @@ def _changed(texts: Mapping[str, str], wanted: Mapping[str, str | None]) -> dict
 def _check(name: str, text: str) -> None:
     """Refuse a value that cannot be, in Kafka's words."""
     setting = SETTINGS.get(name)
-    if name == "max.connections.per.ip.overrides":
+    if name == _OVERRIDES:
         try:
             parse_per_ip_overrides(text)
         except ConfigError as error:
             raise RefusedError(error_codes.INVALID_REQUEST, str(error)) from error
     if setting is None or setting.type != "int":
         return
-    text = text.strip()
-    prefix = f"Invalid value {text} for configuration {name}: "
-    if not re.fullmatch(r"[+-]?[0-9]{1,20}", text) or not -(2**31) <= int(text) < 2**31:
-        raise RefusedError(error_codes.INVALID_REQUEST, prefix + "Not a number of type INT")
+    if not re.fullmatch(r"[+-]?[0-9]{1,20}", text.strip()) or not -(2**31) <= int(text) < 2**31:
+        why = f"Invalid value {text} for configuration {name}: Not a number of type INT"
+        raise RefusedError(error_codes.INVALID_REQUEST, why)
     if setting.least is not None and int(text) < setting.least:
-        raise RefusedError(error_codes.INVALID_REQUEST, prefix + f"Value must be at least {setting.least}")
+        why = f"Invalid value {int(text)} for configuration {name}: Value must be at least {setting.least}"
+        raise RefusedError(error_codes.INVALID_REQUEST, why)

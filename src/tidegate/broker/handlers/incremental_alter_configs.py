@@ -10,7 +10,7 @@ and the answer.
 """
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from tidegate import error_codes
 from tidegate.broker.cluster import ClusterView
@@ -21,6 +21,7 @@ from tidegate.server.dynamic_settings import (
     DynamicSettings,
     RefusedError,
     SettingChange,
+    check_changes,
 )
 from tidegate.server.handler import Handler, Message, Request, Wait, Work
 from tidegate.storage.storage import Storage
@@ -29,6 +30,7 @@ __all__ = ["incremental_alter_configs_handler"]
 
 TOPIC, NODE = 2, 4
 _NOT_HERE = frozenset((8, 16, 32))  # loggers, client metrics, groups
+_OTHERS = _NOT_HERE | {TOPIC}
 _INT = re.compile(r"[+-]?\d{1,20}")
 _READ_AT_ONCE = 100
 
@@ -53,7 +55,8 @@ def incremental_alter_configs_handler(
                 if named[key] > 1:
                     raise RefusedError(error_codes.INVALID_REQUEST, "Each resource must appear at most once.")
                 changes = yield from _changes(resource["configs"])
-                node = _node(storage, cluster, kind, name)
+                check_changes(changes)
+                node = _node(storage, cluster, kind, name, changes)
                 yield from settings.alter_in_slices(node, changes, validate_only=body["validate_only"])
             except RefusedError as error:
                 error_code, text = error.error_code, error.text
@@ -75,16 +78,18 @@ def incremental_alter_configs_handler(
 def _changes(configs: list[Message]) -> Generator[Wait | None, None, list[SettingChange]]:
     changes = []
     for number, config in enumerate(configs):
-        if config["config_operation"] not in OPERATIONS:
-            raise RefusedError(error_codes.UNKNOWN_SERVER_ERROR, None)  # as Kafka, before all else
         changes.append(SettingChange(config["name"], config["config_operation"], config["value"]))
         if number % _READ_AT_ONCE == 0:
             yield None
     return changes
 
 
-def _node(storage: Storage, cluster: ClusterView, kind: int, name: str) -> str:
+def _node(
+    storage: Storage, cluster: ClusterView, kind: int, name: str, changes: Sequence[SettingChange]
+) -> str:
     """Return whose settings are meant. Raises `RefusedError` with Kafka's text where that is nobody here."""
+    if kind in _OTHERS and any(change.operation not in OPERATIONS for change in changes):
+        raise RefusedError(error_codes.UNKNOWN_SERVER_ERROR, None)
     if kind == TOPIC:
         if name not in storage.topics.by_name:
             text = f"The topic '{name}' does not exist."
