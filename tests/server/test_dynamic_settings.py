@@ -442,6 +442,25 @@ def test_a_mistake_in_overrides_is_refused_in_words_of_our_own(tmp_path: Path) -
     run(tmp_path, scenario)
 
 
+def test_numbers_may_have_the_digits_of_any_script(tmp_path: Path) -> None:
+    """Java reads them so."""
+    three = "\N{ARABIC-INDIC DIGIT THREE}"
+
+    async def scenario(node: WholeNode) -> None:
+        assert await alter(node.client, (PER_IP, SET, three), (OVERRIDES, SET, f"10.0.0.1:{three}")) == (
+            0,
+            None,
+        )
+        assert (await described(node.client, PER_IP))[0] == "3"
+        limits = node.node.connections._limits
+        assert (limits.max_connections_per_ip, limits.max_connections_per_ip_overrides) == (
+            3,
+            {"10.0.0.1": 3},
+        )
+
+    run(tmp_path, scenario)
+
+
 def test_a_node_is_changed_however_its_number_is_written(tmp_path: Path) -> None:
     """Kafka acknowledges it and changes nothing."""
 
@@ -459,6 +478,23 @@ def test_a_topics_settings_are_not_changed_here(tmp_path: Path) -> None:
         node.storage.topics.create("t", 1, {})
         code, text = await alter(node.client, ("retention.ms", SET, "5"), kind=TOPIC, name="t")
         assert (code, text) == (42, "This server does not change settings of topics.")
+
+    run(tmp_path, scenario)
+
+
+def test_an_operation_that_there_is_not_fails_its_resource(tmp_path: Path) -> None:
+    """What is asked of others is done."""
+    config = {"name": PER_IP, "config_operation": 0, "value": "77"}
+    resources = [
+        {"resource_type": TOPIC, "resource_name": "t", "configs": [{**config, "config_operation": 9}]},
+        {"resource_type": NODE, "resource_name": "1", "configs": [config]},
+    ]
+
+    async def scenario(node: WholeNode) -> None:
+        message = {"resources": resources, "validate_only": False}
+        found = await ask(node.client, INCREMENTAL_ALTER_CONFIGS, 1, message)
+        assert [response["error_code"] for response in found["responses"]] == [-1, 0]
+        assert (await described(node.client, PER_IP))[0] == "77"
 
     run(tmp_path, scenario)
 

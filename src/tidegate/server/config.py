@@ -7,12 +7,12 @@ refuses values that cannot be. Follows: Kafka's broker configuration (names, def
 import contextlib
 import difflib
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidegate.config.java_numbers import read_number
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.quota.admin.entity_selection import parse_entities
@@ -85,9 +85,13 @@ class Setting:
     def _parse_number(self, text: str) -> int:
         most = _INT_MAX if self.type == "int" else _LONG_MAX
         least = -most - 1 if self.least is None else self.least
-        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text) or not least <= int(text) <= most:
+        try:
+            number = read_number(text, most)
+        except ValueError:
+            number = least - 1
+        if number < least:
             raise ConfigError(f"{self.name} is {text!r}, expected a whole number from {least} to {most}")
-        return int(text)
+        return number
 
 
 def _int(name: str, default: int, least: int | None, doc: str) -> Setting:

@@ -5,14 +5,15 @@ the other; each is decided, prepared by the nodes that it concerns, stored, put 
 """
 
 import logging
-import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tidegate import error_codes
+from tidegate.config.java_numbers import read_number
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.quota import EXTENSION_SETTINGS
 from tidegate.quota.connections.limits import parse_per_ip_overrides
+from tidegate.quota.measure.throttle import MAX_INT32
 from tidegate.server.config import (
     CALLBACK_SETTINGS,
     CONNECTION_SETTINGS,
@@ -171,6 +172,8 @@ class DynamicSettings:
             else:
                 what = "append" if change.operation == APPEND else "subtract"
                 text = f"Config value {what} is not allowed for config key: {change.name}"
+                if change.name not in SETTINGS:
+                    text = f"Unknown config name: {change.name}"
                 raise RefusedError(error_codes.INVALID_CONFIG, text)
         fixed = [name for name, text in wanted.items() if text is not None and not self.is_changeable(name)]
         if fixed:
@@ -264,9 +267,11 @@ def _check(name: str, text: str) -> None:
             raise RefusedError(error_codes.INVALID_REQUEST, str(error)) from error
     if setting is None or setting.type != "int":
         return
-    if not re.fullmatch(r"[+-]?[0-9]{1,20}", text.strip()) or not -(2**31) <= int(text) < 2**31:
+    try:
+        number = read_number(text.strip(), MAX_INT32)
+    except ValueError:
         why = f"Invalid value {text} for configuration {name}: Not a number of type INT"
-        raise RefusedError(error_codes.INVALID_REQUEST, why)
-    if setting.least is not None and int(text) < setting.least:
-        why = f"Invalid value {int(text)} for configuration {name}: Value must be at least {setting.least}"
+        raise RefusedError(error_codes.INVALID_REQUEST, why) from None
+    if setting.least is not None and number < setting.least:
+        why = f"Invalid value {number} for configuration {name}: Value must be at least {setting.least}"
         raise RefusedError(error_codes.INVALID_REQUEST, why)

@@ -30,7 +30,7 @@ UNLIMITED_CONNECTIONS = MAX_INT32
 
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")  # the common case, without the library's cost
-_INT = re.compile(r"[-+]?[0-9]{1,10}")
+_INT = re.compile(r"[-+]?\d{1,20}")  # in any script, as Java reads an int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
