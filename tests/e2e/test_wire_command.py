@@ -3,10 +3,18 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.broker import Broker
+from tests.vectors.wire_arrivals import WITHIN_S, Arrivals
+from tests.vectors.wire_brokers import ask
+
+from tidegate.api_keys import ALTER_CLIENT_QUOTAS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from tidegate.wire import encode_request
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "tests" / "vectors" / "wire"
@@ -95,6 +103,54 @@ def test_a_broker_with_more_settings_is_refused(new_broker) -> None:
     done = run("--bootstrap", broker.address, VECTORS / "api_versions.json")
     assert done.returncode == 2
     assert "message.max.bytes must not be set, is 5000" in done.stderr
+
+
+def _created(*names: str) -> dict[str, Any]:
+    topics = [
+        {"name": name, "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
+        for name in names
+    ]
+    return {"topics": topics, "timeout_ms": 1000, "validate_only": False}
+
+
+def test_a_change_is_waited_for(fitting: Broker) -> None:
+    """Behind an answer the player looks until the broker shows the change, as a busy Kafka may do late."""
+    address = ("127.0.0.1", fitting.port)
+    entity = [{"entity_type": "client-id", "entity_name": "c"}]
+    quota = {
+        "entries": [{"entity": entity, "ops": [{"key": "producer_byte_rate", "value": 5.0, "remove": False}]}],
+        "validate_only": False,
+    }  # fmt: skip
+    none = {"entries": [{"entity": entity, "error_code": 0}]}
+    grown = {
+        "topics": [{"name": "t", "count": 3, "assignments": None}],
+        "timeout_ms": 1000,
+        "validate_only": False,
+    }
+    for api_key, version, message, answer in (
+        (ALTER_CLIENT_QUOTAS, 1, quota, none),
+        (CREATE_TOPICS, 4, _created("t"), {"topics": [{"name": "t", "error_code": 0}]}),
+        (CREATE_PARTITIONS, 2, grown, {"results": [{"name": "t", "error_code": 0}]}),
+        (DELETE_TOPICS, 4, {"topic_names": ["t"], "timeout_ms": 1000}, {"responses": [{"name": "t", "error_code": 0}]}),
+    ):  # fmt: skip
+        frame = encode_request(api_key, version, 1, "c", message)[4:]
+        step = {"api_key": api_key, "request_hex": frame.hex()}
+        begun = time.monotonic()
+        late = threading.Timer(0.3, ask, (address, api_key, version, message))
+        late.start()
+        Arrivals(address).await_change(step, answer)
+        assert time.monotonic() - begun >= 0.3
+        late.join()
+        Arrivals(address).await_change(step, answer)
+
+
+def test_what_was_refused_is_not_waited_for(fitting: Broker) -> None:
+    """Nothing would ever show it."""
+    frame = encode_request(CREATE_TOPICS, 4, 1, "c", _created("t"))[4:]
+    step = {"api_key": CREATE_TOPICS, "request_hex": frame.hex()}
+    begun = time.monotonic()
+    Arrivals(("127.0.0.1", fitting.port)).await_change(step, {"topics": [{"name": "t", "error_code": 89}]})
+    assert time.monotonic() - begun < WITHIN_S
 
 
 def test_nobody_at_the_address(fitting: Broker) -> None:

@@ -165,3 +165,16 @@ def test_time_to_load() -> None:
     loading["decoded"]["error_code"] = 14
     assert not difference(ScriptedBroker((0, answer(error_code=14)), (0, answer())), loading, step())
     assert time.monotonic() - begun >= 0.5
+
+
+@pytest.mark.parametrize(("before_ms", "waited_for"), [(10, True), (0, False), (1500, False)])
+def test_a_change_may_take_its_time_to_arrive(before_ms, waited_for) -> None:
+    """Where a recording waits for a change, the player waits until it is there, whatever time that takes."""
+    seen: list[tuple] = []
+    renewed = {"error_code": 0, "expiry_timestamp": 1, "throttle_time_ms": 0}
+    change = step(api="RenewDelegationToken", api_key=RENEW_DELEGATION_TOKEN, decoded=renewed)
+    done = b"".join(encode_response(RENEW_DELEGATION_TOKEN, VERSION, 1, renewed).buffers)
+    with ScriptedBroker((0, done), (0, answer())) as broker:
+        player = Player(broker.address, await_change=lambda asked, got: seen.append((asked, got)))
+        player.play({"name": "s", "steps": [change, step(before_ms=before_ms)]})
+    assert seen == ([(change, renewed)] if waited_for else [])

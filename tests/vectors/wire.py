@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a program, on
 
 from tests.e2e.lateness import Lateness
 from tests.e2e.not_played import NOT_PLAYED, NOT_SERVED, OWN_TEXTS
+from tests.vectors.wire_arrivals import Arrivals
 from tests.vectors.wire_brokers import UnusableBrokerError, inspect, login_of, remove_quotas, started
 from tests.vectors.wire_player import NO_EXCEPTIONS, Address, Exceptions, Player, StepDiffersError
 from tests.vectors.wire_recording import Recording, RecordingError, read_recording, uses
@@ -86,9 +87,10 @@ def play_recording(
     if recording.with_sasl and "SaslHandshake" in broker.not_offered:
         yield from (Result(scenario=each["name"], waits_for="SaslHandshake") for each in recording.scenarios)
         return
+    arrivals = Arrivals(address, login_of(recording))
     exceptions, rows = (_TIDEGATE, rows_of(recording.name)) if broker.is_tidegate else (NO_EXCEPTIONS, {})
     for scenario in recording.scenarios:
-        player = Player(address, exceptions, lateness, settle_ms)
+        player = Player(address, exceptions, lateness, settle_ms, arrivals.await_change)
         result = _play(player, scenario, rows.get(scenario["name"]), broker.not_offered)
         if result.failure or result.waits_for:
             with suppress(OSError, TidegateError):  # the next scenario says it, where the broker is gone

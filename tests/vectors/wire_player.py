@@ -8,7 +8,7 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,14 +103,16 @@ NO_EXCEPTIONS = Exceptions()
 class Player:
     """The connections and answers of one scenario.
 
-    Times until an answer are strict, unless `lateness` says how long this process itself was kept waiting. `settle_ms`
-    is added where a recording waits for a change to arrive at the broker.
+    Times until an answer are strict, unless `lateness` says how long this process itself was kept waiting. Where a
+    recording waits for a change to arrive at the broker, `settle_ms` is added, and `await_change` called with the step
+    that has changed something and its answer.
     """
 
     address: Address
     exceptions: Exceptions = NO_EXCEPTIONS
     lateness: Lateness | None = None
     settle_ms: int = 0
+    await_change: Callable[[Step, Any], None] | None = None
     connections: dict[str, socket.socket] = field(default_factory=dict)
     sent_at: dict[int, float] = field(default_factory=dict)
     answers: dict[int, Any] = field(default_factory=dict)
@@ -119,7 +121,7 @@ class Player:
         """Play every step; those in `differing` must go another way. Raises `StepDiffersError`."""
         try:
             for number, step in enumerate(scenario["steps"]):
-                time.sleep(self._wait_ms(scenario["steps"], number) / 1000)
+                self._wait(scenario["steps"], number)
                 try:
                     self._play(scenario["steps"], number, must_differ=number in differing)
                 except _DiffersError as error:
@@ -130,11 +132,14 @@ class Player:
             for sock in self.connections.values():
                 sock.close()
 
-    def _wait_ms(self, steps: list[Step], number: int) -> int:
+    def _wait(self, steps: list[Step], number: int) -> None:
         wait_ms: int = steps[number].get("before_ms", 0)
-        key = steps[number - 1].get("api_key")
+        changing = steps[number - 1]
+        key = changing.get("api_key")
         settles = 0 < wait_ms <= _SETTLED_MS and key is not None and API_BY_KEY[key].forwardable
-        return wait_ms + self.settle_ms * settles
+        time.sleep((wait_ms + self.settle_ms * settles) / 1000)
+        if settles and self.await_change and number - 1 in self.answers:
+            self.await_change(changing, self.answers[number - 1])
 
     def _play(self, steps: list[Step], number: int, *, must_differ: bool) -> None:
         try:
