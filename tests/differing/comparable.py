@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.differing.requests import COMPARED, OWN
+from tests.differing.requests import COMPARED, OWN, OWN_IP
 
 __all__ = ["Given", "comparable"]
 
@@ -28,6 +28,8 @@ class Given:
 
     own: str = ""
     """The ending of the sequence's names."""
+    own_ip: str = ""
+    """The address that its connections come from."""
     ids: dict[str, str] = field(default_factory=dict)
     """The newest id of a topic, by its name."""
     names: dict[str, str] = field(default_factory=dict)
@@ -55,7 +57,9 @@ def comparable(value: Any, given: Given, key: str = "") -> Any:
         return value
     if key == "documentation":
         return bool(value)  # in other words than Kafka's (row D1)
-    return _TIMES.sub("<time>", value.replace(given.own, OWN) if given.own else value)
+    for own, name in ((given.own, OWN), (given.own_ip, OWN_IP)):
+        value = value.replace(own, name) if own else value
+    return _TIMES.sub("<time>", value)
 
 
 def _is_left_out(item: Any) -> bool:

@@ -6,22 +6,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.differing.play import Difference
-from tests.differing.requests import ZERO_ID, says_compressed
+from tests.differing.requests import NODE, ZERO_ID, is_changed_by_both, says_compressed
 from tests.differing.sides import SILENT, has_null_records
 
 from tidegate.api_keys import (
     DESCRIBE_CONFIGS,
     FETCH,
     FIND_COORDINATOR,
+    INCREMENTAL_ALTER_CONFIGS,
     INIT_PRODUCER_ID,
     OFFSET_COMMIT,
     PRODUCE,
 )
+from tidegate.error_codes import NONE
 
 TRANSACTION = 1
-NODE, LOGGERS = 4, 8
+LOGGERS, NOT_OF_BROKERS = 8, (2, 16, 32)
 UNKNOWN_SERVER_ERROR = -1
+OVERRIDES = "max.connections.per.ip.overrides"
 UNKNOWN_MEMBER_ID, UNKNOWN_GROUP = 25, (22, 69)
+STARTED_WITH = {
+    "advertised.listeners", "controller.listener.names", "listeners", "log.dirs", "log.segment.delete.delay.ms",
+    "node.id", "queued.max.request.bytes", "socket.listen.backlog.size",
+}  # fmt: skip
+"""Settings that each broker is started with, or has another default of (rows S8, S9)."""
+_OURS = re.compile(r"tidegate\.|quota\.(producer|consumer)\.")
 _CODE = "'error_code': of an unknown group}"
 
 
@@ -98,21 +107,88 @@ def _is_of_refused_commit(difference: Difference) -> bool:
 
 
 def _is_of_node(difference: Difference) -> bool:
-    """Return whether the answers are the same but for what is described of the node and its loggers."""
+    """Return whether the answers are the same but for settings of the node that one side alone has, and its loggers."""
     if difference.made.api_key != DESCRIBE_CONFIGS or not isinstance(difference.kafka, dict):
         return False
-    kafka, tidegate = (_without_node(answer) for answer in (difference.kafka, difference.tidegate))
-    return kafka == tidegate
+    kafka, tidegate = difference.kafka["results"], difference.tidegate["results"]
+    names = [
+        {
+            config["name"]
+            for result in results
+            if result["resource_type"] == NODE
+            for config in result["configs"]
+        }
+        for results in (kafka, tidegate)
+    ]
+    if any(not _OURS.match(name) for name in names[1] - names[0]):
+        return False
+    of_both = (names[0] & names[1]) - STARTED_WITH
+    return _of_these(kafka, of_both) == _of_these(tidegate, of_both)
 
 
-def _without_node(answer: Any) -> Any:
+def _of_these(results: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
+    """Return what is described, of nodes only settings with these names, of loggers none."""
+    shown: dict[int, set[str]] = {NODE: names, LOGGERS: set()}
     return sorted(
         (
-            {**result, "configs": []} if result["resource_type"] in (NODE, LOGGERS) else result
-            for result in answer["results"]
+            {
+                **result,
+                "configs": [
+                    config
+                    for config in result["configs"]
+                    if config["name"] in shown.get(result["resource_type"], {config["name"]})
+                ],
+            }
+            for result in results
         ),
         key=repr,
     )
+
+
+def _is_of_setting_not_changed_here(difference: Difference) -> bool:
+    """Return whether the answers are the same but where Kafka changes, or looks at, what we refuse to change."""
+    if difference.made.api_key != INCREMENTAL_ALTER_CONFIGS or not isinstance(difference.kafka, dict):
+        return False
+    refused = {
+        (resource["resource_type"], resource["resource_name"])
+        for resource in difference.made.message["resources"]
+        if not is_changed_by_both(resource)
+    }
+    kafka, tidegate = (
+        {(one["resource_type"], one["resource_name"]): one for one in answer["responses"]}
+        for answer in (difference.kafka, difference.tidegate)
+    )
+    differing = {key for key in kafka.keys() | tidegate.keys() if kafka.get(key) != tidegate.get(key)}
+    fails = _fails_as_a_whole(difference.made.message["resources"])
+    return all(
+        (key in refused and tidegate[key]["error_code"] != NONE)
+        or (fails and kafka[key]["error_code"] == UNKNOWN_SERVER_ERROR)
+        for key in differing
+    )
+
+
+def _fails_as_a_whole(resources: list[dict[str, Any]]) -> bool:
+    """Return whether Kafka's controller is asked for an operation that there is not, and gives up on all resources."""
+    return any(
+        config["config_operation"] not in range(4)
+        for resource in resources
+        if resource["resource_type"] in NOT_OF_BROKERS
+        for config in resource["configs"]
+    )
+
+
+def _is_mistake_in_overrides(difference: Difference) -> bool:
+    """Return whether the answers are the same but for the words about a mistake in the overrides of addresses."""
+    if difference.made.api_key != INCREMENTAL_ALTER_CONFIGS or not isinstance(difference.kafka, dict):
+        return False
+    kafka, tidegate = (
+        [
+            {**one, "error_message": None} if OVERRIDES in (one["error_message"] or "") else one
+            for one in answer["responses"]
+        ]
+        for answer in (difference.kafka, difference.tidegate)
+    )
+    return sorted(kafka, key=repr) == sorted(tidegate, key=repr)
 
 
 def _is_left_without_answer(difference: Difference) -> bool:
@@ -159,5 +235,7 @@ DECLARED = (
     Declared("W4", _quotes_too_much),
     Declared("L7", _is_of_refused_commit),
     Declared("D2", _is_of_node),
+    Declared("D6", _is_mistake_in_overrides),
+    Declared("D4", _is_of_setting_not_changed_here),
     Declared("L24", _is_left_without_answer),
 )

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.differing.requests import OWN, OWN_ENDING, Made
-from tests.differing.sides import CONTROL, Reply, Side, ask_both, exchange, is_unanswered
+from tests.differing.requests import ANONYMOUS, CONTROL, NODE, NODE_SETTINGS, OWN, OWN_ENDING, Made
+from tests.differing.sequences import create_topics, is_sharing
+from tests.differing.sides import CLOSED, Reply, Side, ask_both, exchange, is_unanswered
 from tests.differing.timing import heard, throttled_alike
 from tests.e2e.lateness import Lateness
 
@@ -17,6 +18,7 @@ from tidegate.api_keys import (
     DELETE_TOPICS,
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CONFIGS,
+    INCREMENTAL_ALTER_CONFIGS,
     LIST_OFFSETS,
     METADATA,
     OFFSET_FETCH,
@@ -28,7 +30,12 @@ UNKNOWN_TOPIC = 3
 SETTLED_WITHIN_S = 3.0
 """How long Kafka may take until a change that was answered can be seen: some ms, on a busy machine more."""
 _IN_FORCE_S = 0.01  # from when Kafka shows a quota until it is in force
-_UNANSWERED_ALIKE_S = 0.1
+_ENDS_ALIKE_S = 0.1
+_FORGOTTEN_AFTER_S = 12.0
+"""After so long no sample of a rate is left (B§1.3)."""
+_HERE = {"entity_type": "ip", "entity_name": "127.0.0.1"}
+_UNLIMITED = float(2**31 - 1)
+"""The rate of connections that stands for none (B§6.9)."""
 
 
 def _control(api_key: int, version: int, **message: Any) -> Made:
@@ -40,12 +47,37 @@ ALL_TOPICS = _control(
     include_topic_authorized_operations=False,
 )  # fmt: skip
 ALL_QUOTAS = _control(DESCRIBE_CLIENT_QUOTAS, 1, components=[], strict=False)
+NODE_RESOURCES = ("1", "")
+ALL_SETTINGS = _control(
+    DESCRIBE_CONFIGS,
+    4,
+    resources=[
+        {"resource_type": NODE, "resource_name": name, "configuration_keys": list(NODE_SETTINGS)}
+        for name in NODE_RESOURCES
+    ],
+    include_synonyms=True,
+    include_documentation=False,
+)
+RESET_SETTINGS = _control(
+    INCREMENTAL_ALTER_CONFIGS,
+    1,
+    resources=[
+        {
+            "resource_type": NODE,
+            "resource_name": name,
+            "configs": [{"name": key, "config_operation": 1, "value": None} for key in NODE_SETTINGS],
+        }
+        for name in NODE_RESOURCES
+    ],
+    validate_only=False,
+)
 _SHOWS = {
     METADATA: ALL_TOPICS,
     CREATE_TOPICS: ALL_TOPICS,
     DELETE_TOPICS: ALL_TOPICS,
     CREATE_PARTITIONS: ALL_TOPICS,
     ALTER_CLIENT_QUOTAS: ALL_QUOTAS,
+    INCREMENTAL_ALTER_CONFIGS: ALL_SETTINGS,
 }
 """What shows that a change by these APIs has arrived."""
 
@@ -74,6 +106,9 @@ class Player:
     lateness: Lateness
     played: int = 0
     _exchanges: list[tuple[Made, Reply, Reply]] = field(default_factory=list)
+    _settings_changed: bool = True
+    _shared_until: float = 0.0
+    """When the last sequence ended whose quotas are not its own alone."""
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -86,6 +121,8 @@ class Player:
             side.await_coordinators()
             side.begin(0)
         self._clean()
+        # What is set for every address leaves the one alone that `CONTROL` comes from.
+        self._change(_quota([_HERE], "connection_creation_rate", _UNLIMITED))
 
     def play(self, number: int, sequence: Sequence[Made]) -> Iterator[Difference]:
         """Play a sequence and yield where the brokers differ; what it has made is deleted afterwards."""
@@ -93,6 +130,9 @@ class Player:
         for side in self.sides:
             side.begin(self.played)
         self._exchanges.clear()
+        shares = is_sharing(sequence)
+        if shares:
+            self._await_forgotten()
         try:
             for place, made in enumerate(sequence):
                 for what, asked, kafka, tidegate in self._ask(made):
@@ -105,6 +145,24 @@ class Player:
                 )
         finally:
             self._clean()
+            if shares:
+                self._shared_until = time.monotonic()
+
+    def _await_forgotten(self) -> None:
+        """Wait until nothing is left of what all clients together were charged; fill the bucket of the user."""
+        time.sleep(max(self._shared_until + _FORGOTTEN_AFTER_S - time.monotonic(), 0))
+        user = [{"entity_type": "user", "entity_name": ANONYMOUS}]
+        key = "controller_mutation_rate"
+        self._change(_quota(user, key, 1e6))
+        touching = create_topics({"touched@": 1}, validate_only=True)
+        exchange(self.sides, replace(touching, client=CONTROL))
+        self._change(_quota(user, key, None))
+
+    def _change(self, made: Made) -> None:
+        """Have both change quotas, and wait for it."""
+        exchange(self.sides, made)
+        for _ in self._settle(ALL_QUOTAS):
+            pass
 
     def _ask(self, made: Made) -> Iterator[tuple[str, Made, Any, Any]]:
         kafka, tidegate = replies = ask_both(self.sides, made)
@@ -113,14 +171,17 @@ class Player:
         if kafka.answer != tidegate.answer:
             yield "answer", made, kafka.answer, tidegate.answer
         self._exchanges.append((made, kafka, tidegate))
+        if kafka.answer == tidegate.answer == CLOSED:
+            yield from self._compare_ends("closed after", made, kafka, tidegate)
         if is_unanswered(made):
-            yield from self._compare_unanswered(made, kafka, tidegate)
+            yield from self._compare_ends("mute without answer", made, kafka, tidegate)
         elif made.api_key == ALTER_CLIENT_QUOTAS:
             for side in self.sides:
                 side.hang_up(made.client)  # whether what it alters is in force for itself, time decides
         elif kafka.throttle_ms or tidegate.throttle_ms:
             yield from self._compare_throttles(made, replies)
         if made.api_key in _SHOWS and _may_change(made, kafka.answer):
+            self._settings_changed |= made.api_key == INCREMENTAL_ALTER_CONFIGS
             yield from self._settle(_SHOWS[made.api_key])
 
     def _later(self, made: Made, expected: Any) -> Reply:
@@ -130,14 +191,14 @@ class Player:
             time.sleep(0.01)
         return reply
 
-    def _compare_unanswered(
-        self, made: Made, kafka: Reply, tidegate: Reply
+    def _compare_ends(
+        self, what: str, made: Made, kafka: Reply, tidegate: Reply
     ) -> Iterator[tuple[str, Made, Any, Any]]:
-        """Compare how long a connection was deaf behind a request without an answer."""
+        """Compare how long a connection was deaf behind a request without an answer, or until it was closed."""
         deaf = [reply.answered_at - reply.sent_at for reply in (kafka, tidegate)]
-        slack_s = _UNANSWERED_ALIKE_S + self.lateness.ms_since(kafka.sent_at) / 1000
+        slack_s = _ENDS_ALIKE_S + self.lateness.ms_since(kafka.sent_at) / 1000
         if kafka.answered_at and tidegate.answered_at and abs(deaf[0] - deaf[1]) > slack_s:
-            yield "mute without answer", made, f"{1000 * deaf[0]:.0f} ms", f"{1000 * deaf[1]:.0f} ms"
+            yield what, made, f"{1000 * deaf[0]:.0f} ms", f"{1000 * deaf[1]:.0f} ms"
 
     def _compare_throttles(
         self, made: Made, replies: Sequence[Reply]
@@ -157,7 +218,7 @@ class Player:
                 yield "what is there", shown, found, expected
                 return
             time.sleep(0.002)
-        if shown is ALL_QUOTAS:
+        if shown in (ALL_QUOTAS, ALL_SETTINGS):
             time.sleep(_IN_FORCE_S)
             return
         for asked in _offsets(_partitions(expected), (-1,)):
@@ -185,6 +246,11 @@ class Player:
         if any(quotas):
             for _ in self._settle(ALL_QUOTAS):
                 pass
+        if self._settings_changed:
+            exchange(self.sides, RESET_SETTINGS)
+            for _ in self._settle(ALL_SETTINGS):
+                pass
+            self._settings_changed = False
         for side in self.sides:
             side.hang_up(CONTROL)
             (topics,) = exchange([side], ALL_TOPICS)
@@ -251,6 +317,12 @@ def _holding(partitions: dict[str, int]) -> Iterator[Made]:
         yield _control(OFFSET_FETCH, 7, group_id=group_id, topics=None, require_stable=False)
 
 
+def _quota(entity: list[dict[str, Any]], key: str, value: float | None) -> Made:
+    """Return what sets a quota, or removes it."""
+    op = {"key": key, "value": value or 0.0, "remove": value is None}
+    return _control(ALTER_CLIENT_QUOTAS, 1, entries=[{"entity": entity, "ops": [op]}], validate_only=False)
+
+
 def _removal(entries: list[dict[str, Any]]) -> Made:
     return _control(
         ALTER_CLIENT_QUOTAS,
@@ -261,6 +333,7 @@ def _removal(entries: list[dict[str, Any]]) -> Made:
                 "ops": [{"key": value["key"], "value": 0.0, "remove": True} for value in entry["values"]],
             }
             for entry in entries
+            if entry["entity"] != [_HERE]
         ],
         validate_only=False,
     )

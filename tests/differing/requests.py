@@ -42,19 +42,23 @@ from tidegate.wire.definitions import Field, layout
 COMPARED = (
     PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS,
     CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS, CREATE_PARTITIONS, DESCRIBE_CLIENT_QUOTAS,
-    ALTER_CLIENT_QUOTAS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS,
+    ALTER_CLIENT_QUOTAS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, INCREMENTAL_ALTER_CONFIGS,
 )  # fmt: skip
 """The APIs that are compared."""
 REFUSED = (JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT)
 """The APIs that are answered with a refusal and nothing else (row L19)."""
-LEFT_OUT = (INCREMENTAL_ALTER_CONFIGS,)
-"""What would change the node for all sequences that follow; what differs is row D4, the rest is recorded."""
 
+CONTROL = "control"
+"""The client id that asks what is no part of a sequence."""
 OWN = "@"
 """Stands, in a name, for what makes it the sequence's own; of `OWN_LENGTH` characters when it is sent."""
 OWN_LENGTH = 11
 OWN_ENDING = "-d"
 """What it ends with."""
+OWN_IP = "ip@"
+"""Stands for the address that the sequence's connections come from."""
+NODE = 4
+"""The resource type of a node."""
 TOPICS = {"one@": 1, "three@": 3, "empty-one@": 1}
 """The topics that a sequence begins with: their partitions."""
 RECORDS = 5  # in each partition of `one@` and `three@`
@@ -71,6 +75,8 @@ NAMES = (
 KNOWN_GROUPS = ("g1@", "g2@")
 """The groups that have a position from the start."""
 CLIENTS = ("alice@", "bob@", "", "x" * 200 + OWN, "a b@", "*@", "<default>", "ü@")
+ANONYMOUS = "ANONYMOUS"
+"""The user that everybody is who does not authenticate."""
 KEYS = (
     "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate",
     "connection_creation_rate", "nonsense", "",
@@ -80,6 +86,28 @@ TOPIC_CONFIGS = (
     "min.cleanable.dirty.ratio", "nonsense", "",
 )  # fmt: skip
 CONFIG_VALUES = ("1", "1048576", "-1", "0", "", "delete", "compact", "nonsense", None)
+
+NODE_SETTINGS: dict[str, tuple[str, ...]] = {
+    "max.connections": ("1000", "2147483647", "+5000", " 1000 "),
+    "max.connections.per.ip": ("1000", "2147483647", "500", "1000 "),
+    "max.connections.per.ip.overrides": (
+        "", "10.0.0.1:5", "10.0.0.1:5,10.0.0.2:7", " 10.0.0.1:5 , 10.0.0.2:07", "10.0.0.1:5,10.0.0.1:6",
+    ),
+    "max.connection.creation.rate": ("100000", "2147483647", "0100000"),
+    "listener.name.plaintext.max.connections": ("1000", "2147483647"),
+    "listener.name.plaintext.max.connection.creation.rate": ("100000", "2147483647"),
+}  # fmt: skip
+"""Settings that both brokers change while they run, with values that keep nobody out."""
+BAD_SETTINGS = (
+    "abc", "-1", "-2147483649", "2147483648", "", " ", "1e3", "0x10", "5_000", "1.0", "1000,2000", "10.0.0.1", ":5",
+    "10.0.0.1:x", "10.0.0.1:-1", "10.0.0.1:5,", ",", "\u0661\u0660\u0660\u0660",
+)  # fmt: skip
+OTHER_SETTINGS = (
+    "quota.window.num", "quota.window.size.seconds", "controller.quota.window.num", "node.id", "log.retention.ms",
+    "client.quota.callback.class", "max.connections.per", "MAX.CONNECTIONS", "nonsense", "",
+    "listener.name.other.max.connection.creation.rate", "listener.name.PLAINTEXT.max.connections",
+)  # fmt: skip
+"""Settings that one broker or both do not change; asked for without effect."""
 
 BY_NAME: dict[str, tuple[Any, ...]] = {
     "topic": NAMES,
@@ -142,9 +170,10 @@ BY_NAME: dict[str, tuple[Any, ...]] = {
     "resource_name": ("one@", "three@", "missing@", "new.1@", "", "1", "2", "abc"),
     "configuration_keys": ("retention.ms", "nonsense"),
     "entity_type": ("user", "client-id", "ip", "user", "client-id", "", "nonsense"),
-    "entity_name": (*CLIENTS, None, "127.0.0.1", "not an ip"),
+    "entity_name": (*CLIENTS, ANONYMOUS, None, "127.0.0.1", OWN_IP, "::1", "0:0:0:0:0:0:0:1", "not an ip"),
     "match_type": (0, 1, 2, 3, -1),
-    "match": (*CLIENTS, None),
+    "match": (*CLIENTS, ANONYMOUS, None),
+    "config_operation": (0, 0, 0, 0, 1, 1, 2, 3, -1, 4),
     "strict": (False, True),
     "remove": (False, False, True),
     "value": (0.0, 1.0, 1000.0, 1.5, -1.0, 1e300, float("nan"), float("inf")),
@@ -204,6 +233,11 @@ class Made:
         return f"{API_BY_KEY[self.api_key].name} v{self.version}{client}{wrong}"
 
 
+def probe(client: str) -> Made:
+    """Return a request whose answer says that the connection of a client is heard."""
+    return Made(api_key=API_VERSIONS, version=0, message={}, client=client)
+
+
 WRONG_LENGTHS = (-1, -(2**31), 2**31 - 1, 104_857_601, 0)
 WRONG_VERSIONS = (-1, 99, 32_767)
 _ANSWERED_AT_ONCE = (
@@ -228,6 +262,8 @@ def make(api_key: int, rng: random.Random) -> Made:
             message["acks"] = 1  # a wrong one is seen in the answer (row L1)
     if api_key == DESCRIBE_TOPIC_PARTITIONS and not message["topics"]:
         _page_behind_internal_topics(message)
+    if api_key == INCREMENTAL_ALTER_CONFIGS:
+        _change_nodes(message, rng)
     client = rng.choice(("c@", "c@", "c@", "d@", ""))
     return Made(
         api_key=api_key, version=version, message=message, client=client, wrong=_wrong(api_key, version, rng)
@@ -300,7 +336,36 @@ def _leave_null_records_alone(message: dict[str, Any]) -> None:
 def _throttle_nobody(message: dict[str, Any]) -> None:
     """Validate only where a quota would be one of the client that asks: answers would take their time."""
     names = [part["entity_name"] for entry in message["entries"] for part in entry["entity"]]
-    message["validate_only"] = message["validate_only"] or None in names or "127.0.0.1" in names
+    of_all = {None, ANONYMOUS, "127.0.0.1", OWN_IP}
+    message["validate_only"] = message["validate_only"] or not of_all.isdisjoint(names)
+
+
+def _change_nodes(message: dict[str, Any], rng: random.Random) -> None:
+    """Mostly ask for settings of nodes; validate only what would change Kafka alone, or keep clients out."""
+    for resource in message["resources"]:
+        if rng.random() < 0.1:
+            continue
+        resource["resource_type"] = NODE
+        resource["resource_name"] = rng.choice(("1", "1", "1", "", "", "2", "01", "+1", " 1", "abc", "-1"))
+        for config in resource["configs"]:
+            config["name"] = rng.choice((*NODE_SETTINGS, *NODE_SETTINGS, rng.choice(OTHER_SETTINGS)))
+            good = NODE_SETTINGS.get(config["name"], ("5",))
+            config["value"] = rng.choice((*good, *good, rng.choice(BAD_SETTINGS), None))
+    message["validate_only"] = message["validate_only"] or any(
+        not is_changed_by_both(resource) or _names_node_oddly(resource) for resource in message["resources"]
+    )
+
+
+def is_changed_by_both(resource: dict[str, Any]) -> bool:
+    """Return whether a resource of IncrementalAlterConfigs is a node, and both brokers change all that is named."""
+    return resource["resource_type"] == NODE and all(
+        config["name"] in NODE_SETTINGS for config in resource["configs"]
+    )
+
+
+def _names_node_oddly(resource: dict[str, Any]) -> bool:
+    """Return whether a node is named in a way in which Kafka keeps, and never reads, what it acknowledges (row D5)."""
+    return resource["resource_name"] in ("01", "+1")
 
 
 def _page_behind_internal_topics(message: dict[str, Any]) -> None:

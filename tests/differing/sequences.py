@@ -5,9 +5,23 @@ A sequence comes from its seed and number alone, and its names are its own, so t
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from tests.differing.requests import COMPARED, KNOWN_GROUPS, RECORDS, TOPICS, Made, make, records
+from tests.differing.requests import (
+    ANONYMOUS,
+    COMPARED,
+    CONTROL,
+    KNOWN_GROUPS,
+    NODE,
+    OWN_IP,
+    RECORDS,
+    TOPICS,
+    Made,
+    make,
+    probe,
+    records,
+)
 
 from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
@@ -16,6 +30,7 @@ from tidegate.api_keys import (
     DELETE_TOPICS,
     DESCRIBE_CLIENT_QUOTAS,
     FETCH,
+    INCREMENTAL_ALTER_CONFIGS,
     LIST_OFFSETS,
     METADATA,
     OFFSET_COMMIT,
@@ -24,18 +39,27 @@ from tidegate.api_keys import (
 )
 from tidegate.wire import API_BY_KEY
 
-__all__ = ["begun", "make_sequence", "produce"]
+__all__ = ["begun", "is_sharing", "make_sequence", "produce"]
 
 LENGTHS = (5, 20, 40, 60)
-THROTTLED = 0.05
+THROTTLED = 0.04
 """The part of the sequences in which quotas are in force: each takes a second or two."""
-ANONYMOUS = "ANONYMOUS"
+CONNECTING = 0.01
+"""The part in which connections are limited."""
 ENTITIES: tuple[dict[str, str | None], ...] = (
     {"client-id": "c@"}, {"client-id": "c@"}, {"client-id": None}, {"user": ANONYMOUS, "client-id": "c@"},
     {"user": ANONYMOUS, "client-id": None}, {"user": None, "client-id": "c@"}, {"user": None, "client-id": None},
-    {"user": "alice", "client-id": "c@"}, {"client-id": "d@"},
+    {"user": "alice", "client-id": "c@"}, {"client-id": "d@"}, {"user": ANONYMOUS, "client-id": "d@"},
 )  # fmt: skip
-"""Whose quotas. None of a user alone: all clients of all sequences would share it."""
+"""Whose quotas."""
+SHARED_ENTITIES: tuple[dict[str, str | None], ...] = (
+    {"user": ANONYMOUS}, {"user": ANONYMOUS}, {"user": None}, {"client-id": "<default>"},
+    {"user": ANONYMOUS, "client-id": "<default>"}, {"user": "<default>"}, {"client-id": ""},
+)  # fmt: skip
+"""Whose quotas are those of clients of other sequences too: of a user alone, or a client with a name of its own."""
+SHARING = 0.2
+"""The part of the throttled sequences that has some of them."""
+THROTTLED_CLIENTS = (*["c@"] * 7, "d@", "", "a b/ü%@")
 QUOTAS: dict[str, tuple[float, ...]] = {
     "producer_byte_rate": (1000.0, 1010.0, 1.0, 1e6),
     "consumer_byte_rate": (1000.0, 400.0, 100.0, 1e6),
@@ -52,6 +76,8 @@ def make_sequence(seed: int, number: int, keys: Sequence[int] = COMPARED) -> lis
     throttled = sorted(set(_THROTTLED) & set(keys))
     if throttled and rng.random() < THROTTLED:
         return _throttled(rng, throttled)
+    if INCREMENTAL_ALTER_CONFIGS in keys and rng.random() < CONNECTING:
+        return _connecting(rng)
     made = [make(rng.choice(keys), rng) for _ in range(rng.choice(LENGTHS))]
     return [*begun(groups=any(one.api_key in (OFFSET_COMMIT, OFFSET_FETCH) for one in made)), *made]
 
@@ -117,18 +143,79 @@ def _commit(group_id: str) -> Made:
 
 
 def _throttled(rng: random.Random, keys: list[int]) -> list[Made]:
-    """Return requests of which some are throttled, between changes of the quotas."""
+    """Return requests of which some are throttled, between changes of the quotas, most of them of one type."""
     big = produce({("one@", 0): records(3_400)})
-    first = [create_topics({"one@": 1, "three@": 3}), big, big, big, _alter(rng), _alter(rng)]
-    made = [_THROTTLED[rng.choice(keys)](rng) for _ in range(rng.choice((3, 5, 8)))]
-    return [*first, *made]
+    entities, clients = ENTITIES, THROTTLED_CLIENTS
+    if rng.random() < SHARING:
+        entities, clients = (*SHARED_ENTITIES, *ENTITIES[:4]), (*clients, "<default>")
+    mostly = rng.choice(tuple(QUOTAS))
+    of_type = [key for key in _OF_TYPE[mostly] if key in keys] or keys
+    alterations = [_alter(rng, entities, rng.choice((mostly, mostly, None))) for _ in range(3)]
+    made = [create_topics({"one@": 1, "three@": 3}), big, big, big, *alterations]
+    for _ in range(rng.choice((4, 7, 10))):
+        one = _THROTTLED[rng.choice(of_type if rng.random() < 0.7 else keys)](rng)
+        named = clients if one.api_key in (PRODUCE, FETCH) else THROTTLED_CLIENTS
+        made.append(replace(one, client=rng.choice(named)))
+        if rng.random() < 0.2:
+            made.append(_alter(rng, entities, rng.choice((mostly, None))))
+    return made
 
 
-def _alter(rng: random.Random) -> Made:
-    key = rng.choice(tuple(QUOTAS))
-    entity = [{"entity_type": kind, "entity_name": name} for kind, name in rng.choice(ENTITIES).items()]
+def _alter(
+    rng: random.Random,
+    entities: Sequence[dict[str, str | None]] = ENTITIES,
+    key: str | None = None,
+) -> Made:
+    key = key or rng.choice(tuple(QUOTAS))
     op = {"key": key, "value": rng.choice(QUOTAS[key]), "remove": rng.random() < 0.1}
-    return _made(ALTER_CLIENT_QUOTAS, 1, entries=[{"entity": entity, "ops": [op]}], validate_only=False)
+    return _alter_quota(rng.choice(entities), op)
+
+
+def _alter_quota(entity: dict[str, str | None], op: dict[str, Any]) -> Made:
+    parts = [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()]
+    return _made(ALTER_CLIENT_QUOTAS, 1, entries=[{"entity": parts, "ops": [op]}], validate_only=False)
+
+
+def _connecting(rng: random.Random) -> list[Made]:
+    """Return requests on many connections, between changes of what limits connections of their address."""
+    made, number = [], 0
+    for _ in range(rng.choice((2, 3))):
+        made += [_limit(rng) for _ in range(rng.choice((1, 1, 2)))]
+        for _ in range(rng.choice((3, 6, 11))):
+            number += 1
+            made.append(probe(f"k{number}@"))
+    return made
+
+
+def _limit(rng: random.Random) -> Made:
+    """Return what limits the connections of the sequence's address: their rate, or how many there may be."""
+    if rng.random() < 0.6:
+        entity = {"ip": rng.choice((OWN_IP, OWN_IP, None))}
+        value = rng.choice((1.0, 1.0, 1.0000001, 2.0, 1000.0))
+        op = {"key": "connection_creation_rate", "value": value, "remove": rng.random() < 0.15}
+        return replace(_alter_quota(entity, op), client=CONTROL)
+    name, value = rng.choice(
+        (
+            ("max.connections.per.ip", rng.choice(("8", "12", "20", "100"))),
+            ("max.connections.per.ip.overrides", f"{OWN_IP}:{rng.choice((3, 5, 10, 50))}"),
+            ("max.connections.per.ip.overrides", "10.0.0.1:1"),
+        )
+    )
+    config = {"name": name, "config_operation": 1 if rng.random() < 0.15 else 0, "value": value}
+    resource = {"resource_type": NODE, "resource_name": rng.choice(("1", "")), "configs": [config]}
+    return replace(
+        _made(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False), client=CONTROL
+    )
+
+
+def is_sharing(sequence: Sequence[Made]) -> bool:
+    """Return whether quotas of a sequence are also those of clients of other sequences."""
+    return any(
+        {part["entity_type"]: part["entity_name"] for part in entry["entity"]} in SHARED_ENTITIES
+        for made in sequence
+        if made.api_key == ALTER_CLIENT_QUOTAS and not made.message["validate_only"]
+        for entry in made.message["entries"]
+    )
 
 
 def _produce(rng: random.Random) -> Made:
@@ -191,6 +278,13 @@ _THROTTLED: dict[int, Any] = {
     DESCRIBE_CLIENT_QUOTAS: _plain(DESCRIBE_CLIENT_QUOTAS),
 }
 """What makes requests between which throttles occur."""
+_OF_TYPE: dict[str, tuple[int, ...]] = {
+    "producer_byte_rate": (PRODUCE,),
+    "consumer_byte_rate": (FETCH,),
+    "controller_mutation_rate": (CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS),
+    "request_percentage": (LIST_OFFSETS, PRODUCE, FETCH, METADATA),
+}
+"""The requests that a quota throttles."""
 
 
 def _made(api_key: int, version: int, **message: Any) -> Made:

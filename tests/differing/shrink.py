@@ -11,7 +11,14 @@ from tests.differing.requests import Batch, Made
 
 __all__ = ["Shrunk", "shrunk"]
 
-_LEFT_ALONE = ("topic_id", "replica_directory_id", "timeout_ms", "transaction_timeout_ms")
+_LEFT_ALONE = (
+    "topic_id",
+    "replica_directory_id",
+    "timeout_ms",
+    "transaction_timeout_ms",
+    "resource_type",
+    "config_operation",
+)
 """Values that no plainer one may take the place of: with it the brokers would differ in another way."""
 Find = Callable[[Sequence[Made]], Difference | None]
 """Plays a sequence and returns the difference that is looked for, None where there is none."""

@@ -9,16 +9,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.differing.comparable import Given, comparable
-from tests.differing.requests import OWN, OWN_ENDING, OWN_LENGTH, UNKNOWN_ID, Batch, Made
+from tests.differing.requests import (
+    CONTROL,
+    OWN,
+    OWN_ENDING,
+    OWN_IP,
+    OWN_LENGTH,
+    UNKNOWN_ID,
+    Batch,
+    Made,
+    probe,
+)
 from tests.e2e.plain_client import receive_frame
 
-from tidegate.api_keys import API_VERSIONS, FIND_COORDINATOR, INIT_PRODUCER_ID, OFFSET_FETCH, PRODUCE
+from tidegate.api_keys import FIND_COORDINATOR, INIT_PRODUCER_ID, OFFSET_FETCH, PRODUCE
 from tidegate.wire import API_BY_KEY, ProtocolError, UnsupportedVersionError, encode_request, read_response
 from tidegate.wire.batch import renew_crc
 
 __all__ = [
-    "CLOSED", "CONTROL", "SILENT", "Reply", "Side", "ask_both", "exchange", "has_null_records", "is_unanswered",
-    "own_names", "probe",
+    "CLOSED", "SILENT", "Reply", "Side", "ask_both", "exchange", "has_null_records", "is_unanswered",
+    "own_ip", "own_names",
 ]  # fmt: skip
 
 TIMEOUT_S = 15.0
@@ -30,8 +40,6 @@ CLOSED = "closed"
 SILENT = "no answer"
 _ANY_PRODUCER = 43  # where a batch has its producer's id
 _HEADER_AT = 4  # behind the length: api key, version, correlation id, client id
-CONTROL = "control"
-"""The client id that asks what is no part of a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +65,7 @@ class Side:
 
     def begin(self, number: int) -> None:
         """Begin a sequence with names that no other has."""
-        self.given = Given(own=own_names(number))
+        self.given = Given(own=own_names(number), own_ip=own_ip(number))
         self.hang_up()
 
     def ask(self, made: Made, *, timeout_s: float = TIMEOUT_S) -> Any:
@@ -75,7 +83,9 @@ class Side:
     def sock(self, client: str) -> socket.socket:
         """Return the connection of a client id."""
         if client not in self.socks:
-            sock = socket.create_connection((self.host, self.port), timeout=TIMEOUT_S)
+            own_ip = self.given.own_ip if client != CONTROL and self.host.startswith("127.") else ""
+            source = (own_ip, 0) if own_ip else None
+            sock = socket.create_connection((self.host, self.port), timeout=TIMEOUT_S, source_address=source)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.socks[client] = sock
         return self.socks[client]
@@ -151,7 +161,7 @@ class Side:
             return value
         if value.startswith("id:"):
             return self.given.ids.get(value[3:], UNKNOWN_ID)
-        return value.replace(OWN, self.given.own)
+        return value.replace(OWN_IP, self.given.own_ip).replace(OWN, self.given.own)
 
     def _produced(self, batch: Batch) -> bytes:
         content = bytearray(batch.content)
@@ -187,6 +197,11 @@ def own_names(number: int) -> str:
 assert len(own_names(0)) == OWN_LENGTH
 
 
+def own_ip(number: int) -> str:
+    """Return the address of this machine that the connections of the sequence with this number come from."""
+    return f"127.{1 + (number >> 16) % 200}.{(number >> 8) % 256}.{number % 256}"
+
+
 def ask_both(sides: Sequence[Side], made: Made) -> list[Reply]:
     """Send a request to all sides at once and return what came of it."""
     timeout_s = HANGING_S if has_null_records(made) or is_unanswered(made) else TIMEOUT_S
@@ -197,11 +212,6 @@ def ask_both(sides: Sequence[Side], made: Made) -> list[Reply]:
         for side in sides:
             side.send(made)
     return _receive_all(sides, made, sent, timeout_s)
-
-
-def probe(client: str) -> Made:
-    """Return a request whose answer says that the connection of a client is heard."""
-    return Made(api_key=API_VERSIONS, version=0, message={}, client=client)
 
 
 def _receive_all(sides: Sequence[Side], made: Made, sent: Sequence[float], timeout_s: float) -> list[Reply]:

@@ -2,17 +2,18 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tests.differing.comparable import Given, comparable
 from tests.differing.play import Difference
-from tests.differing.requests import COMPARED, Made, make
-from tests.differing.sequences import make_sequence, produce
+from tests.differing.requests import ANONYMOUS, COMPARED, OWN_IP, Made, is_changed_by_both, make
+from tests.differing.sequences import is_sharing, make_sequence, produce
 from tests.differing.shrink import shrunk
-from tests.differing.sides import Reply, Side
+from tests.differing.sides import Reply, Side, own_ip
 from tests.differing.timing import throttled_alike
 
-from tidegate.api_keys import CREATE_TOPICS, PRODUCE
+from tidegate.api_keys import ALTER_CLIENT_QUOTAS, CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, PRODUCE
 from tidegate.wire import API_BY_KEY
 from tidegate.wire.header import decode_request_header
 
@@ -97,3 +98,33 @@ def test_ids_and_names_of_one_broker_are_not_compared() -> None:
     assert comparable(answer, given) == {
         "topics": [{"name": "one@", "topic_id": "id:one@"}], "producer_id": 0,
     }  # fmt: skip
+
+
+def test_an_address_is_the_sequences_own() -> None:
+    """What limits the connections of an address limits those of one sequence; it stands for the same on both sides."""
+    assert own_ip(1) != own_ip(2) != own_ip(70_000) != own_ip(258)
+    given = Given(own="-1-d", own_ip="127.1.0.9")
+    assert comparable({"entity": [{"entity_name": "127.1.0.9"}]}, given) == {
+        "entity": [{"entity_name": OWN_IP}],
+    }  # fmt: skip
+
+
+def test_what_users_share_is_known() -> None:
+    """Before a sequence in which all clients share a quota, what earlier ones were charged is forgotten."""
+    entity = [{"entity_type": "user", "entity_name": ANONYMOUS}]
+    entry = {"entity": entity, "ops": [{"key": "producer_byte_rate", "value": 1.0, "remove": False}]}
+    message = {"entries": [entry], "validate_only": False}
+    altered = Made(api_key=ALTER_CLIENT_QUOTAS, version=1, message=message)
+    assert is_sharing([MADE, altered])
+    assert not is_sharing([MADE, replace(altered, message={**message, "validate_only": True})])
+    entity.append({"entity_type": "client-id", "entity_name": "c@"})
+    assert not is_sharing([MADE, altered])
+
+
+def test_nobody_is_kept_out_by_what_is_made() -> None:
+    """Settings that Kafka alone would change, or that would refuse connections, are asked for without effect."""
+    rng = random.Random(1)
+    for _ in range(300):
+        message = make(INCREMENTAL_ALTER_CONFIGS, rng).message
+        if not message["validate_only"]:
+            assert all(map(is_changed_by_both, message["resources"]))

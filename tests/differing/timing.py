@@ -4,8 +4,8 @@ import select
 import time
 from collections.abc import Iterator, Sequence
 
-from tests.differing.requests import Made
-from tests.differing.sides import Reply, Side, probe
+from tests.differing.requests import Made, probe
+from tests.differing.sides import Reply, Side
 from tests.e2e.lateness import Lateness
 
 from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
