@@ -158,6 +158,22 @@ def test_a_topic_does_not_inherit_positions(tmp_path: Path, caplog, restarted: b
         each.storage.close()
 
 
+def test_nothing_is_written_for_a_topic_that_is_deleted_meanwhile(node: StorageNode, caplog) -> None:
+    """Positions are saved in slices: what is left of a topic is no part of its successor."""
+    for name in ("bills", "orders"):
+        node.create(name)
+        append(node.log(name), batch(value=bytes(300_000), producer_id=7, producer_epoch=0, base_sequence=0))
+    saving = node.storage.save_positions()
+    next(saving)
+    node.storage.topics.delete(node.storage.topics.by_name["orders"])
+    node.create("orders")
+    names = set(os.listdir(node.log("orders").directory))
+    for _ in saving:
+        pass
+    assert set(os.listdir(node.log("orders").directory)) == names
+    assert caplog.messages == []
+
+
 def test_removing_a_large_file_holds_nobody(tmp_path: Path) -> None:
     """A segment of 1 GB is renamed at once and removed by the disk thread; its last reader closes it on a thread."""
     storage = Storage.open(tmp_path, StorageConfig(log_retention_ms=1000), ManualClock(start_ms=NOW_MS))

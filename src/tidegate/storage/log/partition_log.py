@@ -318,7 +318,7 @@ class PartitionLog:
     def checkpoint(self) -> None:
         """Write the newest index entries and the producers, so that recovery need not walk far."""
         self._unsaved_room_bytes = CHECKPOINT_BYTES
-        if self.failed:
+        if self.failed or self.deleted:  # the directory may be a successor's
             return
         try:
             self._active.written_file()  # they must not be ahead of the records
