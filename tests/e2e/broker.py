@@ -21,14 +21,17 @@ class Broker:
     """One broker over one data directory; `start` may be called again after `kill` or `stop`.
 
     nodes: how many nodes the process has. ports: those of the first listener of each, of which the first is `port`.
+    first_port: what `port` is to be, the others following it; 0: any. A single node keeps the port that it had.
     """
 
     directory: Path
     overrides: dict[str, str] = field(default_factory=dict)
     nodes: int = 1
+    first_port: int = 0
     port: int = 0
     ports: list[int] = field(default_factory=list)
     process: subprocess.Popen | None = None
+    _said_before: int = 0
 
     @property
     def address(self) -> str:
@@ -58,11 +61,17 @@ class Broker:
         return {}
 
     def start(self) -> "Broker":
-        """Start the process and wait until it listens: a single node on the port it had before, if it had one."""
-        before = len(self.log) if self._log_path.exists() else 0
+        """Start the process and wait until it listens."""
+        self.spawn()
+        return self.wait_listening()
+
+    def spawn(self) -> None:
+        """Start the process."""
+        self._said_before = len(self.log) if self._log_path.exists() else 0
         overrides = {"log.dirs": str(self.data_dir), **self.overrides}
         has_several = "," in overrides.get("listeners", "")  # each says its own port
-        port = [] if has_several else ["--port", str(self.port if self.nodes == 1 else 0)]
+        first_port = self.first_port or (self.port if self.nodes == 1 else 0)
+        port = [] if has_several else ["--port", str(first_port)]
         arguments = [part for key, value in overrides.items() for part in ("--override", f"{key}={value}")]
         nodes = ["--nodes", str(self.nodes)] if self.nodes > 1 else []
         with self._log_path.open("ab") as log:
@@ -73,6 +82,10 @@ class Broker:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 process_group=0,  # as a job of a shell has
             )
+
+    def wait_listening(self) -> "Broker":
+        """Wait until the process listens."""
+        before = self._said_before
         self.ports = [int(self.wait_log(_LISTENING, start=before)[1])]
         for number in range(2, self.nodes + 1):
             line = re.compile(rf"node {number} {_LISTENING.pattern}")
