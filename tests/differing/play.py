@@ -196,7 +196,7 @@ class Player:
     ) -> Iterator[tuple[str, Made, Any, Any]]:
         """Compare how long a connection was deaf behind a request without an answer, or until it was closed."""
         deaf = [reply.answered_at - reply.sent_at for reply in (kafka, tidegate)]
-        slack_s = _ENDS_ALIKE_S + self.lateness.ms_since(kafka.sent_at) / 1000
+        slack_s = _ENDS_ALIKE_S + self._kept_waiting_s(kafka.sent_at)
         if kafka.answered_at and tidegate.answered_at and abs(deaf[0] - deaf[1]) > slack_s:
             yield what, made, f"{1000 * deaf[0]:.0f} ms", f"{1000 * deaf[1]:.0f} ms"
 
@@ -211,24 +211,29 @@ class Player:
 
     def _settle(self, shown: Made) -> Iterator[tuple[str, Made, Any, Any]]:
         """Wait until both show the same; what they never do is a difference."""
-        give_up_at = time.monotonic() + SETTLED_WITHIN_S
+        begun = time.monotonic()
+        give_up_at = begun + SETTLED_WITHIN_S
         (expected,) = exchange([self.tidegate], shown)
         while (found := exchange([self.kafka], shown)[0]) != expected:
-            if time.monotonic() > give_up_at:
+            if time.monotonic() > give_up_at + self._kept_waiting_s(begun):
                 yield "what is there", shown, found, expected
                 return
             time.sleep(0.002)
         if shown in (ALL_QUOTAS, ALL_SETTINGS):
-            time.sleep(_IN_FORCE_S)
+            time.sleep(_IN_FORCE_S + self._kept_waiting_s(begun))
             return
         for asked in _offsets(_partitions(expected), (-1,)):
             while _is_not_ready(exchange([self.kafka], asked)[0]) and time.monotonic() < give_up_at:
                 time.sleep(0.001)
 
+    def _kept_waiting_s(self, since: float) -> float:
+        """Return how long a busy machine has kept this process waiting, and Kafka probably too."""
+        return self.lateness.ms_since(since) / 1000
+
     def _kept(self) -> Iterator[tuple[str, Made, Any, Any]]:
-        """Compare what both hold: topics, offsets, settings, groups' positions, quotas."""
+        """Compare what both hold: topics, offsets, their settings and the node's, groups' positions, quotas."""
         (topics,) = exchange([self.tidegate], ALL_TOPICS)
-        for shown in (ALL_QUOTAS, ALL_TOPICS, *_holding(_partitions(topics))):
+        for shown in (ALL_QUOTAS, ALL_TOPICS, ALL_SETTINGS, *_holding(_partitions(topics))):
             kafka, tidegate = exchange(self.sides, shown)
             if kafka != tidegate and shown.api_key == OFFSET_FETCH:
                 kafka = self._later(shown, tidegate).answer

@@ -38,8 +38,9 @@ examples:
   python tests/vectors/wire.py --bootstrap 127.0.0.1:9092 tests/vectors/wire/frames.json
 
 The last line is 'N passed, N failed, N skipped', counted in scenarios. All files take some five minutes for Tidegate
-and twice that for Kafka, most of it waiting for throttles to end. Times are strict: on a busy machine an answer may
-be late, and a Kafka may not yet know of a quota that was set (--settle).
+and twice that for Kafka, most of it waiting for throttles to end. Times are strict: an answer may never be early, and
+late by no more than this program itself was kept waiting. A change that a Kafka acknowledges is waited for until it
+shows it; for what it does not show (ACLs, credentials) there is --settle.
 exit code: 0 nothing failed; 1 a scenario failed; 2 wrong usage, or a file or broker that cannot be used
 """
 _TIDEGATE = Exceptions(not_listed=NOT_SERVED, own_texts=OWN_TEXTS, without_features=True)
@@ -87,10 +88,10 @@ def play_recording(
     if recording.with_sasl and "SaslHandshake" in broker.not_offered:
         yield from (Result(scenario=each["name"], waits_for="SaslHandshake") for each in recording.scenarios)
         return
-    arrivals = Arrivals(address, login_of(recording))
+    await_change = None if broker.is_tidegate else Arrivals(address, login_of(recording)).await_change
     exceptions, rows = (_TIDEGATE, rows_of(recording.name)) if broker.is_tidegate else (NO_EXCEPTIONS, {})
     for scenario in recording.scenarios:
-        player = Player(address, exceptions, lateness, settle_ms, arrivals.await_change)
+        player = Player(address, exceptions, lateness, settle_ms, await_change)
         result = _play(player, scenario, rows.get(scenario["name"]), broker.not_offered)
         if result.failure or result.waits_for:
             with suppress(OSError, TidegateError):  # the next scenario says it, where the broker is gone
@@ -136,15 +137,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", metavar="FILE", type=Path, help="a file of recordings")
     options = parser.parse_args(arguments)
     report, unusable = Report(), 0
-    for path in options.files:
-        try:
-            recording = read_recording(path)
-            broker = started(options.start, recording) if options.start else nullcontext(options.bootstrap)
-            with broker as address:
-                report.add_file(recording, play_recording(recording, address, settle_ms=options.settle))
-        except (RecordingError, UnusableBrokerError) as error:
-            unusable += 1
-            print(f"error: {path}: {error}", file=sys.stderr, flush=True)
+    with Lateness() as lateness:
+        for path in options.files:
+            try:
+                recording = read_recording(path)
+                broker = (
+                    started(options.start, recording) if options.start else nullcontext(options.bootstrap)
+                )
+                with broker as address:
+                    played = play_recording(recording, address, lateness=lateness, settle_ms=options.settle)
+                    report.add_file(recording, played)
+            except (RecordingError, UnusableBrokerError) as error:
+                unusable += 1
+                print(f"error: {path}: {error}", file=sys.stderr, flush=True)
     report.print_end()
     return UNUSABLE if unusable else FAILED if report.failed else PASSED
 

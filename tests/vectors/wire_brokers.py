@@ -158,10 +158,19 @@ def login_of(recording: Recording) -> Login | None:
 
 
 def ask(
-    address: Address, api_key: int, version: int, message: dict[str, Any], *, login: Login | None = None
+    address: Address,
+    api_key: int,
+    version: int,
+    message: dict[str, Any],
+    *,
+    login: Login | None = None,
+    source: str = "",
 ) -> dict[str, Any]:
-    """Return the decoded answer to one request on a connection of its own. Raises `OSError`, `TidegateError`."""
-    with socket.create_connection(address, timeout=TIMEOUT_S) as sock:
+    """Return the decoded answer to one request on a connection of its own, which comes from the address `source`.
+
+    Raises `OSError`, `TidegateError`.
+    """
+    with socket.create_connection(address, timeout=TIMEOUT_S, source_address=(source, 0)) as sock:
         if login:
             _ask(sock, SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
             token = "\0".join(("", *login)).encode()
