@@ -24,7 +24,12 @@ def test_defaults_are_kafkas() -> None:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ({"quota.window.num": "0"}, "quota.window.num is '0', expected a whole number from 1 to 2147483647"),
+        ({"quota.window.num": "0"}, "quota.window.num is '0', expected a whole number from 1 to 3600"),
+        ({"quota.window.num": "3601"}, "quota.window.num is '3601', expected a whole number from 1 to 3600"),
+        (
+            {"controller.quota.window.num": "3601"},
+            "controller.quota.window.num is '3601', expected a whole number from 1 to 3600",
+        ),
         ({"quota.window.num": "eleven"}, "quota.window.num is 'eleven', expected a whole number"),
         ({"quota.window.num": "1" * 400}, "expected a whole number"),
         ({"fetch.max.bytes": "1023"}, "fetch.max.bytes is '1023', expected a whole number from 1024"),
@@ -74,6 +79,31 @@ def test_unknown_settings_are_reported_with_a_guess() -> None:
         "unknown setting 'quota.window.nun' has no effect; did you mean 'quota.window.num'?",
         "settings of Kafka's that mean nothing on one node: num.io.threads",
     ]
+    names = {
+        "listener.name.plaintxt.max.connections": "; did you mean 'listener.name.plaintext.max.connections'?",
+        "log.roll.ms": "",
+        "quota.window.num" * 100: "",
+    }
+    config = ServerConfig.load(dict.fromkeys(names, "5"))
+    assert config.notices() == [
+        f"unknown setting {name!r} has no effect{names[name]}" for name in sorted(names)
+    ]
+
+
+def test_settings_of_a_callback_that_is_not_there_are_reported() -> None:
+    """A misspelt `client.quota.callback.class` is a callback's own setting; without a callback it means nothing."""
+    config = ServerConfig.load(
+        {"client.quota.callback.clas": "a:B", "client.quota.callback.group.x.members": "user:a"}
+    )
+    assert config.notices() == [
+        "'client.quota.callback.clas' has no effect without client.quota.callback.class; "
+        "did you mean 'client.quota.callback.class'?",
+        "'client.quota.callback.group.x.members' has no effect without client.quota.callback.class",
+    ]
+    assert (
+        ServerConfig.load({"client.quota.callback.class": "a:B", "client.quota.callback.x": "1"}).notices()
+        == []
+    )
 
 
 def test_older_names_are_understood() -> None:

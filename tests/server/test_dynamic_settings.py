@@ -335,8 +335,8 @@ def test_limits_of_one_listener_change_at_once(tmp_path: Path) -> None:
         await until(lambda: node.node._acceptors["PLAINTEXT"]._held is not None)
         assert await alter(client, (own, DELETE, None)) == (0, None)
         assert await answer is not None
-        text = "Cannot update these configs dynamically: [listener.name.other.max.connections]"
-        assert await alter(client, ("listener.name.other.max.connections", SET, "2")) == (42, text)
+        text = f"Cannot update these configs dynamically: [listener.name.text.max.connections]; did you mean '{own}'?"
+        assert await alter(client, ("listener.name.text.max.connections", SET, "2")) == (42, text)
         zero = "Invalid value org.apache.kafka.common.config.ConfigException: Invalid max.connections 0"
         assert await alter(client, (own, SET, "0")) == (
             42,
@@ -392,6 +392,13 @@ def test_what_cannot_be_changed_is_refused_in_kafkas_words(tmp_path: Path) -> No
                 42,
                 "Null value not supported for : max.connections.per.ip",
             ),
+            (
+                [("tidegate.quota.observ", SET, "all")],
+                42,
+                "Cannot update these configs dynamically: [tidegate.quota.observ]; "
+                "did you mean 'tidegate.quota.observe'?",
+            ),
+            ([("retention", SET, "1")], 42, "Cannot update these configs dynamically: [retention]"),
             ([good, good], 42, "Error due to duplicate config keys"),
             (
                 [good, (PER_IP, SET, None), ("x", APPEND, None)],

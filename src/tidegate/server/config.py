@@ -7,7 +7,7 @@ refuses values that cannot be. Follows: Kafka's broker configuration (names, def
 import contextlib
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tidegate.quota.managers.extensions import (
     SMOOTH_BURST_S,
     THROTTLE_MAX_MS,
 )
+from tidegate.quota.measure.window import MAX_SAMPLES
 from tidegate.server.listening.listener_config import (
     ListenerConfig,
     inter_broker_listener,
@@ -41,6 +42,7 @@ __all__ = [
     "SHARE_OF_MEMORY",
     "ServerConfig",
     "Setting",
+    "guess",
     "machine_memory_bytes",
     "request_memory_bytes",
 ]
@@ -49,6 +51,8 @@ SHARE_OF_MEMORY = 0
 """The value of `queued.max.request.bytes` that stands for a share of the machine's memory."""
 _MEMORY_SHARE = 8
 
+_LONGEST_GUESSED = 100  # letters: looking for what is similar takes time
+_SIMILAR = 0.8
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
@@ -62,6 +66,7 @@ class Setting:
     type: str | tuple[str, ...]
     default: Any
     least: int | None = None
+    most: int | None = None
     doc: str
 
     def parse(self, text: str) -> Any:
@@ -83,19 +88,20 @@ class Setting:
         return self._parse_number(text)
 
     def _parse_number(self, text: str) -> int:
-        most = _INT_MAX if self.type == "int" else _LONG_MAX
-        least = -most - 1 if self.least is None else self.least
+        limit = _INT_MAX if self.type == "int" else _LONG_MAX
+        most = limit if self.most is None else self.most
+        least = -limit - 1 if self.least is None else self.least
         try:
-            number = read_number(text, most)
+            number = read_number(text, limit)
         except ValueError:
             number = least - 1
-        if number < least:
+        if not least <= number <= most:
             raise ConfigError(f"{self.name} is {text!r}, expected a whole number from {least} to {most}")
         return number
 
 
-def _int(name: str, default: int, least: int | None, doc: str) -> Setting:
-    return Setting(name=name, type="int", default=default, least=least, doc=doc)
+def _int(name: str, default: int, least: int | None, doc: str, most: int | None = None) -> Setting:
+    return Setting(name=name, type="int", default=default, least=least, most=most, doc=doc)
 
 
 def _long(name: str, default: int, least: int | None, doc: str) -> Setting:
@@ -214,9 +220,11 @@ SETTINGS: Mapping[str, Setting] = {
         _string("quota.producer.override", "", "CLIENT_ID:BYTES, comma separated, such as billing:4M"),
         _string("quota.consumer.default", str(NO_STATIC_QUOTA), "likewise, for fetching"),
         _string("quota.consumer.override", "", "likewise, for fetching"),
-        _int("quota.window.num", 11, 1, "samples kept for client quotas"),
+        _int("quota.window.num", 11, 1, "samples kept for client quotas", MAX_SAMPLES),
         _int("quota.window.size.seconds", 1, 1, "seconds in one sample of client quotas"),
-        _int("controller.quota.window.num", 11, 1, "samples kept for controller mutation quotas"),
+        _int(
+            "controller.quota.window.num", 11, 1, "samples kept for controller mutation quotas", MAX_SAMPLES
+        ),
         _int(
             "controller.quota.window.size.seconds",
             1,
@@ -365,18 +373,28 @@ class ServerConfig:
 
     def notices(self) -> list[str]:
         """Return a line for every setting that was given and has no effect."""
-        lines = []
-        for name in self.unknown:
-            close = difflib.get_close_matches(name, SETTINGS, n=1)
-            lines.append(
-                f"unknown setting {name!r} has no effect" + (f"; did you mean {close[0]!r}?" if close else "")
-            )
+        known = (*SETTINGS, *limit_settings(self.listeners))
+        lines = [f"unknown setting {name!r} has no effect{guess(name, known)}" for name in self.unknown]
+        if not self[CALLBACK_CLASS]:
+            lines += [
+                f"{name!r} has no effect without {CALLBACK_CLASS}{guess(name, (CALLBACK_CLASS,))}"
+                for name in sorted(self.given)
+                if name.startswith(CALLBACK_SETTINGS) and name != CALLBACK_CLASS
+            ]
         static = [name for name in self.given if name in STATIC_QUOTA_SETTINGS]
         if static and self["tidegate.kafka.exact"]:
             lines.append(f"tidegate.kafka.exact: {', '.join(static)} has no effect, as in Kafka since 3.0")
         if self.ignored:
             lines.append(f"settings of Kafka's that mean nothing on one node: {', '.join(self.ignored)}")
         return lines
+
+
+def guess(name: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence that asks whether another setting was meant; nothing where none is similar."""
+    if len(name) > _LONGEST_GUESSED:
+        return ""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def request_memory_bytes(config: ServerConfig) -> int:

@@ -17,8 +17,10 @@ from tidegate.quota.measure.throttle import MAX_INT32
 from tidegate.server.config import (
     CALLBACK_SETTINGS,
     CONNECTION_SETTINGS,
+    IGNORED_KAFKA_SETTINGS,
     SETTINGS,
     ServerConfig,
+    guess,
 )
 from tidegate.server.handler import Wait
 from tidegate.server.listening.listener_config import limit_settings
@@ -177,7 +179,7 @@ class DynamicSettings:
                 raise RefusedError(error_codes.INVALID_CONFIG, text)
         fixed = [name for name, text in wanted.items() if text is not None and not self.is_changeable(name)]
         if fixed:
-            text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
+            text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]{self._guess(fixed[0])}"
             raise RefusedError(error_codes.INVALID_REQUEST, text)
         for name in sorted(wanted, key=_OVERRIDES.__eq__):
             value = wanted[name]
@@ -186,6 +188,12 @@ class DynamicSettings:
         if len(texts.keys() | wanted.keys()) > MAX_SETTINGS:
             raise _too_many()
         return {name: text for name, text in wanted.items() if texts.get(name) != text}
+
+    def _guess(self, name: str) -> str:
+        """Ask whether another setting was meant by a name that is none."""
+        if name in SETTINGS or name in IGNORED_KAFKA_SETTINGS:
+            return ""
+        return guess(name, sorted(CONNECTION_SETTINGS | EXTENSION_SETTINGS | self.listener_limits.keys()))
 
     def _check(self, name: str, text: str) -> None:
         """Refuse a value that cannot be, in Kafka's words."""
