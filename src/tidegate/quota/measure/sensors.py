@@ -10,6 +10,7 @@ Follows: Kafka `Sensor`, `SensorAccess`, `ClientSensors` (B§1.2, 3.5). Differs:
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
@@ -175,7 +176,8 @@ class SensorTable(Generic[S]):
     ) -> None:
         self.dropped = 0
         self.dropped_in_use = 0
-        self._sensors: dict[str, S] = {}
+        # Not a dict: what is first in one is found only past the places of all that were moved from there to the end.
+        self._sensors: OrderedDict[str, S] = OrderedDict()
         self._throttles: dict[str, ThrottleSensor] = {}
         self._left_over: dict[str, None] = {}  # throttle sensors whose quota sensor has expired before them
         self._window = window
@@ -303,10 +305,9 @@ class SensorTable(Generic[S]):
         """
         looked_at: list[S] = []
         for name in list(islice(self._sensors, LOOKED_AT_PER_DROP)):
-            sensor = self._sensors.pop(name)
-            self._sensors[name] = sensor  # to the end: the next search begins behind it
+            self._sensors.move_to_end(name)  # the next search begins behind it
             if name != spared:
-                looked_at.append(sensor)
+                looked_at.append(self._sensors[name])
         looked_at.sort(key=lambda sensor: sensor.last_record_ms())
         for victim in looked_at:
             in_use = now_ms - victim.last_record_ms() <= self._in_use_ms
