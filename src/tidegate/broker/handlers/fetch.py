@@ -236,8 +236,11 @@ def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) 
             return (yield from _all_failed(request, fetch, body["topics"]))
         yield from _resolve(storage, cluster, fetch, body["topics"], follower=follower)
         topics, failed = yield from fetch.read()
-        if follower:
-            return (yield from fetch.answer(topics, Charge.EXEMPT))
+        if (
+            follower
+        ):  # exempt with ClusterAction: here nobody has it, in Kafka without an authorizer everybody
+            charge = Charge.EXEMPT if storage.config.kafka_exact else Charge.REQUEST
+            return (yield from fetch.answer(topics, charge))
         if not failed and len(fetch.wanted) == 1:
             remember(request, body, *fetch.wanted[0])
         missing_bytes = min(body["min_bytes"], fetch.max_bytes) - fetch.read_bytes

@@ -1,6 +1,7 @@
 """Tests of the Fetch handler."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -277,13 +278,23 @@ def test_sessions_are_never_given_out(filled: Node) -> None:
 
 @pytest.mark.parametrize("version", [12, 15])
 def test_followers_are_refused(filled: Node, version: int) -> None:
-    """There are no followers: error 6, and exempt from quotas as a follower's fetch is (B§6.3)."""
+    """There are no followers: error 6. As no principal has ClusterAction, it costs its time (KIP-124)."""
     topic = "orders" if version < 13 else filled.storage.topics.by_name["orders"].topic_id
     answer = filled.ask(FETCH, version, message((topic, 0, 0), replica_id=2))
     assert isinstance(answer, Answer)
-    assert answer.charge is Charge.EXEMPT
+    assert answer.charge is Charge.REQUEST
     (part,) = partitions(decoded(FETCH, version, answer))
     assert part["error_code"] == error_codes.NOT_LEADER_OR_FOLLOWER
+
+
+def test_followers_are_exempt_like_kafkas_on_request(tmp_path: Path) -> None:
+    """With `tidegate.kafka.exact` everybody may say that it is a follower (B§6.3)."""
+    node = Node(tmp_path, kafka_exact=True)
+    node.create("orders")
+    answer = node.ask(FETCH, 12, message(("orders", 0, 0), replica_id=2))
+    assert isinstance(answer, Answer)
+    assert answer.charge is Charge.EXEMPT
+    node.storage.close()
 
 
 def test_no_topics_no_wait(filled: Node) -> None:
