@@ -313,6 +313,7 @@ class SensorManager(ABC, Generic[S]):
             has_room = self.sensors.make_room(sensor, now_ms)
             if self.sensors.dropped > dropped:
                 self._lookups.forget()
+                self._note_dropped(dropped)
             shared = tags if has_room else self._shared_tags(tags)
             if shared != tags:
                 self._note_folded()
@@ -351,6 +352,17 @@ class SensorManager(ABC, Generic[S]):
             for name, part in zip(tags.values(), own, strict=True)
         ]
         return dict(zip(tags, names, strict=True))
+
+    def _note_dropped(self, before: int) -> None:
+        """Say how many sensors went because the table was full: the first time, and as often as it doubles."""
+        if self.sensors.dropped.bit_length() > before.bit_length():
+            logger.warning(
+                "%s quota: too many clients to remember; %d that were idle longest were forgotten so far, "
+                "%d of them within their windows",
+                self.quota_type.value,
+                self.sensors.dropped,
+                self.sensors.dropped_in_use,
+            )
 
     def _note_folded(self) -> None:
         """Count a client that shares a sensor with others, and say so: the first time, and as often as it doubles."""

@@ -1,5 +1,6 @@
 """The manager of byte rates: what its vectors do not reach."""
 
+import re
 import sys
 import time
 import tracemalloc
@@ -115,8 +116,10 @@ def test_expired_sensors_are_made_anew() -> None:
     assert len(manager.sensors) == 1
 
 
-def test_a_flood_of_client_ids_is_bounded_and_changes_no_verdict_of_others() -> None:
-    """Past the bound sensors go, and a steady client keeps its throttle times."""
+def test_a_flood_of_client_ids_is_bounded_and_changes_no_verdict_of_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Past the bound sensors go, which is said as often as they double; a steady client keeps its throttle times."""
     manager = _manager(max_sensor_bytes=300_000)  # some hundred
     manager.update_quota(QuotaEntity(client_id=DEFAULT), 50.0)
     alone = _manager()
@@ -127,6 +130,9 @@ def test_a_flood_of_client_ids_is_bounded_and_changes_no_verdict_of_others() -> 
     assert manager.sensors.held_bytes <= 300_000
     assert len(manager.sensors) <= 110
     assert manager.sensors.dropped > 2_800
+    lines = [record.message for record in caplog.records if "to remember" in record.message]
+    counts = [int(re.findall(r"[0-9]+", line)[0]) for line in lines]
+    assert [count.bit_length() for count in counts] == list(range(counts[0].bit_length(), 13))
 
 
 @pytest.mark.parametrize("flood_value", [10.0, 5_000.0])
