@@ -1,11 +1,13 @@
 """Hostile bytes cost their sender the connection and the broker one line of its log."""
 
+import contextlib
+import select
 import socket
 import struct
 import time
 
 import pytest
-from tests.e2e.plain_client import PlainClient
+from tests.e2e.plain_client import PlainClient, produce_request
 
 HOSTILE = {
     "a negative length": struct.pack(">i", -5),
@@ -96,6 +98,46 @@ def test_a_client_that_leaves_while_muted_is_noticed(broker, create_topic, uniqu
     while _has_connection(broker, local_port):
         assert time.monotonic() < deadline, "the broker still holds the connection"
         time.sleep(0.05)
+
+
+def test_clients_that_keep_sending_while_muted_cost_no_memory(new_broker, create_topic, unique):
+    """What twenty of them send stays in the buffers of their sockets, all of it; then they cannot send any more."""
+    broker = new_broker(socket_receive_buffer_bytes="65536")
+    topic = create_topic(broker, unique)
+    with PlainClient(broker.port, "admin") as admin:
+        admin.alter_quotas({"client-id": unique}, {"producer_byte_rate": 100.0})
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            client = stack.enter_context(PlainClient(broker.port, unique))
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+            client.send_produce(topic, value_bytes=20_000)
+            assert client.receive_produce().throttle_time_ms > 100_000
+            sent = _send_until_full(client.socket, _frame(topic, unique))
+            assert 65_536 < sent < 1 << 20
+            assert _in_buffers(broker, client.socket.getsockname()[1]) == sent
+
+
+def _frame(topic, client_id):
+    request = produce_request(topic, bytes(1000))
+    request.with_header(1, client_id)
+    return bytes(request.encode(header=True, framed=True))
+
+
+def _send_until_full(sock, data):
+    """Send a repeated frame until the socket has taken nothing for a while; return how many bytes it took."""
+    sock.setblocking(False)
+    taken = 0
+    while select.select([], [sock], [], 0.1)[1]:
+        taken += sock.send(data[taken % len(data) :])
+    return taken
+
+
+def _in_buffers(broker, client_port):
+    """Return how many bytes of a client are in the kernel's buffers: not sent yet, or not read by the broker."""
+    ours, theirs = f"0100007F:{broker.port:04X}", f"0100007F:{client_port:04X}"
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        queues = {(words[1], words[2]): words[4].split(":") for words in map(str.split, table)}
+    return int(queues[theirs, ours][0], 16) + int(queues[ours, theirs][1], 16)
 
 
 def _has_connection(broker, client_port):

@@ -174,6 +174,24 @@ def test_three_nodes_admit_three_times_the_bytes(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_callback_knows_who_leads_what(tmp_path: Path) -> None:
+    """Cluster metadata reaches the callback of each node: with limits by led partitions a quota is the cluster's."""
+
+    async def scenario(nodes: WholeNode) -> None:
+        await limit(nodes, 2, "producer_byte_rate", 3000.0)
+        assert await create(nodes, 1, "t", 6) == (0, 0)
+        for partition in range(3):
+            assert await produce(nodes, leader(nodes, partition), partition, 9_000) == (0, 0)
+        for partition in range(3):
+            error_code, throttle_ms = await produce(nodes, leader(nodes, partition), partition, 9_000)
+            assert error_code == 0
+            assert 7_000 < throttle_ms < 9_000, (
+                "18 kB in a window of 10 s, where a third of 3 kB/s is allowed"
+            )
+
+    run(tmp_path, scenario, client_quota_callback_class="tidegate.callbacks:LimitsByLedPartitions")
+
+
 def test_mutations_are_counted_by_the_controller_for_all(tmp_path: Path) -> None:
     """Tokens that one node's client has taken are missing at every other; who is asked mutes (B§5.4)."""
 
