@@ -150,6 +150,8 @@ class _Node:
                 return self._mutation(event)
             case "request":
                 return self._request(event)
+            case "forwarded":
+                return {"mutation_throttle_ms": self._mutation_throttle_ms(event)}
         return {}
 
     def _manager(self, key: str) -> _Manager:
@@ -213,11 +215,17 @@ class _Node:
             decided["fetch_throttle_ms"] = fetch.record(*client, event["fetch_bytes"], now_ms)
             if max(decided.values()) > 0 and not event["observed_only"]:
                 fetch.record_unchecked(*client, -event["fetch_bytes"], now_ms)
-        asking = self._asking.pop(event["connection_id"], None)
-        if asking is not None and asking.throttle_ms and event["api_key"] in _TOLD:
-            left_ms = java_int(asking.throttle_ms - (now_ms - asking.throttled_at_ms))
-            decided["mutation_throttle_ms"] = max(0, left_ms)
+        decided["mutation_throttle_ms"] = self._mutation_throttle_ms(event)
+        if event["forwarded"]:  # the controller's record has it
+            del decided["mutation_throttle_ms"]
         return decided
+
+    def _mutation_throttle_ms(self, event: Event) -> int:
+        """Return what is left of the throttle time of the permits that a request asked for (B§5.2)."""
+        asking = self._asking.pop(event["connection_id"], None)
+        if asking is None or not asking.throttle_ms or event["api_key"] not in _TOLD:
+            return 0
+        return max(0, java_int(asking.throttle_ms - (event["ts_ms"] - asking.throttled_at_ms)))
 
     def _mutation(self, event: Event) -> dict[str, Any]:
         """Ask for permits; a request has one quota object, of the tags that its client had when it first asked."""

@@ -11,7 +11,7 @@ from tests.unit.usage.recording import START_MS, client, closed_events, no_room,
 
 from tidegate.testing import ManualClock
 from tidegate.usage.appender import RETRY_MS
-from tidegate.usage.spool import EXEMPT, NONE, OBSERVED_ONLY, Client, Recorder
+from tidegate.usage.spool import BELOW_ZERO, EXEMPT, FORWARDED, NONE, OBSERVED_ONLY, Client, Recorder
 
 NAMES = ("app", "loader", "")
 INT64 = st.integers(min_value=0, max_value=2**63 - 1)
@@ -61,14 +61,19 @@ class Decided:
     request_ms: int
     mutation_ms: int
     throttle_ms: int
-    observed_only: int
+    row_flags: int
 
 
 @st.composite
 def decided(draw: st.DrawFn) -> Decided:
     """Make up a request: throttled, observed only, or neither."""
     throttles = draw(st.just((0, 0, 0, 0)) | st.tuples(MS, MS, MS, MS))
-    observed_only = draw(st.integers(min_value=0, max_value=1)) if any(throttles) else 0
+    below_zero = draw(st.booleans())
+    if below_zero:
+        throttles = tuple(-ms for ms in throttles)
+    row_flags = draw(st.sampled_from((0, OBSERVED_ONLY, FORWARDED, OBSERVED_ONLY | FORWARDED)))
+    if below_zero:
+        row_flags = BELOW_ZERO
     numbers = [NONE if number is None else number for number in draw(st.tuples(BYTES, BYTES))]
     return Decided(
         Channel(draw(st.none() | MS)),
@@ -81,8 +86,8 @@ def decided(draw: st.DrawFn) -> Decided:
         draw(INT64),
         draw(INT64),
         *throttles,
-        0 if observed_only else max(throttles),
-        observed_only,
+        0 if row_flags & OBSERVED_ONLY else max(*throttles, 0),
+        row_flags,
     )
 
 
@@ -122,5 +127,5 @@ def _record_alone(recorder: Recorder, who: Client, request: Decided) -> None:
         0 if request.response is None else request.response.size, request.produce_bytes, request.fetch_bytes,
         request.handler_ns, request.network_ns, request.produce_ms, request.fetch_ms, request.request_ms,
         request.mutation_ms, NONE if early_ms is None else early_ms,
-        (EXEMPT if request.exempt else 0) | (OBSERVED_ONLY if request.observed_only else 0),
+        (EXEMPT if request.exempt else 0) | (request.row_flags & (OBSERVED_ONLY | FORWARDED)),
     )  # fmt: skip

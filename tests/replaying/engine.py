@@ -26,12 +26,19 @@ _DECIDED = (
 
 
 def decisions(events: Iterable[Event]) -> list[tuple[Any, ...]]:
-    """Return what was decided of requests and permits, in order."""
-    return [
-        tuple(event[name] for name in ("kind", "ts_ms", *_DECIDED))
-        for event in events
-        if event["kind"] in ("request", "mutation")
-    ]
+    """Return what was decided of requests and permits, in order.
+
+    Of a request that was forwarded without what two nodes have decided of it together.
+    """
+    found = []
+    for event in events:
+        if event["kind"] in ("request", "mutation", "forwarded"):
+            if event["kind"] == "forwarded":
+                event = event | {"observed_only": False}
+            elif event["forwarded"]:
+                event = event | {"observed_only": False, "mutation_throttle_ms": 0}
+            found.append(tuple(event[name] for name in ("kind", "ts_ms", *_DECIDED)))
+    return found
 
 
 class RecordedCallback(OwnRules):
@@ -97,10 +104,12 @@ def _replay(node: RecordingNode, event: Event, following: Sequence[Event]) -> No
         node.produce(*client, event["produce_bytes"], now_ms, exempt=event["exempt"], **times)
     elif kind == "request" and event["fetch_bytes"] is not None:
         node.fetch(*client, event["fetch_bytes"], now_ms, **times)
+    elif kind == "forwarded":
+        node.forwarded(*client, now_ms, connection_id=event["connection_id"], api_key=event["api_key"])
     elif kind == "request":
         node.other(
             *client, now_ms, connection_id=event["connection_id"], api_key=event["api_key"], exempt=event["exempt"],
-            **times,
+            forwarded=event["forwarded"], **times,
         )  # fmt: skip
 
 

@@ -18,7 +18,12 @@ __all__ = ["Replayed", "differences", "kernel_rows", "replay_events"]
 Event = dict[str, Any]
 Sensors = dict[tuple[QuotaType, str, str], tuple[list[float], list[int]]]
 
-_KINDS = {"request": layout.REQUEST_ROW, "network": layout.NETWORK_ROW, "mutation": layout.MUTATION_ROW}
+_KINDS = {
+    "request": layout.REQUEST_ROW,
+    "network": layout.NETWORK_ROW,
+    "mutation": layout.MUTATION_ROW,
+    "forwarded": layout.REQUEST_ROW,
+}
 _FLAGS = {"exempt": layout.EXEMPT, "rejected": layout.REJECTED}
 
 
@@ -76,7 +81,8 @@ def differences(replayed: Replayed, expected: list[Event]) -> list[tuple[Event, 
 
 
 def _recorded(event: Event) -> list[int]:
-    byte_ms = event["produce_throttle_ms"] or event["fetch_throttle_ms"] or event["mutation_throttle_ms"]
+    mutation_ms = 0 if event["forwarded"] else event["mutation_throttle_ms"]
+    byte_ms = event["produce_throttle_ms"] or event["fetch_throttle_ms"] or mutation_ms
     return [byte_ms, event["request_throttle_ms"], int(event["rejected"])]
 
 
@@ -91,7 +97,7 @@ def kernel_rows(events: Sequence[Event], number: Callable[[tuple[str, str]], int
 def _row(event: Event, client: int) -> tuple[int, ...]:
     if event["observed_only"]:  # what was decided was not done
         event = event | {name: 0 for name in event if name.endswith("throttle_ms")}
-    charge, amount, throttle_ms = 0, 0, event["mutation_throttle_ms"]
+    charge, amount, throttle_ms = 0, 0, 0 if event["forwarded"] else event["mutation_throttle_ms"]
     if event["produce_bytes"] is not None:
         charge, amount, throttle_ms = (
             layout.PRODUCE_CHARGE,

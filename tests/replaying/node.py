@@ -17,7 +17,7 @@ from tidegate.server.decision import Decider
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Answer, Charge, Connection
 from tidegate.usage.columns import empty_event
-from tidegate.usage.spool import tags_text
+from tidegate.usage.spool import OBSERVED_ONLY, tags_text
 from tidegate.wire import RequestHeader
 
 __all__ = ["RecordingNode"]
@@ -172,7 +172,7 @@ class RecordingNode:
 
     def other(
         self, user: str, client_id: str, now_ms: int, *, handler_ns: int = 0, network_ns: int | None = 0,
-        connection_id: int = 1, api_key: int = 3, exempt: bool = False,
+        connection_id: int = 1, api_key: int = 3, exempt: bool = False, forwarded: bool = False,
     ) -> Event:  # fmt: skip
         """Decide a request that charges no bytes; it ends the CreateTopics request of its connection, if any."""
         mutation = self._open.pop(connection_id, None)
@@ -180,7 +180,18 @@ class RecordingNode:
         exchange = self._decide(
             user, client_id, now_ms, answer, handler_ns, network_ns, exempt=exempt, mutation=mutation
         )
-        return self._add_request(exchange, network_ns, api_key=api_key, connection_id=connection_id)
+        columns = {"api_key": api_key, "connection_id": connection_id, "forwarded": forwarded}
+        return self._add_request(exchange, network_ns, **columns)
+
+    def forwarded(
+        self, user: str, client_id: str, now_ms: int, *, connection_id: int = 1, api_key: int = CREATE_TOPICS
+    ) -> Event:
+        """End the CreateTopics request of a connection that another node answers."""
+        mutation = self._open.pop(connection_id, None)
+        return self._add(
+            "forwarded", now_ms, user=user, client_id=client_id, connection_id=connection_id, api_key=api_key,
+            exempt=True, mutation_throttle_ms=mutation.throttle_time_ms(now_ms) if mutation is not None else 0,
+        )  # fmt: skip
 
     def network(
         self, user: str, client_id: str, network_ns: int, now_ms: int, *, exempt: bool = False
@@ -238,7 +249,7 @@ class RecordingNode:
             fetch_throttle_ms=exchange.fetch_ms,
             request_throttle_ms=exchange.request_ms,
             mutation_throttle_ms=exchange.mutation_ms,
-            observed_only=bool(exchange.observed_only),
+            observed_only=bool(exchange.row_flags & OBSERVED_ONLY),
             **columns,
         )
 

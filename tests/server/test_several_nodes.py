@@ -118,9 +118,11 @@ def check_replay(directory: Path) -> int:
     for node_id in (1, 2, 3):
         replayed = replay_events(events(directory, node_id), in_force_plan())
         for event, decision in zip(replayed.events, replayed.decisions, strict=True):
-            if event["kind"] != "request":
+            if event["kind"] not in ("request", "forwarded"):
                 continue
             byte_ms = max(event[f"{kind}_throttle_ms"] for kind in ("produce", "fetch", "mutation"))
+            if event["forwarded"]:
+                byte_ms = 0
             assert (decision[BYTE_MS], decision[REQUEST_MS]) == (byte_ms, event["request_throttle_ms"])
             throttled += byte_ms > 0 or event["request_throttle_ms"] > 0
     return throttled
@@ -235,14 +237,23 @@ def test_mutations_are_counted_by_the_controller_for_all(tmp_path: Path) -> None
         assert [group for group, _ in muted] == ["Request"]
 
     run(tmp_path, scenario)
-    at_controller = requests(tmp_path, 1, CREATE_TOPICS)
+    at_controller = [
+        row
+        for row in events(tmp_path, 1)
+        if row["api_key"] == CREATE_TOPICS and row["kind"] in ("request", "forwarded")
+    ]
+    kinds = [row["kind"] for row in at_controller]
+    assert kinds == ["forwarded", "forwarded", "request", "forwarded", "forwarded"], "one was asked itself"
     assert [row["mutation_throttle_ms"] > 0 for row in at_controller] == [False, True, True, True, True]
-    assert [row["exempt"] for row in at_controller] == [True, True, False, True, True], "one was asked itself"
     connections = {row["connection_id"] for row in at_controller}
     assert len(connections) == 5, "each client had a connection of its own"
     for node_id, asked in ((2, 2), (3, 2)):
         rows = requests(tmp_path, node_id, CREATE_TOPICS)
-        assert [row["mutation_throttle_ms"] for row in rows] == [0] * asked
+        assert [row["forwarded"] for row in rows] == [True] * asked
+        told = [row["mutation_throttle_ms"] for row in at_controller]
+        assert [row["mutation_throttle_ms"] for row in rows] == [
+            told[number] for number in ((0, 3) if node_id == 2 else (1, 4))
+        ]
         assert not [row for row in events(tmp_path, node_id) if row["kind"] == "mutation"]
     assert check_replay(tmp_path) == 6
 

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 from tests.unit.usage.recording import START_MS, closed_events, open_recorder
 
-from tidegate.quota import QuotaRecord
+from tidegate.quota import QuotaRecord, QuotaType, QuotaWindow
+from tidegate.quota.measure.sensors import RateSensor
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Connection
 from tidegate.server.usage_log import RecordedUsageLog
@@ -17,6 +18,7 @@ from tidegate.wire import RequestHeader
 
 HEADER = RequestHeader(19, 7, 1, "app", 20)
 USER = (("user", "alice"),)
+SENSOR = RateSensor("s", {"group": "etl"}, window=QuotaWindow(), bound=1.0, cap_ms=0, now_ms=START_MS)
 
 
 class Writer:
@@ -79,6 +81,8 @@ def test_rows_are_in_the_order_in_which_the_engine_was_asked(tmp_path):
             channel.connection, HEADER, 3, SimpleNamespace(strict=False), True, START_MS
         ),
         "quota": lambda: usage.quota(QuotaRecord(entity=USER, key="producer_byte_rate", value=1.0), START_MS),
+        "callback": lambda: usage.callback("a:Callback", START_MS),
+        "tags": lambda: usage.tags(QuotaType.PRODUCE, "alice", "app", SENSOR, START_MS),
         "expire": lambda: usage.expire(START_MS),
         "clock": lambda: usage.clock(START_MS, 7),
     }
@@ -101,6 +105,6 @@ def exchange(channel: SimpleNamespace) -> Exchange:
     decided = Exchange(channel, HEADER, 100, 0)
     decided.response, decided.exempt, decided.now_ms = None, False, START_MS
     decided.produce_bytes = decided.fetch_bytes = NONE
-    decided.network_ns = decided.throttle_ms = decided.observed_only = 0
+    decided.network_ns = decided.throttle_ms = decided.row_flags = 0
     decided.produce_ms = decided.fetch_ms = decided.request_ms = decided.mutation_ms = 0
     return decided

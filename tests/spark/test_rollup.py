@@ -7,7 +7,11 @@ import pytest
 from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
+from tests.server.test_several_nodes import CLIENT, create, limit, requests
+from tests.server.test_several_nodes import events as events_of_node
+from tests.server.test_several_nodes import run as run_nodes
 
+from tidegate.api_keys import CREATE_TOPICS
 from tidegate.pipeline.read.ingest import find_files, read_events
 from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
 from tidegate.pipeline.schemas import USAGE_BY_CLIENT, USAGE_BY_MINUTE
@@ -107,3 +111,33 @@ def test_tables_have_their_schemas(events):
         (usage_by_client(events[1]), USAGE_BY_CLIENT),
     ):
         assert [(f.name, f.dataType) for f in table.schema] == [(f.name, f.dataType) for f in schema]
+
+
+def test_a_forwarded_request_is_counted_once(tmp_path, spark):
+    """By the node that answers it, with what its client was told; the controller's record has a row of another kind."""
+    told = []
+
+    async def scenario(nodes):
+        await limit(nodes, 1, "controller_mutation_rate", 1.0)
+        await limit(nodes, 1, "request_percentage", 0.0001)
+        for node_id in (2, 3, 1, 3):
+            told.append((await create(nodes, node_id, f"t{len(told)}", 30))[1])
+
+    run_nodes(tmp_path, scenario)
+    for node_id in (1, 2, 3):
+        write_events(tmp_path / "parquet", events_of_node(tmp_path, node_id))
+    rows = [row for node_id in (1, 2, 3) for row in requests(tmp_path, node_id, CREATE_TOPICS)]
+    assert [row["node_id"] for row in rows] == [1, 2, 3, 3]
+    assert [row["forwarded"] for row in rows] == [False, True, True, True]
+    kinds = [row["kind"] for row in events_of_node(tmp_path, 1) if row["api_key"] == CREATE_TOPICS]
+    assert kinds.count("forwarded") == 3
+    table = read_events(spark.session, find_files(tmp_path / "parquet"))
+    (usage,) = usage_by_client(table.where(table.api_key == CREATE_TOPICS)).collect()
+    assert (usage["client_id"], usage["requests"]) == (CLIENT, 4)
+    assert usage["request_bytes"] == sum(row["request_bytes"] for row in rows)
+    assert usage["handler_ns"] == sum(row["handler_ns"] for row in rows)
+    assert usage["mutations"] + usage["rejected_mutations"] == 4 * 30
+    assert usage["throttled_requests"] == sum(ms > 0 for ms in told) >= 3
+    answered = [max(row["mutation_throttle_ms"], row["request_throttle_ms"]) for row in rows]
+    assert sorted(answered) == sorted(told)
+    assert any(row["mutation_throttle_ms"] and row["request_throttle_ms"] for row in rows)

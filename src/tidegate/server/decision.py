@@ -14,6 +14,7 @@ from tidegate.quota import QuotaManagers, QuotaType
 from tidegate.server.connection.channel import Channel
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Charge
+from tidegate.usage.spool import BELOW_ZERO, OBSERVED_ONLY
 from tidegate.wire import RequestHeader
 
 __all__ = ["Decider"]
@@ -42,7 +43,7 @@ class Decider:
         """Charge an exchange that has its answer, times and `exempt`, and set what is decided of it."""
         user, client_id = exchange.channel.connection.user, exchange.header.client_id
         now_ms, charge = exchange.now_ms, exchange.answer.charge
-        exchange.throttle_ms = exchange.produce_ms = exchange.fetch_ms = exchange.observed_only = 0
+        exchange.throttle_ms = exchange.produce_ms = exchange.fetch_ms = exchange.row_flags = 0
         exchange.request_ms = exchange.mutation_ms = 0
         exchange.produce_bytes = exchange.fetch_bytes = -1
         exchange.muted_by = _MUTED_BY_REQUEST
@@ -65,12 +66,7 @@ class Decider:
             exchange.fetch_ms = self._fetch.record(user, client_id, exchange.fetch_bytes, now_ms)
         elif charge is _MUTATION and exchange.mutation is not None:  # not what Metadata creates (B§5.5)
             exchange.mutation_ms = exchange.mutation.throttle_time_ms(now_ms)
-        if (
-            exchange.request_ms > 0
-            or exchange.produce_ms > 0
-            or exchange.fetch_ms > 0
-            or exchange.mutation_ms > 0
-        ):
+        if exchange.request_ms or exchange.produce_ms or exchange.fetch_ms or exchange.mutation_ms:
             self._throttle(user, client_id, exchange)
 
     def charge_network(
@@ -93,16 +89,19 @@ class Decider:
         request_ms = max(exchange.request_ms, exchange.mutation_ms)
         byte_ms = max(exchange.produce_ms, exchange.fetch_ms)
         throttle_ms = max(request_ms, byte_ms)
+        if throttle_ms <= 0:
+            exchange.row_flags = BELOW_ZERO
+            return
         max_ms = self._extensions.throttle_max_ms
         if max_ms and throttle_ms > max_ms:
             throttle_ms = max_ms
         observe = self._extensions.observe
         if observe.any and observe.selects(user, client_id):
-            exchange.observed_only = 1
+            exchange.row_flags = OBSERVED_ONLY
             _log_observed(user, client_id, throttle_ms)
         else:
             exchange.throttle_ms = throttle_ms
-        if exchange.fetch_bytes >= 0 and not exchange.observed_only:
+        if exchange.fetch_bytes >= 0 and not exchange.row_flags:
             self._fetch.unrecord(user, client_id, exchange.fetch_bytes, now_ms)
         if byte_ms <= request_ms:
             self._request.note_throttle(user, client_id, throttle_ms, now_ms)

@@ -41,7 +41,8 @@ class Exchange:
     work: where the handler works in slices and needs more than the first.
     exempt, network_ns, produce_bytes, fetch_bytes, now_ms: what is charged, and when; -1 for bytes: none.
     produce_ms, fetch_ms, request_ms, mutation_ms, throttle_ms, muted_by: what is decided; the largest one mutes.
-    observed_only: 1 where what is decided is not done, 0 else.
+    row_flags: `OBSERVED_ONLY` where what is decided is not done, `FORWARDED` where another node was asked for permits,
+    `BELOW_ZERO`; of `tidegate.usage.spool`.
     response: what is sent: the answer's, or its empty form for a fetch that is throttled; None: nothing.
     """
 
@@ -59,12 +60,12 @@ class Exchange:
         "muted_by",
         "network_ns",
         "now_ms",
-        "observed_only",
         "produce_bytes",
         "produce_ms",
         "remote_ns",
         "request_ms",
         "response",
+        "row_flags",
         "started_ns",
         "throttle_ms",
         "work",
@@ -76,7 +77,7 @@ class Exchange:
     network_ns: int
     now_ms: int
     throttle_ms: int
-    observed_only: int
+    row_flags: int
     produce_ms: int
     fetch_ms: int
     request_ms: int

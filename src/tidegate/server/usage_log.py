@@ -13,7 +13,7 @@ from tidegate.server.connection.channel import Channel
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Connection
 from tidegate.usage.directory import parquet_directory, spool_directory
-from tidegate.usage.spool import EXEMPT, NONE, OBSERVED_ONLY, REJECTED, STRICT, Client, Recorder
+from tidegate.usage.spool import EXEMPT, FORWARDED, OBSERVED_ONLY, REJECTED, STRICT, Client, Recorder
 from tidegate.usage.writer_process import WriterProcess, start_writer
 from tidegate.wire import RequestHeader
 
@@ -186,28 +186,18 @@ class RecordedUsageLog:
     def forwarded(self, exchange: Exchange, connection: Connection) -> None:
         """Record what this node, the controller, decided of a request that another node answers: the mutation throttle.
 
-        connection: the client's, as it is numbered here. All else is in the row that the other node has of it.
+        connection: the client's, as it is numbered here. The request itself is in the record of the other node.
         """
         self._record_requests()
         header = exchange.header
-        self._recorder.request(
+        self._recorder.forwarded(
             self._client(connection, header),
             exchange.now_ms,
             connection.id,
             header.api_key,
             header.api_version,
-            exchange.frame_bytes,
-            0,
-            NONE,
-            NONE,
-            0,
-            0,
-            0,
-            0,
-            0,
             exchange.mutation_ms,
-            NONE,
-            EXEMPT | (OBSERVED_ONLY if exchange.observed_only else 0),
+            EXEMPT | (exchange.row_flags & OBSERVED_ONLY),
         )
 
     def commit(self) -> None:
@@ -306,8 +296,8 @@ class RecordedUsageLog:
 class ForwardingUsageLog:
     """The usage log of a node that forwards (B§5.4): what the controller's engine was asked, its record has.
 
-    That is the permits, and a row with the throttle time that came of them; the row in this node's own record has
-    none. So each record has all that its node's engine did, and can be replayed by itself.
+    That is the permits, and a row with the throttle time that came of them; the request's row in this node's own record
+    says that it is not its own. So each record has all that its node's engine did, and can be replayed by itself.
     """
 
     def __init__(self, own: UsageLog, controller: UsageLog) -> None:
@@ -350,7 +340,7 @@ class ForwardingUsageLog:
             return
         self._uncommitted = True
         self._controller.forwarded(exchange, connection)
-        exchange.mutation_ms = 0
+        exchange.row_flags |= FORWARDED
         self._own.request(exchange)
 
     def commit(self) -> None:

@@ -12,6 +12,7 @@ __all__ = [
     "COLUMNS",
     "EXEMPT",
     "FLAGS",
+    "FORWARDED",
     "KINDS",
     "NAME_COLUMNS",
     "OBSERVED_ONLY",
@@ -22,19 +23,29 @@ __all__ = [
     "empty_event",
 ]
 
-KINDS = ("start", "quota", "mutation", "request", "network", "expire", "gap", "clock", "callback", "tags")
+KINDS = (
+    "start", "quota", "mutation", "request", "network", "expire", "gap", "clock", "callback", "tags", "forwarded",
+)  # fmt: skip
 """Every event there is; the spool stores a kind as its place here, counted from 1 (0 marks an unused row)."""
 
 STRICT = 1
 REJECTED = 2
 EXEMPT = 4
 OBSERVED_ONLY = 8
-FLAGS = {"strict": STRICT, "rejected": REJECTED, "exempt": EXEMPT, "observed_only": OBSERVED_ONLY}
+FORWARDED = 16
+FLAGS = {
+    "strict": STRICT,
+    "rejected": REJECTED,
+    "exempt": EXEMPT,
+    "observed_only": OBSERVED_ONLY,
+    "forwarded": FORWARDED,
+}
 """Boolean columns and their bits in `flags` of the `Recorder`'s calls."""
 
-_CLIENT = ("request", "network", "mutation")
+_CLIENT = ("request", "network", "mutation", "forwarded")
 _REQUEST = ("request",)
 _NETWORK = ("request", "network")
+_DECIDED = ("request", "forwarded")
 _CLIENT_NAME = (*_CLIENT, "tags")
 _QUOTA = ("quota",)
 _LIMIT = ("quota", "tags")
@@ -97,12 +108,17 @@ COLUMNS: tuple[Column, ...] = tuple(
         ("mutations", "int64, null", ("mutation",), "permits asked for"),
         ("strict", "bool", ("mutation",), "the mutation quota object was strict"),
         ("rejected", "bool", ("mutation",), "the permits were refused (error 89)"),
-        ("exempt", "bool", _NETWORK, "charged to `exempt-request-time` instead of the client"),
+        (
+            "exempt",
+            "bool",
+            (*_NETWORK, "forwarded"),
+            "charged to `exempt-request-time` instead of the client",
+        ),
         ("produce_throttle_ms", "int32", _REQUEST, "throttle time the produce quota asked for"),
         ("fetch_throttle_ms", "int32", _REQUEST, "throttle time the fetch quota asked for"),
         ("request_throttle_ms", "int32", _REQUEST, "throttle time the request quota asked for"),
-        ("mutation_throttle_ms", "int32", _REQUEST, "throttle time the mutation quota asked for"),
-        ("observed_only", "bool", _REQUEST, "decided and reported, not muted"),
+        ("mutation_throttle_ms", "int32", _DECIDED, "throttle time the mutation quota asked for"),
+        ("observed_only", "bool", _DECIDED, "decided and reported, not muted"),
         (
             "early_ms",
             "int32, null",
@@ -128,6 +144,7 @@ COLUMNS: tuple[Column, ...] = tuple(
             "class of the quota callback; null: Kafka's own rules",
         ),
         ("tags", "string, null", ("tags",), "the tags that the callback chose, as JSON"),
+        ("forwarded", "bool", _REQUEST, "its permits were asked of another node, the controller"),
     )
 )
 """Every column, in the order of the Parquet files."""

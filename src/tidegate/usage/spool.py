@@ -15,6 +15,7 @@ How the server uses it; one recorder per node, called from one thread:
     recorder.requests(requests, new_client)                   # the same of all that are answered together
     recorder.commit()                                         # before the answer leaves
     recorder.network(client, now_ms, connection_id, api_key, api_version, network_ns, flags)
+    recorder.forwarded(client, now_ms, connection_id, api_key, api_version, mutation_throttle_ms, flags)
     recorder.expire(now_ms)                                   # when idle sensors were swept
     recorder.clock(now_ms, wall_offset_ms)                    # when the wall clock was stepped
     recorder.callback(now_ms, name)                           # when a quota callback is exchanged; None: there is none
@@ -25,7 +26,8 @@ How the server uses it; one recorder per node, called from one thread:
     recorder.close()
 
 `produce_bytes`, `fetch_bytes`, `network_ns` and `early_ms` are `NONE` (-1) where the column is to be null. `flags` is
-a sum of `STRICT`, `REJECTED` (mutation), `EXEMPT` (request, network) and `OBSERVED_ONLY` (request). None of these
+a sum of `STRICT`, `REJECTED` (mutation), `EXEMPT` (request, network, forwarded), `OBSERVED_ONLY` (request, forwarded)
+and `FORWARDED` (request). None of these
 calls raises for want of room: events that find none are counted, and a `gap` row says so once there is room
 again. After a gap the definitions in force are written again, as the lost events may have changed them.
 
@@ -41,12 +43,14 @@ from typing import Protocol, TypeVar
 
 from tidegate.clock import Clock
 from tidegate.usage.appender import Appender, RecorderStatistics
-from tidegate.usage.columns import EXEMPT, KINDS, OBSERVED_ONLY, REJECTED, STRICT
+from tidegate.usage.columns import EXEMPT, FORWARDED, KINDS, OBSERVED_ONLY, REJECTED, STRICT
 from tidegate.usage.open_segment import OpenSegment
 from tidegate.usage.segment import NAME_BYTES_MAX, QUOTA_VALUE, ROW_BYTES, Names, row_struct, row_tail
 
 __all__ = [
+    "BELOW_ZERO",
     "EXEMPT",
+    "FORWARDED",
     "NONE",
     "OBSERVED_ONLY",
     "REJECTED",
@@ -60,10 +64,14 @@ __all__ = [
 
 _R = TypeVar("_R", bound="DecidedRequest")
 
+BELOW_ZERO = 64
+"""For `row_flags`: a throttle time is below 0, so nobody is told of it (B§2.1). The flag itself is in no row."""
 NONE = -1
 """For `produce_bytes`, `fetch_bytes`, `network_ns` and `early_ms`: the column is null."""
 
-_START, _QUOTA, _MUTATION, _REQUEST, _NETWORK, _EXPIRE, _, _CLOCK, _CALLBACK, _TAGS = map(row_tail, KINDS)
+(_START, _QUOTA, _MUTATION, _REQUEST, _NETWORK, _EXPIRE, _, _CLOCK, _CALLBACK, _TAGS, _FORWARDED) = map(
+    row_tail, KINDS
+)
 _pack_plain = row_struct("start").pack_into
 _pack_quota = row_struct("quota").pack_into
 _pack_mutation = row_struct("mutation").pack_into
@@ -76,6 +84,8 @@ _pack_network = row_struct("network").pack_into
 _pack_clock = row_struct("clock").pack_into
 _pack_callback = row_struct("callback").pack_into
 _pack_tags = row_struct("tags").pack_into
+_pack_forwarded = row_struct("forwarded").pack_into
+_IN_ROWS = ~BELOW_ZERO
 _NOT_SAID = -1.0  # no limit is below 0
 
 
@@ -136,7 +146,7 @@ class DecidedRequest(Protocol):
     request_ms: int
     mutation_ms: int
     throttle_ms: int
-    observed_only: int
+    row_flags: int
 
 
 class Recorder(Appender):
@@ -257,13 +267,13 @@ class Recorder(Appender):
             response = request.response
             response_bytes = 0 if response is None else response.size
             flags = _REQUEST | EXEMPT if request.exempt else _REQUEST
-            if request.throttle_ms or request.observed_only or early_ms is not None:
+            if request.throttle_ms or request.row_flags or early_ms is not None:
                 _pack_request(
                     rows, at, now_ms, connection.id, request.frame_bytes, response_bytes,
                     request.produce_bytes, request.fetch_bytes, request.handler_ns, request.network_ns,
                     request.produce_ms, request.fetch_ms, request.request_ms, request.mutation_ms,
                     NONE if early_ms is None else early_ms, client.number, api_key, api_version,
-                    flags | OBSERVED_ONLY if request.observed_only else flags,
+                    flags | (request.row_flags & _IN_ROWS),
                 )  # fmt: skip
             else:
                 _pack_unthrottled(
@@ -295,6 +305,24 @@ class Recorder(Appender):
             client.number, api_key, api_version, _NETWORK | flags,
         )  # fmt: skip
         self._at = at + ROW_BYTES
+
+    def forwarded(
+        self,
+        client: Client,
+        now_ms: int,
+        connection_id: int,
+        api_key: int,
+        api_version: int,
+        mutation_throttle_ms: int,
+        flags: int,
+    ) -> None:
+        """Record what came of the permits that were asked for in a request that another node answers."""
+        if self._place(client, now_ms):
+            _pack_forwarded(
+                self._rows, self._at, now_ms, connection_id, mutation_throttle_ms,
+                client.number, api_key, api_version, _FORWARDED | flags,
+            )  # fmt: skip
+            self._at += ROW_BYTES
 
     def mutation(
         self,

@@ -41,6 +41,7 @@ _KIND_CODES = {
     "request": REQUEST_ROW,
     "network": NETWORK_ROW,
     "mutation": MUTATION_ROW,
+    "forwarded": REQUEST_ROW,
     **dict.fromkeys(CONTROL_KINDS, _CONTROL),
     "tags": _TAGS,
 }
@@ -61,6 +62,7 @@ _NUMBER_COLUMNS = (
     "rejected",
     "exempt",
     "observed_only",
+    "forwarded",
     *_THROTTLES,
 )
 _MAX_BYTES = 2**31 - 1  # the protocol's length fields are 32 bits
@@ -245,6 +247,7 @@ def _rows(table: pa.Table, kinds: Numbers) -> Rows:
     )
     throttle_ms = np.where(fetches, _plain(table, "fetch_throttle_ms"), throttle_ms)
     is_done = ~_plain(table, "observed_only")  # what was decided of an observed client was not
+    is_own = ~_plain(table, "forwarded")  # else the controller has decided about the permits
     return Rows(
         seq=_plain(table, "seq"),
         ts_ms=_plain(table, "ts_ms"),
@@ -253,7 +256,7 @@ def _rows(table: pa.Table, kinds: Numbers) -> Rows:
         network_ns=_plain(table, "network_ns"),
         connection_id=_connection_ids(table, kinds).astype(np.int64, copy=False),
         client=np.zeros(len(table), np.int32),
-        throttle_ms=(throttle_ms * is_done).astype(np.int32, copy=False),
+        throttle_ms=(throttle_ms * (is_done & is_own)).astype(np.int32, copy=False),
         request_throttle_ms=_plain(table, "request_throttle_ms") * is_done,
         flags=_flags(table, kinds, produces, fetches),
     )
