@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from bench.ladder.brokers import BenchBroker, KafkaBench, TidegateBench
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.broker import Broker
 
@@ -51,9 +52,10 @@ def unique() -> str:
 def create_topic() -> Callable[..., str]:
     """Return a function that creates a topic at a broker and returns its name."""
 
-    def create(broker: Broker, topic: str, partitions: int = 1) -> str:
+    def create(broker: Broker | BenchBroker, topic: str, partitions: int = 1, **config: str) -> str:
+        settings = {key.replace("_", "."): value for key, value in config.items()}
         admin = AdminClient({"bootstrap.servers": broker.address})
-        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(timeout=10)
+        admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(timeout=10)
         return topic
 
     return create
@@ -77,6 +79,23 @@ def kafka_classpath() -> str:
     )
     assert done.returncode == 0, f"Apache Kafka's jars could not be fetched:\n{done.stderr}"
     return f"{done.stdout.strip()}/*"
+
+
+@pytest.fixture(scope="module")
+def beside_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BenchBroker]]:
+    """Return "kafka", a real Apache Kafka, and "tidegate", `tidegate serve`, both running."""
+    directory = tmp_path_factory.mktemp("beside-kafka")
+    brokers = {
+        "kafka": KafkaBench("kafka", directory / "kafka"),
+        "tidegate": TidegateBench("tidegate", directory / "tidegate"),
+    }
+    try:
+        for own in brokers.values():
+            own.start()
+        yield brokers
+    finally:
+        for own in brokers.values():
+            own.stop()
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,14 @@ import struct
 from typing import Any
 
 from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
+from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from kafka.record import MemoryRecordsBuilder
 
 TIMEOUT_S = 30.0
 PRODUCE_VERSION = 9
+FETCH_VERSION = 11
 
 _LENGTH = struct.Struct(">i")
 
@@ -54,11 +56,15 @@ class PlainClient:
 
     def send(self, request: Any) -> int:
         """Send `request` (a kafka-python message with its version) and return its size without the length."""
-        self._correlation_id += 1
-        request.with_header(self._correlation_id, self.client_id)
-        frame = bytes(request.encode(header=True, framed=True))
+        frame = self.frame(request)
         self.socket.sendall(frame)
         return len(frame) - _LENGTH.size
+
+    def frame(self, request: Any) -> bytes:
+        """Return the bytes of `request` as this client sends it, with the length."""
+        self._correlation_id += 1
+        request.with_header(self._correlation_id, self.client_id)
+        return bytes(request.encode(header=True, framed=True))
 
     def receive(self, response_class: Any) -> Any:
         """Return the next answer. Raises `ConnectionError` when the connection ends first."""
@@ -113,4 +119,28 @@ def produce_request(topic: str, value: bytes, *, acks: int = 1, partition: int =
         acks=acks,
         timeout_ms=10_000,
         topic_data=[topic_class(name=topic, partition_data=[part])],
+    )
+
+
+def fetch_request(topic: str, *, max_bytes: int = 1 << 20) -> Any:
+    """Return a Fetch of partition 0 of `topic` from its beginning."""
+    topic_class = FetchRequest.FetchTopic
+    partition = topic_class.FetchPartition(
+        partition=0,
+        current_leader_epoch=-1,
+        fetch_offset=0,
+        log_start_offset=-1,
+        partition_max_bytes=max_bytes,
+    )
+    return FetchRequest[FETCH_VERSION](
+        replica_id=-1,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[topic_class(topic=topic, partitions=[partition])],
+        forgotten_topics_data=[],
+        rack_id="",
     )

@@ -8,8 +8,8 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 from kafka.errors import ThrottlingQuotaExceededError
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
-from kafka.protocol.consumer import FetchRequest, FetchResponse
-from tests.e2e.plain_client import PlainClient
+from kafka.protocol.consumer import FetchResponse
+from tests.e2e.plain_client import FETCH_VERSION, PlainClient, fetch_request
 
 WINDOW_MS = 10_000  # (quota.window.num - 1) * quota.window.size.seconds, Kafka's defaults
 AT_ONCE_S = 0.4
@@ -87,29 +87,9 @@ def test_the_most_specific_quota_applies(broker, topic, unique):
         assert client.receive_produce().throttle_time_ms == 0
 
 
-def fetch(client, topic, *, max_bytes=1 << 20):
+def fetch(client, topic):
     """Return the answer to a Fetch of partition 0 from its beginning."""
-    topic_class = FetchRequest.FetchTopic
-    partition = topic_class.FetchPartition(
-        partition=0,
-        current_leader_epoch=-1,
-        fetch_offset=0,
-        log_start_offset=-1,
-        partition_max_bytes=max_bytes,
-    )
-    request = FetchRequest[11](
-        replica_id=-1,
-        max_wait_ms=500,
-        min_bytes=1,
-        max_bytes=max_bytes,
-        isolation_level=0,
-        session_id=0,
-        session_epoch=-1,
-        topics=[topic_class(topic=topic, partitions=[partition])],
-        forgotten_topics_data=[],
-        rack_id="",
-    )
-    return client.ask(request, FetchResponse[11])
+    return client.ask(fetch_request(topic), FetchResponse[FETCH_VERSION])
 
 
 def test_a_throttled_fetch_is_empty_and_the_next_has_the_records(broker, topic, unique):
