@@ -6,14 +6,21 @@ from dataclasses import replace
 
 import pytest
 from tests.differing.comparable import Given, comparable
+from tests.differing.declared import declared
 from tests.differing.play import Difference
 from tests.differing.requests import ANONYMOUS, COMPARED, OWN_IP, Made, is_changed_by_both, make
 from tests.differing.sequences import is_sharing, make_sequence, produce
 from tests.differing.shrink import shrunk
-from tests.differing.sides import Reply, Side, own_ip
+from tests.differing.sides import SILENT, Reply, Side, own_ip
 from tests.differing.timing import throttled_alike
 
-from tidegate.api_keys import ALTER_CLIENT_QUOTAS, CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, PRODUCE
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    CREATE_TOPICS,
+    DESCRIBE_CLIENT_QUOTAS,
+    INCREMENTAL_ALTER_CONFIGS,
+    PRODUCE,
+)
 from tidegate.wire import API_BY_KEY
 from tidegate.wire.header import decode_request_header
 
@@ -128,3 +135,16 @@ def test_nobody_is_kept_out_by_what_is_made() -> None:
         message = make(INCREMENTAL_ALTER_CONFIGS, rng).message
         if not message["validate_only"]:
             assert all(map(is_changed_by_both, message["resources"]))
+
+
+@pytest.mark.parametrize(("letter", "times"), [("x", 32_700), ("é", 16_350)])
+def test_a_text_that_was_cut_is_known_by_its_bytes(letter: str, times: int) -> None:
+    """Letters of two bytes are half as many in it (row W4)."""
+    made = Made(api_key=DESCRIBE_CLIENT_QUOTAS, version=0, message={})
+    text = f"Unsupported entity type {letter * times}"
+    difference = Difference(
+        number=1, place=1, made=made, what="answer", kafka=SILENT, tidegate={"error_message": text}
+    )
+    found = declared(difference)
+    assert found is not None
+    assert found.row == "W4"
