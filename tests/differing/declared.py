@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.differing.play import Difference
 from tests.differing.requests import NODE, ZERO_ID, is_changed_by_both, says_compressed
-from tests.differing.sides import SILENT, has_null_records
+from tests.differing.sides import CLOSED, SILENT, has_null_records
 
 from tidegate.api_keys import (
     DESCRIBE_CONFIGS,
@@ -193,9 +193,11 @@ def _is_mistake_in_overrides(difference: Difference) -> bool:
 
 
 def _is_left_without_answer(difference: Difference) -> bool:
-    """Return whether the request fails as a whole, with one error for all partitions."""
-    codes = _produced_codes(difference.tidegate) if has_null_records(difference.made) else set()
-    return difference.kafka == SILENT and len(codes) == 1 and codes != {0}
+    """Return whether the request fails as a whole, with one error for all partitions, or an end for want of one."""
+    if difference.kafka != SILENT or not has_null_records(difference.made):
+        return False
+    codes = _produced_codes(difference.tidegate)
+    return difference.tidegate == CLOSED or (len(codes) == 1 and codes != {0})
 
 
 def _is_compressed_wrongly(difference: Difference) -> bool:

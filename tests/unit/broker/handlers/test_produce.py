@@ -121,6 +121,7 @@ def test_null_records_are_answered(node: Node) -> None:
         request["topic_data"][0]["partition_data"].append({"index": 1, "records": None})
         parts = node.call(PRODUCE, 9, request)["responses"][0]["partition_responses"]
         assert {part["index"]: part["error_code"] for part in parts} == codes
+    assert node.ask(PRODUCE, 9, message(None, acks=0)).close
 
 
 def test_of_several_records_for_a_partition(node: Node) -> None:
