@@ -86,6 +86,7 @@ class Node:
             window=config.quota_windows.rate,
             controller_window=config.quota_windows.mutation,
             note_tags=usage.tags,
+            late_limits=True,
         )
         self.callback = NodeCallback(
             config, self.managers, clock=clock, loop=loop, note_exchange=usage.callback
@@ -307,6 +308,7 @@ class Node:
             self.managers.metrics(now_ms),
             self._front.muting.metrics(),
             self.connections.metrics(now_ms),
+            self.callback.metrics(),
             self._network_metrics.metrics(now_ms),
             self._front.requests.metrics(),
         )

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.nodes import until
+from tests.server.nodes import RunningNode, until
 from tests.server.whole_node import whole_node
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.errors import ConfigError
+from tidegate.in_slices import run_at_once
 from tidegate.quota import ClusterMetadata, QuotaEntity, QuotaManagers, QuotaType
 from tidegate.server.callback.callback_guard import MAX_REMEMBERED, NO_TAGS, GuardedCallback, load_callback
 from tidegate.wire import encode_request
@@ -183,6 +184,57 @@ def test_a_class_that_cannot_be_a_callback_is_refused(name: str, reason: str) ->
     """With the reason, at the start."""
     with pytest.raises(ConfigError, match=reason):
         load_callback(name, {}, lambda: 0)
+
+
+def test_a_change_asks_for_no_limit_before_it_is_used(with_node) -> None:
+    """Fifty thousand clients or one: a stored quota and a changed cluster hold up nobody."""
+
+    async def scenario(node: RunningNode) -> None:
+        guard, callback = guarded()
+        managers = node.node.managers
+        run_at_once(managers.exchange_in_slices(guard, ()))
+        for number in range(20):
+            callback.tags = {"group": f"g{number}"}
+            managers.produce.record("u", "c", 500.0, 1000)
+        callback.changed, callback.limit = True, RuntimeError("asked")
+        managers.produce.update_quota(QuotaEntity(user="alice"), 5.0)
+        assert managers.update_cluster_metadata(ClusterMetadata.of({}, {}))
+        assert guard.failures == 0
+        callback.limit = 40.0
+        assert managers.produce.record("u", "c", 0.0, 1000) == 2500
+        assert {metric.bound for metric in managers.produce.metrics(1000)} == {40.0, None}
+
+    with_node(scenario)
+
+
+def test_failed_and_slow_calls_are_metrics(with_node) -> None:
+    """Those of callbacks before the one in force are counted on; without one there are no such metrics."""
+
+    async def scenario(node: RunningNode) -> None:
+        follower = node.node.callback
+        assert counted(node) == {}
+        for number in (1, 2):
+            times = iter([0, 6_000_000, *[0] * 100])
+            guard, callback = guarded(lambda times=times: next(times))
+            for _ in follower.exchange_in_slices(guard, node.node.config, ()):
+                pass
+            callback.limit = RuntimeError("boom")
+            guard.quota_limit(PRODUCE, {})
+            guard.quota_limit(PRODUCE, {})
+            assert counted(node) == {"failed-call-total": 2.0 * number, "slow-call-total": 1.0 * number}
+        for _ in follower.exchange_in_slices(None, node.node.config, ()):
+            pass
+        assert counted(node) == {}
+
+    with_node(scenario)
+
+
+def counted(node: RunningNode) -> dict[str, float]:
+    """Return the metrics of a node's callback by name, all of them those that the page has."""
+    metrics = [metric for metric in node.node.metrics(0) if metric.group == "ClientQuotaCallback"]
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text("utf-8")
+    assert all(f"| ClientQuotaCallback | {metric.name} | | | calls |" in page for metric in metrics)
+    return {metric.name: metric.value for metric in metrics}
 
 
 def test_a_node_asks_the_callback_that_its_settings_name(tmp_path: Path) -> None:

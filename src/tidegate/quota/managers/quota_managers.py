@@ -38,6 +38,7 @@ class QuotaManagers:
     """The managers for produce, fetch, request and controller mutations, and what goes beyond Kafka's rules.
 
     A callback that is given is configured once, here, and asked on every request. note_tags: told of its answers.
+    late_limits: as of `SensorManager`.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class QuotaManagers:
         callback: ClientQuotaCallback | None = None,
         callback_config: Mapping[str, Any] | None = None,
         note_tags: NoteTags | None = None,
+        late_limits: bool = False,
     ) -> None:
         if callback is not None:
             callback.configure(callback_config or {})
@@ -63,6 +65,7 @@ class QuotaManagers:
         )
         for manager in self:
             manager.note_tags = note_tags
+            manager.late_limits = late_limits
 
     def __iter__(self) -> Iterator[Manager]:
         """Yield the managers in the order in which Kafka refreshes them."""

@@ -3,14 +3,14 @@
 With Kafka's own rules a client's sensor is looked up once and kept until a quota changes; a custom callback is
 asked on every request (B§8).
 
-A changed quota holds at once, yet touches no sensor: with Kafka's own rules a bound depends on nothing but the
-definitions and the sensor's tags, so it is looked up again when the sensor is looked up again, before anything is
-recorded in it. Ten thousand changes cost the same whether there are ten sensors or fifty thousand.
+A changed quota holds at once, yet touches no sensor: a sensor's bound is asked for again when the sensor is used again,
+before anything is recorded in it. Ten thousand changes cost the same whether there are ten sensors or fifty thousand.
+A custom callback is asked for all bounds at once, as in Kafka, unless `late_limits` is set.
 
 A flood of made-up names fills the table of sensors. Who is over its bound keeps its sensor, and who has a quota of its
 own: when only such are left, new clients of a default quota share one sensor (`OVERFLOW`) until there is room again.
 
-Follows: Kafka `ClientQuotaManager` (B§3.3–3.9). Differs: the bound of the table.
+Follows: Kafka `ClientQuotaManager` (B§3.3–3.9). Differs: the bound of the table; when a callback is asked for limits.
 """
 
 import logging
@@ -53,6 +53,7 @@ class SensorManager(ABC, Generic[S]):
 
     enabled: whether any quota of this type is defined. folded: how often a client had to share a sensor with others.
     note_tags: called just before a custom callback's client is charged.
+    late_limits: whether a custom callback is asked for the limit of each sensor when that is used next.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class SensorManager(ABC, Generic[S]):
         self._max_sensor_bytes = max_sensor_bytes
         self.folded = 0
         self.note_tags: NoteTags | None = None
+        self.late_limits = False
         self.sensors = self._new_table()
         self._own_rules = DefaultQuotaCallback()
         self._custom = callback
@@ -115,15 +117,14 @@ class SensorManager(ABC, Generic[S]):
             "%s quota of %r is now %r, levels in use: %r", self.quota_type.value, entity, bound, self.levels
         )
         self._lookups.forget()
-        self._limits += 1
-        if self._custom is not None:
-            self.refresh()
+        self.refresh()
 
     def refresh(self) -> None:
-        """Ask for the limit of every sensor again, at once: a custom callback expects it (B§8)."""
-        for sensor in self.sensors:
-            sensor.limits_seen = self._limits
-            self._ask_limit(sensor)
+        """Ask for the limit of every sensor again: at once, or when it is used next."""
+        self._limits += 1
+        if self._custom is not None and not self.late_limits:
+            for sensor in self.sensors:
+                self.up_to_date(sensor)
 
     def up_to_date(self, sensor: S) -> S:
         """Return `sensor` with the bound that holds now. Every use of a sensor that was kept begins with this."""
@@ -275,8 +276,9 @@ class SensorManager(ABC, Generic[S]):
         sensor = self._find(self.tags(user, client_id), now_ms)
         if self._custom is None:
             self._lookups.remember(user, client_id, sensor)
-            return sensor
+            return self.up_to_date(sensor)
         self._reset_if_required()
+        self.up_to_date(sensor)
         if charges:
             self._note_tags(user, client_id, sensor, now_ms)
         return sensor
@@ -319,8 +321,6 @@ class SensorManager(ABC, Generic[S]):
                 self._note_folded()
                 return self._find(shared, now_ms)
             self.sensors.add(sensor, now_ms)
-        elif self._custom is None:
-            self.up_to_date(sensor)
         self._throttle_sensor(sensor, now_ms)
         return sensor
 
@@ -331,10 +331,8 @@ class SensorManager(ABC, Generic[S]):
 
     def _is_protected(self, sensor: S, now_ms: int, in_use: bool) -> bool:
         """Return whether a sensor may not go though the table is full: it is over its bound, or a quota of its own."""
-        if self._custom is not None:
-            return sensor.is_over(now_ms)
         is_over = self.up_to_date(sensor).is_over(now_ms)
-        return is_over or (in_use and self._shared_tags(sensor.tags) == sensor.tags)
+        return is_over or (in_use and self._custom is None and self._shared_tags(sensor.tags) == sensor.tags)
 
     def _shared_tags(self, tags: Mapping[str, str]) -> Mapping[str, str]:
         """Return under which tags a new client is counted while there is no room: one sensor for each default quota.

@@ -7,13 +7,13 @@ the one before, with fresh sensors. Throttle times that were answered run on. Th
 
 import contextlib
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Final
 
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError
 from tidegate.in_slices import run_at_once
-from tidegate.quota import ClusterMetadata, QuotaManagers, QuotaRecord
+from tidegate.quota import ClusterMetadata, Metric, QuotaManagers, QuotaRecord
 from tidegate.scheduling import Scheduler
 from tidegate.server.callback.callback_guard import GuardedCallback, load_callback
 from tidegate.server.config import CALLBACK_CLASS, CALLBACK_SETTINGS, ServerConfig
@@ -50,6 +50,7 @@ class NodeCallback:
         self._loop = loop
         self._settings: dict[str, str] = {}
         self._cluster_changed = False
+        self._failed_before = self._slow_before = 0  # calls of the callbacks before this one
 
     @property
     def current(self) -> GuardedCallback | None:
@@ -88,6 +89,17 @@ class NodeCallback:
         self._settings = _settings_of(config)
         if before is not None:
             before.close()
+            self._failed_before += before.failures
+            self._slow_before += before.slow
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield how many calls of a custom callback failed or were slow so far; nothing where there is none."""
+        if self.current is not None:
+            for name, count in (
+                ("failed-call-total", self._failed_before + self.current.failures),
+                ("slow-call-total", self._slow_before + self.current.slow),
+            ):
+                yield Metric(group="ClientQuotaCallback", name=name, tags={}, value=float(count))
 
     def note_start(self) -> None:
         """Have it noted that the node begins with a callback, if it does."""

@@ -1,6 +1,7 @@
 """The callback interface: Kafka's own rules as a callback, and errors of a custom one."""
 
 from collections.abc import Mapping
+from random import Random
 
 import pytest
 
@@ -80,6 +81,66 @@ def test_changed_metadata_refreshes_all_managers_when_the_callback_says_so() -> 
     assert managers.update_cluster_metadata(ClusterMetadata.of(nodes, {}))
     assert managers.produce.record("gold-ann", "c", 0.0, NOW_MS) == 0
     assert not QuotaManagers().update_cluster_metadata(ClusterMetadata.of(nodes, {}))
+
+
+class _Counted(_Tiers):
+    """Has a limit for each client, all changed by stored quotas, and counts how often it is asked."""
+
+    asked = 0
+
+    def quota_metric_tags(self, quota_type: QuotaType, user: str, client_id: str) -> Mapping[str, str]:
+        return {"tier": client_id}
+
+    def quota_limit(self, quota_type: QuotaType, tags: Mapping[str, str]) -> float | None:
+        self.asked += 1
+        return self.limits.get(tags["tier"], self.limits.get("others"))
+
+    def update_quota(self, quota_type: QuotaType, entity: QuotaEntity, value: float) -> None:
+        self.limits[str(entity.client_id)] = value
+
+
+def test_limits_asked_for_late_decide_the_same() -> None:
+    """As limits asked for at once, whatever changes between which requests; a change asks for none by itself."""
+    random = Random(9)
+    callbacks = [_Counted({"others": 50.0}) for _ in range(2)]
+    at_once, late = (
+        QuotaManagers(callback=callback, late_limits=late_limits)
+        for callback, late_limits in zip(callbacks, (False, True), strict=True)
+    )
+    throttled, now_ms = 0, NOW_MS
+    for _ in range(3000):
+        now_ms += random.choice([0, 1, 300, 1500])
+        name = f"c{random.randrange(20)}"
+        match random.randrange(8):
+            case 0:
+                entity, bound = (
+                    QuotaEntity(client_id=random.choice([name, "others"])),
+                    random.choice([5.0, 80.0]),
+                )
+                at_once.produce.update_quota(entity, bound)
+                asked = callbacks[1].asked
+                late.produce.update_quota(entity, bound)
+                assert callbacks[1].asked == asked
+            case 1:
+                for callback in callbacks:
+                    callback.limits["others"] *= (
+                        random.choice([0.5, 2.0]) if callback is callbacks[0] else 1.0
+                    )
+                    callback.limits["others"] = callbacks[0].limits["others"]
+                    callback.reset = True
+                at_once.produce.record("u", name, 0.0, now_ms)
+                late.produce.record("u", name, 0.0, now_ms)
+            case 2:
+                at_once.update_cluster_metadata(ClusterMetadata.of({}, {}))
+                late.update_cluster_metadata(ClusterMetadata.of({}, {}))
+            case _:
+                value = random.choice([1.0, 100.0, 400.0])
+                throttle_ms = at_once.produce.record("u", name, value, now_ms)
+                assert late.produce.record("u", name, value, now_ms) == throttle_ms
+                throttled += throttle_ms > 0
+    assert throttled > 200
+    assert [m.bound for m in late.metrics(now_ms)] == [m.bound for m in at_once.metrics(now_ms)]
+    assert callbacks[1].asked < callbacks[0].asked / 2
 
 
 def test_tags_that_are_none_are_an_error_with_the_client_in_it() -> None:
