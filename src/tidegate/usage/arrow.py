@@ -172,17 +172,23 @@ def merge_files(paths: Sequence[Path], path: Path) -> Iterator[None]:
 def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one Parquet file, some thousands at a time. Raises `ParquetError`."""
     with _map_errors(path), pq.ParquetFile(path) as file:
-        if file.schema_arrow.names != arrow_schema().names:
-            raise ParquetError(
-                f"{path} has columns {file.schema_arrow.names}, expected those of the usage record"
-            )
+        _check_columns(path, file)
         yield from file.iter_batches(batch_size=8192)
 
 
 def _row_groups(path: Path) -> Iterator[pa.Table]:
+    with _map_errors(path), pq.ParquetFile(path) as file:
+        _check_columns(path, file)
     with _map_errors(path), pq.ParquetFile(path, read_dictionary=_STRINGS) as file:
         for index in range(file.num_row_groups):
             yield file.read_row_group(index).cast(_table_schema())
+
+
+def _check_columns(path: Path, file: pq.ParquetFile) -> None:
+    if file.schema_arrow.names != arrow_schema().names:
+        raise ParquetError(
+            f"{path} has columns {file.schema_arrow.names}, expected those of the usage record"
+        )
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

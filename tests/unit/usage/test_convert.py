@@ -2,6 +2,7 @@
 
 import os
 
+import pyarrow.parquet as pq
 import pytest
 from tests.unit.usage.recording import (
     START_MS,
@@ -198,12 +199,21 @@ def test_segment_converted_again_after_compaction(tmp_path):
     assert list(read_events(tmp_path)) == expected
 
 
-def test_unreadable_file_leaves_its_hour_alone(tmp_path, caplog):
-    """A damaged Parquet file is reported once; other hours are compacted."""
+def _damage(path):
+    path.write_bytes(b"damaged")
+
+
+def _lose_a_column(path):
+    pq.write_table(pq.read_table(path).drop_columns(["tags"]), path)
+
+
+@pytest.mark.parametrize("damage", [_damage, _lose_a_column])
+def test_unreadable_file_leaves_its_hour_alone(tmp_path, caplog, damage):
+    """A damaged Parquet file, or one of a version with other columns, is reported once; other hours are compacted."""
     record_segments(tmp_path)
     record_segments(tmp_path, start_ms=START_MS + HOUR_MS)
     convert(tmp_path)
-    list_files(tmp_path)[1].write_bytes(b"damaged")
+    damage(list_files(tmp_path)[1])
     unreadable = set()
     for _ in range(2):
         for _ in compact(parquet_directory(tmp_path), node_id=1, now_ms=OVER_MS, unreadable=unreadable):
