@@ -156,7 +156,8 @@ class RecordedUsageLog:
 
     def tags(self, quota_type: QuotaType, user: str, client_id: str, sensor: Sensor, now_ms: int) -> None:
         """Record which tags the callback chose for a client that is about to be charged, and their limit."""
-        limit = None if sensor.bound == UNLIMITED else sensor.bound
+        bound = sensor.bound
+        limit = None if bound == UNLIMITED else bound
         answer = user, client_id, quota_type.key, sensor.name, sensor.tags, limit
         if not self._recorder.says_tags(*answer):
             self._record_requests()
