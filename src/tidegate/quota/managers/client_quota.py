@@ -22,10 +22,10 @@ from tidegate.quota.admin.sanitizer import desanitize
 from tidegate.quota.managers.callback import ClientQuotaCallback
 from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.managers.quota_type import QuotaType
-from tidegate.quota.managers.sensor_manager import SensorManager
+from tidegate.quota.managers.sensor_manager import OVERFLOW, SensorManager
 from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, RateSensor
 from tidegate.quota.measure.smooth import SMOOTH_FETCH_S, SmoothMode, SmoothSensor
-from tidegate.quota.measure.throttle import MAX_INT64
+from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.quota.metric import Metric
 
@@ -97,7 +97,9 @@ class ClientQuotaManager(SensorManager[RateSensor]):
     def _new_sensor(self, name: str, tags: Mapping[str, str], bound: float, now_ms: int) -> RateSensor:
         mode = self._mode(tags)
         if mode is None:
-            return RateSensor(name, tags, window=self.window, bound=bound, cap_ms=self._cap_ms, now_ms=now_ms)
+            # What many have used together may ask for a time past 32 bits, which would be none at all (B§2.1).
+            cap_ms = min(self._cap_ms, MAX_INT32) if OVERFLOW in tags.values() else self._cap_ms
+            return RateSensor(name, tags, window=self.window, bound=bound, cap_ms=cap_ms, now_ms=now_ms)
         checks_first = self.quota_type is QuotaType.FETCH
         return SmoothSensor(
             name,
