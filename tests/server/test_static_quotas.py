@@ -108,3 +108,21 @@ def test_a_client_without_an_id_is_throttled_and_replayed(tmp_path: Path) -> Non
         assert sum(milliseconds > 0 for milliseconds in recorded) == 2
 
     asyncio.run(main())
+
+
+def test_fetches_are_throttled_by_settings_too(with_node) -> None:
+    """Default and override, with their suffixes; bytes produced are another quota's."""
+
+    async def scenario(node: RunningNode) -> None:
+        throttled = {}
+        for client_id in ("billing", "x", ""):
+            client = await node.connect(client_id)
+            client.send_produce(padding=30_000)
+            assert (await client.receive())[1]["throttle_time_ms"] == 0
+            client.send_fetch(max_bytes=20_000)
+            _, answer, size = await client.receive()
+            throttled[client_id] = answer["throttle_time_ms"] > 0
+            assert (size > 20_000) != throttled[client_id], "a throttled fetch is answered empty"
+        assert throttled == {"billing": False, "x": True, "": True}
+
+    with_node(scenario, **{"quota.consumer.default": "1K", "quota.consumer.override": "billing:1M"})
