@@ -27,8 +27,8 @@ e2e-long: setup ## run what takes long: tests in files long_*.py (ARGS='-k diffe
 	@$(PYTHON) -m pytest $$(find tests -name 'long_*.py' | sort) $(ARGS)
 
 .PHONY: soak
-soak: setup ## simulate a node for 10^6 steps of fresh seeds (ARGS='--seeds 3', '--seed N' for one again)
-	@$(PYTHON) -m tests.simulation $(ARGS)
+soak: setup ## simulate a node for 10^6 steps, kill a broker 100 times (ARGS='simulation', 'kills --kills 20', '--help')
+	@$(PYTHON) -m tests.soak $(ARGS)
 
 .PHONY: lint
 lint: setup ## ruff, mypy --strict, layers of ARCHITECTURE.md

@@ -83,7 +83,7 @@ def test_the_auditor_notices(tmp_path: Path, parts: dict[str, Any], problem: str
     """An early unmute, a throttle without an end and a lost answer; it says how to see them again."""
     with pytest.raises(ViolationError, match=problem) as caught:
         simulate(8, FEW_STEPS, tmp_path, **parts)
-    assert f"make soak ARGS='--seed 8 --steps {FEW_STEPS}'" in str(caught.value)
+    assert f"make soak ARGS='simulation --seed 8 --steps {FEW_STEPS}'" in str(caught.value)
 
 
 def test_a_burst_and_the_bound_are_all_that_is_admitted() -> None:

@@ -332,7 +332,7 @@ def simulate(seed: int, steps: int, directory: Path, **parts: Any) -> World:
         if log.lines:
             world.auditor.fail(None, "it was logged")
     except Exception as error:
-        again = f"make soak ARGS='--seed {seed} --steps {steps}'"
+        again = f"make soak ARGS='simulation --seed {seed} --steps {steps}'"
         said = "".join(f"\nlogged: {line}" for line in log.lines[:5])
         raise ViolationError(f"once more: {again}{said}\n{type(error).__name__}: {error}") from error
     finally:

@@ -1,0 +1,108 @@
+"""What takes long and is different each time: a node on a virtual clock, and a real broker that is killed."""
+
+import argparse
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.kills.run import kill
+from tests.simulation.auditor import ViolationError
+from tests.simulation.world import simulate
+
+STEPS = 100_000
+KILLS = 100
+_EXAMPLES = """\
+examples:
+  make soak                                        both parts, about half an hour
+  make soak ARGS='simulation'                      10^6 steps: ten fresh seeds
+  make soak ARGS='simulation --seed 5'             one seed again, step by step the same
+  make soak ARGS='kills --kills 20 --seed 7'       20 kills; a seed repeats what is done, not what it meets
+  make soak ARGS='kills --nodes 3'                 three brokers in the process
+
+Exit code 1: something was lost, is there twice, or is otherwise wrong; it is said what, and how to see it again.
+"""
+
+
+def main() -> int:
+    """Run one part or both; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="make soak ARGS=...",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parts = parser.add_subparsers(dest="part", title="parts", metavar="PART")
+    _add_simulation(parts.add_parser("simulation", help="a node on a virtual clock, from seeds"))
+    _add_kills(parts.add_parser("kills", help="`kill -9` of a broker under load, quotas changing"))
+    chosen = parser.parse_args()
+    every = [chosen] if chosen.part else [parser.parse_args([part]) for part in parts.choices]
+    try:
+        for options in every:
+            options.run(options)
+    except ViolationError as error:
+        print("", error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _add_simulation(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=10, help="how many fresh seeds (default: 10)")
+    parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"steps with each (default: {STEPS})")
+    parser.set_defaults(run=_simulate)
+
+
+def _add_kills(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kills", type=int, default=KILLS, help=f"how many (default: {KILLS})")
+    parser.add_argument("--seed", type=int, help="what is done at random (default: any)")
+    parser.add_argument("--nodes", type=int, help="brokers in the process (default: one, now and then three)")
+    parser.add_argument(
+        "--data", type=Path, help="where data and log are made, and left if something is wrong"
+    )
+    parser.set_defaults(run=_kill)
+
+
+def _simulate(options: argparse.Namespace) -> None:
+    """Simulate; the first violation ends it."""
+    seeds = [secrets.randbits(32) for _ in range(options.seeds)] if options.seed is None else [options.seed]
+    for seed in seeds:
+        print(f"seed {seed}:", end=" ", flush=True)
+        begun_s = time.perf_counter()
+        with tempfile.TemporaryDirectory() as directory:
+            world = simulate(seed, options.steps, Path(directory))
+        took_s = time.perf_counter() - begun_s
+        print(
+            f"{options.steps} steps, {world.auditor.seen['requests']} requests, {world.events} events, "
+            f"{world.clock.ns / 1e9:.0f} s in {took_s:.0f} s ({options.steps / took_s:.0f} steps a second)",
+            flush=True,
+        )
+
+
+def _kill(options: argparse.Namespace) -> None:
+    """Kill; the first violation ends it."""
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    print(f"{options.kills} kills, seed {seed}", flush=True)
+    begun_s = time.perf_counter()
+
+    def say(line: str) -> None:
+        print(f"{time.perf_counter() - begun_s:6.0f} s: {line}", flush=True)
+
+    tallies = kill(options.kills, seed, nodes=options.nodes, data=options.data, say=say)
+    names = ("kills", "acknowledged", "rows", "quotas", "settings", "topics", "positions")
+    kills, records, rows, quotas, settings, topics, positions = (
+        sum(getattr(tally, name) for tally in tallies) for name in names
+    )
+    say(
+        f"{kills} kills: {records:,} acknowledged records are there, in order, none twice of an idempotent producer; "
+        f"{quotas} changes of quotas, {settings} of settings, {topics} of topics and {positions} positions are kept, "
+        f"{sum(tally.unacknowledged_in_force for tally in tallies)} unacknowledged ones whole; "
+        f"{sum(tally.expired for tally in tallies):,} records were deleted by retention; "
+        f"the usage record has each of {rows:,} rows once; "
+        f"the slowest start took {max(tally.longest_start_s for tally in tallies):.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
