@@ -16,7 +16,7 @@ from tidegate.errors import TidegateError
 
 __all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_PIPE", "main"]
 
-COMMANDS = ("serve", "usage", "replay", "demo")
+COMMANDS = ("serve", "import", "usage", "replay", "demo")
 
 EXIT_ERROR = 2  # what argparse itself uses
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
@@ -25,12 +25,15 @@ EXIT_PIPE = 141  # 128 + SIGPIPE
 _EXTRA_BY_MODULE = {
     "confluent_kafka": "clients",
     "kafka": "clients",
+    "msgspec": "pipeline",
     "numba": "pipeline",
     "numpy": "pipeline",
     "pandas": "pipeline",
     "pyarrow": "pipeline",
     "pyspark": "pipeline",
 }
+
+_MODULES = {"import": "import_"}  # a word of Python's own
 
 _DESCRIPTION = """\
 Apache Kafka's client quotas in Python: a broker that throttles as Kafka does, and Spark jobs that show
@@ -40,6 +43,7 @@ _EPILOG = """\
 examples:
   tidegate demo                                  see all of it in under two minutes
   tidegate serve --port 9092                     a broker for any Kafka client
+  tidegate import kafka-request.log --out ./usage  a record of another broker's requests
   tidegate usage ./usage                         who used what
   tidegate replay ./usage --quotas quotas.yaml   what these quotas would have done
 
@@ -97,7 +101,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _load(command: str) -> ModuleType:
-    return importlib.import_module(f"tidegate.cli.{command}")
+    return importlib.import_module(f"tidegate.cli.{_MODULES.get(command, command)}")
 
 
 def _report(message: str, hint: str | None) -> int:

@@ -39,6 +39,7 @@ __all__ = [
     "read_batches",
     "segment_table",
     "split_by_hour",
+    "table_schema",
     "write_parquet",
     "write_segment",
     "write_table",
@@ -74,7 +75,8 @@ def arrow_schema() -> pa.Schema:
     return pa.schema([pa.field(column.name, _TYPES[column.type], column.nullable) for column in COLUMNS])
 
 
-def _table_schema() -> pa.Schema:
+def table_schema() -> pa.Schema:
+    """Return the schema of tables in memory: that of the files, with names dictionary-encoded."""
     fields = [field.with_type(pa.dictionary(pa.int32(), field.type)) if field.name in _STRINGS else field
               for field in arrow_schema()]  # fmt: skip
     return pa.schema(fields)
@@ -93,7 +95,7 @@ def segment_table(segment: Segment) -> pa.Table:
     kinds = rows["kind"]
     filled = {of: np.isin(np.arange(len(KINDS) + 1), _codes(of))[kinds] for of in {c.kinds for c in COLUMNS}}
     columns = [_column(segment, column, rows, places, filled[column.kinds]) for column in COLUMNS]
-    return pa.Table.from_arrays(columns, schema=_table_schema())
+    return pa.Table.from_arrays(columns, schema=table_schema())
 
 
 def gap_table(*, node_id: int, seq: int, ts_ms: int, lost_events: int) -> pa.Table:
@@ -181,7 +183,7 @@ def _row_groups(path: Path) -> Iterator[pa.Table]:
         _check_columns(path, file)
     with _map_errors(path), pq.ParquetFile(path, read_dictionary=_STRINGS) as file:
         for index in range(file.num_row_groups):
-            yield file.read_row_group(index).cast(_table_schema())
+            yield file.read_row_group(index).cast(table_schema())
 
 
 def _check_columns(path: Path, file: pq.ParquetFile) -> None:
@@ -211,7 +213,7 @@ def _parquet_writer(path: Path) -> Iterator[pq.ParquetWriter]:
     with os.fdopen(fd, "wb") as file:
         with pq.ParquetWriter(
             file,
-            _table_schema(),
+            table_schema(),
             compression="zstd",
             use_dictionary=_STRINGS,
             dictionary_pagesize_limit=_DICTIONARY_BYTES_MAX,
@@ -296,7 +298,7 @@ def _names_column(names: Sequence[Names], column: Column, numbers: Rows, filled:
 
 def _events_table(events: Sequence[Event]) -> pa.Table:
     columns = [_event_column(column, [event[column.name] for event in events]) for column in COLUMNS]
-    return pa.Table.from_arrays(columns, schema=_table_schema())
+    return pa.Table.from_arrays(columns, schema=table_schema())
 
 
 def _event_column(column: Column, values: list[Any]) -> pa.Array:

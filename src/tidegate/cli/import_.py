@@ -1,0 +1,167 @@
+"""`tidegate import`: request logs of Apache Kafka become a usage record, for `tidegate usage` and `tidegate replay`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from tidegate.errors import ConfigError
+
+__all__ = ["add_parser", "run"]
+
+_EXIT_BAD_LINES = 1
+
+_DESCRIPTION = """\
+Turn request logs of Apache Kafka brokers into a usage record: what each request was charged, when, and for whom. What
+was imported before is not taken again: of a log that has grown, only what is new."""
+
+_EPILOG = """\
+examples:
+  tidegate import kafka-request.log --out ./usage
+  tidegate import 1=./broker1/logs 2=./broker2/logs --out ./usage        node ids before the directories
+  tidegate import ./logs --out ./usage --time-zone Europe/Berlin
+  tidegate import ./logs --out ./usage --in-force quotas.yaml
+  tidegate replay ./usage --quotas quotas.yaml                           what these quotas would have done
+
+A log is what Kafka's logger `kafka.request.logger` writes at level DEBUG, plain or gzip, one file or a directory of
+rotated ones. Recommended pattern: [%d{yyyy-MM-dd HH:mm:ss,SSSSSS}] %p %m (%c)%n. docs/import.md says how to turn
+it on, what the log cannot tell, and how exact a replay of it is.
+
+The log holds secrets (SCRAM credentials, configs); the record does not. It holds user names and client ids:
+personal data.
+Lines that cannot be read are listed in DIR/import-rejected.txt by file, line and reason.
+Needs the extra: pip install 'tidegate[pipeline]'
+
+exit codes:
+  0    done
+  1    done, but for lines that could not be read
+  2    an option or a file cannot be used; the reason is on stderr, and nothing is imported
+  130  interrupted with Ctrl-C; nothing is imported"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "import",
+        help="make a usage record of Apache Kafka's request logs",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "logs",
+        metavar="LOG",
+        nargs="+",
+        help="file or directory; NODE=LOG for a node other than --node-id",
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, required=True, help="where the usage record is, or begins"
+    )
+    parser.add_argument(
+        "--node-id", metavar="N", type=_node_id, default=1, help="the broker that wrote the logs (default: 1)"
+    )
+    parser.add_argument(
+        "--time-zone", metavar="ZONE", default="UTC", help="the brokers' time zone (default: UTC)"
+    )
+    parser.add_argument(
+        "--in-force",
+        metavar="FILE",
+        type=Path,
+        help="quotas.yaml: what was set before the first request of a log",
+    )
+    parser.add_argument("--processes", metavar="N", type=_count, help="how many (default: one per processor)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Import, and say what came of it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from tidegate.config.quotas_file import load_quotas_file
+    from tidegate.kafka_log.importing import import_logs
+
+    sources = [_source(text, args.node_id) for text in args.logs]
+    zone = _zone(args.time_zone)
+    in_force = None if args.in_force is None else load_quotas_file(args.in_force)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading", total=None)
+
+        def show(path: Path, size: int) -> None:
+            progress.update(task, description=path.name, completed=size)
+
+        summary = import_logs(
+            sources, args.out, zone=zone, in_force=in_force, processes=args.processes, on_progress=show
+        )
+    for line in _lines(summary, args.out):
+        print(line)
+    return _EXIT_BAD_LINES if summary.bad else 0
+
+
+def _lines(summary: Any, out: Path) -> list[str]:
+    """Return what came of it, a line each."""
+    known = f" ({summary.files_known} known already)" if summary.files_known else ""
+    lines = [
+        f"{summary.files} {_plural('file', summary.files)}{known}, {summary.bytes / 1e6:,.1f} MB: "
+        f"{summary.requests:,} requests, {summary.quotas:,} changed quotas"
+    ]
+    lines += [f"left out: {count:,} {_LEFT_OUT[reason]}" for reason, count in sorted(summary.skipped.items())]
+    if summary.bad:
+        lines.append(f"not read: {summary.bad:,} lines, listed in {out / 'import-rejected.txt'}")
+    if summary.requests:
+        lines.append(
+            "exact: bytes produced and fetched, mutations; estimated: request time (network threads are not in the log)"
+        )
+    if summary.estimated_fetches:
+        lines.append(
+            f"estimated too: {summary.estimated_fetches:,} fetches that were throttled: their size is not in the log"
+        )
+    if summary.unpriced:
+        lines.append(
+            f"not known: what {summary.unpriced:,} changes of topics cost (their partitions are not in the log)"
+        )
+    return lines
+
+
+_LEFT_OUT = {
+    "forwarded": "lines of controllers about requests that a broker has a line of",
+    "no request": "lines of other loggers",
+}
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def _source(text: str, node_id: int) -> Any:
+    from tidegate.kafka_log.importing import Source
+
+    number, equals, path = text.partition("=")
+    if equals and number.isascii() and number.isdigit() and not Path(text).exists():
+        return Source(_node_id(number), Path(path))
+    return Source(node_id, Path(text))
+
+
+def _zone(name: str) -> Any:
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ConfigError(
+            f"no time zone {name!r}", hint="like Europe/Berlin, America/New_York or UTC"
+        ) from None
+
+
+def _node_id(text: str) -> int:
+    return _whole(text, 2**31 - 1, least=0)
+
+
+def _count(text: str) -> int:
+    return _whole(text, 1024, least=1)
+
+
+def _whole(text: str, most: int, *, least: int) -> int:
+    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+        raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, got {text!r}")
+    return int(text)

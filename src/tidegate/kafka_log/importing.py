@@ -1,0 +1,503 @@
+"""`tidegate import`: request logs of real brokers become a usage record, in processes side by side.
+
+The files are read here, block by block; other processes make columns of the lines; hour by hour they are sorted and
+written as Parquet. What is held in memory is the rows of one hour, and blocks under way.
+"""
+
+import gzip
+import os
+import shutil
+import zlib
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from multiprocessing import get_context
+from pathlib import Path
+from typing import IO, Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidegate.config.quotas_file import QuotasFile
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.kafka_log.manifest import HEAD_BYTES, ImportedFile, Manifest
+from tidegate.kafka_log.merge import PlacedEvent, hour_table
+from tidegate.kafka_log.requests import RequestColumns, Told
+from tidegate.kafka_log.told import Topics, quota_events
+from tidegate.quota import sanitize
+from tidegate.usage.arrow import arrow_schema, table_schema, write_parquet
+from tidegate.usage.directory import lock_file, make_private_directory, parquet_directory
+from tidegate.usage.files import HOUR_MS, hour_directory, node_files, parquet_path
+
+__all__ = ["ImportSummary", "Source", "find_logs", "import_logs"]
+
+BLOCK_BYTES = 8 << 20
+LINE_BYTES_MAX = 64 << 20
+"""A longer line is none of a request log."""
+IN_PROCESS_BYTES = 16 << 20
+"""Smaller input is not worth other processes."""
+HELD_ROWS = 2_000_000
+"""Rows held in memory before they are written aside."""
+REJECTED_MAX = 100_000
+FORWARDED_US_MAX = 60_000_000
+"""Longest time between the decision of a controller and the answer of the broker that forwarded to it."""
+
+_STAGING, _LOCK, _REJECTED = ".import", "import.lock", "import-rejected.txt"
+_LINES_PER_FILE = 1 << 40
+_HOUR_US = HOUR_MS * 1000
+
+
+class LogFileError(TidegateError):
+    """Raise when a file cannot be read as text or gzip: which one, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Request logs of one node: a file, or a directory of them."""
+
+    node_id: int
+    path: Path
+
+
+@dataclass(slots=True, kw_only=True)
+class ImportSummary:
+    """What an import did. skipped: lines that are no requests of clients, by reason; bad: lines that cannot be read."""
+
+    files: int = 0
+    files_known: int = 0
+    bytes: int = 0
+    requests: int = 0
+    bad: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    estimated_fetches: int = 0
+    unpriced: int = 0
+    quotas: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What a block of lines came to."""
+
+    table: pa.Table
+    told: list[Told]
+    requests: int
+    bad_lines: int
+    bad: list[tuple[int, str]]
+    skipped: Counter[str]
+
+
+@dataclass(slots=True)
+class _Node:
+    """What is under way of one node: rows by hour, in memory or aside, and what its requests told."""
+
+    node_id: int
+    told: list[Told] = field(default_factory=list)
+    held: dict[int, list[pa.Table]] = field(default_factory=lambda: defaultdict(list))
+    aside: dict[int, list[Path]] = field(default_factory=lambda: defaultdict(list))
+
+
+def find_logs(sources: Iterable[Source]) -> list[Source]:
+    """Return every file of the sources, directories searched, oldest first by name within one. Raises `ConfigError`."""
+    found: list[Source] = []
+    for source in sources:
+        if source.path.is_file():
+            found.append(source)
+        elif source.path.is_dir():
+            inside = sorted(path for path in source.path.rglob("*") if path.is_file() and path.name[0] != ".")
+            found += [Source(source.node_id, path) for path in inside]
+        else:
+            raise ConfigError(f"no request log at {str(source.path)!r}, expected a file or a directory")
+    if not found:
+        raise ConfigError("no request logs in the directories given")
+    return found
+
+
+def import_logs(
+    sources: Sequence[Source],
+    out: Path,
+    *,
+    zone: ZoneInfo,
+    in_force: QuotasFile | None = None,
+    processes: int | None = None,
+    on_progress: Callable[[Path, int], None] = lambda path, size: None,
+) -> ImportSummary:
+    """Take what is new in the logs into the record at `out`.
+
+    zone: the brokers' time zone; in_force: quotas that were set before the first request of a node that is new;
+    on_progress: called with a file and how many of its bytes were read.
+    Raises `ConfigError` for a directory that is in use or holds something else, `LogFileError` for an unreadable file.
+    """
+    files = find_logs(sources)
+    _check_directory(out)
+    make_private_directory(out)
+    with _locked(out):
+        manifest = Manifest.load(out)
+        manifest.finish(out)
+        shutil.rmtree(out / _STAGING, ignore_errors=True)
+        make_private_directory(out / _STAGING)
+        with _workers(files, processes) as pool:
+            summary = _Import(out, manifest, zone, in_force, on_progress, pool).run(files)
+        shutil.rmtree(out / _STAGING)
+        return summary
+
+
+class _Import:
+    """One import, from the files to the finished manifest."""
+
+    def __init__(
+        self,
+        out: Path,
+        manifest: Manifest,
+        zone: ZoneInfo,
+        in_force: QuotasFile | None,
+        on_progress: Callable[[Path, int], None],
+        pool: Executor | None,
+    ) -> None:
+        self._out = out
+        self._manifest = manifest
+        self._zone = zone
+        self._in_force = in_force
+        self._on_progress = on_progress
+        self._pool = pool
+        self._summary = ImportSummary()
+        self._nodes: dict[int, _Node] = {}
+        self._rejected: list[str] = []
+        self._under_way: list[tuple[Path, _Node, int, Future[_Taken]]] = []
+
+    def run(self, files: Sequence[Source]) -> ImportSummary:
+        """Take all files, and write what they came to."""
+        new_nodes = {source.node_id for source in files} - {file.node_id for file in self._manifest.files}
+        for number, source in enumerate(files):
+            self._take_file(number, source)
+        self._collect(0)
+        for node in self._nodes.values():
+            self._write_node(node, is_new=node.node_id in new_nodes)
+        self._write_rejected()
+        self._manifest.estimated_fetches += self._summary.estimated_fetches
+        self._manifest.unpriced += self._summary.unpriced
+        self._manifest.save(self._out)
+        self._manifest.finish(self._out)
+        return self._summary
+
+    def _take_file(self, number: int, source: Source) -> None:
+        node = self._nodes.setdefault(source.node_id, _Node(source.node_id))
+        try:
+            with _open(source.path) as file:
+                self._take_open_file(number, source, node, file)
+        except (OSError, EOFError, zlib.error) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise LogFileError(f"{str(source.path)!r} cannot be read: {reason}") from error
+
+    def _take_open_file(self, number: int, source: Source, node: _Node, file: IO[bytes]) -> None:
+        known, digest, head = self._known_start(source, file)
+        start = 0 if known is None else known.size
+        size, lines, before = start, 0, self._summary.requests
+        for block in _blocks(file, source.path):
+            digest.update(block)
+            size += len(block)
+            first_line = number * _LINES_PER_FILE + lines + 1
+            lines += block.count(b"\n")
+            self._start(source.path, node, first_line, block)
+            self._on_progress(source.path, size)
+        if size == start:
+            self._summary.files_known += 1
+            return
+        self._collect(0)
+        self._summary.files += 1
+        self._summary.bytes += size - start
+        if known is not None:
+            self._manifest.files.remove(known)
+            before -= known.requests
+        taken = ImportedFile(
+            node_id=source.node_id,
+            name=source.path.name,
+            head=head,
+            digest=digest.hexdigest(),
+            size=size,
+            requests=self._summary.requests - before,
+        )
+        self._manifest.files.append(taken)
+
+    def _known_start(self, source: Source, file: IO[bytes]) -> tuple[ImportedFile | None, Any, str]:
+        """Return what was taken of a file already, with the digest of that; the file stands behind it."""
+        head = file.read(HEAD_BYTES)
+        head_digest = blake2b(head, digest_size=16).hexdigest()
+        for known in self._manifest.known(source.node_id, head_digest):
+            file.seek(0)
+            digest = blake2b(digest_size=16)
+            left = known.size
+            while left and (block := file.read(min(left, BLOCK_BYTES))):
+                digest.update(block)
+                left -= len(block)
+            if not left and digest.hexdigest() == known.digest:
+                return known, digest, head_digest
+        file.seek(0)
+        return None, blake2b(digest_size=16), head_digest
+
+    def _start(self, path: Path, node: _Node, first_line: int, block: bytes) -> None:
+        if self._pool is None:
+            self._add(path, node, first_line, _take(self._zone.key, first_line, block))
+        else:
+            future = self._pool.submit(_take, self._zone.key, first_line, block)
+            self._under_way.append((path, node, first_line, future))
+            self._collect(2 * (os.cpu_count() or 1))
+
+    def _collect(self, leave: int) -> None:
+        """Wait for blocks, in their order, until so many are under way."""
+        while len(self._under_way) > leave:
+            path, node, first_line, future = self._under_way.pop(0)
+            self._add(path, node, first_line, future.result())
+
+    def _add(self, path: Path, node: _Node, first_line: int, taken: _Taken) -> None:
+        summary = self._summary
+        summary.requests += taken.requests
+        summary.bad += taken.bad_lines
+        summary.skipped += taken.skipped
+        node.told += taken.told
+        for number, reason in taken.bad[: max(REJECTED_MAX - len(self._rejected), 0)]:
+            self._rejected.append(f"{path}:{number % _LINES_PER_FILE}: {reason}\n")
+        for hour, part in _by_hour(taken.table):
+            node.held[hour].append(part)
+        if sum(len(part) for held in node.held.values() for part in held) >= HELD_ROWS:
+            self._put_aside(node)
+
+    def _put_aside(self, node: _Node) -> None:
+        for hour, parts in node.held.items():
+            path = self._out / _STAGING / f"{node.node_id}-{hour}-{len(node.aside[hour])}.arrow"
+            table = pa.concat_tables(parts).unify_dictionaries()
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table)
+            node.aside[hour].append(path)
+        node.held.clear()
+
+    def _write_node(self, node: _Node, *, is_new: bool) -> None:
+        moved_us = _move_to_controller(node.told)
+        node.told = [told for told in node.told if not told.forwarded]
+        events = self._events(node, is_new=is_new)
+        for hour in sorted({*node.held, *node.aside, *events}):
+            parts = [
+                pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in node.aside.get(hour, ())
+            ]
+            parts += node.held.get(hour, ())
+            requests = _moved(pa.concat_tables(parts), moved_us) if parts else None
+            self._write_hour(node.node_id, hour, requests, events.get(hour, []))
+
+    def _write_hour(
+        self, node_id: int, hour: int, requests: pa.Table | None, events: Sequence[PlacedEvent]
+    ) -> None:
+        directory = hour_directory(parquet_directory(self._out), hour * HOUR_MS)
+        superseded = [file.path for file in node_files(directory, node_id)] if directory.is_dir() else []
+        there = (
+            pa.concat_tables([pq.read_table(path, partitioning=None) for path in superseded])
+            if superseded
+            else None
+        )
+        table, estimated = hour_table(
+            node_id, requests, events, None if there is None else there.cast(arrow_schema())
+        )
+        self._summary.estimated_fetches += estimated
+        times = table.column("ts_ms")
+        first_ms, last_ms = times[0].as_py(), times[-1].as_py()
+        self._summary.first_ms = min(self._summary.first_ms or first_ms, first_ms)
+        self._summary.last_ms = max(self._summary.last_ms or last_ms, last_ms)
+        seq = table.column("seq")
+        place = parquet_path(directory, node_id=node_id, first_seq=seq[0].as_py(), last_seq=seq[-1].as_py())
+        made = self._out / _STAGING / f"{node_id}-{hour}.parquet"
+        write_parquet(made, table.cast(table_schema()))
+        made_name, place_name, *others = (
+            str(path.relative_to(self._out)) for path in (made, place, *superseded)
+        )
+        self._manifest.moves.append((made_name, place_name, others))
+
+    def _events(self, node: _Node, *, is_new: bool) -> dict[int, list[PlacedEvent]]:
+        """Return what the requests of a node told, by hour; for a new node, what is assumed before them."""
+        key = str(node.node_id)
+        topics = Topics(self._manifest.topics.get(key, {}))
+        found: list[PlacedEvent] = []
+        for told in sorted(node.told, key=lambda told: (told.asked_us, told.line)):
+            try:
+                found += _told_events(told, topics)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                self._summary.bad += 1
+                self._rejected.append(f"line {told.line % _LINES_PER_FILE}: fields of another type\n")
+        self._summary.quotas += sum(event.behind for event in found)
+        self._summary.unpriced += topics.unpriced
+        self._manifest.topics[key] = topics.partitions
+        first_us = min(
+            (us for us in (_first_us(node), *(event.decided_us for event in found)) if us), default=None
+        )
+        if is_new and first_us is not None:
+            found += _before(first_us, self._in_force)
+        by_hour: dict[int, list[PlacedEvent]] = defaultdict(list)
+        for event in found:
+            by_hour[event.decided_us // _HOUR_US].append(event)
+        return by_hour
+
+    def _write_rejected(self) -> None:
+        if self._rejected:
+            fd = os.open(self._out / _REJECTED, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.writelines(self._rejected[:REJECTED_MAX])
+
+
+def _take(zone: str, first_line: int, block: bytes) -> _Taken:
+    """Make columns of a block of whole lines: the work of another process."""
+    columns = RequestColumns(ZoneInfo(zone))
+    for number, line in enumerate(block.split(b"\n"), first_line):
+        columns.add(number, line)
+    return _Taken(
+        columns.table(), columns.told, columns.requests, columns.bad_lines, columns.bad, columns.skipped
+    )
+
+
+def _move_to_controller(told: Sequence[Told]) -> dict[int, int]:
+    """Let requests for mutations be decided when their controller did, where its line is there: {line: time in us}."""
+    at_controller: dict[Any, list[Told]] = defaultdict(list)
+    for each in sorted(told, key=_decided_us):
+        if each.forwarded:
+            at_controller[each.key].append(each)
+    moved: dict[int, int] = {}
+    for each in told:
+        others = [] if each.forwarded else at_controller.get(each.key, [])
+        place = bisect_right(others, each.decided_us, key=_decided_us)
+        if place and each.decided_us - others[place - 1].decided_us <= FORWARDED_US_MAX:
+            other = others[place - 1]
+            if other.asked_us // _HOUR_US == each.decided_us // _HOUR_US:
+                each.asked_us = other.asked_us
+                moved[each.line] = each.decided_us = other.decided_us
+    return moved
+
+
+def _decided_us(told: Told) -> int:
+    return told.decided_us
+
+
+def _moved(requests: pa.Table, moved_us: dict[int, int]) -> pa.Table:
+    """Return the requests with the times of some lines changed."""
+    lines = requests.column("line").to_numpy()
+    places = np.flatnonzero(np.isin(lines, list(moved_us)))
+    if not len(places):
+        return requests
+    decided_us = requests.column("decided_us").to_numpy().copy()
+    decided_us[places] = [moved_us[line] for line in lines[places].tolist()]
+    return requests.set_column(requests.column_names.index("decided_us"), "decided_us", pa.array(decided_us))
+
+
+def _told_events(told: Told, topics: Topics) -> list[PlacedEvent]:
+    found = []
+    for permits, strict, rejected in topics.mutations(told):
+        columns = {
+            **told.client,
+            "kind": "mutation",
+            "mutations": permits,
+            "strict": strict,
+            "rejected": rejected,
+        }
+        found.append(PlacedEvent(told.asked_us, told.line, False, columns))
+    for columns in quota_events(told):
+        found.append(PlacedEvent(told.decided_us, told.line, True, {**columns, "kind": "quota"}))
+    return found
+
+
+def _before(first_us: int, in_force: QuotasFile | None) -> list[PlacedEvent]:
+    """Return what stands before the first request: nobody knows what was before it, but for the quotas in force."""
+    columns: list[dict[str, Any]] = [{"kind": "start"}, {"kind": "gap", "lost_events": None}]
+    if in_force is not None:
+        columns += [
+            {"kind": "quota", "quota_key": name, "quota_value": float(value)}
+            for name, value in in_force.windows.items()
+        ]
+        for record in in_force.records():
+            names = {
+                f"quota_{part.replace('-', '_')}": "<default>" if name is None else sanitize(name)
+                for part, name in record.entity
+            }
+            columns.append({"kind": "quota", **names, "quota_key": record.key, "quota_value": record.value})
+    return [PlacedEvent(first_us, place - len(columns), False, each) for place, each in enumerate(columns)]
+
+
+def _first_us(node: _Node) -> int | None:
+    held = [part for parts in node.held.values() for part in parts]
+    aside = [
+        pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        for paths in node.aside.values()
+        for path in paths
+    ]
+    return min(
+        (int(np.min(table.column("decided_us").to_numpy())) for table in [*held, *aside]), default=None
+    )
+
+
+def _by_hour(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    hours = table.column("decided_us").to_numpy() // _HOUR_US
+    for hour in np.unique(hours):
+        yield int(hour), table.filter(pa.array(hours == hour))
+
+
+def _blocks(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    """Yield whole lines, many at a time; a last line without an end is left for when it has one."""
+    rest = b""
+    while block := file.read(BLOCK_BYTES):
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield rest + block[:end]
+            rest = block[end:]
+        else:
+            rest += block
+            if len(rest) > LINE_BYTES_MAX:
+                raise LogFileError(
+                    f"{str(path)!r} has a line of more than {LINE_BYTES_MAX} bytes: no request log"
+                )
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    with path.open("rb") as file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not is_gzip:
+            yield file
+        else:
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield unpacked  # type: ignore[misc]
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    lock = lock_file(out / _LOCK)
+    if lock is None:
+        raise ConfigError(f"another import into {str(out)!r} is under way")
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _check_directory(out: Path) -> None:
+    """Refuse a directory that holds something else: the spool of a broker, or files of somebody."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ConfigError(f"{str(out)!r} is no directory")
+    others = {path.name for path in out.iterdir()} - {_STAGING, _LOCK, _REJECTED, "parquet", "import.json"}
+    others = {name for name in others if not name.startswith(".")}
+    if others or ((out / "parquet").exists() and not (out / "import.json").exists()):
+        raise ConfigError(
+            f"{str(out)!r} holds something that no import has written",
+            hint="give --out an empty or new directory, or one of an earlier import",
+        )
+
+
+def _workers(files: Sequence[Source], processes: int | None) -> Any:
+    count = processes or os.cpu_count() or 1
+    if count == 1 or sum(source.path.stat().st_size for source in files) < IN_PROCESS_BYTES:
+        return nullcontext(None)
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"))

@@ -1,0 +1,116 @@
+"""One line of the request log: what is taken from it, and what is wrong with one that cannot be read.
+
+    [2026-11-21 09:42:57,018] DEBUG Completed request:{…one JSON object…} (kafka.request.logger)
+
+Only the time before the first brace and the object up to the last one are looked at, so the pattern of the rest does
+not matter. The time has no zone: it is the broker's local time.
+"""
+
+import re
+from datetime import datetime, timedelta, tzinfo
+from typing import Annotated, Any
+
+import msgspec
+
+from tidegate.errors import TidegateError
+
+__all__ = ["LineError", "LineReader", "LoggedRequest"]
+
+_TIME = re.compile(rb"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d):(\d\d)(?:[,.](\d{1,9}))?")
+_PREFIX_BYTES_MAX = 4096  # of a line, in which its time is looked for
+_EPOCH = datetime(1970, 1, 1)
+_SECOND = timedelta(seconds=1)
+
+
+_Int16 = Annotated[int, msgspec.Meta(ge=-(2**15), lt=2**15)]
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+_ThrottleMs = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_Ms = Annotated[float, msgspec.Meta(ge=0, le=1e10)]  # a third of a year
+
+
+class LineError(TidegateError):
+    """Raise when a line is no request: in a few words, none of them from the line, which may hold secrets."""
+
+
+class Header(msgspec.Struct, rename="camel"):
+    """The header of a request."""
+
+    request_api_key: _Int16
+    request_api_version: _Int16
+    correlation_id: _Int32
+    client_id: str | None = ""
+
+
+class ClientInformation(msgspec.Struct, rename="camel"):
+    """Whose software it is, as far as the broker knows it."""
+
+    software_name: str = "unknown"
+    software_version: str = "unknown"
+
+
+class LoggedRequest(msgspec.Struct, rename="camel"):
+    """The object of a line, with Kafka's names in snake case; times in ms. `response` is "" where there was none."""
+
+    request_header: Header
+    request: dict[str, Any]
+    response: dict[str, Any] | str
+    connection: str
+    local_time_ms: _Ms
+    remote_time_ms: _Ms
+    response_queue_time_ms: _Ms
+    send_time_ms: _Ms
+    throttle_time_ms: _ThrottleMs
+    listener: str
+    principal: str
+    is_forwarded: bool = False
+    client_information: ClientInformation = msgspec.field(default_factory=ClientInformation)
+
+
+class LineReader:
+    """Reads the lines of one broker. zone: the broker's; it has no time that exists twice or not at all."""
+
+    def __init__(self, zone: tzinfo) -> None:
+        self._zone = zone
+        self._decode = msgspec.json.Decoder(LoggedRequest).decode
+        self._minute = b""
+        self._minute_s = 0
+
+    def read(self, line: bytes) -> tuple[LoggedRequest, int, bool] | None:
+        """Return a request, its time in us since the epoch, and whether it is of whole ms; None: another kind of line.
+
+        Raises `LineError` for a request that cannot be read.
+        """
+        first, end = line.find(b"{"), line.rfind(b"}") + 1
+        if first < 0:
+            return None
+        match = _TIME.search(line, 0, min(first, _PREFIX_BYTES_MAX))
+        if match is None:
+            raise LineError("no time before the request, expected like 2026-11-21 09:27:02,682")
+        if end <= first:
+            raise LineError("the request ends early: no closing brace")
+        try:
+            request = self._decode(line[first:end])
+        except msgspec.ValidationError as error:
+            raise LineError(f"not the request of a broker: {_reason(error)}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise LineError("the request is no whole JSON object in UTF-8") from None
+        day, minute, second, fraction = match.groups()
+        if (key := day + minute) != self._minute:
+            self._minute_s = self._seconds(day, minute)
+            self._minute = key
+        fraction = fraction or b""
+        microseconds = int(fraction[:6].ljust(6, b"0")) if fraction else 0
+        return request, (self._minute_s + int(second)) * 1_000_000 + microseconds, len(fraction) <= 3
+
+    def _seconds(self, day: bytes, minute: bytes) -> int:
+        try:
+            local = datetime.strptime(f"{day.decode()} {minute.decode()}", "%Y-%m-%d %H:%M")
+            offset = local.replace(tzinfo=self._zone).utcoffset() or timedelta()
+        except (ValueError, OverflowError):
+            raise LineError("the time is none that exists") from None
+        return (local - offset - _EPOCH) // _SECOND
+
+
+def _reason(error: msgspec.ValidationError) -> str:
+    """Return which field is wrong. msgspec quotes types and paths, and of values none."""
+    return str(error).replace("`", "'")

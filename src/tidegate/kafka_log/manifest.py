@@ -1,0 +1,89 @@
+"""What has been imported into a directory: `import.json`, and how a killed import is finished by the next one.
+
+A file is known by the digest of what it holds, not by its name: one that was renamed or compressed is the same, and of
+one that has grown only what is new is taken. New Parquet files are made beside the record, then the manifest says which
+of them take which place, and only then they do.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tidegate.errors import ConfigError
+from tidegate.usage.directory import sync_directory, write_private_file
+
+__all__ = ["HEAD_BYTES", "ImportedFile", "Manifest"]
+
+HEAD_BYTES = 4096
+"""By the digest of so many bytes files are found that may be the same."""
+
+_NAME = "import.json"
+_MANIFEST_BYTES_MAX = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedFile:
+    """What was taken of a file: digests of its head and of the `size` bytes (uncompressed) that were taken."""
+
+    node_id: int
+    name: str
+    head: str
+    digest: str
+    size: int
+    requests: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Manifest:
+    """The files imported so far, what is not exact in their rows, and the changes that are not finished."""
+
+    files: list[ImportedFile] = field(default_factory=list)
+    topics: dict[str, dict[str, int]] = field(default_factory=dict)
+    estimated_fetches: int = 0
+    unpriced: int = 0
+    moves: list[tuple[str, str, list[str]]] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, directory: Path) -> "Manifest":
+        """Read the manifest of a directory, an empty one where nothing was imported. Raises `ConfigError`."""
+        path = directory / _NAME
+        try:
+            with path.open("rb") as file:
+                found: dict[str, Any] = json.loads(file.read(_MANIFEST_BYTES_MAX))
+            files = [ImportedFile(**entry) for entry in found.pop("files")]
+            return cls(files=files, **found)
+        except FileNotFoundError:
+            return cls()
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigError(
+                f"{str(path)!r} is not the manifest of an import: {error}",
+                hint="give an empty directory, or one that `tidegate import` has written",
+            ) from None
+
+    def save(self, directory: Path) -> None:
+        """Put the manifest in the place of the one that is there."""
+        write_private_file(directory / _NAME, json.dumps(asdict(self), indent=1).encode())
+
+    def known(self, node_id: int, head: str) -> list[ImportedFile]:
+        """Return the files of a node that may begin like one with `head`, the longest first."""
+        found = [file for file in self.files
+                 if file.node_id == node_id and (file.head == head or file.size < HEAD_BYTES)]  # fmt: skip
+        return sorted(found, key=lambda file: -file.size)
+
+    def finish(self, directory: Path) -> None:
+        """Put files in the places that the manifest says, those that are not there yet."""
+        if not self.moves:
+            return
+        for made, place, superseded in self.moves:
+            target = directory / place
+            if (directory / made).exists():
+                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                os.replace(directory / made, target)
+            for name in superseded:
+                if name != place:
+                    (directory / name).unlink(missing_ok=True)
+            sync_directory(target.parent)
+        self.moves = []
+        self.save(directory)

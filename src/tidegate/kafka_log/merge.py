@@ -1,0 +1,173 @@
+"""Requests and what they told of an hour of one node, in the order of decisions, as rows of the usage record.
+
+`seq` is made of the time: the microsecond of the decision times 1024, and one more where that is taken. So files may be
+imported in any order, and what was there before stays in its place.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.kafka_log.requests import UNKNOWN_BYTES
+from tidegate.usage.arrow import arrow_schema, event_tables
+
+__all__ = ["SEQ_PER_US", "PlacedEvent", "hour_table"]
+
+SEQ_PER_US = 1024
+_PRODUCE, _FETCH = 0, 1
+_UNKNOWN = "unknown"
+
+Int64s = npt.NDArray[np.int64]
+
+
+class PlacedEvent(NamedTuple):
+    """An event beside the requests, and its place among them: before the request of its line, or behind it."""
+
+    decided_us: int
+    line: int
+    behind: bool
+    columns: dict[str, Any]
+
+
+def hour_table(
+    node_id: int, requests: pa.Table | None, events: Sequence[PlacedEvent], there: pa.Table | None
+) -> tuple[pa.Table, int]:
+    """Return the rows of an hour, and how many fetches have an estimated size.
+
+    requests: of `RequestColumns`, with `line` numbered over all files; there: rows that an earlier import wrote.
+    """
+    tables, decided, places = [], [], []
+    estimated = 0
+    if requests is not None and len(requests):
+        order = pc.sort_indices(requests, sort_keys=[("decided_us", "ascending"), ("line", "ascending")])
+        requests = requests.take(order).unify_dictionaries().combine_chunks()
+        rows, estimated = _request_rows(node_id, requests)
+        tables.append(rows)
+        decided.append(_ints(requests, "decided_us"))
+        places.append(_ints(requests, "line") * 3 + 1)
+    if events:
+        tables += [_plain(table) for table in event_tables(_whole(node_id, event) for event in events)]
+        decided.append(np.array([event.decided_us for event in events], np.int64))
+        places.append(np.array([event.line * 3 + 2 * event.behind for event in events], np.int64))
+    if there is not None:
+        tables.append(there)
+        seq = _ints(there, "seq")
+        decided.append(seq // SEQ_PER_US)
+        places.append(seq % SEQ_PER_US - SEQ_PER_US)  # what was there stays before what comes
+    table = pa.concat_tables(tables).combine_chunks()
+    all_decided = np.concatenate(decided)
+    order = np.lexsort((np.concatenate(places), all_decided))
+    table = table.take(pa.array(order))
+    seq = _increasing(all_decided[order] * SEQ_PER_US)
+    return table.set_column(
+        table.schema.get_field_index("seq"), arrow_schema().field("seq"), pa.array(seq)
+    ), estimated
+
+
+def _request_rows(node_id: int, requests: pa.Table) -> tuple[pa.Table, int]:
+    """Return one row a request, sorted as `requests`, and how many fetches have an estimated size."""
+    rows = len(requests)
+    api_key = _ints(requests, "api_key")
+    throttle_ms = np.minimum(_ints(requests, "throttle_ms"), 2**31 - 1)
+    fetch_bytes, estimated = _estimated_fetches(requests)
+    zeros = np.zeros(rows, np.int64)
+    columns: dict[str, Any] = {
+        "kind": pa.array(["request"]).take(pa.array(zeros)),
+        "ts_ms": _ints(requests, "decided_us") // 1000,
+        "node_id": np.full(rows, node_id),
+        "produce_throttle_ms": np.where(api_key == _PRODUCE, throttle_ms, 0),
+        "fetch_throttle_ms": np.where(api_key == _FETCH, throttle_ms, 0),
+        "request_throttle_ms": np.where(api_key > _FETCH, throttle_ms, 0),
+        "produce_bytes": _nullable(_ints(requests, "produce_bytes")),
+        "fetch_bytes": _nullable(fetch_bytes),
+        "exempt": requests.column("exempt"),
+        **_software(requests),
+    }
+    arrays = []
+    for field in arrow_schema():
+        if field.name in columns:
+            values = columns[field.name]
+        elif field.name in requests.column_names:
+            values = requests.column(field.name)
+        elif field.nullable:
+            values = pa.nulls(rows, field.type)
+        elif pa.types.is_string(field.type):
+            values = pa.array([""]).take(pa.array(zeros))
+        else:
+            values = zeros
+        if isinstance(values, np.ndarray):
+            values = pa.array(values)
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        arrays.append(values.cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=arrow_schema()), estimated
+
+
+def _estimated_fetches(requests: pa.Table) -> tuple[Int64s, int]:
+    """Return the bytes of fetches; a throttled one would have brought what the next one of its connection did."""
+    fetch_bytes = _ints(requests, "fetch_bytes").copy()
+    unknown = fetch_bytes == UNKNOWN_BYTES
+    if unknown.any():
+        connection = _ints(requests, "connection_id")
+        order = np.lexsort((np.arange(len(connection)), connection))
+        brought = (_ints(requests, "record_bytes") > 0)[order]
+        places = np.where(brought, np.arange(len(order)), len(order))
+        following = np.minimum.accumulate(places[::-1])[::-1]
+        found = following < len(order)
+        at = np.where(found, following, 0)
+        same = found & (connection[order][at] == connection[order])
+        estimate = np.empty(len(order), np.int64)
+        estimate[order] = np.where(same, fetch_bytes[order][at], 0)
+        fetch_bytes[unknown] = estimate[unknown]
+    return fetch_bytes, int(unknown.sum())
+
+
+def _software(requests: pa.Table) -> dict[str, pa.Array]:
+    """Return the software's names: the broker knows them from some request of a connection on, they hold for all."""
+    found = {}
+    connection = _ints(requests, "connection_id")
+    for name in ("client_software", "client_software_version"):
+        column = requests.column(name).combine_chunks()
+        texts = column.dictionary.to_pylist()
+        indices = np.asarray(column.indices)
+        unknown = np.isin(indices, [place for place, text in enumerate(texts) if text == _UNKNOWN])
+        known, first = np.unique(connection[~unknown], return_index=True)
+        index_of = indices[~unknown][first] if len(known) else indices[:0]
+        at = np.searchsorted(known, connection)
+        at_known = np.minimum(at, max(len(known) - 1, 0))
+        has = unknown & (at < len(known))
+        if len(known):
+            has &= known[at_known] == connection
+            indices = np.where(has, index_of[at_known], indices)
+        dictionary = pa.array(["" if text == _UNKNOWN else text for text in texts], pa.string())
+        found[name] = dictionary.take(pa.array(indices))
+    return found
+
+
+def _whole(node_id: int, event: PlacedEvent) -> dict[str, Any]:
+    return {"node_id": node_id, "seq": 0, "ts_ms": event.decided_us // 1000, **event.columns}
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    return table.cast(arrow_schema())
+
+
+def _increasing(wanted: Int64s) -> Int64s:
+    """Return numbers that rise, each as wanted or as little more as possible."""
+    steps = np.arange(len(wanted), dtype=np.int64)
+    return np.maximum.accumulate(wanted - steps) + steps
+
+
+def _nullable(values: Int64s) -> pa.Array:
+    return pa.array(values, mask=values < 0)
+
+
+def _ints(table: pa.Table, name: str) -> Int64s:
+    column: Int64s = table.column(name).to_numpy().astype(np.int64, copy=False)
+    return column

@@ -1,0 +1,282 @@
+"""Requests of the log as columns: what the quotas were charged, when, and for whom.
+
+    taken = RequestColumns(zone)
+    for number, line in enumerate(lines):
+        taken.add(number, line)
+    taken.table()
+
+The time of a decision is not in the log, but what came after it is: the response waited for a network thread, was sent,
+and the line was made. A fetch that was throttled was answered empty, and what it would have brought is not in the log:
+its bytes are unknown here (`UNKNOWN_BYTES`) and estimated when the whole connection is known (`merge`).
+
+Follows: B§6.2-6.4 for what is charged.
+"""
+
+from collections import Counter
+from datetime import tzinfo
+from hashlib import blake2b
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    API_VERSIONS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_TOPIC_PARTITIONS,
+    FETCH,
+    METADATA,
+    PRODUCE,
+)
+from tidegate.kafka_log.line import LineError, LineReader, LoggedRequest
+from tidegate.kafka_log.sizes import request_size, response_size
+from tidegate.wire import API_BY_KEY
+
+__all__ = ["KEPT_APIS", "NO_BYTES", "UNKNOWN_BYTES", "RequestColumns", "Told"]
+
+NO_BYTES = -1
+"""Nothing is charged to this quota."""
+UNKNOWN_BYTES = -2
+"""Bytes are charged, and the log does not say how many."""
+
+MAKING_A_LINE_US = 150
+"""Between the end of sending and the time of the line (0.1 to 0.2 ms, measured)."""
+HALF_A_MS_US = 500
+"""What a time of whole milliseconds lacks on average."""
+
+SIZE_MAX = 2**31 - 1
+"""Of a message; its length is an INT32."""
+
+_MUTATIONS = frozenset({CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS})
+KEPT_APIS = _MUTATIONS | {ALTER_CLIENT_QUOTAS, METADATA, DESCRIBE_TOPIC_PARTITIONS}
+"""Those whose bodies say more than a size: partitions of topics, quotas."""
+
+_UNKNOWN = "unknown"
+_TEXTS = ("listener", "user", "client_id", "client_host", "client_software", "client_software_version")
+_NUMBERS = {
+    "decided_us": pa.int64(),
+    "line": pa.int64(),
+    "connection_id": pa.int64(),
+    "api_key": pa.int16(),
+    "api_version": pa.int16(),
+    "request_bytes": pa.int64(),
+    "response_bytes": pa.int64(),
+    "produce_bytes": pa.int64(),
+    "fetch_bytes": pa.int64(),
+    "handler_ns": pa.int64(),
+    "throttle_ms": pa.int64(),
+    "mutation_throttle_ms": pa.int64(),
+    "record_bytes": pa.int64(),
+    "exempt": pa.bool_(),
+}
+
+
+class Told:
+    """What one request told of topics or quotas, at its place among the requests.
+
+    asked_us: when permits were asked for: before the change was written to the metadata log, which answers wait for.
+    client: the columns that say whose it was; key: by it the line of a broker and that of its controller are matched.
+    """
+
+    __slots__ = (
+        "api_key", "api_version", "asked_us", "client", "decided_us", "forwarded", "key", "line", "request", "response",
+    )  # fmt: skip
+
+    def __init__(self, decided_us: int, line: int, logged: LoggedRequest, client: dict[str, Any]) -> None:
+        header = logged.request_header
+        self.decided_us = decided_us
+        self.asked_us = decided_us - round(logged.remote_time_ms * 1000)
+        self.line = line
+        self.forwarded = logged.is_forwarded
+        self.api_key, self.api_version = header.request_api_key, header.request_api_version
+        self.key = self.api_key, self.api_version, header.correlation_id, header.client_id, logged.principal
+        self.request = logged.request
+        self.response = logged.response if isinstance(logged.response, dict) else {}
+        self.client = {**client, "api_key": self.api_key, "api_version": self.api_version}
+
+
+class RequestColumns:
+    """Takes lines of one broker, in any order, and keeps columns of them: no bodies, so no secrets.
+
+    bad: the number of each line that could not be read, and why; at most `BAD_KEPT` of them, `bad_lines` counts all.
+    skipped: how many lines were left out, by reason. told: what the rows do not say.
+    """
+
+    BAD_KEPT = 1000
+
+    def __init__(self, zone: tzinfo) -> None:
+        self.requests = self.bad_lines = 0
+        self.bad: list[tuple[int, str]] = []
+        self.skipped: Counter[str] = Counter()
+        self.told: list[Told] = []
+        self._read = LineReader(zone).read
+        self._numbers: dict[str, list[Any]] = {name: [] for name in _NUMBERS}
+        self._clients: list[int] = []
+        self._client_numbers: dict[tuple[str, ...], int] = {}
+        self._connections: dict[str, tuple[int, str]] = {}
+        self._topics: dict[str, int] = {}
+        self._append = [self._numbers[name].append for name in _NUMBERS]
+
+    def add(self, number: int, line: bytes) -> None:
+        """Take a line."""
+        try:
+            found = self._read(line)
+            if found is None:
+                if line.strip():
+                    self.skipped["no request"] += 1
+                return
+            self._add(number, *found)
+        except LineError as error:
+            self.bad_lines += 1
+            if len(self.bad) < self.BAD_KEPT:
+                self.bad.append((number, str(error)))
+
+    def table(self) -> pa.Table:
+        """Return one row a request, in the order of the lines; names are dictionary-encoded."""
+        columns: dict[str, pa.Array] = {
+            name: pa.array(values, _NUMBERS[name]) for name, values in self._numbers.items()
+        }
+        clients = pa.array(self._clients, pa.int32())
+        for place, name in enumerate(_TEXTS):
+            names = pa.array([client[place] for client in self._client_numbers], pa.string())
+            encoded = names.dictionary_encode()
+            indices = encoded.indices.take(clients)
+            columns[name] = pa.DictionaryArray.from_arrays(indices, encoded.dictionary)
+        return pa.table(columns)
+
+    def _add(self, number: int, logged: LoggedRequest, line_us: int, whole_ms: bool) -> None:
+        after_us = MAKING_A_LINE_US + round((logged.send_time_ms + logged.response_queue_time_ms) * 1000)
+        decided_us = line_us - after_us + (HALF_A_MS_US if whole_ms else 0)
+        if logged.is_forwarded:  # its broker has a line of it too; when permits were asked for, this one says
+            self.skipped["forwarded"] += 1
+            if logged.request_header.request_api_key in _MUTATIONS:
+                self.told.append(Told(decided_us, number, logged, {}))
+            return
+        header, body, response = logged.request_header, logged.request, logged.response
+        api_key, api_version, client_id = (
+            header.request_api_key,
+            header.request_api_version,
+            header.client_id or "",
+        )
+        request_bytes, response_bytes = _sizes(api_key, api_version, client_id, body, response)
+        produce_bytes = request_bytes if api_key == PRODUCE else NO_BYTES
+        fetch_bytes, record_bytes, exempt = NO_BYTES, 0, False
+        if api_key == FETCH:
+            if is_follower(body):
+                exempt = True
+            elif logged.throttle_time_ms > 0 and not response["responses"]:  # type: ignore[index]
+                fetch_bytes = UNKNOWN_BYTES
+            else:
+                fetch_bytes = response_bytes - _fetch_header(api_version) + 4
+                record_bytes = _record_bytes(response)  # type: ignore[arg-type]
+        elif api_key == PRODUCE:
+            exempt = response == ""
+        else:
+            api = API_BY_KEY.get(api_key)
+            exempt = api is None or api.cluster_action
+        mutation_ms = 0
+        if api_key in _MUTATIONS and isinstance(response, dict):
+            mutation_ms = _throttle_ms(response)
+        software = logged.client_information
+        names = software.software_name, software.software_version
+        if api_key == API_VERSIONS and names == (_UNKNOWN, _UNKNOWN):
+            names = body.get("clientSoftwareName") or _UNKNOWN, body.get("clientSoftwareVersion") or _UNKNOWN
+        connection_id, host = self._connections.get(logged.connection) or self._connection(logged.connection)
+        client = logged.listener, logged.principal.partition(":")[2], client_id, host, *names
+        client_number = self._client_numbers.get(client)
+        if client_number is None:
+            client_number = self._client_numbers[client] = len(self._client_numbers)
+        self._clients.append(client_number)
+        if api_key in KEPT_APIS and isinstance(response, dict):
+            self._tell(
+                decided_us,
+                number,
+                logged,
+                dict(zip(_TEXTS, client, strict=True)) | {"connection_id": connection_id},
+            )
+        values = (
+            decided_us, number, connection_id, api_key, api_version, request_bytes, response_bytes, produce_bytes,
+            fetch_bytes, round(logged.local_time_ms * 1e6), logged.throttle_time_ms, mutation_ms, record_bytes,
+            exempt,
+        )  # fmt: skip
+        for append, value in zip(self._append, values, strict=True):
+            append(value)
+        self.requests += 1
+
+    def _tell(self, decided_us: int, number: int, logged: LoggedRequest, client: dict[str, Any]) -> None:
+        """Keep what was told, of topics only what differs from what was last seen here."""
+        if logged.request_header.request_api_key in (METADATA, DESCRIBE_TOPIC_PARTITIONS):
+            assert isinstance(logged.response, dict)
+            partitions = partitions_of(logged.response)
+            if all(self._topics.get(name) == count for name, count in partitions.items()):
+                return
+            self._topics.update(partitions)
+            logged.request, logged.response = {}, {"partitions": partitions}
+        else:
+            self._topics.clear()
+        self.told.append(Told(decided_us, number, logged, client))
+
+    def _connection(self, text: str) -> tuple[int, str]:
+        """Return the id of a connection, the same wherever it is met, and the address of its client."""
+        parts = text.split("-")
+        if len(parts) < 4:
+            raise LineError("not the connection of a broker: expected LOCAL-REMOTE-PROCESSOR-INDEX")
+        number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+        found = self._connections[text] = number, "-".join(parts[1:-2]).rpartition(":")[0]
+        return found
+
+
+def is_follower(request: dict[str, Any]) -> bool:
+    """Return whether a Fetch request is one of a replica, not of a consumer."""
+    state = request.get("replicaState")
+    return bool((state["replicaId"] if state else request.get("replicaId", -1)) >= 0)
+
+
+def partitions_of(response: dict[str, Any]) -> dict[str, int]:
+    """Return how many partitions topics have, by name and by id, from an answer that describes them."""
+    found: dict[str, int] = {}
+    for topic in response.get("topics", ()):
+        if topic.get("errorCode", 0) == 0:
+            for key in (topic.get("name"), topic.get("topicId")):
+                if key:
+                    found[key] = len(topic["partitions"])
+    return found
+
+
+def _record_bytes(response: dict[str, Any]) -> int:
+    """Return the bytes of records in the answer to a fetch."""
+    topics = response["responses"]
+    return sum([part.get("recordsSizeInBytes") or 0 for topic in topics for part in topic["partitions"]])
+
+
+def _throttle_ms(response: dict[str, Any]) -> int:
+    """Return the throttle time that the client was told: of a mutation it is nowhere else."""
+    told = response.get("throttleTimeMs", 0)
+    if type(told) is not int or not 0 <= told <= SIZE_MAX:
+        raise LineError("throttleTimeMs of the response is no INT32")
+    return told
+
+
+def _fetch_header(api_version: int) -> int:
+    return 5 if API_BY_KEY[FETCH].has_tagged_response_header(api_version) else 4
+
+
+def _sizes(
+    api_key: int, api_version: int, client_id: str, body: dict[str, Any], response: dict[str, Any] | str
+) -> tuple[int, int]:
+    """Return the bytes of request and response; 0 for what only controllers say to each other."""
+    if api_key not in API_BY_KEY:
+        return 0, 0
+    api = API_BY_KEY[api_key]
+    try:
+        sizes = (
+            request_size(api_key, api_version, client_id, body),
+            response_size(api_key, api_version, response) if isinstance(response, dict) else 0,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise LineError(f"fields of {api.name} v{api_version} are not those of Kafka 4.3") from None
+    if not 0 <= min(sizes) <= max(sizes) <= SIZE_MAX:
+        raise LineError(f"{api.name} v{api_version} has more bytes than a message can have")
+    return sizes

@@ -1,0 +1,48 @@
+"""`tidegate import`: what it says, and its exit codes."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.kafka_log.samples import QUICK, line
+
+from tidegate.cli.main import main
+
+
+def test_what_came_of_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was taken, left out and estimated; the second time, that it is known."""
+    assert main(["import", str(QUICK), "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "1 file, 3.2 MB: 2,702 requests, 5 changed quotas",
+        "left out: 24 lines of controllers about requests that a broker has a line of",
+        "exact: bytes produced and fetched, mutations; estimated: request time (network threads are not in the log)",
+        "estimated too: 7 fetches that were throttled: their size is not in the log",
+    ]
+    assert main(["import", str(QUICK), "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr() == ("0 files (1 known already), 0.0 MB: 0 requests, 0 changed quotas\n", "")
+
+
+def test_bad_lines_are_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And the place of the list is named."""
+    log = tmp_path / "request.log"
+    log.write_bytes(line() + b"{}\n")
+    assert main(["import", f"7={log}", "--out", str(tmp_path / "out")]) == 1
+    assert (
+        f"not read: 1 lines, listed in {tmp_path / 'out' / 'import-rejected.txt'}" in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["/nowhere/log"], "error: no request log at '/nowhere/log', expected a file or a directory\n"),
+        ([str(QUICK), "--time-zone", "Mars"], "error: no time zone 'Mars'\nhint: like Europe/Berlin"),
+        ([str(QUICK), "--in-force", "/nowhere"], "error: /nowhere: cannot be read"),
+    ],
+)
+def test_what_cannot_be_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], error: str
+) -> None:
+    """Exit code 2, the reason, and nothing is made."""
+    assert main(["import", *arguments, "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.startswith(error)
+    assert not (tmp_path / "out").exists()

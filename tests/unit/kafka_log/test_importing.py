@@ -1,0 +1,289 @@
+"""Logs become a usage record: once each, in order, whatever they are packed in and however often it is tried."""
+
+import gzip
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.kafka_log.samples import QUICK, THROTTLED, all_lines, line, lines_before, truth
+
+from tidegate.config.quotas_file import parse_quotas_file
+from tidegate.errors import ConfigError
+from tidegate.kafka_log import importing
+from tidegate.kafka_log.importing import ImportSummary, LogFileError, Source, import_logs
+from tidegate.kafka_log.manifest import Manifest
+from tidegate.usage.files import list_files
+
+UTC = ZoneInfo("UTC")
+SECRETS = (b"nnNKTBohoqTbHRYhhCwzNPf6", b"MTlsd3ExN291ejJmYzVrNjJq")
+
+
+def imported(out: Path, *logs: Path, node_id: int = 1, **options: Any) -> ImportSummary:
+    """Import logs of one node."""
+    return import_logs([Source(node_id, path) for path in logs], out, zone=UTC, **options)
+
+
+def events(out: Path) -> list[dict[str, Any]]:
+    """Return all that was imported, in order."""
+    rows = [row for path in list_files(out) for row in pq.read_table(path, partitioning=None).to_pylist()]
+    return sorted(rows, key=lambda row: (row["node_id"], row["seq"]))
+
+
+def requests(out: Path) -> list[dict[str, Any]]:
+    """Return the requests."""
+    return [event for event in events(out) if event["kind"] == "request"]
+
+
+def digest(out: Path) -> dict[str, bytes]:
+    """Return what the files of the record hold, by name."""
+    return {path.name: path.read_bytes() for path in list_files(out)}
+
+
+@pytest.mark.parametrize("path", [QUICK, THROTTLED], ids=["quick", "throttled"])
+def test_rows_are_what_the_broker_counted(tmp_path: Path, path: Path) -> None:
+    """Requests, throttle times and bytes of Produce, as the broker's own metrics had them; no secret is kept."""
+    summary = imported(tmp_path / "out", path)
+    known = truth(path)
+    totals = known["broker_totals"]
+    whole = len(all_lines(path))
+    assert summary.requests + summary.skipped["forwarded"] == whole
+    assert (summary.bad, summary.unpriced) == (0, 0)
+    after = Counter(o["requestHeader"]["requestApiKey"] for o in all_lines(path))
+    before = Counter(
+        o["requestHeader"]["requestApiKey"] for o in lines_before(path, known["metrics_read_ms"])
+    )
+    rows = requests(tmp_path / "out")
+    for key, name in ((0, "Produce"), (1, "Fetch"), (3, "Metadata")):
+        of_api = [row for row in rows if row["api_key"] == key]
+        assert len(of_api) == after[key]
+        if before[key] == after[key] == totals["requests"][name]:
+            column = {0: "produce", 1: "fetch", 3: "request"}[key]
+            assert sum(row[f"{column}_throttle_ms"] for row in of_api) == totals["throttle_ms_sum"].get(
+                name, 0
+            )
+    data = b"".join(digest(tmp_path / "out").values()) + (tmp_path / "out" / "import.json").read_bytes()
+    assert not [secret for secret in SECRETS if secret in data]
+
+
+def test_quotas_are_followed(tmp_path: Path) -> None:
+    """What was altered while the log was written is there, at its place."""
+    imported(tmp_path / "out", THROTTLED)
+    found = {
+        (event["quota_user"], event["quota_client_id"], event["quota_key"], event["quota_value"])
+        for event in events(tmp_path / "out")
+        if event["kind"] == "quota"
+    }
+    assert found == {
+        (quota["user"], quota["client_id"], quota["key"], quota["value"])
+        for quota in truth(THROTTLED)["quotas"]
+    }
+
+
+def test_a_file_imported_twice_changes_nothing(tmp_path: Path) -> None:
+    """Under another name, packed or not."""
+    out = tmp_path / "out"
+    imported(out, QUICK)
+    first = digest(out)
+    plain = tmp_path / "kafka-request.log.1"
+    plain.write_bytes(gzip.decompress(QUICK.read_bytes()))
+    for path in (QUICK, plain):
+        summary = imported(out, path)
+        assert (summary.files, summary.files_known, summary.requests) == (0, 1, 0)
+    assert digest(out) == first
+
+
+def test_of_a_file_that_has_grown_what_is_new_is_taken(tmp_path: Path) -> None:
+    """A line without an end waits until it has one; in the end all is as if imported at once."""
+    whole = gzip.decompress(QUICK.read_bytes())
+    log = tmp_path / "kafka-request.log"
+    total = 0
+    for size in (10, 3000, 3500, 1_000_000, len(whole)):
+        log.write_bytes(whole[:size])
+        total += imported(tmp_path / "out", log).requests
+    imported(tmp_path / "once", QUICK)
+    assert total == len(requests(tmp_path / "once"))
+    assert events(tmp_path / "out") == events(tmp_path / "once")
+
+
+def test_order_of_files_does_not_matter(tmp_path: Path) -> None:
+    """Rotated logs, the newest first, one by one: the same rows in the same order, one sequence."""
+    lines = gzip.decompress(QUICK.read_bytes()).splitlines(keepends=True)
+    parts = []
+    for number in range(3):
+        parts.append(tmp_path / f"log.{number}")
+        parts[-1].write_bytes(b"".join(lines[number * 900 : (number + 1) * 900]))
+    for path in reversed(parts):
+        imported(tmp_path / "apart", path)
+    imported(tmp_path / "at-once", *parts)
+    apart, at_once = requests(tmp_path / "apart"), requests(tmp_path / "at-once")
+    assert [strip(row) for row in apart] == [strip(row) for row in at_once]
+    for rows in (apart, at_once):
+        seqs = [row["seq"] for row in rows]
+        assert seqs == sorted(set(seqs))
+        times = [row["ts_ms"] for row in rows]
+        assert times == sorted(times)
+
+
+def strip(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a row does not depend on what was imported with it."""
+    return {
+        key: value
+        for key, value in row.items()
+        if key not in ("seq", "fetch_bytes", "client_software", "client_software_version")
+    }
+
+
+def test_several_nodes_and_processes(tmp_path: Path) -> None:
+    """Each node has rows and a sequence of its own; processes side by side change nothing."""
+    plain = tmp_path / "logs" / "request.log"
+    plain.parent.mkdir()
+    plain.write_bytes(gzip.decompress(THROTTLED.read_bytes()))
+    sources = [Source(1, QUICK), Source(2, plain.parent)]
+    import_logs(sources, tmp_path / "out", zone=UTC, processes=2)
+    imported(tmp_path / "one", QUICK)
+    imported(tmp_path / "two", THROTTLED, node_id=2)
+    assert events(tmp_path / "out") == events(tmp_path / "one") + events(tmp_path / "two")
+
+
+def test_bad_lines_are_counted_and_listed(tmp_path: Path) -> None:
+    """By file, line and reason; the others are taken."""
+    log = tmp_path / "request.log"
+    bad = line().replace(b'"principal"', b'"secret"')
+    log.write_bytes(line() + bad + b"\xff\xfe{}\n" + b"no request\n\n" + line("2026-11-21 10:00:00,000"))
+    summary = imported(tmp_path / "out", log)
+    assert (summary.requests, summary.bad, summary.skipped) == (2, 2, {"no request": 1})
+    assert (tmp_path / "out" / "import-rejected.txt").read_text().splitlines() == [
+        f"{log}:2: not the request of a broker: Object missing required field 'principal'",
+        f"{log}:3: no time before the request, expected like 2026-11-21 09:27:02,682",
+    ]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"api_key": 19, "api_version": 7, "request": {"topics": {}}, "response": {}},
+        {"api_key": 49, "api_version": 1, "request": {"entries": [{}]}, "response": {}},
+        {"api_key": 0, "api_version": 99},
+        {"api_key": 0, "request": {"topicData": "x"}},
+        {"connection": "nowhere"},
+        {"api_key": -5},
+        {"api_key": 1 << 40},
+        {"throttleTimeMs": 1 << 70},
+        {"localTimeMs": 1e300},
+        {
+            "request": {
+                "transactionalId": None,
+                "acks": 1,
+                "timeoutMs": 1,
+                "topicData": [{"name": "t", "partitionData": [{"index": 0, "recordsSizeInBytes": 1 << 70}]}],
+            }
+        },
+        {
+            "api_key": 20,
+            "api_version": 1,
+            "request": {"topicNames": [], "timeoutMs": 1},
+            "response": {"throttleTimeMs": "x", "responses": []},
+        },
+    ],
+)
+def test_hostile_lines_end_nothing(tmp_path: Path, others: dict[str, Any]) -> None:
+    """Whatever a line says, the next one is taken."""
+    log = tmp_path / "request.log"
+    log.write_bytes(line(**others) + line())
+    summary = imported(tmp_path / "out", log)
+    assert summary.requests + summary.bad == 2
+    assert len(requests(tmp_path / "out")) == summary.requests >= 1
+
+
+def test_a_killed_import_is_finished_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before the manifest is written, nothing was imported; after that, everything."""
+    out = tmp_path / "out"
+    imported(out, QUICK)
+    before = events(out)
+    finish = Manifest.finish
+    monkeypatch.setattr(Manifest, "save", lambda *_: os.kill(os.getpid(), 0) or _killed())
+    with pytest.raises(KeyboardInterrupt):
+        imported(out, THROTTLED)
+    monkeypatch.undo()
+    assert events(out) == before
+    calls = []
+    monkeypatch.setattr(
+        Manifest, "finish", lambda *args: calls.append(1) or (_killed() if len(calls) > 1 else finish(*args))
+    )
+    with pytest.raises(KeyboardInterrupt):
+        imported(out, THROTTLED)
+    monkeypatch.undo()
+    assert imported(out, QUICK, THROTTLED).files_known == 2
+    imported(tmp_path / "once", QUICK)
+    imported(tmp_path / "once", THROTTLED)
+    assert events(out) == events(tmp_path / "once")
+    assert not list(out.glob(".import/*"))
+
+
+def _killed() -> None:
+    raise KeyboardInterrupt
+
+
+def test_quotas_in_force_come_first(tmp_path: Path) -> None:
+    """Before the first request of a node, behind the gap that stands for all that is not known; once."""
+    quotas = parse_quotas_file(
+        "windows: {quota.window.num: 5}\n"
+        "quotas: [{user: {name: alice}, client-id: {default: true}, producer_byte_rate: 10}]"
+    )
+    imported(tmp_path / "out", QUICK, in_force=quotas)
+    found = events(tmp_path / "out")[:5]
+    assert [event["kind"] for event in found] == ["start", "gap", "quota", "quota", "request"]
+    assert [
+        (e["quota_user"], e["quota_client_id"], e["quota_key"], e["quota_value"]) for e in found[2:4]
+    ] == [
+        (None, None, "quota.window.num", 5.0),
+        ("alice", "<default>", "producer_byte_rate", 10.0),
+    ]
+    imported(tmp_path / "out", THROTTLED, in_force=quotas)
+    assert [event["kind"] for event in events(tmp_path / "out")].count("start") == 1
+
+
+def test_software_holds_for_a_whole_connection(tmp_path: Path) -> None:
+    """Also for the requests before the broker knew it."""
+    known = {"softwareName": "librdkafka", "softwareVersion": "2.8"}
+    log = tmp_path / "request.log"
+    log.write_bytes(
+        line() + line("2026-11-21 09:42:58,000", clientInformation=known) + line(connection="a:1-b:2-0-1")
+    )
+    imported(tmp_path / "out", log)
+    assert [row["client_software"] for row in requests(tmp_path / "out")] == ["librdkafka", "", "librdkafka"]
+
+
+def test_rows_held_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is put aside meanwhile comes out the same."""
+    monkeypatch.setattr(importing, "HELD_ROWS", 500)
+    monkeypatch.setattr(importing, "BLOCK_BYTES", 100_000)
+    imported(tmp_path / "out", QUICK)
+    monkeypatch.undo()
+    imported(tmp_path / "once", QUICK)
+    assert events(tmp_path / "out") == events(tmp_path / "once")
+
+
+def test_what_cannot_be_used_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the reason, before anything is written."""
+    with pytest.raises(ConfigError, match="no request log at"):
+        imported(tmp_path / "out", tmp_path / "nowhere")
+    mine = tmp_path / "mine"
+    (mine / "parquet").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="holds something that no import has written"):
+        imported(mine, QUICK)
+    cut = tmp_path / "cut.gz"
+    cut.write_bytes(QUICK.read_bytes()[:5000])
+    with pytest.raises(LogFileError, match="cannot be read"):
+        imported(tmp_path / "out", cut)
+    monkeypatch.setattr(importing, "LINE_BYTES_MAX", 1000)
+    monkeypatch.setattr(importing, "BLOCK_BYTES", 1000)
+    endless = tmp_path / "endless.log"
+    endless.write_bytes(b"x" * 5000)
+    with pytest.raises(LogFileError, match="a line of more than 1000 bytes"):
+        imported(tmp_path / "out", endless)
+    assert not list_files(tmp_path / "out")

@@ -1,0 +1,65 @@
+"""Lines of the request log: what is taken, and what is said of one that cannot be read."""
+
+from datetime import UTC
+from zoneinfo import ZoneInfo
+
+import pytest
+from tests.unit.kafka_log.samples import line
+
+from tidegate.kafka_log.line import LineError, LineReader
+
+AT_S = 1_795_254_177  # 2026-11-21 09:42:57 UTC
+
+
+@pytest.mark.parametrize(
+    ("time", "at_us", "whole_ms"),
+    [
+        ("2026-11-21 09:42:57", 0, True),
+        ("2026-11-21 09:42:57,018", 18_000, True),
+        ("2026-11-21T09:42:57.018", 18_000, True),
+        ("2026-11-21 09:42:57,018204", 18_204, False),
+        ("2026-11-21 09:42:57.018204999", 18_204, False),
+    ],
+)
+def test_times(time: str, at_us: int, whole_ms: bool) -> None:
+    """With a comma or a dot, none to nine digits, a T or a blank."""
+    found = LineReader(UTC).read(line(time))
+    assert found is not None
+    assert found[1:] == (AT_S * 1_000_000 + at_us, whole_ms)
+
+
+def test_times_are_local() -> None:
+    """Summer and winter."""
+    reader = LineReader(ZoneInfo("Europe/Berlin"))
+    winter, summer = (reader.read(line(f"2026-{day} 12:00:00,000")) for day in ("01-15", "07-15"))
+    assert winter is not None
+    assert summer is not None
+    assert (summer[1] - winter[1]) // 1_000_000 == 181 * 86_400 - 3600
+
+
+def test_lines_of_other_loggers_are_none() -> None:
+    """Whatever has no brace."""
+    assert LineReader(UTC).read(b"[2026-11-21 09:42:57,018] INFO [KafkaServer id=1] started") is None
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (b"Completed request:{}", "no time before the request, expected like 2026-11-21 09:27:02,682"),
+        (line()[:300], "the request is no whole JSON object in UTF-8"),
+        (line()[:60], "the request ends early: no closing brace"),
+        (line().replace(b"orders", b"\xff"), "the request is no whole JSON object in UTF-8"),
+        (line("2026-13-21 09:42:57,018"), "the time is none that exists"),
+        (line("2026-11-21 25:42:57,018"), "the time is none that exists"),
+        (line(principal=7), "not the request of a broker: Expected 'str', got 'int' - at '$.principal'"),
+        (
+            b"[2026-11-21 09:42:57,018] {}",
+            "not the request of a broker: Object missing required field 'requestHeader'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_without_a_word_of_the_line(bad: bytes, reason: str) -> None:
+    """It may hold secrets."""
+    with pytest.raises(LineError) as caught:
+        LineReader(UTC).read(bad)
+    assert str(caught.value) == reason
