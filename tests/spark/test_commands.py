@@ -12,6 +12,8 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
+from tidegate.callbacks.own_rules import OwnRules
+
 _QUOTAS = "quotas:\n  - user: {default: true}\n    producer_byte_rate: 1KiB\n    request_percentage: 0.01\n"
 
 
@@ -82,6 +84,22 @@ def test_a_record_that_does_not_come_out_again_fails_the_check(tmp_path):
     done = _tidegate("replay", tmp_path, "--in-force", "--master", "local[1]")
     assert done.returncode == 1
     assert "in force: 1 of 2 decisions as recorded" in done.stdout
+
+
+def test_quotas_in_force_are_not_replayed_where_a_callback_decided(tmp_path):
+    """The kernel knows Kafka's own rules: what was found, and what to do."""
+    node = RecordingNode()
+    node.start(START_MS)
+    node.exchange(OwnRules(), "tidegate.callbacks:QuotaGroups", START_MS)
+    node.produce("alice", "c1", 10, START_MS)
+    write_events(tmp_path, node.events)
+    done = _tidegate("replay", tmp_path, "--in-force", "--master", "local[1]")
+    assert (done.returncode, done.stdout) == (2, "")
+    error, hint = done.stderr.splitlines()
+    assert error.startswith(
+        "error: client.quota.callback.class=tidegate.callbacks:QuotaGroups was set on node 1 (seq=6)"
+    )
+    assert hint == "hint: leave out --in-force, or give hours in which it was not set"
 
 
 @pytest.mark.parametrize("command", ["usage", "replay"])

@@ -4,6 +4,7 @@ import pytest
 from tests.replaying.kernel import replay_events
 from tests.replaying.node import RecordingNode
 
+from tidegate.callbacks.own_rules import OwnRules
 from tidegate.pipeline import layout
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota.admin.definitions import QuotaRecord
@@ -47,6 +48,19 @@ def test_tallies_of_a_throttled_producer():
     assert (result["entity_user"], result["entity_client_id"], result["bound"]) == ("alice", None, 1000.0)
     assert result["recorded_throttled_requests"] == 0
     assert result["recorded_first_throttled_ts_ms"] is None
+
+
+def test_a_plan_is_replayed_whatever_a_callback_decided():
+    """Its rows are passed over, and a plan's quotas decide; as if there had been none."""
+    node = _free_node()
+    node.exchange(OwnRules(), "a:Callback", _T0)
+    for second in range(3):
+        node.produce("alice", "c1", 10_000, _T0 + second * 100)
+    node.exchange(None, None, _T0 + 250)
+    node.produce("alice", "c1", 10_000, _T0 + 300)
+    replayed = replay_events(node.events, _plan(_quota("producer_byte_rate", 1000.0)))
+    assert {"callback", "tags"} <= {event["kind"] for event in node.events}
+    assert replayed.decisions[:, layout.BYTE_MS].tolist() == [0, 9_900, 19_800, 29_700]
 
 
 def test_what_was_recorded_stands_beside():
