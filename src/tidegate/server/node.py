@@ -286,6 +286,7 @@ class Node:
             limit_connections(self.connections, config)
             self._limit_hosts(self._quotas)
             self._look_for_excess()
+            self._on_slots()
         if prepared is not UNCHANGED:
             yield from self._quotas.changes.begin()
             try:
@@ -360,6 +361,12 @@ class Node:
         assert self._front is not None
         self._front.requests.listeners[channel.connection.listener].closed += 1
         self.connections.release(channel.connection.listener, channel.connection.client_host)
+        self._on_slots()
+
+    def _on_slots(self) -> None:
+        """Have connections admitted that wait for a slot: there may be one."""
+        for acceptor in self._acceptors.values():
+            acceptor.slot_freed()
 
     def _look_for_excess(self) -> None:
         """Close some connections shortly where there are more than `max.connections`."""

@@ -24,7 +24,7 @@ __all__ = ["Acceptor", "connection_quotas", "limit_connections"]
 _log = logging.getLogger("tidegate.server")
 
 _CLOSE_PARKED_EVERY_S = 0.5  # Kafka's acceptor looks at them as often
-_WITHOUT_SLOT_WAIT_S = 0.1
+_WITHOUT_SLOT_WAIT_S = 0.1  # at the latest; `slot_freed` is told of most
 
 
 class Acceptor:
@@ -49,6 +49,7 @@ class Acceptor:
         self._on_admitted = on_admitted
         self._held: tuple[Transport, str] | None = None
         self._timer: Timer | None = None
+        self._lacks_slot = False
         self._parked: ParkedConnections[Transport] = ParkedConnections()
         self._parked_timer: Timer | None = None
 
@@ -63,9 +64,17 @@ class Acceptor:
             return
         self._admit(transport, host)
 
+    def slot_freed(self) -> None:
+        """Admit the held connection soon if a slot is all that it waits for."""
+        if self._lacks_slot and self._timer is not None:
+            self._lacks_slot = False
+            self._timer.cancel()
+            self._timer = self._loop.call_soon(self._retry)
+
     def close(self) -> None:
         """Accept none any more, and close those that wait."""
         self.listener.close()
+        self._lacks_slot = False
         for timer in (self._timer, self._parked_timer):
             if timer is not None:
                 timer.cancel()
@@ -77,7 +86,8 @@ class Acceptor:
     def _retry(self) -> None:
         """Admit the held connection if there is a slot now, else look again shortly."""
         assert self._held is not None
-        if not self._quotas.slot_available(self._name):
+        self._lacks_slot = not self._quotas.slot_available(self._name)
+        if self._lacks_slot:
             self._timer = self._loop.call_later(_WITHOUT_SLOT_WAIT_S, self._retry)
             return
         (transport, host), self._held, self._timer = self._held, None, None
