@@ -144,14 +144,14 @@ class Front:
             return
         now_ns = self._monotonic_ns()
         exchange.handler_ns = now_ns - started_ns
-        if self._in_turn:
-            self.at_ns = now_ns
         exchange.mutation = quotas.mutation
         if isinstance(result, Deferred):
             channel.flush()
             request.frame = NO_FRAME  # the handler may keep the request while it waits, not the memory
             self._later.wait_for(exchange, result)
             return
+        if self._in_turn:
+            self.at_ns = now_ns
         exchange.answer = result
         self._finish(exchange)
 
