@@ -6,6 +6,7 @@ the same clients at the same time, three each, so that whatever slows the machin
 """
 
 import itertools
+import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +63,7 @@ class Cycles:
 def test_as_much_is_admitted_as_by_kafka(
     beside_kafka: dict[str, BenchBroker], create_topic: Callable[..., str], api: str, client: str
 ) -> None:
-    """No run of ours is further from a run of Kafka than two of those are from each other, to one request."""
+    """The medians of three runs are no further apart than two runs of Kafka, to one request."""
     bytes_per_s = float(round(VALUE_BYTES[api] * OVERHEAD / SHARE[api]))
     loads = []
     for run, (name, broker) in itertools.product(range(RUNS), beside_kafka.items()):
@@ -86,8 +87,8 @@ def test_as_much_is_admitted_as_by_kafka(
         assert 10 - SHARE[api] <= cycles.quotas(cycles.at_once) <= 11 + SHARE[api]
         assert len(cycles.amounts) == CYCLES
     kafka, ours = ([sum(cycles.amounts) for cycles in found[name]] for name in ("kafka", "tidegate"))
-    assert min(kafka) - VALUE_BYTES[api] <= min(ours)
-    assert max(ours) <= max(kafka) + VALUE_BYTES[api]
+    apart = abs(statistics.median(ours) - statistics.median(kafka))
+    assert apart <= max(kafka) - min(kafka) + VALUE_BYTES[api]
 
 
 def limit_and_fill(broker: BenchBroker, client_id: str, quotas: dict[str, float | None]) -> None:
