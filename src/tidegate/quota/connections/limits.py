@@ -61,11 +61,14 @@ def parse_listener_limit(name: str, text: str) -> int:
 
 
 def parse_per_ip_overrides(text: str) -> dict[str, int]:
-    """Return counts by host from `host:100,127.0.0.1:200`; hosts are still to be resolved. Raises `ConfigError`."""
+    """Return counts by host from `host:100,127.0.0.1:200`; hosts are still to be resolved. Raises `ConfigError`.
+
+    Below 0 is as good as 0, as in Kafka.
+    """
     counts: dict[str, int] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         host, colon, count = (part.strip() for part in pair.rpartition(":"))
-        if not host or not colon or not _INT.fullmatch(count) or not 0 <= int(count) <= MAX_INT32:
+        if not host or not colon or not _INT.fullmatch(count) or not MIN_INT32 <= int(count) <= MAX_INT32:
             raise ConfigError(
                 f"max.connections.per.ip.overrides must be pairs of host and count, got {pair!r}",
                 hint="write host:100,127.0.0.1:200",
