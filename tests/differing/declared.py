@@ -182,9 +182,14 @@ def _is_mistake_in_overrides(difference: Difference) -> bool:
     """Return whether the answers are the same but for the words about a mistake in the overrides of addresses."""
     if difference.made.api_key != INCREMENTAL_ALTER_CONFIGS or not isinstance(difference.kafka, dict):
         return False
+    words = {
+        (one["resource_type"], one["resource_name"])
+        for one in difference.tidegate["responses"]
+        if OVERRIDES in (one["error_message"] or "")
+    }
     kafka, tidegate = (
         [
-            {**one, "error_message": None} if OVERRIDES in (one["error_message"] or "") else one
+            {**one, "error_message": None} if (one["resource_type"], one["resource_name"]) in words else one
             for one in answer["responses"]
         ]
         for answer in (difference.kafka, difference.tidegate)
@@ -218,6 +223,17 @@ def _quotes_too_much(difference: Difference) -> bool:
     return failed and any(len(run[0].encode()) > _CUT_AT for run in runs)
 
 
+def _could_not_be_sent_back(difference: Difference) -> bool:
+    """Return whether a long text has a byte that is not UTF-8, and the connection is closed for it."""
+    made = difference.made
+    is_broken = made.wrong is not None and made.wrong[0] == "byte"
+    return (
+        difference.tidegate == CLOSED
+        and is_broken
+        and any(isinstance(value, str) and len(value.encode()) > _CUT_AT for value in made.message.values())
+    )
+
+
 def _all_codes(value: Any) -> Iterator[int]:
     if isinstance(value, dict) and "error_code" in value:
         yield value["error_code"]
@@ -236,6 +252,7 @@ DECLARED = (
     Declared("L23", _is_fetch_of_id_zero),
     Declared("L6", _is_transaction, parts=True),
     Declared("L1", _is_compressed_wrongly, parts=True),
+    Declared("W3", _could_not_be_sent_back),
     Declared("W4", _quotes_too_much),
     Declared("L7", _is_of_refused_commit),
     Declared("D2", _is_of_node),

@@ -11,13 +11,14 @@ from tests.differing.play import Difference
 from tests.differing.requests import ANONYMOUS, COMPARED, OWN_IP, Made, is_changed_by_both, make
 from tests.differing.sequences import is_sharing, make_sequence, produce
 from tests.differing.shrink import shrunk
-from tests.differing.sides import SILENT, Reply, Side, own_ip
+from tests.differing.sides import CLOSED, SILENT, Reply, Side, own_ip
 from tests.differing.timing import throttled_alike
 
 from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
     CREATE_TOPICS,
     DESCRIBE_CLIENT_QUOTAS,
+    FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
     PRODUCE,
 )
@@ -148,3 +149,13 @@ def test_a_text_that_was_cut_is_known_by_its_bytes(letter: str, times: int) -> N
     found = declared(difference)
     assert found is not None
     assert found.row == "W4"
+
+
+def test_a_long_text_that_is_not_utf_8_closes_the_connection() -> None:
+    """Kafka reads it, as long as it need not send it back (row W3)."""
+    made = Made(api_key=FIND_COORDINATOR, version=1, message={"key": "a" * 32_767}, wrong=("byte", 1))
+    difference = Difference(number=1, place=1, made=made, what="answer", kafka={}, tidegate=CLOSED)
+    found = declared(difference)
+    assert found is not None
+    assert found.row == "W3"
+    assert declared(replace(difference, made=replace(made, message={"key": "a"}))) is None
