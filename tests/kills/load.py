@@ -52,6 +52,12 @@ class Load(threading.Thread):
 
     def run(self) -> None:
         """Produce until told to stop, and wait for what is under way."""
+        try:
+            self._produce()
+        except KafkaException as error:  # the producer has failed for good
+            self.problem = f"{self.name}: {error}"
+
+    def _produce(self) -> None:
         turn = 0
         while not self.stopping.is_set() and self.problem is None:
             place = turn % len(self._partitions)
