@@ -7,13 +7,12 @@ a time, when the client ends or breaks off. Nothing happens before the loop has 
 import heapq
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidegate.broker.handlers import handler_table
-from tidegate.cli.serving import cluster_of, settings_of, storage_config
+from tidegate.cli.serving import serve_nodes, storage_config
 from tidegate.scheduling import Scheduler
 from tidegate.server.config import ServerConfig
 from tidegate.server.connection.poller import BATCH, SERVE_NS, NoTurns, Turns
@@ -22,6 +21,7 @@ from tidegate.server.connection.transport import Transport
 from tidegate.server.handler import HandlerTable
 from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.node import Node
+from tidegate.server.node_configs import node_configs
 from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.usage_log import NoUsageLog, UsageLog
 from tidegate.storage import Storage
@@ -357,45 +357,81 @@ class MemoryNetwork:
         return listener
 
 
-class MemoryNode:
-    """A node with its storage, and all that it lives in. Setting names have `_` for `.`."""
+class MemoryCluster:
+    """Nodes with their storage, and all that they live in. Setting names have `_` for `.`, or are in `texts`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        count: int = 1,
+        *,
+        loop: ManualLoop | None = None,
+        sync: SyncFile = os.fdatasync,
+        texts: Mapping[str, str] | None = None,
+        **settings: str,
+    ) -> None:
+        self.loop = loop or ManualLoop(ManualClock())
+        self.clock = self.loop.clock
+        given = {"log.dirs": str(directory), **dotted(settings), **(texts or {})}
+        self.configs = node_configs(ServerConfig.load(given), count)
+        self.networks = [MemoryNetwork(self.loop, self.clock.monotonic_ns) for _ in self.configs]
+        self.nodes: list[Node] = []
+        for config, network in zip(self.configs, self.networks, strict=True):
+            controller = self.nodes[0] if self.nodes else None
+            self.nodes.append(
+                Node(
+                    config, clock=self.clock, loop=self.loop, network=network, usage=self.usage_of(config),
+                    controller=controller,
+                )
+            )  # fmt: skip
+            self.on_made(self.nodes[-1])
+        self.storage = Storage.open(directory, storage_config(self.configs[0]), self.clock, sync=sync)
+        self.quotas = QuotaAdministration(self.storage.store, self.loop)
+        self.quotas.load()
+        start_housekeeping(self.storage, self.loop)
+        self.settings = serve_nodes(self.nodes, self.storage, self.quotas, self.loop)
+
+    def usage_of(self, config: ServerConfig) -> UsageLog:
+        """Return the usage log of one node."""
+        return NoUsageLog()
+
+    def on_made(self, node: Node) -> None:
+        """Do something with a node that does not serve yet."""
+
+    def connect(self, listener: str = "PLAINTEXT", *, at: int = 0, **limits: Any) -> MemoryTransport:
+        """Return a connection to the node of that place; it is accepted already where it may be."""
+        connection = self.networks[at].listeners[listener].client_connect(**limits)
+        self.loop.turn()
+        return connection
+
+    def close(self) -> None:
+        """Close the nodes and their storage."""
+        for node in reversed(self.nodes):
+            node.close()
+        self.quotas.close()
+        self.storage.close()
+
+
+class MemoryNode(MemoryCluster):
+    """One node, which answers with other handlers where there are any, and records to `usage`."""
 
     def __init__(
         self,
         directory: Path,
         handlers: HandlerTable | None = None,
         *,
-        loop: ManualLoop | None = None,
         usage: UsageLog | None = None,
-        sync: SyncFile = os.fdatasync,
+        loop: ManualLoop | None = None,
         **settings: str,
     ) -> None:
-        self.loop = loop or ManualLoop(ManualClock())
-        self.clock = self.loop.clock
-        self.network = MemoryNetwork(self.loop, self.clock.monotonic_ns)
-        config = ServerConfig.load({"log.dirs": str(directory), **dotted(settings)})
-        self.node = Node(
-            config, clock=self.clock, loop=self.loop, network=self.network, usage=usage or NoUsageLog()
-        )
-        self.storage = Storage.open(directory, storage_config(config), self.clock, sync=sync)
-        self.quotas = QuotaAdministration(self.storage.store, self.loop)
-        self.quotas.load()
-        cluster, settings = cluster_of(self.node, self.storage), settings_of([config], self.storage)
-        start_housekeeping(self.storage, self.loop)
-        table = {**handler_table(self.storage, cluster, settings, self.loop), **(handlers or {})}
-        self.node.serve(table, self.quotas, self.storage.turn)
+        self._usage = usage or NoUsageLog()
+        super().__init__(directory, loop=loop, **settings)
+        (self.node,), (self.network,) = self.nodes, self.networks
+        self.node.handlers = {**self.node.handlers, **(handlers or {})}
 
-    def connect(self, listener: str = "PLAINTEXT", **limits: int) -> MemoryTransport:
-        """Return a connection; it is accepted already where it may be."""
-        connection = self.network.listeners[listener].client_connect(**limits)
-        self.loop.turn()
-        return connection
-
-    def close(self) -> None:
-        """Close the node and its storage."""
-        self.node.close()
-        self.quotas.close()
-        self.storage.close()
+    def usage_of(self, config: ServerConfig) -> UsageLog:
+        """Return what was given."""
+        return self._usage
 
 
 def dotted(settings: dict[str, str]) -> dict[str, str]:

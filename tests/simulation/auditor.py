@@ -7,15 +7,18 @@
 """
 
 import heapq
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tests.server.memory_network import MemoryPoller, MemoryTransport
-from tests.simulation.accounts import LeakingBucket, Window
+from tests.simulation.accounts import Answered, Window
 from tests.simulation.clock import NS_PER_MS, VirtualClock
+from tests.simulation.connections import Connections
+from tests.simulation.rules import CAP_MS, DEFAULT_NAME, EXEMPT, OBSERVE, Limits, Names, Rules
 
+from tidegate.error_codes import NOT_LEADER_OR_FOLLOWER
 from tidegate.quota import QuotaRecord
 from tidegate.server.connection.buffers import SCRATCH_BYTES
 from tidegate.server.connection.channel import COLLECTED_BYTES, PENDING_BYTES
@@ -25,14 +28,11 @@ from tidegate.server.handler import Handler, Request
 from tidegate.server.node import MAX_SEND_STALL_S
 from tidegate.wire import API_BY_KEY, read_response
 
-__all__ = ["Auditor", "Line", "Sent", "ViolationError"]
+__all__ = ["Auditor", "Line", "NodeAuditor", "Sent", "ViolationError"]
 
 IDLE_NS = 600_000 * NS_PER_MS  # connections.max.idle.ms
 STALL_NS = int(MAX_SEND_STALL_S * 1000) * NS_PER_MS
 SLOW_NS = int(GRACE_S * 1e9)
-ADMITTED_NS = 90_000 * NS_PER_MS
-"""How long all others may take to be admitted before, at the lowest rate."""
-PARKED_NS = 20_000 * NS_PER_MS
 LATE_NS = 300 * NS_PER_MS
 """How long the turns of the others may take in which a throttle, or a long poll, is over."""
 
@@ -48,6 +48,7 @@ class Sent:
     ends_connection: the node closes instead of an answer. wait_ms: how long it may let the client wait.
     floor: the last acknowledged offset of its partition when it was sent. throttle_ms: what was decided. due_ns: when
     it has to be answered, since it is served. ends_at: of all bytes of its connection.
+    controller_number: of its connection at the controller, where another node asked that for permits.
     """
 
     id: int
@@ -63,18 +64,20 @@ class Sent:
     throttle_ms: int | None = None
     due_ns: int = 0
     ends_at: int = 0
+    controller_number: int | None = None
 
 
 class Line(MemoryTransport):
     """A connection whose both ends are watched."""
 
     def __init__(
-        self, poller: MemoryPoller, local_address: tuple[str, int], *, auditor: "Auditor", user: str, host: str,
+        self, poller: MemoryPoller, local_address: tuple[str, int], *, node: "NodeAuditor", user: str, host: str,
         **limits: int,
     ) -> None:  # fmt: skip
         super().__init__(poller, local_address, **limits)
-        self.auditor = auditor
-        self.user, self.host = user, host
+        self.auditor, self.node = node.auditor, node
+        self.user, self.host, self.listener = user, host, local_address[0]
+        self.number = -1
         self.unserved: deque[Sent] = deque()
         self.awaiting: deque[Sent] = deque()
         self.in_flight: Sent | None = None
@@ -82,8 +85,8 @@ class Line(MemoryTransport):
         self.throttle_ms = 0
         self.decided_ns = self.mute_ends_ns = 0  # before that nothing is served
         self.mute_over_ns = 0  # after that it is muted no longer
-        self.active_ns = self.taken_ns = self.made_ns = auditor.clock.ns
-        auditor.waiting[self] = None
+        self.active_ns = self.taken_ns = self.made_ns = self.auditor.clock.ns
+        node.connections.waiting[self] = None
         self.received_bytes = self.served_bytes = self.sent_bytes = self.planned_bytes = 0
 
     def client_plan(self, requests: list[Sent]) -> None:
@@ -134,7 +137,7 @@ class Line(MemoryTransport):
         """Read: for the first time when the connection was admitted."""
         if not self.admitted:
             self.admitted = True
-            self.auditor.on_admitted(self)
+            self.node.on_admitted(self)
         super().start_reading(on_readable)
 
     def start_writing(self, on_writable: Callable[[], None]) -> None:
@@ -164,13 +167,125 @@ class Line(MemoryTransport):
         was_closed, was_admitted = self.closed, self.admitted
         super().close()
         if not was_closed:
-            self.auditor.on_closed(self, was_admitted=was_admitted)
+            self.node.on_closed(self, was_admitted=was_admitted)
+
+
+class NodeAuditor:
+    """One node from its start to its end.
+
+    settings: returns what it was given and what was changed since, by name. rules, quotas: what was put in force, as it
+    said. answers: those that came, by the number of their connection.
+    """
+
+    def __init__(
+        self,
+        auditor: "Auditor",
+        node_id: int,
+        *,
+        window: Window,
+        settings: Callable[[], Mapping[str, str]],
+        listeners: tuple[str, ...],
+        protected: str | None,
+    ) -> None:
+        self.auditor, self.node_id, self.settings = auditor, node_id, settings
+        self.listeners = listeners
+        self.rules = Rules()
+        self.quotas: dict[tuple[Names, str], float] = {}
+        self.answers: defaultdict[int, list[Answered]] = defaultdict(list)
+        self._followed: Mapping[str, str] = {}
+        limits = Limits.of(self._followed, listeners)
+        self.connections = Connections(auditor.clock, window, limits, protected)
+
+    def on_quota(self, record: QuotaRecord) -> None:
+        """Learn of a definition that is in force from now on."""
+        parts = {kind: DEFAULT_NAME if name is None else name for kind, name in record.entity}
+        if "ip" in parts:
+            name = None if parts["ip"] == DEFAULT_NAME else parts["ip"]
+            self.connections.set_ip_rate(name, record.value)
+            return
+        names = parts.get("user"), parts.get("client-id")
+        if self.rules.apply(record.key, names, record.value):
+            return
+        if record.value is None:
+            self.quotas.pop((names, record.key), None)
+        else:
+            self.quotas[names, record.key] = record.value
+
+    def on_decided(self, exchange: Exchange) -> None:
+        """Learn what was decided about a request; its answer leaves next."""
+        sent = self.auditor.on_decided(exchange)
+        sent.line.number = exchange.channel.connection.id
+        at_controller = exchange.channel.connection.at_controller
+        if exchange.mutation is not None and at_controller is not None:
+            sent.controller_number = at_controller.id
+        cap_ms, throttle_ms = self.rules.numbers[CAP_MS], exchange.throttle_ms
+        if 0 < cap_ms < throttle_ms:
+            self.auditor.fail(sent.line, f"is throttled for {throttle_ms} ms, past the cap of {cap_ms} ms")
+        if throttle_ms:
+            for key in (OBSERVE, EXEMPT):
+                if self.rules.selects(key, sent.line.user, exchange.header.client_id):
+                    self.auditor.fail(sent.line, f"is throttled, and {key} names it")
+
+    def on_admitted(self, line: Line) -> None:
+        """Learn that a connection is served."""
+        self._follow_limits()
+        line.active_ns = line.taken_ns = self.auditor.clock.ns
+        problem = self.connections.on_admitted(line)
+        if problem is not None:
+            self.auditor.fail(line, problem)
+
+    def on_closed(self, line: Line, *, was_admitted: bool) -> None:
+        """Learn that the node closed a connection."""
+        self._follow_limits()
+        self.connections.on_closed(line)
+        line.doomed = line.doomed or self.auditor.restarting
+        all_answered = not (line.unserved or line.in_flight or line.writing)
+        if not (line.doomed or (line.left and all_answered)):
+            self.auditor.note(f"{self._reason(line, was_admitted=was_admitted)} closed {line.host}")
+            line.doomed = True
+
+    def _reason(self, line: Line, *, was_admitted: bool) -> str:
+        now_ns = self.auditor.clock.ns
+        if not was_admitted:
+            refusal = self.connections.refusal(line)
+            if refusal is None:
+                self.auditor.fail(line, "is refused, and no rate of connections is limited")
+            return refusal or ""
+        if line.writing and now_ns - line.taken_ns > STALL_NS:
+            return "stalled"
+        if now_ns - line.active_ns > IDLE_NS:
+            return "idle"
+        if line.half_sent and now_ns - line.active_ns > SLOW_NS:
+            return "slow"
+        if self.connections.is_excess(line):
+            return "excess"
+        self.auditor.fail(line, f"is closed for no reason, {len(line.awaiting)} requests are not answered")
+        return ""
+
+    def check_all(self) -> None:
+        """Look at all connections."""
+        self._follow_limits()
+        for line in list(self.connections.open):
+            self.auditor.check(line)
+        surplus = self.connections.surplus()
+        if surplus is not None:
+            self.auditor.fail(surplus, f"stays, and there are {len(self.connections.open)} connections")
+        forgotten = self.connections.forgotten()
+        if forgotten is not None:
+            self.auditor.fail(forgotten, "is not admitted, and there is room")
+
+    def _follow_limits(self) -> None:
+        settings = self.settings()
+        if settings is not self._followed:
+            self._followed = settings
+            self.connections.follow(Limits.of(settings, self.listeners))
 
 
 class Auditor:
     """Keeps what was sent, and says when something is wrong.
 
-    restarting: the node ends, so that connections close. recent: what happened last, for who reads of a failure.
+    restarting: the nodes end, so that connections close. nodes: those there are. leader: returns who leads a partition.
+    recent: what happened last, for who reads of a failure.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -178,16 +293,10 @@ class Auditor:
         self.restarting = False
         self.recent: deque[str] = deque(maxlen=40)
         self.seen: Counter[str] = Counter()
-        self.open: dict[Line, None] = {}
-        self.waiting: dict[Line, None] = {}
+        self.nodes: list[NodeAuditor] = []
+        self.leader: Callable[[str, int], int] = lambda topic, partition: 1
         self.acked: dict[tuple[str, int], int] = {}
         self.latest_unmute_ns = 0
-        self._window = Window(samples=1, window_ms=1)
-        self._most_connections = 0
-        self._all_arrivals = LeakingBucket(0.0, self._window, 0)
-        self._ip_rates: dict[str | None, float] = {}
-        self._ip_rates_changed_ns = 0
-        self._arrivals: dict[str, LeakingBucket] = {}
         self._by_id: dict[int, Sent] = {}
         self._last_id = 0
         self._due: list[tuple[int, int, Line]] = []
@@ -212,13 +321,10 @@ class Auditor:
         """Learn of a request that is about to be sent."""
         self._by_id[sent.id] = sent
 
-    def begin_life(self, window: Window, *, most_connections: int, connections_per_s: float) -> None:
-        """Learn that a node begins, with these limits; it is told its quotas again."""
-        self._window = window
-        self._most_connections = most_connections
-        self._all_arrivals = LeakingBucket(connections_per_s, window, self.clock.now_ms())
-        self._ip_rates.clear()
-        self._arrivals.clear()
+    @property
+    def open(self) -> list[Line]:
+        """Return the connections that are served."""
+        return [line for node in self.nodes for line in node.connections.open]
 
     # --- the node's side --------------------------------------------------------------------------------------------
 
@@ -254,8 +360,8 @@ class Auditor:
         if sent.wait_ms:
             self._look_at(line, sent.due_ns)
 
-    def on_decided(self, exchange: Exchange) -> None:
-        """Learn what was decided about a request; its answer leaves next."""
+    def on_decided(self, exchange: Exchange) -> Sent:
+        """Learn what was decided about a request, and return it."""
         sent = self._by_id.pop(exchange.header.correlation_id)
         line = sent.line
         if line.in_flight is not sent:
@@ -265,36 +371,7 @@ class Auditor:
         line.mute_ends_ns = self.clock.ns + exchange.throttle_ms * NS_PER_MS
         sent.throttle_ms = exchange.throttle_ms
         self.seen["throttled" if exchange.throttle_ms else "not throttled"] += 1
-
-    def on_quota(self, record: QuotaRecord) -> None:
-        """Learn of a quota that is in force from now on."""
-        (kind, name), *_ = record.entity
-        if kind == "ip":
-            self._ip_rates_changed_ns = self.clock.ns
-            self._arrivals.clear()
-            if record.value is None:
-                self._ip_rates.pop(name, None)
-            else:
-                self._ip_rates[name] = record.value
-
-    def on_admitted(self, line: Line) -> None:
-        """Learn that a connection is served."""
-        self.open[line] = self.waiting.pop(line, None)
-        line.active_ns = line.taken_ns = self.clock.ns
-        if len(self.open) > self._most_connections:
-            self.fail(line, f"is one connection too many, {self._most_connections} are allowed")
-        if (
-            self._all_arrivals.admit(1, self.clock.now_ms()) > 1
-        ):  # the one that is held comes in past the bound
-            self.fail(line, f"is one connection too many at {self._all_arrivals.bound} a second")
-        rate = self._ip_rates.get(line.host, self._ip_rates.get(None))
-        if rate is None:
-            return
-        bucket, now_ms = self._arrivals.get(line.host), self.clock.now_ms()
-        if bucket is None or bucket.bound != rate:
-            bucket = self._arrivals[line.host] = LeakingBucket(rate, self._window, now_ms)
-        if bucket.admit(1, now_ms) > 0:
-            self.fail(line, f"is one connection too many at {rate} a second")
+        return sent
 
     def on_muted(self, line: Line) -> None:
         """Learn that a connection is muted."""
@@ -312,31 +389,6 @@ class Auditor:
         if late_ns > LATE_NS:
             self.fail(line, f"is muted for {late_ns / NS_PER_MS} ms longer than its throttle")
 
-    def on_closed(self, line: Line, *, was_admitted: bool) -> None:
-        """Learn that the node closed a connection."""
-        self.open.pop(line, None)
-        self.waiting.pop(line, None)
-        line.doomed = line.doomed or self.restarting
-        all_answered = not (line.unserved or line.in_flight or line.writing)
-        if not (line.doomed or (line.left and all_answered)):
-            self.note(f"{self._reason(line, was_admitted=was_admitted)} closed {line.host}")
-            line.doomed = True
-
-    def _reason(self, line: Line, *, was_admitted: bool) -> str:
-        now_ns = self.clock.ns
-        if not was_admitted:
-            if not self._ip_rates and now_ns - self._ip_rates_changed_ns > PARKED_NS:
-                self.fail(line, "is refused, and no rate of connections is limited")
-            return "parked"
-        if line.writing and now_ns - line.taken_ns > STALL_NS:
-            return "stalled"
-        if now_ns - line.active_ns > IDLE_NS:
-            return "idle"
-        if line.half_sent and now_ns - line.active_ns > SLOW_NS:
-            return "slow"
-        self.fail(line, f"is closed for no reason, {len(line.awaiting)} requests are not answered")
-        return ""
-
     # --- the client's side ------------------------------------------------------------------------------------------
 
     def on_answer(self, line: Line, answer: bytes) -> int:
@@ -352,9 +404,12 @@ class Auditor:
         api = API_BY_KEY[sent.api_key]
         header_bytes = 5 if api.has_tagged_response_header(sent.version) else 4
         message = read_response(sent.api_key, sent.version, answer, header_bytes)
-        told_ms = message.get("throttle_time_ms", sent.throttle_ms)
-        if told_ms != sent.throttle_ms:
+        told_ms = message.get("throttle_time_ms")
+        if told_ms not in (None, sent.throttle_ms):
             self.fail(line, f"answer {sent.id} says {told_ms} ms, {sent.throttle_ms} ms were decided")
+        line.node.answers[line.number].append(
+            (sent.api_key, sent.version, sent.frame_bytes - 4, len(answer), told_ms, sent.controller_number)
+        )
         self._check_offsets(line, sent, message)
         return sent.throttle_ms
 
@@ -365,6 +420,8 @@ class Auditor:
         (topic,) = message["responses"]
         if sent.api_key == 0:
             (part,) = topic["partition_responses"]
+            if self._is_elsewhere(line, sent.partition, part):
+                return
             if part["error_code"]:
                 self.fail(line, f"records of request {sent.id} are refused: {part}")
             if part["base_offset"] <= sent.floor:
@@ -372,8 +429,18 @@ class Auditor:
             self.acked[sent.partition] = max(part["base_offset"], self.acked.get(sent.partition, -1))
         else:
             (part,) = topic["partitions"]
+            if self._is_elsewhere(line, sent.partition, part):
+                return
             if part["high_watermark"] <= sent.floor:
                 self.fail(line, f"offset {sent.floor} was acknowledged and is gone: {part['high_watermark']}")
+
+    def _is_elsewhere(self, line: Line, partition: tuple[str, int], part: dict[str, Any]) -> bool:
+        """Return whether another node leads a partition, which the answer says then."""
+        leader = self.leader(*partition)
+        is_refused = part["error_code"] == NOT_LEADER_OR_FOLLOWER
+        if is_refused is (leader == line.node.node_id):
+            self.fail(line, f"node {line.node.node_id} answers for {partition}, led by {leader}: {part}")
+        return is_refused
 
     def on_last_answer(self, line: Line) -> None:
         """Learn that a connection is closed and all that came on it was taken."""
@@ -404,16 +471,9 @@ class Auditor:
             if self.clock.ns > line.in_flight.due_ns + late_ns:
                 self.fail(line, f"request {line.in_flight.id} is served and not answered")
         elif line.unserved and line.unserved[0].ends_at <= line.sent_bytes:
-            if line.unserved[0].frame_bytes > COLLECTED_BYTES and any(other.half_sent for other in self.open):
+            if line.unserved[0].frame_bytes > COLLECTED_BYTES and any(
+                other.half_sent for other in line.node.connections.open
+            ):
                 self.seen["waited for memory"] += 1
             else:
                 self.fail(line, f"request {line.unserved[0].id} is not served")
-
-    def check_all(self) -> None:
-        """Look at all connections."""
-        for line in list(self.open):
-            self.check(line)
-        if len(self.open) < self._most_connections:
-            for line in self.waiting:
-                if self.clock.ns - line.made_ns > ADMITTED_NS:
-                    self.fail(line, "is not admitted, and there is room")

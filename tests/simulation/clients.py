@@ -1,37 +1,35 @@
-"""Clients: obedient and not, patient and not, each for itself; and one who changes the quotas."""
+"""Clients: obedient and not, patient and not, each for itself."""
 
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 from tests.server.memory_network import UNLIMITED
-from tests.simulation.auditor import Auditor, Line, Sent
+from tests.simulation.auditor import Auditor, Line
 from tests.simulation.clock import NS_PER_MS
 from tests.simulation.requests import Requests
 
-from tidegate.api_keys import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
-from tidegate.wire import encode_request, read_response
-
-__all__ = ["CLIENT_IDS", "HOSTS", "USERS", "Administrator", "Client", "Habits"]
+__all__ = ["CLIENT_IDS", "HOSTS", "USERS", "Client", "Connected", "Habits"]
 
 USERS = ("ANONYMOUS", "alice", "bob b", "carol")
 CLIENT_IDS = ("c1", "c2", "c*3", "")
 HOSTS = tuple(f"192.0.2.{number}" for number in range(1, 5))
 _RECONNECT_MS = 200
 
-Connect = Callable[[str, str, int, int], Line]
-"""Returns a new connection of a user and a host, with the most bytes of one call and the room to begin with."""
+Connect = Callable[[str, str, int, int, int | None], Line]
+"""Returns a new connection of a user and a host, with the most bytes of one call and the room to begin with, to the
+node of that number, or to any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Habits:
     """How a client goes about.
 
-    obeys: holds back for a throttle time. depth: most requests without an answer. pause_ms: between two looks, on
-    average. takes: most bytes that it reads at a look, None: all there are. most_bytes: what one call of the network
-    moves. halts: sends in parts. lifetime: requests of a connection, on average. ends: how it leaves.
+    client_ids: which it has; none: it makes them up. obeys: holds back for a throttle time. depth: most requests
+    without an answer. pause_ms: between two looks, on average. takes: most bytes that it reads at a look, None: all
+    there are. most_bytes: what one call of the network moves. halts: sends in parts. lifetime: requests of a
+    connection, on average. ends: how it leaves.
     """
 
     user: str
@@ -48,7 +46,7 @@ class Habits:
     ends: tuple[str, ...]
 
     @classmethod
-    def random(cls, rng: Random) -> "Habits":
+    def random(cls, rng: Random, *, makes_up_names: bool = False) -> "Habits":
         """Return those of one more client."""
         kinds = rng.choice(
             (
@@ -68,7 +66,8 @@ class Habits:
             )
         )
         return cls(
-            user=rng.choice(USERS), host=rng.choice(HOSTS), client_ids=rng.sample(CLIENT_IDS, rng.choice((1, 1, 2))),
+            user=rng.choice(USERS), host=rng.choice(HOSTS),
+            client_ids=[] if makes_up_names else rng.sample(CLIENT_IDS, rng.choice((1, 1, 2))),
             kinds=kinds, obeys=rng.random() < 0.5, depth=rng.choice((1, 1, 2, 5, 20, 50)),
             pause_ms=rng.choice((50, 200, 500, 2000)), takes=rng.choice((None, None, None, None, 0, 700, 20_000)),
             most_bytes=rng.choice((UNLIMITED, UNLIMITED, 1448, 65_536)), halts=rng.random() < 0.2,
@@ -77,7 +76,7 @@ class Habits:
         )  # fmt: skip
 
 
-class _Connected:
+class Connected:
     """Someone with a connection: answers are taken apart, and it is made anew when it is gone."""
 
     def __init__(self, auditor: Auditor, connect: Connect, rng: Random) -> None:
@@ -109,7 +108,7 @@ class _Connected:
         self._received.clear()
 
 
-class Client(_Connected):
+class Client(Connected):
     """One client, with one connection at a time."""
 
     def __init__(self, auditor: Auditor, connect: Connect, rng: Random, habits: Habits) -> None:
@@ -120,13 +119,18 @@ class Client(_Connected):
         self._rest = b""
         self.resting = False
 
+    def take_up(self, habits: Habits) -> None:
+        """Go about in another way, but for the connection that there is."""
+        self.habits = habits
+        self._requests = Requests(self._auditor, self._rng, habits.client_ids, habits.kinds)
+
     def act(self) -> int:
         """Do the next thing; return in how many ms to come again."""
         rng, habits = self._rng, self.habits
         if self.line is None:
             if not self.resting:
                 room = UNLIMITED if habits.takes is None else rng.randint(0, habits.takes)
-                self.line = self._connect(habits.user, habits.host, habits.most_bytes, room)
+                self.line = self._connect(habits.user, habits.host, habits.most_bytes, room, None)
             return rng.randrange(_RECONNECT_MS)
         closed = self.line.closed
         takes_all = closed or habits.takes is None or self.resting
@@ -169,111 +173,3 @@ class Client(_Connected):
             elif how == "half" or not line.awaiting:
                 line.client_end()
             self._auditor.seen[how if line.left else "stays"] += 1
-
-
-Entity = tuple[tuple[str, str | None], ...]
-_RATES = {
-    "producer_byte_rate": (2_000.0, 20_000.0, 200_000.0, 2e6),
-    "consumer_byte_rate": (2_000.0, 20_000.0, 200_000.0, 2e6),
-    "request_percentage": (0.01, 0.5, 5.0, 50.0),
-    "controller_mutation_rate": (0.1, 1.0, 5.0),
-    "connection_creation_rate": (1.0, 2.0, 10.0),
-}
-_ENTITY_TYPES = ("user", "client-id")
-
-
-class Administrator(_Connected):
-    """Sets and removes quotas of all levels, one at a time, and knows which hold."""
-
-    USER, CLIENT_ID, HOST = "admin", "admin", "192.0.2.99"
-
-    def __init__(self, auditor: Auditor, connect: Connect, rng: Random) -> None:
-        super().__init__(auditor, connect, rng)
-        self.quotas: dict[tuple[Entity, str], float] = {}
-        self._unsure: tuple[tuple[Entity, str], float | None] | None = None
-        self._asked: str | None = None
-
-    def act(self) -> int:
-        """Change a quota, or look whether those that were acknowledged hold."""
-        rng = self._rng
-        if self.line is None:
-            self.line = self._connect(self.USER, self.HOST, UNLIMITED, UNLIMITED)
-            self._asked = None
-            return 1
-        for answer, _ in self._take(UNLIMITED):
-            self._on_answer(answer)
-        if self.line.closed:
-            self._let_go()
-            return 50
-        if self._asked is None:
-            self._ask("describe" if self._unsure or rng.random() < 0.1 else "alter")
-        return 1 + int(rng.expovariate(1 / (50 if len(self.quotas) < 10 else 3000)))
-
-    def _ask(self, what: str) -> None:
-        assert self.line is not None
-        body = {"components": [], "strict": False} if what == "describe" else self._alteration()
-        api_key = DESCRIBE_CLIENT_QUOTAS if what == "describe" else ALTER_CLIENT_QUOTAS
-        number = self._auditor.next_id()
-        frame = encode_request(api_key, 1, number, self.CLIENT_ID, body)
-        sent = Sent(number, api_key, 1, self.line, len(frame))
-        self._asked = what
-        self._auditor.on_sent(sent)
-        self.line.client_plan([sent])
-        self.line.client_send(frame)
-
-    def _alteration(self) -> dict[str, Any]:
-        """Return a change of one quota of anybody but the administrator."""
-        rng = self._rng
-        if rng.random() < len(self.quotas) / 24:
-            (entity, key), value = rng.choice(sorted(self.quotas, key=repr)), None
-        else:
-            entity, key = self._some_entity(), rng.choice(tuple(_RATES)[:4])
-            if entity[0][0] == "ip":
-                key = "connection_creation_rate"
-            value = rng.choice(_RATES[key])
-        self._unsure = (entity, key), value
-        self._auditor.note(f"quota {entity} {key} {value}")
-        self._auditor.seen[
-            "level " + ", ".join(kind if name else f"default {kind}" for kind, name in entity)
-        ] += 1
-        parts = [{"entity_type": kind, "entity_name": name} for kind, name in entity]
-        op = {"key": key, "value": value or 0.0, "remove": value is None}
-        return {"entries": [{"entity": parts, "ops": [op]}], "validate_only": False}
-
-    def _some_entity(self) -> Entity:
-        rng = self._rng
-        if rng.random() < 0.1:
-            return (("ip", rng.choice((None, *HOSTS))),)
-        kinds = rng.choice((("user",), ("client-id",), _ENTITY_TYPES, _ENTITY_TYPES))
-        names = {"user": (None, *USERS), "client-id": (None, *filter(None, CLIENT_IDS))}
-        return tuple((kind, rng.choice(names[kind])) for kind in kinds)
-
-    def _on_answer(self, answer: bytes) -> None:
-        asked, self._asked = self._asked, None
-        if asked == "alter":
-            (entry,) = read_response(ALTER_CLIENT_QUOTAS, 1, answer, 5)["entries"]
-            assert entry["error_code"] == 0, entry
-            assert self._unsure is not None
-            self._hold(*self._unsure)
-            self._unsure = None
-        else:
-            self._compare(read_response(DESCRIBE_CLIENT_QUOTAS, 1, answer, 5)["entries"])
-
-    def _hold(self, which: tuple[Entity, str], value: float | None) -> None:
-        if value is None:
-            self.quotas.pop(which, None)
-        else:
-            self.quotas[which] = value
-
-    def _compare(self, entries: list[dict[str, Any]]) -> None:
-        """What was acknowledged holds; what was not may hold."""
-        found = {}
-        for entry in entries:
-            parts = {part["entity_type"]: part["entity_name"] for part in entry["entity"]}
-            entity = tuple((kind, parts[kind]) for kind in ("user", "client-id", "ip") if kind in parts)
-            found.update({(entity, value["key"]): value["value"] for value in entry["values"]})
-        if self._unsure is not None and found.get(self._unsure[0]) == self._unsure[1]:
-            self._hold(*self._unsure)
-        self._unsure = None
-        if found != self.quotas:
-            self._auditor.fail(self.line, f"quotas are {found}, {self.quotas} were acknowledged")

@@ -1,5 +1,6 @@
 """A clock and a loop of their own time: it passes when it is looked at, when work is done, and when it is told to."""
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ __all__ = ["NS_PER_MS", "START_MS", "VirtualClock", "VirtualLoop"]
 
 NS_PER_MS = 1_000_000
 START_MS = 1_700_000_000_000
+_LOADER = "tidegate-callback"  # the thread that loads a class
 _LOOK_NS = 2_000
 """What passes with each look at the clock: whatever measures itself finds that it took some time."""
 
@@ -48,15 +50,19 @@ class VirtualLoop(ManualLoop):
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(clock)
-        self._from_threads: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+        self._from_threads: deque[tuple[str, Callable[..., Any], tuple[Any, ...]]] = deque()
 
     def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any) -> ManualTimer:
         """Keep the call."""
-        self._from_threads.append((callback, args))
+        self._from_threads.append((threading.current_thread().name, callback, args))
         return ManualTimer(callback)
 
     def take_in(self) -> None:
-        """Have the next turn call what was kept."""
-        while self._from_threads:
-            callback, args = self._from_threads.popleft()
+        """Have the next turn call what was kept, that of one thread after that of another."""
+        for thread in threading.enumerate():
+            if thread.name == _LOADER:
+                thread.join()
+        calls = sorted(self._from_threads, key=lambda call: call[0] == _LOADER)
+        self._from_threads.clear()
+        for _, callback, args in calls:
             self.call_soon(callback, *args)

@@ -15,6 +15,7 @@ from tidegate.api_keys import (
     CREATE_TOPICS,
     DELETE_TOPICS,
     DESCRIBE_CLIENT_QUOTAS,
+    DESCRIBE_CONFIGS,
     FETCH,
     FIND_COORDINATOR,
     LIST_OFFSETS,
@@ -75,7 +76,10 @@ class Requests:
 
     def make(self, line: Line) -> tuple[bytes, Sent]:
         """Return one more request for `line`."""
-        frame, sent = self._make[self._rng.choice(self._kinds)](line, self._rng.choice(self._client_ids))
+        client_id = (
+            self._rng.choice(self._client_ids) if self._client_ids else f"made-up-{self._rng.randrange(2000)}"
+        )
+        frame, sent = self._make[self._rng.choice(self._kinds)](line, client_id)
         self._auditor.on_sent(sent)
         return frame, sent
 
@@ -104,6 +108,8 @@ class Requests:
         rng = self._rng
         topic, partition = _topic_partition(rng)
         acks, size, version = rng.choice((-1, 1, 1, 0)), rng.choice(_BATCH_BYTES), rng.choice((7, 9))
+        if acks == 0 and self._auditor.leader(topic, partition) != line.node.node_id:
+            acks = 1  # the node would close the connection
         return self._request(
             line, client_id, PRODUCE, version, _produce_body(topic, partition, acks, size),
             ("produce", topic, partition, acks, size),
@@ -209,7 +215,7 @@ class Requests:
 
     def _other(self, line: Line, client_id: str) -> tuple[bytes, Sent]:
         api_key, version, body = self._rng.choice(_OTHERS)
-        return self._request(line, client_id, api_key, version, body, ("other", api_key))
+        return self._request(line, client_id, api_key, version, body, ("other", api_key, str(body)))
 
 
 def _produce_body(topic: str, partition: int, acks: int, size: int) -> _Body:
@@ -220,10 +226,17 @@ def _produce_body(topic: str, partition: int, acks: int, size: int) -> _Body:
     }  # fmt: skip
 
 
+def _described(node: str) -> _Body:
+    resource = {"resource_type": 4, "resource_name": node, "configuration_keys": None}
+    return {"resources": [resource], "include_synonyms": False, "include_documentation": False}
+
+
 _OTHERS: list[tuple[int, int, _Body]] = [
     (API_VERSIONS, 3, {"client_software_name": "simulated", "client_software_version": "1"}),
     (FIND_COORDINATOR, 2, {"key": "g", "key_type": 0}),
     (DESCRIBE_CLIENT_QUOTAS, 1, {"components": [], "strict": False}),
+    (DESCRIBE_CONFIGS, 4, _described("")),
+    (DESCRIBE_CONFIGS, 4, _described("1")),
     (
         LIST_OFFSETS, 5,
         {

@@ -1,25 +1,42 @@
 """100,000 steps of fixed seeds, what they meet on their way, and that the auditor notices what must not happen."""
 
+import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.server.memory_network import ManualTimer
-from tests.simulation.accounts import LeakingBucket, Window
+from tests.simulation.accounts import KEYS, LeakingBucket, Window
+from tests.simulation.administrator import SETTINGS
 from tests.simulation.auditor import Line, ViolationError
+from tests.simulation.callbacks import CALLBACK_CLASS
 from tests.simulation.clock import VirtualClock, VirtualLoop
+from tests.simulation.rules import CAP_MS, DEBT_S, EXEMPT, OBSERVE, SMOOTH
 from tests.simulation.world import simulate
 
-SEEDS, STEPS = (1, 2, 3, 4, 5), 20_000
+from tidegate.callbacks.own_rules import OwnRules
+from tidegate.quota import QuotaType
+from tidegate.quota.admin.entity_selection import EntitySelection
+from tidegate.quota.connections.limits import ConnectionLimits
+from tidegate.quota.managers.extensions import Extensions
+from tidegate.server.exchange import Exchange
+from tidegate.server.node import Node
+
+SEEDS, MORE_SEEDS, STEPS = (2, 3, 4, 6, 9, 10, 11, 12, 13), 4, 20_000
 FEW_STEPS = 1500
 
-EVENTS = ("requests", "throttled", "not throttled", "client", "clock", "restart", "kill", "sleep")
+EVENTS = (
+    "requests", "throttled", "not throttled", "client", "clock", "restart", "kill", "sleep", "several nodes", "exact",
+    "calm", "refused change", "callback exchanged",
+)  # fmt: skip
+EFFECTS = ("observed", "exempt", "capped", "held by callback")
 LEVELS = (
     "user, client-id", "user, default client-id", "user", "default user, client-id",
     "default user, default client-id", "default user", "client-id", "default client-id", "ip", "default ip",
 )  # fmt: skip
-ENDS = ("half", "break", "close", "idle", "stalled", "parked")
+ENDS = ("half", "break", "close", "idle", "stalled", "parked", "refused", "excess")
 
 
 class FastClock(VirtualClock):
@@ -52,16 +69,24 @@ class LossyLine(Line):
 
 
 def test_a_node_keeps_its_promises(tmp_path: Path) -> None:
-    """Whatever clients and the world do, for 100,000 steps; all of it happens."""
+    """Whatever clients and the world do, for 100,000 steps; all of it happens, or some more seeds see to that."""
     seen: Counter[str] = Counter()
-    for seed in SEEDS:
+    for number, seed in enumerate(SEEDS):
+        if number >= len(SEEDS) - MORE_SEEDS and not _missing(seen):
+            break
         world = simulate(seed, STEPS, tmp_path / str(seed))
         seen += world.auditor.seen
         for accounts in world.accounts:
             seen.update(accounts.admitted)
-    expected = (*EVENTS, *ENDS, *(f"level {level}" for level in LEVELS), *accounts.admitted)
-    assert {name for name in expected if not seen[name]} == set()
+            seen += accounts.seen
+    assert _missing(seen) == set()
     assert len(LEVELS) == 8 + 2
+
+
+def _missing(seen: Counter[str]) -> set[str]:
+    set_, held = (f"level {level}" for level in LEVELS), (f"held by {level}" for level in LEVELS[:8])
+    changed = (f"setting {name}" for name in SETTINGS)
+    return {name for name in (*EVENTS, *EFFECTS, *ENDS, *set_, *held, *changed, *KEYS) if not seen[name]}
 
 
 def test_a_seed_gives_the_same_again(tmp_path: Path) -> None:
@@ -71,24 +96,150 @@ def test_a_seed_gives_the_same_again(tmp_path: Path) -> None:
     assert simulate(7, FEW_STEPS, tmp_path / "c").digest != first.digest
 
 
+class Nobody(EntitySelection):
+    """A list that names nobody."""
+
+    def selects(self, user: str, client_id: str) -> bool:
+        """Return False."""
+        return False
+
+
+class Uncapped(Extensions):
+    """A node that does not know the longest throttle time."""
+
+    __slots__ = ()
+    throttle_max_ms = property(lambda self: 0, lambda self, value: None)  # type: ignore[assignment]
+
+
+def _observe_nobody(node: Node) -> None:
+    node.managers.extensions.observe = Nobody()
+
+
+def _exempt_nobody(node: Node) -> None:
+    node.managers.extensions.exempt = Nobody()
+
+
+def _forget_the_cap(node: Node) -> None:
+    node.managers.extensions.__class__ = Uncapped
+
+
+def _smooth_nobody(node: Node) -> None:
+    node.managers.extensions.smooth = Nobody()
+
+
+def _forgive_nothing(node: Node) -> None:
+    for manager in (node.managers.produce, node.managers.controller_mutation):
+        manager._extensions = Extensions()
+
+
+def _keep_sensors(node: Node) -> None:
+    """Have a new callback take over what was used under the one before."""
+    manager = node.managers.produce
+    exchange = manager.exchange
+
+    def keeping(*args: Any) -> Any:
+        kept = manager.sensors
+        emptied = exchange(*args)
+        manager.sensors = kept
+        return type(emptied)(window=manager.window)
+
+    manager.exchange = keeping  # type: ignore[method-assign]
+
+
+def _grow(node: Node) -> None:
+    for manager in node.managers:
+        manager._max_sensor_bytes *= 20
+        manager.sensors = manager._new_table()
+
+
+def _forget_all(node: Node) -> None:
+    for manager in node.managers:
+        manager._is_protected = lambda *args: False  # type: ignore[method-assign]
+        manager.sensors = manager._new_table()
+
+
+def _record_other_sizes(node: Node) -> None:
+    usage = node._usage
+    request = usage.request
+
+    def record(exchange: Exchange) -> None:
+        exchange.frame_bytes += 1
+        request(exchange)
+
+    usage.request = record  # type: ignore[method-assign]
+
+
+def _admit_everybody(node: Node) -> None:
+    node.connections.slot_available = lambda listener: True  # type: ignore[method-assign]
+
+
+def _refuse_nobody(node: Node) -> None:
+    node.connections.update_limits(ConnectionLimits())
+    node.connections.update_limits = lambda limits: None  # type: ignore[method-assign]
+
+
+def _ignore_settings(node: Node) -> None:
+    node.put_in_force_in_slices = lambda config, prepared: iter(())  # type: ignore[method-assign,assignment]
+
+
+class Generous(OwnRules):
+    """Gives everybody twice what is stored."""
+
+    def quota_limit(self, quota_type: QuotaType, tags: Mapping[str, str]) -> float | None:
+        """Return twice the bound."""
+        limit = super().quota_limit(quota_type, tags)
+        return None if limit is None else 2 * limit
+
+
+OTHERWISE = "_throttle_ms should be|too much was admitted"
+LOW_QUOTAS = {"quota.producer.default": "1K", "quota.consumer.default": "1K"}
+GENEROUS = {CALLBACK_CLASS: f"{__name__}:Generous"}
+
+
 @pytest.mark.parametrize(
     ("parts", "problem"),
     [
         ({"clock": FastClock}, "before the end of a throttle"),
         ({"loop": ForgetfulLoop}, "is muted"),
         ({"line": LossyLine}, "is due"),
+        ({"spoil": _observe_nobody, "texts": {OBSERVE: "all"}}, "is throttled, and .*observe names it"),
+        ({"spoil": _exempt_nobody, "texts": {EXEMPT: "all"}}, "an exempt client is charged|exempt names it"),
+        ({"spoil": _forget_the_cap, "texts": {CAP_MS: "50"}}, "past the cap of 50 ms"),
+        ({"spoil": _smooth_nobody, "texts": {SMOOTH: "all"}}, OTHERWISE),
+        ({"spoil": _forgive_nothing, "texts": {SMOOTH: "all", DEBT_S: "1"}}, OTHERWISE),
+        ({"spoil": _keep_sensors}, OTHERWISE),
+        ({"texts": GENEROUS}, OTHERWISE),
+        ({"spoil": _grow, "small_tables": True}, "bytes are kept of"),
+        ({"spoil": _forget_all, "small_tables": True}, "is forgotten, and over its bound"),
+        ({"spoil": _record_other_sizes}, "the answer was"),
+        ({"spoil": _admit_everybody, "texts": {"max.connections": "8"}}, "is one connection too many, 8"),
+        ({"spoil": _refuse_nobody, "texts": {"max.connections.per.ip": "2"}}, "too many of its address"),
+        ({"spoil": _ignore_settings}, "where .* are set"),
     ],
-)
+)  # fmt: skip
 def test_the_auditor_notices(tmp_path: Path, parts: dict[str, Any], problem: str) -> None:
-    """An early unmute, a throttle without an end and a lost answer; it says how to see them again."""
-    with pytest.raises(ViolationError, match=problem) as caught:
-        simulate(8, FEW_STEPS, tmp_path, **parts)
-    assert f"make soak ARGS='simulation --seed 8 --steps {FEW_STEPS}'" in str(caught.value)
+    """Whatever a node does that it has promised not to do, and soon; it says how to see it again."""
+    parts = {**parts, "texts": {**LOW_QUOTAS, **parts.get("texts", {})}}
+    for seed in range(10):
+        noticed = _violation(seed, tmp_path / str(seed), parts)
+        if noticed is not None:
+            assert re.search(problem, noticed)
+            assert f"make soak ARGS='simulation --seed {seed} --steps {FEW_STEPS}'" in noticed
+            return
+    raise AssertionError("nothing was noticed")
+
+
+def _violation(seed: int, directory: Path, parts: dict[str, Any]) -> str | None:
+    try:
+        simulate(seed, FEW_STEPS, directory, **parts)
+    except ViolationError as error:
+        return str(error)
+    return None
 
 
 def test_a_burst_and_the_bound_are_all_that_is_admitted() -> None:
     """A bucket takes n + 1 windows at once, and then what runs out."""
-    bucket = LeakingBucket(10.0, Window(samples=11, window_ms=1000), 0)
+    bucket = LeakingBucket.of_samples(10.0, Window(samples=11, window_ms=1000), 0)
     assert bucket.admit(120.0, 0) <= 0
     assert bucket.admit(10.0, 1000) <= 0
     assert bucket.admit(1.0, 1000) > 0

@@ -18,6 +18,7 @@ from tidegate.broker.handlers import handler_table
 from tidegate.clock import SystemClock
 from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
+from tidegate.scheduling import Scheduler
 from tidegate.server.config import SETTINGS, ServerConfig
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.listening.network import SocketNetwork
@@ -148,12 +149,20 @@ async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeate
             usage.close()
 
 
-def serve_nodes(nodes: Sequence[Node], storage: Storage, quotas: QuotaAdministration) -> DynamicSettings:
-    """Let all nodes of a cluster answer; return their settings. Raises `ConfigError`."""
+def serve_nodes(
+    nodes: Sequence[Node],
+    storage: Storage,
+    quotas: QuotaAdministration,
+    scheduler: Scheduler | None = None,
+) -> DynamicSettings:
+    """Let all nodes of a cluster answer; return their settings. Raises `ConfigError`.
+
+    scheduler: what runs what handlers put off; by default the running event loop.
+    """
     settings = settings_of([node.config for node in nodes], storage)
     for node in nodes:
         cluster = cluster_of(node, storage, nodes)
-        handlers = handler_table(storage, cluster, settings)
+        handlers = handler_table(storage, cluster, settings, scheduler)
         node.serve(handlers, quotas, storage.turn, cluster.metadata, settings)
 
     def on_change() -> None:

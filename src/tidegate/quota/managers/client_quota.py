@@ -18,7 +18,7 @@ Follows: Kafka `ClientQuotaManager` (KIP-13, KIP-55, KIP-257, B§3).
 import sys
 from collections.abc import Mapping
 
-from tidegate.quota.admin.sanitizer import desanitize
+from tidegate.quota.admin.sanitizer import SanitizeError, desanitize, sanitize
 from tidegate.quota.managers.callback import ClientQuotaCallback
 from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.managers.quota_type import QuotaType
@@ -124,10 +124,16 @@ class ClientQuotaManager(SensorManager[RateSensor]):
         """Return how the bucket of smooth mode is kept, None where these tags are not smooth."""
         if self._extensions is None or not self._extensions.smooth.any:
             return None
-        user = tags.get("user", "")
-        if self._custom is None:
-            user = desanitize(user)
-        return self._extensions.smooth_mode(user, tags.get("client-id", ""))
+        return self._extensions.smooth_mode(_name_of(tags.get("user", "")), tags.get("client-id", ""))
 
     def _metrics(self, sensor: RateSensor, now_ms: int) -> list[Metric]:
         return [self._metric(self.quota_type.metric, sensor.tags, sensor.peek(now_ms), sensor.bound)]
+
+
+def _name_of(tag: str) -> str:
+    """Return the user that a tag names: sanitised, as Kafka's own rules have it, or as a callback took it over."""
+    try:
+        name = desanitize(tag)
+    except SanitizeError:
+        return tag
+    return name if sanitize(name) == tag else tag

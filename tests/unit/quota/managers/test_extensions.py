@@ -1,5 +1,8 @@
 """What is set beyond Kafka's rules: as records, and back."""
 
+import pytest
+
+from tidegate.callbacks.own_rules import OwnRules
 from tidegate.quota import QuotaManagers, QuotaRecord
 from tidegate.quota.managers.extensions import (
     EXTENSION_SETTINGS,
@@ -96,6 +99,26 @@ def test_a_quota_is_smooth_by_whom_it_is_shared():
     """A client id does not name a quota that all clients of a user share."""
     managers = _managers(QuotaRecord(entity=(("client-id", "c"),), key=SMOOTH.key, value=1.0))
     assert managers.produce.record("a b", "c", 9000.0, NOW_MS) == 0
+
+
+class _Raw(OwnRules):
+    """Counts users under their names as they are."""
+
+    def quota_metric_tags(self, quota_type, user, client_id):
+        return {"user": user}
+
+    def quota_limit(self, quota_type, tags):
+        return 1000.0
+
+
+@pytest.mark.parametrize("callback", [None, OwnRules(), _Raw()])
+@pytest.mark.parametrize("user", ["a b", "50%", "a+b"])
+def test_smooth_users_are_found_with_a_callback_too(callback, user):
+    """Whether its tags have them sanitised, as Kafka's own rules have, or as they are."""
+    managers = QuotaManagers(callback=callback)
+    managers.apply(QuotaRecord(entity=(("user", user),), key="producer_byte_rate", value=1000.0))
+    managers.apply(QuotaRecord(entity=(("user", user),), key="tidegate.quota.smooth", value=1.0))
+    assert managers.produce.record(user, "c1", 2000.0, NOW_MS) == 1000
 
 
 def test_a_smooth_fetch_carries_a_tenth():
