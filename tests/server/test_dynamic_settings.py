@@ -531,3 +531,16 @@ def test_what_cannot_be_stored_changes_nothing(tmp_path: Path, monkeypatch: pyte
         assert (await described(node.client, CLASS))[0] is None
 
     run(tmp_path, scenario, **MODULES)
+
+
+def test_a_list_that_cannot_be_is_refused_where_it_is_not_in_force_too(tmp_path: Path) -> None:
+    """A value for all nodes that the node's own hides: else the own one could not be taken back."""
+    observe = "tidegate.quota.observe"
+
+    async def scenario(node: WholeNode) -> None:
+        assert await alter(node.client, (observe, SET, "user=alice")) == (0, None)
+        code, text = await alter(node.client, (observe, SET, "alice"), name="")
+        assert (code, "expected all, none, or entities" in (text or "")) == (40, True)
+        assert (await alter(node.client, (observe, DELETE, None)))[0] == 0
+
+    run(tmp_path, scenario)

@@ -273,6 +273,11 @@ def _check(name: str, text: str) -> None:
             parse_per_ip_overrides(text)
         except ConfigError as error:
             raise RefusedError(error_codes.INVALID_REQUEST, str(error)) from error
+    if setting is not None and setting.type == "entities":
+        try:
+            setting.parse(text)
+        except ConfigError as error:
+            raise RefusedError(error_codes.INVALID_CONFIG, str(error)) from error
     if setting is None or setting.type != "int":
         return
     try:
