@@ -117,8 +117,9 @@ class _Tokens:
 
     def forgive(self, debt_s: float) -> float:
         """Owe no more than so many seconds; return how much that takes."""
-        forgiven = max(-debt_s * self.bound - self.tokens, 0.0)
-        self.tokens += forgiven
+        least = -debt_s * self.bound
+        forgiven = max(least - self.tokens, 0.0)
+        self.tokens = max(self.tokens, least)
         return forgiven
 
     def throttle_ms(self) -> int:

@@ -512,7 +512,11 @@ class World:
             if self.clock.ns - line.active_ns > _IDLE_NS:
                 self.auditor.fail(line, "is idle and still open")
             line.client_break()
+        for node in self.auditor.nodes:
+            for line in node.connections.waiting:
+                line.client_break()
         self._settle()
+        self._advance(1000)
         if self.auditor.open:
             self.auditor.fail(self.auditor.open[0], "is broken and still open")
         for node in self._life.nodes:
