@@ -106,10 +106,21 @@ def test_quotas_in_force_are_not_replayed_where_a_callback_decided(tmp_path):
 def test_missing_java_is_one_clear_error(command, usage, tmp_path):
     """Before Spark fails on it with a stack trace."""
     more = ("--in-force",) if command == "replay" else ()
-    done = _tidegate(command, usage, *more, JAVA_HOME=str(tmp_path))
+    done = _tidegate(command, usage, *more, "--master", "local[1]", JAVA_HOME=str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: JAVA_HOME is ")
     assert done.stderr.splitlines()[1].startswith("hint: install Java 17 or later")
+
+
+@pytest.mark.parametrize("command", ["usage", "replay"])
+def test_little_input_needs_no_java(command, usage, tmp_path):
+    """The same tables as on Spark; --explain says on stderr where it ran, and why."""
+    more = ("--in-force",) if command == "replay" else ()
+    here = _tidegate(command, usage, *more, "--explain", JAVA_HOME=str(tmp_path))
+    assert here.stderr.startswith("in this process: ")
+    on_spark = _tidegate(command, usage, *more, "--explain", "--master", "local[1]")
+    assert on_spark.stderr == "on Spark: --master local[1]\n"
+    assert (here.returncode, here.stdout) == (0, on_spark.stdout)
 
 
 @pytest.mark.parametrize(

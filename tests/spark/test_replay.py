@@ -1,7 +1,8 @@
-"""Replay through Spark: the record of a throttled node, the engine, and the kernel alone all agree."""
+"""Replay on Spark and in this process: the record of a throttled node, the engine, and the kernel alone all agree."""
 
 from random import Random
 
+import pyarrow.parquet as pq
 import pytest
 from tests.replaying.files import write_events
 from tests.replaying.kernel import replay_events
@@ -10,11 +11,13 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs import open_usage, replay_job
+from tidegate.pipeline.local import local_replay
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
 from tidegate.quota.admin.definitions import QuotaRecord
 
 _NODES = (1, 2, 7)
+_DECIDED = ("throttle_ms", "request_throttle_ms", "rejected", "capped")
 _TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")
 
 
@@ -40,27 +43,40 @@ def logs(tmp_path_factory):
     return nodes, directory
 
 
-def _job(spark, directory, plans, out=None):
-    with open_usage(directory) as files:
-        return replay_job(spark, files, plans, out=out, with_decisions=out is not None)
+@pytest.fixture(params=["spark", "local"])
+def job(request):
+    """Replay a directory against plans: on Spark, or in this process."""
+
+    def run(directory, plans, out=None):
+        with open_usage(directory) as files:
+            if request.param == "local":
+                return local_replay(files, plans, out=out, with_decisions=out is not None)
+            spark = request.getfixturevalue("spark")
+            return replay_job(spark, files, plans, out=out, with_decisions=out is not None)
+
+    return run
 
 
-def test_quotas_in_force_decide_again_as_recorded(spark, logs):
+def _rows(path):
+    return pq.read_table(path).to_pylist()
+
+
+def test_quotas_in_force_decide_again_as_recorded(job, logs):
     """Every throttle time and refusal of three nodes comes out as it was recorded."""
-    rows = _job(spark, logs[1], [in_force_plan()])
+    rows = job(logs[1], [in_force_plan()])
     assert sum(row["requests"] for row in rows) > 1000
     assert sum(row["throttled_requests"] for row in rows) > 100
     assert sum(row["different_decisions"] for row in rows) == 0
 
 
-def test_spark_decides_as_the_kernel_alone(spark, logs, tmp_path):
+def test_decisions_are_those_of_the_kernel_alone(job, logs, tmp_path):
     """Partitions, joins and sorting change no decision and lose no row."""
     nodes, directory = logs
     plans = [Plan(name=name, records=random_records(Random(name), at_most=6)) for name in ("a", "b")]
-    rows = _job(spark, directory, plans, out=tmp_path)
+    rows = job(directory, plans, out=tmp_path)
     found = {
-        (row.plan, row.node_id, row.seq): (row.throttle_ms, row.request_throttle_ms, row.rejected, row.capped)
-        for row in spark.session.read.parquet(str(tmp_path / "decisions.parquet")).collect()
+        (row["plan"], row["node_id"], row["seq"]): tuple(row[name] for name in _DECIDED)
+        for row in _rows(tmp_path / "decisions.parquet")
     }
     expected = {}
     for plan in plans:
@@ -84,22 +100,22 @@ def _check_sums(rows, decisions):
     assert max(row["longest_throttle_ms"] for row in rows) == max(max(d[:2]) for d in decisions.values())
 
 
-def test_tables_are_written(spark, logs, tmp_path):
+def test_tables_are_written(job, logs, tmp_path):
     """By entity and by client; the summary is the table."""
     plan = Plan(
         name="p", records=(QuotaRecord(entity=(("user", None),), key="producer_byte_rate", value=50.0),)
     )
-    rows = _job(spark, logs[1], [plan], out=tmp_path)
-    table = spark.session.read.parquet(str(tmp_path / "replay_by_entity.parquet"))
-    assert table.columns == REPLAY_BY_ENTITY.names
+    rows = job(logs[1], [plan], out=tmp_path)
+    table = pq.read_table(tmp_path / "replay_by_entity.parquet")
+    assert table.column_names == REPLAY_BY_ENTITY.names
     key = ("plan", "quota_type", "entity_user", "entity_client_id")
-    written = {tuple(row[name] for name in key): row.asDict() for row in table.collect()}
+    written = {tuple(row[name] for name in key): row for row in table.to_pylist()}
     assert written == {tuple(row[name] for name in key): row for row in rows}
-    by_client = spark.session.read.parquet(str(tmp_path / "replay_by_client.parquet")).collect()
-    assert sum(row.throttle_ms for row in by_client) == sum(row["throttle_ms"] for row in rows)
+    by_client = _rows(tmp_path / "replay_by_client.parquet")
+    assert sum(row["throttle_ms"] for row in by_client) == sum(row["throttle_ms"] for row in rows)
 
 
-def test_a_file_given_twice_is_one_clear_error(spark, tmp_path):
+def test_a_file_given_twice_is_one_clear_error(job, tmp_path):
     """The same rows in two files would be charged twice."""
     node = RecordingNode(3)
     node.start(START_MS)
@@ -107,7 +123,7 @@ def test_a_file_given_twice_is_one_clear_error(spark, tmp_path):
     for directory in ("a", "b"):
         write_events(tmp_path / directory, node.events)
     with pytest.raises(UsageFilesError, match=r"^seq 6 of node 3 occurs twice"):
-        _job(spark, tmp_path, [Plan(name="p", records=())])
+        job(tmp_path, [Plan(name="p", records=())])
 
 
 @pytest.mark.parametrize(
@@ -118,7 +134,7 @@ def test_a_file_given_twice_is_one_clear_error(spark, tmp_path):
         ({"ts_ms": 2**60}, "ts_ms must be from 0 to"),
     ],
 )
-def test_impossible_rows_are_named(spark, tmp_path, columns, reason):
+def test_impossible_rows_are_named(job, tmp_path, columns, reason):
     """A number that no engine wrote is refused with the row's node and seq."""
     node = RecordingNode()
     node.start(START_MS)
@@ -126,7 +142,7 @@ def test_impossible_rows_are_named(spark, tmp_path, columns, reason):
     (tmp_path / "x").mkdir()
     _write_flat(tmp_path / "x" / "rows.parquet", node.events)
     with pytest.raises(UsageFilesError) as caught:
-        _job(spark, tmp_path, [Plan(name="p", records=())])
+        job(tmp_path, [Plan(name="p", records=())])
     assert str(caught.value).startswith(reason)
 
 
@@ -139,8 +155,8 @@ def _write_flat(path, events):
     pq.write_table(pa.Table.from_pylist(events, schema=arrow_schema()), path)
 
 
-def test_damaged_data_is_named(spark, tmp_path):
-    """A file whose footer is good and whose pages are not is named when Spark meets it."""
+def test_damaged_data_is_named(job, tmp_path):
+    """A file whose footer is good and whose pages are not is named when it is met."""
     node = RecordingNode()
     node.start(START_MS)
     random_traffic(node, Random(1), events=500)
@@ -151,18 +167,18 @@ def test_damaged_data_is_named(spark, tmp_path):
     content[4 : len(content) // 2] = b"\xff" * (len(content) // 2 - 4)
     path.write_bytes(content)
     with pytest.raises(UsageFilesError, match=r"^cannot read '.*rows\.parquet': its data is damaged$"):
-        _job(spark, tmp_path, [Plan(name="p", records=())])
+        job(tmp_path, [Plan(name="p", records=())])
 
 
-def test_a_log_without_requests_gives_nothing(spark, tmp_path):
+def test_a_log_without_requests_gives_nothing(job, tmp_path):
     """A node that only started has no entities."""
     node = RecordingNode()
     node.start(START_MS)
     write_events(tmp_path, node.events)
-    assert _job(spark, tmp_path, [in_force_plan()]) == []
+    assert job(tmp_path, [in_force_plan()]) == []
 
 
-def test_missing_names_are_empty_ones(spark, tmp_path):
+def test_missing_names_are_empty_ones(job, tmp_path):
     """A row without user or client id is one of the client with empty names."""
     node = RecordingNode()
     node.start(START_MS)
@@ -178,7 +194,5 @@ def test_missing_names_are_empty_ones(spark, tmp_path):
 
     schema = pa.schema([field.with_nullable(True) for field in arrow_schema()])
     pq.write_table(pa.Table.from_pylist(node.events, schema=schema), tmp_path / "x" / "rows.parquet")
-    (produce, _) = sorted(
-        _job(spark, tmp_path, [Plan(name="p", records=())]), key=lambda row: row["quota_type"]
-    )
+    (produce, _) = sorted(job(tmp_path, [Plan(name="p", records=())]), key=lambda row: row["quota_type"])
     assert produce["requests"] == 2

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tidegate.cli.usage import add_job_options, top_option
+from tidegate.cli.usage import add_job_options, runs_here, top_option
 
 __all__ = ["add_parser", "run"]
 
@@ -23,13 +23,15 @@ examples:
   tidegate replay ./usage --in-force                                check the record: every decision again
   tidegate replay ./usage --quotas quotas.yaml --out ./replay-out --decisions
 
-DIR is the usage directory of `tidegate serve`; quotas.yaml is described in docs/quotas-file.md. A plan is named
-after its file. With --out: replay_by_entity.parquet, replay_by_client.parquet and, with --decisions,
-decisions.parquet (one row per plan and request). They hold user names and client ids: personal data.
+DIR is the usage directory of `tidegate serve`, or one that `tidegate import` has written; quotas.yaml is described in
+docs/quotas-file.md. A plan is named after its file. With --out: replay_by_entity.parquet,
+replay_by_client.parquet and, with --decisions, decisions.parquet (one row per plan and request). They hold user
+names and client ids: personal data.
 
 A recorded fetch that is larger than a plan's cap (B = limit * (windows - 1)) is replayed at the cap; a fetch that
 was throttled when it was recorded, and tried again, counts each time.
-Needs Java 17 or later and the extra: pip install 'tidegate[pipeline]'
+Up to 20 million rows are replayed in this process, more on Spark, which needs Java 17 or later; --explain says which.
+Needs the extra: pip install 'tidegate[pipeline]'
 
 exit codes:
   0    done
@@ -70,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the job and print a table per plan."""
     _check_options(args)
     from tidegate.pipeline.jobs import open_usage, replay_job
+    from tidegate.pipeline.local import local_replay
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
     from tidegate.pipeline.replay.warm_up import kernel_in_the_making
@@ -81,11 +84,13 @@ def run(args: argparse.Namespace) -> int:
     with open_usage(args.directory) as files:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
-        session = running_spark(app_name="tidegate replay", master=args.master, rows=0)
-        with kernel_in_the_making(), session as spark:
-            rows = replay_job(
-                spark, files, plans, out=args.out, overwrite=args.overwrite, with_decisions=args.decisions
-            )
+        results = {"out": args.out, "overwrite": args.overwrite, "with_decisions": args.decisions}
+        if runs_here(args, rows=files.rows):
+            rows = local_replay(files, plans, **results)
+        else:
+            session = running_spark(app_name="tidegate replay", master=args.master, rows=0)
+            with kernel_in_the_making(), session as spark:
+                rows = replay_job(spark, files, plans, **results)
     _print(args, [plan.name for plan in plans], rows, events=files.rows)
     in_force = [row for row in rows if args.in_force and row["plan"] == plans[-1].name]
     return _EXIT_DIFFERENT if any(row["different_decisions"] for row in in_force) else 0

@@ -1,9 +1,10 @@
 """`tidegate usage`: who used what, out of the usage files of a server."""
 
 import argparse
+import sys
 from pathlib import Path
 
-__all__ = ["add_job_options", "add_parser", "run", "top_option"]
+__all__ = ["add_job_options", "add_parser", "run", "runs_here", "top_option"]
 
 _MOST_LINES = 100_000  # of a table on the terminal; --out has all
 
@@ -17,11 +18,13 @@ examples:
   tidegate usage ./usage                      the 20 clients with most bytes
   tidegate usage ./usage --top 5
   tidegate usage ./usage --out ./usage-out    usage_by_client.parquet, usage_by_minute.parquet
-  tidegate usage ./usage --master 'local[2]'  on two cores
+  tidegate usage ./usage --master 'local[2]'  on Spark, two cores
   tidegate usage /shared/usage --master spark://head:7077
 
-DIR is the usage directory of `tidegate serve`. The rows hold user names and client ids: personal data.
-Needs Java 17 or later and the extra: pip install 'tidegate[pipeline]'
+DIR is the usage directory of `tidegate serve`, or one that `tidegate import` has written. The rows hold user names and
+client ids: personal data.
+Up to 20 million rows are read in this process, more on Spark, which needs Java 17 or later; --explain says which.
+Needs the extra: pip install 'tidegate[pipeline]'
 
 exit codes:
   0    done
@@ -52,8 +55,21 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         help="write into --out although it holds something that is not ours",
     )
     parser.add_argument(
-        "--master", metavar="M", help="where Spark runs, in its own notation (default: local[*])"
+        "--master",
+        metavar="M",
+        help="run on Spark, there, in its own notation (default: if need be, local[*])",
     )
+    parser.add_argument("--explain", action="store_true", help="say on stderr where the job runs, and why")
+
+
+def runs_here(args: argparse.Namespace, *, rows: int) -> bool:
+    """Return whether a job is done in this process; say so if that was asked for."""
+    from tidegate.pipeline.local import where_and_why
+
+    is_local, reason = where_and_why(master=args.master, rows=rows)
+    if args.explain:
+        print(reason, file=sys.stderr)
+    return is_local
 
 
 def top_option(parser: argparse.ArgumentParser, lines: str) -> None:
@@ -66,6 +82,7 @@ def top_option(parser: argparse.ArgumentParser, lines: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
     from tidegate.pipeline.jobs import open_usage, usage_job
+    from tidegate.pipeline.local import local_usage
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.report.console import results_console
     from tidegate.pipeline.report.text import count_text
@@ -75,8 +92,11 @@ def run(args: argparse.Namespace) -> int:
     with open_usage(args.directory) as files:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
-        with running_spark(app_name="tidegate usage", master=args.master, rows=files.rows) as spark:
-            summary = usage_job(spark, files, out=args.out, overwrite=args.overwrite, top=args.top)
+        if runs_here(args, rows=files.rows):
+            summary = local_usage(files, out=args.out, overwrite=args.overwrite, top=args.top)
+        else:
+            with running_spark(app_name="tidegate usage", master=args.master, rows=files.rows) as spark:
+                summary = usage_job(spark, files, out=args.out, overwrite=args.overwrite, top=args.top)
     console = results_console()
     console.print(usage_table(summary.top, clients=summary.clients))
     console.print(f"{count_text(files.rows)} events, {count_text(summary.clients)} clients")

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.errors import spark_errors_as_ours
-from tidegate.pipeline.output import prepare_output, write_table
+from tidegate.pipeline.output import finish_output, prepare_output, write_table
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
 from tidegate.pipeline.read.ingest import check_files, find_all_files, read_events
@@ -82,6 +82,7 @@ def usage_job(
             by_minute = usage_by_minute(events).orderBy("minute_ms", "user", "client_id", "node_id")
             write_table(by_client.orderBy("user", "client_id"), out, "usage_by_client")
             write_table(by_minute, out, "usage_by_minute")
+            finish_output(out)
         most_bytes = (F.col("produce_bytes") + F.col("fetch_bytes")).desc()
         rows = (
             by_client.orderBy(most_bytes, F.col("requests").desc(), "user", "client_id").limit(top).collect()
@@ -114,9 +115,10 @@ def replay_job(
         if out is not None:
             write_table(by_client, out, "replay_by_client")
             write_table(entities, out, "replay_by_entity")
-        if out is not None and with_decisions:
-            decisions = blocks.mapInArrow(partial(replay_decisions, task=task), DECISIONS)
-            write_table(decisions, out, "decisions")
+            if with_decisions:
+                decisions = blocks.mapInArrow(partial(replay_decisions, task=task), DECISIONS)
+                write_table(decisions, out, "decisions")
+            finish_output(out)
         rows = [row.asDict() for row in entities.collect()]
         by_client.unpersist()
     return rows

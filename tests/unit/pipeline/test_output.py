@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tidegate.pipeline.errors import OutputError
-from tidegate.pipeline.output import MARKER, prepare_output
+from tidegate.pipeline.output import MARKER, finish_output, prepare_output, replaced_table
 
 
 def _prepare(directory, *, overwrite=False):
@@ -16,7 +16,7 @@ def test_new_directory_is_made_and_marked(tmp_path):
     """The marker says which command wrote which tables."""
     _prepare(tmp_path / "deep" / "out")
     marker = json.loads((tmp_path / "deep" / "out" / MARKER).read_text())
-    assert marker == {"command": "usage", "tables": ["a", "b"]}
+    assert marker == {"command": "usage", "tables": ["a", "b"], "stale": [], "complete": False}
 
 
 def test_our_own_directory_is_written_again(tmp_path):
@@ -41,3 +41,35 @@ def test_a_file_in_the_way_is_one_clear_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"^cannot write to '.*file': File exists$"):
         _prepare(tmp_path / "file")
+
+
+def test_a_table_takes_the_place_of_another_when_it_is_complete(tmp_path):
+    """What is killed half-way leaves the table that was there, and a marker that does not say complete."""
+    _prepare(tmp_path)
+    with replaced_table(tmp_path, "a") as path:
+        path.write_text("first")
+    finish_output(tmp_path)
+    _prepare(tmp_path)
+    killed = replaced_table(tmp_path, "a")
+    path = killed.__enter__()  # and no more
+    path.write_text("half")
+    assert (tmp_path / "a.parquet" / path.name).read_text() == "first"
+    assert not json.loads((tmp_path / MARKER).read_text())["complete"]
+    with replaced_table(tmp_path, "a") as path:
+        path.write_text("second")
+    finish_output(tmp_path)
+    assert json.loads((tmp_path / MARKER).read_text())["complete"]
+    assert (tmp_path / "a.parquet" / path.name).read_text() == "second"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.parquet", MARKER]
+
+
+def test_tables_of_another_command_go_when_this_one_is_complete(tmp_path):
+    """Also if one in between was killed; tables that nobody of ours wrote stay."""
+    _prepare(tmp_path)
+    for name in ("a", "b", "mine"):
+        (tmp_path / f"{name}.parquet").mkdir()
+    finish_output(tmp_path)
+    for tables in (["c"], ["b"]):
+        prepare_output(tmp_path, command="replay", tables=tables, overwrite=False)
+    finish_output(tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("*.parquet")) == ["b.parquet", "mine.parquet"]

@@ -31,7 +31,16 @@ from tidegate.pipeline.layout import (
 from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, CONTROL_KINDS
 from tidegate.quota.managers.mutation import STRICT_SINCE
 
-__all__ = ["Chunk", "ClientKey", "Survey", "in_order", "list_chunks", "read_rows", "survey_chunk"]
+__all__ = [
+    "Chunk",
+    "ClientKey",
+    "Survey",
+    "in_order",
+    "list_chunks",
+    "read_chunk",
+    "read_rows",
+    "survey_chunk",
+]
 
 ClientKey = tuple[int, str, str]
 """Node, user, client id."""
@@ -113,14 +122,14 @@ def list_chunks(paths: Sequence[Path]) -> list[Chunk]:
 
 def survey_chunk(chunk: Chunk) -> Survey:
     """Look at what a chunk holds."""
-    table = _read(chunk, _CLIENT_COLUMNS)
+    table = read_chunk(chunk, _CLIENT_COLUMNS)
     kinds = _kinds(table)
     clients = _clients(table.filter(pa.array(kinds >= 0)))
     control: list[dict[str, Any]] = []
     wanted = kinds == _CONTROL
     wanted[np.flatnonzero(kinds == _TAGS)[:1]] = True
     if wanted.any():
-        control = _read(chunk, CONTROL_COLUMNS).filter(pa.array(wanted)).to_pylist()
+        control = read_chunk(chunk, CONTROL_COLUMNS).filter(pa.array(wanted)).to_pylist()
     return Survey(clients.keys, np.bincount(clients.place, minlength=len(clients.keys)), control)
 
 
@@ -129,7 +138,7 @@ def read_rows(chunk: Chunk, numbers: Numbers) -> Iterator[Rows]:
 
     numbers: of the clients, in the order of `survey_chunk`. Raises `UsageFilesError` for impossible rows.
     """
-    names = _read(chunk, _CLIENT_COLUMNS)
+    names = read_chunk(chunk, _CLIENT_COLUMNS)
     kinds = _kinds(names)
     known = kinds >= 0
     clients = _clients(names.filter(pa.array(known)))
@@ -156,7 +165,8 @@ def in_order(rows: Rows) -> Rows:
     return Rows._make(column[order] for column in rows)
 
 
-def _read(chunk: Chunk, columns: Sequence[str]) -> pa.Table:
+def read_chunk(chunk: Chunk, columns: Sequence[str]) -> pa.Table:
+    """Return columns of a chunk, names dictionary-encoded. Raises `UsageFilesError` where it cannot be read."""
     with _opened(chunk) as file:
         table = file.read_row_group(chunk.row_group, columns=list(columns), use_threads=False)
     return table.unify_dictionaries().combine_chunks()

@@ -1,0 +1,193 @@
+"""The jobs in this process, without Java: for what one machine reads in the time that Spark takes to start.
+
+The functions are those that Spark's executors run; what Spark adds up with functions of its own is added up by Arrow's.
+Results are equal, which `tests/spark/test_local.py` holds.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+from rich.console import Console
+from rich.progress import track
+
+from tidegate.pipeline.jobs import (
+    REPLAY_TABLES,
+    USAGE_TABLES,
+    UsageFiles,
+    UsageSummary,
+)
+from tidegate.pipeline.output import finish_output, prepare_output, replaced_table
+from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_chunk, survey_chunk
+from tidegate.pipeline.replay.partition import pack_chunks, replay_decisions, replay_tallies
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.task import lay_out
+from tidegate.pipeline.schemas import (
+    DECISIONS,
+    NUMBERED_CHUNKS,
+    REPLAY_BY_CLIENT,
+    REPLAY_BY_ENTITY,
+    USAGE_BY_CLIENT,
+    USAGE_BY_MINUTE,
+)
+from tidegate.pipeline.sums import (
+    USAGE_COLUMNS,
+    grouped,
+    usage_by_client_table,
+    usage_by_minute_table,
+    usage_by_second,
+)
+
+__all__ = ["LOCAL_ROWS", "local_replay", "local_usage", "where_and_why"]
+
+LOCAL_ROWS = 20_000_000
+"""Most rows that are read in this process: some 20 bytes of memory each."""
+
+_KEYS = ("plan", "quota_type", "entity_user", "entity_client_id")
+_LARGEST = {"bound", "longest_throttle_ms", "recorded_longest_throttle_ms"}
+_SMALLEST = {"first_throttled_ts_ms", "recorded_first_throttled_ts_ms"}
+_T = TypeVar("_T")
+
+
+def where_and_why(*, master: str | None, rows: int) -> tuple[bool, str]:
+    """Return whether a job is done in this process, and the reason in a few words."""
+    if master is not None:
+        return False, f"on Spark: --master {master}"
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return False, "on Spark: started by spark-submit"
+    if SparkSession.getActiveSession() is not None:
+        return False, "on Spark: a session is running already"
+    if rows > LOCAL_ROWS:
+        return False, f"on Spark: {rows:,} rows, more than the {LOCAL_ROWS:,} of one process"
+    return True, f"in this process: {rows:,} rows, at most {LOCAL_ROWS:,} need no Spark"
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Stands where executors have a broadcast value."""
+
+    value: Any
+
+
+def local_replay(
+    files: UsageFiles,
+    plans: Sequence[Plan],
+    *,
+    out: Path | None,
+    overwrite: bool = False,
+    with_decisions: bool = False,
+) -> list[dict[str, Any]]:
+    """Do what `jobs.replay_job` does."""
+    tables = REPLAY_TABLES if with_decisions else REPLAY_TABLES[:-1]
+    if out is not None:
+        prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
+    chunks = list_chunks(files.paths)
+    surveys = [survey_chunk(chunk) for chunk in _shown(chunks, "looking")]
+    task, numbers = lay_out(surveys, plans, cores=1)
+    held: Any = _Held(task)
+    partitions = _partitions(chunks, numbers, held)
+    batches = [
+        batch
+        for number in _shown(sorted(partitions), "replaying")
+        for batch in replay_tallies(iter(partitions[number]), task=held)
+    ]
+    by_client = pa.Table.from_batches(batches, _schema(REPLAY_BY_CLIENT))
+    by_entity = _by_entity(by_client)
+    if out is not None:
+        _write(by_client, out, "replay_by_client")
+        _write(by_entity, out, "replay_by_entity")
+        if with_decisions:
+            _write_decisions(out, partitions, held)
+        finish_output(out)
+    rows: list[dict[str, Any]] = by_entity.to_pylist()
+    return rows
+
+
+def local_usage(files: UsageFiles, *, out: Path | None, overwrite: bool = False, top: int) -> UsageSummary:
+    """Do what `jobs.usage_job` does."""
+    if out is not None:
+        prepare_output(out, command="usage", tables=USAGE_TABLES, overwrite=overwrite)
+    seconds = usage_by_second(_usage_tables(files.paths))
+    by_client = usage_by_client_table(seconds).cast(_schema(USAGE_BY_CLIENT))
+    if out is not None:
+        _write(by_client, out, "usage_by_client")
+        _write(usage_by_minute_table(seconds).cast(_schema(USAGE_BY_MINUTE)), out, "usage_by_minute")
+        finish_output(out)
+    most = by_client.append_column("bytes", pc.add(by_client["produce_bytes"], by_client["fetch_bytes"]))
+    order = [
+        ("bytes", "descending"),
+        ("requests", "descending"),
+        ("user", "ascending"),
+        ("client_id", "ascending"),
+    ]
+    rows = most.sort_by(order).slice(0, top).drop_columns(["bytes"]).to_pylist()
+    return UsageSummary(clients=len(by_client), top=rows)
+
+
+def _partitions(
+    chunks: Sequence[Chunk], numbers: Sequence[Sequence[int]], task: Any
+) -> dict[int, list[pa.RecordBatch]]:
+    """Return the rows of the chunks as blocks, by partition, in the order in which a replay wants them."""
+    schema = _schema(NUMBERED_CHUNKS)
+    found: dict[int, list[tuple[int, pa.RecordBatch]]] = defaultdict(list)
+    for chunk, clients in zip(_shown(chunks, "reading"), numbers, strict=True):
+        row = {"path": chunk.path, "row_group": chunk.row_group, "numbers": clients}
+        for batch in pack_chunks(iter([pa.RecordBatch.from_pylist([row], schema=schema)]), task=task):
+            places = zip(batch["partition"].to_pylist(), batch["first_seq"].to_pylist(), strict=True)
+            for at, (partition, first_seq) in enumerate(places):
+                found[partition].append((first_seq, batch.slice(at, 1)))
+    return {
+        partition: [block for _, block in sorted(blocks, key=lambda block: block[0])]
+        for partition, blocks in found.items()
+    }
+
+
+def _by_entity(by_client: pa.Table) -> pa.Table:
+    """Return what `outcome.by_entity` does."""
+    schema = _schema(REPLAY_BY_ENTITY)
+    together = {name: _together(name) for name in schema.names if name not in _KEYS}
+    return grouped(by_client, _KEYS, together).cast(schema)
+
+
+def _together(name: str) -> str:
+    if name in _LARGEST:
+        return "max"
+    return "min" if name in _SMALLEST else "sum"
+
+
+def _usage_tables(paths: Sequence[Path]) -> Iterator[pa.Table]:
+    for chunk in _shown(list_chunks(paths), "summing up"):
+        yield read_chunk(chunk, USAGE_COLUMNS)
+
+
+def _write_decisions(out: Path, partitions: Mapping[int, Sequence[pa.RecordBatch]], task: Any) -> None:
+    with replaced_table(out, "decisions") as path, pq.ParquetWriter(path, _schema(DECISIONS)) as writer:
+        for number in _shown(sorted(partitions), "deciding"):
+            for batch in replay_decisions(iter(partitions[number]), task=task):
+                writer.write_batch(batch)
+
+
+def _write(table: pa.Table, out: Path, name: str) -> None:
+    with replaced_table(out, name) as path:
+        pq.write_table(table, path)
+
+
+def _schema(table: StructType) -> pa.Schema:
+    return to_arrow_schema(table)
+
+
+def _shown(items: Sequence[_T], description: str) -> Iterable[_T]:
+    """Return the items, with a progress bar where stderr is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return items
+    return track(items, description, console=console, transient=True)

@@ -1,0 +1,153 @@
+"""Who used what, added up by Arrow: the sums of `rollup`, without Spark. A test holds the two together."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.pipeline.errors import UsageFilesError
+
+__all__ = ["USAGE_COLUMNS", "grouped", "usage_by_client_table", "usage_by_minute_table", "usage_by_second"]
+
+_MS_PER_SECOND, _MS_PER_MINUTE = 1000, 60_000
+_KEYS = ("second_ms", "node_id", "user", "client_id")
+_THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
+_OF_REQUESTS = ("request_bytes", "response_bytes", "produce_bytes", "handler_ns")
+_PEAKS = {
+    "peak_produce_bytes_per_second": "produce_bytes",
+    "peak_fetch_bytes_per_second": "fetch_bytes",
+}
+_SUMS = (
+    "requests", "throttled_requests", "request_bytes", "response_bytes", "produce_bytes", "fetch_bytes",
+    "handler_ns", "network_ns", "mutations", "rejected_mutations", *_THROTTLES,
+)  # fmt: skip
+_TIMES = {"first_ts_ms": "min", "last_ts_ms": "max"}
+_LARGEST_SUM = 2.0**62
+
+USAGE_COLUMNS = (
+    "kind", "ts_ms", "node_id", "user", "client_id", *_OF_REQUESTS, "fetch_bytes", "network_ns", "mutations",
+    "rejected", "observed_only", *_THROTTLES,
+)  # fmt: skip
+"""The columns of the usage record that sums are made of."""
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+def usage_by_second(tables: Iterable[pa.Table]) -> pa.Table:
+    """Return sums per second, node and client out of tables of `USAGE_COLUMNS`, of which one is held at a time.
+
+    Raises `UsageFilesError` where a sum has no room in 64 bits.
+    """
+    wanted = {**dict.fromkeys(_SUMS, "sum"), **_TIMES}
+    parts = [grouped(_amounts(table), _KEYS, wanted) for table in tables]
+    return (
+        grouped(pa.concat_tables(parts), _KEYS, wanted) if parts else grouped(_amounts(None), _KEYS, wanted)
+    )
+
+
+def usage_by_minute_table(seconds: pa.Table) -> pa.Table:
+    """Return one row per minute, node and client out of `usage_by_second`, sorted."""
+    second_ms = seconds["second_ms"].to_numpy()
+    minutes = seconds.append_column("minute_ms", pa.array(second_ms - second_ms % _MS_PER_MINUTE))
+    found = grouped(_with_peaks(minutes), ("minute_ms", *_KEYS[1:]), _together())
+    return found.sort_by([(name, "ascending") for name in ("minute_ms", "user", "client_id", "node_id")])
+
+
+def usage_by_client_table(seconds: pa.Table) -> pa.Table:
+    """Return one row per client out of `usage_by_second`, sorted."""
+    found = grouped(_with_peaks(seconds), ("user", "client_id"), {**_TIMES, **_together()})
+    return found.sort_by([("user", "ascending"), ("client_id", "ascending")])
+
+
+def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> pa.Table:
+    """Return one row per `keys`: columns by name, each the sum, min or max of what has its name.
+
+    NaN is the largest number there is, as for Spark.
+    """
+    for name, function in wanted.items():
+        if function == "sum" and _float_sum(table[name]) > _LARGEST_SUM:
+            raise UsageFilesError(
+                "a sum over the usage files does not fit into 64 bits: some row holds an impossible number"
+            )
+    doubles = [name for name, function in wanted.items() if function == "max" and _is_double(table, name)]
+    for name in doubles:
+        table = table.append_column(f"nan {name}", pc.is_nan(table[name]))
+    asked = [*wanted.items(), *((f"nan {name}", "max") for name in doubles)]
+    found = table.group_by(list(keys), use_threads=False).aggregate(asked)
+    for name in doubles:
+        place = found.column_names.index(f"{name}_max")
+        values = pc.if_else(pc.fill_null(found[f"nan {name}_max"], False), math.nan, found[f"{name}_max"])
+        found = found.set_column(place, f"{name}_max", values)
+    names = [f"{name}_{function}" for name, function in wanted.items()]
+    return found.select([*keys, *names]).rename_columns([*keys, *wanted])
+
+
+def _is_double(table: pa.Table, name: str) -> bool:
+    is_double: bool = pa.types.is_float64(table[name].type)
+    return is_double
+
+
+def _float_sum(column: pa.ChunkedArray) -> float:
+    absolute = pc.sum(pc.abs(column.cast(pa.float64(), safe=False))).as_py()
+    return absolute or 0.0
+
+
+def _together() -> dict[str, str]:
+    return {**dict.fromkeys(_SUMS, "sum"), **dict.fromkeys(_PEAKS, "max")}
+
+
+def _with_peaks(seconds: pa.Table) -> pa.Table:
+    for peak, amount in _PEAKS.items():
+        seconds = seconds.append_column(peak, seconds[amount])
+    return seconds
+
+
+def _amounts(table: pa.Table | None) -> pa.Table:
+    """Return what each row adds to every sum, rows that count only."""
+    if table is None:
+        columns = {**dict.fromkeys((*_SUMS, *_TIMES, "second_ms", "node_id"), pa.int64())}
+        fields = [*columns.items(), ("user", pa.string()), ("client_id", pa.string())]
+        return pa.schema(fields).empty_table()
+    kind = table["kind"]
+    table = table.filter(pc.is_in(kind, pa.array(["request", "network", "mutation"])))
+    is_request, is_mutation = (_flags(pc.equal(table["kind"], name)) for name in ("request", "mutation"))
+    is_observed, is_rejected = _flags(table["observed_only"]), _flags(table["rejected"])
+    throttles = {name: _numbers(table, name) for name in _THROTTLES}
+    is_done = is_request & ~is_observed
+    taken_back = is_done & (np.maximum(throttles["fetch_throttle_ms"], throttles["request_throttle_ms"]) > 0)
+    ts_ms, mutations = _numbers(table, "ts_ms"), _numbers(table, "mutations")
+    columns = {
+        "second_ms": ts_ms - ts_ms % _MS_PER_SECOND,
+        "node_id": table["node_id"],
+        "user": pc.fill_null(_text(table, "user"), ""),
+        "client_id": pc.fill_null(_text(table, "client_id"), ""),
+        "first_ts_ms": ts_ms,
+        "last_ts_ms": ts_ms,
+        "requests": is_request.astype(np.int64),
+        "throttled_requests": (is_done & (np.maximum.reduce(list(throttles.values())) > 0)).astype(np.int64),
+        **{name: _numbers(table, name) * is_request for name in _OF_REQUESTS},
+        "fetch_bytes": _numbers(table, "fetch_bytes") * (is_request & ~taken_back),
+        "network_ns": _numbers(table, "network_ns") * ~is_mutation,
+        "mutations": mutations * (is_mutation & ~is_rejected),
+        "rejected_mutations": mutations * (is_mutation & is_rejected),
+        **{name: np.maximum(values, 0) * is_done for name, values in throttles.items()},
+    }
+    return pa.table(columns)
+
+
+def _text(table: pa.Table, name: str) -> pa.ChunkedArray:
+    return table[name].cast(pa.string())
+
+
+def _flags(column: pa.ChunkedArray) -> Flags:
+    values: Flags = pc.fill_null(column, False).to_numpy()
+    return values
+
+
+def _numbers(table: pa.Table, name: str) -> Numbers:
+    values: Numbers = pc.fill_null(table[name], 0).to_numpy().astype(np.int64, copy=False)
+    return values

@@ -1,0 +1,116 @@
+"""Jobs in this process give what Spark gives, and say where they run."""
+
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS, random_records, random_traffic
+from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.jobs import open_usage, replay_job, usage_job
+from tidegate.pipeline.local import LOCAL_ROWS, local_replay, local_usage, where_and_why
+from tidegate.pipeline.replay.plan import Plan, in_force_plan
+from tidegate.quota import QuotaRecord
+from tidegate.usage.arrow import arrow_schema
+
+
+def _nodes(directory, *, observed):
+    """Write random logs of three nodes; where that is wanted, a client is observed only from the middle on."""
+    seed = Random().randrange(2**32)
+    print(f"seed {seed}")
+    rng = Random(seed)
+    for node_id in (1, 2, 7):
+        node = RecordingNode(node_id)
+        node.start(START_MS, records=random_records(rng, at_most=8))
+        now_ms = random_traffic(node, rng, events=600)
+        if observed:
+            record = QuotaRecord(entity=(("user", "alice"),), key="tidegate.quota.observe", value=1.0)
+            node.quota(record, now_ms)
+        random_traffic(node, rng, events=300, now_ms=now_ms)
+        write_events(directory, node.events, rows_per_file=150)
+    return directory
+
+
+def _written(directory, names):
+    """Return tables as Spark reads them: in some order, types included."""
+    tables = [pq.read_table(directory / f"{name}.parquet") for name in names]
+    return [
+        (table.schema.names, [field.type for field in table.schema], sorted(map(repr, table.to_pylist())))
+        for table in tables
+    ]
+
+
+def _differing(rows, others):
+    """Return which rows are on one side only."""
+    return sorted({*map(repr, rows)} ^ {*map(repr, others)})
+
+
+def test_usage_is_the_same(spark, tmp_path):
+    """Every client and minute, every column and type, and who is shown."""
+    with open_usage(_nodes(tmp_path / "usage", observed=True)) as files:
+        on_spark = usage_job(spark, files, out=tmp_path / "spark", top=5)
+        here = local_usage(files, out=tmp_path / "here", top=5)
+    assert here == on_spark
+    names = ("usage_by_client", "usage_by_minute")
+    assert _written(tmp_path / "here", names) == _written(tmp_path / "spark", names)
+
+
+def test_replay_is_the_same(spark, tmp_path):
+    """Every entity, client and decision."""
+    plans = [Plan(name="a", records=random_records(Random("a"), at_most=6)), in_force_plan()]
+    with open_usage(_nodes(tmp_path / "usage", observed=False)) as files:
+        on_spark = replay_job(spark, files, plans, out=tmp_path / "spark", with_decisions=True)
+        here = local_replay(files, plans, out=tmp_path / "here", with_decisions=True)
+    assert _differing(here, on_spark) == []
+    names = ("replay_by_client", "replay_by_entity", "decisions")
+    assert _written(tmp_path / "here", names) == _written(tmp_path / "spark", names)
+
+
+def test_nothing_gives_nothing(tmp_path):
+    """A node that only started."""
+    node = RecordingNode()
+    node.start(START_MS)
+    write_events(tmp_path, node.events)
+    with open_usage(tmp_path) as files:
+        assert local_usage(files, out=tmp_path / "out", top=5).clients == 0
+    assert len(pq.read_table(tmp_path / "out" / "usage_by_minute.parquet")) == 0
+
+
+def test_sums_without_room_are_refused(tmp_path):
+    """Instead of coming out negative."""
+    node = RecordingNode()
+    node.start(START_MS)
+    for _ in range(3):
+        node.produce("alice", "c1", 10, START_MS)["request_bytes"] = 2**62
+    (tmp_path / "x").mkdir()
+    pq.write_table(pa.Table.from_pylist(node.events, schema=arrow_schema()), tmp_path / "x" / "rows.parquet")
+    with open_usage(tmp_path) as files, pytest.raises(UsageFilesError, match="does not fit into 64 bits"):
+        local_usage(files, out=None, top=5)
+
+
+@pytest.mark.parametrize(
+    ("master", "rows", "here", "reason"),
+    [
+        (None, 5, True, "in this process: 5 rows, at most 20,000,000 need no Spark"),
+        (
+            None,
+            LOCAL_ROWS + 1,
+            False,
+            "on Spark: 20,000,001 rows, more than the 20,000,000 of one process",
+        ),
+        ("local[2]", 5, False, "on Spark: --master local[2]"),
+    ],
+)
+def test_where_and_why(master, rows, here, reason, monkeypatch):
+    """By rows, unless it was asked for."""
+    monkeypatch.setattr("tidegate.pipeline.local.SparkSession.getActiveSession", lambda: None)
+    assert where_and_why(master=master, rows=rows) == (here, reason)
+
+
+def test_spark_submit_means_spark(monkeypatch):
+    """Whatever there is to read."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert where_and_why(master=None, rows=5) == (False, "on Spark: started by spark-submit")
