@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench.ladder.brokers import BenchBroker, KafkaBench, TidegateBench, machine
 from bench.ladder.costs import Cost, cost_of_quotas, cost_of_recording
+from bench.ladder.memory import given_memory
 from bench.ladder.rungs import RUNGS, Rung, Sample, drive, frames, make_anew, prepare
 from rich.console import Console
 from rich.table import Table
@@ -49,16 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             TidegateBench("tidegate", directory / "tidegate"),
         ]
         try:
-            return _climb(*brokers, args, directory)
+            with given_memory() as memory:
+                return _climb(*brokers, args, directory, memory)
         finally:
             for broker in brokers:
                 broker.stop()
 
 
-def _climb(kafka: BenchBroker, ours: BenchBroker, args: argparse.Namespace, directory: Path) -> int:
+def _climb(
+    kafka: BenchBroker, ours: BenchBroker, args: argparse.Namespace, directory: Path, memory: str
+) -> int:
     console = Console(width=150)
     console.print(
-        f"$ python -m bench.ladder --rounds {args.rounds} --pairs {args.pairs}\nmachine: {machine()}"
+        f"$ python -m bench.ladder --rounds {args.rounds} --pairs {args.pairs}\nmachine: {machine()}; {memory}"
     )
     starts = {broker.name: _starts(broker) for broker in (kafka, ours)}
     time.sleep(IDLE_AFTER_S)
