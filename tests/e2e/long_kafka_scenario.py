@@ -29,7 +29,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 from tests.e2e.plain_client import PlainClient
-from tidegate.server.meters import TICK_S, Meter
+
+from tidegate.server.metrics.meters import TICK_S, Meter
 
 pytestmark = pytest.mark.java
 
