@@ -104,20 +104,27 @@ class _Node:
     aside: dict[int, list[Path]] = field(default_factory=lambda: defaultdict(list))
 
 
-def find_logs(sources: Iterable[Source]) -> list[Source]:
-    """Return every file of the sources, directories searched, oldest first by name within one. Raises `ConfigError`."""
+def find_logs(sources: Iterable[Source], out: Path) -> list[Source]:
+    """Return every file of the sources, directories searched, by name within one; not what was imported to `out`.
+
+    Raises `ConfigError` where there is none.
+    """
     found: list[Source] = []
     for source in sources:
         if source.path.is_file():
             found.append(source)
         elif source.path.is_dir():
-            inside = sorted(path for path in source.path.rglob("*") if path.is_file() and path.name[0] != ".")
+            inside = sorted(path for path in source.path.rglob("*") if _is_log(path, out))
             found += [Source(source.node_id, path) for path in inside]
         else:
             raise ConfigError(f"no request log at {str(source.path)!r}, expected a file or a directory")
     if not found:
         raise ConfigError("no request logs in the directories given")
     return found
+
+
+def _is_log(path: Path, out: Path) -> bool:
+    return path.name[0] != "." and path.is_file() and not path.resolve().is_relative_to(out.resolve())
 
 
 def import_logs(
@@ -135,7 +142,7 @@ def import_logs(
     on_progress: called with a file and how many of its bytes were read.
     Raises `ConfigError` for a directory that is in use or holds something else, `LogFileError` for an unreadable file.
     """
-    files = find_logs(sources)
+    files = find_logs(sources, out)
     _check_directory(out)
     make_private_directory(out)
     with _locked(out):

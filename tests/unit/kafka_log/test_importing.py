@@ -287,3 +287,12 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(LogFileError, match="a line of more than 1000 bytes"):
         imported(tmp_path / "out", endless)
     assert not list_files(tmp_path / "out")
+
+
+def test_a_record_among_the_logs_is_no_log(tmp_path: Path) -> None:
+    """Nor is what begins with a dot."""
+    (tmp_path / "request.log").write_bytes(line())
+    (tmp_path / ".request.log.swp").write_bytes(line())
+    out = tmp_path / "usage"
+    assert imported(out, tmp_path).requests == 1
+    assert imported(out, tmp_path) == ImportSummary(files_known=1)
