@@ -5,6 +5,7 @@ Requests and answers are encoded by kafka-python, so that nothing here was writt
 
 import socket
 import struct
+import time
 from typing import Any
 
 from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
@@ -110,7 +111,7 @@ def _quota_entry(entity: dict[str, str | None], values: dict[str, float | None])
 def produce_request(topic: str, value: bytes, *, acks: int = 1, partition: int = 0) -> Any:
     """Return a Produce request with one uncompressed record for a partition of `topic`."""
     builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 24)
-    builder.append(timestamp=1_700_000_000_000, key=None, value=value)
+    builder.append(timestamp=time.time_ns() // 1_000_000, key=None, value=value)
     builder.close()
     topic_class = ProduceRequest.TopicProduceData
     part = topic_class.PartitionProduceData(index=partition, records=builder.buffer())

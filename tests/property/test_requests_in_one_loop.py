@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.usage.recording import START_MS, client, closed_events, no_room, open_recorder, segment_of
 
@@ -91,6 +91,7 @@ def decided(draw: st.DrawFn) -> Decided:
     )
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.booleans(), st.lists(decided(), max_size=20)), max_size=5))
 def test_one_loop_writes_what_one_by_one_is_written(turns: list[tuple[bool, list[Decided]]]) -> None:
     """Whatever they hold, over the ends of segments, and where the spool has no room."""
