@@ -4,6 +4,7 @@ import heapq
 import logging
 import random
 import shutil
+import uuid
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tests.replaying.engine import decisions, replay_with_engine
 from tests.replaying.kernel import differences, replay_events
@@ -541,9 +543,12 @@ def simulate(seed: int, steps: int, directory: Path, **parts: Any) -> World:
     logger = logging.getLogger("tidegate")
     logger.addHandler(log)
     logger.propagate = False
+    names = random.Random(seed)
     try:
-        world = World(seed, directory, **parts)
-        world.run(steps)
+        # by a topic's id its partitions are spread over the nodes
+        with patch("uuid.uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4)):
+            world = World(seed, directory, **parts)
+            world.run(steps)
         if log.lines:
             world.auditor.fail(None, "it was logged")
     except Exception as error:
