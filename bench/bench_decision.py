@@ -3,12 +3,14 @@
 For one hot client and for 10,000 clients in random order, at each of the eight levels, next to a straightforward
 port of Kafka's manager (`tests/oracles`), which resolves every request anew and goes through all samples, and with a
 quota callback, which is asked on every request: `LimitsByLedPartitions`, guarded as on a node, follows the same levels.
-Nanoseconds of CPU time, the best of several runs, without the loop around the calls. Time passes at one
+Nanoseconds of CPU time, the best of several runs in several passes over all rows (a machine that is shared with others
+may be slow for half a minute), without the loop around the calls. Time passes at one
 millisecond per 1,000 decisions, as it would in a busy broker; "new sample each" is one decision per client and
-window: then every one of them has to look through the samples.
+window: then every one of them has to look through the samples. In the last two rows all have the same user, or the
+same client id.
 
-python bench/bench_decision.py [--runs N]; exit 1: over 10,000 clients within their quotas, and without a callback, a
-decision takes more than 800 ns
+python bench/bench_decision.py [--runs N] [--passes N]; exit 1: over 10,000 clients within their
+quotas, and without a callback, a decision takes more than 800 ns
 """
 
 import argparse
@@ -33,6 +35,7 @@ ROUNDS = 3  # decisions per client in a run over all clients
 START_MS = 1_700_000_000_000
 BUSY_STEP_MS = 0.001
 GENEROUS, TIGHT = 1e12, 10.0
+USER, CLIENT_ID = "ANONYMOUS", "rdkafka"
 MOST_NS = 800
 
 Client = tuple[str, str]
@@ -85,46 +88,63 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--runs", type=int, default=15, help="runs of a row (default: %(default)s)")
     parser.add_argument(
-        "--runs", type=int, default=15, help="runs, of which the best counts (default: %(default)s)"
+        "--passes", type=int, default=3, help="passes over all rows, minutes apart (default: %(default)s)"
     )
-    runs = parser.parse_args().runs
+    args = parser.parse_args()
     logging.getLogger("tidegate.server").setLevel(
         logging.CRITICAL
     )  # on a busy machine calls of the callback are slow
-    shuffled = random.Random(1)
-    clients = [(f"user-{n}", f"client-{n}") for n in range(CLIENTS)]
-    many = [client for _ in range(ROUNDS) for client in shuffled.sample(clients, CLIENTS)]
-    hot = [clients[0]] * len(many)
+    best: dict[str, list[float]] = {}
+    for number in range(args.passes):
+        print(f"… pass {number + 1} of {args.passes}", file=sys.stderr)
+        for name, times in _rows(args.runs):
+            best[name] = list(map(min, times, best.get(name, times)))
 
     heads = [f"{first:>7}{'port':>7}{'ratio':>7}{'callback':>10}" for first in ("hot", "10,000")]
     print(f"{'ns a decision':<26}{heads[0]}  {heads[1]}")
     above = []
-    for name, entities, bound, new_sample in _cases(clients):
-        cells = []
-        for calls, rate in ((hot, 1), (many, CLIENTS)):
-            step_ms = 1001 / rate if new_sample else BUSY_STEP_MS
-            engine, port, followed = _managers(entities, bound)
-            ours = time_ns(engine.record, calls, step_ms=step_ms, runs=runs)
-            theirs = time_ns(port.record, calls, step_ms=step_ms, runs=2)
-            asked = time_ns(followed.record, calls, step_ms=step_ms, runs=2)
-            cells.append(f"{ours:>7.0f}{theirs:>7.0f}{ours / theirs:>7.2f}{asked:>10.0f}")
-        print(f"{name:<26}{cells[0]}  {cells[1]}", flush=True)
-        if ours > MOST_NS and name in levels([]):
-            above.append(f"{name}: {ours:.0f} ns over 10,000 clients, expected at most {MOST_NS}")
+    for name, times in best.items():
+        cells = [
+            f"{ours:>7.0f}{theirs:>7.0f}{ours / theirs:>7.2f}{asked:>10.0f}"
+            for ours, theirs, asked in (times[:3], times[3:])
+        ]
+        print(f"{name:<26}{cells[0]}  {cells[1]}")
+        if times[3] > MOST_NS and name in levels([]):
+            above.append(f"{name}: {times[3]:.0f} ns over 10,000 clients, expected at most {MOST_NS}")
     for line in above:
         print(line, file=sys.stderr)
     return int(bool(above))
 
 
-def _cases(clients: list[Client]) -> Iterator[tuple[str, list[QuotaEntity], float, bool]]:
-    """Yield name, entities to define, bound, and whether every decision begins a new sample."""
-    yield "none defined", [], GENEROUS, False
+def _rows(runs: int) -> Iterator[tuple[str, list[float]]]:
+    """Yield the name of each row, and the ns of engine, port and followed callback, hot and over all clients."""
+    shuffled = random.Random(1)
+    distinct = [(f"user-{n}", f"client-{n}") for n in range(CLIENTS)]
+    for name, clients, entities, bound, new_sample in _cases(distinct):
+        many = [client for _ in range(ROUNDS) for client in shuffled.sample(clients, CLIENTS)]
+        times = []
+        for calls, rate in (([clients[0]] * len(many), 1), (many, CLIENTS)):
+            step_ms = 1001 / rate if new_sample else BUSY_STEP_MS
+            engine, port, followed = _managers(entities, bound)
+            times.append(time_ns(engine.record, calls, step_ms=step_ms, runs=runs))
+            times.append(time_ns(port.record, calls, step_ms=step_ms, runs=2))
+            times.append(time_ns(followed.record, calls, step_ms=step_ms, runs=2))
+        yield name, times
+
+
+def _cases(clients: list[Client]) -> Iterator[tuple[str, list[Client], list[QuotaEntity], float, bool]]:
+    """Yield name, clients, entities to define, bound, and whether every decision begins a new sample."""
+    yield "none defined", clients, [], GENEROUS, False
     entities = levels(clients)
     for level in entities:
-        yield level, entities[level], GENEROUS, False
-    yield "(user), over its quota", entities["(user)"], TIGHT, False
-    yield "(user), new sample each", entities["(user)"], GENEROUS, True
+        yield level, clients, entities[level], GENEROUS, False
+    yield "(user), over its quota", clients, entities["(user)"], TIGHT, False
+    yield "(user), new sample each", clients, entities["(user)"], GENEROUS, True
+    default = entities["(<default>, <default>)"]
+    yield "one user", [(USER, client_id) for _, client_id in clients], default, GENEROUS, False
+    yield "one client-id", [(user, CLIENT_ID) for user, _ in clients], default, GENEROUS, False
 
 
 def _managers(

@@ -56,10 +56,12 @@ class ClientQuotaManager(SensorManager[RateSensor]):
         """
         if not self.enabled:
             return 0
-        try:
-            sensor = self._cached[user][client_id]
-        except KeyError:
-            sensor = self._look_up(user, client_id, now_ms)
+        sensor = self._nearest.get(client_id)
+        if sensor is None or sensor.found_for != user:
+            try:
+                sensor = self._cached[user][client_id]
+            except KeyError:
+                sensor = self._look_up(user, client_id, now_ms)
         # `SampledRate.decide` for the usual case: the call would cost as much again.
         if now_ms < sensor.due_ms:
             total = sensor.total + value
@@ -75,10 +77,12 @@ class ClientQuotaManager(SensorManager[RateSensor]):
 
     def record_unchecked(self, user: str, client_id: str, value: float, now_ms: int) -> None:
         """Charge `value` without asking for a verdict: it bites on the next `record`."""
-        try:
-            sensor = self._cached[user][client_id]
-        except KeyError:
-            sensor = self._look_up(user, client_id, now_ms)
+        sensor = self._nearest.get(client_id)
+        if sensor is None or sensor.found_for != user:
+            try:
+                sensor = self._cached[user][client_id]
+            except KeyError:
+                sensor = self._look_up(user, client_id, now_ms)
         if now_ms < sensor.due_ms:  # `SampledRate.record` for the usual case
             sensor.last_ms = now_ms
             sensor.total += value

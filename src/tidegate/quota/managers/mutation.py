@@ -56,7 +56,9 @@ class MutationKind(enum.Enum):
 class MutationSensor:
     """A bucket of tokens, and the unbounded rate of mutations beside it."""
 
-    __slots__ = ("_extensions", "_recorded_ms", "_window", "bucket", "limits_seen", "name", "rate", "tags")
+    __slots__ = (
+        "_extensions", "_recorded_ms", "_window", "bucket", "found_for", "limits_seen", "name", "rate", "tags",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class MutationSensor:
         self.name = name
         self.tags = tags
         self.limits_seen = 0
+        self.found_for: str | None = None
         self._window = window
         self._recorded_ms = now_ms
         self.rate = SampledRate(samples=REGISTRY_WINDOW.samples, window_ms=REGISTRY_WINDOW.window_ms)

@@ -52,10 +52,12 @@ class RequestQuotaManager(ClientQuotaManager):
         """
         if not self.enabled:
             return 0
-        try:
-            sensor = self._cached[user][client_id]
-        except KeyError:
-            sensor = self._look_up(user, client_id, now_ms)
+        sensor = self._nearest.get(client_id)
+        if sensor is None or sensor.found_for != user:
+            try:
+                sensor = self._cached[user][client_id]
+            except KeyError:
+                sensor = self._look_up(user, client_id, now_ms)
         if now_ms < sensor.due_ms:  # `SampledRate.record` and `decide` for the usual case
             total = sensor.total + network_ns * PERCENT_PER_NS + handler_ns * PERCENT_PER_NS
             if total <= sensor.room:

@@ -76,7 +76,10 @@ class SensorManager(ABC, Generic[S]):
         self._custom = callback
         self._callback: ClientQuotaCallback = self._own_rules if callback is None else callback
         self._lookups: Lookups[S] = Lookups()
-        self._cached = self._lookups.sensors  # within reach of every decision
+        self._nearest, self._cached = (
+            self._lookups.nearest,
+            self._lookups.sensors,
+        )  # within reach of decisions
         self._limits = 0  # grows with every change of a quota
 
     @property
@@ -186,8 +189,9 @@ class SensorManager(ABC, Generic[S]):
 
         charges: a decision is made of what is charged to it.
         """
-        by_client = self._cached.get(user)
-        sensor = None if by_client is None else by_client.get(client_id)
+        sensor = self._nearest.get(client_id)
+        if sensor is None or sensor.found_for != user:
+            sensor = self._cached.get(user, {}).get(client_id)
         if sensor is None:
             sensor = self._look_up(user, client_id, now_ms, charges=charges)
         return sensor

@@ -66,11 +66,15 @@ class Expired(NamedTuple):
 
 
 class Sensor(Protocol):
-    """What every quota sensor can do, whatever it counts. `limits_seen`: which state of the quotas its bound is of."""
+    """What every quota sensor can do, whatever it counts.
+
+    limits_seen: which state of the quotas its bound is of. found_for: the first user that it was remembered for.
+    """
 
     name: str
     tags: Mapping[str, str]
     limits_seen: int
+    found_for: str | None
 
     @property
     def bound(self) -> float:
@@ -93,7 +97,7 @@ class Sensor(Protocol):
 class RateSensor(SampledRate):
     """The rate of the clients with certain tags."""
 
-    __slots__ = ("_created_ms", "limits_seen", "name", "tags")
+    __slots__ = ("_created_ms", "found_for", "limits_seen", "name", "tags")
 
     def __init__(
         self,
@@ -109,6 +113,7 @@ class RateSensor(SampledRate):
         self.name = name
         self.tags = tags
         self.limits_seen = 0
+        self.found_for: str | None = None
         self._created_ms = now_ms
 
     @property
