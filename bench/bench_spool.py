@@ -14,14 +14,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.unit.usage.recording import Decided
+
 from tidegate.clock import SystemClock
 from tidegate.usage.convert import compact, drain
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.files import list_files
 from tidegate.usage.segment import CLOSED_SUFFIX, segment_paths
-from tidegate.usage.spool import NONE, Client, Recorder
+from tidegate.usage.spool import Client, Recorder
 
-CHUNK_ROWS = 10_000
+CHUNK_ROWS = 10_240
+TURN_ROWS = 32  # requests that are answered together, and written with one call
 CLIENTS = 1000
 DAY_MS = 86_400_000
 
@@ -41,14 +46,30 @@ def clients(recorder: Recorder) -> list[Client]:
     ]
 
 
-def requests(recorder: Recorder, who: list[Client], rows: int, now_ms: int) -> None:
-    """Record requests of clients in turn."""
-    request, count = recorder.request, len(who)
-    for index in range(rows):
-        request(
-            who[index % count], now_ms, index % count, 0, 9, 1000 + index, 60, 1000 + index, NONE, 21_000, 3_000,
-            0, 0, 0, 0, NONE, 0,
-        )  # fmt: skip
+def turns_of(who: list[Client]) -> list[list[Decided]]:
+    """Return turns of requests, of clients in turn, each on its connection."""
+    found = []
+    for number in range(max(len(who), TURN_ROWS)):
+        client = who[number % len(who)]
+        request = Decided(connection_id=number, frame_bytes=1000 + number, produce_bytes=1000 + number)
+        request.channel.connection.recorded = {request.client_id: client}
+        found.append(request)
+    return [found[first : first + TURN_ROWS] for first in range(0, len(found) - TURN_ROWS + 1, TURN_ROWS)]
+
+
+def requests(recorder: Recorder | None, turns: list[list[Decided]], rows: int, now_ms: int) -> None:
+    """Record requests as the front does, those that are answered together with one write; without recorder nothing."""
+    for index in range(rows // TURN_ROWS):
+        turn = turns[index % len(turns)]
+        for request in turn:
+            request.now_ms = now_ms
+        if recorder is not None:
+            recorder.requests(turn, _unknown)
+            recorder.commit()
+
+
+def _unknown(request: Decided) -> Client:
+    raise LookupError(request.client_id)
 
 
 def networks(recorder: Recorder, who: list[Client], rows: int, now_ms: int) -> None:
@@ -59,7 +80,7 @@ def networks(recorder: Recorder, who: list[Client], rows: int, now_ms: int) -> N
 
 
 def loop(recorder: Recorder, who: list[Client], rows: int, now_ms: int) -> None:
-    """Do what the others do besides recording."""
+    """Do what `networks` does besides recording."""
     count = len(who)
     for index in range(rows):
         who[index % count]
@@ -102,12 +123,10 @@ def main() -> None:
         recorder = Recorder(spool, node_id=1, clock=SystemClock(), max_spool_bytes=64 << 30)
         who = clients(recorder)
         floor = min(chunks_ns(loop, recorder, who, rows=CHUNK_ROWS * 20, now_ms=0))
-        report("request row", chunks_ns(requests, recorder, who, rows=rows // 2, now_ms=now_ms), floor)
-        report(
-            "request row, one client",
-            chunks_ns(requests, recorder, who[:1], rows=rows // 4, now_ms=now_ms),
-            floor,
-        )
+        turns, one = turns_of(who), turns_of(who[:1])
+        turns_floor = min(chunks_ns(requests, None, turns, rows=CHUNK_ROWS * 20, now_ms=0))
+        for name, some, part in (("request row", turns, 2), ("request row, one client", one, 4)):
+            report(name, chunks_ns(requests, recorder, some, rows=rows // part, now_ms=now_ms), turns_floor)
         report("network row", chunks_ns(networks, recorder, who, rows=rows // 4, now_ms=now_ms), floor)
         recorder.close()
         rows = recorder.statistics().rows

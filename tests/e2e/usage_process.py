@@ -14,12 +14,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.unit.usage.recording import START_MS, Decided, record_requests
+
 from tidegate.clock import SystemClock
 from tidegate.usage.directory import parquet_directory, spool_directory
-from tidegate.usage.spool import NONE, Recorder
+from tidegate.usage.spool import Recorder
 from tidegate.usage.writer_process import start_writer
 
-START_MS = 1_700_000_000_000
 ROWS = 40
 CHANGES = ("os.rename", "os.remove", "os.truncate", "os.mkdir")
 
@@ -40,10 +41,13 @@ def record(recorder: Recorder, number: int) -> None:
         client_software="",
         client_software_version="",
     )
-    connection_id = recorder.next_connection_id()
-    recorder.request(
-        client, START_MS, connection_id, 0, 9, number, 0, number, NONE, 1, 1, 0, 0, 0, 0, NONE, 0
+    request = Decided(
+        connection_id=recorder.next_connection_id(),
+        frame_bytes=number,
+        produce_bytes=number,
+        response_bytes=0,
     )
+    record_requests(recorder, client, request)
     recorder.commit()
 
 

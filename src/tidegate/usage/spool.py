@@ -9,10 +9,7 @@ How the server uses it; one recorder per node, called from one thread:
     recorder.start(now_ms)                                    # then quota(...) for all that is in force
     recorder.quota(now_ms, user=..., client_id=..., ip=..., key=..., value=...)     # value None: removed
     recorder.mutation(client, now_ms, connection_id, api_key, api_version, mutations, flags)
-    recorder.request(client, now_ms, connection_id, api_key, api_version, request_bytes, response_bytes,
-                     produce_bytes, fetch_bytes, handler_ns, network_ns, produce_throttle_ms,
-                     fetch_throttle_ms, request_throttle_ms, mutation_throttle_ms, early_ms, flags)
-    recorder.requests(requests, new_client)                   # the same of all that are answered together
+    recorder.requests(requests, new_client)                   # all that are answered together
     recorder.commit()                                         # before the answer leaves
     recorder.network(client, now_ms, connection_id, api_key, api_version, network_ns, flags)
     recorder.forwarded(client, now_ms, connection_id, api_key, api_version, mutation_throttle_ms, flags)
@@ -206,42 +203,8 @@ class Recorder(Appender):
         """Return a client to hand to the calls below. Cheap: nothing is written before its first event."""
         return Client((listener, user, client_id, client_host, client_software, client_software_version))
 
-    def request(
-        self,
-        client: Client,
-        now_ms: int,
-        connection_id: int,
-        api_key: int,
-        api_version: int,
-        request_bytes: int,
-        response_bytes: int,
-        produce_bytes: int,
-        fetch_bytes: int,
-        handler_ns: int,
-        network_ns: int,
-        produce_throttle_ms: int,
-        fetch_throttle_ms: int,
-        request_throttle_ms: int,
-        mutation_throttle_ms: int,
-        early_ms: int,
-        flags: int,
-    ) -> None:
-        """Record a request that was decided at `now_ms`."""
-        at = self._at
-        if at == self._end or client.segment is not self._segment:
-            if not self._place(client, now_ms):
-                return
-            at = self._at
-        _pack_request(
-            self._rows, at, now_ms, connection_id, request_bytes, response_bytes,
-            produce_bytes, fetch_bytes, handler_ns, network_ns,
-            produce_throttle_ms, fetch_throttle_ms, request_throttle_ms, mutation_throttle_ms, early_ms,
-            client.number, api_key, api_version, _REQUEST | flags,
-        )  # fmt: skip
-        self._at = at + ROW_BYTES
-
     def requests(self, requests: Iterable[_R], new_client: Callable[[_R], Client]) -> None:
-        """Record requests in the order in which they were decided: `request` for each, in one loop, as it is faster.
+        """Record requests in the order in which they were decided, in one loop: it is on the way of every answer.
 
         new_client: returns the client of a request whose connection does not know it.
         """
@@ -295,16 +258,13 @@ class Recorder(Appender):
         flags: int,
     ) -> None:
         """Record network time of sending an earlier request's answer, charged unchecked at `now_ms`."""
-        at = self._at
-        if at == self._end or client.segment is not self._segment:
-            if not self._place(client, now_ms):
-                return
-            at = self._at
+        if not self._place(client, now_ms):
+            return
         _pack_network(
-            self._rows, at, now_ms, connection_id, network_ns,
+            self._rows, self._at, now_ms, connection_id, network_ns,
             client.number, api_key, api_version, _NETWORK | flags,
         )  # fmt: skip
-        self._at = at + ROW_BYTES
+        self._at += ROW_BYTES
 
     def forwarded(
         self,
@@ -317,12 +277,13 @@ class Recorder(Appender):
         flags: int,
     ) -> None:
         """Record what came of the permits that were asked for in a request that another node answers."""
-        if self._place(client, now_ms):
-            _pack_forwarded(
-                self._rows, self._at, now_ms, connection_id, mutation_throttle_ms,
-                client.number, api_key, api_version, _FORWARDED | flags,
-            )  # fmt: skip
-            self._at += ROW_BYTES
+        if not self._place(client, now_ms):
+            return
+        _pack_forwarded(
+            self._rows, self._at, now_ms, connection_id, mutation_throttle_ms,
+            client.number, api_key, api_version, _FORWARDED | flags,
+        )  # fmt: skip
+        self._at += ROW_BYTES
 
     def mutation(
         self,
@@ -335,16 +296,13 @@ class Recorder(Appender):
         flags: int,
     ) -> None:
         """Record that a handler asked for `mutations` permits; `flags` says how it was answered."""
-        at = self._at
-        if at == self._end or client.segment is not self._segment:
-            if not self._place(client, now_ms):
-                return
-            at = self._at
+        if not self._place(client, now_ms):
+            return
         _pack_mutation(
-            self._rows, at, now_ms, connection_id, mutations,
+            self._rows, self._at, now_ms, connection_id, mutations,
             client.number, api_key, api_version, _MUTATION | flags,
         )  # fmt: skip
-        self._at = at + ROW_BYTES
+        self._at += ROW_BYTES
 
     def quota(
         self,
@@ -479,6 +437,8 @@ class Recorder(Appender):
 
     def _place(self, client: Client, now_ms: int) -> bool:
         """Make room for a row and number its client in the segment; False: no room, counted as lost."""
+        if self._at != self._end and client.segment is self._segment:
+            return True
         number = self._number(client.names, now_ms)
         if number is None:
             return False

@@ -86,13 +86,10 @@ class Writer:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until standard input ends and return the exit code."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-    ):  # the broker gets them too, and ends our input
-        signal.signal(number, signal.SIG_IGN)
     arguments = _parse(argv)
+    # The broker gets these too, and ends our input.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(format="tidegate usage writer: %(message)s", level=logging.INFO)
     if importlib.util.find_spec("pyarrow") is None:
         _log.error(

@@ -5,6 +5,7 @@ import shutil
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidegate.testing import ManualClock
@@ -21,6 +22,7 @@ from tidegate.usage.spool import NONE, Client, Recorder
 
 __all__ = [
     "START_MS",
+    "Decided",
     "client",
     "closed_events",
     "erase",
@@ -30,12 +32,63 @@ __all__ = [
     "parquet_directory",
     "patch",
     "record",
+    "record_requests",
     "segment_of",
     "set_file_times",
     "spool_directory",
 ]
 
 START_MS = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
+
+
+@dataclass
+class _Connection:
+    id: int
+    recorded: dict[str, Client] | None = None
+
+
+@dataclass
+class _Channel:
+    connection: _Connection
+    early_ms: int | None
+
+
+@dataclass
+class _Response:
+    size: int
+
+
+@dataclass
+class Decided:
+    """A decided request, as the front has it: of a small Produce, unless told otherwise."""
+
+    now_ms: int = START_MS
+    api_key: int = 0
+    api_version: int = 9
+    client_id: str = "app"
+    connection_id: int = 7
+    early_ms: int | None = None
+    response_bytes: int | None = 50
+    exempt: bool = False
+    frame_bytes: int = 0
+    produce_bytes: int = NONE
+    fetch_bytes: int = NONE
+    handler_ns: int = 1000
+    network_ns: int = 100
+    produce_ms: int = 0
+    fetch_ms: int = 0
+    request_ms: int = 0
+    mutation_ms: int = 0
+    throttle_ms: int = 0
+    row_flags: int = 0
+    header: tuple[int, int, int, str, int] = field(init=False)
+    channel: _Channel = field(init=False)
+    response: _Response | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.header = (self.api_key, self.api_version, 5, self.client_id, 20)
+        self.channel = _Channel(_Connection(self.connection_id), self.early_ms)
+        self.response = None if self.response_bytes is None else _Response(self.response_bytes)
 
 
 def segment_of(rows: int) -> int:
@@ -61,10 +114,15 @@ def client(recorder: Recorder, client_id: str = "app", user: str = "alice") -> C
     )
 
 
+def record_requests(recorder: Recorder, who: Client, *requests: Decided) -> None:
+    """Record requests of a client; `commit` is yet to come."""
+    recorder.requests(requests, lambda request: who)
+
+
 def record(recorder: Recorder, who: Client, now_ms: int, request_bytes: int = 0) -> None:
     """Record one produce request, as it is when its answer leaves."""
-    recorder.request(
-        who, now_ms, 7, 0, 9, request_bytes, 50, request_bytes, NONE, 1000, 100, 0, 0, 0, 0, NONE, 0
+    record_requests(
+        recorder, who, Decided(now_ms=now_ms, frame_bytes=request_bytes, produce_bytes=request_bytes)
     )
     recorder.commit()
 

@@ -8,11 +8,13 @@ from contextlib import contextmanager, suppress
 import pytest
 from tests.unit.usage.recording import (
     START_MS,
+    Decided,
     client,
     closed_events,
     lose_events,
     open_recorder,
     record,
+    record_requests,
     segment_of,
     spool_directory,
 )
@@ -27,7 +29,7 @@ from tidegate.usage.segment import (
     SEGMENT_BYTES_MAX,
     segment_paths,
 )
-from tidegate.usage.spool import NONE, Recorder
+from tidegate.usage.spool import Recorder
 
 
 def test_age_rolls(tmp_path):
@@ -327,7 +329,7 @@ def test_rows_that_the_disk_takes_no_more_are_counted(tmp_path):
     recorder = open_recorder(tmp_path, clock)
     who = client(recorder)
     record(recorder, who, START_MS, 1)
-    recorder.request(who, START_MS, 7, 0, 9, 2, 0, 2, NONE, 0, NONE, 0, 0, 0, 0, NONE, 0)
+    record_requests(recorder, who, Decided(frame_bytes=2))
     with file_size_limit(segment_of(1)):
         recorder.commit()
     assert recorder.lost_events == 1

@@ -5,11 +5,13 @@ import os
 import pytest
 from tests.unit.usage.recording import (
     START_MS,
+    Decided,
     client,
     closed_events,
     lose_events,
     open_recorder,
     record,
+    record_requests,
     segment_of,
     spool_directory,
 )
@@ -50,59 +52,52 @@ def expected(kind, seq=FIRST_SEQ, **columns):
     return empty_event(kind) | {"ts_ms": START_MS, "seq": seq, "node_id": 1} | columns
 
 
+_DECIDED = {
+    "now_ms": START_MS, "connection_id": 7, "api_key": 1, "api_version": 12, "frame_bytes": 100,
+    "response_bytes": 200, "produce_bytes": 300, "fetch_bytes": 400, "handler_ns": 500, "network_ns": 600,
+    "exempt": True,
+}  # fmt: skip
+_DECIDED_COLUMNS = {
+    "connection_id": 7, "api_key": 1, "api_version": 12, "request_bytes": 100, "response_bytes": 200,
+    "produce_bytes": 300, "fetch_bytes": 400, "handler_ns": 500, "network_ns": 600, "exempt": True,
+}  # fmt: skip
+
+
 def test_request_row(tmp_path):
-    """A request fills the columns of the client and of the decision, each with its own argument."""
+    """A request fills the columns of the client and of the decision, each with what the front kept under its name."""
     (event,) = events_of(
         tmp_path,
-        lambda r: r.request(
-            client(r),
-            START_MS,
-            7,
-            1,
-            12,
-            100,
-            200,
-            300,
-            400,
-            500,
-            600,
-            11,
-            12,
-            13,
-            14,
-            15,
-            EXEMPT | OBSERVED_ONLY,
+        lambda r: record_requests(
+            r, client(r),
+            Decided(
+                **_DECIDED, produce_ms=11, fetch_ms=12, request_ms=13, mutation_ms=14, throttle_ms=0, early_ms=15,
+                row_flags=OBSERVED_ONLY,
+            ),
         ),
-    )
-    decided = {
-        "connection_id": 7,
-        "api_key": 1,
-        "api_version": 12,
-        "request_bytes": 100,
-        "response_bytes": 200,
-        "produce_bytes": 300,
-        "fetch_bytes": 400,
-        "handler_ns": 500,
-        "network_ns": 600,
-        "produce_throttle_ms": 11,
-        "fetch_throttle_ms": 12,
-        "request_throttle_ms": 13,
-        "mutation_throttle_ms": 14,
-        "early_ms": 15,
-        "exempt": True,
-        "observed_only": True,
-    }
+    )  # fmt: skip
+    throttles = {
+        "produce_throttle_ms": 11, "fetch_throttle_ms": 12, "request_throttle_ms": 13, "mutation_throttle_ms": 14,
+    }  # fmt: skip
+    decided = _DECIDED_COLUMNS | throttles | {"early_ms": 15, "observed_only": True}
     assert event == expected("request", **CLIENT, **decided)
+
+
+def test_unthrottled_request_row(tmp_path):
+    """Nor is anything lost of one without a throttle, which has a shorter way."""
+    (event,) = events_of(tmp_path, lambda r: record_requests(r, client(r), Decided(**_DECIDED)))
+    assert event == expected("request", **CLIENT, **_DECIDED_COLUMNS)
 
 
 def test_request_row_with_nulls(tmp_path):
     """`NONE` is null, and zero is zero."""
     (event,) = events_of(
         tmp_path,
-        lambda r: r.request(client(r), START_MS, 7, 3, 9, 1, 0, NONE, 0, 0, 0, 0, 0, 0, 0, NONE, 0),
+        lambda r: record_requests(
+            r, client(r), Decided(response_bytes=None, produce_bytes=NONE, fetch_bytes=0)
+        ),
     )
     assert (event["produce_bytes"], event["fetch_bytes"], event["early_ms"]) == (None, 0, None)
-    assert (event["exempt"], event["observed_only"]) == (False, False)
+    assert (event["response_bytes"], event["exempt"], event["observed_only"]) == (0, False, False)
 
 
 def test_network_row(tmp_path):
