@@ -4,9 +4,12 @@ A `json.py` that happens to lie where someone starts `tidegate` must not stand i
 our own processes, nor in what Spark starts, which takes no options of Python's but inherits its environment.
 """
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["SAFE_PATH_VARIABLE", "module_command"]
+__all__ = ["SAFE_PATH_VARIABLE", "module_command", "safe_path"]
 
 SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
 """Set to "1" in an environment, it is `-P` for every Python that is started with it."""
@@ -15,3 +18,17 @@ SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module with the Python of this process."""
     return [sys.executable, "-P", "-m", module, *arguments]
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Let what is started meanwhile, and all that it starts, import no module of the current directory."""
+    before = os.environ.get(SAFE_PATH_VARIABLE)
+    os.environ[SAFE_PATH_VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE_PATH_VARIABLE]
+        else:
+            os.environ[SAFE_PATH_VARIABLE] = before

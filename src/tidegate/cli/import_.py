@@ -11,30 +11,32 @@ __all__ = ["add_parser", "run"]
 _EXIT_BAD_LINES = 1
 
 _DESCRIPTION = """\
-Turn request logs of Apache Kafka brokers into a usage record: what each request was charged, when, and for whom. What
-was imported before is not taken again: of a log that has grown, only what is new."""
+Turn request logs of Apache Kafka brokers into a usage record: what each request
+was charged, when, and for whom. What was imported before is not taken again: of
+a log that has grown, only what is new."""
 
 _EPILOG = """\
 examples:
   tidegate import kafka-request.log --out ./usage
-  tidegate import 1=./broker1/logs 2=./broker2/logs --out ./usage        node ids before the directories
+  tidegate import 1=./broker1 2=./broker2 --out ./usage    node ids of the logs
   tidegate import ./logs --out ./usage --time-zone Europe/Berlin
   tidegate import ./logs --out ./usage --in-force quotas.yaml
-  tidegate replay ./usage --quotas quotas.yaml                           what these quotas would have done
+  tidegate replay ./usage --quotas quotas.yaml             what quotas would do
 
-A log is what Kafka's logger `kafka.request.logger` writes at level DEBUG, plain or gzip, one file or a directory of
-rotated ones. Recommended pattern: [%d{yyyy-MM-dd HH:mm:ss,SSSSSS}] %p %m (%c)%n. docs/import.md says how to turn
-it on, what the log cannot tell, and how exact a replay of it is.
+A log is what Kafka's logger `kafka.request.logger` writes at level DEBUG, plain
+or gzip, one file or a directory of rotated ones. docs/import.md says how to get
+it, what it cannot tell, and how exact a replay of it is.
 
-The log holds secrets (SCRAM credentials, configs); the record does not. It holds user names and client ids:
-personal data.
-Lines that cannot be read are listed in DIR/import-rejected.txt by file, line and reason.
+The log holds secrets (SCRAM credentials, settings); the record does not. It
+holds user names and client ids: personal data. Lines that cannot be read are
+listed in DIR/import-rejected.txt by file, line and reason.
 Needs the extra: pip install 'tidegate[pipeline]'
 
 exit codes:
   0    done
   1    done, but for lines that could not be read
-  2    an option or a file cannot be used; the reason is on stderr, and nothing is imported
+  2    an option or a file cannot be used; the reason is on stderr, nothing is
+       imported
   130  interrupted with Ctrl-C; nothing is imported"""
 
 
@@ -68,7 +70,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=Path,
         help="quotas.yaml: what was set before the first request of a log",
     )
-    parser.add_argument("--processes", metavar="N", type=_count, help="how many (default: one per processor)")
+    parser.add_argument(
+        "--processes",
+        metavar="N",
+        type=_count,
+        help="how many read lines (default: one per processor, one in all for little input)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -107,7 +114,8 @@ def _lines(summary: Any, out: Path) -> list[str]:
     ]
     lines += [f"left out: {count:,} {_LEFT_OUT[reason]}" for reason, count in sorted(summary.skipped.items())]
     if summary.bad:
-        lines.append(f"not read: {summary.bad:,} lines, listed in {out / 'import-rejected.txt'}")
+        count = f"{summary.bad:,} {_plural('line', summary.bad)}"
+        lines.append(f"not read: {count}, listed in {out / 'import-rejected.txt'}")
     if summary.requests:
         lines.append(
             "exact: bytes produced and fetched, mutations; estimated: request time (network threads are not in the log)"
@@ -134,7 +142,7 @@ def _plural(word: str, count: int) -> str:
 
 
 def _source(text: str, node_id: int) -> Any:
-    from tidegate.kafka_log.importing import Source
+    from tidegate.kafka_log.log_files import Source
 
     number, equals, path = text.partition("=")
     if equals and number.isascii() and number.isdigit() and not Path(text).exists():

@@ -1,23 +1,22 @@
 """`tidegate import`: request logs of real brokers become a usage record, in processes side by side.
 
 The files are read here, block by block; other processes make columns of the lines; hour by hour they are sorted and
-written as Parquet. What is held in memory is the rows of one hour, and blocks under way.
+written as Parquet. What is held in memory is the rows of one hour, blocks under way, and what requests told of topics
+and quotas.
 """
 
-import gzip
 import os
 import shutil
 import zlib
-from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from multiprocessing import get_context
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -25,44 +24,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.config.quotas_file import QuotasFile
-from tidegate.errors import ConfigError, TidegateError
+from tidegate.errors import ConfigError
+from tidegate.kafka_log.log_files import BLOCK_BYTES, LogFileError, Source, blocks, find_logs, open_log
 from tidegate.kafka_log.manifest import HEAD_BYTES, ImportedFile, Manifest
-from tidegate.kafka_log.merge import PlacedEvent, hour_table
+from tidegate.kafka_log.merge import PlacedEvent, hour_table, with_times
 from tidegate.kafka_log.requests import RequestColumns, Told
-from tidegate.kafka_log.told import Topics, quota_events
-from tidegate.quota import sanitize
+from tidegate.kafka_log.told import Topics, events_before, move_to_controller, told_events
+from tidegate.kafka_log.workers import worker_processes
 from tidegate.usage.arrow import arrow_schema, table_schema, write_parquet
 from tidegate.usage.directory import lock_file, make_private_directory, parquet_directory
 from tidegate.usage.files import HOUR_MS, hour_directory, node_files, parquet_path
 
-__all__ = ["ImportSummary", "Source", "find_logs", "import_logs"]
+__all__ = ["ImportSummary", "import_logs"]
 
-BLOCK_BYTES = 8 << 20
-LINE_BYTES_MAX = 64 << 20
-"""A longer line is none of a request log."""
 IN_PROCESS_BYTES = 16 << 20
 """Smaller input is not worth other processes."""
 HELD_ROWS = 2_000_000
 """Rows held in memory before they are written aside."""
 REJECTED_MAX = 100_000
-FORWARDED_US_MAX = 60_000_000
-"""Longest time between the decision of a controller and the answer of the broker that forwarded to it."""
 
 _STAGING, _LOCK, _REJECTED = ".import", "import.lock", "import-rejected.txt"
 _LINES_PER_FILE = 1 << 40
 _HOUR_US = HOUR_MS * 1000
-
-
-class LogFileError(TidegateError):
-    """Raise when a file cannot be read as text or gzip: which one, and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Request logs of one node: a file, or a directory of them."""
-
-    node_id: int
-    path: Path
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,29 +85,6 @@ class _Node:
     told: list[Told] = field(default_factory=list)
     held: dict[int, list[pa.Table]] = field(default_factory=lambda: defaultdict(list))
     aside: dict[int, list[Path]] = field(default_factory=lambda: defaultdict(list))
-
-
-def find_logs(sources: Iterable[Source], out: Path) -> list[Source]:
-    """Return every file of the sources, directories searched, by name within one; not what was imported to `out`.
-
-    Raises `ConfigError` where there is none.
-    """
-    found: list[Source] = []
-    for source in sources:
-        if source.path.is_file():
-            found.append(source)
-        elif source.path.is_dir():
-            inside = sorted(path for path in source.path.rglob("*") if _is_log(path, out))
-            found += [Source(source.node_id, path) for path in inside]
-        else:
-            raise ConfigError(f"no request log at {str(source.path)!r}, expected a file or a directory")
-    if not found:
-        raise ConfigError("no request logs in the directories given")
-    return found
-
-
-def _is_log(path: Path, out: Path) -> bool:
-    return path.name[0] != "." and path.is_file() and not path.resolve().is_relative_to(out.resolve())
 
 
 def import_logs(
@@ -197,17 +157,17 @@ class _Import:
     def _take_file(self, number: int, source: Source) -> None:
         node = self._nodes.setdefault(source.node_id, _Node(source.node_id))
         try:
-            with _open(source.path) as file:
+            with open_log(source.path) as file:
                 self._take_open_file(number, source, node, file)
         except (OSError, EOFError, zlib.error) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise LogFileError(f"{str(source.path)!r} cannot be read: {reason}") from error
 
-    def _take_open_file(self, number: int, source: Source, node: _Node, file: IO[bytes]) -> None:
+    def _take_open_file(self, number: int, source: Source, node: _Node, file: BufferedIOBase) -> None:
         known, digest, head = self._known_start(source, file)
         start = 0 if known is None else known.size
-        size, lines, before = start, 0, self._summary.requests
-        for block in _blocks(file, source.path):
+        size, lines = start, 0
+        for block in blocks(file, source.path):
             digest.update(block)
             size += len(block)
             first_line = number * _LINES_PER_FILE + lines + 1
@@ -217,23 +177,20 @@ class _Import:
         if size == start:
             self._summary.files_known += 1
             return
-        self._collect(0)
         self._summary.files += 1
         self._summary.bytes += size - start
         if known is not None:
             self._manifest.files.remove(known)
-            before -= known.requests
         taken = ImportedFile(
             node_id=source.node_id,
             name=source.path.name,
             head=head,
             digest=digest.hexdigest(),
             size=size,
-            requests=self._summary.requests - before,
         )
         self._manifest.files.append(taken)
 
-    def _known_start(self, source: Source, file: IO[bytes]) -> tuple[ImportedFile | None, Any, str]:
+    def _known_start(self, source: Source, file: BufferedIOBase) -> tuple[ImportedFile | None, Any, str]:
         """Return what was taken of a file already, with the digest of that; the file stands behind it."""
         head = file.read(HEAD_BYTES)
         head_digest = blake2b(head, digest_size=16).hexdigest()
@@ -286,7 +243,7 @@ class _Import:
         node.held.clear()
 
     def _write_node(self, node: _Node, *, is_new: bool) -> None:
-        moved_us = _move_to_controller(node.told)
+        moved_us = move_to_controller(node.told)
         node.told = [told for told in node.told if not told.forwarded]
         events = self._events(node, is_new=is_new)
         for hour in sorted({*node.held, *node.aside, *events}):
@@ -294,7 +251,7 @@ class _Import:
                 pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in node.aside.get(hour, ())
             ]
             parts += node.held.get(hour, ())
-            requests = _moved(pa.concat_tables(parts), moved_us) if parts else None
+            requests = with_times(pa.concat_tables(parts), moved_us) if parts else None
             self._write_hour(node.node_id, hour, requests, events.get(hour, []))
 
     def _write_hour(
@@ -316,7 +273,13 @@ class _Import:
         self._summary.first_ms = min(self._summary.first_ms or first_ms, first_ms)
         self._summary.last_ms = max(self._summary.last_ms or last_ms, last_ms)
         seq = table.column("seq")
-        place = parquet_path(directory, node_id=node_id, first_seq=seq[0].as_py(), last_seq=seq[-1].as_py())
+        place = parquet_path(
+            directory,
+            node_id=node_id,
+            first_seq=seq[0].as_py(),
+            last_seq=seq[-1].as_py(),
+            compacted=bool(superseded),  # who reads meanwhile leaves out those that it is made of
+        )
         made = self._out / _STAGING / f"{node_id}-{hour}.parquet"
         write_parquet(made, table.cast(table_schema()))
         made_name, place_name, *others = (
@@ -331,8 +294,13 @@ class _Import:
         found: list[PlacedEvent] = []
         for told in sorted(node.told, key=lambda told: (told.asked_us, told.line)):
             try:
-                found += _told_events(told, topics)
-            except (KeyError, TypeError, ValueError, AttributeError):
+                found += told_events(told, topics)
+            except (
+                KeyError,
+                TypeError,
+                ValueError,
+                AttributeError,
+            ):  # the request counts, what it told does not
                 self._summary.bad += 1
                 self._rejected.append(f"line {told.line % _LINES_PER_FILE}: fields of another type\n")
         self._summary.quotas += sum(event.behind for event in found)
@@ -342,7 +310,7 @@ class _Import:
             (us for us in (_first_us(node), *(event.decided_us for event in found)) if us), default=None
         )
         if is_new and first_us is not None:
-            found += _before(first_us, self._in_force)
+            found += events_before(first_us, self._in_force)
         by_hour: dict[int, list[PlacedEvent]] = defaultdict(list)
         for event in found:
             by_hour[event.decided_us // _HOUR_US].append(event)
@@ -365,72 +333,6 @@ def _take(zone: str, first_line: int, block: bytes) -> _Taken:
     )
 
 
-def _move_to_controller(told: Sequence[Told]) -> dict[int, int]:
-    """Let requests for mutations be decided when their controller did, where its line is there: {line: time in us}."""
-    at_controller: dict[Any, list[Told]] = defaultdict(list)
-    for each in sorted(told, key=_decided_us):
-        if each.forwarded:
-            at_controller[each.key].append(each)
-    moved: dict[int, int] = {}
-    for each in told:
-        others = [] if each.forwarded else at_controller.get(each.key, [])
-        place = bisect_right(others, each.decided_us, key=_decided_us)
-        if place and each.decided_us - others[place - 1].decided_us <= FORWARDED_US_MAX:
-            other = others[place - 1]
-            if other.asked_us // _HOUR_US == each.decided_us // _HOUR_US:
-                each.asked_us = other.asked_us
-                moved[each.line] = each.decided_us = other.decided_us
-    return moved
-
-
-def _decided_us(told: Told) -> int:
-    return told.decided_us
-
-
-def _moved(requests: pa.Table, moved_us: dict[int, int]) -> pa.Table:
-    """Return the requests with the times of some lines changed."""
-    lines = requests.column("line").to_numpy()
-    places = np.flatnonzero(np.isin(lines, list(moved_us)))
-    if not len(places):
-        return requests
-    decided_us = requests.column("decided_us").to_numpy().copy()
-    decided_us[places] = [moved_us[line] for line in lines[places].tolist()]
-    return requests.set_column(requests.column_names.index("decided_us"), "decided_us", pa.array(decided_us))
-
-
-def _told_events(told: Told, topics: Topics) -> list[PlacedEvent]:
-    found = []
-    for permits, strict, rejected in topics.mutations(told):
-        columns = {
-            **told.client,
-            "kind": "mutation",
-            "mutations": permits,
-            "strict": strict,
-            "rejected": rejected,
-        }
-        found.append(PlacedEvent(told.asked_us, told.line, False, columns))
-    for columns in quota_events(told):
-        found.append(PlacedEvent(told.decided_us, told.line, True, {**columns, "kind": "quota"}))
-    return found
-
-
-def _before(first_us: int, in_force: QuotasFile | None) -> list[PlacedEvent]:
-    """Return what stands before the first request: nobody knows what was before it, but for the quotas in force."""
-    columns: list[dict[str, Any]] = [{"kind": "start"}, {"kind": "gap", "lost_events": None}]
-    if in_force is not None:
-        columns += [
-            {"kind": "quota", "quota_key": name, "quota_value": float(value)}
-            for name, value in in_force.windows.items()
-        ]
-        for record in in_force.records():
-            names = {
-                f"quota_{part.replace('-', '_')}": "<default>" if name is None else sanitize(name)
-                for part, name in record.entity
-            }
-            columns.append({"kind": "quota", **names, "quota_key": record.key, "quota_value": record.value})
-    return [PlacedEvent(first_us, place - len(columns), False, each) for place, each in enumerate(columns)]
-
-
 def _first_us(node: _Node) -> int | None:
     held = [part for parts in node.held.values() for part in parts]
     aside = [
@@ -447,34 +349,6 @@ def _by_hour(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     hours = table.column("decided_us").to_numpy() // _HOUR_US
     for hour in np.unique(hours):
         yield int(hour), table.filter(pa.array(hours == hour))
-
-
-def _blocks(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Yield whole lines, many at a time; a last line without an end is left for when it has one."""
-    rest = b""
-    while block := file.read(BLOCK_BYTES):
-        end = block.rfind(b"\n") + 1
-        if end:
-            yield rest + block[:end]
-            rest = block[end:]
-        else:
-            rest += block
-            if len(rest) > LINE_BYTES_MAX:
-                raise LogFileError(
-                    f"{str(path)!r} has a line of more than {LINE_BYTES_MAX} bytes: no request log"
-                )
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[IO[bytes]]:
-    with path.open("rb") as file:
-        is_gzip = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        if not is_gzip:
-            yield file
-        else:
-            with gzip.GzipFile(fileobj=file) as unpacked:
-                yield unpacked  # type: ignore[misc]
 
 
 @contextmanager
@@ -503,8 +377,7 @@ def _check_directory(out: Path) -> None:
         )
 
 
-def _workers(files: Sequence[Source], processes: int | None) -> Any:
-    count = processes or os.cpu_count() or 1
-    if count == 1 or sum(source.path.stat().st_size for source in files) < IN_PROCESS_BYTES:
-        return nullcontext(None)
-    return ProcessPoolExecutor(count, mp_context=get_context("spawn"))
+def _workers(files: Sequence[Source], processes: int | None) -> AbstractContextManager[Executor | None]:
+    is_little = sum(source.path.stat().st_size for source in files) < IN_PROCESS_BYTES
+    count = processes or (1 if is_little else os.cpu_count() or 1)
+    return nullcontext(None) if count == 1 else worker_processes(count)

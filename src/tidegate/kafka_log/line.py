@@ -13,12 +13,15 @@ from typing import Annotated, Any
 import msgspec
 
 from tidegate.errors import TidegateError
+from tidegate.usage.segment import NAME_BYTES_MAX
 
 __all__ = ["LineError", "LineReader", "LoggedRequest"]
 
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d):(\d\d)(?:[,.](\d{1,9}))?")
 _PREFIX_BYTES_MAX = 4096  # of a line, in which its time is looked for
 _EPOCH = datetime(1970, 1, 1)
+_YEARS = range(1971, 2200)
+"""Of a time that a broker may have written; `seq` is made of it, and has 64 bits."""
 _SECOND = timedelta(seconds=1)
 
 
@@ -26,6 +29,7 @@ _Int16 = Annotated[int, msgspec.Meta(ge=-(2**15), lt=2**15)]
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 _ThrottleMs = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Ms = Annotated[float, msgspec.Meta(ge=0, le=1e10)]  # a third of a year
+_Name = Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)]  # as long as a length in the protocol can say
 
 
 class LineError(TidegateError):
@@ -38,14 +42,14 @@ class Header(msgspec.Struct, rename="camel"):
     request_api_key: _Int16
     request_api_version: _Int16
     correlation_id: _Int32
-    client_id: str | None = ""
+    client_id: _Name | None = ""
 
 
 class ClientInformation(msgspec.Struct, rename="camel"):
     """Whose software it is, as far as the broker knows it."""
 
-    software_name: str = "unknown"
-    software_version: str = "unknown"
+    software_name: _Name = "unknown"
+    software_version: _Name = "unknown"
 
 
 class LoggedRequest(msgspec.Struct, rename="camel"):
@@ -54,14 +58,14 @@ class LoggedRequest(msgspec.Struct, rename="camel"):
     request_header: Header
     request: dict[str, Any]
     response: dict[str, Any] | str
-    connection: str
+    connection: _Name
     local_time_ms: _Ms
     remote_time_ms: _Ms
     response_queue_time_ms: _Ms
     send_time_ms: _Ms
     throttle_time_ms: _ThrottleMs
-    listener: str
-    principal: str
+    listener: _Name
+    principal: _Name
     is_forwarded: bool = False
     client_information: ClientInformation = msgspec.field(default_factory=ClientInformation)
 
@@ -108,6 +112,8 @@ class LineReader:
             offset = local.replace(tzinfo=self._zone).utcoffset() or timedelta()
         except (ValueError, OverflowError):
             raise LineError("the time is none that exists") from None
+        if local.year not in _YEARS:
+            raise LineError(f"the time is not from {_YEARS[0]} to {_YEARS[-1]}")
         return (local - offset - _EPOCH) // _SECOND
 
 

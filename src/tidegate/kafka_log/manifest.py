@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.errors import ConfigError
-from tidegate.usage.directory import sync_directory, write_private_file
+from tidegate.usage.directory import make_private_directory, sync_directory, write_private_file
 
 __all__ = ["HEAD_BYTES", "ImportedFile", "Manifest"]
 
@@ -32,7 +32,6 @@ class ImportedFile:
     head: str
     digest: str
     size: int
-    requests: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,7 +78,7 @@ class Manifest:
         for made, place, superseded in self.moves:
             target = directory / place
             if (directory / made).exists():
-                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private_directory(target.parent)
                 os.replace(directory / made, target)
             for name in superseded:
                 if name != place:

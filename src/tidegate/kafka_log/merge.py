@@ -4,7 +4,7 @@
 imported in any order, and what was there before stays in its place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from tidegate.kafka_log.requests import UNKNOWN_BYTES
 from tidegate.usage.arrow import arrow_schema, event_tables
+from tidegate.usage.events import Event, whole_event
 
-__all__ = ["SEQ_PER_US", "PlacedEvent", "hour_table"]
+__all__ = ["SEQ_PER_US", "PlacedEvent", "hour_table", "with_times"]
 
 SEQ_PER_US = 1024
 _PRODUCE, _FETCH = 0, 1
@@ -31,6 +32,11 @@ class PlacedEvent(NamedTuple):
     line: int
     behind: bool
     columns: dict[str, Any]
+
+    def whole(self, node_id: int) -> Event:
+        """Return all columns of the event, but for its `seq`. Raises `EventError` where a value has no room in them."""
+        placed = {"node_id": node_id, "seq": 0, "ts_ms": self.decided_us // 1000}
+        return whole_event({**placed, **self.columns})
 
 
 def hour_table(
@@ -50,7 +56,7 @@ def hour_table(
         decided.append(_ints(requests, "decided_us"))
         places.append(_ints(requests, "line") * 3 + 1)
     if events:
-        tables += [_plain(table) for table in event_tables(_whole(node_id, event) for event in events)]
+        tables += [_plain(table) for table in event_tables(event.whole(node_id) for event in events)]
         decided.append(np.array([event.decided_us for event in events], np.int64))
         places.append(np.array([event.line * 3 + 2 * event.behind for event in events], np.int64))
     if there is not None:
@@ -66,6 +72,17 @@ def hour_table(
     return table.set_column(
         table.schema.get_field_index("seq"), arrow_schema().field("seq"), pa.array(seq)
     ), estimated
+
+
+def with_times(requests: pa.Table, moved_us: Mapping[int, int]) -> pa.Table:
+    """Return the requests with the times of some lines changed."""
+    lines = requests.column("line").to_numpy()
+    places = np.flatnonzero(np.isin(lines, list(moved_us)))
+    if not len(places):
+        return requests
+    decided_us = requests.column("decided_us").to_numpy().copy()
+    decided_us[places] = [moved_us[line] for line in lines[places].tolist()]
+    return requests.set_column(requests.column_names.index("decided_us"), "decided_us", pa.array(decided_us))
 
 
 def _request_rows(node_id: int, requests: pa.Table) -> tuple[pa.Table, int]:
@@ -148,10 +165,6 @@ def _software(requests: pa.Table) -> dict[str, pa.Array]:
         dictionary = pa.array(["" if text == _UNKNOWN else text for text in texts], pa.string())
         found[name] = dictionary.take(pa.array(indices))
     return found
-
-
-def _whole(node_id: int, event: PlacedEvent) -> dict[str, Any]:
-    return {"node_id": node_id, "seq": 0, "ts_ms": event.decided_us // 1000, **event.columns}
 
 
 def _plain(table: pa.Table) -> pa.Table:

@@ -32,7 +32,7 @@ from tidegate.api_keys import (
 )
 from tidegate.kafka_log.line import LineError, LineReader, LoggedRequest
 from tidegate.kafka_log.sizes import request_size, response_size
-from tidegate.wire import API_BY_KEY
+from tidegate.wire import API_BY_KEY, field_since
 
 __all__ = ["KEPT_APIS", "NO_BYTES", "UNKNOWN_BYTES", "RequestColumns", "Told"]
 
@@ -54,6 +54,7 @@ KEPT_APIS = _MUTATIONS | {ALTER_CLIENT_QUOTAS, METADATA, DESCRIBE_TOPIC_PARTITIO
 """Those whose bodies say more than a size: partitions of topics, quotas."""
 
 _UNKNOWN = "unknown"
+_SOFTWARE_SINCE = field_since(API_VERSIONS, "request", "client_software_name")
 _TEXTS = ("listener", "user", "client_id", "client_host", "client_software", "client_software_version")
 _NUMBERS = {
     "decided_us": pa.int64(),
@@ -98,7 +99,7 @@ class Told:
 
 
 class RequestColumns:
-    """Takes lines of one broker, in any order, and keeps columns of them: no bodies, so no secrets.
+    """Takes lines of one broker, in any order, and keeps columns of them; bodies of `KEPT_APIS` alone, in `told`.
 
     bad: the number of each line that could not be read, and why; at most `BAD_KEPT` of them, `bad_lines` counts all.
     skipped: how many lines were left out, by reason. told: what the rows do not say.
@@ -129,9 +130,19 @@ class RequestColumns:
                 return
             self._add(number, *found)
         except LineError as error:
-            self.bad_lines += 1
-            if len(self.bad) < self.BAD_KEPT:
-                self.bad.append((number, str(error)))
+            self._reject(number, str(error))
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ):  # what no size is made of is of another type
+            self._reject(number, "fields are not those of Kafka 4.3")
+
+    def _reject(self, number: int, reason: str) -> None:
+        self.bad_lines += 1
+        if len(self.bad) < self.BAD_KEPT:
+            self.bad.append((number, reason))
 
     def table(self) -> pa.Table:
         """Return one row a request, in the order of the lines; names are dictionary-encoded."""
@@ -164,13 +175,15 @@ class RequestColumns:
         produce_bytes = request_bytes if api_key == PRODUCE else NO_BYTES
         fetch_bytes, record_bytes, exempt = NO_BYTES, 0, False
         if api_key == FETCH:
+            if not isinstance(response, dict):
+                raise LineError("a Fetch without a response")
             if is_follower(body):
                 exempt = True
-            elif logged.throttle_time_ms > 0 and not response["responses"]:  # type: ignore[index]
+            elif logged.throttle_time_ms > 0 and not response["responses"]:
                 fetch_bytes = UNKNOWN_BYTES
             else:
                 fetch_bytes = response_bytes - _fetch_header(api_version) + 4
-                record_bytes = _record_bytes(response)  # type: ignore[arg-type]
+                record_bytes = _record_bytes(response)
         elif api_key == PRODUCE:
             exempt = response == ""
         else:
@@ -181,14 +194,13 @@ class RequestColumns:
             mutation_ms = _throttle_ms(response)
         software = logged.client_information
         names = software.software_name, software.software_version
-        if api_key == API_VERSIONS and names == (_UNKNOWN, _UNKNOWN):
+        if api_key == API_VERSIONS and api_version >= _SOFTWARE_SINCE and names == (_UNKNOWN, _UNKNOWN):
             names = body.get("clientSoftwareName") or _UNKNOWN, body.get("clientSoftwareVersion") or _UNKNOWN
         connection_id, host = self._connections.get(logged.connection) or self._connection(logged.connection)
         client = logged.listener, logged.principal.partition(":")[2], client_id, host, *names
         client_number = self._client_numbers.get(client)
         if client_number is None:
             client_number = self._client_numbers[client] = len(self._client_numbers)
-        self._clients.append(client_number)
         if api_key in KEPT_APIS and isinstance(response, dict):
             self._tell(
                 decided_us,
@@ -196,6 +208,7 @@ class RequestColumns:
                 logged,
                 dict(zip(_TEXTS, client, strict=True)) | {"connection_id": connection_id},
             )
+        self._clients.append(client_number)
         values = (
             decided_us, number, connection_id, api_key, api_version, request_bytes, response_bytes, produce_bytes,
             fetch_bytes, round(logged.local_time_ms * 1e6), logged.throttle_time_ms, mutation_ms, record_bytes,
@@ -216,6 +229,11 @@ class RequestColumns:
             logged.request, logged.response = {}, {"partitions": partitions}
         else:
             self._topics.clear()
+            if logged.request_header.request_api_key == CREATE_TOPICS:
+                logged.request, logged.response = (
+                    _without_configs(logged.request),
+                    _without_configs(logged.response),
+                )
         self.told.append(Told(decided_us, number, logged, client))
 
     def _connection(self, text: str) -> tuple[int, str]:
@@ -226,6 +244,12 @@ class RequestColumns:
         number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
         found = self._connections[text] = number, "-".join(parts[1:-2]).rpartition(":")[0]
         return found
+
+
+def _without_configs(message: Any) -> dict[str, Any]:
+    """Return a message about topics without their settings, which are most of it."""
+    topics = [{key: value for key, value in topic.items() if key != "configs"} for topic in message["topics"]]
+    return {**message, "topics": topics}
 
 
 def is_follower(request: dict[str, Any]) -> bool:
@@ -269,14 +293,10 @@ def _sizes(
     """Return the bytes of request and response; 0 for what only controllers say to each other."""
     if api_key not in API_BY_KEY:
         return 0, 0
-    api = API_BY_KEY[api_key]
-    try:
-        sizes = (
-            request_size(api_key, api_version, client_id, body),
-            response_size(api_key, api_version, response) if isinstance(response, dict) else 0,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise LineError(f"fields of {api.name} v{api_version} are not those of Kafka 4.3") from None
+    sizes = (
+        request_size(api_key, api_version, client_id, body),
+        response_size(api_key, api_version, response) if isinstance(response, dict) else 0,
+    )
     if not 0 <= min(sizes) <= max(sizes) <= SIZE_MAX:
-        raise LineError(f"{api.name} v{api_version} has more bytes than a message can have")
+        raise LineError(f"{API_BY_KEY[api_key].name} has more bytes than a message can have")
     return sizes

@@ -1,20 +1,32 @@
 """What single requests told of topics and quotas, as events of the usage record: permits and definitions.
 
+A broker forwards such requests to the controller, which has a line of them too, where it is in the log: permits were
+asked for when that says so.
+
 Follows: B§5.2 (permits of each API), B§5.1 (strict from which version), B§3 (definitions).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegate.api_keys import ALTER_CLIENT_QUOTAS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from tidegate.config.quotas_file import QuotasFile
+from tidegate.kafka_log.merge import PlacedEvent
 from tidegate.kafka_log.requests import Told
 from tidegate.quota import sanitize
+from tidegate.usage.files import HOUR_MS
 
-__all__ = ["Topics", "quota_events"]
+__all__ = ["Topics", "events_before", "move_to_controller", "told_events"]
+
+FORWARDED_US_MAX = 60_000_000
+"""Longest time between the decision of a controller and the answer of the broker that forwarded to it."""
 
 _STRICT_SINCE = {CREATE_TOPICS: 6, CREATE_PARTITIONS: 3, DELETE_TOPICS: 5}
 _THROTTLING_QUOTA_EXCEEDED = 89
 _COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "quota_ip"}
+_HOUR_US = HOUR_MS * 1000
 
 
 class Topics:
@@ -87,7 +99,7 @@ class Topics:
         return count
 
 
-def quota_events(told: Told) -> Iterator[dict[str, Any]]:
+def _quota_events(told: Told) -> Iterator[dict[str, Any]]:
     """Yield what an AlterClientQuotas changed, as columns of `quota` rows."""
     if told.api_key != ALTER_CLIENT_QUOTAS or told.request.get("validateOnly"):
         return
@@ -96,13 +108,74 @@ def quota_events(told: Told) -> Iterator[dict[str, Any]]:
     for entry in told.request["entries"]:
         if entry["entity"] not in accepted:
             continue
-        names = {
-            _COLUMNS[part["entityType"]]: "<default>"
-            if part["entityName"] is None
-            else sanitize(part["entityName"])
-            for part in entry["entity"]
-            if part["entityType"] in _COLUMNS
-        }
+        names = _names((part["entityType"], part["entityName"]) for part in entry["entity"])
         for op in entry["ops"]:
             value = None if op["remove"] else float(op["value"])
             yield {**names, "quota_key": op["key"], "quota_value": value}
+
+
+def told_events(told: Told, topics: Topics) -> list[PlacedEvent]:
+    """Return what a request told, as events. Raises `KeyError`, `TypeError` or `ValueError` for fields of another type.
+
+    `EventError`, which is a `ValueError`, where a value has no room in the record.
+    """
+    found = []
+    for permits, strict, rejected in topics.mutations(told):
+        columns = {
+            **told.client,
+            "kind": "mutation",
+            "mutations": permits,
+            "strict": strict,
+            "rejected": rejected,
+        }
+        found.append(PlacedEvent(told.asked_us, told.line, False, columns))
+    for columns in _quota_events(told):
+        found.append(PlacedEvent(told.decided_us, told.line, True, {**columns, "kind": "quota"}))
+    for event in found:
+        event.whole(node_id=0)
+    return found
+
+
+def events_before(first_us: int, in_force: QuotasFile | None) -> list[PlacedEvent]:
+    """Return what stands before the first request: nobody knows what was before it, but for the quotas in force."""
+    columns: list[dict[str, Any]] = [{"kind": "start"}, {"kind": "gap", "lost_events": None}]
+    if in_force is not None:
+        columns += [
+            {"kind": "quota", "quota_key": name, "quota_value": float(value)}
+            for name, value in in_force.windows.items()
+        ]
+        for record in in_force.records():
+            names = _names(record.entity)
+            columns.append({"kind": "quota", **names, "quota_key": record.key, "quota_value": record.value})
+    return [PlacedEvent(first_us, place - len(columns), False, each) for place, each in enumerate(columns)]
+
+
+def move_to_controller(told: Sequence[Told]) -> dict[int, int]:
+    """Let requests for mutations be decided when their controller did, where its line is there: {line: time in us}."""
+    at_controller: dict[Any, list[Told]] = defaultdict(list)
+    for each in sorted(told, key=_decided_us):
+        if each.forwarded:
+            at_controller[each.key].append(each)
+    moved: dict[int, int] = {}
+    for each in told:
+        others = [] if each.forwarded else at_controller.get(each.key, [])
+        place = bisect_right(others, each.decided_us, key=_decided_us)
+        if place and each.decided_us - others[place - 1].decided_us <= FORWARDED_US_MAX:
+            other = others[place - 1]
+            if other.asked_us // _HOUR_US == each.decided_us // _HOUR_US:
+                each.asked_us = other.asked_us
+                moved[each.line] = each.decided_us = other.decided_us
+    return moved
+
+
+def _decided_us(told: Told) -> int:
+    return told.decided_us
+
+
+def _names(entity: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """Return the columns of an entity, by its parts."""
+    return {
+        _COLUMNS[part]: "<default>" if name is None else sanitize(name)
+        for part, name in entity
+        if part in _COLUMNS
+    }

@@ -28,6 +28,7 @@ from tidegate.pipeline.jobs import (
 )
 from tidegate.pipeline.output import finish_output, prepare_output, replaced_table
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_chunk, survey_chunk
+from tidegate.pipeline.replay.outcome import ENTITY_KEYS, TOGETHER
 from tidegate.pipeline.replay.partition import pack_chunks, replay_decisions, replay_tallies
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out
@@ -52,9 +53,6 @@ __all__ = ["LOCAL_ROWS", "local_replay", "local_usage", "where_and_why"]
 LOCAL_ROWS = 20_000_000
 """Most rows that are read in this process: some 20 bytes of memory each."""
 
-_KEYS = ("plan", "quota_type", "entity_user", "entity_client_id")
-_LARGEST = {"bound", "longest_throttle_ms", "recorded_longest_throttle_ms"}
-_SMALLEST = {"first_throttled_ts_ms", "recorded_first_throttled_ts_ms"}
 _T = TypeVar("_T")
 
 
@@ -153,15 +151,7 @@ def _partitions(
 
 def _by_entity(by_client: pa.Table) -> pa.Table:
     """Return what `outcome.by_entity` does."""
-    schema = _schema(REPLAY_BY_ENTITY)
-    together = {name: _together(name) for name in schema.names if name not in _KEYS}
-    return grouped(by_client, _KEYS, together).cast(schema)
-
-
-def _together(name: str) -> str:
-    if name in _LARGEST:
-        return "max"
-    return "min" if name in _SMALLEST else "sum"
+    return grouped(by_client, ENTITY_KEYS, TOGETHER).cast(_schema(REPLAY_BY_ENTITY))
 
 
 def _usage_tables(paths: Sequence[Path]) -> Iterator[pa.Table]:

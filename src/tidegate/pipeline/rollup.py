@@ -10,28 +10,31 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from tidegate.pipeline.schemas import USAGE_BY_CLIENT, USAGE_BY_MINUTE
 
-__all__ = ["usage_by_client", "usage_by_minute"]
+__all__ = ["COUNTED_KINDS", "PEAKS", "SUMS", "THROTTLES", "usage_by_client", "usage_by_minute"]
 
-_COUNTED_KINDS = ("request", "network", "mutation")
+COUNTED_KINDS = ("request", "network", "mutation")
 _MS_PER_SECOND = 1000
 _MS_PER_MINUTE = 60_000
 _CLIENT = ("user", "client_id")
-_SUMS = [
+SUMS = [
     field.name
     for field in USAGE_BY_MINUTE
     if field.name not in {"minute_ms", "node_id", *_CLIENT} and not field.name.startswith("peak_")
 ]
-_PEAKS = {
+"""What is added up, of each second and of all."""
+PEAKS = {
     "peak_produce_bytes_per_second": "produce_bytes",
     "peak_fetch_bytes_per_second": "fetch_bytes",
 }
+"""Columns that are the largest sum of a second, and of what."""
+THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
 
 
 def usage_by_minute(events: DataFrame) -> DataFrame:
     """Return one row per minute, node and client out of the usage record, columns `USAGE_BY_MINUTE`."""
     seconds = _usage_by_second(events)
     minute = _floor_to("second_ms", _MS_PER_MINUTE).alias("minute_ms")
-    peaks = [F.max(amount).alias(peak) for peak, amount in _PEAKS.items()]
+    peaks = [F.max(amount).alias(peak) for peak, amount in PEAKS.items()]
     return seconds.groupBy(minute, "node_id", *_CLIENT).agg(*_sums(), *peaks).select(USAGE_BY_MINUTE.names)
 
 
@@ -39,7 +42,7 @@ def usage_by_client(events: DataFrame) -> DataFrame:
     """Return one row per client out of the usage record, columns `USAGE_BY_CLIENT`."""
     seconds = _usage_by_second(events)
     times = [F.min("first_ts_ms").alias("first_ts_ms"), F.max("last_ts_ms").alias("last_ts_ms")]
-    peaks = [F.max(amount).alias(peak) for peak, amount in _PEAKS.items()]
+    peaks = [F.max(amount).alias(peak) for peak, amount in PEAKS.items()]
     return seconds.groupBy(*_CLIENT).agg(*times, *_sums(), *peaks).select(USAGE_BY_CLIENT.names)
 
 
@@ -47,7 +50,7 @@ def _usage_by_second(events: DataFrame) -> DataFrame:
     """Return sums per second, node and client: peaks are taken from these."""
     second = _floor_to("ts_ms", _MS_PER_SECOND).alias("second_ms")
     times = [F.min("ts_ms").alias("first_ts_ms"), F.max("ts_ms").alias("last_ts_ms")]
-    counted = events.where(F.col("kind").isin(*_COUNTED_KINDS)).select(
+    counted = events.where(F.col("kind").isin(*COUNTED_KINDS)).select(
         "ts_ms", "node_id", *_client(), *_amounts()
     )
     return counted.groupBy(second, "node_id", *_CLIENT).agg(*times, *_sums())
@@ -77,21 +80,13 @@ def _amounts() -> list[Column]:
         _when(~is_mutation, F.col("network_ns")).alias("network_ns"),
         _when(is_mutation & ~rejected, permits).alias("mutations"),
         _when(is_mutation & rejected, permits).alias("rejected_mutations"),
-        *(_when(is_throttled, F.greatest(name, F.lit(0))).alias(name) for name in _THROTTLE_COLUMNS),
+        *(_when(is_throttled, F.greatest(name, F.lit(0))).alias(name) for name in THROTTLES),
     ]
-
-
-_THROTTLE_COLUMNS = (
-    "produce_throttle_ms",
-    "fetch_throttle_ms",
-    "request_throttle_ms",
-    "mutation_throttle_ms",
-)
 
 
 def _throttle_ms() -> Column:
     """Return the throttle time that the client was answered: the largest one asked for."""
-    return F.greatest(*_THROTTLE_COLUMNS)
+    return F.greatest(*THROTTLES)
 
 
 def _is_observed() -> Column:
@@ -111,7 +106,7 @@ def _when(condition: Column, amount: Column) -> Column:
 
 
 def _sums() -> list[Column]:
-    return [F.sum(name).alias(name) for name in _SUMS]
+    return [F.sum(name).alias(name) for name in SUMS]
 
 
 def _floor_to(column: str, step_ms: int) -> Column:

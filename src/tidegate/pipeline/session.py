@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from tidegate.child_python import SAFE_PATH_VARIABLE
+from tidegate.child_python import SAFE_PATH_VARIABLE, safe_path
 from tidegate.pipeline.errors import JobError
 from tidegate.pipeline.java import require_java
 
@@ -110,7 +110,7 @@ def _start(settings: Mapping[str, str], log: Path) -> SparkSession:
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     conf = SparkConf().setAll(list(settings.items()))
     try:
-        with log.open("ab") as messages, _safe_path():
+        with log.open("ab") as messages, safe_path():
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
                 conf=conf, popen_kwargs={"stderr": messages, "stdout": messages}
             )
@@ -119,20 +119,6 @@ def _start(settings: Mapping[str, str], log: Path) -> SparkSession:
         raise JobError(f"Spark does not start: {error}", hint=f"what it said is in {log}") from error
     context.setLogLevel("ERROR")
     return SparkSession(context)
-
-
-@contextmanager
-def _safe_path() -> Iterator[None]:
-    """Let what is started meanwhile, and all that it starts, import no module of the current directory."""
-    before = os.environ.get(SAFE_PATH_VARIABLE)
-    os.environ[SAFE_PATH_VARIABLE] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[SAFE_PATH_VARIABLE]
-        else:
-            os.environ[SAFE_PATH_VARIABLE] = before
 
 
 def _stop(session: SparkSession) -> None:

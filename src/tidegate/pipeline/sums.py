@@ -9,27 +9,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.rollup import COUNTED_KINDS, PEAKS, SUMS, THROTTLES
 
 __all__ = ["USAGE_COLUMNS", "grouped", "usage_by_client_table", "usage_by_minute_table", "usage_by_second"]
 
 _MS_PER_SECOND, _MS_PER_MINUTE = 1000, 60_000
 _KEYS = ("second_ms", "node_id", "user", "client_id")
-_THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
 _OF_REQUESTS = ("request_bytes", "response_bytes", "produce_bytes", "handler_ns")
-_PEAKS = {
-    "peak_produce_bytes_per_second": "produce_bytes",
-    "peak_fetch_bytes_per_second": "fetch_bytes",
-}
-_SUMS = (
-    "requests", "throttled_requests", "request_bytes", "response_bytes", "produce_bytes", "fetch_bytes",
-    "handler_ns", "network_ns", "mutations", "rejected_mutations", *_THROTTLES,
-)  # fmt: skip
 _TIMES = {"first_ts_ms": "min", "last_ts_ms": "max"}
 _LARGEST_SUM = 2.0**62
 
 USAGE_COLUMNS = (
     "kind", "ts_ms", "node_id", "user", "client_id", *_OF_REQUESTS, "fetch_bytes", "network_ns", "mutations",
-    "rejected", "observed_only", *_THROTTLES,
+    "rejected", "observed_only", *THROTTLES,
 )  # fmt: skip
 """The columns of the usage record that sums are made of."""
 
@@ -42,7 +34,7 @@ def usage_by_second(tables: Iterable[pa.Table]) -> pa.Table:
 
     Raises `UsageFilesError` where a sum has no room in 64 bits.
     """
-    wanted = {**dict.fromkeys(_SUMS, "sum"), **_TIMES}
+    wanted = {**dict.fromkeys(SUMS, "sum"), **_TIMES}
     parts = [grouped(_amounts(table), _KEYS, wanted) for table in tables]
     return (
         grouped(pa.concat_tables(parts), _KEYS, wanted) if parts else grouped(_amounts(None), _KEYS, wanted)
@@ -97,11 +89,11 @@ def _float_sum(column: pa.ChunkedArray) -> float:
 
 
 def _together() -> dict[str, str]:
-    return {**dict.fromkeys(_SUMS, "sum"), **dict.fromkeys(_PEAKS, "max")}
+    return {**dict.fromkeys(SUMS, "sum"), **dict.fromkeys(PEAKS, "max")}
 
 
 def _with_peaks(seconds: pa.Table) -> pa.Table:
-    for peak, amount in _PEAKS.items():
+    for peak, amount in PEAKS.items():
         seconds = seconds.append_column(peak, seconds[amount])
     return seconds
 
@@ -109,14 +101,14 @@ def _with_peaks(seconds: pa.Table) -> pa.Table:
 def _amounts(table: pa.Table | None) -> pa.Table:
     """Return what each row adds to every sum, rows that count only."""
     if table is None:
-        columns = {**dict.fromkeys((*_SUMS, *_TIMES, "second_ms", "node_id"), pa.int64())}
+        columns = {**dict.fromkeys((*SUMS, *_TIMES, "second_ms", "node_id"), pa.int64())}
         fields = [*columns.items(), ("user", pa.string()), ("client_id", pa.string())]
         return pa.schema(fields).empty_table()
     kind = table["kind"]
-    table = table.filter(pc.is_in(kind, pa.array(["request", "network", "mutation"])))
+    table = table.filter(pc.is_in(kind, pa.array(COUNTED_KINDS)))
     is_request, is_mutation = (_flags(pc.equal(table["kind"], name)) for name in ("request", "mutation"))
     is_observed, is_rejected = _flags(table["observed_only"]), _flags(table["rejected"])
-    throttles = {name: _numbers(table, name) for name in _THROTTLES}
+    throttles = {name: _numbers(table, name) for name in THROTTLES}
     is_done = is_request & ~is_observed
     taken_back = is_done & (np.maximum(throttles["fetch_throttle_ms"], throttles["request_throttle_ms"]) > 0)
     ts_ms, mutations = _numbers(table, "ts_ms"), _numbers(table, "mutations")

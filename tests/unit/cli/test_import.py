@@ -27,7 +27,7 @@ def test_bad_lines_are_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture
     log.write_bytes(line() + b"{}\n")
     assert main(["import", f"7={log}", "--out", str(tmp_path / "out")]) == 1
     assert (
-        f"not read: 1 lines, listed in {tmp_path / 'out' / 'import-rejected.txt'}" in capsys.readouterr().out
+        f"not read: 1 line, listed in {tmp_path / 'out' / 'import-rejected.txt'}" in capsys.readouterr().out
     )
 
 

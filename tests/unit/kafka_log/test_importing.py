@@ -1,7 +1,6 @@
 """Logs become a usage record: once each, in order, whatever they are packed in and however often it is tried."""
 
 import gzip
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,34 @@ from tests.unit.kafka_log.samples import QUICK, THROTTLED, all_lines, line, line
 
 from tidegate.config.quotas_file import parse_quotas_file
 from tidegate.errors import ConfigError
-from tidegate.kafka_log import importing
-from tidegate.kafka_log.importing import ImportSummary, LogFileError, Source, import_logs
+from tidegate.kafka_log import importing, log_files
+from tidegate.kafka_log.importing import ImportSummary, import_logs
+from tidegate.kafka_log.log_files import LogFileError, Source
 from tidegate.kafka_log.manifest import Manifest
 from tidegate.usage.files import list_files
 
 UTC = ZoneInfo("UTC")
+FETCH = {
+    "replicaId": -1, "maxWaitMs": 1, "minBytes": 1, "maxBytes": 1, "isolationLevel": 0, "sessionId": 0,
+    "sessionEpoch": 0, "topics": [], "forgottenTopicsData": [], "rackId": "",
+}  # fmt: skip
+FETCHED = {"throttleTimeMs": 0, "errorCode": 0, "sessionId": 0, "responses": []}
+API_VERSIONS = {"errorCode": 0, "apiKeys": []}
+DESCRIBED = {
+    "brokers": [], "controllerId": 1,
+    "topics": [{"errorCode": 0, "name": "t", "isInternal": False, "partitions": 5}],
+}  # fmt: skip
+CREATE = {
+    "topics": [{"name": "t", "numPartitions": 1 << 70, "replicationFactor": 1, "assignments": [], "configs": []}],
+    "timeoutMs": 1, "validateOnly": False,
+}  # fmt: skip
+CREATED = {"throttleTimeMs": 0, "topics": [{"name": "t", "errorCode": 0, "errorMessage": None}]}
+LONG = {"entityType": "user", "entityName": "+" * 30_000}  # longer than a name may be once it is sanitised
+ALTER = {
+    "entries": [{"entity": [LONG], "ops": [{"key": "k", "value": 1, "remove": False}]}],
+    "validateOnly": False,
+}
+ALTERED = {"throttleTimeMs": 0, "entries": [{"errorCode": 0, "errorMessage": None, "entity": [LONG]}]}
 SECRETS = (b"nnNKTBohoqTbHRYhhCwzNPf6", b"MTlsd3ExN291ejJmYzVrNjJq")
 
 
@@ -170,7 +191,16 @@ def test_bad_lines_are_counted_and_listed(tmp_path: Path) -> None:
         {"api_key": 0, "api_version": 99},
         {"api_key": 0, "request": {"topicData": "x"}},
         {"connection": "nowhere"},
-        {"api_key": -5},
+        {"api_key": 1, "api_version": 11, "request": {"replicaId": -1}, "response": ""},
+        {"api_key": 1, "api_version": 11, "request": FETCH | {"replicaId": "x"}, "response": FETCHED},
+        {"api_key": 1, "api_version": 16, "request": FETCH | {"replicaState": "x"}, "response": FETCHED},
+        {"api_key": 3, "api_version": 1, "request": {"topics": None}, "response": DESCRIBED},
+        {"api_key": 19, "api_version": 2, "request": CREATE, "response": CREATED},
+        {"api_key": 49, "api_version": 0, "request": ALTER, "response": ALTERED},
+        {"client_id": "x" * 40_000},
+        {"client_id": "\ud800"},
+        {"time": "9999-12-31 23:59:59,999"},
+        {"time": "1970-01-01 00:00:00,000"},
         {"api_key": 1 << 40},
         {"throttleTimeMs": 1 << 70},
         {"localTimeMs": 1e300},
@@ -195,8 +225,40 @@ def test_hostile_lines_end_nothing(tmp_path: Path, others: dict[str, Any]) -> No
     log = tmp_path / "request.log"
     log.write_bytes(line(**others) + line())
     summary = imported(tmp_path / "out", log)
-    assert summary.requests + summary.bad == 2
+    assert summary.bad == 1
+    assert (tmp_path / "out" / "import-rejected.txt").read_text().count("\n") == 1
     assert len(requests(tmp_path / "out")) == summary.requests >= 1
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"api_key": -5},
+        {"api_key": 18, "api_version": 0, "request": {"clientSoftwareName": 5}, "response": API_VERSIONS},
+    ],
+)
+def test_what_no_row_says_may_be_odd(tmp_path: Path, others: dict[str, Any]) -> None:
+    """An API that brokers do not serve, a field that its version does not have."""
+    log = tmp_path / "request.log"
+    log.write_bytes(line(**others))
+    assert imported(tmp_path / "out", log).requests == len(requests(tmp_path / "out")) == 1
+
+
+def test_readers_find_a_whole_record_while_an_import_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when the file of an hour is there and those that it is made of are not gone yet."""
+    out = tmp_path / "out"
+    imported(out, QUICK)
+    monkeypatch.setattr(Path, "unlink", _killed)
+    with pytest.raises(KeyboardInterrupt):
+        imported(out, THROTTLED)
+    monkeypatch.undo()
+    assert len(list(out.rglob("node-1-*.parquet"))) == 2
+    found = events(out)
+    assert imported(out, QUICK).files_known == 1
+    assert len(list(out.rglob("node-1-*.parquet"))) == 1
+    assert events(out) == found
 
 
 def test_a_killed_import_is_finished_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,15 +267,13 @@ def test_a_killed_import_is_finished_by_the_next(tmp_path: Path, monkeypatch: py
     imported(out, QUICK)
     before = events(out)
     finish = Manifest.finish
-    monkeypatch.setattr(Manifest, "save", lambda *_: os.kill(os.getpid(), 0) or _killed())
+    monkeypatch.setattr(Manifest, "save", _killed)
     with pytest.raises(KeyboardInterrupt):
         imported(out, THROTTLED)
     monkeypatch.undo()
     assert events(out) == before
-    calls = []
-    monkeypatch.setattr(
-        Manifest, "finish", lambda *args: calls.append(1) or (_killed() if len(calls) > 1 else finish(*args))
-    )
+    finishes = iter([finish, _killed])
+    monkeypatch.setattr(Manifest, "finish", lambda *args: next(finishes)(*args))
     with pytest.raises(KeyboardInterrupt):
         imported(out, THROTTLED)
     monkeypatch.undo()
@@ -224,7 +284,7 @@ def test_a_killed_import_is_finished_by_the_next(tmp_path: Path, monkeypatch: py
     assert not list(out.glob(".import/*"))
 
 
-def _killed() -> None:
+def _killed(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
@@ -261,7 +321,7 @@ def test_software_holds_for_a_whole_connection(tmp_path: Path) -> None:
 def test_rows_held_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is put aside meanwhile comes out the same."""
     monkeypatch.setattr(importing, "HELD_ROWS", 500)
-    monkeypatch.setattr(importing, "BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(log_files, "BLOCK_BYTES", 100_000)
     imported(tmp_path / "out", QUICK)
     monkeypatch.undo()
     imported(tmp_path / "once", QUICK)
@@ -280,8 +340,8 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     cut.write_bytes(QUICK.read_bytes()[:5000])
     with pytest.raises(LogFileError, match="cannot be read"):
         imported(tmp_path / "out", cut)
-    monkeypatch.setattr(importing, "LINE_BYTES_MAX", 1000)
-    monkeypatch.setattr(importing, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(log_files, "LINE_BYTES_MAX", 1000)
+    monkeypatch.setattr(log_files, "BLOCK_BYTES", 1000)
     endless = tmp_path / "endless.log"
     endless.write_bytes(b"x" * 5000)
     with pytest.raises(LogFileError, match="a line of more than 1000 bytes"):

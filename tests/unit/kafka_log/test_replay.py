@@ -10,7 +10,8 @@ from tests.replaying.kernel import replay_events
 from tests.unit.kafka_log.samples import THROTTLED
 
 from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS, FETCH, PRODUCE
-from tidegate.kafka_log.importing import Source, import_logs
+from tidegate.kafka_log.importing import import_logs
+from tidegate.kafka_log.log_files import Source
 from tidegate.pipeline import layout
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.usage.files import list_files

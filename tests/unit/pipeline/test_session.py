@@ -1,10 +1,7 @@
 """The settings of a session."""
 
-import os
-
 import pytest
 
-from tidegate.pipeline import session
 from tidegate.pipeline.session import spark_settings
 
 
@@ -50,14 +47,3 @@ def test_a_short_job_starts_quickly(monkeypatch, rows, is_short):
     """Few rows are not worth an optimising compiler."""
     settings = _settings(monkeypatch, rows=rows)
     assert ("spark.driver.extraJavaOptions" in settings) is is_short
-
-
-@pytest.mark.parametrize("before", [None, "0"])
-def test_only_what_spark_starts_has_a_safe_path(before, monkeypatch):
-    """What else this process starts later imports as it did before."""
-    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
-    if before is not None:
-        monkeypatch.setenv("PYTHONSAFEPATH", before)
-    with session._safe_path():
-        assert os.environ["PYTHONSAFEPATH"] == "1"
-    assert os.environ.get("PYTHONSAFEPATH") == before

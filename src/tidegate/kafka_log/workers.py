@@ -1,0 +1,64 @@
+"""The processes that make columns of the lines of a log, side by side."""
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from multiprocessing.resource_tracker import ensure_running
+from threading import Thread
+
+from tidegate.child_python import safe_path
+from tidegate.errors import TidegateError
+
+__all__ = ["WorkerError", "worker_processes"]
+
+
+class WorkerError(TidegateError):
+    """Raise when one of the processes has ended before its time."""
+
+
+@contextmanager
+def worker_processes(count: int) -> Iterator[Executor]:
+    """Keep `count` processes for the block, none of which outlives it. Raises `WorkerError`."""
+    with safe_path():
+        ensure_running()  # or it starts below, and lets go of the signal
+        with _held_back(signal.SIGINT):
+            pool = ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin)
+            for _ in range(count):  # each is started by what it is given
+                pool.submit(os.getpid)
+    with pool:
+        try:
+            yield pool
+        except BrokenProcessPool:
+            raise WorkerError(
+                "a process that read lines of the log has ended before its time, for want of memory perhaps",
+                hint="--processes 1 reads them in one process",
+            ) from None
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+@contextmanager
+def _held_back(number: signal.Signals) -> Iterator[None]:
+    """Let a signal wait, and whoever is started meanwhile never have it: this process decides when they end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin() -> None:
+    """End with the process that began this one."""
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,114 @@
+"""`tidegate import` in several processes: none is left, whatever ends first, and none imports what lies around."""
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.kafka_log.samples import QUICK
+
+_TIDEGATE = Path(sys.executable).with_name("tidegate")
+_TIMES = 40  # the sample's 3 MB: some seconds of work
+_MODULES = ("struct", "json", "numpy", "pyarrow", "msgspec", "tidegate", "sitecustomize")
+
+
+@pytest.fixture(scope="module")
+def large_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a log that takes a while."""
+    path = tmp_path_factory.mktemp("logs") / "request.log"
+    path.write_bytes(gzip.decompress(QUICK.read_bytes()) * _TIMES)
+    return path
+
+
+def _begin(log: Path, out: Path) -> "subprocess.Popen[str]":
+    """Start an import in a process group of its own; return when its workers run."""
+    process = subprocess.Popen(
+        [_TIDEGATE, "import", str(log), "--out", str(out), "--processes", "2"],
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
+    )  # fmt: skip
+    _wait_for(lambda: len(_workers_of(process.pid)) == 2)
+    return process
+
+
+def _workers_of(pid: int) -> list[int]:
+    """Return the children that read lines."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            found.append(int(child))
+    return found
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+
+def test_no_module_of_the_current_directory_is_imported(tmp_path: Path) -> None:
+    """A `struct.py` that lies where the command is typed is nobody's business, in no process."""
+    caught = tmp_path / "caught"
+    for name in _MODULES:
+        (tmp_path / f"{name}.py").write_text(
+            f"open({str(caught)!r}, 'a').write({name!r} + '\\n')\nraise SystemExit(9)\n"
+        )
+    done = subprocess.run(
+        [_TIDEGATE, "import", str(QUICK), "--out", "out", "--processes", "2"],
+        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert not caught.exists(), caught.read_text()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("1 file, 3.2 MB: 2,702 requests")
+
+
+def test_ctrl_c(large_log: Path, tmp_path: Path) -> None:
+    """Exit code 130 without a traceback of anybody, no process left, nothing imported; then it can be done anew."""
+    process = _begin(large_log, tmp_path / "out")
+    workers = _workers_of(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "")
+    assert not any(_is_running(pid) for pid in workers)
+    assert not list((tmp_path / "out").glob("parquet/**/*.parquet"))
+    done = subprocess.run(
+        [_TIDEGATE, "import", str(large_log), "--out", str(tmp_path / "out")],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{2702 * _TIMES:,} requests" in done.stdout
+
+
+def test_a_worker_that_is_killed(large_log: Path, tmp_path: Path) -> None:
+    """One error in words, with a way on; the other worker ends too."""
+    process = _begin(large_log, tmp_path / "out")
+    workers = _workers_of(process.pid)
+    os.kill(workers[0], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert err == (
+        "error: a process that read lines of the log has ended before its time, for want of memory perhaps\n"
+        "hint: --processes 1 reads them in one process\n"
+    )
+    _wait_for(lambda: not any(_is_running(pid) for pid in workers))
+
+
+def test_workers_end_with_a_killed_import(large_log: Path, tmp_path: Path) -> None:
+    """Nobody is left to tell them."""
+    process = _begin(large_log, tmp_path / "out")
+    workers = _workers_of(process.pid)
+    process.kill()
+    process.communicate(timeout=60)
+    _wait_for(lambda: not any(_is_running(pid) for pid in workers))
