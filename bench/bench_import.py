@@ -84,7 +84,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--mb", type=int, default=400)
+    parser.add_argument("--mb", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-import-") as name:

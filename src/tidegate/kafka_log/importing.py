@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidegate.config.quotas_file import QuotasFile
@@ -71,10 +72,21 @@ class _Taken:
 
     table: pa.Table
     told: list[Told]
+    lines: int
     requests: int
     bad_lines: int
     bad: list[tuple[int, str]]
     skipped: Counter[str]
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    """A file under way. number: its place among all; lines: how many of it have been added."""
+
+    path: Path
+    number: int
+    node: "_Node"
+    lines: int = 0
 
 
 @dataclass(slots=True)
@@ -137,7 +149,7 @@ class _Import:
         self._summary = ImportSummary()
         self._nodes: dict[int, _Node] = {}
         self._rejected: list[str] = []
-        self._under_way: list[tuple[Path, _Node, int, Future[_Taken]]] = []
+        self._under_way: list[tuple[_File, Future[_Taken]]] = []
 
     def run(self, files: Sequence[Source]) -> ImportSummary:
         """Take all files, and write what they came to."""
@@ -166,13 +178,11 @@ class _Import:
     def _take_open_file(self, number: int, source: Source, node: _Node, file: BufferedIOBase) -> None:
         known, digest, head = self._known_start(source, file)
         start = 0 if known is None else known.size
-        size, lines = start, 0
+        size, under_way = start, _File(source.path, number, node)
         for block in blocks(file, source.path):
             digest.update(block)
             size += len(block)
-            first_line = number * _LINES_PER_FILE + lines + 1
-            lines += block.count(b"\n")
-            self._start(source.path, node, first_line, block)
+            self._start(under_way, block)
             self._on_progress(source.path, size)
         if size == start:
             self._summary.files_known += 1
@@ -206,29 +216,34 @@ class _Import:
         file.seek(0)
         return None, blake2b(digest_size=16), head_digest
 
-    def _start(self, path: Path, node: _Node, first_line: int, block: bytes) -> None:
+    def _start(self, file: _File, block: bytes) -> None:
         if self._pool is None:
-            self._add(path, node, first_line, _take(self._zone.key, first_line, block))
+            self._add(file, _take(self._zone.key, block))
         else:
-            future = self._pool.submit(_take, self._zone.key, first_line, block)
-            self._under_way.append((path, node, first_line, future))
+            self._under_way.append((file, self._pool.submit(_take, self._zone.key, block)))
             self._collect(2 * (os.cpu_count() or 1))
 
     def _collect(self, leave: int) -> None:
         """Wait for blocks, in their order, until so many are under way."""
         while len(self._under_way) > leave:
-            path, node, first_line, future = self._under_way.pop(0)
-            self._add(path, node, first_line, future.result())
+            file, future = self._under_way.pop(0)
+            self._add(file, future.result())
 
-    def _add(self, path: Path, node: _Node, first_line: int, taken: _Taken) -> None:
-        summary = self._summary
+    def _add(self, file: _File, taken: _Taken) -> None:
+        summary, node = self._summary, file.node
         summary.requests += taken.requests
         summary.bad += taken.bad_lines
         summary.skipped += taken.skipped
-        node.told += taken.told
         for number, reason in taken.bad[: max(REJECTED_MAX - len(self._rejected), 0)]:
-            self._rejected.append(f"{path}:{number % _LINES_PER_FILE}: {reason}\n")
-        for hour, part in _by_hour(taken.table):
+            self._rejected.append(f"{file.path}:{file.lines + number}: {reason}\n")
+        before = file.number * _LINES_PER_FILE + file.lines
+        file.lines += taken.lines
+        for told in taken.told:
+            told.line += before
+        node.told += taken.told
+        at = taken.table.column_names.index("line")
+        table = taken.table.set_column(at, "line", pc.add(taken.table["line"], before))
+        for hour, part in _by_hour(table):
             node.held[hour].append(part)
         if sum(len(part) for held in node.held.values() for part in held) >= HELD_ROWS:
             self._put_aside(node)
@@ -323,13 +338,20 @@ class _Import:
                 file.writelines(self._rejected[:REJECTED_MAX])
 
 
-def _take(zone: str, first_line: int, block: bytes) -> _Taken:
-    """Make columns of a block of whole lines: the work of another process."""
+def _take(zone: str, block: bytes) -> _Taken:
+    """Make columns of a block of whole lines, numbered from 1: the work of another process."""
     columns = RequestColumns(ZoneInfo(zone))
-    for number, line in enumerate(block.split(b"\n"), first_line):
+    lines = block.split(b"\n")
+    for number, line in enumerate(lines, 1):
         columns.add(number, line)
     return _Taken(
-        columns.table(), columns.told, columns.requests, columns.bad_lines, columns.bad, columns.skipped
+        columns.table(),
+        columns.told,
+        len(lines) - 1,
+        columns.requests,
+        columns.bad_lines,
+        columns.bad,
+        columns.skipped,
     )
 
 

@@ -17,6 +17,7 @@ from datetime import tzinfo
 from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tidegate.api_keys import (
@@ -32,6 +33,7 @@ from tidegate.api_keys import (
 )
 from tidegate.kafka_log.line import LineError, LineReader, LoggedRequest
 from tidegate.kafka_log.sizes import request_size, response_size
+from tidegate.usage.arrow import numbers_array, texts_array
 from tidegate.wire import API_BY_KEY, field_since
 
 __all__ = ["KEPT_APIS", "NO_BYTES", "UNKNOWN_BYTES", "RequestColumns", "Told"]
@@ -113,12 +115,10 @@ class RequestColumns:
         self.skipped: Counter[str] = Counter()
         self.told: list[Told] = []
         self._read = LineReader(zone).read
-        self._numbers: dict[str, list[Any]] = {name: [] for name in _NUMBERS}
-        self._clients: list[int] = []
+        self._rows: list[tuple[Any, ...]] = []
         self._client_numbers: dict[tuple[str, ...], int] = {}
         self._connections: dict[str, tuple[int, str]] = {}
         self._topics: dict[str, int] = {}
-        self._append = [self._numbers[name].append for name in _NUMBERS]
 
     def add(self, number: int, line: bytes) -> None:
         """Take a line."""
@@ -146,13 +146,14 @@ class RequestColumns:
 
     def table(self) -> pa.Table:
         """Return one row a request, in the order of the lines; names are dictionary-encoded."""
+        values = list(zip(*self._rows, strict=True)) or [()] * (len(_NUMBERS) + 1)
         columns: dict[str, pa.Array] = {
-            name: pa.array(values, _NUMBERS[name]) for name, values in self._numbers.items()
+            name: numbers_array(np.array(column, type_.to_pandas_dtype()), type_)
+            for (name, type_), column in zip(_NUMBERS.items(), values[:-1], strict=True)
         }
-        clients = pa.array(self._clients, pa.int32())
+        clients = numbers_array(np.array(values[-1], np.int32), pa.int32())
         for place, name in enumerate(_TEXTS):
-            names = pa.array([client[place] for client in self._client_numbers], pa.string())
-            encoded = names.dictionary_encode()
+            encoded = texts_array([client[place] for client in self._client_numbers]).dictionary_encode()
             indices = encoded.indices.take(clients)
             columns[name] = pa.DictionaryArray.from_arrays(indices, encoded.dictionary)
         return pa.table(columns)
@@ -208,14 +209,11 @@ class RequestColumns:
                 logged,
                 dict(zip(_TEXTS, client, strict=True)) | {"connection_id": connection_id},
             )
-        self._clients.append(client_number)
-        values = (
+        self._rows.append((
             decided_us, number, connection_id, api_key, api_version, request_bytes, response_bytes, produce_bytes,
             fetch_bytes, round(logged.local_time_ms * 1e6), logged.throttle_time_ms, mutation_ms, record_bytes,
-            exempt,
-        )  # fmt: skip
-        for append, value in zip(self._append, values, strict=True):
-            append(value)
+            exempt, client_number,
+        ))  # fmt: skip
         self.requests += 1
 
     def _tell(self, decided_us: int, number: int, logged: LoggedRequest, client: dict[str, Any]) -> None:

@@ -112,9 +112,13 @@ def _camel(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
+_ONE_BYTE = 1 << 7
+"""Numbers below it are unsigned varints of one byte: nearly all lengths are."""
+
+
 def _varint(number: int) -> int:
     """Return the bytes of an unsigned varint."""
-    return (number.bit_length() + 6) // 7 or 1
+    return 1 if number < _ONE_BYTE else (number.bit_length() + 6) // 7
 
 
 def _utf8(text: str) -> int:
@@ -126,7 +130,14 @@ def _base64(text: str) -> int:
 
 
 def _compact(size: int) -> int:
-    return size + _varint(size + 1)
+    return size + 1 if size < _ONE_BYTE - 1 else size + _varint(size + 1)
+
+
+def _compact_string(text: str | None) -> int:
+    if text is None:
+        return 1
+    size = len(text)
+    return size + 1 if size < _ONE_BYTE - 1 and text.isascii() else _compact(_utf8(text))
 
 
 _NAMES: dict[str, Any] = {
@@ -134,7 +145,7 @@ _NAMES: dict[str, Any] = {
     "_plain_count": lambda array: 4,
     "_compact_count": lambda array: 1 if array is None else _varint(len(array) + 1),
     "_plain_string": lambda text: 2 if text is None else 2 + _utf8(text),
-    "_compact_string": lambda text: 1 if text is None else _compact(_utf8(text)),
+    "_compact_string": _compact_string,
     "_plain_bytes": lambda text: 4 if text is None else 4 + _base64(text),
     "_compact_bytes": lambda text: 1 if text is None else _compact(_base64(text)),
     "_plain_records": lambda size: 4 if size is None else 4 + size,

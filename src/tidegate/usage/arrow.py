@@ -36,10 +36,12 @@ __all__ = [
     "event_tables",
     "gap_table",
     "merge_files",
+    "numbers_array",
     "read_batches",
     "segment_table",
     "split_by_hour",
     "table_schema",
+    "texts_array",
     "write_parquet",
     "write_segment",
     "write_table",
@@ -134,7 +136,7 @@ def split_by_hour(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         yield int(hours[0]) * HOUR_MS, table
         return
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
-        yield int(hours[order[start]]) * HOUR_MS, table.take(_array(order[start:end], pa.int64()))
+        yield int(hours[order[start]]) * HOUR_MS, table.take(numbers_array(order[start:end], pa.int64()))
 
 
 def write_segment(segment: Segment, parquet: Path, *, node_id: int) -> None:
@@ -260,15 +262,15 @@ def _codes(kinds: Sequence[str]) -> list[int]:
 def _column(segment: Segment, column: Column, rows: Rows, places: Rows, filled: Rows) -> pa.Array:
     """Return a column; `filled` says which rows are of a kind that fills it."""
     if column.name == "kind":
-        return pa.DictionaryArray.from_arrays(_array(rows["kind"] - 1, pa.int32()), _strings(KINDS))
+        return pa.DictionaryArray.from_arrays(numbers_array(rows["kind"] - 1, pa.int32()), texts_array(KINDS))
     if column.name == "seq":
-        return _array(segment.header.first_seq + places, pa.int64())
+        return numbers_array(segment.header.first_seq + places, pa.int64())
     if column.name == "node_id":
-        return _array(np.full(len(rows), segment.header.node_id), pa.int32())
+        return numbers_array(np.full(len(rows), segment.header.node_id), pa.int32())
     if column.type == "string":
         return _names_column(segment.names, column, rows["names"], filled)
     if column.type == "bool":
-        return _array((rows["flags"] & FLAGS[column.name] != 0) & filled, pa.bool_())
+        return numbers_array((rows["flags"] & FLAGS[column.name] != 0) & filled, pa.bool_())
     return _number_column(column, rows, filled)
 
 
@@ -279,7 +281,7 @@ def _number_column(column: Column, rows: Rows, filled: Rows) -> pa.Array:
         null = ~filled | (rows["flags"] & QUOTA_VALUE == 0)
     elif column.nullable:
         null = ~filled | (values == -1)
-    return _array(values, _TYPES[column.type], null)
+    return numbers_array(values, _TYPES[column.type], null)
 
 
 def _names_column(names: Sequence[Names], column: Column, numbers: Rows, filled: Rows) -> pa.Array:
@@ -293,7 +295,7 @@ def _names_column(names: Sequence[Names], column: Column, numbers: Rows, filled:
             indices[number] = -1 if text is None else values.setdefault(text, len(values))
     found = np.where(filled, indices[numbers], 0)
     null = ~filled | (found == -1) if column.nullable else None
-    return pa.DictionaryArray.from_arrays(_array(found, pa.int32(), null), _strings(list(values)))
+    return pa.DictionaryArray.from_arrays(numbers_array(found, pa.int32(), null), texts_array(list(values)))
 
 
 def _events_table(events: Sequence[Event]) -> pa.Table:
@@ -307,14 +309,14 @@ def _event_column(column: Column, values: list[Any]) -> pa.Array:
         numbers: dict[str, int] = {"": 0}
         places = [numbers.setdefault(text or "", len(numbers)) for text in values]
         return pa.DictionaryArray.from_arrays(
-            _array(np.array(places), pa.int32(), null), _strings(list(numbers))
+            numbers_array(np.array(places), pa.int32(), null), texts_array(list(numbers))
         )
     type_ = _TYPES[column.type]
     given = [0 if value is None else value for value in values]
-    return _array(np.array(given, type_.to_pandas_dtype()), type_, null)
+    return numbers_array(np.array(given, type_.to_pandas_dtype()), type_, null)
 
 
-def _array(values: Rows, type_: pa.DataType, null: Rows | None = None) -> pa.Array:
+def numbers_array(values: Rows, type_: pa.DataType, null: Rows | None = None) -> pa.Array:
     """Return `values` as an array of `type_`, null where `null` says so."""
     if pa.types.is_boolean(type_):
         data = np.packbits(values, bitorder="little")
@@ -324,7 +326,7 @@ def _array(values: Rows, type_: pa.DataType, null: Rows | None = None) -> pa.Arr
     return pa.Array.from_buffers(type_, len(values), [valid, pa.py_buffer(data)])
 
 
-def _strings(texts: Sequence[str]) -> pa.Array:
+def texts_array(texts: Sequence[str]) -> pa.Array:
     """Return `texts` as an array."""
     data = [text.encode() for text in texts]
     ends = np.cumsum([0, *map(len, data)], dtype=np.int32)
