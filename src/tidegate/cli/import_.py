@@ -112,7 +112,10 @@ def _lines(summary: Any, out: Path) -> list[str]:
         f"{summary.files} {_plural('file', summary.files)}{known}, {summary.bytes / 1e6:,.1f} MB: "
         f"{summary.requests:,} requests, {summary.quotas:,} changed quotas"
     ]
-    lines += [f"left out: {count:,} {_LEFT_OUT[reason]}" for reason, count in sorted(summary.skipped.items())]
+    lines += [
+        f"left out: {count:,} {_plural('line', count)} of {_LEFT_OUT[reason]}"
+        for reason, count in sorted(summary.skipped.items())
+    ]
     if summary.bad:
         count = f"{summary.bad:,} {_plural('line', summary.bad)}"
         lines.append(f"not read: {count}, listed in {out / 'import-rejected.txt'}")
@@ -132,8 +135,9 @@ def _lines(summary: Any, out: Path) -> list[str]:
 
 
 _LEFT_OUT = {
-    "forwarded": "lines of controllers about requests that a broker has a line of",
-    "no request": "lines of other loggers",
+    "begun before": "requests that came before the logger was switched on",
+    "forwarded": "controllers about requests that a broker has a line of",
+    "no request": "other loggers",
 }
 
 

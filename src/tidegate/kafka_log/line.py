@@ -53,10 +53,13 @@ class ClientInformation(msgspec.Struct, rename="camel"):
 
 
 class LoggedRequest(msgspec.Struct, rename="camel"):
-    """The object of a line, with Kafka's names in snake case; times in ms. `response` is "" where there was none."""
+    """The object of a line, with Kafka's names in snake case; times in ms.
+
+    `request` is "" where it came before the logger was switched on, `response` where there was none.
+    """
 
     request_header: Header
-    request: dict[str, Any]
+    request: dict[str, Any] | str
     response: dict[str, Any] | str
     connection: _Name
     local_time_ms: _Ms

@@ -95,7 +95,7 @@ class Told:
         self.forwarded = logged.is_forwarded
         self.api_key, self.api_version = header.request_api_key, header.request_api_version
         self.key = self.api_key, self.api_version, header.correlation_id, header.client_id, logged.principal
-        self.request = logged.request
+        self.request = logged.request if isinstance(logged.request, dict) else {}
         self.response = logged.response if isinstance(logged.response, dict) else {}
         self.client = {**client, "api_key": self.api_key, "api_version": self.api_version}
 
@@ -159,6 +159,12 @@ class RequestColumns:
         return pa.table(columns)
 
     def _add(self, number: int, logged: LoggedRequest, line_us: int, whole_ms: bool) -> None:
+        body, response = logged.request, logged.response
+        if not isinstance(body, dict):
+            if body:
+                raise LineError("the request is a text, expected an object")
+            self.skipped["begun before"] += 1
+            return
         after_us = MAKING_A_LINE_US + round((logged.send_time_ms + logged.response_queue_time_ms) * 1000)
         decided_us = line_us - after_us + (HALF_A_MS_US if whole_ms else 0)
         if logged.is_forwarded:  # its broker has a line of it too; when permits were asked for, this one says
@@ -166,7 +172,7 @@ class RequestColumns:
             if logged.request_header.request_api_key in _MUTATIONS:
                 self.told.append(Told(decided_us, number, logged, {}))
             return
-        header, body, response = logged.request_header, logged.request, logged.response
+        header = logged.request_header
         api_key, api_version, client_id = (
             header.request_api_key,
             header.request_api_version,

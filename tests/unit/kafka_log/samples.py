@@ -41,7 +41,7 @@ def line(
     api_key: int = 0,
     api_version: int = 9,
     client_id: str | None = "app",
-    request: dict[str, Any] | None = None,
+    request: dict[str, Any] | str | None = None,
     response: dict[str, Any] | str | None = None,
     **others: Any,
 ) -> bytes:
@@ -55,7 +55,9 @@ def line(
             "requestApiKey": api_key, "requestApiVersion": api_version, "correlationId": 4, "clientId": client_id,
             "requestApiKeyName": "PRODUCE",
         },
-        "request": request or {"transactionalId": None, "acks": -1, "timeoutMs": 30000, "topicData": [records]},
+        "request": {"transactionalId": None, "acks": -1, "timeoutMs": 30000, "topicData": [records]}
+        if request is None
+        else request,
         "response": {"responses": [{"name": "orders", "partitionResponses": [answer]}], "throttleTimeMs": 0}
         if response is None
         else response,

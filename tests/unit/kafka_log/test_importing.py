@@ -170,6 +170,14 @@ def test_several_nodes_and_processes(tmp_path: Path) -> None:
     assert events(tmp_path / "out") == events(tmp_path / "one") + events(tmp_path / "two")
 
 
+def test_what_came_before_the_logger_was_on_is_left_out(tmp_path: Path) -> None:
+    """Kafka 4.3.1 writes `"request":""` for it: the request that switches the logger on is the first of them."""
+    log = tmp_path / "request.log"
+    log.write_bytes(line(api_key=44, api_version=1, request="", response={}) + line())
+    summary = imported(tmp_path / "out", log)
+    assert (summary.requests, summary.bad, summary.skipped) == (1, 0, {"begun before": 1})
+
+
 def test_bad_lines_are_counted_and_listed(tmp_path: Path) -> None:
     """By file, line and reason; the others are taken."""
     log = tmp_path / "request.log"
@@ -191,6 +199,7 @@ def test_bad_lines_are_counted_and_listed(tmp_path: Path) -> None:
         {"api_key": 0, "api_version": 99},
         {"api_key": 0, "request": {"topicData": "x"}},
         {"connection": "nowhere"},
+        {"request": "x"},
         {"api_key": 1, "api_version": 11, "request": {"replicaId": -1}, "response": ""},
         {"api_key": 1, "api_version": 11, "request": FETCH | {"replicaId": "x"}, "response": FETCHED},
         {"api_key": 1, "api_version": 16, "request": FETCH | {"replicaState": "x"}, "response": FETCHED},
