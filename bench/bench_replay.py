@@ -208,8 +208,8 @@ def measure(rows: int, *, hot: bool, master: str) -> None:
         found = replay_job(spark, files, [bench_plan()], out=None)
         seconds = time.perf_counter() - started
         cpu = cpu_seconds() - cpu_before
-    decided = sum(row["requests"] for row in found)
-    throttled = sum(row["throttled_requests"] for row in found)
+    decided = sum(row["requests"] for row in found.entities)
+    throttled = sum(row["throttled_requests"] for row in found.entities)
     name = "replay, hot" if hot else "replay"
     rate = f"{rows / seconds / 1e6:5.2f} M rows/s {seconds:6.1f} s (first {warm_up_seconds:4.1f} s)"
     rate += f", CPU {cpu / rows * 1e6:4.2f} µs a row"

@@ -17,7 +17,7 @@ def main() -> None:
     session = running_spark(app_name="cluster", master="local-cluster[2,1,1024]", rows=0)
     with open_usage(Path(sys.argv[1])) as files, session as spark:
         executors = spark.session.sparkContext.defaultParallelism
-        rows = replay_job(spark, files, [in_force_plan()], out=None)
+        rows = replay_job(spark, files, [in_force_plan()], out=None).entities
     print(json.dumps({"executors": executors, "rows": rows}))
 
 

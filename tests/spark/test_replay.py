@@ -50,9 +50,9 @@ def job(request):
     def run(directory, plans, out=None):
         with open_usage(directory) as files:
             if request.param == "local":
-                return local_replay(files, plans, out=out, with_decisions=out is not None)
+                return local_replay(files, plans, out=out, with_decisions=out is not None).entities
             spark = request.getfixturevalue("spark")
-            return replay_job(spark, files, plans, out=out, with_decisions=out is not None)
+            return replay_job(spark, files, plans, out=out, with_decisions=out is not None).entities
 
     return run
 

@@ -86,13 +86,13 @@ def run(args: argparse.Namespace) -> int:
             check_output(args.out, overwrite=args.overwrite)
         results = {"out": args.out, "overwrite": args.overwrite, "with_decisions": args.decisions}
         if runs_here(args, rows=files.rows):
-            rows = local_replay(files, plans, **results)
+            found = local_replay(files, plans, **results)
         else:
             session = running_spark(app_name="tidegate replay", master=args.master, rows=0)
             with kernel_in_the_making(), session as spark:
-                rows = replay_job(spark, files, plans, **results)
-    _print(args, [plan.name for plan in plans], rows, events=files.rows)
-    in_force = [row for row in rows if args.in_force and row["plan"] == plans[-1].name]
+                found = replay_job(spark, files, plans, **results)
+    _print(args, [plan.name for plan in plans], found.entities, events=files.rows)
+    in_force = [row for row in found.entities if args.in_force and row["plan"] == plans[-1].name]
     return _EXIT_DIFFERENT if any(row["different_decisions"] for row in in_force) else 0
 
 

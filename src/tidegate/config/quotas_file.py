@@ -66,12 +66,13 @@ _BINARY_UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEntry:
-    """What one entity may use: values by Kafka's key, and who wanted it so."""
+    """What one entity may use: values by Kafka's key, and who wanted it so. `texts` has them as they were written."""
 
     entity: EntityParts
     values: Mapping[str, float]
     owner: str | None = None
     reason: str | None = None
+    texts: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,11 +174,12 @@ class _Parser:
         entity = self._fields.checked(node, lambda: checked_entity(parts))
         self._refuse_repetition(entity, node)
         values = {key: self._value(key, items[key], entity) for key in items if key in QUOTA_KEYS}
+        texts = {key: self._fields.scalar(items[key], label=key).text for key in values}
         if not values:
             hint = f"keys are {', '.join(QUOTA_KEYS)}"
             raise self._fields.error(f"no quota is set for {entity_text(entity)}", node, hint=hint)
         owner, reason = (self._note(key, items.get(key)) for key in _TEXT_KEYS)
-        return QuotaEntry(entity=entity, values=values, owner=owner, reason=reason)
+        return QuotaEntry(entity=entity, values=values, owner=owner, reason=reason, texts=texts)
 
     def _part(self, kind: str, node: Node) -> str | None:
         """Return the name of one part of an entity, None for the default entity."""

@@ -22,6 +22,7 @@ from tidegate.pipeline.replay.outcome import by_entity
 from tidegate.pipeline.replay.partition import ReplayTask, pack_chunks, replay_decisions, replay_tallies
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out
+from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
 from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
 from tidegate.pipeline.schemas import BLOCKS, DECISIONS, NUMBERED_CHUNKS, REPLAY_BY_CLIENT
 from tidegate.pipeline.session import RunningSpark
@@ -29,6 +30,7 @@ from tidegate.pipeline.session import RunningSpark
 __all__ = [
     "REPLAY_TABLES",
     "USAGE_TABLES",
+    "ReplaySummary",
     "UsageFiles",
     "UsageSummary",
     "open_usage",
@@ -57,6 +59,14 @@ class UsageSummary:
 
     clients: int
     top: Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySummary:
+    """What `replay_job` found: rows of `REPLAY_BY_ENTITY`, and the entries of plans that are for nobody."""
+
+    entities: Sequence[dict[str, Any]]
+    unmatched: Sequence[Unmatched]
 
 
 @contextmanager
@@ -100,11 +110,8 @@ def replay_job(
     out: Path | None,
     overwrite: bool = False,
     with_decisions: bool = False,
-) -> list[dict[str, Any]]:
-    """Replay the usage files against the plans; write the tables to `out` if given.
-
-    Returns the rows of `REPLAY_BY_ENTITY`. Raises `TidegateError`.
-    """
+) -> ReplaySummary:
+    """Replay the usage files against the plans; write the tables to `out` if given. Raises `TidegateError`."""
     if out is not None:
         tables = REPLAY_TABLES if with_decisions else REPLAY_TABLES[:-1]
         prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
@@ -121,7 +128,8 @@ def replay_job(
             finish_output(out)
         rows = [row.asDict() for row in entities.collect()]
         by_client.unpersist()
-    return rows
+    unmatched = unmatched_entries(plans, users=task.value.users, client_ids=task.value.client_ids)
+    return ReplaySummary(entities=rows, unmatched=unmatched)
 
 
 def replay_blocks(

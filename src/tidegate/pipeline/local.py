@@ -23,6 +23,7 @@ from rich.progress import track
 from tidegate.pipeline.jobs import (
     REPLAY_TABLES,
     USAGE_TABLES,
+    ReplaySummary,
     UsageFiles,
     UsageSummary,
 )
@@ -32,6 +33,8 @@ from tidegate.pipeline.replay.outcome import ENTITY_KEYS, TOGETHER
 from tidegate.pipeline.replay.partition import pack_chunks, replay_decisions, replay_tallies
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out
+from tidegate.pipeline.replay.unmatched import unmatched_entries
+from tidegate.pipeline.replay.warm_up import kernel_at_hand
 from tidegate.pipeline.schemas import (
     DECISIONS,
     NUMBERED_CHUNKS,
@@ -83,7 +86,7 @@ def local_replay(
     out: Path | None,
     overwrite: bool = False,
     with_decisions: bool = False,
-) -> list[dict[str, Any]]:
+) -> ReplaySummary:
     """Do what `jobs.replay_job` does."""
     tables = REPLAY_TABLES if with_decisions else REPLAY_TABLES[:-1]
     if out is not None:
@@ -93,6 +96,7 @@ def local_replay(
     task, numbers = lay_out(surveys, plans, cores=1)
     held: Any = _Held(task)
     partitions = _partitions(chunks, numbers, held)
+    kernel_at_hand()
     batches = [
         batch
         for number in _shown(sorted(partitions), "replaying")
@@ -106,8 +110,8 @@ def local_replay(
         if with_decisions:
             _write_decisions(out, partitions, held)
         finish_output(out)
-    rows: list[dict[str, Any]] = by_entity.to_pylist()
-    return rows
+    unmatched = unmatched_entries(plans, users=task.users, client_ids=task.client_ids)
+    return ReplaySummary(entities=by_entity.to_pylist(), unmatched=unmatched)
 
 
 def local_usage(files: UsageFiles, *, out: Path | None, overwrite: bool = False, top: int) -> UsageSummary:

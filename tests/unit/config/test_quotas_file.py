@@ -370,3 +370,11 @@ FILES = st.builds(
 def test_what_is_dumped_reads_back_the_same(quotas: QuotasFile) -> None:
     """Any file that can be written is read as the same quotas, doubles bit for bit."""
     assert parse_quotas_file(dump_quotas_file(quotas)) == quotas
+
+
+def test_values_are_kept_as_they_were_written():
+    """Units and all, for those who show them; equality does not ask."""
+    text = 'quotas:\n  - user: {name: a}\n    producer_byte_rate: "20 MB"\n    request_percentage: 150\n'
+    (entry,) = parse_quotas_file(text).entries
+    assert entry.texts == {"producer_byte_rate": "20 MB", "request_percentage": "150"}
+    assert entry == QuotaEntry(entity=entry.entity, values=entry.values)

@@ -32,7 +32,7 @@ def run_jobs(console: Console, results: Results) -> list[Check]:
         console.print(f"\nthe broker recorded {count_text(files.rows)} events; starting Spark\n")
         with running_spark(app_name="tidegate demo", rows=files.rows) as spark:
             checks = [_sum_up(console, results, spark, files)]
-            rows = replay_job(
+            found = replay_job(
                 spark,
                 files,
                 [in_force_plan(), *plans],
@@ -40,11 +40,11 @@ def run_jobs(console: Console, results: Results) -> list[Check]:
                 overwrite=False,
                 with_decisions=False,
             )
-    console.print(replay_summary(rows, plans))
+    console.print(replay_summary(found.entities, plans))
     console.print(
         "times are kept as recorded: a client that would have waited does not come later", style="dim"
     )
-    return [*checks, *replay_checks(rows)]
+    return [*checks, *replay_checks(found.entities)]
 
 
 def _sum_up(console: Console, results: Results, spark: RunningSpark, files: UsageFiles) -> Check:

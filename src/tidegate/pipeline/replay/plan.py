@@ -1,11 +1,11 @@
 """What to replay traffic against: quotas from a file, or those that were in force when it was recorded."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.config.quotas_file import load_quotas_file
+from tidegate.config.quotas_file import QuotasFile, load_quotas_file
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.quota.admin.definitions import QuotaRecord
@@ -28,11 +28,15 @@ _FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Definitions and windows under a name. `records` is None for the quotas in force."""
+    """Definitions and windows under a name. `records` is None for the quotas in force.
+
+    limit_texts: by Kafka's key and value, how the value was written.
+    """
 
     name: str
     records: tuple[QuotaRecord, ...] | None
     windows: Windows = field(default_factory=Windows)
+    limit_texts: Mapping[tuple[str, float], str] = field(default_factory=dict)
 
     @property
     def is_in_force(self) -> bool:
@@ -109,8 +113,22 @@ def load_plans(paths: Iterable[Path]) -> list[Plan]:
             raise ConfigError(
                 f"two plans are called {name!r}", hint="plans are named after their files: rename one"
             )
-        plans[name] = Plan(name=name, records=tuple(file.records()), windows=Windows.of(file.windows))
+        plans[name] = Plan(
+            name=name,
+            records=tuple(file.records()),
+            windows=Windows.of(file.windows),
+            limit_texts=_limit_texts(file),
+        )
     return list(plans.values())
+
+
+def _limit_texts(file: QuotasFile) -> dict[tuple[str, float], str]:
+    """Return how each value was written, where several are equal as it was first."""
+    texts: dict[tuple[str, float], str] = {}
+    for entry in file.entries:
+        for key, text in entry.texts.items():
+            texts.setdefault((key, entry.values[key]), text)
+    return texts
 
 
 def _entity(record: QuotaRecord) -> QuotaEntity:

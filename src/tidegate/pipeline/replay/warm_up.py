@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
+from rich.console import Console
 
 from tidegate.child_python import module_command
 from tidegate.pipeline.layout import ROW_TYPES, Rows
@@ -20,13 +21,13 @@ from tidegate.pipeline.replay.kernel import KERNEL_MODULES
 from tidegate.pipeline.replay.partition import Partition, ReplayTask
 from tidegate.pipeline.replay.plan import Plan
 
-__all__ = ["compile_replay_kernel", "kernel_in_the_making"]
+__all__ = ["compile_replay_kernel", "kernel_at_hand", "kernel_in_the_making"]
 
 
 @contextmanager
 def kernel_in_the_making() -> Iterator[None]:
     """Have the kernel compiled meanwhile; does nothing where it was before."""
-    if any(cache_directory(os.environ, KERNEL_MODULES).rglob("*.nbc")):
+    if _is_compiled():
         yield
         return
     command = module_command("tidegate.pipeline.replay.warm_up")
@@ -38,6 +39,14 @@ def kernel_in_the_making() -> Iterator[None]:
     finally:
         compiler.kill()  # if it is still at it, the executors were faster
         compiler.wait()
+
+
+def kernel_at_hand() -> None:
+    """Have the kernel compiled for this process, and say so on a terminal where that takes its time."""
+    if _is_compiled():
+        return
+    with Console(stderr=True).status("compiling the replay kernel, once: some ten seconds"):
+        compile_replay_kernel()
 
 
 def compile_replay_kernel() -> None:
@@ -52,6 +61,10 @@ def compile_replay_kernel() -> None:
         timelines={0: empty_timeline()},
     )
     Partition(task, 0).replay(unpack(block.data, block.rows))
+
+
+def _is_compiled() -> bool:
+    return any(cache_directory(os.environ, KERNEL_MODULES).rglob("*.nbc"))
 
 
 if __name__ == "__main__":

@@ -96,3 +96,14 @@ def test_windows_are_checked():
     """A window that no engine could have is refused."""
     with pytest.raises(ConfigError, match="number of samples must be from 1"):
         Windows.of({"quota.window.num": 0})
+
+
+def test_limits_are_kept_as_they_were_written(tmp_path):
+    """By key and value; of equal ones as the first was."""
+    entries = [
+        f"  - user: {{name: {name}}}\n    producer_byte_rate: {size}\n"
+        for name, size in (("a", "20MB"), ("b", "20000kB"))
+    ]
+    (tmp_path / "q.yaml").write_text("quotas:\n" + "".join(entries))
+    (plan,) = load_plans([tmp_path / "q.yaml"])
+    assert plan.limit_texts == {("producer_byte_rate", 2e7): "20MB"}

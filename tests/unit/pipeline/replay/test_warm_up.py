@@ -1,11 +1,16 @@
 """Compiling the kernel ahead."""
 
+import pytest
 from tests.replaying.kernel import replay_events
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.replay.kernel import replay_kernel
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.replay.warm_up import compile_replay_kernel, kernel_in_the_making
+from tidegate.pipeline.replay.warm_up import (
+    compile_replay_kernel,
+    kernel_at_hand,
+    kernel_in_the_making,
+)
 
 
 def test_one_form_of_the_kernel_serves_all():
@@ -24,3 +29,16 @@ def test_a_compiled_kernel_is_not_compiled_again(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-such-program"))
     with kernel_in_the_making():
         pass
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_compiling_is_said_on_a_terminal_alone(is_terminal, monkeypatch, tmp_path, capsys):
+    """Ten seconds of silence look like a fault; a pipe gets results only."""
+    compile_replay_kernel()  # so that it is a matter of milliseconds here
+    monkeypatch.setenv("TTY_COMPATIBLE", str(int(is_terminal)))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    kernel_at_hand()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert ("compiling the replay kernel" in err) is is_terminal
+    assert is_terminal or err == ""
