@@ -10,8 +10,8 @@ from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs import open_usage, replay_job, usage_job
-from tidegate.pipeline.local import LOCAL_ROWS, local_replay, local_usage, where_and_why
+from tidegate.pipeline.jobs import obedience_job, open_usage, replay_job, usage_job
+from tidegate.pipeline.local import LOCAL_ROWS, local_obedience, local_replay, local_usage, where_and_why
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota import QuotaRecord
 from tidegate.usage.arrow import arrow_schema
@@ -30,6 +30,7 @@ def _nodes(directory, *, observed):
             record = QuotaRecord(entity=(("user", "alice"),), key="tidegate.quota.observe", value=1.0)
             node.quota(record, now_ms)
         random_traffic(node, rng, events=300, now_ms=now_ms)
+        _hurry(node.events, rng)
         write_events(directory, node.events, rows_per_file=150)
     return directory
 
@@ -48,12 +49,25 @@ def _differing(rows, others):
     return sorted({*map(repr, rows)} ^ {*map(repr, others)})
 
 
+def _hurry(events, rng):
+    """Let clients come back early, or not, and name their libraries."""
+    for event in events:
+        if event["kind"] == "request":
+            event["client_software"] = rng.choice(["", "librdkafka", "apache-kafka-java"])
+            event["early_ms"] = rng.choice([None, 0, 1, 2, 3, rng.randrange(2**31)])
+
+
 def test_usage_is_the_same(spark, tmp_path):
-    """Every client and minute, every column and type, and who is shown."""
+    """Every client and minute, every column and type, and who is shown; who came back early."""
     with open_usage(_nodes(tmp_path / "usage", observed=True)) as files:
         on_spark = usage_job(spark, files, out=tmp_path / "spark", top=5)
         here = local_usage(files, out=tmp_path / "here", top=5)
-    assert here == on_spark
+        assert here == on_spark
+        obeyed_on_spark = obedience_job(spark, files, out=tmp_path / "spark" / "obedience")
+        assert local_obedience(files, out=tmp_path / "here" / "obedience") == obeyed_on_spark
+    names = ("obedience_by_client", "obedience_by_software")
+    obedience = (_written(tmp_path / place / "obedience", names) for place in ("here", "spark"))
+    assert next(obedience) == next(obedience)
     names = ("usage_by_client", "usage_by_minute")
     assert _written(tmp_path / "here", names) == _written(tmp_path / "spark", names)
 

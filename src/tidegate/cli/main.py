@@ -16,7 +16,7 @@ from tidegate.errors import TidegateError
 
 __all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_PIPE", "main"]
 
-COMMANDS = ("serve", "import", "usage", "replay", "demo")
+COMMANDS = ("serve", "import", "usage", "obedience", "replay", "demo")
 
 EXIT_ERROR = 2  # what argparse itself uses
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
@@ -45,6 +45,7 @@ examples:
   tidegate serve --port 9092                     a broker for any Kafka client
   tidegate import kafka-request.log --out ./usage  a record of another broker's requests
   tidegate usage ./usage                         who used what
+  tidegate obedience ./usage                     which clients did not wait
   tidegate replay ./usage --quotas quotas.yaml   what these quotas would have done
 
 `tidegate COMMAND --help` explains a command.

@@ -34,7 +34,7 @@ from tidegate.kafka_log.told import Topics, events_before, move_to_controller, t
 from tidegate.kafka_log.workers import worker_processes
 from tidegate.usage.arrow import arrow_schema, table_schema, write_parquet
 from tidegate.usage.directory import lock_file, make_private_directory, parquet_directory
-from tidegate.usage.files import HOUR_MS, hour_directory, node_files, parquet_path
+from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_directory, node_files, parquet_path
 
 __all__ = ["ImportSummary", "import_logs"]
 
@@ -390,9 +390,9 @@ def _check_directory(out: Path) -> None:
         return
     if not out.is_dir():
         raise ConfigError(f"{str(out)!r} is no directory")
-    others = {path.name for path in out.iterdir()} - {_STAGING, _LOCK, _REJECTED, "parquet", "import.json"}
+    others = {path.name for path in out.iterdir()} - {_STAGING, _LOCK, _REJECTED, "parquet", IMPORT_MANIFEST}
     others = {name for name in others if not name.startswith(".")}
-    if others or ((out / "parquet").exists() and not (out / "import.json").exists()):
+    if others or ((out / "parquet").exists() and not (out / IMPORT_MANIFEST).exists()):
         raise ConfigError(
             f"{str(out)!r} holds something that no import has written",
             hint="give --out an empty or new directory, or one of an earlier import",

@@ -13,13 +13,13 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.usage.directory import make_private_directory, sync_directory, write_private_file
+from tidegate.usage.files import IMPORT_MANIFEST
 
 __all__ = ["HEAD_BYTES", "ImportedFile", "Manifest"]
 
 HEAD_BYTES = 4096
 """By the digest of so many bytes files are found that may be the same."""
 
-_NAME = "import.json"
 _MANIFEST_BYTES_MAX = 1 << 30
 
 
@@ -47,7 +47,7 @@ class Manifest:
     @classmethod
     def load(cls, directory: Path) -> "Manifest":
         """Read the manifest of a directory, an empty one where nothing was imported. Raises `ConfigError`."""
-        path = directory / _NAME
+        path = directory / IMPORT_MANIFEST
         try:
             with path.open("rb") as file:
                 found: dict[str, Any] = json.loads(file.read(_MANIFEST_BYTES_MAX))
@@ -63,7 +63,7 @@ class Manifest:
 
     def save(self, directory: Path) -> None:
         """Put the manifest in the place of the one that is there."""
-        write_private_file(directory / _NAME, json.dumps(asdict(self), indent=1).encode())
+        write_private_file(directory / IMPORT_MANIFEST, json.dumps(asdict(self), indent=1).encode())
 
     def known(self, node_id: int, head: str) -> list[ImportedFile]:
         """Return the files of a node that may begin like one with `head`, the longest first."""

@@ -1,6 +1,6 @@
 """The jobs: read, transform, write. The one place in the pipeline that does input and output."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -14,6 +14,13 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.errors import spark_errors_as_ours
+from tidegate.pipeline.obedience import (
+    CLIENT_KEYS,
+    CLIENT_SUMS,
+    SOFTWARE_KEYS,
+    SOFTWARE_SUMS,
+    obedience_of_chunks,
+)
 from tidegate.pipeline.output import finish_output, prepare_output, write_table
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
@@ -24,15 +31,24 @@ from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
 from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
-from tidegate.pipeline.schemas import BLOCKS, DECISIONS, NUMBERED_CHUNKS, REPLAY_BY_CLIENT
+from tidegate.pipeline.schemas import (
+    BLOCKS,
+    DECISIONS,
+    NUMBERED_CHUNKS,
+    OBEDIENCE_BY_CLIENT,
+    OBEDIENCE_BY_SOFTWARE,
+    REPLAY_BY_CLIENT,
+)
 from tidegate.pipeline.session import RunningSpark
 
 __all__ = [
+    "OBEDIENCE_TABLES",
     "REPLAY_TABLES",
     "USAGE_TABLES",
     "ReplaySummary",
     "UsageFiles",
     "UsageSummary",
+    "obedience_job",
     "open_usage",
     "replay_blocks",
     "replay_job",
@@ -42,6 +58,7 @@ __all__ = [
 USAGE_TABLES = ("usage_by_client", "usage_by_minute")
 _SLICES_PER_CORE = 4  # tasks of the passes over the files
 
+OBEDIENCE_TABLES = ("obedience_by_software", "obedience_by_client")
 REPLAY_TABLES = ("replay_by_entity", "replay_by_client", "decisions")
 
 
@@ -102,6 +119,51 @@ def usage_job(
     return summary
 
 
+def obedience_job(
+    spark: RunningSpark, files: UsageFiles, *, out: Path | None, overwrite: bool = False
+) -> list[dict[str, Any]]:
+    """Find out which client libraries came back too early; write the tables to `out` if given.
+
+    Returns the rows of `OBEDIENCE_BY_SOFTWARE`. Raises `TidegateError`.
+    """
+    if out is not None:
+        prepare_output(out, command="obedience", tables=OBEDIENCE_TABLES, overwrite=overwrite)
+    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
+        chunks = list_chunks(files.paths)
+        slices = _slices(spark.session, chunks)
+        work = _spread(spark.session, chunks, [[]] * len(chunks), slices=slices)
+        parts = work.mapInArrow(obedience_of_chunks, OBEDIENCE_BY_CLIENT)
+        by_client = _grouped(parts, CLIENT_KEYS, CLIENT_SUMS).cache()
+        counted = by_client.withColumns(
+            {
+                "clients": F.lit(1),
+                "throttled_clients": (F.col("throttled_requests") > 0).cast("bigint"),
+                "early_clients": (F.col("early_requests") > 0).cast("bigint"),
+            }
+        )
+        by_software = _grouped(counted, SOFTWARE_KEYS, SOFTWARE_SUMS).select(OBEDIENCE_BY_SOFTWARE.names)
+        if out is not None:
+            write_table(by_client.orderBy(*CLIENT_KEYS), out, "obedience_by_client")
+            write_table(by_software, out, "obedience_by_software")
+            finish_output(out)
+        rows = [row.asDict() for row in by_software.orderBy(*SOFTWARE_KEYS).collect()]
+        by_client.unpersist()
+    return rows
+
+
+def _grouped(table: DataFrame, keys: Sequence[str], wanted: Mapping[str, str]) -> DataFrame:
+    """Return what `sums.grouped` returns."""
+    functions = {"sum": F.sum, "max": F.max}
+    return table.groupBy(*keys).agg(
+        *(functions[function](name).alias(name) for name, function in wanted.items())
+    )
+
+
+def _slices(session: SparkSession, chunks: Sequence[Chunk]) -> int:
+    """Return in how many tasks the chunks are read."""
+    return max(1, min(len(chunks), _SLICES_PER_CORE * session.sparkContext.defaultParallelism))
+
+
 def replay_job(
     spark: RunningSpark,
     files: UsageFiles,
@@ -141,7 +203,7 @@ def replay_blocks(
     """
     session, context = spark.session, spark.session.sparkContext
     chunks = list_chunks(paths)
-    slices = max(1, min(len(chunks), _SLICES_PER_CORE * context.defaultParallelism))
+    slices = _slices(session, chunks)
     surveys = context.parallelize(chunks, slices).map(survey_chunk).collect()
     task, numbers = lay_out(surveys, plans, cores=context.defaultParallelism)
     broadcast = context.broadcast(task)

@@ -21,11 +21,17 @@ from rich.console import Console
 from rich.progress import track
 
 from tidegate.pipeline.jobs import (
+    OBEDIENCE_TABLES,
     REPLAY_TABLES,
     USAGE_TABLES,
     ReplaySummary,
     UsageFiles,
     UsageSummary,
+)
+from tidegate.pipeline.obedience import (
+    chunk_obedience,
+    obedience_by_client_table,
+    obedience_by_software_table,
 )
 from tidegate.pipeline.output import finish_output, prepare_output, replaced_table
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_chunk, survey_chunk
@@ -38,6 +44,8 @@ from tidegate.pipeline.replay.warm_up import kernel_at_hand
 from tidegate.pipeline.schemas import (
     DECISIONS,
     NUMBERED_CHUNKS,
+    OBEDIENCE_BY_CLIENT,
+    OBEDIENCE_BY_SOFTWARE,
     REPLAY_BY_CLIENT,
     REPLAY_BY_ENTITY,
     USAGE_BY_CLIENT,
@@ -51,7 +59,7 @@ from tidegate.pipeline.sums import (
     usage_by_second,
 )
 
-__all__ = ["LOCAL_ROWS", "local_replay", "local_usage", "where_and_why"]
+__all__ = ["LOCAL_ROWS", "local_obedience", "local_replay", "local_usage", "where_and_why"]
 
 LOCAL_ROWS = 20_000_000
 """Most rows that are read in this process: some 20 bytes of memory each."""
@@ -133,6 +141,22 @@ def local_usage(files: UsageFiles, *, out: Path | None, overwrite: bool = False,
     ]
     rows = most.sort_by(order).slice(0, top).drop_columns(["bytes"]).to_pylist()
     return UsageSummary(clients=len(by_client), top=rows)
+
+
+def local_obedience(files: UsageFiles, *, out: Path | None, overwrite: bool = False) -> list[dict[str, Any]]:
+    """Do what `jobs.obedience_job` does."""
+    if out is not None:
+        prepare_output(out, command="obedience", tables=OBEDIENCE_TABLES, overwrite=overwrite)
+    parts = [chunk_obedience(chunk) for chunk in _shown(list_chunks(files.paths), "summing up")]
+    empty = _schema(OBEDIENCE_BY_CLIENT).empty_table()
+    by_client = obedience_by_client_table(pa.concat_tables(parts or [empty]))
+    by_software = obedience_by_software_table(by_client).cast(_schema(OBEDIENCE_BY_SOFTWARE))
+    if out is not None:
+        _write(by_client.cast(_schema(OBEDIENCE_BY_CLIENT)), out, "obedience_by_client")
+        _write(by_software, out, "obedience_by_software")
+        finish_output(out)
+    rows: list[dict[str, Any]] = by_software.to_pylist()
+    return rows
 
 
 def _partitions(

@@ -24,8 +24,11 @@ from tidegate.usage.columns import COLUMNS
 __all__ = [
     "BLOCKS",
     "DECISIONS",
+    "EARLY_BUCKETS",
     "EVENTS",
     "NUMBERED_CHUNKS",
+    "OBEDIENCE_BY_CLIENT",
+    "OBEDIENCE_BY_SOFTWARE",
     "REPLAY_BY_CLIENT",
     "REPLAY_BY_ENTITY",
     "USAGE_BY_CLIENT",
@@ -89,6 +92,29 @@ USAGE_BY_CLIENT = _table(
         *_SUMS,
     ]
 )
+
+EARLY_BUCKETS: Mapping[str, int] = {
+    f"early_up_to_{limit_ms}_ms": limit_ms
+    for limit_ms in (*(digit * 10**power for power in range(6) for digit in (1, 2, 5)), 2**31 - 1)
+}
+"""Columns that count who came early by so many ms, and by more than the column before: to 500 s, and all others."""
+
+_SOFTWARE: list[_Column] = [("client_software", _STRING), ("client_software_version", _STRING)]
+_EARLY: list[_Column] = [
+    ("requests", _LONG),
+    ("throttled_requests", _LONG),
+    ("early_requests", _LONG),
+    ("longest_early_ms", _LONG),
+    *((name, _LONG) for name in EARLY_BUCKETS),
+]
+
+OBEDIENCE_BY_CLIENT = _table([*_SOFTWARE, ("user", _STRING), ("client_id", _STRING), *_EARLY])
+"""How often a client was throttled, and how often it came back before that was over."""
+
+OBEDIENCE_BY_SOFTWARE = _table(
+    [*_SOFTWARE, ("clients", _LONG), ("throttled_clients", _LONG), ("early_clients", _LONG), *_EARLY]
+)
+"""The same for all clients that use a library, and how many of them were throttled and came early."""
 
 _TALLY: list[_Column] = [
     ("requests", _LONG),

@@ -123,7 +123,7 @@ COLUMNS: tuple[Column, ...] = tuple(
             "early_ms",
             "int32, null",
             _REQUEST,
-            "how long before the end of its throttle the client's next bytes arrived; null: not early",
+            "its first bytes came so long before the throttle of the request before it was over; null: not early",
         ),
         (
             "quota_user",

@@ -21,9 +21,11 @@ from tidegate.errors import ConfigError
 
 __all__ = [
     "HOUR_MS",
+    "IMPORT_MANIFEST",
     "ParquetFile",
     "hour_directories",
     "hour_directory",
+    "is_imported",
     "list_files",
     "node_files",
     "parquet_path",
@@ -34,6 +36,8 @@ __all__ = [
 ]
 
 HOUR_MS = 3_600_000
+IMPORT_MANIFEST = "import.json"
+"""Stands beside `parquet` where the record was made of logs of another broker."""
 
 _NAME = re.compile(r"node-(\d{1,10})-(\d{20})-(\d{20})(-compacted)?\.parquet")
 _TEMPORARY = re.compile(r"\.node-(\d{1,10})-.*\.parquet\.tmp")
@@ -112,6 +116,13 @@ def list_files(path: Path) -> list[Path]:
         superseded = {file.path for file in split_superseded(_parse_all(paths))[1]}
         found += [path for path in paths if path not in superseded]
     return sorted(found)
+
+
+def is_imported(path: Path) -> bool:
+    """Return whether the record at `path`, which is as for `list_files`, was made of logs of another broker."""
+    path = path.absolute()
+    levels_below = 4  # of a file: parquet, date, hour, its name
+    return any((above / IMPORT_MANIFEST).is_file() for above in (path, *path.parents[:levels_below]))
 
 
 def node_files(directory: Path, node_id: int) -> list[ParquetFile]:

@@ -11,10 +11,18 @@ from pathlib import Path
 
 from tidegate.usage.arrow import ParquetError, read_batches
 from tidegate.usage.events import Event, read_segment
-from tidegate.usage.files import ParquetFile, list_files
+from tidegate.usage.files import ParquetFile, is_imported, list_files
 from tidegate.usage.unconverted import complete_files
 
-__all__ = ["Event", "ParquetError", "complete_files", "list_files", "read_events", "read_segment"]
+__all__ = [
+    "Event",
+    "ParquetError",
+    "complete_files",
+    "is_imported",
+    "list_files",
+    "read_events",
+    "read_segment",
+]
 
 
 def read_events(path: Path) -> Iterator[Event]:

@@ -1,0 +1,103 @@
+"""`tidegate obedience`: which client libraries came back before their throttle was over."""
+
+import argparse
+import json
+from pathlib import Path
+
+from tidegate.cli.usage import add_job_options, runs_here, top_option
+
+__all__ = ["add_parser", "run"]
+
+_EXIT_NOT_KNOWN = 1
+
+_DESCRIPTION = """\
+Show which client libraries waited as long as they were told to. A throttled
+connection is not read; the broker notes when its client sends again before
+the time is over. Per library and version: how many of its throttled clients
+did, after how many throttled requests, and how early."""
+
+_EPILOG = """\
+examples:
+  tidegate obedience ./usage
+  tidegate obedience ./usage --top 5
+  tidegate obedience ./usage --json            one JSON object on stdout
+  tidegate obedience ./usage --out ./obeyed    obedience_by_software.parquet,
+                                               obedience_by_client.parquet
+
+DIR is the usage directory of `tidegate serve`. A request log of Apache Kafka
+does not say when clients came back: of what `tidegate import` has written it
+cannot be known.
+
+Early is not always wrong: several requests in flight were sent before the
+answer to the first could be read, and acks=0 has no answer. The median is the
+limit of the bucket (1, 2, 5, 10, ... ms) that it lies in. Clients that come
+less than 1 ms early are not counted.
+The tables hold user names and client ids: personal data.
+Needs the extra: pip install 'tidegate[pipeline]'
+
+exit codes:
+  0    done
+  1    it cannot be known: the record was made by `tidegate import`
+  2    an option, the files, Java or Spark cannot be used; the reason is on
+       stderr
+  130  interrupted with Ctrl-C"""
+
+_NOT_KNOWN = """\
+cannot be known: this record was made of request logs of Apache Kafka, which do
+not say when a throttled client came back"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "obedience",
+        help="which client libraries do not wait as they are told",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    top_option(parser, "libraries")
+    parser.add_argument("--json", action="store_true", help="print all as JSON")
+    add_job_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the job and print its table."""
+    from tidegate.pipeline.jobs import obedience_job, open_usage
+    from tidegate.pipeline.local import local_obedience
+    from tidegate.pipeline.output import check_output
+    from tidegate.pipeline.report.console import results_console
+    from tidegate.pipeline.report.obedience_report import (
+        obedience_json,
+        obedience_notes,
+        obedience_table,
+        worst_first,
+    )
+    from tidegate.pipeline.session import running_spark
+    from tidegate.usage.readers import is_imported
+
+    if is_imported(args.directory):
+        print(json.dumps({"known": False, "libraries": []}) if args.json else _NOT_KNOWN)
+        return _EXIT_NOT_KNOWN
+    with open_usage(args.directory) as files:
+        if args.out is not None:
+            check_output(args.out, overwrite=args.overwrite)
+        if runs_here(args, rows=files.rows):
+            found = local_obedience(files, out=args.out, overwrite=args.overwrite)
+        else:
+            with running_spark(app_name="tidegate obedience", master=args.master, rows=0) as spark:
+                found = obedience_job(spark, files, out=args.out, overwrite=args.overwrite)
+    rows = worst_first(found)
+    if args.json:
+        print(json.dumps({"known": True, "libraries": obedience_json(rows)}))
+        return 0
+    shown = [row for row in rows if row["throttled_requests"] or row["early_requests"]][: args.top]
+    console = results_console()
+    if shown:
+        console.print(obedience_table(shown))
+    for note in obedience_notes(rows, shown=len(shown)):
+        console.print(note)
+    if args.out is not None:
+        console.print(f"tables: {args.out}")
+    return 0

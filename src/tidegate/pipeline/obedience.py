@@ -1,0 +1,82 @@
+"""Who came back before its throttle was over, added up by Arrow, for jobs on Spark and in this process alike.
+
+A throttled connection is muted; the broker notes how long before the end of that its client's next bytes arrived
+(`early_ms`, in the row of that next request). Who waits as it was told comes when the throttle is over, and has none
+there, or 0 where the broker was late itself.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.schemas import EARLY_BUCKETS
+from tidegate.pipeline.sums import grouped
+
+__all__ = ["CLIENT_KEYS", "CLIENT_SUMS", "SOFTWARE_KEYS", "SOFTWARE_SUMS", "chunk_obedience",
+           "obedience_by_client_table", "obedience_by_software_table", "obedience_of_chunks"]  # fmt: skip
+
+SOFTWARE_KEYS = ("client_software", "client_software_version")
+CLIENT_KEYS = (*SOFTWARE_KEYS, "user", "client_id")
+
+_THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
+_COLUMNS = ("kind", *CLIENT_KEYS, "observed_only", "early_ms", *_THROTTLES)
+
+CLIENT_SUMS: Mapping[str, str] = {
+    **dict.fromkeys(("requests", "throttled_requests", "early_requests"), "sum"),
+    "longest_early_ms": "max",
+    **dict.fromkeys(EARLY_BUCKETS, "sum"),
+}
+"""What is made of the rows of a client, and how."""
+SOFTWARE_SUMS: Mapping[str, str] = {
+    **dict.fromkeys(("clients", "throttled_clients", "early_clients"), "sum"),
+    **CLIENT_SUMS,
+}
+"""What is made of the clients of a library, and how."""
+
+
+def chunk_obedience(chunk: Chunk) -> pa.Table:
+    """Return a row per client in a row group of the usage record. Raises `UsageFilesError`."""
+    table = read_chunk(chunk, _COLUMNS)
+    table = table.filter(pc.equal(table["kind"].cast(pa.string()), "request"))
+    early_ms = pc.fill_null(table["early_ms"], 0).to_numpy()
+    throttle_ms = np.maximum.reduce([pc.fill_null(table[name], 0).to_numpy() for name in _THROTTLES])
+    is_done = ~pc.fill_null(table["observed_only"], False).to_numpy()
+    is_early = early_ms > 0
+    bucket = np.searchsorted([*EARLY_BUCKETS.values()], early_ms)
+    columns = {
+        **{name: pc.fill_null(table[name].cast(pa.string()), "") for name in CLIENT_KEYS},
+        "requests": np.ones(len(table), np.int64),
+        "throttled_requests": ((throttle_ms > 0) & is_done).astype(np.int64),
+        "early_requests": is_early.astype(np.int64),
+        "longest_early_ms": np.where(is_early, early_ms, 0).astype(np.int64),
+        **{name: ((bucket == place) & is_early).astype(np.int64) for place, name in enumerate(EARLY_BUCKETS)},
+    }
+    return grouped(pa.table(columns), CLIENT_KEYS, CLIENT_SUMS)
+
+
+def obedience_of_chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do `chunk_obedience` for the chunks in `NUMBERED_CHUNKS`: what executors run."""
+    for batch in rows:
+        for row in batch.to_pylist():
+            yield from chunk_obedience(Chunk(row["path"], row["row_group"])).to_batches()
+
+
+def obedience_by_client_table(parts: pa.Table) -> pa.Table:
+    """Return one row per client out of those of all chunks, sorted."""
+    return grouped(parts, CLIENT_KEYS, CLIENT_SUMS).sort_by([(name, "ascending") for name in CLIENT_KEYS])
+
+
+def obedience_by_software_table(by_client: pa.Table) -> pa.Table:
+    """Return one row per client library and version out of those of all clients, sorted."""
+    counted = {
+        "clients": np.ones(len(by_client), np.int64),
+        "throttled_clients": by_client["throttled_requests"].to_numpy() > 0,
+        "early_clients": by_client["early_requests"].to_numpy() > 0,
+    }
+    for name, values in counted.items():
+        by_client = by_client.append_column(name, pa.array(values.astype(np.int64)))
+    found = grouped(by_client, SOFTWARE_KEYS, SOFTWARE_SUMS)
+    return found.sort_by([(name, "ascending") for name in SOFTWARE_KEYS])
