@@ -5,7 +5,16 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.usage.recording import START_MS, client, open_recorder, record, segment_of, spool_directory
+from tests.unit.usage.recording import (
+    START_MS,
+    Decided,
+    client,
+    open_recorder,
+    record,
+    record_requests,
+    segment_of,
+    spool_directory,
+)  # fmt: skip
 
 from tidegate.testing import ManualClock
 from tidegate.usage.arrow import segment_table
@@ -80,6 +89,12 @@ EVENTS = st.one_of(
         ("quota_value", st.none() | st.floats(width=64)),
         ("tags", st.dictionaries(TEXT, TEXT, max_size=3)),
     ),
+    event(
+        "snapshot",
+        ("quota_user", st.none() | TEXT),
+        ("quota_client_id", st.none() | TEXT),
+        ("snapshot", TEXT),
+    ),
     client_event("request", *REQUEST_COLUMNS, flags=("exempt", "observed_only")),
     client_event("network", *SHARED_COLUMNS, ("network_ns", COUNT), flags=("exempt",)),
     client_event("mutation", *SHARED_COLUMNS, ("mutations", COUNT), flags=("strict", "rejected")),
@@ -98,6 +113,9 @@ def replay(recorder: Recorder, fields: dict, number: int) -> None:
     if kind == "callback":
         recorder.callback(now_ms, fields["callback"])
         return
+    if kind == "snapshot":
+        recorder.snapshot(now_ms, fields["quota_user"], fields["quota_client_id"], fields["snapshot"])
+        return
     if kind == "tags":
         names = {name: fields[name] for name in ("user", "client_id", "quota_key", "tags")}
         recorder.tags(now_ms, name=str(number), limit=fields["quota_value"], **names)
@@ -109,9 +127,29 @@ def replay(recorder: Recorder, fields: dict, number: int) -> None:
     who = recorder.client(**{name: fields[name] for name in CLIENT_COLUMNS})
     bits = {"strict": STRICT, "rejected": REJECTED, "exempt": EXEMPT, "observed_only": OBSERVED_ONLY}
     flags = sum(bit for name, bit in bits.items() if fields.get(name))
-    columns = {"request": REQUEST_COLUMNS, "network": (*SHARED_COLUMNS, ("network_ns", None))}
-    values = [fields[name] for name, _ in columns.get(kind, (*SHARED_COLUMNS, ("mutations", None)))]
+    if kind == "request":
+        record_requests(recorder, who, _decided(fields, flags))
+        return
+    columns = (*SHARED_COLUMNS, ("network_ns" if kind == "network" else "mutations", None))
+    values = [fields[name] for name, _ in columns]
     getattr(recorder, kind)(who, now_ms, *(NONE if value is None else value for value in values), flags)
+
+
+def _decided(fields: dict, flags: int) -> Decided:
+    """Return a request as the front has it."""
+    throttles = {
+        f"{kind}_ms": fields[f"{kind}_throttle_ms"] for kind in ("produce", "fetch", "request", "mutation")
+    }
+    numbers = {
+        name: NONE if fields[name] is None else fields[name]
+        for name in ("produce_bytes", "fetch_bytes", "network_ns")
+    }
+    return Decided(
+        now_ms=fields["ts_ms"], api_key=fields["api_key"], api_version=fields["api_version"],
+        connection_id=fields["connection_id"], early_ms=fields["early_ms"], response_bytes=fields["response_bytes"],
+        exempt=bool(flags & EXEMPT), row_flags=flags & OBSERVED_ONLY, frame_bytes=fields["request_bytes"],
+        handler_ns=fields["handler_ns"], throttle_ms=1, **throttles, **numbers,
+    )  # fmt: skip
 
 
 @settings(max_examples=40)

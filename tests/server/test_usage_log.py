@@ -1,14 +1,17 @@
 """What the server does when the usage record cannot go on as it should."""
 
 import errno
+import json
 import os
 import shutil
 from types import SimpleNamespace
 
-from tests.unit.usage.recording import START_MS, closed_events, open_recorder
+from tests.unit.usage.recording import START_MS, closed_events, no_room, open_recorder
 
-from tidegate.quota import QuotaRecord, QuotaType, QuotaWindow
+from tidegate.in_slices import run_at_once
+from tidegate.quota import QuotaManagers, QuotaRecord, QuotaType, QuotaWindow
 from tidegate.quota.measure.sensors import RateSensor
+from tidegate.server.config import ServerConfig
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Connection
 from tidegate.server.usage_log import RecordedUsageLog
@@ -108,3 +111,158 @@ def exchange(channel: SimpleNamespace) -> Exchange:
     decided.network_ns = decided.throttle_ms = decided.row_flags = 0
     decided.produce_ms = decided.fetch_ms = decided.request_ms = decided.mutation_ms = 0
     return decided
+
+
+HOUR_MS = 3_600_000
+ALICE = QuotaRecord(entity=USER, key="producer_byte_rate", value=100.0)
+
+
+class SnapshotLog:
+    """A usage log of an engine with one quota, on a clock that stands still."""
+
+    def __init__(self, directory, **settings):
+        self.directory = directory
+        self.clock = ManualClock(start_ms=START_MS)
+        self.recorder = open_recorder(directory, self.clock, **settings)
+        self.usage = RecordedUsageLog(self.recorder, Writer)
+        self.managers = QuotaManagers()
+        self.usage.start(START_MS, ServerConfig.load({}))
+        self.quota(ALICE)
+
+    def quota(self, record):
+        """Put a definition in force."""
+        self.managers.apply(record)
+        self.usage.quota(record, self.clock.now_ms())
+
+    def snapshot(self):
+        """Return a snapshot that is about to be written."""
+        return self.usage.snapshot_in_slices(self.managers, self.clock.now_ms)
+
+    def close(self):
+        """Return the events since the first snapshot."""
+        self.usage.close()
+        events = closed_events(self.directory)
+        first = next((place for place, event in enumerate(events) if event["snapshot"]), len(events))
+        return events[first:]
+
+
+def said(events):
+    """Return kind, quota and state of events, times and other numbers apart."""
+    texts = [(event["snapshot"] or "").split(",")[0] for event in events]
+    return [(e["kind"], e["quota_user"], e["quota_key"], text) for e, text in zip(events, texts, strict=True)]
+
+
+def test_a_snapshot_has_the_quotas_in_force_and_every_sensor(tmp_path):
+    """Between its beginning and its end; the window settings are among the quotas."""
+    log = SnapshotLog(tmp_path)
+    log.managers.produce.record("alice", "app", 5.0, START_MS)
+    log.quota(QuotaRecord(entity=USER, key="controller_mutation_rate", value=2.0))
+    log.managers.controller_mutation.new_quota("alice", "app", 19, 7, START_MS).record(3.0, START_MS)
+    run_at_once(log.snapshot())
+    events = log.close()
+    assert said(events) == [
+        ("snapshot", None, None, "begins"),
+        ("quota", None, "quota.window.num", ""),
+        ("quota", None, "quota.window.size.seconds", ""),
+        ("quota", None, "controller.quota.window.num", ""),
+        ("quota", None, "controller.quota.window.size.seconds", ""),
+        ("quota", "alice", "producer_byte_rate", ""),
+        ("quota", "alice", "controller_mutation_rate", ""),
+        ("snapshot", "alice", None, '{"quota_key":"producer_byte_rate"'),
+        ("snapshot", "alice", None, '{"quota_key":"controller_mutation_rate"'),
+        ("snapshot", None, None, "ends 2"),
+    ]
+    assert json.loads(events[7]["snapshot"]) == {
+        "quota_key": "producer_byte_rate", "recorded_ms": 0, "samples": [[5.0, 0, 0]], "current": 0,
+    }  # fmt: skip
+    assert json.loads(events[8]["snapshot"])["tokens"] == 2.0 * 11 - 3.0
+
+
+def test_requests_between_two_slices_are_between_the_rows(tmp_path):
+    """Each sensor's row stands where its state was so; a quota that changes meanwhile is stated as it is then."""
+    log = SnapshotLog(tmp_path)
+    snapshot = log.snapshot()
+    channel = SimpleNamespace(connection=connection(), early_ms=None)
+    log.managers.produce.record("alice", "app", 5.0, START_MS)
+    for _ in range(3):
+        next(snapshot)
+    log.quota(QuotaRecord(entity=USER, key="producer_byte_rate", value=7.0))
+    log.usage.request(exchange(channel))
+    for _ in range(3):
+        next(snapshot)
+    log.managers.produce.record("alice", "app", 6.0, START_MS)
+    log.usage.request(exchange(channel))
+    run_at_once(snapshot)
+    events = log.close()
+    assert [event["kind"] for event in events] == [
+        "snapshot", "quota", "quota", "quota", "request", "quota", "quota", "quota", "snapshot", "request", "snapshot",
+    ]  # fmt: skip
+    assert json.loads(events[-3]["snapshot"])["samples"] == [[5.0, 0, 0]]
+    assert [e["quota_value"] for e in events if e["quota_key"] == "producer_byte_rate"] == [7.0, 7.0]
+
+
+def test_a_snapshot_is_due_in_each_hour(tmp_path):
+    """Once: not in that of the start, and not while one is being written."""
+    log = SnapshotLog(tmp_path)
+    in_hour = [START_MS, START_MS // HOUR_MS * HOUR_MS + HOUR_MS]
+    assert [log.usage.snapshot_due(now_ms) for now_ms in in_hour] == [False, True]
+    log.clock.advance(HOUR_MS)
+    snapshot = log.snapshot()
+    next(snapshot)
+    assert not log.usage.snapshot_due(START_MS + 2 * HOUR_MS)
+    run_at_once(snapshot)
+    assert [log.usage.snapshot_due(START_MS + hours * HOUR_MS) for hours in (1, 2)] == [False, True]
+    log.close()
+
+
+def test_a_snapshot_is_due_after_a_gap_and_not_while_rows_find_no_room(tmp_path):
+    """Ten seconds after the last one at the soonest."""
+    log = SnapshotLog(tmp_path)
+    with no_room(log.recorder, tmp_path):
+        log.usage.expire(START_MS)
+        assert not log.usage.snapshot_due(START_MS + 2 * HOUR_MS)
+    log.clock.advance(1000)
+    log.usage.maybe_roll(START_MS)
+    assert not log.usage.snapshot_due(START_MS + 9_999)
+    assert log.usage.snapshot_due(START_MS + 10_000)
+    log.clock.advance(10_000)
+    run_at_once(log.snapshot())
+    assert not log.usage.snapshot_due(START_MS + 30_000)
+    log.close()
+
+
+def test_a_snapshot_that_loses_rows_has_no_end(tmp_path):
+    """What it lost may have been the state of a sensor."""
+    log = SnapshotLog(tmp_path)
+    for client_id in "ab":
+        log.managers.apply(QuotaRecord(entity=(("client-id", None),), key="consumer_byte_rate", value=5.0))
+        log.managers.fetch.record("alice", client_id, 5.0, START_MS)
+    snapshot = log.snapshot()
+    for _ in range(6):  # up to the first sensor
+        next(snapshot)
+    with no_room(log.recorder, tmp_path):
+        next(snapshot)
+    log.clock.advance(1000)
+    log.usage.maybe_roll(START_MS)
+    run_at_once(snapshot)
+    assert [event for event in log.close() if (event["snapshot"] or "").startswith("ends")] == []
+
+
+def test_there_is_no_snapshot_where_a_replay_would_not_know_what_to_do(tmp_path):
+    """Under a quota callback, and in smooth mode."""
+    log = SnapshotLog(tmp_path)
+    log.managers.extensions.apply(QuotaRecord(entity=(), key="tidegate.quota.smooth", value=1.0))
+    run_at_once(log.snapshot())
+    assert log.close() == []
+
+
+def test_a_snapshot_of_many_sensors_is_written_in_short_steps(tmp_path):
+    """Each is a row or few: whoever takes turns with it waits for no more than that and a slice."""
+    log = SnapshotLog(tmp_path)
+    log.quota(QuotaRecord(entity=(("client-id", None),), key="consumer_byte_rate", value=5.0))
+    sensors = 3000
+    for number in range(sensors):
+        log.managers.fetch.record("alice", f"client-{number}", 5.0, START_MS)
+    steps = sum(1 for _ in log.snapshot())
+    assert steps >= sensors
+    assert sum(event["kind"] == "snapshot" for event in log.close()) == sensors + 2

@@ -188,7 +188,7 @@ class Node:
         self._network_metrics = NetworkMetrics(self._front, self._memory, clock=self._clock)
         self._every("metrics", TICK_S, self._tick_metrics)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
-        self._every("roll", _ROLL_USAGE_EVERY_S, lambda: self._usage.maybe_roll(self._clock.now_ms()))
+        self._every("roll", _ROLL_USAGE_EVERY_S, self._roll_usage)
         self._every("clock", _LOOK_AT_CLOCK_EVERY_S, ClockWatch(self._clock, self._usage.clock).look)
         self._every("stalled", _STALL_CHECK_S, self.close_stalled)
         self._every("memory", _MEMORY_CHECK_S, self.close_slow)
@@ -425,10 +425,15 @@ class Node:
                     channel.close()
                     yield
 
-        def run_slice() -> bool:
-            return advance(closing, monotonic_ns() + SLICE_NS, monotonic_ns) is not UNFINISHED
+        self._in_slices(work())
 
-        closing, monotonic_ns = work(), self._clock.monotonic_ns
+    def _in_slices(self, work: Generator[None, None, None]) -> None:
+        """Do one slice of `work` at once, and the rest when it is its turn."""
+
+        def run_slice() -> bool:
+            return advance(work, monotonic_ns() + SLICE_NS, monotonic_ns) is not UNFINISHED
+
+        monotonic_ns = self._clock.monotonic_ns
         if not run_slice():
             self._slices.add(run_slice)
 
@@ -447,6 +452,13 @@ class Node:
         if pair is not None:
             compile_ahead([pair])
             self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
+
+    def _roll_usage(self) -> None:
+        """Hand old rows of the usage record to its writer; write the engine's state where that is due."""
+        now_ms = self._clock.now_ms()
+        self._usage.maybe_roll(now_ms)
+        if self._usage.snapshot_due(now_ms):
+            self._in_slices(self._usage.snapshot_in_slices(self.managers, self._clock.now_ms))
 
     def _expire_sensors(self) -> None:
         """Sweep idle sensors, in slices; the record has the sweep where its first slice is, which decides it all."""

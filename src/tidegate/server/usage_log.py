@@ -1,18 +1,28 @@
 """Write what the engine was asked into the usage record (`tidegate.usage`), in the order in which it was asked."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Protocol
 
 from tidegate.clock import Clock
-from tidegate.quota import UNLIMITED, WINDOW_SETTINGS, MutationQuota, QuotaRecord, QuotaType, sanitize
+from tidegate.quota import (
+    UNLIMITED,
+    WINDOW_SETTINGS,
+    MutationQuota,
+    QuotaManagers,
+    QuotaRecord,
+    QuotaType,
+    sanitize,
+)
 from tidegate.quota.measure.sensors import Sensor
 from tidegate.server.config import ServerConfig
 from tidegate.server.connection.channel import Channel
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Connection
 from tidegate.usage.directory import parquet_directory, spool_directory
+from tidegate.usage.files import HOUR_MS
+from tidegate.usage.snapshots import BEGINS, ends, sensor_texts
 from tidegate.usage.spool import EXEMPT, FORWARDED, OBSERVED_ONLY, REJECTED, STRICT, Client, Recorder
 from tidegate.usage.writer_process import WriterProcess, start_writer
 from tidegate.wire import RequestHeader
@@ -29,6 +39,8 @@ __all__ = [
 _log = logging.getLogger("tidegate.server")
 
 _CLIENT_IDS_PER_CHANNEL = 4  # more on one connection is a client that makes them up: start over
+SNAPSHOT_PAUSE_MS = 10_000
+"""After a gap a snapshot follows at once, but not sooner after the last one: it takes room itself."""
 LONGEST_KEPT_CLIENT_ID_CHARS = 255
 """Longer client ids are not kept between requests: the names kept for a connection take 6 KB at most."""
 
@@ -59,6 +71,10 @@ class UsageLog(Protocol):
     def expire(self, now_ms: int) -> None: ...
     def clock(self, now_ms: int, wall_offset_ms: int) -> None: ...
     def maybe_roll(self, now_ms: int) -> None: ...
+    def snapshot_due(self, now_ms: int) -> bool: ...
+    def snapshot_in_slices(
+        self, managers: QuotaManagers, now_ms: Callable[[], int]
+    ) -> Generator[None, None, None]: ...
     def close(self) -> None: ...
 
 
@@ -109,6 +125,16 @@ class NoUsageLog:
     def maybe_roll(self, now_ms: int) -> None:
         """Keep nothing."""
 
+    def snapshot_due(self, now_ms: int) -> bool:
+        """Return False: there is nothing to begin again from."""
+        return False
+
+    def snapshot_in_slices(
+        self, managers: QuotaManagers, now_ms: Callable[[], int]
+    ) -> Generator[None, None, None]:
+        """Keep nothing."""
+        yield from ()
+
     def close(self) -> None:
         """Keep nothing."""
 
@@ -124,12 +150,15 @@ class RecordedUsageLog:
         self._writer_error = ""
         self._reported_losses = 0
         self._closed = False
+        self._in_snapshot = False
+        self._snapshot_ms = self._snapshot_gaps = 0  # when the last began, and how many gaps there had been
         self.next_connection_id = recorder.next_connection_id
         self.request = self._requests.append
 
     def start(self, now_ms: int, config: ServerConfig) -> None:
         """Record that the node starts, and its window settings."""
         self._record_requests()
+        self._snapshot_ms, self._snapshot_gaps = now_ms, self._recorder.gaps
         self._recorder.start(now_ms)
         for key in WINDOW_SETTINGS:
             self._recorder.quota(
@@ -241,6 +270,49 @@ class RecordedUsageLog:
             _log.error("usage record: %d events lost so far", lost)
             self._reported_losses = lost
 
+    def snapshot_due(self, now_ms: int) -> bool:
+        """Return whether the engine's state should be written: in each hour of engine time, and after each gap.
+
+        After a start it need not be: it is empty.
+        """
+        is_new = now_ms // HOUR_MS != self._snapshot_ms // HOUR_MS
+        is_after_gap = self._recorder.gaps != self._snapshot_gaps
+        is_possible = not self._in_snapshot and not self._recorder.is_dropping
+        return is_possible and (is_new or (is_after_gap and now_ms - self._snapshot_ms >= SNAPSHOT_PAUSE_MS))
+
+    def snapshot_in_slices(
+        self, managers: QuotaManagers, now_ms: Callable[[], int]
+    ) -> Generator[None, None, None]:
+        """Write the engine's state, and the quotas in force before it, yielding in between.
+
+        Not under a quota callback nor in smooth mode: what a replay does not know it does not need a state for. Where
+        events are lost meanwhile it has no end.
+        """
+        recorder = self._recorder
+        self._snapshot_ms, self._snapshot_gaps = now_ms(), recorder.gaps
+        if managers.callback is not None or managers.extensions.smooth.any:
+            return
+        self._in_snapshot = True
+        try:
+            self._record_requests()
+            recorder.snapshot(self._snapshot_ms, None, None, BEGINS)
+            for _ in recorder.quotas_in_slices(now_ms):
+                yield
+                self._record_requests()
+            rows = 0
+            for tags, at_ms, state in managers.snapshots(now_ms):
+                self._record_requests()
+                for text in sensor_texts(state):
+                    recorder.snapshot(at_ms, tags["user"], tags["client-id"], text)
+                    rows += 1
+                yield
+                if managers.callback is not None or recorder.gaps != self._snapshot_gaps:
+                    return
+            self._record_requests()
+            recorder.snapshot(now_ms(), None, None, ends(rows))
+        finally:
+            self._in_snapshot = False
+
     def close(self) -> None:
         """Hand the last segment over; the writer converts it and ends by itself."""
         if not self._closed:
@@ -314,6 +386,8 @@ class ForwardingUsageLog:
         self.expire = own.expire
         self.clock = own.clock
         self.maybe_roll = own.maybe_roll
+        self.snapshot_due = own.snapshot_due
+        self.snapshot_in_slices = own.snapshot_in_slices
         self.forwarded = own.forwarded
         self.close = own.close
 

@@ -103,6 +103,16 @@ class Appender:
         """Return how many events found no room so far. Cheap, for a timer."""
         return self._lost_total
 
+    @property
+    def gaps(self) -> int:
+        """Return how many gaps were recorded so far."""
+        return self._gaps
+
+    @property
+    def is_dropping(self) -> bool:
+        """Return whether events find no room."""
+        return self._lost > 0
+
     def commit(self) -> None:
         """Put every row so far into the kernel's hands: it survives `kill -9` from here on."""
         at, first = self._at, self._written

@@ -25,6 +25,7 @@ __all__ = [
 
 KINDS = (
     "start", "quota", "mutation", "request", "network", "expire", "gap", "clock", "callback", "tags", "forwarded",
+    "snapshot",
 )  # fmt: skip
 """Every event there is; the spool stores a kind as its place here, counted from 1 (0 marks an unused row)."""
 
@@ -48,6 +49,7 @@ _NETWORK = ("request", "network")
 _DECIDED = ("request", "forwarded")
 _CLIENT_NAME = (*_CLIENT, "tags")
 _QUOTA = ("quota",)
+_ENTITY = ("quota", "snapshot")
 _LIMIT = ("quota", "tags")
 
 
@@ -128,10 +130,11 @@ COLUMNS: tuple[Column, ...] = tuple(
         (
             "quota_user",
             "string, null",
-            _QUOTA,
-            "sanitised name, `<default>` for the default entity, null where the level is not used",
+            _ENTITY,
+            "sanitised name, `<default>` for the default entity, null where the level is not used; "
+            "of a snapshot: the sensor's tag",
         ),
-        ("quota_client_id", "string, null", _QUOTA, "likewise; empty: clients without an id"),
+        ("quota_client_id", "string, null", _ENTITY, "likewise; empty: clients without an id"),
         ("quota_ip", "string, null", _QUOTA, "likewise"),
         ("quota_key", "string, null", _LIMIT, "`producer_byte_rate`, … or a window setting, see below"),
         ("quota_value", "double, null", _LIMIT, "the value from here on; null: removed, or no limit"),
@@ -145,6 +148,12 @@ COLUMNS: tuple[Column, ...] = tuple(
         ),
         ("tags", "string, null", ("tags",), "the tags that the callback chose, as JSON"),
         ("forwarded", "bool", _REQUEST, "its permits were asked of another node, the controller"),
+        (
+            "snapshot",
+            "string, null",
+            ("snapshot",),
+            "`begins`, `ends` and how many rows, or a sensor's state as JSON",
+        ),
     )
 )
 """Every column, in the order of the Parquet files."""

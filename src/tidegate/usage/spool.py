@@ -17,6 +17,8 @@ How the server uses it; one recorder per node, called from one thread:
     recorder.clock(now_ms, wall_offset_ms)                    # when the wall clock was stepped
     recorder.callback(now_ms, name)                           # when a quota callback is exchanged; None: there is none
     recorder.tags(now_ms, user, client_id, quota_key, name, tags, limit)    # before each charge that follows it
+    recorder.snapshot(now_ms, user, client_id, text)          # see `tidegate.usage.snapshots`
+    recorder.quotas_in_slices(now_ms)                         # write all that is in force again, for a snapshot
     recorder.maybe_roll(now_ms)                               # from a timer, every second or so
     recorder.lost_events                                      # to be reported when it grows
     recorder.statistics()                                     # frozen
@@ -34,7 +36,7 @@ one, so requests that are answered together share it; `maybe_roll` and `close` c
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -66,9 +68,20 @@ BELOW_ZERO = 64
 NONE = -1
 """For `produce_bytes`, `fetch_bytes`, `network_ns` and `early_ms`: the column is null."""
 
-(_START, _QUOTA, _MUTATION, _REQUEST, _NETWORK, _EXPIRE, _, _CLOCK, _CALLBACK, _TAGS, _FORWARDED) = map(
-    row_tail, KINDS
-)
+(
+    _START,
+    _QUOTA,
+    _MUTATION,
+    _REQUEST,
+    _NETWORK,
+    _EXPIRE,
+    _,
+    _CLOCK,
+    _CALLBACK,
+    _TAGS,
+    _FORWARDED,
+    _SNAPSHOT,
+) = map(row_tail, KINDS)
 _pack_plain = row_struct("start").pack_into
 _pack_quota = row_struct("quota").pack_into
 _pack_mutation = row_struct("mutation").pack_into
@@ -82,6 +95,7 @@ _pack_clock = row_struct("clock").pack_into
 _pack_callback = row_struct("callback").pack_into
 _pack_tags = row_struct("tags").pack_into
 _pack_forwarded = row_struct("forwarded").pack_into
+_pack_snapshot = row_struct("snapshot").pack_into
 _IN_ROWS = ~BELOW_ZERO
 _NOT_SAID = -1.0  # no limit is below 0
 
@@ -400,6 +414,20 @@ class Recorder(Appender):
         if self._at != self._end or self._find_room_or_drop(now_ms):
             _pack_clock(self._rows, self._at, now_ms, wall_offset_ms, 0, _CLOCK)
             self._at += ROW_BYTES
+
+    def snapshot(self, now_ms: int, user: str | None, client_id: str | None, text: str) -> None:
+        """Record a part of a snapshot; of a sensor: its tags and its state, as `tidegate.usage.snapshots` has it."""
+        number = self._number((user, client_id, text), now_ms)
+        if number is not None:
+            _pack_snapshot(self._rows, self._at, now_ms, number, _SNAPSHOT)
+            self._at += ROW_BYTES
+
+    def quotas_in_slices(self, now_ms: Callable[[], int]) -> Generator[None, None, None]:
+        """Record every definition and window setting in force again, yielding before each: it may change meanwhile."""
+        for names in list(self._quotas):
+            yield
+            if names in self._quotas:
+                self._write_quota(now_ms(), names, self._quotas[names])
 
     def _is_due(self, now_ms: int) -> bool:
         """Nothing but sweeps of idle sensors is not worth a file."""

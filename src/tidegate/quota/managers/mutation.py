@@ -20,6 +20,7 @@ Follows: Kafka `ControllerMutationQuotaManager`, `StrictControllerMutationQuota`
 import enum
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.quota.managers.callback import ClientQuotaCallback
@@ -28,6 +29,7 @@ from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.managers.sensor_manager import SensorManager
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES
+from tidegate.quota.measure.snapshot import bucket_snapshot
 from tidegate.quota.measure.throttle import narrow_to_int32
 from tidegate.quota.measure.token_bucket import TokenBucket
 from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
@@ -104,6 +106,10 @@ class MutationSensor:
     def is_over(self, now_ms: int) -> bool:
         """Return whether tokens are owed, without any effect."""
         return self.bucket.peek(now_ms) < 0.0
+
+    def snapshot(self, now_ms: int) -> dict[str, Any]:
+        """Return the tokens, without any effect."""
+        return bucket_snapshot(self.bucket.floats, self.bucket.ints, now_ms)
 
 
 class MutationQuota:

@@ -136,6 +136,11 @@ class QuotaManagers:
         for sweep in sweeps:
             yield from sweep
 
+    def snapshots(self, now_ms: Callable[[], int]) -> Iterator[tuple[Mapping[str, str], int, dict[str, Any]]]:
+        """Yield the state of every sensor, as `SensorManager.snapshots` does."""
+        for manager in self:
+            yield from manager.snapshots(now_ms)
+
     def metrics(self, now_ms: int) -> Iterator[Metric]:
         """Yield all metrics without any effect, as `SensorManager.metrics` does."""
         for manager in self:

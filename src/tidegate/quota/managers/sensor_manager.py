@@ -17,7 +17,7 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tidegate.errors import TidegateError
 from tidegate.quota.admin.entity import Level, QuotaEntity, candidates_of_tags
@@ -237,6 +237,19 @@ class SensorManager(ABC, Generic[S]):
         if len(self.sensors):
             self._lookups.forget()
             yield from self.sensors.expire_in_slices(now_ms)
+
+    def snapshots(self, now_ms: Callable[[], int]) -> Iterator[tuple[Mapping[str, str], int, dict[str, Any]]]:
+        """Yield of every sensor its tags, the time and its state then, each read when it is taken, without any effect.
+
+        Clients may come and go between two of them: a sensor that is made meanwhile may be left out. The state is that
+        of `tidegate.quota.measure.snapshot`, with `recorded_ms`, when it was last used, and the key of the quota.
+        """
+        for name in self.sensors.names():
+            sensor = self.sensors.get(name)
+            if sensor is not None:
+                at_ms = now_ms()
+                used = {"quota_key": self.quota_type.key, "recorded_ms": sensor.last_record_ms() - at_ms}
+                yield sensor.tags, at_ms, used | sensor.snapshot(at_ms)
 
     def metrics(self, now_ms: int) -> Iterator[Metric]:
         """Yield every metric of this type without any effect: a scrape changes no decision.

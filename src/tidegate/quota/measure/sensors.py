@@ -13,11 +13,12 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from tidegate.in_slices import run_at_once
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.rate_kernel import LONG_AGO_MS
+from tidegate.quota.measure.snapshot import rate_snapshot
 from tidegate.quota.measure.stats import Avg
 from tidegate.quota.measure.window import REGISTRY_WINDOW, QuotaWindow
 
@@ -93,6 +94,10 @@ class Sensor(Protocol):
         """Return whether more was used than the bound allows, without any effect."""
         ...
 
+    def snapshot(self, now_ms: int) -> dict[str, Any]:
+        """Return what it takes to go on from here, as `tidegate.quota.measure.snapshot` has it, without any effect."""
+        ...
+
 
 class RateSensor(SampledRate):
     """The rate of the clients with certain tags."""
@@ -129,6 +134,10 @@ class RateSensor(SampledRate):
     def is_over(self, now_ms: int) -> bool:
         """Return whether the rate is above the bound, without any effect."""
         return self.peek(now_ms) > self.bound
+
+    def snapshot(self, now_ms: int) -> dict[str, Any]:
+        """Return the samples, without any effect."""
+        return rate_snapshot(*self._give(), now_ms)
 
 
 class ThrottleSensor:
@@ -199,6 +208,10 @@ class SensorTable(Generic[S]):
     def __iter__(self) -> Iterator[S]:
         """Yield the quota sensors that there are now; the table may change meanwhile."""
         return (sensor for sensor in list(self._sensors.values()) if not self._is_swept(sensor))
+
+    def names(self) -> list[str]:
+        """Return the names of the quota sensors that there are now."""
+        return list(self._sensors)
 
     @property
     def held_bytes(self) -> int:

@@ -1,0 +1,40 @@
+"""What the `snapshot` column says: where a snapshot of the engine's state begins and ends, and the state of a sensor.
+
+A snapshot is a row of kind `snapshot` that says `begins`, the `quota` rows of all that is in force, a row for each
+sensor, or several where its text is longer than a name may be, and a row that says `ends` and how many rows of kind
+`snapshot` there are in between. Other rows may stand among them: each sensor's state is that of its own place.
+
+>>> sensor_texts({"quota_key": "producer_byte_rate", "recorded_ms": -5, "samples": [[1.5, -9, -5]], "current": 0})
+['{"quota_key":"producer_byte_rate","recorded_ms":-5,"samples":[[1.5,-9,-5]],"current":0}']
+>>> rows_between(ends(3)), rows_between("begins")
+(3, None)
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tidegate.usage.segment import NAME_BYTES_MAX
+
+__all__ = ["BEGINS", "ends", "rows_between", "sensor_texts"]
+
+BEGINS = "begins"
+_ENDS = "ends "
+
+
+def ends(rows: int) -> str:
+    """Return what the last row says after so many rows of sensors."""
+    return f"{_ENDS}{rows}"
+
+
+def rows_between(text: str) -> int | None:
+    """Return how many rows of sensors there are in a snapshot whose last row says `text`; None: it is no last row."""
+    count = text.removeprefix(_ENDS)
+    is_last = text.startswith(_ENDS) and count.isascii() and count.isdigit() and len(count) < 10
+    return int(count) if is_last else None
+
+
+def sensor_texts(state: Mapping[str, Any]) -> list[str]:
+    """Return the state of a sensor as JSON in ASCII, in parts that fit into a name each; joined they are the whole."""
+    text = json.dumps(state, separators=(",", ":"))
+    return [text[at : at + NAME_BYTES_MAX] for at in range(0, len(text), NAME_BYTES_MAX)]

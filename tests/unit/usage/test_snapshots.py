@@ -1,0 +1,30 @@
+"""What the rows of a snapshot say."""
+
+import json
+
+import pytest
+
+from tidegate.usage.segment import NAME_BYTES_MAX
+from tidegate.usage.snapshots import ends, rows_between, sensor_texts
+
+
+def test_a_state_of_any_length_is_kept_in_parts():
+    """Of a name's length at most, and joined they are the whole."""
+    state = {"samples": [[number / 3, -number, -number] for number in range(3601)], "current": 5}
+    texts = sensor_texts(state)
+    assert len(texts) > 1
+    assert all(len(text.encode()) <= NAME_BYTES_MAX for text in texts)
+    assert json.loads("".join(texts)) == state
+
+
+@pytest.mark.parametrize(
+    "text", ["", "begins", "ends", "ends ", "ends -1", "ends 1x", "ends ²", "ends 9999999999", "{}"]
+)
+def test_what_is_no_end_is_none(text):
+    """Not by halves either."""
+    assert rows_between(text) is None
+
+
+def test_the_end_says_how_many_rows_there_are():
+    """None too."""
+    assert [rows_between(ends(rows)) for rows in (0, 190_000)] == [0, 190_000]
