@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.usage_process import ROWS, START_MS, open_recorder, record
+from tests.replaying.files import write_events
 
 from tidegate.errors import ConfigError
 from tidegate.testing import ManualClock
+from tidegate.usage.compaction import compact_record
 from tidegate.usage.convert import drain
 from tidegate.usage.directory import WRITER_LOCK, parquet_directory, spool_directory
 from tidegate.usage.events import read_segment
 from tidegate.usage.files import list_files
-from tidegate.usage.readers import read_events
-from tidegate.usage.segment import CLOSED_SUFFIX, segment_paths
+from tidegate.usage.readers import complete_files, read_events
+from tidegate.usage.segment import CLOSED_SUFFIX, OPEN_SUFFIX, segment_paths
 from tidegate.usage.spool import Recorder
 from tidegate.usage.writer_process import EXIT_NO_PYARROW, RESTART_MS, WriterProcess, start_writer
 
@@ -27,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 RUN = 10**6  # numbers of one run of the recording process
 KEEP_MS = 10**13
 WAIT_S = 60
+HAND_CHANGES_MAX = 32
 CHANGES_MAX = 22  # more than conversion and compaction of two segments make to the file system
 
 
@@ -129,6 +132,53 @@ def test_conversion_killed_at_every_change_to_the_file_system(spooled, tmp_path)
         drain(spool_directory(directory, 1), parquet_directory(directory))
         assert list(read_events(directory)) == expected
     assert len(list(directories[-1].rglob("*.parquet"))) == 1
+
+
+def test_compaction_by_hand_killed_at_every_change_to_the_file_system(tmp_path):
+    """Of a killed broker's record, with an open segment and files of two hours: whoever reads then finds every row."""
+    template = tmp_path / "template"
+    drained = open_recorder(template)
+    for number in range(ROWS + 1):
+        record(drained, number)
+    drained.close()
+    drain(spool_directory(template, 1), parquet_directory(template))
+    write_events(parquet_directory(template), later_events(12), rows_per_file=4)
+    killed = start("record-until", template, 0, ROWS + 3, 11)
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    spool = spool_directory(template, 1)
+    assert len(segment_paths(spool, CLOSED_SUFFIX)) == len(segment_paths(spool, OPEN_SUFFIX)) == 1
+    with complete_files(template) as files:
+        expected = [event for file in files for event in read_events(file)]
+    directories = [tmp_path / str(change) for change in range(HAND_CHANGES_MAX)]
+    for directory in directories:
+        shutil.copytree(template, directory)
+    codes = list(map(int, start("compact", *directories).communicate()[0].split()))
+    changes = codes.index(0)
+    assert changes > 20
+    assert codes == [-signal.SIGKILL] * changes + [0] * (HAND_CHANGES_MAX - changes)
+    for directory in directories:
+        with complete_files(directory) as files:
+            assert sorted_by_seq(event for file in files for event in read_events(file)) == sorted_by_seq(
+                expected
+            )
+        compact_record(directory)
+        assert list(read_events(directory)) == sorted_by_seq(expected)
+        names = [path.parent.parent.name + path.parent.name for path in directory.rglob("*.parquet")]
+        assert len(names) == len(set(names))
+        assert list(directory.rglob("*.tmp")) == []
+
+
+def later_events(count):
+    """Return events of node 1 in an hour of their own."""
+    return [
+        {"kind": "expire", "ts_ms": START_MS + number, "seq": number + 1, "node_id": 1}
+        for number in range(count)
+    ]
+
+
+def sorted_by_seq(events):
+    return sorted(events, key=lambda event: event["seq"])
 
 
 def test_writer_killed_at_random(tmp_path):

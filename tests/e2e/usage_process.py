@@ -5,6 +5,7 @@ record-until DIR FIRST COUNT KILL_AT
                       record COUNT of them, and kill this process at the KILL_AT-th change to the file system
 convert DIR...        turn the spool of each into Parquet and compact it, in a process of its own; the first is
                       killed at its first change, the second at its second; print how each ended
+compact DIR...        likewise, by `compact_record`
 serve DIR             record a few requests with a writer beside, print its id, and wait
 """
 
@@ -12,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.unit.usage.recording import START_MS, Decided, record_requests
@@ -72,6 +74,13 @@ def convert(directory: Path) -> None:
         pass
 
 
+def compact(directory: Path) -> None:
+    """Do what `tidegate compact` does."""
+    from tidegate.usage.compaction import compact_record
+
+    compact_record(directory)
+
+
 def serve(directory: Path) -> None:
     """Record with a writer beside, as the broker does, until killed."""
     recorder = open_recorder(directory)
@@ -104,14 +113,15 @@ def _record_until(directory: Path, first: str, count: str, change: str) -> None:
     record_and_acknowledge(directory, int(first), int(count))
 
 
-def _convert_all(*directories: str) -> None:
-    import tidegate.usage.convert  # noqa: F401  # imported once, for all the processes
+def _kill_each(work: Callable[[Path], None], *directories: str) -> None:
+    import tidegate.usage.arrow
+    import tidegate.usage.compaction  # noqa: F401  # imported once, for all the processes
 
     for change, directory in enumerate(directories, 1):
         pid = os.fork()
         if pid == 0:
             kill_at(change)
-            convert(Path(directory))
+            work(Path(directory))
             os._exit(0)
         _, status = os.waitpid(pid, 0)
         os.write(1, b"%d\n" % os.waitstatus_to_exitcode(status))
@@ -120,7 +130,8 @@ def _convert_all(*directories: str) -> None:
 MODES: dict[str, Callable] = {
     "record": lambda directory, first: record_and_acknowledge(directory, int(first), 10**9),
     "record-until": _record_until,
-    "convert": _convert_all,
+    "convert": partial(_kill_each, convert),
+    "compact": partial(_kill_each, compact),
     "serve": serve,
 }
 

@@ -36,7 +36,7 @@ from tidegate.usage.arrow import arrow_schema, table_schema, write_parquet
 from tidegate.usage.directory import lock_file, make_private_directory, parquet_directory
 from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_directory, node_files, parquet_path
 
-__all__ = ["ImportSummary", "import_logs"]
+__all__ = ["ImportSummary", "finished_import", "import_logs"]
 
 IN_PROCESS_BYTES = 16 << 20
 """Smaller input is not worth other processes."""
@@ -117,9 +117,7 @@ def import_logs(
     files = find_logs(sources, out)
     _check_directory(out)
     make_private_directory(out)
-    with _locked(out):
-        manifest = Manifest.load(out)
-        manifest.finish(out)
+    with finished_import(out) as manifest:
         shutil.rmtree(out / _STAGING, ignore_errors=True)
         make_private_directory(out / _STAGING)
         with _workers(files, processes) as pool:
@@ -374,12 +372,18 @@ def _by_hour(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 @contextmanager
-def _locked(out: Path) -> Iterator[None]:
+def finished_import(out: Path) -> Iterator[Manifest]:
+    """Hold a directory against imports, and give its manifest; what a killed import has left is finished.
+
+    Raises `ConfigError` while an import into it is under way.
+    """
     lock = lock_file(out / _LOCK)
     if lock is None:
-        raise ConfigError(f"another import into {str(out)!r} is under way")
+        raise ConfigError(f"an import into {str(out)!r} is under way")
     try:
-        yield
+        manifest = Manifest.load(out)
+        manifest.finish(out)
+        yield manifest
     finally:
         os.close(lock)
 

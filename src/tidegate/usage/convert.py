@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from tidegate.errors import ConfigError
@@ -121,7 +122,7 @@ def compact(
     """Merge the node's files of each hour that is over into one, sorted by `seq`, and delete what it supersedes.
 
     Yields now and then, so that segments that have closed meanwhile can be turned into Parquet in between.
-    Hours with a file that cannot be read are left as they are, and added to `unreadable`.
+    Hours with a file that cannot be read, or with files that overlap, are left as they are and added to `unreadable`.
     """
     unreadable = set() if unreadable is None else unreadable
     for hour_ms, directory in hour_directories(parquet):
@@ -137,6 +138,10 @@ def compact(
 def _compact_hour(directory: Path, files: list[ParquetFile], unreadable: set[Path]) -> Iterator[None]:
     from tidegate.usage.arrow import ParquetError, merge_files
 
+    if any(after.first_seq <= before.last_seq for before, after in pairwise(files)):
+        _log.error("%s is not compacted: sequence ranges of its files overlap", directory)
+        unreadable.add(directory)
+        return
     target = parquet_path(
         directory,
         node_id=files[0].node_id,

@@ -1,0 +1,78 @@
+"""`tidegate compact`: one file an hour and node, of a usage record that no broker looks after."""
+
+import argparse
+from contextlib import nullcontext
+from pathlib import Path
+
+from tidegate.errors import ConfigError
+
+__all__ = ["add_parser", "run"]
+
+_EXIT_LEFT_OUT = 1
+
+_DESCRIPTION = """\
+Merge the many files of a usage record into one sorted file an hour and node,
+what lies in its spool included. A running broker does that by itself five
+minutes after the hour; this is for a record that a broker has left behind, and
+for one that was imported or copied."""
+
+_EPILOG = """\
+examples:
+  tidegate compact ./usage                 of a broker that is not running
+  tidegate compact data/usage && cp -r data/usage/parquet /archive/july
+
+DIR is the usage directory, with `parquet` or `spool` in it. Nothing is done
+while a broker, its writer or an import is at work on it. Killed at any point,
+nothing is lost or twice; run it again. A job that reads the record meanwhile
+may say that a file vanished: run that again, too.
+Files are made for the owner only (mode 0600): they hold user names and client
+ids, personal data.
+Needs the extra: pip install 'tidegate[pipeline]'
+
+exit codes:
+  0    done
+  1    done, but for what cannot be read; which that is, is on stderr
+  2    there is no record, it is in use or cannot be written; the reason is on
+       stderr
+  130  interrupted with Ctrl-C; run it again"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "compact",
+        help="merge the files of a usage record into one an hour",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compact, and say what came of it."""
+    from rich.console import Console
+
+    from tidegate.kafka_log.importing import finished_import
+    from tidegate.usage.compaction import compact_record
+    from tidegate.usage.files import IMPORT_MANIFEST
+
+    directory: Path = args.directory
+    is_imported = (directory / IMPORT_MANIFEST).is_file()
+    console = Console(stderr=True)
+    try:
+        with (
+            finished_import(directory) if is_imported else nullcontext(),
+            console.status("compacting") if console.is_terminal else nullcontext(),
+        ):
+            done = compact_record(directory)
+    except OSError as error:
+        raise ConfigError(f"cannot compact {str(directory)!r}: {error.strerror or error}") from error
+    if done.segments:
+        print(f"{done.segments:,} {_plural('segment', done.segments)} of the spool made Parquet")
+    print(f"{done.files_before:,} {_plural('file', done.files_before)} made {done.files:,}")
+    return _EXIT_LEFT_OUT if done.unreadable or done.damaged else 0
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"

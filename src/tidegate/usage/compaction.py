@@ -1,0 +1,107 @@
+"""Compact a whole record by hand: what its broker's writer would do, where no broker is left to start one.
+
+What lies in the spools becomes Parquet, and the files of each hour and node one file. The locks of the nodes are held
+meanwhile, so that no broker and no writer is at work on them. It does nothing that the writer does not, in the same
+order: killed at any point, nothing is lost or twice, and the next run goes on.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.clock import SystemClock
+from tidegate.errors import ConfigError
+from tidegate.usage.convert import compact, convert_all
+from tidegate.usage.directory import (
+    WRITER_LOCK,
+    SpoolDirectory,
+    lock_file,
+    node_of,
+    parquet_directory,
+    spool_directory,
+)
+from tidegate.usage.files import ParquetFile, hour_directories, remove_temporary_files
+from tidegate.usage.segment import BAD_SUFFIX, segment_paths
+
+__all__ = ["Compacted", "compact_record"]
+
+_END_OF_TIME_MS = 2**62  # every hour is over, and every superseded file old
+_HINT = "stop the broker first; its writer then ends by itself"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """What was done: segments that became Parquet, files before (and from the spool) and after.
+
+    unreadable: hours that were left as they are, as a file in them cannot be read; damaged: segments set aside.
+    """
+
+    segments: int
+    files_before: int
+    files: int
+    damaged: int
+    unreadable: tuple[Path, ...]
+
+
+def compact_record(directory: Path) -> Compacted:
+    """Merge the files of the record in a usage directory, what lies in its spools included, into one an hour and node.
+
+    Raises `ConfigError` where there is no record or somebody is at work on it, `OSError`.
+    """
+    parquet = parquet_directory(directory)
+    spools = sorted(path for path in directory.glob("spool/node-*") if path.is_dir())
+    if not spools and not parquet.is_dir():
+        raise ConfigError(
+            f"no usage record in {str(directory)!r}, expected a directory with 'parquet' or 'spool' in it",
+            hint="give the usage directory itself, not a part of it",
+        )
+    with ExitStack() as stack:
+        nodes = {stack.enter_context(_held(spool)): spool for spool in spools}
+        segments = damaged = 0
+        for node_id, spool in nodes.items():
+            bad_before = len(segment_paths(spool, BAD_SUFFIX))
+            segments += convert_all(spool, parquet, node_id=node_id)
+            damaged += len(segment_paths(spool, BAD_SUFFIX)) - bad_before
+        files_before = _files(parquet)
+        unreadable: set[Path] = set()
+        for node_id in sorted({*nodes, *(file.node_id for file in files_before)}):
+            remove_temporary_files(parquet, node_id)
+            for _ in range(2):  # merge, then delete what was merged
+                for _ in compact(parquet, node_id=node_id, now_ms=_END_OF_TIME_MS, unreadable=unreadable):
+                    pass
+    return Compacted(
+        segments=segments,
+        files_before=len(files_before),
+        files=len(_files(parquet)),
+        damaged=damaged,
+        unreadable=tuple(sorted(unreadable)),
+    )
+
+
+@contextmanager
+def _held(spool: Path) -> Iterator[int]:
+    """Hold the locks of a node, with its open segments closed; give its id. Raises `ConfigError` where one is taken."""
+    node_id = node_of(spool)
+    if spool != spool_directory(spool.parent.parent, node_id):
+        raise ConfigError(f"{str(spool)!r} is the spool of node {node_id}")
+    try:
+        broker = SpoolDirectory(spool, node_id=node_id, now_ms=SystemClock().now_ms())
+    except ConfigError:
+        raise ConfigError(f"a broker is at work on {str(spool)!r}", hint=_HINT) from None
+    try:
+        writer = lock_file(spool / WRITER_LOCK)
+        if writer is None:
+            raise ConfigError(f"a writer is at work on {str(spool)!r}", hint=_HINT)
+        try:
+            yield node_id
+        finally:
+            os.close(writer)
+    finally:
+        broker.close()
+
+
+def _files(parquet: Path) -> list[ParquetFile]:
+    found = (ParquetFile.parse(path) for _, hour in hour_directories(parquet) for path in hour.iterdir())
+    return [file for file in found if file is not None]
