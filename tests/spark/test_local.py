@@ -10,8 +10,16 @@ from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs import obedience_job, open_usage, replay_job, usage_job
-from tidegate.pipeline.local import LOCAL_ROWS, local_obedience, local_replay, local_usage, where_and_why
+from tidegate.pipeline.jobs import limits_job, obedience_job, open_usage, replay_job, usage_job
+from tidegate.pipeline.local import (
+    LOCAL_ROWS,
+    local_limits,
+    local_obedience,
+    local_replay,
+    local_usage,
+    where_and_why,
+)
+from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota import QuotaRecord
 from tidegate.usage.arrow import arrow_schema
@@ -80,6 +88,17 @@ def test_replay_is_the_same(spark, tmp_path):
         here = local_replay(files, plans, out=tmp_path / "here", with_decisions=True)
     assert _differing(here.entities, on_spark.entities) == []
     names = ("replay_by_client", "replay_by_entity", "decisions")
+    assert _written(tmp_path / "here", names) == _written(tmp_path / "spark", names)
+
+
+def test_limits_are_the_same(spark, tmp_path):
+    """Every entity, every node, to the last bit."""
+    levels, tolerance = levels_of("user"), Tolerance()
+    with open_usage(_nodes(tmp_path / "usage", observed=False)) as files:
+        on_spark = limits_job(spark, files, levels, tolerance, out=tmp_path / "spark")
+        here = local_limits(files, levels, tolerance, out=tmp_path / "here")
+    assert here == on_spark
+    names = ("limits_by_entity", "limits_by_node")
     assert _written(tmp_path / "here", names) == _written(tmp_path / "spark", names)
 
 

@@ -16,7 +16,7 @@ from tidegate.errors import TidegateError
 
 __all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_PIPE", "main"]
 
-COMMANDS = ("serve", "import", "compact", "usage", "obedience", "replay", "demo")
+COMMANDS = ("serve", "import", "compact", "usage", "obedience", "replay", "limits", "demo")
 
 EXIT_ERROR = 2  # what argparse itself uses
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
@@ -47,6 +47,7 @@ examples:
   tidegate usage ./usage                         who used what
   tidegate obedience ./usage                     which clients did not wait
   tidegate replay ./usage --quotas quotas.yaml   what these quotas would have done
+  tidegate limits ./usage                        the smallest quotas that hurt nobody
 
 `tidegate COMMAND --help` explains a command.
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -25,8 +26,15 @@ from tidegate.pipeline.output import finish_output, prepare_output, write_table
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
 from tidegate.pipeline.read.ingest import check_files, find_all_files, read_events
-from tidegate.pipeline.replay.outcome import by_entity
-from tidegate.pipeline.replay.partition import ReplayTask, pack_chunks, replay_decisions, replay_tallies
+from tidegate.pipeline.replay.limits import Tolerance, find_limits
+from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER, by_entity
+from tidegate.pipeline.replay.partition import (
+    ReplayTask,
+    pack_chunks,
+    replay_decisions,
+    replay_peaks,
+    replay_tallies,
+)
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
@@ -34,6 +42,8 @@ from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
 from tidegate.pipeline.schemas import (
     BLOCKS,
     DECISIONS,
+    LIMITS_BY_ENTITY,
+    LIMITS_BY_NODE,
     NUMBERED_CHUNKS,
     OBEDIENCE_BY_CLIENT,
     OBEDIENCE_BY_SOFTWARE,
@@ -42,12 +52,15 @@ from tidegate.pipeline.schemas import (
 from tidegate.pipeline.session import RunningSpark
 
 __all__ = [
+    "LIMITS_TABLES",
     "OBEDIENCE_TABLES",
     "REPLAY_TABLES",
     "USAGE_TABLES",
     "ReplaySummary",
+    "SparkReplays",
     "UsageFiles",
     "UsageSummary",
+    "limits_job",
     "obedience_job",
     "open_usage",
     "replay_blocks",
@@ -60,6 +73,7 @@ _SLICES_PER_CORE = 4  # tasks of the passes over the files
 
 OBEDIENCE_TABLES = ("obedience_by_software", "obedience_by_client")
 REPLAY_TABLES = ("replay_by_entity", "replay_by_client", "decisions")
+LIMITS_TABLES = ("limits_by_entity", "limits_by_node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +206,65 @@ def replay_job(
         by_client.unpersist()
     unmatched = unmatched_entries(plans, users=task.value.users, client_ids=task.value.client_ids)
     return ReplaySummary(entities=rows, unmatched=unmatched)
+
+
+def limits_job(
+    spark: RunningSpark,
+    files: UsageFiles,
+    levels: Plan,
+    tolerance: Tolerance,
+    *,
+    out: Path | None,
+    overwrite: bool = False,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Find the smallest limits of the entities of `levels`; write the tables to `out` if given.
+
+    Returns the rows of `LIMITS_BY_ENTITY` and of `LIMITS_BY_NODE`. Raises `TidegateError`.
+    """
+    if out is not None:
+        prepare_output(out, command="limits", tables=LIMITS_TABLES, overwrite=overwrite)
+    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "finding limits"):
+        with SparkReplays(spark, files, levels) as replays:
+            entities, nodes = find_limits(replays, levels, tolerance)
+        if out is not None:
+            for rows, table, name in zip(
+                (entities, nodes), (LIMITS_BY_ENTITY, LIMITS_BY_NODE), LIMITS_TABLES, strict=True
+            ):
+                written = pa.Table.from_pylist(rows, to_arrow_schema(table))
+                write_table(spark.session.createDataFrame(written), out, name)
+            finish_output(out)
+    return entities, nodes
+
+
+class SparkReplays:
+    """Replays of the same rows, which are read and placed once, against plans of the same levels."""
+
+    def __init__(self, spark: RunningSpark, files: UsageFiles, levels: Plan) -> None:
+        self._context = spark.session.sparkContext
+        blocks, self._task = replay_blocks(spark, files.paths, [levels])
+        self._blocks = blocks.persist(StorageLevel.DISK_ONLY)
+
+    def __enter__(self) -> "SparkReplays":
+        """Keep the rows."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let go of the rows."""
+        self._blocks.unpersist()
+
+    def peaks(self, plan: Plan) -> pa.Table:
+        """Return what was measured, columns `LIMITS_BY_NODE`."""
+        function = partial(replay_peaks, task=self._task_of([plan]))
+        found = _grouped(self._blocks.mapInArrow(function, LIMITS_BY_NODE), NODE_KEYS, PEAKS_TOGETHER)
+        return found.select(LIMITS_BY_NODE.names).toArrow()
+
+    def outcomes(self, plans: Sequence[Plan]) -> pa.Table:
+        """Return what became of the plans, columns `REPLAY_BY_ENTITY`."""
+        function = partial(replay_tallies, task=self._task_of(plans))
+        return by_entity(self._blocks.mapInArrow(function, REPLAY_BY_CLIENT)).toArrow()
+
+    def _task_of(self, plans: Sequence[Plan]) -> Broadcast[ReplayTask]:
+        return self._context.broadcast(replace(self._task.value, plans=tuple(plans)))
 
 
 def replay_blocks(

@@ -28,14 +28,18 @@ READY, LAST_MS, SWEPT = range(3)
 USE_COLUMNS = 3
 
 # Entries of `State.settings`: the first four say which quota types are enabled.
-SAMPLES, WINDOW_MS, BUCKET_SAMPLES, BUCKET_WINDOW_MS, SWEEP, WARM_AT_MS = range(4, 10)
-SETTINGS = 10
+SAMPLES, WINDOW_MS, BUCKET_SAMPLES, BUCKET_WINDOW_MS, SWEEP, WARM_AT_MS, MEASURES = range(4, 11)
+SETTINGS = 11
 
 # Columns of `State.tallies`. What was recorded stands `RECORDED` columns after what was decided.
 REQUESTS, WARMING_UP, DIFFERENT, CAPPED, AMOUNT = range(5)
 THROTTLED, TOTAL_MS, LONGEST_MS, FIRST_TS_MS, DELAYED_AMOUNT, REJECTED_PERMITS = range(5, 11)
 RECORDED = 6
 TALLIES = 17
+
+# Columns of `State.peaks`: the largest rate that was measured at a decision, and the largest amount of one row.
+RATE, LARGEST = range(2)
+PEAKS = 2
 
 # Columns of the decisions, one row each; no rows where nobody asks.
 BYTE_MS, REQUEST_MS, IS_REJECTED, IS_CAPPED, IS_COUNTED = range(5)
@@ -77,6 +81,7 @@ class State(NamedTuple):
     accounts: Int64s  # [account, column]
     bounds: Floats  # [account]
     tallies: Int64s  # [account, tally]
+    peaks: Floats  # [account, column]
     rate_floats: Floats  # [sensor, ...]: the engine's flat state
     rate_ints: Int64s
     rate_use: Int64s  # [sensor, column]

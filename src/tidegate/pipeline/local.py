@@ -6,8 +6,8 @@ Results are equal, which `tests/spark/test_local.py` holds.
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import track
 
 from tidegate.pipeline.jobs import (
+    LIMITS_TABLES,
     OBEDIENCE_TABLES,
     REPLAY_TABLES,
     USAGE_TABLES,
@@ -35,14 +36,22 @@ from tidegate.pipeline.obedience import (
 )
 from tidegate.pipeline.output import finish_output, prepare_output, replaced_table
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_chunk, survey_chunk
-from tidegate.pipeline.replay.outcome import ENTITY_KEYS, TOGETHER
-from tidegate.pipeline.replay.partition import pack_chunks, replay_decisions, replay_tallies
+from tidegate.pipeline.replay.limits import Tolerance, find_limits
+from tidegate.pipeline.replay.outcome import ENTITY_KEYS, NODE_KEYS, PEAKS_TOGETHER, TOGETHER
+from tidegate.pipeline.replay.partition import (
+    pack_chunks,
+    replay_decisions,
+    replay_peaks,
+    replay_tallies,
+)
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out
 from tidegate.pipeline.replay.unmatched import unmatched_entries
 from tidegate.pipeline.replay.warm_up import kernel_at_hand
 from tidegate.pipeline.schemas import (
     DECISIONS,
+    LIMITS_BY_ENTITY,
+    LIMITS_BY_NODE,
     NUMBERED_CHUNKS,
     OBEDIENCE_BY_CLIENT,
     OBEDIENCE_BY_SOFTWARE,
@@ -59,7 +68,15 @@ from tidegate.pipeline.sums import (
     usage_by_second,
 )
 
-__all__ = ["LOCAL_ROWS", "local_obedience", "local_replay", "local_usage", "where_and_why"]
+__all__ = [
+    "LOCAL_ROWS",
+    "LocalReplays",
+    "local_limits",
+    "local_obedience",
+    "local_replay",
+    "local_usage",
+    "where_and_why",
+]
 
 LOCAL_ROWS = 20_000_000
 """Most rows that are read in this process: some 20 bytes of memory each."""
@@ -120,6 +137,56 @@ def local_replay(
         finish_output(out)
     unmatched = unmatched_entries(plans, users=task.users, client_ids=task.client_ids)
     return ReplaySummary(entities=by_entity.to_pylist(), unmatched=unmatched)
+
+
+def local_limits(
+    files: UsageFiles, levels: Plan, tolerance: Tolerance, *, out: Path | None, overwrite: bool = False
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Do what `jobs.limits_job` does."""
+    if out is not None:
+        prepare_output(out, command="limits", tables=LIMITS_TABLES, overwrite=overwrite)
+    entities, nodes = find_limits(LocalReplays(files, levels), levels, tolerance)
+    if out is not None:
+        _write(pa.Table.from_pylist(entities, _schema(LIMITS_BY_ENTITY)), out, "limits_by_entity")
+        _write(pa.Table.from_pylist(nodes, _schema(LIMITS_BY_NODE)), out, "limits_by_node")
+        finish_output(out)
+    return entities, nodes
+
+
+class LocalReplays:
+    """Replays of the same rows, which are read and kept once, against plans of the same levels."""
+
+    def __init__(self, files: UsageFiles, levels: Plan) -> None:
+        kernel_at_hand()
+        chunks = list_chunks(files.paths)
+        surveys = [survey_chunk(chunk) for chunk in _shown(chunks, "looking")]
+        task, numbers = lay_out(surveys, [levels], cores=1)
+        self._task = task
+        self._partitions = _partitions(chunks, numbers, _Held(task))
+
+    def peaks(self, plan: Plan) -> pa.Table:
+        """Return what was measured, columns `LIMITS_BY_NODE`."""
+        found = self._run(replay_peaks, [plan], LIMITS_BY_NODE, "measuring")
+        return grouped(found, NODE_KEYS, PEAKS_TOGETHER).cast(_schema(LIMITS_BY_NODE))
+
+    def outcomes(self, plans: Sequence[Plan]) -> pa.Table:
+        """Return what became of the plans, columns `REPLAY_BY_ENTITY`."""
+        return _by_entity(self._run(replay_tallies, plans, REPLAY_BY_CLIENT, f"replaying {len(plans)} plans"))
+
+    def _run(
+        self,
+        function: Callable[..., Iterator[pa.RecordBatch]],
+        plans: Sequence[Plan],
+        table: StructType,
+        what: str,
+    ) -> pa.Table:
+        held: Any = _Held(replace(self._task, plans=tuple(plans)))
+        batches = [
+            batch
+            for number in _shown(sorted(self._partitions), what)
+            for batch in function(iter(self._partitions[number]), task=held)
+        ]
+        return pa.Table.from_batches(batches, _schema(table))
 
 
 def local_usage(files: UsageFiles, *, out: Path | None, overwrite: bool = False, top: int) -> UsageSummary:

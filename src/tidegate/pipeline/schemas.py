@@ -26,6 +26,8 @@ __all__ = [
     "DECISIONS",
     "EARLY_BUCKETS",
     "EVENTS",
+    "LIMITS_BY_ENTITY",
+    "LIMITS_BY_NODE",
     "NUMBERED_CHUNKS",
     "OBEDIENCE_BY_CLIENT",
     "OBEDIENCE_BY_SOFTWARE",
@@ -150,6 +152,29 @@ where nothing limits. `amount`: bytes (Produce, Fetch), ns (Request) or permits 
 
 REPLAY_BY_ENTITY = _table([*_ENTITY, *_TALLY])
 """The same for all clients, on all nodes, that share a quota."""
+
+_LIMITED: list[_Column] = [
+    ("quota_type", _STRING),
+    ("entity_user", _STRING),
+    ("entity_client_id", _STRING),
+]
+_USED: list[_Column] = [
+    ("requests", _LONG),
+    ("amount", _LONG),
+    ("recorded_throttled_requests", _LONG),
+    ("recorded_throttle_ms", _LONG),
+    ("recorded_rejected_mutations", _LONG),
+]
+
+LIMITS_BY_NODE = _table(
+    [*_LIMITED, ("node_id", _INT), *_USED, ("peak", DoubleType()), ("largest_amount", DoubleType())]
+)
+"""What an entity used of one node. `peak`: the largest rate per second that its sensor measured at a decision, in
+bytes or percent; 0 for mutations. `largest_amount`: of one request, in bytes or ns."""
+
+LIMITS_BY_ENTITY = _table([*_LIMITED, *_USED, ("never_throttled", DoubleType()), ("tolerable", DoubleType())])
+"""The smallest limits of an entity on any of its nodes, per second: one that would have throttled nothing, and one
+that would have delayed what is tolerated. 0: any limit would do, for nothing was charged, or all of it at once."""
 
 DECISIONS = _table(
     [

@@ -13,16 +13,23 @@ from tidegate.pipeline.layout import (
     AMOUNT,
     BYTE_MS,
     CAPPED,
+    CHARGE_BITS,
     DELAYED_AMOUNT,
     DIFFERENT,
     EXEMPT,
+    FETCH,
     FIRST_TS_MS,
     IS_CAPPED,
     IS_COUNTED,
     IS_REJECTED,
     KIND_BITS,
+    LARGEST,
     LONGEST_MS,
+    MEASURES,
     MUTATION_ROW,
+    PRODUCE,
+    PRODUCE_CHARGE,
+    RATE,
     RECORDED,
     REJECTED,
     REJECTED_PERMITS,
@@ -30,6 +37,7 @@ from tidegate.pipeline.layout import (
     REQUEST_MS,
     REQUEST_ROW,
     REQUESTS,
+    SENSOR,
     THROTTLED,
     TOTAL_MS,
     WARM_AT_MS,
@@ -45,6 +53,7 @@ from tidegate.pipeline.replay.pending import PENDING_KERNEL
 from tidegate.pipeline.replay.row_decision import INLINED, ROW_KERNEL, Decided, decide_row, pass_sweeps
 from tidegate.quota.measure import bucket_kernel, rate_kernel, throttle
 from tidegate.quota.measure.engine_kernel import compile_kernel
+from tidegate.quota.measure.rate_kernel import rate_measure
 from tidegate.quota.measure.throttle import MAX_INT64
 
 __all__ = ["KERNEL_MODULES", "driver_names", "replay_kernel"]
@@ -77,6 +86,8 @@ def replay(state: State, rows: Rows, decisions: Int32s, first: int, end: int) ->
         pass_sweeps(state, rows.seq[at])
         decided = decide_row(state, rows, at, now_ms)
         _tally_row(state, rows, at, now_ms, is_counted, decided)
+        if is_counted and state.settings[MEASURES]:
+            _measure_row(state, rows, at, now_ms, decided)
         if len(decisions) > 0:
             decisions[at, BYTE_MS] = decided.byte_ms
             decisions[at, REQUEST_MS] = decided.request_ms
@@ -103,6 +114,26 @@ def _tally_row(state: State, rows: Rows, at: int, now_ms: int, is_counted: bool,
             _tally(tallies, account, is_counted, now_ms, spent_ns, decided.request_ms, recorded_ms)
         elif is_counted:
             _add(tallies, account, AMOUNT, spent_ns)
+
+
+def _measure_row(state: State, rows: Rows, at: int, now_ms: int, decided: Decided) -> None:
+    """Keep the largest of the rates that the row `at` was decided by; permits have none."""
+    flags = rows.flags[at]
+    if flags & KIND_BITS != REQUEST_ROW:
+        return
+    is_byte_rate = state.settings[PRODUCE if flags & CHARGE_BITS == PRODUCE_CHARGE else FETCH]
+    if flags & CHARGE_BITS != 0 and is_byte_rate:
+        _measure(state, decided.account, float(rows.amount[at]), now_ms)
+    if flags & EXEMPT == 0 and state.settings[REQUEST]:
+        account = state.account_of[REQUEST, rows.client[at]]
+        _measure(state, account, float(rows.handler_ns[at]), now_ms)
+
+
+def _measure(state: State, account: int, amount: float, now_ms: int) -> None:
+    rate = state.accounts[account, SENSOR]
+    measured = rate_measure(state.rate_floats[rate], state.rate_ints[rate], now_ms)
+    state.peaks[account, RATE] = max(state.peaks[account, RATE], measured)
+    state.peaks[account, LARGEST] = max(state.peaks[account, LARGEST], amount)
 
 
 def _tally(
@@ -159,7 +190,7 @@ def _add(tallies: Int64s, account: int, column: int, amount: int) -> None:
     tallies[account, column] = MAX_INT64 if before > MAX_INT64 - amount else before + amount
 
 
-_TALLY_KERNEL = (_add, _tally_throttle, _tally, _tally_permits)
+_TALLY_KERNEL = (_add, _tally_throttle, _tally, _tally_permits, _measure, _measure_row)
 KERNEL_MODULES = (
     throttle,
     rate_kernel,

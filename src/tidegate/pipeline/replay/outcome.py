@@ -3,9 +3,9 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from tidegate.pipeline.schemas import REPLAY_BY_CLIENT, REPLAY_BY_ENTITY
+from tidegate.pipeline.schemas import LIMITS_BY_NODE, REPLAY_BY_CLIENT, REPLAY_BY_ENTITY
 
-__all__ = ["ENTITY_KEYS", "TOGETHER", "by_entity"]
+__all__ = ["ENTITY_KEYS", "NODE_KEYS", "PEAKS_TOGETHER", "TOGETHER", "by_entity"]
 
 ENTITY_KEYS = ("plan", "quota_type", "entity_user", "entity_client_id")
 _OF_EXTREMES = {
@@ -17,6 +17,11 @@ _OF_EXTREMES = {
 }
 TOGETHER = {name: _OF_EXTREMES.get(name, "sum") for name in REPLAY_BY_ENTITY.names if name not in ENTITY_KEYS}
 """How each column of an entity comes of those of its clients: sum, min or max."""
+
+NODE_KEYS = ("quota_type", "entity_user", "entity_client_id", "node_id")
+_OF_PEAKS = {"peak": "max", "largest_amount": "max"}
+PEAKS_TOGETHER = {name: _OF_PEAKS.get(name, "sum") for name in LIMITS_BY_NODE.names if name not in NODE_KEYS}
+"""The same of the columns of `LIMITS_BY_NODE`."""
 
 
 def by_entity(clients: DataFrame) -> DataFrame:

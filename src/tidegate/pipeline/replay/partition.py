@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import (
@@ -32,11 +33,18 @@ from tidegate.pipeline.read.packing import merged, pack, unpack
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
-from tidegate.pipeline.replay.results import client_results
-from tidegate.pipeline.schemas import BLOCKS, REPLAY_BY_CLIENT
+from tidegate.pipeline.replay.results import client_results, peak_results
+from tidegate.pipeline.schemas import BLOCKS, LIMITS_BY_NODE, REPLAY_BY_CLIENT
 from tidegate.pipeline.schemas import DECISIONS as DECISIONS_TABLE
 
-__all__ = ["Partition", "ReplayTask", "pack_chunks", "replay_decisions", "replay_tallies"]
+__all__ = [
+    "Partition",
+    "ReplayTask",
+    "pack_chunks",
+    "replay_decisions",
+    "replay_peaks",
+    "replay_tallies",
+]
 
 _BLOCK_NUMBERS = ("partition", "first_seq", "rows")
 _BLOCKS_AT_ONCE = 16
@@ -130,6 +138,17 @@ def replay_tallies(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
         yield from _tally_batches(partition)
 
 
+def replay_peaks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
+    """Replay a partition and yield, at the end, the largest rates of a plan that measures, columns `LIMITS_BY_NODE`."""
+    partition: Partition | None = None
+    for number, rows in _partition_rows(batches):
+        partition = partition or Partition(task.value, number)
+        partition.replay(rows)
+    if partition is not None:
+        for _, replay in partition.replays:
+            yield from _in_batches(peak_results(partition.node_id, replay), LIMITS_BY_NODE)
+
+
 def replay_decisions(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
     """Replay a partition and yield what was decided, row by row, columns `DECISIONS`."""
     partition: Partition | None = None
@@ -161,16 +180,15 @@ def _partition_rows(batches: Batches) -> Iterator[tuple[int, Rows]]:
 
 
 def _tally_batches(partition: Partition) -> Batches:
-    schema = to_arrow_schema(REPLAY_BY_CLIENT)
     for plan, replay in partition.replays:
-        waiting: list[dict[str, Any]] = []
-        for row in client_results(plan, partition.node_id, partition.names, replay):
-            waiting.append(row)
-            if len(waiting) == _RESULT_ROWS:
-                yield _batch(waiting, schema)
-                waiting = []
-        if waiting:
-            yield _batch(waiting, schema)
+        results = client_results(plan, partition.node_id, partition.names, replay)
+        yield from _in_batches(results, REPLAY_BY_CLIENT)
+
+
+def _in_batches(rows: Iterator[dict[str, Any]], table: StructType) -> Batches:
+    schema = to_arrow_schema(table)
+    while some := list(islice(rows, _RESULT_ROWS)):
+        yield _batch(some, schema)
 
 
 def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:

@@ -14,7 +14,17 @@ from tidegate.quota.admin.sanitizer import sanitize
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED, saturate_to_int32
 
-__all__ = ["IN_FORCE", "QUOTA_TYPES", "Definitions", "Plan", "Resolved", "in_force_plan", "load_plans"]
+__all__ = [
+    "IN_FORCE",
+    "QUOTA_TYPES",
+    "Definitions",
+    "Plan",
+    "Resolved",
+    "Rung",
+    "between",
+    "in_force_plan",
+    "load_plans",
+]
 
 IN_FORCE = "in force"
 """Name of the plan that follows the recorded `quota` rows."""
@@ -26,17 +36,41 @@ _TYPE_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_T
 _FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
 
 
+class Rung(NamedTuple):
+    """One rung of a ladder of plans: a bound for each sensor, between two of its own.
+
+    part: 0 is the lower of the two, 1 the upper, steps between them are geometric.
+    """
+
+    brackets: Mapping[tuple[int, Tags], tuple[float, float]]
+    part: float
+
+    def bound(self, index: int, tags: Tags) -> float | None:
+        """Return the bound of a sensor; None: it is on no ladder."""
+        bracket = self.brackets.get((index, tags))
+        return None if bracket is None else between(*bracket, self.part)
+
+
+def between(low: float, high: float, part: float) -> float:
+    """Return the bound at `part` of the way from `low` to `high`, in geometric steps; at 1 exactly `high`."""
+    bound: float = high * (low / high) ** (1.0 - part)
+    return bound
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Definitions and windows under a name. `records` is None for the quotas in force.
 
     limit_texts: by Kafka's key and value, how the value was written.
+    rung: bounds of its own for each sensor. measures: the largest rate of each sensor is kept.
     """
 
     name: str
     records: tuple[QuotaRecord, ...] | None
     windows: Windows = field(default_factory=Windows)
     limit_texts: Mapping[tuple[str, float], str] = field(default_factory=dict)
+    rung: Rung | None = None
+    measures: bool = False
 
     @property
     def is_in_force(self) -> bool:
@@ -55,7 +89,8 @@ class Resolved(NamedTuple):
 class Definitions:
     """The definitions of client quotas at one moment, by the engine's own rules of matching (B§3.4)."""
 
-    def __init__(self, records: Iterable[QuotaRecord] = ()) -> None:
+    def __init__(self, records: Iterable[QuotaRecord] = (), *, rung: Rung | None = None) -> None:
+        self._rung = rung
         self._quotas = [EntityQuotas() for _ in QUOTA_TYPES]
         for record in records:
             self.apply(record)
@@ -91,7 +126,7 @@ class Definitions:
     def resolve(self, index: int, user: str, client_id: str, windows: Windows) -> Resolved:
         """Return where a client is counted, its bound, and the cap on its fetches (B§3.4, 3.7)."""
         tags = self.tags(index, user, client_id)
-        bound = self._quotas[index].bound(tags)
+        bound = self._quotas[index].bound(tags) if self._rung is None else self._rung.bound(index, tags)
         cap_bytes = MAX_INT64
         if index == _FETCH and bound is not None:
             cap_bytes = saturate_to_int32(windows.rate.max_value(bound))

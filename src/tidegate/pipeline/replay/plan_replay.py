@@ -22,6 +22,7 @@ from tidegate.pipeline.layout import (
     EXEMPT,
     FETCH_CHARGE,
     KIND_BITS,
+    MEASURES,
     MUTATION,
     MUTATION_ROW,
     PRODUCE_CHARGE,
@@ -41,7 +42,7 @@ from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.pipeline.replay.tables import Account, AccountTable, SensorTable
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
-from tidegate.quota.measure.throttle import MAX_INT64
+from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED
 from tidegate.quota.measure.window import QuotaWindow
 
 __all__ = ["ClientNames", "PlanReplay"]
@@ -67,7 +68,7 @@ class PlanReplay:
         self._names = names
         self._timeline = timeline
         self._next_step = 0
-        self._definitions = Definitions(plan.records or ())
+        self._definitions = Definitions(plan.records or (), rung=plan.rung)
         self._windows = plan.windows
         self._rates = SensorTable(**_rate_widths(plan.windows.rate))
         self._buckets = SensorTable(floats=BUCKET_FLOATS, ints=BUCKET_INTS)
@@ -79,6 +80,7 @@ class PlanReplay:
         # Until the first start nobody knows which quotas were in force.
         self._settings = np.zeros(SETTINGS, np.int64)
         self._settings[WARM_AT_MS] = MAX_INT64 if plan.is_in_force else _LONG_AGO_MS
+        self._settings[MEASURES] = plan.measures
         self._kernel = replay_kernel()
 
     def replay(self, rows: Rows, decisions: Int32s) -> None:
@@ -97,6 +99,12 @@ class PlanReplay:
     def tallies(self) -> Iterator[tuple[Account, float, npt.NDArray[np.int64]]]:
         """Yield every account with its last bound and its tallies."""
         return iter(self._accounts)
+
+    def peaks(self) -> Iterator[tuple[Account, npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+        """Yield every account that has a quota with its tallies and, of a plan that measures, its peaks."""
+        for (account, bound, tally), peaks in zip(self._accounts, self._accounts.peaks, strict=False):
+            if bound != UNLIMITED:
+                yield account, tally, peaks
 
     # --- between the rows -----------------------------------------------------------------------------------------
 
@@ -203,6 +211,7 @@ class PlanReplay:
             accounts=self._accounts.accounts,
             bounds=self._accounts.bounds,
             tallies=self._accounts.tallies,
+            peaks=self._accounts.peaks,
             rate_floats=self._rates.floats,
             rate_ints=self._rates.ints,
             rate_use=self._rates.use,

@@ -12,7 +12,7 @@ from tidegate.pipeline.replay.plan_replay import ClientNames, PlanReplay
 from tidegate.quota.admin.sanitizer import desanitize
 from tidegate.quota.measure.throttle import UNLIMITED
 
-__all__ = ["client_results"]
+__all__ = ["client_results", "peak_results"]
 
 _COLUMNS = {
     "requests": layout.REQUESTS,
@@ -31,6 +31,14 @@ _COLUMNS = {
     "different_decisions": layout.DIFFERENT,
     "warming_up_requests": layout.WARMING_UP,
 }
+
+_PEAK_COLUMNS = (
+    "requests",
+    "amount",
+    "recorded_throttled_requests",
+    "recorded_throttle_ms",
+    "recorded_rejected_mutations",
+)
 
 
 def client_results(
@@ -55,6 +63,22 @@ def client_results(
             "first_throttled_ts_ms": _first(tally, 0),
             "recorded_first_throttled_ts_ms": _first(tally, layout.RECORDED),
         }
+
+
+def peak_results(node_id: int, replay: PlanReplay) -> Iterator[dict[str, Any]]:
+    """Yield a row per account with a quota that was used, columns `LIMITS_BY_NODE`."""
+    for account, tally, peaks in replay.peaks():
+        if tally.any():
+            entity_user, entity_client_id = account.tags
+            yield {
+                "quota_type": QUOTA_TYPES[account.quota_type].value,
+                "entity_user": desanitize(entity_user) if entity_user else None,
+                "entity_client_id": entity_client_id or None,
+                "node_id": node_id,
+                **{name: int(tally[_COLUMNS[name]]) for name in _PEAK_COLUMNS},
+                "peak": float(peaks[layout.RATE]),
+                "largest_amount": float(peaks[layout.LARGEST]),
+            }
 
 
 def _first(tally: npt.NDArray[np.int64], offset: int) -> int | None:

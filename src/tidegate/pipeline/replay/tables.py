@@ -10,6 +10,7 @@ from tidegate.pipeline.layout import (
     ACCOUNT_COLUMNS,
     CAP_BYTES,
     CAP_MS,
+    PEAKS,
     READY,
     SENSOR,
     TALLIES,
@@ -81,13 +82,14 @@ class AccountTable:
         self.accounts: Int64s = np.zeros((_FEW, ACCOUNT_COLUMNS), np.int64)
         self.bounds = np.zeros(_FEW)
         self.tallies: Int64s = np.zeros((_FEW, TALLIES), np.int64)
+        self.peaks = np.zeros((_FEW, PEAKS))
 
     def number(self, account: Account, *, sensor: int, bound: float, cap_ms: int, cap_bytes: int) -> int:
         """Return the row of `account`, made if it is not there, leading to `sensor` from now on."""
         number = self._numbers.setdefault(account, len(self._numbers))
         if number == len(self.bounds):
             self.accounts, self.bounds = _doubled(self.accounts), _doubled(self.bounds)
-            self.tallies = _doubled(self.tallies)
+            self.tallies, self.peaks = _doubled(self.tallies), _doubled(self.peaks)
         self.accounts[number, SENSOR] = sensor
         self.accounts[number, CAP_MS] = cap_ms
         self.accounts[number, CAP_BYTES] = cap_bytes

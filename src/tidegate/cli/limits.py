@@ -1,0 +1,138 @@
+"""`tidegate limits`: the smallest quotas that would have throttled nothing, by entity."""
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+from tidegate.cli.usage import add_job_options, runs_here, top_option
+
+__all__ = ["add_parser", "run"]
+
+_MOST_SECONDS = 86_400
+
+_DESCRIPTION = """\
+Show, for every entity and type of quota, the smallest limit that would never
+have throttled it, and the smallest that delays at most 1 % of its bytes by at
+most 1 s. The last line of each type is the default that would do for all."""
+
+_EPILOG = """\
+examples:
+  tidegate limits ./usage                       by user and client id
+  tidegate limits ./usage --by user
+  tidegate limits ./usage --delayed 5 --longest 10
+  tidegate limits ./usage --quotas quotas.yaml  for the entities of a plan
+  tidegate limits ./usage --json
+  tidegate limits ./usage --out ./found         limits_by_entity.parquet,
+                                                limits_by_node.parquet
+
+DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
+has written. Limits are per second and broker, rounded up to what quotas.yaml
+takes; --json and --out have all digits. They hold for Kafka's windows (11 of
+1 s), or for those of --quotas. Each type of quota is looked at by itself.
+A fetch larger than a limit allows at once would be cut: that counts as
+throttled. A client without a client id is no entity of a level with one.
+
+Requests keep their recorded times (open loop). Who was throttled when this was
+recorded may have wanted more. The tables hold user names and client ids:
+personal data. Needs the extra: pip install 'tidegate[pipeline]'
+
+exit codes:
+  0    done
+  2    an option, the files, Java or Spark cannot be used; the reason is on
+       stderr
+  130  interrupted with Ctrl-C"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "limits",
+        help="the smallest quotas that would have throttled nothing",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--by",
+        choices=("both", "user", "client-id"),
+        default="both",
+        help="what tells entities apart (default: both)",
+    )
+    which.add_argument(
+        "--quotas", metavar="FILE", type=Path, help="the entities and windows of this quotas.yaml"
+    )
+    parser.add_argument(
+        "--delayed",
+        metavar="PERCENT",
+        type=_percent,
+        default=1.0,
+        help="share of its bytes, time or permits that may be delayed (default: 1)",
+    )
+    parser.add_argument(
+        "--longest", metavar="SECONDS", type=_seconds, default=1.0, help="and for how long (default: 1)"
+    )
+    top_option(parser, "entities of each type")
+    parser.add_argument("--json", action="store_true", help="print all as JSON")
+    add_job_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the job and print its table."""
+    from tidegate.pipeline.jobs import limits_job, open_usage
+    from tidegate.pipeline.local import local_limits
+    from tidegate.pipeline.output import check_output
+    from tidegate.pipeline.replay.limits import Tolerance, levels_of, levels_of_file
+    from tidegate.pipeline.replay.warm_up import kernel_in_the_making
+    from tidegate.pipeline.report.console import results_console
+    from tidegate.pipeline.report.limits_report import default_limits, limits_notes, limits_table
+    from tidegate.pipeline.report.text import count_text
+    from tidegate.pipeline.session import running_spark
+
+    levels = levels_of(args.by) if args.quotas is None else levels_of_file(args.quotas)
+    tolerance = Tolerance(share=args.delayed / 100, longest_ms=round(args.longest * 1000))
+    with open_usage(args.directory) as files:
+        if args.out is not None:
+            check_output(args.out, overwrite=args.overwrite)
+        results = {"out": args.out, "overwrite": args.overwrite}
+        if runs_here(args, rows=files.rows):
+            rows, nodes = local_limits(files, levels, tolerance, **results)
+        else:
+            session = running_spark(app_name="tidegate limits", master=args.master, rows=0)
+            with kernel_in_the_making(), session as spark:
+                rows, nodes = limits_job(spark, files, levels, tolerance, **results)
+    if args.json:
+        tolerated = {"delayed_percent": args.delayed, "longest_ms": tolerance.longest_ms}
+        found = {"tolerated": tolerated, "limits": rows, "defaults": default_limits(rows), "nodes": nodes}
+        print(json.dumps(found))
+        return 0
+    console = results_console()
+    heading = f"delays {args.delayed:g} %\nby {args.longest:g} s"
+    console.print(limits_table(rows, top=args.top, tolerated=heading))
+    for note in limits_notes(rows):
+        console.print(note)
+    console.print(f"{count_text(files.rows)} events")
+    if args.out is not None:
+        console.print(f"tables: {args.out}")
+    return 0
+
+
+def _percent(text: str) -> float:
+    return _number(text, 100.0)
+
+
+def _seconds(text: str) -> float:
+    return _number(text, _MOST_SECONDS)
+
+
+def _number(text: str, most: float) -> float:
+    """Return a number from 0 to `most`. Raises `argparse.ArgumentTypeError`."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.0 <= number <= most:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to {most:g}, got {text!r}")
+    return number

@@ -1,0 +1,106 @@
+"""The smallest limits, as a table for the terminal and as JSON."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from tidegate.pipeline.report.text import count_text, name_text
+from tidegate.pipeline.rounding import limit_text
+from tidegate.quota.managers.quota_type import QuotaType
+
+__all__ = ["default_limits", "entity_text", "limits_notes", "limits_table", "quota_text"]
+
+Row = Mapping[str, Any]
+_WIDTH = 80  # columns
+_QUOTA_TEXTS = {
+    QuotaType.PRODUCE.value: "produce",
+    QuotaType.FETCH.value: "fetch",
+    QuotaType.REQUEST.value: "request",
+    QuotaType.CONTROLLER_MUTATION.value: "mutation",
+}
+_LIMITS = ("never_throttled", "tolerable")
+
+
+def limits_table(rows: Sequence[Row], *, top: int, tolerated: str) -> Table:
+    """Return the table of `rows` (columns `LIMITS_BY_ENTITY`), at most 80 columns wide.
+
+    Of each type of quota the `top` entities with the largest limits, and what a default would have to be.
+    tolerated: the heading of the limit that delays some.
+    """
+    table = Table(
+        title="smallest limits, per second and broker",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        width=_WIDTH,
+    )
+    table.add_column("quota", no_wrap=True)
+    table.add_column("entity", ratio=1, overflow="fold")
+    for name in ("throttles\nnothing", tolerated, "throttled\nas recorded"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for default in default_limits(rows):
+        of_type = [row for row in rows if row["quota_type"] == default["quota_type"]]
+        for row in sorted(of_type, key=_largest_first)[:top]:
+            table.add_row(*map(Text, _cells(row, entity_text(row))))
+        everybody = f"<default>, for all {count_text(len(of_type))} of them"
+        table.add_row(*map(Text, _cells(default, everybody)), end_section=True)
+    return table
+
+
+def default_limits(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return, for each type of quota, what a default would have to be to be as good as each entity's own limit."""
+    found = []
+    for quota_type in _QUOTA_TEXTS:
+        of_type = [row for row in rows if row["quota_type"] == quota_type]
+        if of_type:
+            largest = {name: max(row[name] for row in of_type) for name in _LIMITS}
+            throttled = sum(row["recorded_throttled_requests"] for row in of_type)
+            found.append(
+                {
+                    "quota_type": quota_type,
+                    "entities": len(of_type),
+                    **largest,
+                    "recorded_throttled_requests": throttled,
+                }
+            )
+    return found
+
+
+def limits_notes(rows: Sequence[Row]) -> list[str]:
+    """Return sentences on what the table does not say."""
+    hidden = sum(_was_throttled(row) for row in rows)
+    notes = ["0: any limit would do"] if any(row["never_throttled"] == 0 for row in rows) else []
+    if hidden:
+        notes.append(
+            f"{count_text(hidden)} of {count_text(len(rows))} were throttled when this was recorded:\n"
+            "what they used is what got through, not what they wanted"
+        )
+    return notes
+
+
+def entity_text(row: Row) -> str:
+    """Return whose quota it is, in the words of the command line."""
+    parts = (("user", row["entity_user"]), ("client-id", row["entity_client_id"]))
+    return " ".join(f"{kind}={name_text(name)}" for kind, name in parts if name is not None) or "–"
+
+
+def quota_text(quota_type: str) -> str:
+    """Return the short name of a type of quota."""
+    return _QUOTA_TEXTS[quota_type]
+
+
+def _largest_first(row: Row) -> tuple[Any, ...]:
+    return -row["never_throttled"], row["entity_user"] or "", row["entity_client_id"] or ""
+
+
+def _was_throttled(row: Row) -> bool:
+    return bool(row["recorded_throttled_requests"] or row.get("recorded_rejected_mutations"))
+
+
+def _cells(row: Row, entity: str) -> list[str]:
+    limits = [limit_text(row["quota_type"], row[name]) for name in _LIMITS]
+    return [quota_text(row["quota_type"]), entity, *limits, count_text(row["recorded_throttled_requests"])]

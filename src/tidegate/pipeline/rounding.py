@@ -1,0 +1,48 @@
+"""Limits rounded up, so that what is shown or proposed throttles no more than what was found."""
+
+import math
+from decimal import Decimal
+
+from tidegate.quota.managers.quota_type import QuotaType
+
+__all__ = ["limit_text", "rounded_up"]
+
+_UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), ("", 1))
+_FEWEST = 100  # units that a size is given in: it is rounded by less than a percent
+_DIGITS = 3  # of a number that is no size
+_BYTE_RATES = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
+
+
+def rounded_up(quota_type: str, limit: float) -> float:
+    """Return `limit` rounded up by at most a percent: a size to whole units, others to three digits.
+
+    >>> rounded_up("Produce", 1_000_000.5), rounded_up("Request", 12.341), rounded_up("Fetch", 0.0)
+    (1000448.0, 12.4, 0.0)
+    """
+    if quota_type in _BYTE_RATES:
+        _, factor = _unit(limit)
+        return float(math.ceil(limit / factor) * factor)
+    if limit <= 0.0:
+        return 0.0
+    places = _DIGITS - 1 - math.floor(math.log10(limit))
+    step = 10 ** abs(places)
+    rounded = math.ceil(limit * step) / step if places >= 0 else float(math.ceil(limit / step) * step)
+    return max(rounded, limit)
+
+
+def limit_text(quota_type: str, limit: float) -> str:
+    """Return a limit, rounded up, as `quotas.yaml` takes it; a percentage with its sign.
+
+    >>> limit_text("Produce", 1_000_000.5), limit_text("Request", 12.341), limit_text("ControllerMutation", 0.5)
+    ('977KiB', '12.4 %', '0.5')
+    """
+    rounded = rounded_up(quota_type, limit)
+    if quota_type in _BYTE_RATES:
+        unit, factor = _unit(rounded)
+        return f"{int(rounded) // factor}{unit}"
+    text = format(Decimal(repr(rounded)), "f").removesuffix(".0")
+    return f"{text} %" if quota_type == QuotaType.REQUEST.value else text
+
+
+def _unit(limit: float) -> tuple[str, int]:
+    return next((unit for unit in _UNITS if limit >= _FEWEST * unit[1]), _UNITS[-1])

@@ -1,0 +1,143 @@
+"""The limits found, held to the live engine: what they throttle, and that a little less throttles more."""
+
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.replaying.files import write_events
+from tests.replaying.logs import CLIENTS, START_MS, random_traffic
+from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.local import local_limits
+from tidegate.pipeline.replay.limits import Tolerance, levels_of
+from tidegate.quota import QuotaRecord, QuotaType
+
+_FEW = settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+_EVENTS = 250
+_NAMES = {
+    "both": lambda user, client_id: (("client-id", client_id), ("user", user)),
+    "user": lambda user, client_id: (("user", user),),
+    "client-id": lambda user, client_id: (("client-id", client_id),),
+}
+
+
+def _traffic(seed, records=()):
+    """Return the events of a node with these quotas; the requests are always the same."""
+    node = RecordingNode(fetches_are_capped=bool(records))
+    node.start(START_MS, records=tuple(records))
+    random_traffic(node, Random(seed), events=_EVENTS, quotas_change=False)
+    return [event for event in node.events if event["kind"] not in ("start", "quota")]
+
+
+def _limits(directory, seed, by, tolerance=None):
+    """Return the limits found in the traffic without quotas: by type, user and client id."""
+    node = RecordingNode()
+    node.start(START_MS)
+    random_traffic(node, Random(seed), events=_EVENTS, quotas_change=False)
+    write_events(directory, node.events)
+    with open_usage(directory) as files:
+        found, _ = local_limits(files, levels_of(by), tolerance or Tolerance(), out=None)
+    return found
+
+
+def _records(found, column, by, quota_type, factor=1.0):
+    of_type = [row for row in found if row["quota_type"] == quota_type.value and row[column] > 0]
+    return [
+        QuotaRecord(
+            entity=_NAMES[by](row["entity_user"], row["entity_client_id"]),
+            key=quota_type.key,
+            value=row[column] * factor,
+        )
+        for row in of_type
+    ]
+
+
+def _touched(free, limited, quota_type, by):
+    """Return the entities that were throttled, refused or cut, by the engine."""
+    column = {
+        QuotaType.PRODUCE: "produce_throttle_ms",
+        QuotaType.FETCH: "fetch_throttle_ms",
+        QuotaType.REQUEST: "request_throttle_ms",
+        QuotaType.CONTROLLER_MUTATION: "mutation_throttle_ms",
+    }[quota_type]
+    return {
+        _NAMES[by](event["user"], event["client_id"])
+        for before, event in zip(free, limited, strict=True)
+        if event[column]
+        or (event["rejected"] and event["mutations"])
+        or event["fetch_bytes"] != before["fetch_bytes"]
+    }
+
+
+@_FEW
+@given(seed=st.integers(0, 2**32 - 1), by=st.sampled_from(sorted(_NAMES)))
+def test_the_limit_throttles_nobody_and_one_percent_less_does(tmp_path_factory, seed, by):
+    """Of every entity, in every type of quota."""
+    found = _limits(tmp_path_factory.mktemp("usage"), seed, by)
+    free = _traffic(seed)
+    for quota_type in QuotaType:
+        records = _records(found, "never_throttled", by, quota_type)
+        assert _touched(free, _traffic(seed, records), quota_type, by) == set()
+        less = _records(found, "never_throttled", by, quota_type, 0.99)
+        expected = {record.entity for record in less}
+        assert expected
+        assert _touched(free, _traffic(seed, less), quota_type, by) >= expected
+
+
+@_FEW
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_tolerable_limit_delays_no_more_than_that(tmp_path_factory, seed):
+    """By the engine's own throttle times; it is never above the limit that throttles nobody."""
+    tolerance = Tolerance(share=0.2, longest_ms=2500)
+    found = _limits(tmp_path_factory.mktemp("usage"), seed, "both", tolerance)
+    records = _records(found, "tolerable", "both", QuotaType.PRODUCE)
+    produced = [event for event in _traffic(seed, records) if event["produce_bytes"] is not None]
+    for client in CLIENTS:
+        own = [event for event in produced if (event["user"], event["client_id"]) == client and client[1]]
+        delayed = sum(event["produce_bytes"] for event in own if event["produce_throttle_ms"] > 0)
+        assert delayed <= 0.2 * sum(event["produce_bytes"] for event in own)
+        assert max((event["produce_throttle_ms"] for event in own), default=0) <= 2500
+    assert all(row["tolerable"] <= row["never_throttled"] * 1.006 for row in found)
+
+
+def test_who_has_no_name_at_a_level_has_no_limit_there(tmp_path):
+    """An empty client id is no entity of Kafka's, not even the default one."""
+    found = _limits(tmp_path, 1, "both")
+    assert all(row["entity_client_id"] for row in found)
+    assert found
+
+
+def test_nothing_that_was_charged_needs_no_limit(tmp_path):
+    """A request of no bytes."""
+    node = RecordingNode()
+    node.start(START_MS)
+    node.produce("alice", "c1", 0, START_MS)
+    write_events(tmp_path, node.events)
+    with open_usage(tmp_path) as files:
+        found, nodes = local_limits(files, levels_of("user"), Tolerance(), out=None)
+    assert [(row["quota_type"], row["never_throttled"], row["tolerable"]) for row in found] == [
+        ("Produce", 0.0, 0.0),
+        ("Request", 0.0, 0.0),
+    ]
+    assert [row["peak"] for row in nodes] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("by", sorted(_NAMES))
+def test_the_largest_of_two_nodes_counts(tmp_path, by):
+    """A quota holds on each node by itself."""
+    for node_id, size in ((1, 1000), (2, 5000)):
+        node = RecordingNode(node_id)
+        node.start(START_MS)
+        node.produce("alice", "c1", size, START_MS)
+        write_events(tmp_path, node.events)
+    with open_usage(tmp_path) as files:
+        found, nodes = local_limits(files, levels_of(by), Tolerance(), out=None)
+    (row,) = [row for row in found if row["quota_type"] == "Produce"]
+    assert (row["never_throttled"], row["amount"]) == (500.0, 6000)
+    assert [row["peak"] for row in nodes if row["quota_type"] == "Produce"] == [100.0, 500.0]

@@ -1,0 +1,103 @@
+"""`tidegate limits`: the smallest limits as a table, as JSON and as Parquet."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS
+from tests.replaying.node import RecordingNode
+
+from tidegate.cli.main import main
+from tidegate.quota import QuotaRecord
+
+_HOSTILE = "x\x1b[2J\n[red]é" * 40
+
+
+@pytest.fixture
+def usage(tmp_path: Path) -> Path:
+    """A client that bursts once and then goes on evenly, one with a hostile name, one that was throttled."""
+    node = RecordingNode()
+    throttled = QuotaRecord(entity=(("user", "carol"),), key="producer_byte_rate", value=10.0)
+    node.start(START_MS, records=(throttled,))
+    node.produce("alice", "c1", 50_000, START_MS)
+    for second in range(200):
+        node.produce("alice", "c1", 10_000, START_MS + 1000 * second)
+    node.fetch(_HOSTILE, "c2", 1_000_000, START_MS + 200_000, handler_ns=5_000_000)
+    node.produce("carol", "c3", 1000, START_MS + 201_000)
+    node.mutate("alice", "c1", 110, START_MS + 202_000, connection_id=9)
+    node.mutate("alice", "c1", 1, START_MS + 202_001, connection_id=9)
+    node.other("alice", "c1", START_MS + 202_002, connection_id=9, api_key=19)
+    write_events(tmp_path / "usage" / "parquet", node.events, rows_per_file=50)
+    return tmp_path / "usage"
+
+
+def test_the_table_has_each_entity_and_the_default(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Within 80 columns, hostile names made harmless; who was throttled is said."""
+    assert main(["limits", str(usage)]) == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in out
+    assert [line.split() for line in lines if "alice" in line or "carol" in line] == [
+        ["produce", "user=alice", "client-id=c1", "16000", "14559", "0"],
+        ["produce", "user=carol", "client-id=c3", "100", "100", "1"],
+        ["request", "user=alice", "client-id=c1", "0", "%", "0", "%", "0"],
+        ["request", "user=carol", "client-id=c3", "0", "%", "0", "%", "0"],
+        ["mutation", "user=alice", "client-id=c1", "10.1", "9.18", "0"],
+    ]
+    assert ["produce", "<default>,", "for", "all", "2", "of", "them", "16000", "14559", "1"] in map(
+        str.split, lines
+    )
+    assert "1 of 7 were throttled when this was recorded:" in lines
+
+
+def test_json_and_tables_have_all(usage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With all digits, names as they are."""
+    assert main(["limits", str(usage), "--by", "user", "--json", "--out", str(tmp_path / "out")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["tolerated"] == {"delayed_percent": 1.0, "longest_ms": 1000}
+    assert found["limits"] == pq.read_table(tmp_path / "out" / "limits_by_entity.parquet").to_pylist()
+    assert found["nodes"] == pq.read_table(tmp_path / "out" / "limits_by_node.parquet").to_pylist()
+    (fetch,) = [row for row in found["limits"] if row["quota_type"] == "Fetch"]
+    assert (fetch["entity_user"], fetch["entity_client_id"]) == (_HOSTILE, None)
+    assert fetch["never_throttled"] == 100_000.0  # a larger fetch than ten seconds of it would be cut
+    assert [default["quota_type"] for default in found["defaults"]] == [
+        "Produce",
+        "Fetch",
+        "Request",
+        "ControllerMutation",
+    ]
+
+
+def test_the_entities_and_windows_of_a_plan(
+    usage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever its limits are; what it has no quota for is not looked at."""
+    plan = tmp_path / "quotas.yaml"
+    plan.write_text(
+        "windows: {quota.window.num: 2}\nquotas:\n  - client-id: {name: c1}\n    producer_byte_rate: 1\n"
+    )
+    assert main(["limits", str(usage), "--quotas", str(plan), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["limits"]
+    assert (row["quota_type"], row["entity_user"], row["entity_client_id"]) == ("Produce", None, "c1")
+    assert row["never_throttled"] == 70_000.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--delayed", "101"), "expected a number from 0 to 100, got '101'"),
+        (("--longest", "nan"), "expected a number from 0 to 86400, got 'nan'"),
+        (("--by", "user", "--quotas", "x.yaml"), "not allowed with argument"),
+    ],
+)
+def test_bad_options_are_one_clear_error(
+    arguments: tuple[str, ...], error: str, usage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, the reason on stderr."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["limits", str(usage), *arguments])
+    assert stopped.value.code == 2
+    assert error in capsys.readouterr().err
