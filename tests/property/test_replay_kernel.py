@@ -10,11 +10,13 @@ from tests.replaying.logs import CLIENTS, START_MS, random_records, random_traff
 from tests.replaying.node import RecordingNode
 
 from tidegate.config.windows import Windows
+from tidegate.pipeline.layout import IS_COUNTED
 from tidegate.pipeline.replay.kernel import replay, replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota import QuotaType
 from tidegate.quota.measure.bucket_kernel import bucket_peek
 from tidegate.quota.measure.rate_kernel import rate_peek
+from tidegate.usage.snapshots import BEGINS, rows_between
 
 _SEEDS = st.integers(0, 2**32 - 1)
 _LONG = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -81,6 +83,38 @@ def test_a_plan_decides_as_an_engine_with_its_quotas(seed):
     replayed = replay_events(free.events, plan)
     decided = [event for event in limited.events if event["kind"] in {"request", "network", "mutation"}]
     assert differences(replayed, decided) == []
+
+
+@_LONG
+@given(_SEEDS, st.integers(1, 50))
+def test_a_replay_that_begins_anywhere_is_exact_from_the_first_snapshot_on(seed, batch_rows):
+    """What it counts is decided as recorded; after a complete snapshot it counts all. Requests come in between."""
+    rng = Random(seed)
+    node = RecordingNode()
+    windows = {"window": random_window(rng), "controller_window": random_window(rng)}
+    node.start(START_MS, **windows, records=random_records(rng, at_most=8))
+    now_ms = random_traffic(node, rng, events=_EVENTS // 2, snapshots=True)
+    node.snapshot(now_ms)
+    random_traffic(node, rng, events=_EVENTS // 2, snapshots=True, now_ms=now_ms)
+    ends = [
+        place for place, event in enumerate(node.events) if rows_between(event["snapshot"] or "") is not None
+    ]
+    begins = [place for place, event in enumerate(node.events[: ends[-1]]) if event["snapshot"] == BEGINS]
+    cut = rng.choice([rng.choice(begins), rng.randrange(begins[-1] + 1)])
+    replayed = replay_events(node.events[cut:], in_force_plan(), batch_rows=batch_rows)
+    counted = replayed.decisions[:, IS_COUNTED] == 1
+    other = [event for event, _ in differences(replayed, replayed.events)]
+    wrong = [
+        event
+        for event, is_counted in zip(replayed.events, counted, strict=True)
+        if is_counted and event in other
+    ]
+    assert wrong == []
+    assert sum(result["different_decisions"] for result in replayed.results) == 0
+    end = node.events[ends[-1]]["seq"]
+    assert all(
+        is_counted for event, is_counted in zip(replayed.events, counted, strict=True) if event["seq"] > end
+    )
 
 
 def test_the_random_logs_have_every_kind_of_decision():

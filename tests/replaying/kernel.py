@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tidegate.pipeline import layout
+from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.timeline import CONTROL_KINDS, empty_timeline, timelines
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
@@ -41,10 +42,12 @@ class Replayed:
 
 def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -> Replayed:
     """Replay the events of one node, some rows at a time."""
-    control = [event for event in events if event["kind"] in CONTROL_KINDS]
+    control = [event for event in events if event["kind"] in CONTROL_KINDS or _is_end(event)]
     decided = [event for event in events if event["kind"] in _KINDS]
     names = sorted({(event["user"], event["client_id"]) for event in decided})
     timeline = next(iter(timelines(control).values()), empty_timeline())
+    if plan.is_in_force:
+        timeline = with_snapshots(timeline, lambda after, before: _sensor_rows(events, after, before))
     replay = PlanReplay(plan, names=names, timeline=timeline)
     rows = kernel_rows(decided, {name: number for number, name in enumerate(names)}.__getitem__)
     decisions = np.zeros((len(decided), layout.DECISIONS), np.int32)
@@ -52,6 +55,14 @@ def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -
         batch = layout.Rows(*(column[first : first + batch_rows] for column in rows))
         replay.replay(batch, decisions[first : first + batch_rows])
     return Replayed(decided, decisions, list(client_results(plan, 1, names, replay)), _sensors(replay, names))
+
+
+def _is_end(event: Event) -> bool:
+    return event["kind"] == "snapshot" and event["quota_user"] is None
+
+
+def _sensor_rows(events: Sequence[Event], after_seq: int, before_seq: int) -> list[Event]:
+    return [e for e in events if e["kind"] == "snapshot" and after_seq < e["seq"] < before_seq]
 
 
 def _sensors(replay: PlanReplay, names: Sequence[tuple[str, str]]) -> Sensors:

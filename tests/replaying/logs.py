@@ -44,14 +44,25 @@ def random_records(rng: Random, *, at_most: int) -> tuple[QuotaRecord, ...]:
 
 
 def random_traffic(
-    node: RecordingNode, rng: Random, *, events: int, quotas_change: bool = True, now_ms: int = START_MS
+    node: RecordingNode,
+    rng: Random,
+    *,
+    events: int,
+    quotas_change: bool = True,
+    snapshots: bool = False,
+    now_ms: int = START_MS,
 ) -> int:
-    """Let `events` things happen on `node`, after its start; return the time of the last."""
+    """Let `events` things happen on `node`, after its start; return the time of the last.
+
+    snapshots: begin some, and write a few steps of one at a time.
+    """
     set_before: list[QuotaRecord] = []
     for _ in range(events):
         now_ms += rng.choice(_STEPS_MS)(rng)
         if rng.random() < 0.02:
             node.clock(now_ms, rng.randrange(-3_600_000, 3_600_000))
+        if snapshots and rng.random() < 0.3:
+            node.snapshot(now_ms, steps=rng.choice([1, 3, 20, 1000]))
         if rng.random() < 0.05:
             node.expire(now_ms)
         elif rng.random() < 0.06:

@@ -1,5 +1,7 @@
 """A node without sockets: has requests decided as the front does, and keeps the events of the usage record."""
 
+from collections.abc import Iterator
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +19,7 @@ from tidegate.server.decision import Decider
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Answer, Charge, Connection
 from tidegate.usage.columns import empty_event
+from tidegate.usage.snapshots import BEGINS, ends, sensor_texts
 from tidegate.usage.spool import OBSERVED_ONLY, tags_text
 from tidegate.wire import RequestHeader
 
@@ -38,6 +41,8 @@ class RecordingNode:
         self._in_force: dict[tuple[Any, str], QuotaRecord] = {}
         self._callback: str | None = None
         self._said: dict[tuple[str, ...], Any] = {}
+        self._snapshot: Iterator[None] | None = None
+        self._now_ms = 0
         self._fetches_are_capped = fetches_are_capped
 
     def start(
@@ -56,18 +61,25 @@ class RecordingNode:
         self._open.clear()
         self._in_force.clear()
         self._callback = None
+        self._snapshot = None
         self._add("start", now_ms)
+        self._state_windows(now_ms, window, controller_window)
+        for record in records:
+            self.quota(record, now_ms)
+
+    def _state_windows(self, now_ms: int, window: QuotaWindow, controller_window: QuotaWindow) -> None:
         for prefix, part in (("", window), ("controller.", controller_window)):
             settings = {"num": part.samples, "size.seconds": part.window_ms // 1000}
             for name, value in settings.items():
                 self._add("quota", now_ms, quota_key=f"{prefix}quota.window.{name}", quota_value=float(value))
-        for record in records:
-            self.quota(record, now_ms)
 
     def quota(self, record: QuotaRecord, now_ms: int) -> None:
         """Put a definition in force."""
         self.managers.apply(record)
         self._in_force[record.entity, record.key] = record
+        self._state_quota(record, now_ms)
+
+    def _state_quota(self, record: QuotaRecord, now_ms: int) -> None:
         names = {kind: "<default>" if name is None else sanitize(name) for kind, name in record.entity}
         self._add(
             "quota",
@@ -88,6 +100,32 @@ class RecordingNode:
         self._callback = name
         self._said.clear()
         run_at_once(self.managers.exchange_in_slices(callback, [*self._in_force.values()], at_exchange=note))
+
+    def snapshot(self, now_ms: int, *, steps: int = 10**9) -> None:
+        """State quotas and sensors, so many steps of the snapshot that is under way; begins one where none is."""
+        self._now_ms = now_ms
+        if self._snapshot is None:
+            self._snapshot = self._snapshot_in_slices()
+        for _ in islice(self._snapshot, steps):
+            pass
+
+    def _snapshot_in_slices(self) -> Iterator[None]:
+        self._add("snapshot", self._now_ms, snapshot=BEGINS)
+        self._state_windows(
+            self._now_ms, self.managers.produce.window, self.managers.controller_mutation.window
+        )
+        for key in list(self._in_force):
+            yield
+            self._state_quota(self._in_force[key], self._now_ms)
+        rows = 0
+        for tags, at_ms, state in self.managers.snapshots(lambda: self._now_ms):
+            for text in sensor_texts(state):
+                names = {"quota_user": tags["user"], "quota_client_id": tags["client-id"]}
+                self._add("snapshot", at_ms, snapshot=text, **names)
+                rows += 1
+            yield
+        self._add("snapshot", self._now_ms, snapshot=ends(rows))
+        self._snapshot = None
 
     def expire(self, now_ms: int) -> None:
         """Sweep idle sensors."""

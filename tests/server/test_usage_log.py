@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from tests.unit.usage.recording import START_MS, closed_events, no_room, open_recorder
 
 from tidegate.in_slices import run_at_once
+from tidegate.pipeline.read.snapshots import with_snapshots
+from tidegate.pipeline.read.timeline import CONTROL_KINDS, timelines
 from tidegate.quota import QuotaManagers, QuotaRecord, QuotaType, QuotaWindow
 from tidegate.quota.measure.sensors import RateSensor
 from tidegate.server.config import ServerConfig
@@ -266,3 +268,29 @@ def test_a_snapshot_of_many_sensors_is_written_in_short_steps(tmp_path):
     steps = sum(1 for _ in log.snapshot())
     assert steps >= sensors
     assert sum(event["kind"] == "snapshot" for event in log.close()) == sensors + 2
+
+
+def test_a_snapshot_that_a_kill_cut_short_has_no_end(tmp_path):
+    """What lay on the disk at that moment is read after the next start: the snapshot begins, and the node starts."""
+    log = SnapshotLog(tmp_path / "killed")
+    log.quota(QuotaRecord(entity=(("client-id", None),), key="consumer_byte_rate", value=5.0))
+    for number in range(100):
+        log.managers.fetch.record("alice", f"client-{number}", 5.0, START_MS)
+    snapshot = log.snapshot()
+    for _ in range(50):
+        next(snapshot)
+    log.usage.commit()
+    shutil.copytree(tmp_path / "killed", tmp_path / "left")
+    log.close()
+    after = SnapshotLog(tmp_path / "left")
+    run_at_once(after.snapshot())
+    events = after.close()
+    ends = [event["snapshot"] for event in events if (event["snapshot"] or "").startswith("ends")]
+    assert ends == ["ends 0"], "that of the node that started"
+    control = [
+        e
+        for e in events
+        if e["kind"] in CONTROL_KINDS or (e["kind"] == "snapshot" and e["quota_user"] is None)
+    ]
+    found = with_snapshots(timelines(control)[1], lambda after_seq, before_seq: [])
+    assert [step.kind for step in found.steps if step.kind not in ("quota", "break")] == ["start"]

@@ -278,7 +278,7 @@ def replay_blocks(
     chunks = list_chunks(paths)
     slices = _slices(session, chunks)
     surveys = context.parallelize(chunks, slices).map(survey_chunk).collect()
-    task, numbers = lay_out(surveys, plans, cores=context.defaultParallelism)
+    task, numbers = lay_out(chunks, surveys, plans, cores=context.defaultParallelism)
     broadcast = context.broadcast(task)
     work = _spread(session, chunks, numbers, slices=slices)
     blocks = work.mapInArrow(partial(pack_chunks, task=broadcast), BLOCKS)

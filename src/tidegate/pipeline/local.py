@@ -118,7 +118,7 @@ def local_replay(
         prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
     chunks = list_chunks(files.paths)
     surveys = [survey_chunk(chunk) for chunk in _shown(chunks, "looking")]
-    task, numbers = lay_out(surveys, plans, cores=1)
+    task, numbers = lay_out(chunks, surveys, plans, cores=1)
     held: Any = _Held(task)
     partitions = _partitions(chunks, numbers, held)
     kernel_at_hand()
@@ -160,7 +160,7 @@ class LocalReplays:
         kernel_at_hand()
         chunks = list_chunks(files.paths)
         surveys = [survey_chunk(chunk) for chunk in _shown(chunks, "looking")]
-        task, numbers = lay_out(surveys, [levels], cores=1)
+        task, numbers = lay_out(chunks, surveys, [levels], cores=1)
         self._task = task
         self._partitions = _partitions(chunks, numbers, _Held(task))
 

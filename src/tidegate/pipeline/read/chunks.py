@@ -4,7 +4,7 @@ A chunk is one row group of one file. Names stay dictionary-encoded and are neve
 kernel takes is computed with whole columns.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from tidegate.pipeline.layout import (
     STRICT,
     Rows,
 )
+from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
 from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, CONTROL_KINDS
 from tidegate.quota.managers.mutation import STRICT_SINCE
 
@@ -39,13 +40,14 @@ __all__ = [
     "list_chunks",
     "read_chunk",
     "read_rows",
+    "read_sensors",
     "survey_chunk",
 ]
 
 ClientKey = tuple[int, str, str]
 """Node, user, client id."""
 
-_CONTROL, _UNKNOWN, _TAGS = -1, -2, -3
+_CONTROL, _UNKNOWN, _TAGS, _SNAPSHOT = -1, -2, -3, -4
 _KIND_CODES = {
     "request": REQUEST_ROW,
     "network": NETWORK_ROW,
@@ -53,6 +55,7 @@ _KIND_CODES = {
     "forwarded": REQUEST_ROW,
     **dict.fromkeys(CONTROL_KINDS, _CONTROL),
     "tags": _TAGS,
+    "snapshot": _SNAPSHOT,
 }
 _CLIENT_COLUMNS = ("kind", "node_id", "user", "client_id")
 _NAMES = ("kind", "user", "client_id")
@@ -103,12 +106,14 @@ class Clients(NamedTuple):
 class Survey(NamedTuple):
     """The clients of a chunk, how many rows each has, and the events that are no requests (`CONTROL_COLUMNS`).
 
-    Of many `tags` rows the first stands for all: there was a quota callback.
+    Of many `tags` rows the first stands for all: there was a quota callback. Of a snapshot there are the first and the
+    last row. stated: the first and last `seq` of all its rows that are here, by node.
     """
 
     keys: list[ClientKey]
     rows: Numbers
     control: list[dict[str, Any]]
+    stated: dict[int, tuple[int, int]]
 
 
 def list_chunks(paths: Sequence[Path]) -> list[Chunk]:
@@ -128,9 +133,26 @@ def survey_chunk(chunk: Chunk) -> Survey:
     control: list[dict[str, Any]] = []
     wanted = kinds == _CONTROL
     wanted[np.flatnonzero(kinds == _TAGS)[:1]] = True
+    wanted |= _at_ends(chunk, kinds == _SNAPSHOT)
     if wanted.any():
         control = read_chunk(chunk, CONTROL_COLUMNS).filter(pa.array(wanted)).to_pylist()
-    return Survey(clients.keys, np.bincount(clients.place, minlength=len(clients.keys)), control)
+    rows = np.bincount(clients.place, minlength=len(clients.keys))
+    return Survey(clients.keys, rows, control, _stated(chunk, kinds == _SNAPSHOT))
+
+
+def read_sensors(
+    chunks: Iterable[tuple[Chunk, Survey]], *, node_id: int, after_seq: int, before_seq: int
+) -> list[dict[str, Any]]:
+    """Return the rows of a snapshot of one node between two `seq`, in order (`SENSOR_COLUMNS`)."""
+    found: list[dict[str, Any]] = []
+    for chunk, survey in chunks:
+        first, last = survey.stated.get(node_id, (0, -1))
+        if first < before_seq and last > after_seq:
+            is_one = (pc.field("kind") == "snapshot") & (pc.field("node_id") == node_id)
+            is_between = (pc.field("seq") > after_seq) & (pc.field("seq") < before_seq)
+            table = read_chunk(chunk, ("kind", "node_id", *SENSOR_COLUMNS)).filter(is_one & is_between)
+            found += table.select(list(SENSOR_COLUMNS)).to_pylist()
+    return sorted(found, key=lambda row: row["seq"])
 
 
 def read_rows(chunk: Chunk, numbers: Numbers) -> Iterator[Rows]:
@@ -170,6 +192,23 @@ def read_chunk(chunk: Chunk, columns: Sequence[str]) -> pa.Table:
     with _opened(chunk) as file:
         table = file.read_row_group(chunk.row_group, columns=list(columns), use_threads=False)
     return table.unify_dictionaries().combine_chunks()
+
+
+def _at_ends(chunk: Chunk, is_snapshot: Numbers) -> Numbers:
+    """Return which rows begin or end a snapshot: those of no sensor."""
+    if not is_snapshot.any():
+        return is_snapshot
+    return is_snapshot & ~_has(read_chunk(chunk, ("quota_user",)), "quota_user")
+
+
+def _stated(chunk: Chunk, is_snapshot: Numbers) -> dict[int, tuple[int, int]]:
+    """Return the first and last `seq` of all rows of snapshots, by node."""
+    if not is_snapshot.any():
+        return {}
+    table = read_chunk(chunk, ("node_id", "seq"))
+    node_id, seq = (_plain(table, name)[is_snapshot] for name in ("node_id", "seq"))
+    of_nodes = ((node, seq[node_id == node]) for node in np.unique(node_id).tolist())
+    return {node: (int(of_node.min()), int(of_node.max())) for node, of_node in of_nodes}
 
 
 def _number_batches(chunk: Chunk) -> Iterator[pa.Table]:

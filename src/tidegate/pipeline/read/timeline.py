@@ -7,7 +7,7 @@ them in the order of `seq` among the requests.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from tidegate.config.windows import Windows
 from tidegate.errors import TidegateError
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.quota.admin.definitions import EntityParts, QuotaRecord, entity_parts
+from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS
 from tidegate.quota.admin.sanitizer import desanitize
 from tidegate.quota.managers.extensions import EXEMPT_CLIENTS, EXTENSION_SETTINGS
@@ -24,6 +25,7 @@ __all__ = [
     "CONTROL_COLUMNS",
     "CONTROL_KINDS",
     "MAX_CONTROL_EVENTS",
+    "SensorState",
     "Step",
     "Timeline",
     "empty_timeline",
@@ -43,6 +45,7 @@ CONTROL_COLUMNS = (
     "quota_key",
     "quota_value",
     "callback",
+    "snapshot",
 )
 MAX_CONTROL_EVENTS = 2_000_000
 """Events of these kinds in one replay: sweeps of twenty nodes over a month are 1.7 million."""
@@ -51,12 +54,23 @@ _DEFAULT_NAME = "<default>"
 _PART_COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "quota_ip"}
 
 
+class SensorState(NamedTuple):
+    """The state of a sensor at a time, as text: see `tidegate.quota.measure.snapshot`."""
+
+    quota_key: str
+    tags: Tags
+    ts_ms: int
+    text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """A start, a changed definition (`record`) or window setting (`setting`), a gap, or a trace of a quota callback.
 
     extension: the setting that is on about here, if it changes decisions of rows that do not say so.
-    states_all: the steps right after it state all definitions that are in force; what they do not state is not.
+    states_all: the steps after it state all definitions that are in force; what they do not state is not.
+    text: what a `snapshot` row says that begins or ends one. With `with_snapshots` there are `begins`, `sensors` (their
+    `states`) and `ends` instead, where a replay needs them.
     """
 
     seq: int
@@ -66,6 +80,8 @@ class Step:
     setting: tuple[str, int] | None = None
     extension: str | None = None
     states_all: bool = False
+    text: str = ""
+    states: tuple[SensorState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +147,8 @@ def _step(event: Mapping[str, Any]) -> Step:
     if kind in ("callback", "tags"):  # where one is taken away, there was one before
         name = "" if event["callback"] is None else f"={event['callback']}"
         return Step(seq=seq, ts_ms=ts_ms, kind=kind, extension=f"client.quota.callback.class{name}")
+    if kind == "snapshot":
+        return Step(seq=seq, ts_ms=ts_ms, kind=kind, text=event["snapshot"] or "")
     if kind != "quota":
         return Step(seq=seq, ts_ms=ts_ms, kind=kind)
     key = event["quota_key"]

@@ -15,6 +15,7 @@ from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED, saturate_to_int32
 
 __all__ = [
+    "INDEX_BY_KEY",
     "IN_FORCE",
     "QUOTA_TYPES",
     "Definitions",
@@ -32,7 +33,9 @@ IN_FORCE = "in force"
 QUOTA_TYPES = (QuotaType.PRODUCE, QuotaType.FETCH, QuotaType.REQUEST, QuotaType.CONTROLLER_MUTATION)
 """The order in which the kernel counts them."""
 
-_TYPE_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_TYPES)}
+INDEX_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_TYPES)}
+"""Places in `QUOTA_TYPES` by the key of a quota."""
+
 _FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
 
 
@@ -97,7 +100,7 @@ class Definitions:
 
     def apply(self, record: QuotaRecord) -> int | None:
         """Take a definition in; return the index of its quota type, None if it is no client quota."""
-        index = _TYPE_BY_KEY.get(record.key)
+        index = INDEX_BY_KEY.get(record.key)
         if index is None:
             return None
         entity = _entity(record)

@@ -39,6 +39,7 @@ from tidegate.pipeline.read.timeline import Step, Timeline
 from tidegate.pipeline.replay.kernel import replay_kernel
 from tidegate.pipeline.replay.pending import empty_pending, roomy_pending
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
+from tidegate.pipeline.replay.stated import StatedSensors
 from tidegate.pipeline.replay.tables import Account, AccountTable, SensorTable
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
@@ -72,6 +73,7 @@ class PlanReplay:
         self._windows = plan.windows
         self._rates = SensorTable(**_rate_widths(plan.windows.rate))
         self._buckets = SensorTable(floats=BUCKET_FLOATS, ints=BUCKET_INTS)
+        self._stated = StatedSensors(self._rates, self._buckets)
         self._accounts = AccountTable()
         self._account_of = np.zeros((len(QUOTA_TYPES), len(names)), np.int32)
         self._looked_up = np.zeros((len(QUOTA_TYPES), len(names)), np.int64)
@@ -121,6 +123,13 @@ class PlanReplay:
                 self._settings[WARM_AT_MS] = max(warm_at_ms, int(self._settings[WARM_AT_MS]))
             case "quota" if self._plan.is_in_force:
                 self._change_quota(step)
+            case "begins" if self._plan.is_in_force:
+                self._forget_sensors()
+            case "sensors" if self._plan.is_in_force:
+                sweep = int(np.searchsorted(self._timeline.sweeps[:, 0], step.seq))
+                self._stated.take(step.states, sweep=sweep)
+            case "ends" if self._plan.is_in_force:
+                self._settings[WARM_AT_MS] = _LONG_AGO_MS
 
     def _start(self) -> None:
         self._forget_sensors()
@@ -148,6 +157,7 @@ class PlanReplay:
     def _forget_sensors(self) -> None:
         self._rates.forget()
         self._buckets.forget()
+        self._stated.forget()
         self._pending = empty_pending()
 
     # --- the rows -------------------------------------------------------------------------------------------------
@@ -185,9 +195,11 @@ class PlanReplay:
         cap_bytes = (
             MAX_INT64 if self._plan.is_in_force else resolved.cap_bytes
         )  # what was recorded had its cap
+        sensor = sensors.number((index, resolved.tags), bound=resolved.bound)
+        self._stated.note_used((index, resolved.tags), sensor)
         self._account_of[index, client] = self._accounts.number(
             Account(index, client, resolved.tags),
-            sensor=sensors.number((index, resolved.tags), bound=resolved.bound),
+            sensor=sensor,
             bound=resolved.bound,
             cap_ms=cap_ms,
             cap_bytes=cap_bytes,

@@ -10,13 +10,16 @@ from tidegate.pipeline.layout import (
     ACCOUNT_COLUMNS,
     CAP_BYTES,
     CAP_MS,
+    LAST_MS,
     PEAKS,
     READY,
     SENSOR,
+    SWEPT,
     TALLIES,
     USE_COLUMNS,
 )
 from tidegate.quota.admin.entity import Tags
+from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS
 
 __all__ = ["Account", "AccountTable", "SensorTable"]
 
@@ -60,6 +63,26 @@ class SensorTable:
             self._bounds[number] = bound
             self.use[number, READY] = -1
         return number
+
+    @property
+    def samples(self) -> int:
+        """Return how many samples a rate has room for."""
+        return self.floats.shape[1] - FLOAT_SLOTS
+
+    def find(self, key: Hashable) -> int | None:
+        """Return the row of the sensor `key`; None: there is none."""
+        return self._numbers.get(key)
+
+    def restored(self, number: int, *, last_ms: int, sweep: int) -> tuple[Any, Int64s]:
+        """Make a sensor a new one and return its rows, for its state; it is known from here on.
+
+        last_ms: when it was last used. sweep: how many there have been before its state was so.
+        """
+        self.floats[number] = 0.0
+        self.ints[number] = 0
+        self.use[number] = 0
+        self.use[number, READY], self.use[number, LAST_MS], self.use[number, SWEPT] = -1, last_ms, sweep
+        return self.floats[number], self.ints[number]
 
     def forget(self) -> None:
         """Make every sensor a new one."""

@@ -9,9 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.chunks import ClientKey, Survey
+from tidegate.pipeline.read.chunks import Chunk, ClientKey, Survey, read_sensors
+from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.timeline import (
     MAX_CONTROL_EVENTS,
+    Timeline,
     empty_timeline,
     refuse_extensions,
     timelines,
@@ -39,8 +41,10 @@ class Layout(NamedTuple):
     numbers: list[list[int]]
 
 
-def lay_out(surveys: Sequence[Survey], plans: Sequence[Plan], *, cores: int) -> Layout:
-    """Return who goes where. surveys: of every chunk, in order.
+def lay_out(
+    chunks: Sequence[Chunk], surveys: Sequence[Survey], plans: Sequence[Plan], *, cores: int
+) -> Layout:
+    """Return who goes where. surveys: of every chunk, in order; those with a needed snapshot are read again.
 
     Raises `UsageFilesError` where there is too much of something, an event makes no sense, or the quotas in force
     cannot be replayed.
@@ -48,6 +52,7 @@ def lay_out(surveys: Sequence[Survey], plans: Sequence[Plan], *, cores: int) -> 
     found = timelines(_control_events(surveys))
     if any(plan.is_in_force for plan in plans):
         refuse_extensions(found)
+        found = {node_id: _with_snapshots(chunks, surveys, node_id, found[node_id]) for node_id in found}
     clients, rows, places = _clients(surveys)
     by_node: dict[int, dict[int, tuple[str, str]]] = {}
     for place, (node_id, user, client_id) in enumerate(clients):
@@ -67,6 +72,16 @@ def lay_out(surveys: Sequence[Survey], plans: Sequence[Plan], *, cores: int) -> 
         timelines=found,
     )
     return Layout(task, [given_out.number[chunk].tolist() for chunk in places])
+
+
+def _with_snapshots(
+    chunks: Sequence[Chunk], surveys: Sequence[Survey], node_id: int, timeline: Timeline
+) -> Timeline:
+    def read(after_seq: int, before_seq: int) -> list[dict[str, Any]]:
+        pairs = zip(chunks, surveys, strict=True)
+        return read_sensors(pairs, node_id=node_id, after_seq=after_seq, before_seq=before_seq)
+
+    return with_snapshots(timeline, read)
 
 
 def _control_events(surveys: Sequence[Survey]) -> list[dict[str, Any]]:

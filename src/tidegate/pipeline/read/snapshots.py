@@ -1,0 +1,151 @@
+"""The state of a node's engine out of the usage record, for a replay that does not know it.
+
+A node states it hourly and after a gap (docs/usage-record.md, *Snapshots*). A replay that began with the node's start
+knows it anyway; it needs a snapshot where its record begins in the middle, and after rows that are missing. So only
+those are read, and by the driver: of each the first complete one. What was in between is approximate.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.read.timeline import SensorState, Step, Timeline
+from tidegate.quota.managers.quota_type import QuotaType
+from tidegate.quota.measure.window import MAX_SAMPLES
+from tidegate.usage.snapshots import rows_between
+
+__all__ = ["SENSOR_COLUMNS", "ReadSensors", "with_snapshots"]
+
+SENSOR_COLUMNS = ("seq", "ts_ms", "quota_user", "quota_client_id", "snapshot")
+
+Row = Mapping[str, Any]
+ReadSensors = Callable[[int, int], Sequence[Row]]
+"""Returns the rows of kind `snapshot` of a node between two `seq`, both not included, in order: `SENSOR_COLUMNS`."""
+
+_BREAKS = ("start", "gap", "break", "callback")  # what a snapshot does not survive
+_KEYS = {quota_type.key for quota_type in QuotaType}
+
+
+def with_snapshots(timeline: Timeline, read: ReadSensors) -> Timeline:
+    """Return the timeline with the states of sensors where they are needed, and without the other snapshots.
+
+    Raises `UsageFilesError` where a state makes no sense.
+    """
+    steps: list[Step] = []
+    is_known = False
+    for place, step in enumerate(timeline.steps):
+        if step.kind in _BREAKS:
+            is_known = step.kind == "start"
+        if step.kind != "snapshot":
+            steps.append(step)
+        elif not is_known and (end := _end_of(timeline.steps[place:])) is not None:
+            rows = read(step.seq, end.seq)
+            if len(rows) == rows_between(end.text):
+                steps += [
+                    replace(step, kind="begins", states_all=True),
+                    *_states(rows),
+                    replace(end, kind="ends"),
+                ]
+                is_known = True
+    return replace(timeline, steps=tuple(sorted(steps, key=lambda step: step.seq)))
+
+
+def _end_of(steps: Sequence[Step]) -> Step | None:
+    """Return the step that ends the snapshot which the first of `steps` begins; None: it does not, or has no end."""
+    if rows_between(steps[0].text) is not None:
+        return None
+    for step in steps[1:]:
+        if step.kind in (*_BREAKS, "snapshot"):
+            return step if rows_between(step.text) is not None else None
+    return None
+
+
+def _states(rows: Sequence[Row]) -> Iterator[Step]:
+    """Yield a step for each run of sensors with nothing in between: where the last of them stands, all were so."""
+    run: list[tuple[Row, SensorState]] = []
+    for row, state in _whole(rows):
+        if run and row["seq"] != run[-1][0]["seq"] + 1:
+            yield _step(run)
+            run = []
+        run.append((row, state))
+    if run:
+        yield _step(run)
+
+
+def _step(run: Sequence[tuple[Row, SensorState]]) -> Step:
+    last, _ = run[-1]
+    return Step(seq=last["seq"], ts_ms=last["ts_ms"], kind="sensors", states=tuple(state for _, state in run))
+
+
+def _whole(rows: Sequence[Row]) -> Iterator[tuple[Row, SensorState]]:
+    """Yield each sensor with its last row, its text put together. Raises `UsageFilesError`."""
+    by_sensor = groupby(rows, key=lambda row: (row["quota_user"], row["quota_client_id"]))
+    for tags, group in by_sensor:
+        text, state = "", None
+        for row in group:
+            text += row["snapshot"] or ""
+            state = _parsed(text)
+            if state is not None:
+                yield row, _sensor(row, tags, state, text)
+                text = ""
+        if state is None:
+            raise _error(row, "its state goes on nowhere")
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _sensor(row: Row, tags: tuple[str | None, str | None], state: Any, text: str) -> SensorState:
+    if not _is_state(state):
+        raise _error(row, "it is no state of a sensor")
+    user, client_id = tags
+    return SensorState(state["quota_key"], (user or "", client_id or ""), row["ts_ms"], text)
+
+
+def _is_state(state: Any) -> bool:
+    """Return whether it is what a broker writes, and fits into the kernel's arrays."""
+    if (
+        not isinstance(state, dict)
+        or state.get("quota_key") not in _KEYS
+        or not _is_time(state.get("recorded_ms"))
+    ):
+        return False
+    if state["quota_key"] == QuotaType.CONTROLLER_MUTATION.key:
+        return _is_number(state.get("tokens")) and _is_time(state.get("updated_ms"))
+    samples, current = state.get("samples"), state.get("current")
+    return (
+        isinstance(samples, list)
+        and len(samples) <= MAX_SAMPLES + 1
+        and all(_is_sample(sample) for sample in samples)
+        and type(current) is int
+        and 0 <= current < max(1, len(samples))
+        and _is_time(state.get("emptied_ms", 0))
+    )
+
+
+def _is_sample(sample: Any) -> bool:
+    return (
+        isinstance(sample, list)
+        and len(sample) == 3
+        and _is_number(sample[0])
+        and all(map(_is_time, sample[1:]))
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) is int and abs(value) < 2**53
+
+
+def _error(row: Row, reason: str) -> UsageFilesError:
+    return UsageFilesError(f"snapshot row seq={row['seq']}: {reason}", hint="was the file made by Tidegate?")

@@ -1,0 +1,64 @@
+"""Sensors that start from a state in the usage record (`tidegate.pipeline.read.snapshots`) rather than empty.
+
+A state waits until its sensor is used, as a partition has few of them all.
+"""
+
+import json
+from collections.abc import Iterable
+
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.layout import MUTATION
+from tidegate.pipeline.read.timeline import SensorState
+from tidegate.pipeline.replay.plan import INDEX_BY_KEY
+from tidegate.pipeline.replay.tables import SensorTable
+from tidegate.quota.admin.entity import Tags
+from tidegate.quota.measure.snapshot import restore_bucket, restore_rate
+
+__all__ = ["StatedSensors"]
+
+Key = tuple[int, Tags]
+"""Place in `QUOTA_TYPES`, and the tags that the sensor counts under."""
+
+
+class StatedSensors:
+    """The states of sensors that were not used since."""
+
+    def __init__(self, rates: SensorTable, buckets: SensorTable) -> None:
+        self._rates, self._buckets = rates, buckets
+        self._waiting: dict[Key, tuple[SensorState, int]] = {}
+
+    def take(self, states: Iterable[SensorState], *, sweep: int) -> None:
+        """Have sensors in these states from here on, `sweep` sweeps having been. Raises `UsageFilesError`."""
+        for state in states:
+            key = INDEX_BY_KEY[state.quota_key], state.tags
+            number = self._table(key).find(key)
+            if number is None:
+                self._waiting[key] = state, sweep
+            else:
+                self._restore(key, number, state, sweep)
+
+    def note_used(self, key: Key, number: int) -> None:
+        """Give a sensor, the row `number` of its table, the state that waits for it. Raises `UsageFilesError`."""
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None:
+            self._restore(key, number, *waiting)
+
+    def forget(self) -> None:
+        """Let the states go: sensors are new ones."""
+        self._waiting.clear()
+
+    def _restore(self, key: Key, number: int, state: SensorState, sweep: int) -> None:
+        values, table = json.loads(state.text), self._table(key)
+        last_ms = state.ts_ms + values["recorded_ms"]
+        floats, ints = table.restored(number, last_ms=last_ms, sweep=sweep)
+        if key[0] == MUTATION:
+            restore_bucket(values, floats, ints, state.ts_ms)
+        elif len(values["samples"]) <= table.samples:
+            restore_rate(values, floats, ints, state.ts_ms)
+        else:
+            raise UsageFilesError(
+                f"a snapshot has {len(values['samples'])} samples of a rate, expected {table.samples} at most"
+            )
+
+    def _table(self, key: Key) -> SensorTable:
+        return self._buckets if key[0] == MUTATION else self._rates
