@@ -5,7 +5,7 @@ import json
 import math
 from pathlib import Path
 
-from tidegate.cli.usage import add_job_options, runs_here, top_option
+from tidegate.cli.usage import add_job_options, opened, runs_here, top_option
 
 __all__ = ["add_parser", "run"]
 
@@ -81,7 +81,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
-    from tidegate.pipeline.jobs import limits_job, open_usage
+    from tidegate.pipeline.jobs import limits_job
     from tidegate.pipeline.local import local_limits
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.replay.limits import Tolerance, levels_of, levels_of_file
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
     levels = levels_of(args.by) if args.quotas is None else levels_of_file(args.quotas)
     tolerance = Tolerance(share=args.delayed / 100, longest_ms=round(args.longest * 1000))
-    with open_usage(args.directory) as files:
+    with opened(args) as files:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
         results = {"out": args.out, "overwrite": args.overwrite}

@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from tidegate.cli.usage import add_job_options, runs_here, top_option
+from tidegate.cli.usage import add_job_options, opened, runs_here, top_option
 
 __all__ = ["add_parser", "run"]
 
@@ -64,7 +64,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
-    from tidegate.pipeline.jobs import obedience_job, open_usage
+    from tidegate.pipeline.jobs import obedience_job
     from tidegate.pipeline.local import local_obedience
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.report.console import results_console
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if is_imported(args.directory):
         print(json.dumps({"known": False, "libraries": []}) if args.json else _NOT_KNOWN)
         return _EXIT_NOT_KNOWN
-    with open_usage(args.directory) as files:
+    with opened(args) as files:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
         if runs_here(args, rows=files.rows):

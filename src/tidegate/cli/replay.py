@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tidegate.cli.usage import add_job_options, runs_here, top_option
+from tidegate.cli.usage import add_job_options, opened, runs_here, top_option
 
 __all__ = ["add_parser", "run"]
 
@@ -21,6 +21,7 @@ examples:
   tidegate replay ./usage --quotas quotas.yaml
   tidegate replay ./usage --quotas tight.yaml --quotas loose.yaml   two plans side by side
   tidegate replay ./usage --in-force                                check the record: every decision again
+  tidegate replay ./usage --in-force --from 2026-11-22T14:00        from an hour on, UTC
   tidegate replay ./usage --quotas quotas.yaml --out ./replay-out --decisions
 
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import` has written; quotas.yaml is described in
@@ -71,7 +72,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Run the job and print a table per plan."""
     _check_options(args)
-    from tidegate.pipeline.jobs import open_usage, replay_job
+    from tidegate.pipeline.jobs import replay_job
     from tidegate.pipeline.local import local_replay
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     plans = load_plans(args.quotas)
     if args.in_force:
         plans.append(in_force_plan())
-    with open_usage(args.directory) as files:
+    with opened(args) as files:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
         results = {"out": args.out, "overwrite": args.overwrite, "with_decisions": args.decisions}

@@ -1,10 +1,16 @@
 """`tidegate usage`: who used what, out of the usage files of a server."""
 
 import argparse
+import contextlib
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["add_job_options", "add_parser", "run", "runs_here", "top_option"]
+if TYPE_CHECKING:
+    from tidegate.pipeline.jobs import UsageFiles
+
+__all__ = ["add_job_options", "add_parser", "opened", "run", "runs_here", "top_option"]
 
 _MOST_LINES = 100_000  # of a table on the terminal; --out has all
 
@@ -18,6 +24,7 @@ examples:
   tidegate usage ./usage                      the 20 clients with most bytes
   tidegate usage ./usage --top 5
   tidegate usage ./usage --out ./usage-out    usage_by_client.parquet, usage_by_minute.parquet
+  tidegate usage ./usage --from 2026-11-22 --to 2026-11-23T06:00    UTC
   tidegate usage ./usage --master 'local[2]'  on Spark, two cores
   tidegate usage /shared/usage --master spark://head:7077
 
@@ -59,7 +66,27 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="run on Spark, there, in its own notation (default: if need be, local[*])",
     )
+    parser.add_argument(
+        "--from",
+        dest="from_ms",
+        metavar="TIME",
+        type=_hour,
+        help="only from this hour on, UTC: 2026-11-22T14:00",
+    )
+    parser.add_argument(
+        "--to", dest="to_ms", metavar="TIME", type=_hour, help="only before this hour; a date is its first"
+    )
     parser.add_argument("--explain", action="store_true", help="say on stderr where the job runs, and why")
+
+
+def opened(args: argparse.Namespace) -> "contextlib.AbstractContextManager[UsageFiles]":
+    """Return the usage files that the options name, to be read in a `with` block. Raises `TidegateError`."""
+    from tidegate.errors import ConfigError
+    from tidegate.pipeline.jobs import open_usage
+
+    if args.from_ms is not None and args.to_ms is not None and args.to_ms <= args.from_ms:
+        raise ConfigError("--to must be later than --from")
+    return open_usage(args.directory, from_ms=args.from_ms, to_ms=args.to_ms)
 
 
 def runs_here(args: argparse.Namespace, *, rows: int) -> bool:
@@ -81,7 +108,7 @@ def top_option(parser: argparse.ArgumentParser, lines: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
-    from tidegate.pipeline.jobs import open_usage, usage_job
+    from tidegate.pipeline.jobs import usage_job
     from tidegate.pipeline.local import local_usage
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.report.console import results_console
@@ -89,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.report.usage_report import usage_table
     from tidegate.pipeline.session import running_spark
 
-    with open_usage(args.directory) as files:
+    with opened(args) as files:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
         if runs_here(args, rows=files.rows):
@@ -103,6 +130,18 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         console.print(f"tables: {args.out}")
     return 0
+
+
+def _hour(text: str) -> int:
+    """Return the first millisecond of an hour. Raises `argparse.ArgumentTypeError`."""
+    from tidegate.usage.files import HOUR_MS
+
+    with contextlib.suppress(ValueError):
+        time = datetime.fromisoformat(text)
+        time_ms = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000
+        if time_ms >= 0 and time_ms % HOUR_MS == 0:
+            return int(time_ms)
+    raise argparse.ArgumentTypeError(f"expected a whole hour, as 2026-11-22T14:00, got {text!r}")
 
 
 def _count(text: str) -> int:

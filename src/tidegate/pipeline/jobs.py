@@ -101,12 +101,16 @@ class ReplaySummary:
 
 
 @contextmanager
-def open_usage(directory: Path) -> Iterator[UsageFiles]:
+def open_usage(
+    directory: Path, *, from_ms: int | None = None, to_ms: int | None = None
+) -> Iterator[UsageFiles]:
     """Find and check the usage files in `directory`, to be read meanwhile; its spool is in copies.
+
+    from_ms, to_ms: only those of the hours in between; None: no end.
 
     Needs no Spark. Raises `UsageFilesError`.
     """
-    with find_all_files(directory) as paths:
+    with find_all_files(directory, from_ms=from_ms, to_ms=to_ms) as paths:
         yield UsageFiles(paths=paths, rows=check_files(paths))
 
 

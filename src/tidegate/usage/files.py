@@ -25,6 +25,7 @@ __all__ = [
     "ParquetFile",
     "hour_directories",
     "hour_directory",
+    "in_hours",
     "is_imported",
     "list_files",
     "node_files",
@@ -40,6 +41,7 @@ IMPORT_MANIFEST = "import.json"
 """Stands beside `parquet` where the record was made of logs of another broker."""
 
 _NAME = re.compile(r"node-(\d{1,10})-(\d{20})-(\d{20})(-compacted)?\.parquet")
+_HOUR = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)")
 _TEMPORARY = re.compile(r"\.node-(\d{1,10})-.*\.parquet\.tmp")
 
 
@@ -81,9 +83,30 @@ def hour_directory(parquet: Path, ts_ms: int) -> Path:
 def hour_directories(parquet: Path) -> Iterator[tuple[int, Path]]:
     """Yield each hour there is: its first millisecond and its directory, oldest first."""
     for path in sorted(parquet.glob("date=*/hour=*")):
-        with contextlib.suppress(ValueError):
-            day, hour = path.parent.name.removeprefix("date="), path.name.removeprefix("hour=")
-            yield int(datetime.strptime(f"{day} {hour} +0000", "%Y-%m-%d %H %z").timestamp()) * 1000, path
+        hour_ms = _hour_ms(path)
+        if hour_ms is not None:
+            yield hour_ms, path
+
+
+def in_hours(files: Iterable[Path], *, from_ms: int | None, to_ms: int | None) -> list[Path]:
+    """Return those of `files` that lie in hours from `from_ms` on and before `to_ms`; None: no end.
+
+    Raises `ConfigError` for a file that lies in the directory of no hour.
+
+    >>> names = ["date=2023-11-14/hour=22/a.parquet", "date=2023-11-14/hour=23/b.parquet"]
+    >>> [file.name for file in in_hours(map(Path, names), from_ms=1_700_002_800_000, to_ms=None)]
+    ['b.parquet']
+    """
+    found = []
+    for file in files:
+        hour_ms = _hour_ms(file.absolute().parent)
+        if hour_ms is None:
+            raise ConfigError(
+                f"{str(file)!r} is in no directory date=.../hour=..: which times it has is not known"
+            )
+        if (from_ms is None or from_ms <= hour_ms) and (to_ms is None or hour_ms < to_ms):
+            found.append(file)
+    return found
 
 
 def parquet_path(
@@ -160,6 +183,15 @@ def remove_temporary_files(parquet: Path, node_id: int) -> None:
     for path in parquet.glob(f"date=*/hour=*/.node-{node_id}-*.tmp"):
         if _TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)
+
+
+def _hour_ms(directory: Path) -> int | None:
+    """Return the first millisecond of the hour whose directory it is; None: of none."""
+    match = _HOUR.fullmatch(f"{directory.parent.name}/{directory.name}")
+    if match is not None:
+        with contextlib.suppress(ValueError):
+            return int(datetime.strptime(f"{match[1]} {match[2]} +0000", "%Y-%m-%d %H %z").timestamp()) * 1000
+    return None
 
 
 def _parse_all(paths: Iterable[Path]) -> list[ParquetFile]:

@@ -16,6 +16,7 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.schemas import EVENTS
 from tidegate.usage.arrow import arrow_schema
+from tidegate.usage.files import in_hours
 from tidegate.usage.readers import complete_files, list_files
 
 __all__ = ["check_files", "find_all_files", "find_files", "read_events"]
@@ -38,14 +39,23 @@ def find_files(directory: Path) -> list[Path]:
 
 
 @contextmanager
-def find_all_files(directory: Path) -> Iterator[list[Path]]:
-    """Give the usage files and copies of what lies in the spool, which are removed afterwards; errors likewise."""
+def find_all_files(
+    directory: Path, *, from_ms: int | None = None, to_ms: int | None = None
+) -> Iterator[list[Path]]:
+    """Give the usage files and copies of what lies in the spool, which are removed afterwards; errors likewise.
+
+    from_ms, to_ms: only those of the hours in between; None: no end.
+    """
     with ExitStack() as stack:
         try:
             files = stack.enter_context(complete_files(directory))
+            if from_ms is not None or to_ms is not None:
+                files = in_hours(files, from_ms=from_ms, to_ms=to_ms)
         except (ConfigError, OSError) as error:
             raise UsageFilesError(str(error), hint=_HINT) from error
-        yield _not_none(files, directory)
+        yield _not_none(
+            files, directory, "in these hours" if from_ms is not None or to_ms is not None else ""
+        )
 
 
 def check_files(files: Sequence[Path]) -> int:
@@ -62,9 +72,9 @@ def read_events(session: SparkSession, files: Sequence[Path]) -> DataFrame:
     return session.read.schema(EVENTS).parquet(*paths).select(EVENTS.names)
 
 
-def _not_none(files: list[Path], directory: Path) -> list[Path]:
+def _not_none(files: list[Path], directory: Path, of_what: str = "") -> list[Path]:
     if not files:
-        raise UsageFilesError(f"no usage files in {str(directory)!r}", hint=_HINT)
+        raise UsageFilesError(f"no usage files in {str(directory)!r} {of_what}".rstrip(), hint=_HINT)
     return files
 
 

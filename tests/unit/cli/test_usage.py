@@ -1,0 +1,130 @@
+"""Which hours the jobs read."""
+
+import argparse
+
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.node import RecordingNode
+
+from tidegate.cli.usage import add_job_options, opened
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.pipeline.local import local_replay
+from tidegate.pipeline.replay.plan import in_force_plan
+from tidegate.quota import QuotaRecord
+
+HOUR_MS = 3_600_000
+START_MS = 1_700_002_800_000  # 2023-11-14 23:00 UTC
+
+
+def options(directory, *arguments):
+    """Return the options of a job."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory")
+    add_job_options(parser)
+    args = parser.parse_args(["", *arguments])
+    args.directory = directory
+    return args
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("2023-11-14T23:00", START_MS),
+        ("2023-11-14T23:00Z", START_MS),
+        ("2023-11-15T01:00:00+02:00", START_MS),
+        ("2023-11-14 23", START_MS),
+        ("2023-11-15", START_MS + HOUR_MS),
+        ("1970-01-01", 0),
+    ],
+)
+def test_times_are_utc(tmp_path, text, time_ms):
+    """Unless they say how far they are from it; a date is its first hour."""
+    assert options(tmp_path, "--from", text).from_ms == options(tmp_path, "--to", text).to_ms == time_ms
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "now", "14", "2023-11-14T23:30", "2023-11-14T23:00:00.001", "1969-12-31", "0001-01-01T00:00+14:00"],
+)
+def test_times_that_are_no_whole_hours_are_refused(tmp_path, capsys, text):
+    """The record is kept by the hour."""
+    with pytest.raises(SystemExit):
+        options(tmp_path, "--from", text)
+    assert (
+        f"argument --from: expected a whole hour, as 2026-11-22T14:00, got {text!r}"
+        in capsys.readouterr().err
+    )
+
+
+def test_only_the_hours_in_between_are_read(tmp_path):
+    """From the first on, and before the last; files of others are not opened."""
+    write_hours(tmp_path, hours=4)
+    (tmp_path / "date=2023-11-14" / "hour=23" / "broken.parquet").write_bytes(b"x")
+    found = {
+        arguments: rows_in(tmp_path, *arguments)
+        for arguments in (
+            ("--from", "2023-11-15"),
+            ("--from", "2023-11-15", "--to", "2023-11-15T01:00"),
+            ("--from", "2023-11-15T01:00", "--to", "2024-01-01"),
+        )
+    }
+    assert list(found.values()) == [3, 1, 2]
+
+
+def test_an_hour_alone_is_decided_as_recorded(tmp_path):
+    """As its first rows state what the node knew by then."""
+    node = RecordingNode()
+    node.start(
+        START_MS, records=(QuotaRecord(entity=(("user", "alice"),), key="producer_byte_rate", value=1e6),)
+    )
+    for second in range(3000, 4200):
+        if second == 3600:
+            node.snapshot(START_MS + HOUR_MS)
+        node.produce("alice", "app", 1_000_000 + second * 100, START_MS + second * 1000)
+    write_events(tmp_path, node.events)
+    with opened(options(tmp_path, "--from", "2023-11-15")) as files:
+        (row,) = [
+            r
+            for r in local_replay(files, [in_force_plan()], out=None).entities
+            if r["quota_type"] == "Produce"
+        ]
+    assert (row["requests"], row["different_decisions"]) == (600, 0)
+    assert row["throttled_requests"] > 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--from", "2023-11-15", "--to", "2023-11-15"), "--to must be later than --from"),
+        (("--from", "2024-11-15"), "no usage files in .* in these hours"),
+    ],
+)
+def test_hours_that_cannot_be_read_are_refused(tmp_path, arguments, reason):
+    """None, or none of the record."""
+    write_hours(tmp_path, hours=1)
+    with pytest.raises(TidegateError, match=reason), opened(options(tmp_path, *arguments)):
+        pass
+
+
+def test_files_of_no_hour_have_none(tmp_path):
+    """Somebody has put them there, and nobody knows which times they hold."""
+    write_hours(tmp_path / "x", hours=1)
+    (file,) = tmp_path.rglob("*.parquet")
+    file.rename(tmp_path / "mine.parquet")
+    assert rows_in(tmp_path) == 1
+    with pytest.raises((ConfigError, TidegateError), match=r"mine.parquet' is in no directory date=.*/hour="):
+        rows_in(tmp_path, "--from", "2023-11-15")
+
+
+def write_hours(directory, *, hours):
+    """Write a row in each hour."""
+    node = RecordingNode()
+    for hour in range(hours):
+        node.expire(START_MS + hour * HOUR_MS)
+        write_events(directory, node.events[hour : hour + 1])
+
+
+def rows_in(directory, *arguments):
+    """Return how many rows a job is given."""
+    with opened(options(directory, *arguments)) as files:
+        return files.rows
