@@ -6,7 +6,8 @@ import os
 import shutil
 from types import SimpleNamespace
 
-from tests.unit.usage.recording import START_MS, closed_events, no_room, open_recorder
+from tests.server.memory_network import ManualLoop, MemoryNode
+from tests.unit.usage.recording import START_MS, closed_events, no_room, open_recorder, spool_directory
 
 from tidegate.in_slices import run_at_once
 from tidegate.pipeline.read.snapshots import with_snapshots
@@ -18,6 +19,8 @@ from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Connection
 from tidegate.server.usage_log import RecordedUsageLog
 from tidegate.testing import ManualClock
+from tidegate.usage.readers import read_segment
+from tidegate.usage.segment import CLOSED_SUFFIX, OPEN_SUFFIX, segment_paths
 from tidegate.usage.spool import NONE
 from tidegate.wire import RequestHeader
 
@@ -294,3 +297,27 @@ def test_a_snapshot_that_a_kill_cut_short_has_no_end(tmp_path):
     ]
     found = with_snapshots(timelines(control)[1], lambda after_seq, before_seq: [])
     assert [step.kind for step in found.steps if step.kind not in ("quota", "break")] == ["start"]
+
+
+def test_a_node_states_what_it_knows_in_each_hour(tmp_path):
+    """By its timer, in slices of its loop: nothing in the hour of its start, then once an hour."""
+    loop = ManualLoop(ManualClock(start_ms=START_MS))
+    usage = RecordedUsageLog(open_recorder(tmp_path / "usage", loop.clock), Writer)
+    world = MemoryNode(tmp_path / "data", usage=usage, loop=loop)
+    world.node.on_quota(ALICE)
+    world.node.managers.produce.record("alice", "app", 5.0, loop.clock.now_ms())
+    ends_after = []
+    for _ in range(3):
+        loop.advance(1000)
+        usage.commit()
+        ends_after.append(sum(event["snapshot"] == "ends 1" for event in recorded_events(tmp_path / "usage")))
+        loop.clock.advance(HOUR_MS - 2000)
+    world.close()
+    assert ends_after == [0, 1, 2]
+
+
+def recorded_events(directory):
+    """Return all events in the spool."""
+    spool = spool_directory(directory, 1)
+    paths = [*segment_paths(spool, CLOSED_SUFFIX), *segment_paths(spool, OPEN_SUFFIX)]
+    return [event for path in paths for event in read_segment(path)]
