@@ -53,6 +53,10 @@ bench-kafka: setup ## run the same load against a real Apache Kafka and `tidegat
 codecs: setup ## make the table of Kafka's message definitions anew
 	@$(PYTHON) scripts/make_codecs.py
 
+.PHONY: bundle
+bundle: setup ## make the script that draws the charts of `tidegate report` anew
+	@scripts/report-bundle.sh
+
 .PHONY: pins
 pins: setup ## make constraints/*.txt anew (ARGS=--upgrade moves the versions on)
 	@scripts/pins.sh $(ARGS)

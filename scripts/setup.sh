@@ -79,6 +79,7 @@ missing_tools() {
     java_is_new_enough || echo default-jre-headless
     command -v mvn >/dev/null || echo maven
     command -v kcat >/dev/null || echo kcat
+    command -v chromium >/dev/null || command -v google-chrome >/dev/null || echo chromium
 }
 
 # The one command that installs the Debian packages named, on this system.
@@ -106,11 +107,11 @@ see_to_tools() {
         touch "$TOOLS_STAMP"
         return
     fi
-    say "missing: $missing (Java is needed by the Spark jobs, Maven and kcat only by the tests)"
+    say "missing: $missing (Java is needed by the Spark jobs, the others only by the tests)"
     say "this command installs it: $(install_command "$missing")"
 }
 
 if [ ! -x $VENV/bin/tidegate ] || [ ! -e $STAMP ] || [ "$(fingerprint)" != "$(cat $STAMP)" ]; then
     install_packages
 fi
-[ -e $TOOLS_STAMP ] || see_to_tools
+[ $TOOLS_STAMP -nt scripts/setup.sh ] || see_to_tools # it says which tools

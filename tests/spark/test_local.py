@@ -10,6 +10,8 @@ from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.findings import JobsHere, JobsOnSpark, wanted_entities
+from tidegate.pipeline.history import definitions_over_time
 from tidegate.pipeline.jobs import limits_job, obedience_job, open_usage, replay_job, usage_job
 from tidegate.pipeline.local import (
     LOCAL_ROWS,
@@ -19,18 +21,19 @@ from tidegate.pipeline.local import (
     local_usage,
     where_and_why,
 )
+from tidegate.pipeline.read.timeline import timelines
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota import QuotaRecord
 from tidegate.usage.arrow import arrow_schema
 
 
-def _nodes(directory, *, observed):
-    """Write random logs of three nodes; where that is wanted, a client is observed only from the middle on."""
+def _nodes(directory, *, observed, nodes=(1, 2, 7)):
+    """Write random logs of some nodes; where that is wanted, a client is observed only from the middle on."""
     seed = Random().randrange(2**32)
     print(f"seed {seed}")
     rng = Random(seed)
-    for node_id in (1, 2, 7):
+    for node_id in nodes:
         node = RecordingNode(node_id)
         node.start(START_MS, records=random_records(rng, at_most=8))
         now_ms = random_traffic(node, rng, events=600)
@@ -103,6 +106,25 @@ def test_limits_are_the_same(spark, tmp_path):
     assert here == on_spark
     names = ("limits_by_entity", "limits_by_node")
     assert _written(tmp_path / "here", names) == _written(tmp_path / "spark", names)
+
+
+def test_the_history_of_a_report_is_the_same(spark, tmp_path):
+    """Changed quotas, and what entities used in each step of time."""
+    with open_usage(_nodes(tmp_path / "usage", observed=False, nodes=(1,))) as files:
+        on_spark, here = JobsOnSpark(spark, files), JobsHere(files)
+        events = here.quota_events()
+        assert _differing(events, on_spark.quota_events()) == []
+        rows = local_replay(files, [in_force_plan()], out=None).entities
+        wanted = wanted_entities(rows, definitions_over_time(timelines(events)))
+        buckets, others = here.buckets(wanted), on_spark.buckets(wanted)
+    assert buckets.rows
+    assert buckets.step_ms == others.step_ms
+    assert (
+        _differing(
+            [sorted(row.items()) for row in buckets.rows], [sorted(row.items()) for row in others.rows]
+        )
+        == []
+    )
 
 
 def test_nothing_gives_nothing(tmp_path):

@@ -16,7 +16,7 @@ from tidegate.errors import TidegateError
 
 __all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_PIPE", "main"]
 
-COMMANDS = ("serve", "import", "compact", "usage", "obedience", "replay", "limits", "demo")
+COMMANDS = ("serve", "import", "compact", "usage", "obedience", "replay", "limits", "report", "demo")
 
 EXIT_ERROR = 2  # what argparse itself uses
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it

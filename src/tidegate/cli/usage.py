@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tidegate.pipeline.jobs import UsageFiles
 
-__all__ = ["add_job_options", "add_parser", "opened", "run", "runs_here", "top_option"]
+__all__ = ["add_job_options", "add_parser", "opened", "run", "runs_here", "top_option", "where_options"]
 
 _MOST_LINES = 100_000  # of a table on the terminal; --out has all
 
@@ -61,6 +61,11 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write into --out although it holds something that is not ours",
     )
+    where_options(parser)
+
+
+def where_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which hours a job reads, and where it runs."""
     parser.add_argument(
         "--master",
         metavar="M",

@@ -15,6 +15,16 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.errors import spark_errors_as_ours
+from tidegate.pipeline.history import (
+    BUCKET_SUMS,
+    SECOND_KEYS,
+    SECOND_SUMS,
+    Buckets,
+    WantedEntities,
+    entity_seconds_of_chunks,
+    quota_events,
+    step_ms,
+)
 from tidegate.pipeline.obedience import (
     CLIENT_KEYS,
     CLIENT_SUMS,
@@ -42,6 +52,7 @@ from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
 from tidegate.pipeline.schemas import (
     BLOCKS,
     DECISIONS,
+    ENTITY_SECONDS,
     LIMITS_BY_ENTITY,
     LIMITS_BY_NODE,
     NUMBERED_CHUNKS,
@@ -60,9 +71,11 @@ __all__ = [
     "SparkReplays",
     "UsageFiles",
     "UsageSummary",
+    "history_job",
     "limits_job",
     "obedience_job",
     "open_usage",
+    "quota_events_job",
     "replay_blocks",
     "replay_job",
     "usage_job",
@@ -167,6 +180,33 @@ def obedience_job(
         rows = [row.asDict() for row in by_software.orderBy(*SOFTWARE_KEYS).collect()]
         by_client.unpersist()
     return rows
+
+
+def quota_events_job(spark: RunningSpark, files: UsageFiles) -> list[dict[str, Any]]:
+    """Return what `history.quota_events` finds in the usage files. Raises `TidegateError`."""
+    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "looking"):
+        chunks = list_chunks(files.paths)
+        work = spark.session.sparkContext.parallelize(chunks, _slices(spark.session, chunks))
+        events: list[dict[str, Any]] = work.flatMap(quota_events).collect()
+    return events
+
+
+def history_job(spark: RunningSpark, files: UsageFiles, wanted: WantedEntities, *, most: int) -> Buckets:
+    """Return what the entities used, in `most` steps of time at the most. Raises `TidegateError`."""
+    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
+        chunks = list_chunks(files.paths)
+        work = _spread(spark.session, chunks, [[]] * len(chunks), slices=_slices(spark.session, chunks))
+        parts = work.mapInArrow(partial(entity_seconds_of_chunks, wanted=wanted), ENTITY_SECONDS)
+        seconds = _grouped(parts, SECOND_KEYS, SECOND_SUMS).cache()
+        [(first_ms, last_ms)] = seconds.agg(F.min("second_ms"), F.max("second_ms")).collect()
+        step = step_ms(first_ms or 0, last_ms or 0, most=most)
+        bucket_ms = F.col("second_ms") - F.pmod("second_ms", F.lit(step))
+        peaks = seconds.withColumns({"bucket_ms": bucket_ms, "peak_amount": F.col("amount")})
+        rows = [
+            row.asDict() for row in _grouped(peaks, ("bucket_ms", *SECOND_KEYS[1:]), BUCKET_SUMS).collect()
+        ]
+        seconds.unpersist()
+    return Buckets(step_ms=step, rows=rows)
 
 
 def _grouped(table: DataFrame, keys: Sequence[str], wanted: Mapping[str, str]) -> DataFrame:

@@ -25,6 +25,7 @@ __all__ = [
     "BLOCKS",
     "DECISIONS",
     "EARLY_BUCKETS",
+    "ENTITY_SECONDS",
     "EVENTS",
     "LIMITS_BY_ENTITY",
     "LIMITS_BY_NODE",
@@ -193,6 +194,11 @@ quota where no bytes are charged. Not counted: sensors were warming up after a g
 
 NUMBERED_CHUNKS = _table([("path", _STRING), ("row_group", _INT), ("numbers", ArrayType(_LONG))])
 """Row groups of files, with the number of each of their clients."""
+
+ENTITY_SECONDS = _table(
+    [("second_ms", _LONG), ("node_id", _INT), ("entity", _LONG), ("amount", _LONG), ("throttle_ms", _LONG)]
+)
+"""What an entity, by its number, used in a second of the clock on one node; `amount` as in `REPLAY_BY_CLIENT`."""
 
 BLOCKS = _table([("partition", _INT), ("first_seq", _LONG), ("rows", _INT), ("data", BinaryType())])
 """Packed rows, see `packing`."""

@@ -122,6 +122,10 @@ class Definitions:
         """Return the entities that have a quota of the type: they alone decide who shares a sensor."""
         return frozenset(entity for entity, _ in self._quotas[index])
 
+    def bound(self, index: int, tags: Tags) -> float | None:
+        """Return the bound per second of those counted under `tags`; None: unlimited."""
+        return self._quotas[index].bound(tags) if self._rung is None else self._rung.bound(index, tags)
+
     def tags(self, index: int, user: str, client_id: str) -> Tags:
         """Return the tags that a client's usage is counted under; `user` is raw."""
         return self._quotas[index].tags(sanitize(user), client_id)
@@ -129,7 +133,7 @@ class Definitions:
     def resolve(self, index: int, user: str, client_id: str, windows: Windows) -> Resolved:
         """Return where a client is counted, its bound, and the cap on its fetches (B§3.4, 3.7)."""
         tags = self.tags(index, user, client_id)
-        bound = self._quotas[index].bound(tags) if self._rung is None else self._rung.bound(index, tags)
+        bound = self.bound(index, tags)
         cap_bytes = MAX_INT64
         if index == _FETCH and bound is not None:
             cap_bytes = saturate_to_int32(windows.rate.max_value(bound))

@@ -1,0 +1,100 @@
+"""`tidegate report`: the usage record and what other quotas would have done to it, as one HTML file."""
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidegate import __version__
+from tidegate.cli.usage import opened, runs_here, where_options
+
+if TYPE_CHECKING:
+    from tidegate.pipeline.findings import Findings
+
+__all__ = ["add_parser", "run"]
+
+_DESCRIPTION = """\
+Write one HTML file about a usage record: who used what, usage over time and
+the limit in force, who was throttled when, what each plan given would have
+done, and what of it is not exact. It needs no network and no server."""
+
+_EPILOG = """\
+examples:
+  tidegate report ./usage                          report.html
+  tidegate report ./usage --out week.html --quotas quotas.yaml
+  tidegate report ./usage --quotas a.yaml --quotas b.yaml --overwrite
+
+DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
+has written; quotas.yaml is described in docs/quotas-file.md. The file can be
+opened in any browser, on a phone too, and printed. It holds user names and
+client ids, personal data: only its owner may read it.
+Up to 20 million rows are read in this process, more on Spark, which needs
+Java 17 or later; --explain says which.
+Needs the extra: pip install 'tidegate[pipeline]'
+
+exit codes:
+  0    done
+  2    an option, a file, Java or Spark cannot be used; the reason is on stderr
+  130  interrupted with Ctrl-C"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "report",
+        help="all of it on one page, as HTML",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        default=Path("report.html"),
+        help="where to write it (default: report.html)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE where there is one")
+    parser.add_argument(
+        "--quotas",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a plan: quotas.yaml; may be given several times",
+    )
+    where_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the jobs and write the page."""
+    from tidegate.pipeline.findings import JobsHere, JobsOnSpark, find_out
+    from tidegate.pipeline.page.file import check_page, write_page
+    from tidegate.pipeline.replay.plan import load_plans
+    from tidegate.pipeline.session import running_spark
+
+    check_page(args.out, overwrite=args.overwrite)
+    plans = load_plans(args.quotas)
+    with opened(args) as files:
+        if runs_here(args, rows=files.rows):
+            found = find_out(JobsHere(files), plans, rows=files.rows)
+        else:
+            with running_spark(app_name="tidegate report", master=args.master, rows=files.rows) as spark:
+                found = find_out(JobsOnSpark(spark, files), plans, rows=files.rows)
+    write_page(args.out, _page(found), overwrite=args.overwrite)
+    print(f"report: {args.out}")
+    return 0
+
+
+def _page(found: "Findings") -> str:
+    from tidegate.pipeline.page.html import report_html
+    from tidegate.pipeline.page.sections import report_facts, report_sections
+
+    now = datetime.now(UTC)
+    return report_html(
+        title="Kafka quotas: what was used",
+        facts=report_facts(found),
+        sections=report_sections(found),
+        made_by=f"tidegate {__version__}, {now:%Y-%m-%d %H:%M} UTC",
+    )

@@ -1,0 +1,189 @@
+"""What a report is made of: who used what, what was in force, what other quotas would have done, and how it went.
+
+The jobs that find it out run in this process or on Spark; what is asked of them is the same.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tidegate.pipeline.history import (
+    Buckets,
+    Entity,
+    History,
+    WantedEntities,
+    chunk_entity_seconds,
+    definitions_over_time,
+    entity_buckets,
+    history_of,
+    quota_events,
+)
+from tidegate.pipeline.jobs import (
+    ReplaySummary,
+    UsageFiles,
+    UsageSummary,
+    history_job,
+    quota_events_job,
+    replay_job,
+    usage_job,
+)
+from tidegate.pipeline.local import local_replay, local_usage
+from tidegate.pipeline.read.chunks import list_chunks
+from tidegate.pipeline.read.timeline import timelines
+from tidegate.pipeline.replay.plan import IN_FORCE, Definitions, Plan, in_force_plan
+from tidegate.pipeline.replay.unmatched import Unmatched
+from tidegate.pipeline.session import RunningSpark
+from tidegate.quota.managers.quota_type import QuotaType
+
+__all__ = ["MOST_STEPS", "TOP_CLIENTS", "Findings", "JobsHere", "JobsOnSpark", "find_out", "wanted_entities"]
+
+MOST_STEPS = 200
+"""Steps of time in a history at the most: points of a chart."""
+
+TOP_CLIENTS = 20
+_ENTITIES = 20  # whose history is looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """All that the sections of a report need.
+
+    replayed: rows `REPLAY_BY_ENTITY` by plan, of the quotas in force first. extension: what was set beyond Kafka,
+    so that the quotas in force cannot be followed; None: they can.
+    """
+
+    rows: int
+    usage: UsageSummary
+    replayed: Mapping[str, Sequence[Mapping[str, Any]]]
+    unmatched: Sequence[Unmatched]
+    history: History
+    nodes: Sequence[int]
+    gaps: int
+    extension: str | None
+
+
+class Jobs(Protocol):
+    """Where the work is done."""
+
+    def usage(self, *, top: int) -> UsageSummary:
+        """Return how many clients there are, and those with most bytes."""
+        ...
+
+    def quota_events(self) -> list[dict[str, Any]]:
+        """Return what `history.quota_events` returns of all chunks."""
+        ...
+
+    def replay(self, plans: Sequence[Plan]) -> ReplaySummary:
+        """Return what the plans would have done."""
+        ...
+
+    def buckets(self, wanted: WantedEntities) -> Buckets:
+        """Return what the entities used, in `MOST_STEPS` at the most."""
+        ...
+
+
+def find_out(jobs: Jobs, plans: Sequence[Plan], *, rows: int) -> Findings:
+    """Run the jobs. Raises `TidegateError`."""
+    events = jobs.quota_events()
+    found = timelines(events)
+    extensions = [
+        step.extension for line in found.values() for step in line.steps if step.extension is not None
+    ]
+    usage = jobs.usage(top=TOP_CLIENTS)
+    wanted_plans = [*([] if extensions else [in_force_plan()]), *plans]
+    summary = jobs.replay(wanted_plans) if wanted_plans else ReplaySummary(entities=[], unmatched=[])
+    replayed = {
+        plan.name: [row for row in summary.entities if row["plan"] == plan.name] for plan in wanted_plans
+    }
+    known = {} if extensions else found
+    definitions = definitions_over_time(known)
+    if extensions:
+        wanted = WantedEntities(entities=_top_client_ids(usage), definitions=definitions)
+    else:
+        wanted = wanted_entities(replayed[IN_FORCE], definitions)
+    buckets = jobs.buckets(wanted)
+    return Findings(
+        rows=rows,
+        usage=usage,
+        replayed=replayed,
+        unmatched=summary.unmatched,
+        history=history_of(buckets, wanted.entities, known),
+        nodes=sorted({*found, *(row["node_id"] for row in buckets.rows)}),
+        gaps=sum(event["kind"] == "gap" for event in events),
+        extension=extensions[0] if extensions else None,
+    )
+
+
+def wanted_entities(
+    in_force: Sequence[Mapping[str, Any]], definitions: Sequence[Definitions]
+) -> WantedEntities:
+    """Return whose history is told: who waited longest, then who came nearest to a limit, then who used most.
+
+    in_force: rows of `REPLAY_BY_ENTITY`.
+    """
+    used = sorted((row for row in in_force if row["amount"]), key=_rank)
+    entities = [
+        Entity(quota_type=row["quota_type"], user=row["entity_user"], client_id=row["entity_client_id"])
+        for row in used[:_ENTITIES]
+    ]
+    return WantedEntities(entities=entities, definitions=definitions)
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    bound = row["bound"]
+    share = row["amount"] / bound if bound and math.isfinite(bound) else 0.0
+    is_of_bytes = row["quota_type"] in (QuotaType.PRODUCE.value, QuotaType.FETCH.value)
+    entity = row["quota_type"], row["entity_user"] or "", row["entity_client_id"] or ""
+    return -row["recorded_throttle_ms"], bound is None, -share, not is_of_bytes, -row["amount"], *entity
+
+
+def _top_client_ids(usage: UsageSummary) -> list[Entity]:
+    kinds = ((QuotaType.PRODUCE, "produce_bytes"), (QuotaType.FETCH, "fetch_bytes"))
+    found = [
+        Entity(quota_type=kind.value, user=None, client_id=row["client_id"] or None)
+        for row in usage.top
+        for kind, column in kinds
+        if row[column]
+    ]
+    return list(dict.fromkeys(found))[:_ENTITIES]
+
+
+@dataclass(frozen=True, slots=True)
+class JobsHere:
+    """The jobs in this process."""
+
+    files: UsageFiles
+
+    def usage(self, *, top: int) -> UsageSummary:
+        return local_usage(self.files, out=None, top=top)
+
+    def quota_events(self) -> list[dict[str, Any]]:
+        return [event for chunk in list_chunks(self.files.paths) for event in quota_events(chunk)]
+
+    def replay(self, plans: Sequence[Plan]) -> ReplaySummary:
+        return local_replay(self.files, plans, out=None)
+
+    def buckets(self, wanted: WantedEntities) -> Buckets:
+        seconds = [chunk_entity_seconds(chunk, wanted) for chunk in list_chunks(self.files.paths)]
+        return entity_buckets(seconds, most=MOST_STEPS)
+
+
+@dataclass(frozen=True, slots=True)
+class JobsOnSpark:
+    """The jobs on Spark."""
+
+    spark: RunningSpark
+    files: UsageFiles
+
+    def usage(self, *, top: int) -> UsageSummary:
+        return usage_job(self.spark, self.files, out=None, top=top)
+
+    def quota_events(self) -> list[dict[str, Any]]:
+        return quota_events_job(self.spark, self.files)
+
+    def replay(self, plans: Sequence[Plan]) -> ReplaySummary:
+        return replay_job(self.spark, self.files, plans, out=None)
+
+    def buckets(self, wanted: WantedEntities) -> Buckets:
+        return history_job(self.spark, self.files, wanted, most=MOST_STEPS)

@@ -1,0 +1,260 @@
+"""The charts, as Vega-Lite specs of plain data.
+
+They are as wide as the page, readable at 300 pixels, and say by text, height or dashes what they say by colour.
+Names stand above what they name: they need no margin. Colours are variables of `page.css`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["WAIT_CLASSES", "Bar", "Strip", "UsedStep", "bar_chart", "limit_chart", "strip_chart"]
+
+Spec = dict[str, Any]
+
+_LINE_PX = 18  # of text
+_BAR_PX = 12
+_STRIP_PX = 28
+_BETWEEN_PX = 10
+_LIMIT_CHART_PX = 180
+_WHOLE_WIDTH = {"limit": {"expr": "width"}}  # longer texts end in …
+_MAX_TIME_MS = 253_402_300_799_000  # the year 9999; charts have no later times
+
+_TIMES = ((900_000, "%H:%M:%S"), (86_400_000, "%H:%M"), (20 * 86_400_000, "%d %b %H:%M"))
+
+WAIT_CLASSES = (0.1, 0.5, 1.0)
+"""Where one shade of a strip ends and the next begins: seconds of throttle handed out per second of time."""
+
+_WAIT_COLOURS = [f"var(--wait-{number})" for number in range(1, len(WAIT_CLASSES) + 2)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A bar with a text above it. `colour`: a variable of the style sheet. `heading`: stands above the text."""
+
+    text: str
+    value: float
+    colour: str
+    heading: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedStep:
+    """What was used in a step of time, in the unit of the chart; limit: at its end, None where nothing limits."""
+
+    start_ms: int
+    rate: float
+    peak: float
+    limit: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strip:
+    """What waits there were over time: throttle per time, by the step's first ms."""
+
+    name: str
+    waits: Mapping[int, float]
+
+
+def bar_chart(bars: Sequence[Bar], *, largest: float | None = None) -> Spec:
+    """Return bars one below another, each under its own text, from a common zero.
+
+    largest: the value of a bar that is as long as the chart is wide; None: of the longest.
+    """
+    texts: list[dict[str, Any]] = []
+    boxes: list[dict[str, Any]] = []
+    at = 0
+    for bar in bars:
+        if bar.heading is not None:
+            at += _BETWEEN_PX if at else 0
+            texts.append({"at": at + _LINE_PX / 2, "text": _isolated(bar.heading), "weight": "bold"})
+            at += _LINE_PX
+        texts.append({"at": at + _LINE_PX / 2, "text": _isolated(bar.text), "weight": "normal"})
+        at += _LINE_PX
+        boxes.append(
+            {
+                "top": at,
+                "bottom": at + _BAR_PX,
+                "zero": 0,
+                "value": bar.value,
+                "colour": f"var(--{bar.colour})",
+            }
+        )
+        at += _BAR_PX
+    largest = largest or max((bar.value for bar in bars), default=0) or 1
+    length = {"field": "value", "type": "quantitative", "axis": None, "scale": {"domain": [0, largest]}}
+    marks = {
+        "data": {"values": boxes},
+        "mark": {"type": "rect"},
+        "encoding": {
+            **_down(at, "top", "bottom"),
+            "x": length,
+            "x2": {"field": "zero"},
+            "color": {"field": "colour", "type": "nominal", "scale": None},
+        },
+    }
+    return _sized(at, [marks, *_texts(texts, at)])
+
+
+def limit_chart(steps: Sequence[UsedStep], *, step_ms: int, unit: str, limit_text: str) -> Spec:
+    """Return usage over time as an area, its busiest seconds as a line, and the limit as a dashed line with its text.
+
+    A limit far above what was used is left out, and the text says so.
+    """
+    largest = max((max(step.rate, step.peak) for step in steps), default=0) or 1
+    limits = [step.limit for step in steps if step.limit is not None and math.isfinite(step.limit)]
+    is_shown = bool(limits) and min(limits) <= 4 * largest
+    top = max([largest, *(limit for limit in limits if is_shown and limit <= 4 * largest)])
+    values = [
+        {
+            "t": _time(step.start_ms),
+            "end": _time(step.start_ms + step_ms),
+            "rate": _short(step.rate),
+            "peak": _short(step.peak),
+            **({"limit": _short(step.limit)} if is_shown and step.limit in limits else {}),
+        }
+        for step in steps
+    ]
+    amount = {"type": "quantitative", "title": unit, "scale": {"domain": [0, _short(top)], "nice": True}}
+    over_time = _over_time(len(steps) * step_ms)
+    bars = {
+        "mark": {"type": "rect"},
+        "encoding": {
+            "x": {"field": "t", **over_time},
+            "x2": {"field": "end"},
+            "y": {"field": "rate", **amount},
+            "y2": {"datum": 0},
+            "color": {"value": "var(--used)"},
+        },
+    }
+    layers: list[Spec] = [bars]
+    if any(step.peak > step.rate for step in steps):
+        layers.append(_stepped("peak", {**amount}, over_time, "var(--peak)", {"strokeWidth": 1.5}))
+    if is_shown:
+        dashes = {"strokeDash": [6, 3], "strokeWidth": 2}
+        layers.append(_stepped("limit", {**amount}, over_time, "var(--limit)", dashes))
+    if limits:
+        note = limit_text if is_shown else f"{limit_text}, far above this chart"
+        layers.append(_corner_text(note))
+    return {"width": "container", "height": _LIMIT_CHART_PX, "data": {"values": values}, "layer": layers}
+
+
+def strip_chart(strips: Sequence[Strip], *, first_ms: int, end_ms: int, step_ms: int) -> Spec:
+    """Return a strip of cells for each entity: the longer the waits, the higher and stronger the cell."""
+    texts, cells, lines = [], [], []
+    at = 0
+    for strip in strips:
+        texts.append({"at": at + _LINE_PX / 2, "text": _isolated(strip.name), "weight": "normal"})
+        at += _LINE_PX
+        lines.append({"at": at + _STRIP_PX})
+        for start_ms, wait in strip.waits.items():
+            if wait > 0:
+                level = sum(wait > limit for limit in WAIT_CLASSES)
+                height = _STRIP_PX * (level + 1) / len(_WAIT_COLOURS)
+                floor = at + _STRIP_PX
+                cells.append(_cell(start_ms, start_ms + step_ms, floor - height, floor, _WAIT_COLOURS[level]))
+        at += _STRIP_PX + _BETWEEN_PX
+    cells += [_cell(ts_ms, ts_ms, 0, 0, "none") for ts_ms in (first_ms, end_ms)]  # so that all time is there
+    marks = {
+        "data": {"values": cells},
+        "mark": {"type": "rect"},
+        "encoding": {
+            "x": {"field": "t", **_over_time(end_ms - first_ms)},
+            "x2": {"field": "end"},
+            **_down(at, "top", "bottom"),
+            "color": {"field": "colour", "type": "nominal", "scale": None},
+        },
+    }
+    floors = {
+        "data": {"values": lines},
+        "mark": {"type": "rule"},
+        "encoding": {**_down(at, "at"), "color": {"value": "var(--grid)"}},
+    }
+    return _sized(at, [floors, marks, *_texts(texts, at)])
+
+
+def _sized(height: int, layers: Sequence[Spec]) -> Spec:
+    return {"width": "container", "height": max(height, _LINE_PX), "layer": list(layers)}
+
+
+def _down(height: int, top: str, bottom: str | None = None) -> Spec:
+    """Return positions in pixels from above."""
+    scale = {"domain": [0, max(height, 1)], "reverse": True, "nice": False, "zero": False}
+    channels: Spec = {"y": {"field": top, "type": "quantitative", "axis": None, "scale": scale}}
+    if bottom is not None:
+        channels["y2"] = {"field": bottom}
+    return channels
+
+
+def _texts(texts: Sequence[Mapping[str, Any]], height: int) -> list[Spec]:
+    """Return a layer for each weight: the weight of a text cannot come from its data."""
+    return [
+        {
+            "data": {"values": [text for text in texts if text["weight"] == weight]},
+            "mark": {
+                "type": "text",
+                "align": "left",
+                "baseline": "middle",
+                "fontWeight": weight,
+                **_WHOLE_WIDTH,
+            },
+            "encoding": {
+                **_down(height, "at"),
+                "x": {"value": 0},
+                "text": {"field": "text", "type": "nominal"},
+                "color": {"value": "var(--text)"},
+            },
+        }
+        for weight in ("normal", "bold")
+        if any(text["weight"] == weight for text in texts)
+    ]
+
+
+def _cell(start_ms: int, end_ms: int, top: float, bottom: float, colour: str) -> Spec:
+    return {"t": _time(start_ms), "end": _time(end_ms), "top": top, "bottom": bottom, "colour": colour}
+
+
+def _over_time(span_ms: int) -> Spec:
+    """Return the axis of a span of time, with labels that tell it."""
+    time = next((text for longest_ms, text in _TIMES if span_ms <= longest_ms), "%Y-%m-%d")
+    axis = {"title": None, "grid": False, "labelFlush": True, "labelSeparation": 8, "format": time}
+    return {"type": "temporal", "scale": {"type": "utc"}, "axis": axis}
+
+
+def _stepped(field: str, amount: Spec, over_time: Spec, colour: str, style: Mapping[str, Any]) -> Spec:
+    return {
+        "mark": {"type": "line", "interpolate": "step-after", **style},
+        "encoding": {
+            "x": {"field": "t", **over_time},
+            "y": {"field": field, **amount},
+            "color": {"value": colour},
+        },
+    }
+
+
+def _corner_text(text: str) -> Spec:
+    return {
+        "data": {"values": [{"text": _isolated(text)}]},
+        "mark": {"type": "text", "align": "right", "baseline": "bottom", "dy": -4},
+        "encoding": {
+            "x": {"value": "width"},
+            "y": {"value": 0},
+            "text": {"field": "text", "type": "nominal"},
+            "color": {"value": "var(--limit)"},
+        },
+    }
+
+
+def _isolated(text: str) -> str:
+    """Return the text between marks that keep its direction of writing from what stands around it."""
+    return f"\u2068{text}\u2069"
+
+
+def _time(ts_ms: int) -> int:
+    return min(ts_ms, _MAX_TIME_MS)
+
+
+def _short(number: float) -> float:
+    """Return a number with the digits that a picture can show."""
+    return float(f"{number:.4g}")

@@ -1,0 +1,161 @@
+"""The report as text of one HTML file, which asks nobody for anything.
+
+Its policy (`Content-Security-Policy`) allows the scripts and the style that are in it, by their hashes, and nothing
+else: no network, no forms, no code made of texts. All that came from outside goes through `escape` or, in the charts'
+data, through `_script_json`.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from tidegate.pipeline.page.parts import Chart, Section, Table
+
+__all__ = ["BUNDLE_SHA256", "report_html"]
+
+_ESCAPES = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&"})
+BUNDLE_SHA256 = "e67dc928976e3ae2d50eb74d1de8d99651409236f10a1168c61fe652a4cca20e"
+"""Of `vega.js`, as `scripts/report-bundle.sh` makes it."""
+
+_CONFIG = {
+    "background": None,
+    "aria": False,  # the figure around it says it all
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "domainColor": "var(--line)",
+        "gridColor": "var(--grid)",
+        "labelColor": "var(--text)",
+        "labelFontSize": 12,
+        "labelOverlap": True,
+        "tickColor": "var(--line)",
+        "titleColor": "var(--text)",
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+    },
+    "text": {"color": "var(--text)", "fontSize": 12},
+}
+"""How all charts look. Colours are those of `page.css`, so that they change with the page's."""
+
+
+def report_html(
+    *, title: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section], made_by: str
+) -> str:
+    """Return the whole page. facts: what was looked at, by name."""
+    style, bundle, script = (_part(name) for name in ("page.css", "vega.js", "page.js"))
+    charts = [chart for section in sections for chart in section.charts]
+    numbers = iter(range(len(charts)))
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_policy([bundle, script], [style])}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            '<meta name="referrer" content="no-referrer">',
+            '<link rel="icon" href="data:,">',
+            f"<title>{escape(title)}</title>",
+            f"<style>{style}</style>",
+            "</head>",
+            "<body>",
+            '<a class="skip" href="#content">Skip to the report</a>',
+            *_head(title, facts, sections),
+            '<main id="content" tabindex="-1">',
+            *(line for section in sections for line in _section(section, numbers)),
+            "</main>",
+            f"<footer><p>{escape(made_by)}</p></footer>",
+            f'<script type="application/json" id="specs">{_specs(charts)}</script>',
+            f"<script>{bundle}</script>",
+            f"<script>{script}</script>",
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def _part(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
+    allowed = {
+        "default-src": "'none'",
+        "script-src": " ".join(map(_hash, scripts)),
+        "style-src": " ".join(map(_hash, styles)),
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {sources}" for name, sources in allowed.items())
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+def _specs(charts: Sequence[Chart]) -> str:
+    return _script_json([{**chart.spec, "config": _CONFIG} for chart in charts])
+
+
+def _script_json(value: Any) -> str:
+    """Return JSON that can stand in a script element: nothing in it ends the element or begins another."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.translate(_ESCAPES)
+
+
+def _head(title: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section]) -> Iterator[str]:
+    yield f"<header><h1>{escape(title)}</h1><dl>"
+    for name, fact in facts:
+        yield f"<div><dt>{escape(name)}</dt><dd><bdi>{escape(fact)}</bdi></dd></div>"
+    yield "</dl></header>"
+    yield '<nav aria-label="Sections"><ul>'
+    for section in sections:
+        yield f'<li><a href="#{section.anchor}"><bdi>{escape(section.title)}</bdi></a></li>'
+    yield "</ul></nav>"
+
+
+def _section(section: Section, numbers: Iterator[int]) -> Iterator[str]:
+    yield f'<section id="{section.anchor}" aria-labelledby="{section.anchor}-title">'
+    yield f'<h2 id="{section.anchor}-title"><bdi>{escape(section.title)}</bdi></h2>'
+    for sentence in section.sentences:
+        yield f"<p>{escape(sentence)}</p>"
+    for chart in section.charts:
+        yield from _figure(chart, next(numbers))
+    for table in section.tables:
+        yield from _table(table)
+    yield "</section>"
+
+
+def _figure(chart: Chart, number: int) -> Iterator[str]:
+    description = f"{chart.title}. {chart.description}"
+    yield f"<figure><figcaption><strong><bdi>{escape(chart.title)}</bdi></strong> "
+    yield f"{escape(chart.description)}</figcaption>"
+    yield f'<div class="chart" data-chart="{number}" role="img" aria-label="{escape(description)}"></div>'
+    yield "<details><summary>The same as a table</summary>"
+    yield from _table(chart.table)
+    yield "</details></figure>"
+
+
+def _table(table: Table) -> Iterator[str]:
+    caption = escape(table.caption)
+    yield f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}"><table>'
+    yield f"<caption>{caption}</caption><thead><tr>"
+    classes = [' class="number"' if column.is_number else "" for column in table.columns]
+    for column, kind in zip(table.columns, classes, strict=True):
+        yield f'<th scope="col"{kind}>{escape(column.name)}</th>'
+    yield "</tr></thead><tbody>"
+    for first, *others in table.rows:
+        cells = (
+            f"<td{kind}>{escape(cell)}</td>" if kind else f"<td><bdi>{escape(cell)}</bdi></td>"
+            for cell, kind in zip(others, classes[1:], strict=True)
+        )
+        yield f'<tr><th scope="row"><bdi>{escape(first)}</bdi></th>{"".join(cells)}</tr>'
+    yield "</tbody></table></div>"

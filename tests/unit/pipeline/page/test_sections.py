@@ -1,0 +1,100 @@
+"""What a report says, of records that say something and of such that say nothing."""
+
+import json
+
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS
+from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline.findings import JobsHere, find_out
+from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.page.html import report_html
+from tidegate.pipeline.page.sections import report_facts, report_sections
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.quota import QuotaRecord
+
+HOSTILE = "</script>\u202e\x1b[2J" + "x" * 32_000
+
+
+def _limit(client_id, bound):
+    return QuotaRecord(entity=(("client-id", client_id),), key="producer_byte_rate", value=bound)
+
+
+def _sections(directory, plans=()):
+    with open_usage(directory) as files:
+        found = find_out(JobsHere(files), plans, rows=files.rows)
+    return {section.anchor: section for section in report_sections(found)}, report_facts(found)
+
+
+@pytest.fixture
+def usage(tmp_path):
+    """Somebody with a hostile name and a limit, throttled from the second request on."""
+    node = RecordingNode(3)
+    node.start(START_MS, records=[_limit(HOSTILE, 100.0)])
+    for second in range(5):
+        node.produce("alice", HOSTILE, 2000, START_MS + 1000 * second)
+    write_events(tmp_path, node.events)
+    return tmp_path
+
+
+def test_everything_has_its_section(usage):
+    """In order, with facts, and all as plain JSON."""
+    sections, facts = _sections(usage, [Plan(name="loose", records=(_limit(HOSTILE, 1e9),))])
+    assert list(sections) == ["in-words", "clients", "over-time", "throttles", "plans", "not-exact"]
+    assert dict(facts)["broker"] == "3"
+    [waited, plan] = sections["in-words"].sentences
+    assert waited.startswith("Throttled most, in all: client-id=</script>\\u202e\\x1b[2Jxx")
+    assert plan == "Plan loose would throttle nobody. 1 that waited would not."
+    [chart] = sections["over-time"].charts
+    assert "Node 3, limit 100 B/s." in chart.description
+    [heat] = sections["throttles"].charts
+    assert len(heat.table.rows) >= 4
+    json.dumps([chart.spec for section in sections.values() for chart in section.charts], allow_nan=False)
+
+
+def test_no_name_is_longer_than_a_line_or_turns_the_page(usage):
+    """32 KB, a mark that turns the direction of writing, an escape sequence, the end of a script."""
+    sections, facts = _sections(usage)
+    page = report_html(title="t", facts=facts, sections=[*sections.values()], made_by="m")
+    body = page[: page.index("/*!")]
+    assert len(body) < 100_000
+    assert "\u202e" not in body
+    assert "\x1b" not in body
+    assert body.count("</script>") == 1  # of the data
+
+
+def test_a_record_of_nothing_makes_a_page(tmp_path):
+    """No client, no chart; what there is is said."""
+    node = RecordingNode()
+    node.start(START_MS)
+    write_events(tmp_path, node.events)
+    sections, _ = _sections(tmp_path)
+    assert list(sections) == ["in-words", "clients", "not-exact"]
+    assert sections["in-words"].sentences == ["Nobody was throttled."]
+
+
+def test_a_limit_that_is_no_number_is_shown(tmp_path):
+    """Kafka takes any double."""
+    node = RecordingNode()
+    node.start(START_MS, records=[_limit("a", float("nan"))])
+    node.produce("u", "a", 10, START_MS)
+    write_events(tmp_path, node.events)
+    sections, facts = _sections(tmp_path)
+    report_html(title="t", facts=facts, sections=[*sections.values()], made_by="m")
+
+
+def test_what_is_missing_or_unknown_is_said(tmp_path):
+    """A gap, and a setting beyond Kafka."""
+    node = RecordingNode()
+    node.start(
+        START_MS, records=[QuotaRecord(entity=(("user", "x"),), key="tidegate.quota.smooth", value=1.0)]
+    )
+    node.produce("u", "a", 10, START_MS)
+    node.gap(START_MS + 1)
+    write_events(tmp_path, node.events)
+    sections, _ = _sections(tmp_path)
+    said = " ".join(sections["not-exact"].sentences)
+    assert "tidegate.quota.smooth was set" in said
+    assert "Events are missing in this record, once." in said
+    assert sections["in-words"].sentences == ["Who shared a limit is not known here."]
