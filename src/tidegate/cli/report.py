@@ -73,15 +73,17 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.page.file import check_page, write_page
     from tidegate.pipeline.replay.plan import load_plans
     from tidegate.pipeline.session import running_spark
+    from tidegate.usage.readers import is_imported
 
     check_page(args.out, overwrite=args.overwrite)
     plans = load_plans(args.quotas)
+    imported = is_imported(args.directory)
     with opened(args) as files:
         if runs_here(args, rows=files.rows):
-            found = find_out(JobsHere(files), plans, rows=files.rows)
+            found = find_out(JobsHere(files), plans, rows=files.rows, is_imported=imported)
         else:
             with running_spark(app_name="tidegate report", master=args.master, rows=files.rows) as spark:
-                found = find_out(JobsOnSpark(spark, files), plans, rows=files.rows)
+                found = find_out(JobsOnSpark(spark, files), plans, rows=files.rows, is_imported=imported)
     write_page(args.out, _page(found), overwrite=args.overwrite)
     print(f"report: {args.out}")
     return 0

@@ -24,13 +24,16 @@ from tidegate.pipeline.jobs import (
     UsageFiles,
     UsageSummary,
     history_job,
+    limits_job,
+    obedience_job,
     quota_events_job,
     replay_job,
     usage_job,
 )
-from tidegate.pipeline.local import local_replay, local_usage
+from tidegate.pipeline.local import local_limits, local_obedience, local_replay, local_usage
 from tidegate.pipeline.read.chunks import list_chunks
 from tidegate.pipeline.read.timeline import timelines
+from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of
 from tidegate.pipeline.replay.plan import IN_FORCE, Definitions, Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.session import RunningSpark
@@ -42,6 +45,7 @@ MOST_STEPS = 200
 """Steps of time in a history at the most: points of a chart."""
 
 TOP_CLIENTS = 20
+_LIMITS_BY = "both"
 _ENTITIES = 20  # whose history is looked at
 
 
@@ -50,7 +54,8 @@ class Findings:
     """All that the sections of a report need.
 
     replayed: rows `REPLAY_BY_ENTITY` by plan, of the quotas in force first. extension: what was set beyond Kafka,
-    so that the quotas in force cannot be followed; None: they can.
+    so that the quotas in force cannot be followed; None: they can. limits: rows `LIMITS_BY_ENTITY`, None where there
+    are too many. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None where it cannot be known.
     """
 
     rows: int
@@ -58,6 +63,8 @@ class Findings:
     replayed: Mapping[str, Sequence[Mapping[str, Any]]]
     unmatched: Sequence[Unmatched]
     history: History
+    limits: Sequence[Mapping[str, Any]] | None
+    obedience: Sequence[Mapping[str, Any]] | None
     nodes: Sequence[int]
     gaps: int
     extension: str | None
@@ -82,9 +89,17 @@ class Jobs(Protocol):
         """Return what the entities used, in `MOST_STEPS` at the most."""
         ...
 
+    def limits(self) -> list[dict[str, Any]]:
+        """Return rows of `LIMITS_BY_ENTITY`, by user and client id. Raises `TooManyEntitiesError`."""
+        ...
 
-def find_out(jobs: Jobs, plans: Sequence[Plan], *, rows: int) -> Findings:
-    """Run the jobs. Raises `TidegateError`."""
+    def obedience(self) -> list[dict[str, Any]]:
+        """Return rows of `OBEDIENCE_BY_SOFTWARE`."""
+        ...
+
+
+def find_out(jobs: Jobs, plans: Sequence[Plan], *, rows: int, is_imported: bool) -> Findings:
+    """Run the jobs. is_imported: the record was made of request logs. Raises `TidegateError`."""
     events = jobs.quota_events()
     found = timelines(events)
     extensions = [
@@ -109,10 +124,19 @@ def find_out(jobs: Jobs, plans: Sequence[Plan], *, rows: int) -> Findings:
         replayed=replayed,
         unmatched=summary.unmatched,
         history=history_of(buckets, wanted.entities, known),
+        limits=_limits(jobs),
+        obedience=None if is_imported else jobs.obedience(),
         nodes=sorted({*found, *(row["node_id"] for row in buckets.rows)}),
         gaps=sum(event["kind"] == "gap" for event in events),
         extension=extensions[0] if extensions else None,
     )
+
+
+def _limits(jobs: Jobs) -> list[dict[str, Any]] | None:
+    try:
+        return jobs.limits()
+    except TooManyEntitiesError:
+        return None
 
 
 def wanted_entities(
@@ -168,6 +192,12 @@ class JobsHere:
         seconds = [chunk_entity_seconds(chunk, wanted) for chunk in list_chunks(self.files.paths)]
         return entity_buckets(seconds, most=MOST_STEPS)
 
+    def limits(self) -> list[dict[str, Any]]:
+        return local_limits(self.files, levels_of(_LIMITS_BY), Tolerance(), out=None)[0]
+
+    def obedience(self) -> list[dict[str, Any]]:
+        return local_obedience(self.files, out=None)
+
 
 @dataclass(frozen=True, slots=True)
 class JobsOnSpark:
@@ -187,3 +217,9 @@ class JobsOnSpark:
 
     def buckets(self, wanted: WantedEntities) -> Buckets:
         return history_job(self.spark, self.files, wanted, most=MOST_STEPS)
+
+    def limits(self) -> list[dict[str, Any]]:
+        return limits_job(self.spark, self.files, levels_of(_LIMITS_BY), Tolerance(), out=None)[0]
+
+    def obedience(self) -> list[dict[str, Any]]:
+        return obedience_job(self.spark, self.files, out=None)

@@ -19,7 +19,7 @@ def _limit(user, bound, key="producer_byte_rate"):
 
 def _found(directory):
     with open_usage(directory) as files:
-        return find_out(JobsHere(files), [], rows=files.rows)
+        return find_out(JobsHere(files), [], rows=files.rows, is_imported=False)
 
 
 def _use(found, entity) -> EntityUse:

@@ -139,7 +139,7 @@ def _figure(chart: Chart, number: int) -> Iterator[str]:
     yield f"<figure><figcaption><strong><bdi>{escape(chart.title)}</bdi></strong> "
     yield f"{escape(chart.description)}</figcaption>"
     yield f'<div class="chart" data-chart="{number}" role="img" aria-label="{escape(description)}"></div>'
-    yield "<details><summary>The same as a table</summary>"
+    yield f"<details{' open' if chart.is_open else ''}><summary>The same as a table</summary>"
     yield from _table(chart.table)
     yield "</details></figure>"
 

@@ -32,12 +32,14 @@ class Chart:
     """A picture, what it says in a sentence, and the same in numbers.
 
     spec: Vega-Lite without `$schema` and `config`, which are the page's.
+    is_open: the table shows at once, and is printed.
     """
 
     title: str
     description: str
     spec: Mapping[str, Any]
     table: Table
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

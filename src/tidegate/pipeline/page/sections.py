@@ -17,6 +17,8 @@ from tidegate.pipeline.page.charts import (
     limit_chart,
     strip_chart,
 )
+from tidegate.pipeline.page.limits_section import limits_section
+from tidegate.pipeline.page.obedience_section import obedience_section
 from tidegate.pipeline.page.parts import Chart, Column, Section, Table
 from tidegate.pipeline.replay.plan import IN_FORCE
 from tidegate.pipeline.report.replay_report import replay_notes
@@ -69,6 +71,8 @@ def report_sections(found: Findings) -> list[Section]:
         _over_time(found.history),
         _throttles(found.history),
         _plans(found),
+        limits_section(found.limits or []),
+        obedience_section(found.obedience),
         _not_exact(found),
     ]
     return [section for section in sections if section is not None]
@@ -135,6 +139,7 @@ def _clients(found: Findings) -> Section:
         description="Produced and fetched, the ten with most.",
         spec=bar_chart(bars),
         table=table,
+        is_open=True,
     )
     return Section(
         anchor="clients",
@@ -317,13 +322,14 @@ def _plans(found: Findings) -> Section | None:
         description="Those whose requests would wait longest together, or did.",
         spec=bar_chart(bars, largest=1.0),
         table=tables[0],
+        is_open=True,
     )
     return Section(
         anchor="plans",
         title="What other quotas would have done",
         sentences=["Times stay as recorded: a client that would have waited does not come later."],
         charts=[chart] if bars else [],
-        tables=tables if len(tables) > 1 or not bars else [],
+        tables=tables[1:] if bars else tables,
     )
 
 
@@ -403,6 +409,10 @@ def _not_exact(found: Findings) -> Section:
     if found.extension is not None:
         notes.append(
             f"{name_text(found.extension)} was set: which limits were in force is not shown, and usage is by client id."
+        )
+    if found.limits is None:
+        notes.append(
+            "The smallest limits are left out: there are too many clients. See tidegate limits --by user."
         )
     if found.gaps:
         times = "once" if found.gaps == 1 else f"{count_text(found.gaps)} times"

@@ -27,7 +27,16 @@ from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.sanitizer import sanitize
 from tidegate.quota.measure.throttle import saturate_to_int32
 
-__all__ = ["ENTITIES_BY", "MAX_LADDERS", "Replays", "Tolerance", "find_limits", "levels_of", "levels_of_file"]
+__all__ = [
+    "ENTITIES_BY",
+    "MAX_LADDERS",
+    "Replays",
+    "Tolerance",
+    "TooManyEntitiesError",
+    "find_limits",
+    "levels_of",
+    "levels_of_file",
+]
 
 ENTITIES_BY: Mapping[str, EntityParts] = {
     "both": (("client-id", None), ("user", None)),
@@ -49,6 +58,10 @@ _TYPE_OF = {quota_type.value: index for index, quota_type in enumerate(QUOTA_TYP
 
 Sensor = tuple[int, Tags]
 Row = dict[str, Any]
+
+
+class TooManyEntitiesError(UsageFilesError):
+    """Raise where limits of more than `MAX_LADDERS` entities would have to be found."""
 
 
 class Replays(Protocol):
@@ -117,7 +130,7 @@ def find_limits(replays: Replays, levels: Plan, tolerance: Tolerance) -> tuple[l
     nodes = sorted(replays.peaks(levels).to_pylist(), key=_order)
     entities = _by_sensor(nodes)
     if len(entities) > MAX_LADDERS:
-        raise UsageFilesError(
+        raise TooManyEntitiesError(
             f"more than {MAX_LADDERS} entities to find limits for", hint="give --by user, or fewer hours"
         )
     rates = {

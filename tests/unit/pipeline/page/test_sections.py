@@ -23,7 +23,7 @@ def _limit(client_id, bound):
 
 def _sections(directory, plans=()):
     with open_usage(directory) as files:
-        found = find_out(JobsHere(files), plans, rows=files.rows)
+        found = find_out(JobsHere(files), plans, rows=files.rows, is_imported=False)
     return {section.anchor: section for section in report_sections(found)}, report_facts(found)
 
 
@@ -41,7 +41,16 @@ def usage(tmp_path):
 def test_everything_has_its_section(usage):
     """In order, with facts, and all as plain JSON."""
     sections, facts = _sections(usage, [Plan(name="loose", records=(_limit(HOSTILE, 1e9),))])
-    assert list(sections) == ["in-words", "clients", "over-time", "throttles", "plans", "not-exact"]
+    assert list(sections) == [
+        "in-words",
+        "clients",
+        "over-time",
+        "throttles",
+        "plans",
+        "limits",
+        "obedience",
+        "not-exact",
+    ]
     assert dict(facts)["broker"] == "3"
     [waited, plan] = sections["in-words"].sentences
     assert waited.startswith("Throttled most, in all: client-id=</script>\\u202e\\x1b[2Jxx")
@@ -50,6 +59,9 @@ def test_everything_has_its_section(usage):
     assert "Node 3, limit 100 B/s." in chart.description
     [heat] = sections["throttles"].charts
     assert len(heat.table.rows) >= 4
+    [limits] = sections["limits"].tables
+    assert [row[1] for row in limits.rows] == ["produce"]
+    assert [row[:1] for row in sections["obedience"].tables[0].rows] == [["(does not say)"]]
     json.dumps([chart.spec for section in sections.values() for chart in section.charts], allow_nan=False)
 
 
@@ -70,7 +82,7 @@ def test_a_record_of_nothing_makes_a_page(tmp_path):
     node.start(START_MS)
     write_events(tmp_path, node.events)
     sections, _ = _sections(tmp_path)
-    assert list(sections) == ["in-words", "clients", "not-exact"]
+    assert list(sections) == ["in-words", "clients", "obedience", "not-exact"]
     assert sections["in-words"].sentences == ["Nobody was throttled."]
 
 
