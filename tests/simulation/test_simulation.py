@@ -24,7 +24,7 @@ from tidegate.quota.managers.extensions import Extensions
 from tidegate.server.exchange import Exchange
 from tidegate.server.node import Node
 
-SEEDS, MORE_SEEDS, STEPS = (2, 3, 4, 6, 9, 10, 11, 12, 13), 4, 20_000
+SEEDS, MORE_SEEDS, STEPS = (2, 3, 4, 12, 13, 6, 10, 11, 9), 4, 20_000
 FEW_STEPS = 1500
 
 EVENTS = (

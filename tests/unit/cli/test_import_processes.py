@@ -26,9 +26,9 @@ def large_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _begin(log: Path, out: Path) -> "subprocess.Popen[str]":
-    """Start an import in a process group of its own; return when its workers run."""
+    """Start an import in a process group of its own, with Ctrl-C as usual; return when its workers run."""
     process = subprocess.Popen(
-        [_TIDEGATE, "import", str(log), "--out", str(out), "--processes", "2"],
+        ["env", "--default-signal=INT", _TIDEGATE, "import", str(log), "--out", str(out), "--processes", "2"],
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
     )  # fmt: skip
     _wait_for(lambda: len(_workers_of(process.pid)) == 2)
