@@ -77,6 +77,9 @@ def test_usage_is_the_same(spark, tmp_path):
         on_spark = usage_job(spark, files, out=tmp_path / "spark", top=5)
         here = local_usage(files, out=tmp_path / "here", top=5)
         assert here == on_spark
+        by = ("listener",)
+        on_spark = usage_job(spark, files, out=tmp_path / "spark" / "by", top=5, by=by)
+        assert local_usage(files, out=tmp_path / "here" / "by", top=5, by=by) == on_spark
         obeyed_on_spark = obedience_job(spark, files, out=tmp_path / "spark" / "obedience")
         assert local_obedience(files, out=tmp_path / "here" / "obedience") == obeyed_on_spark
     names = ("obedience_by_client", "obedience_by_software")
@@ -133,7 +136,7 @@ def test_nothing_gives_nothing(tmp_path):
     node.start(START_MS)
     write_events(tmp_path, node.events)
     with open_usage(tmp_path) as files:
-        assert local_usage(files, out=tmp_path / "out", top=5).clients == 0
+        assert local_usage(files, out=tmp_path / "out", top=5).groups == 0
     assert len(pq.read_table(tmp_path / "out" / "usage_by_minute.parquet")) == 0
 
 

@@ -13,8 +13,8 @@ from tests.server.test_several_nodes import run as run_nodes
 
 from tidegate.api_keys import CREATE_TOPICS
 from tidegate.pipeline.read.ingest import find_files, read_events
-from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
-from tidegate.pipeline.schemas import USAGE_BY_CLIENT, USAGE_BY_MINUTE
+from tidegate.pipeline.rollup import usage_by_minute, usage_in_all
+from tidegate.pipeline.schemas import usage_by_minute_schema, usage_schema
 from tidegate.quota import QuotaRecord
 
 _THROTTLES = [f"{kind}_throttle_ms" for kind in ("produce", "fetch", "request", "mutation")]
@@ -87,8 +87,8 @@ def events(tmp_path_factory, spark, request):
 def test_usage_by_minute_is_what_plain_python_counts(events):
     """Every sum and peak of every minute, node and client."""
     rows, table = events
-    keys = USAGE_BY_MINUTE.names[:4]
-    columns = USAGE_BY_MINUTE.names[4:]
+    keys = usage_by_minute_schema().names[:4]
+    columns = usage_by_minute_schema().names[4:]
 
     def minute_of(event):
         return event["ts_ms"] // 60_000 * 60_000, event["node_id"], event["user"], event["client_id"]
@@ -99,16 +99,16 @@ def test_usage_by_minute_is_what_plain_python_counts(events):
 def test_usage_by_client_is_what_plain_python_counts(events):
     """Every sum and peak of every client."""
     rows, table = events
-    columns = [name for name in USAGE_BY_CLIENT.names[2:] if not name.endswith("ts_ms")]
+    columns = [name for name in usage_schema().names[2:] if not name.endswith("ts_ms")]
     expected = _rolled_up(rows, lambda event: (event["user"], event["client_id"]), columns)
-    assert _found(usage_by_client(table), ("user", "client_id"), columns) == expected
+    assert _found(usage_in_all(table), ("user", "client_id"), columns) == expected
 
 
 def test_tables_have_their_schemas(events):
     """Names, order and types are those of `schemas`."""
     for table, schema in (
-        (usage_by_minute(events[1]), USAGE_BY_MINUTE),
-        (usage_by_client(events[1]), USAGE_BY_CLIENT),
+        (usage_by_minute(events[1]), usage_by_minute_schema()),
+        (usage_in_all(events[1]), usage_schema()),
     ):
         assert [(f.name, f.dataType) for f in table.schema] == [(f.name, f.dataType) for f in schema]
 
@@ -132,7 +132,7 @@ def test_a_forwarded_request_is_counted_once(tmp_path, spark):
     kinds = [row["kind"] for row in events_of_node(tmp_path, 1) if row["api_key"] == CREATE_TOPICS]
     assert kinds.count("forwarded") == 3
     table = read_events(spark.session, find_files(tmp_path / "parquet"))
-    (usage,) = usage_by_client(table.where(table.api_key == CREATE_TOPICS)).collect()
+    (usage,) = usage_in_all(table.where(table.api_key == CREATE_TOPICS)).collect()
     assert (usage["client_id"], usage["requests"]) == (CLIENT, 4)
     assert usage["request_bytes"] == sum(row["request_bytes"] for row in rows)
     assert usage["handler_ns"] == sum(row["handler_ns"] for row in rows)

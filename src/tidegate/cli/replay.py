@@ -1,43 +1,57 @@
 """`tidegate replay`: what other quotas would have done to recorded traffic."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from tidegate.cli.usage import add_job_options, opened, runs_here, top_option
+from tidegate.cli.usage import add_job_options, json_option, opened, runs_here, shown, top_option
+
+if TYPE_CHECKING:
+    from tidegate.pipeline.jobs import ReplaySummary
+    from tidegate.pipeline.replay.plan import Plan
 
 __all__ = ["add_parser", "run"]
 
 _EXIT_DIFFERENT = 1  # the check of --in-force failed
 
 _DESCRIPTION = """\
-Feed the requests that a server has recorded to the quota engine again, under the quotas of a file, and show per
-quota entity how many of them would have been throttled, for how long, and since when; next to what really
-happened. Times stay as recorded: a client that would have waited does not come later (open loop)."""
+Feed the requests that a server has recorded to the quota engine again, under
+the quotas of a file, and show per quota entity how many of them would have been
+throttled, for how long, and since when; several plans beside one another, and
+beside what really happened. Times stay as recorded: a client that would have
+waited does not come later (open loop)."""
 
 _EPILOG = """\
 examples:
   tidegate replay ./usage --quotas quotas.yaml
-  tidegate replay ./usage --quotas tight.yaml --quotas loose.yaml   two plans side by side
-  tidegate replay ./usage --in-force                                check the record: every decision again
-  tidegate replay ./usage --in-force --from 2026-11-22T14:00        from an hour on, UTC
+  tidegate replay ./usage --quotas tight.yaml --quotas loose.yaml
+                                        two plans beside one another
+  tidegate replay ./usage --in-force    check the record: every decision again
+  tidegate replay ./usage --in-force --from 2026-11-22T14:00
+                                        from an hour on, UTC
+  tidegate replay ./usage --quotas quotas.yaml --json
+                                        for programs: docs/results.md
   tidegate replay ./usage --quotas quotas.yaml --out ./replay-out --decisions
 
-DIR is the usage directory of `tidegate serve`, or one that `tidegate import` has written; quotas.yaml is described in
-docs/quotas-file.md. A plan is named after its file. With --out: replay_by_entity.parquet,
-replay_by_client.parquet and, with --decisions, decisions.parquet (one row per plan and request). They hold user
-names and client ids: personal data.
+DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
+has written; quotas.yaml is described in docs/quotas-file.md. A plan is named
+after its file. With --out: replay_by_entity.parquet, replay_by_client.parquet
+and, with --decisions, decisions.parquet (one row per plan and request). They
+hold user names and client ids: personal data.
 
-A recorded fetch that is larger than a plan's cap (B = limit * (windows - 1)) is replayed at the cap; a fetch that
-was throttled when it was recorded, and tried again, counts each time.
-Up to 20 million rows are replayed in this process, more on Spark, which needs Java 17 or later; --explain says which.
+A recorded fetch that is larger than a plan's cap (B = limit * (windows - 1)) is
+replayed at the cap; a fetch that was throttled when it was recorded, and tried
+again, counts each time.
+Up to 20 million rows are replayed in this process, more on Spark, which needs
+Java 17 or later; --explain says which.
 Needs the extra: pip install 'tidegate[pipeline]'
 
 exit codes:
   0    done
   1    --in-force: not every decision came out as recorded
-  2    an option, the files, Java or Spark cannot be used; the reason is on stderr
+  2    an option, the files, Java or Spark cannot be used; the reason is on
+       stderr
   130  interrupted with Ctrl-C"""
 
 
@@ -65,12 +79,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--decisions", action="store_true", help="also write every single decision (needs --out)"
     )
-    top_option(parser, "entities of each plan")
+    top_option(parser, "entities", default=None)
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also show who was never throttled and has no limit of its own",
+    )
+    json_option(parser)
     add_job_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the job and print a table per plan."""
+    """Run the job and print what came of it."""
     _check_options(args)
     from tidegate.pipeline.jobs import replay_job
     from tidegate.pipeline.local import local_replay
@@ -92,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
             session = running_spark(app_name="tidegate replay", master=args.master, rows=0)
             with kernel_in_the_making(), session as spark:
                 found = replay_job(spark, files, plans, **results)
-    _print(args, [plan.name for plan in plans], found.entities, events=files.rows)
+    _print(args, plans, found, events=files.rows)
     in_force = [row for row in found.entities if args.in_force and row["plan"] == plans[-1].name]
     return _EXIT_DIFFERENT if any(row["different_decisions"] for row in in_force) else 0
 
@@ -106,20 +126,29 @@ def _check_options(args: argparse.Namespace) -> None:
         raise ConfigError("--decisions writes a table", hint="give --out DIR as well")
 
 
-def _print(
-    args: argparse.Namespace, plans: Sequence[str], rows: Sequence[Mapping[str, Any]], *, events: int
-) -> None:
-    from tidegate.pipeline.replay.plan import IN_FORCE
-    from tidegate.pipeline.report.console import results_console
-    from tidegate.pipeline.report.replay_report import replay_notes, replay_table
+def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySummary", *, events: int) -> None:
+    from tidegate.pipeline.report.compared import compared
+    from tidegate.pipeline.report.console import print_lines, results_console
+    from tidegate.pipeline.report.documents import json_text, replay_document
+    from tidegate.pipeline.report.replay_report import replay_lines, replay_notes, unmatched_notes
     from tidegate.pipeline.report.text import count_text
 
+    entities = compared(plans, found.entities)
+    if args.json:
+        document = replay_document(
+            plans, entities, top=shown(args), unmatched=found.unmatched, events=events, out=args.out
+        )
+        print(json_text(document))
+        return
     console = results_console()
+    lines = replay_lines(plans, entities, top=shown(args), show_all=args.all, width=console.width)
+    print_lines(console, lines)
     for plan in plans:
-        of_plan = [row for row in rows if row["plan"] == plan]
-        console.print(replay_table(plan, of_plan, top=args.top))
-        for note in replay_notes(plan, of_plan, in_force=plan == IN_FORCE):
+        of_plan = [row for row in found.entities if row["plan"] == plan.name]
+        for note in replay_notes(plan.name, of_plan, in_force=plan.is_in_force):
             console.print(note)
+    for note in unmatched_notes(found.unmatched):
+        console.print(note)
     console.print(f"{count_text(events)} events")
     if args.out is not None:
         console.print(f"tables: {args.out}")

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, Timeline
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions
-from tidegate.pipeline.sums import USAGE_COLUMNS, grouped, usage_by_second
+from tidegate.pipeline.sums import grouped, usage_by_second, usage_columns
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.sanitizer import sanitize
 
@@ -174,7 +174,7 @@ def limits_over_time(timeline: Timeline, entities: Sequence[Entity]) -> list[lis
 
 
 def entity_seconds(table: pa.Table, wanted: WantedEntities) -> pa.Table:
-    """Return what each entity used in each second on each node, out of a table of `USAGE_COLUMNS`.
+    """Return what each entity used in each second on each node, out of a table of `usage_columns`.
 
     Columns: second_ms, node_id, entity (its place in `wanted`), amount, throttle_ms.
     """
@@ -243,7 +243,7 @@ def entity_seconds_of_chunks(
 
 def chunk_entity_seconds(chunk: Chunk, wanted: WantedEntities) -> pa.Table:
     """Return the `entity_seconds` of a chunk. Raises `UsageFilesError`."""
-    return entity_seconds(read_chunk(chunk, USAGE_COLUMNS), wanted)
+    return entity_seconds(read_chunk(chunk, usage_columns()), wanted)
 
 
 def entity_buckets(seconds: Sequence[pa.Table], *, most: int) -> Buckets:

@@ -48,9 +48,10 @@ from tidegate.pipeline.replay.partition import (
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
-from tidegate.pipeline.rollup import usage_by_client, usage_by_minute
+from tidegate.pipeline.rollup import usage_by_minute, usage_in_all
 from tidegate.pipeline.schemas import (
     BLOCKS,
+    CLIENT,
     DECISIONS,
     ENTITY_SECONDS,
     LIMITS_BY_ENTITY,
@@ -66,7 +67,6 @@ __all__ = [
     "LIMITS_TABLES",
     "OBEDIENCE_TABLES",
     "REPLAY_TABLES",
-    "USAGE_TABLES",
     "ReplaySummary",
     "SparkReplays",
     "UsageFiles",
@@ -79,9 +79,9 @@ __all__ = [
     "replay_blocks",
     "replay_job",
     "usage_job",
+    "usage_tables",
 ]
 
-USAGE_TABLES = ("usage_by_client", "usage_by_minute")
 _SLICES_PER_CORE = 4  # tasks of the passes over the files
 
 OBEDIENCE_TABLES = ("obedience_by_software", "obedience_by_client")
@@ -99,9 +99,9 @@ class UsageFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSummary:
-    """How many clients `usage_job` found, and those with most bytes (columns `USAGE_BY_CLIENT`)."""
+    """How many groups (by default clients) `usage_job` found, and those with most bytes (columns `usage_schema`)."""
 
-    clients: int
+    groups: int
     top: Sequence[dict[str, Any]]
 
 
@@ -127,26 +127,36 @@ def open_usage(
         yield UsageFiles(paths=paths, rows=check_files(paths))
 
 
+def usage_tables(by: Sequence[str]) -> tuple[str, str]:
+    """Return the names of the tables of usage by the columns `by`: in all, and by minute."""
+    return f"usage_by_{'client' if tuple(by) == CLIENT else '_'.join(by)}", "usage_by_minute"
+
+
 def usage_job(
-    spark: RunningSpark, files: UsageFiles, *, out: Path | None, overwrite: bool = False, top: int
+    spark: RunningSpark,
+    files: UsageFiles,
+    *,
+    out: Path | None,
+    overwrite: bool = False,
+    top: int,
+    by: Sequence[str] = CLIENT,
 ) -> UsageSummary:
-    """Sum up the usage files; write the tables to `out` if given. Raises `TidegateError`."""
+    """Sum up the usage files by the columns `by`; write the tables to `out` if given. Raises `TidegateError`."""
+    in_all_name, by_minute_name = tables = usage_tables(by)
     if out is not None:
-        prepare_output(out, command="usage", tables=USAGE_TABLES, overwrite=overwrite)
+        prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
         events = read_events(spark.session, files.paths)
-        by_client = usage_by_client(events).cache()
+        in_all = usage_in_all(events, by).cache()
         if out is not None:
-            by_minute = usage_by_minute(events).orderBy("minute_ms", "user", "client_id", "node_id")
-            write_table(by_client.orderBy("user", "client_id"), out, "usage_by_client")
-            write_table(by_minute, out, "usage_by_minute")
+            by_minute = usage_by_minute(events, by).orderBy("minute_ms", *by, "node_id")
+            write_table(in_all.orderBy(*by), out, in_all_name)
+            write_table(by_minute, out, by_minute_name)
             finish_output(out)
         most_bytes = (F.col("produce_bytes") + F.col("fetch_bytes")).desc()
-        rows = (
-            by_client.orderBy(most_bytes, F.col("requests").desc(), "user", "client_id").limit(top).collect()
-        )
-        summary = UsageSummary(clients=by_client.count(), top=[row.asDict() for row in rows])
-        by_client.unpersist()
+        rows = in_all.orderBy(most_bytes, F.col("requests").desc(), *by).limit(top).collect()
+        summary = UsageSummary(groups=in_all.count(), top=[row.asDict() for row in rows])
+        in_all.unpersist()
     return summary
 
 

@@ -24,10 +24,10 @@ from tidegate.pipeline.jobs import (
     LIMITS_TABLES,
     OBEDIENCE_TABLES,
     REPLAY_TABLES,
-    USAGE_TABLES,
     ReplaySummary,
     UsageFiles,
     UsageSummary,
+    usage_tables,
 )
 from tidegate.pipeline.obedience import (
     chunk_obedience,
@@ -37,7 +37,7 @@ from tidegate.pipeline.obedience import (
 from tidegate.pipeline.output import finish_output, prepare_output, replaced_table
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_chunk, survey_chunk
 from tidegate.pipeline.replay.limits import Tolerance, find_limits
-from tidegate.pipeline.replay.outcome import ENTITY_KEYS, NODE_KEYS, PEAKS_TOGETHER, TOGETHER
+from tidegate.pipeline.replay.outcome import ENTITY_KEYS, NODE_KEYS, ONLY, PEAKS_TOGETHER, TOGETHER
 from tidegate.pipeline.replay.partition import (
     pack_chunks,
     replay_decisions,
@@ -49,6 +49,7 @@ from tidegate.pipeline.replay.task import lay_out
 from tidegate.pipeline.replay.unmatched import unmatched_entries
 from tidegate.pipeline.replay.warm_up import kernel_at_hand
 from tidegate.pipeline.schemas import (
+    CLIENT,
     DECISIONS,
     LIMITS_BY_ENTITY,
     LIMITS_BY_NODE,
@@ -57,15 +58,15 @@ from tidegate.pipeline.schemas import (
     OBEDIENCE_BY_SOFTWARE,
     REPLAY_BY_CLIENT,
     REPLAY_BY_ENTITY,
-    USAGE_BY_CLIENT,
-    USAGE_BY_MINUTE,
+    usage_by_minute_schema,
+    usage_schema,
 )
 from tidegate.pipeline.sums import (
-    USAGE_COLUMNS,
     grouped,
-    usage_by_client_table,
     usage_by_minute_table,
     usage_by_second,
+    usage_columns,
+    usage_table,
 )
 
 __all__ = [
@@ -189,25 +190,30 @@ class LocalReplays:
         return pa.Table.from_batches(batches, _schema(table))
 
 
-def local_usage(files: UsageFiles, *, out: Path | None, overwrite: bool = False, top: int) -> UsageSummary:
+def local_usage(
+    files: UsageFiles,
+    *,
+    out: Path | None,
+    overwrite: bool = False,
+    top: int,
+    by: Sequence[str] = CLIENT,
+) -> UsageSummary:
     """Do what `jobs.usage_job` does."""
+    in_all_name, by_minute_name = tables = usage_tables(by)
     if out is not None:
-        prepare_output(out, command="usage", tables=USAGE_TABLES, overwrite=overwrite)
-    seconds = usage_by_second(_usage_tables(files.paths))
-    by_client = usage_by_client_table(seconds).cast(_schema(USAGE_BY_CLIENT))
+        prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
+    chunks = _shown(list_chunks(files.paths), "summing up")
+    seconds = usage_by_second((read_chunk(chunk, usage_columns(by)) for chunk in chunks), by)
+    in_all = usage_table(seconds, by).cast(_schema(usage_schema(by)))
     if out is not None:
-        _write(by_client, out, "usage_by_client")
-        _write(usage_by_minute_table(seconds).cast(_schema(USAGE_BY_MINUTE)), out, "usage_by_minute")
+        _write(in_all, out, in_all_name)
+        by_minute = usage_by_minute_table(seconds, by).cast(_schema(usage_by_minute_schema(by)))
+        _write(by_minute, out, by_minute_name)
         finish_output(out)
-    most = by_client.append_column("bytes", pc.add(by_client["produce_bytes"], by_client["fetch_bytes"]))
-    order = [
-        ("bytes", "descending"),
-        ("requests", "descending"),
-        ("user", "ascending"),
-        ("client_id", "ascending"),
-    ]
+    most = in_all.append_column("bytes", pc.add(in_all["produce_bytes"], in_all["fetch_bytes"]))
+    order = [("bytes", "descending"), ("requests", "descending"), *((name, "ascending") for name in by)]
     rows = most.sort_by(order).slice(0, top).drop_columns(["bytes"]).to_pylist()
-    return UsageSummary(clients=len(by_client), top=rows)
+    return UsageSummary(groups=len(in_all), top=rows)
 
 
 def local_obedience(files: UsageFiles, *, out: Path | None, overwrite: bool = False) -> list[dict[str, Any]]:
@@ -246,12 +252,17 @@ def _partitions(
 
 def _by_entity(by_client: pa.Table) -> pa.Table:
     """Return what `outcome.by_entity` does."""
-    return grouped(by_client, ENTITY_KEYS, TOGETHER).cast(_schema(REPLAY_BY_ENTITY))
-
-
-def _usage_tables(paths: Sequence[Path]) -> Iterator[pa.Table]:
-    for chunk in _shown(list_chunks(paths), "summing up"):
-        yield read_chunk(chunk, USAGE_COLUMNS)
+    wanted = dict(TOGETHER)
+    for only, name in ONLY.items():
+        by_client = by_client.append_column(only, by_client[name]).append_column(
+            f"last {name}", by_client[name]
+        )
+        wanted |= {only: "min", f"last {name}": "max"}
+    found = grouped(by_client, ENTITY_KEYS, wanted)
+    for only, name in ONLY.items():
+        common = pc.if_else(pc.equal(found[only], found[f"last {name}"]), found[only], None)
+        found = found.set_column(found.column_names.index(only), only, common)
+    return found.select(REPLAY_BY_ENTITY.names).cast(_schema(REPLAY_BY_ENTITY))
 
 
 def _write_decisions(out: Path, partitions: Mapping[int, Sequence[pa.RecordBatch]], task: Any) -> None:

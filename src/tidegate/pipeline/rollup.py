@@ -1,27 +1,24 @@
 """Who used what: usage per client and minute, and per client in all, with Spark's own functions only.
 
+Instead of by client, by any columns of names of the usage record.
+
 A *client* is a pair of user and client id. Fetched bytes are the delivered ones: what a throttled fetch attempted
 was taken back (B§6.3) and is not counted. A peak is the largest number of bytes charged within one second of the
 clock on one node: what a byte quota per node, with no burst at all, would have to allow.
 """
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from tidegate.pipeline.schemas import USAGE_BY_CLIENT, USAGE_BY_MINUTE
+from tidegate.pipeline.schemas import CLIENT, USAGE_SUMS, usage_by_minute_schema, usage_schema
 
-__all__ = ["COUNTED_KINDS", "PEAKS", "SUMS", "THROTTLES", "usage_by_client", "usage_by_minute"]
+__all__ = ["COUNTED_KINDS", "PEAKS", "THROTTLES", "usage_by_minute", "usage_in_all"]
 
 COUNTED_KINDS = ("request", "network", "mutation")
 _MS_PER_SECOND = 1000
 _MS_PER_MINUTE = 60_000
-_CLIENT = ("user", "client_id")
-SUMS = [
-    field.name
-    for field in USAGE_BY_MINUTE
-    if field.name not in {"minute_ms", "node_id", *_CLIENT} and not field.name.startswith("peak_")
-]
-"""What is added up, of each second and of all."""
 PEAKS = {
     "peak_produce_bytes_per_second": "produce_bytes",
     "peak_fetch_bytes_per_second": "fetch_bytes",
@@ -30,35 +27,36 @@ PEAKS = {
 THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
 
 
-def usage_by_minute(events: DataFrame) -> DataFrame:
-    """Return one row per minute, node and client out of the usage record, columns `USAGE_BY_MINUTE`."""
-    seconds = _usage_by_second(events)
+def usage_by_minute(events: DataFrame, by: Sequence[str] = CLIENT) -> DataFrame:
+    """Return one row per minute, node and `by` out of the usage record, columns `usage_by_minute_schema`."""
+    seconds = _usage_by_second(events, by)
     minute = _floor_to("second_ms", _MS_PER_MINUTE).alias("minute_ms")
     peaks = [F.max(amount).alias(peak) for peak, amount in PEAKS.items()]
-    return seconds.groupBy(minute, "node_id", *_CLIENT).agg(*_sums(), *peaks).select(USAGE_BY_MINUTE.names)
+    names = usage_by_minute_schema(by).names
+    return seconds.groupBy(minute, "node_id", *by).agg(*_sums(), *peaks).select(names)
 
 
-def usage_by_client(events: DataFrame) -> DataFrame:
-    """Return one row per client out of the usage record, columns `USAGE_BY_CLIENT`."""
-    seconds = _usage_by_second(events)
+def usage_in_all(events: DataFrame, by: Sequence[str] = CLIENT) -> DataFrame:
+    """Return one row per `by` out of the usage record, columns `usage_schema`."""
+    seconds = _usage_by_second(events, by)
     times = [F.min("first_ts_ms").alias("first_ts_ms"), F.max("last_ts_ms").alias("last_ts_ms")]
     peaks = [F.max(amount).alias(peak) for peak, amount in PEAKS.items()]
-    return seconds.groupBy(*_CLIENT).agg(*times, *_sums(), *peaks).select(USAGE_BY_CLIENT.names)
+    return seconds.groupBy(*by).agg(*times, *_sums(), *peaks).select(usage_schema(by).names)
 
 
-def _usage_by_second(events: DataFrame) -> DataFrame:
-    """Return sums per second, node and client: peaks are taken from these."""
+def _usage_by_second(events: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Return sums per second, node and `by`: peaks are taken from these."""
     second = _floor_to("ts_ms", _MS_PER_SECOND).alias("second_ms")
     times = [F.min("ts_ms").alias("first_ts_ms"), F.max("ts_ms").alias("last_ts_ms")]
     counted = events.where(F.col("kind").isin(*COUNTED_KINDS)).select(
-        "ts_ms", "node_id", *_client(), *_amounts()
+        "ts_ms", "node_id", *_names(by), *_amounts()
     )
-    return counted.groupBy(second, "node_id", *_CLIENT).agg(*times, *_sums())
+    return counted.groupBy(second, "node_id", *by).agg(*times, *_sums())
 
 
-def _client() -> list[Column]:
-    """Return the client's columns, a missing name as the empty one."""
-    return [F.coalesce(name, F.lit("")).alias(name) for name in _CLIENT]
+def _names(by: Sequence[str]) -> list[Column]:
+    """Return the columns of names, a missing name as the empty one."""
+    return [F.coalesce(name, F.lit("")).alias(name) for name in by]
 
 
 def _amounts() -> list[Column]:
@@ -106,7 +104,7 @@ def _when(condition: Column, amount: Column) -> Column:
 
 
 def _sums() -> list[Column]:
-    return [F.sum(name).alias(name) for name in SUMS]
+    return [F.sum(name).alias(name) for name in USAGE_SUMS]
 
 
 def _floor_to(column: str, step_ms: int) -> Column:

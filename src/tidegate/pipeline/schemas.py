@@ -23,6 +23,7 @@ from tidegate.usage.columns import COLUMNS
 
 __all__ = [
     "BLOCKS",
+    "CLIENT",
     "DECISIONS",
     "EARLY_BUCKETS",
     "ENTITY_SECONDS",
@@ -34,8 +35,9 @@ __all__ = [
     "OBEDIENCE_BY_SOFTWARE",
     "REPLAY_BY_CLIENT",
     "REPLAY_BY_ENTITY",
-    "USAGE_BY_CLIENT",
-    "USAGE_BY_MINUTE",
+    "USAGE_SUMS",
+    "usage_by_minute_schema",
+    "usage_schema",
 ]
 
 _STRING, _LONG, _INT = StringType(), LongType(), IntegerType()
@@ -82,19 +84,23 @@ _SUMS: list[_Column] = [
     ("peak_fetch_bytes_per_second", _LONG),
 ]
 
-USAGE_BY_MINUTE = _table(
-    [("minute_ms", _LONG), ("node_id", _INT), ("user", _STRING), ("client_id", _STRING), *_SUMS]
-)
+CLIENT = ("user", "client_id")
+"""The columns that make a client."""
 
-USAGE_BY_CLIENT = _table(
-    [
-        ("user", _STRING),
-        ("client_id", _STRING),
-        ("first_ts_ms", _LONG),
-        ("last_ts_ms", _LONG),
-        *_SUMS,
-    ]
-)
+
+def usage_by_minute_schema(by: Sequence[str] = CLIENT) -> StructType:
+    """Return the columns of usage by minute, node and the columns `by` of the usage record."""
+    return _table([("minute_ms", _LONG), ("node_id", _INT), *((name, _STRING) for name in by), *_SUMS])
+
+
+def usage_schema(by: Sequence[str] = CLIENT) -> StructType:
+    """Return the columns of usage in all by the columns `by` of the usage record."""
+    times = [("first_ts_ms", _LONG), ("last_ts_ms", _LONG)]
+    return _table([*((name, _STRING) for name in by), *times, *_SUMS])
+
+
+USAGE_SUMS = tuple(name for name, _ in _SUMS if not name.startswith("peak_"))
+"""What usage adds up."""
 
 EARLY_BUCKETS: Mapping[str, int] = {
     f"early_up_to_{limit_ms}_ms": limit_ms
@@ -151,8 +157,8 @@ REPLAY_BY_CLIENT = _table([*_ENTITY, ("node_id", _INT), ("user", _STRING), ("cli
 """What a plan would have done to one client. An entity part is null where its level is not used; so is the bound
 where nothing limits. `amount`: bytes (Produce, Fetch), ns (Request) or permits (ControllerMutation)."""
 
-REPLAY_BY_ENTITY = _table([*_ENTITY, *_TALLY])
-"""The same for all clients, on all nodes, that share a quota."""
+REPLAY_BY_ENTITY = _table([*_ENTITY, ("only_user", _STRING), ("only_client_id", _STRING), *_TALLY])
+"""The same for all clients, on all nodes, that share a quota. `only_user`: that of all of them; null: of several."""
 
 _LIMITED: list[_Column] = [
     ("quota_type", _STRING),

@@ -9,50 +9,53 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.rollup import COUNTED_KINDS, PEAKS, SUMS, THROTTLES
+from tidegate.pipeline.rollup import COUNTED_KINDS, PEAKS, THROTTLES
+from tidegate.pipeline.schemas import CLIENT, USAGE_SUMS
 
-__all__ = ["USAGE_COLUMNS", "grouped", "usage_by_client_table", "usage_by_minute_table", "usage_by_second"]
+__all__ = ["grouped", "usage_by_minute_table", "usage_by_second", "usage_columns", "usage_table"]
 
 _MS_PER_SECOND, _MS_PER_MINUTE = 1000, 60_000
-_KEYS = ("second_ms", "node_id", "user", "client_id")
 _OF_REQUESTS = ("request_bytes", "response_bytes", "produce_bytes", "handler_ns")
 _TIMES = {"first_ts_ms": "min", "last_ts_ms": "max"}
 _LARGEST_SUM = 2.0**62
 
-USAGE_COLUMNS = (
-    "kind", "ts_ms", "node_id", "user", "client_id", *_OF_REQUESTS, "fetch_bytes", "network_ns", "mutations",
-    "rejected", "observed_only", *THROTTLES,
+_COLUMNS = (
+    "kind", "ts_ms", "node_id", *_OF_REQUESTS, "fetch_bytes", "network_ns", "mutations", "rejected",
+    "observed_only", *THROTTLES,
 )  # fmt: skip
-"""The columns of the usage record that sums are made of."""
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-def usage_by_second(tables: Iterable[pa.Table]) -> pa.Table:
-    """Return sums per second, node and client out of tables of `USAGE_COLUMNS`, of which one is held at a time.
+def usage_columns(by: Sequence[str] = CLIENT) -> list[str]:
+    """Return the columns of the usage record that sums by the columns `by` are made of."""
+    return [*_COLUMNS, *by]
+
+
+def usage_by_second(tables: Iterable[pa.Table], by: Sequence[str] = CLIENT) -> pa.Table:
+    """Return sums per second, node and `by` out of tables of `usage_columns`, of which one is held at a time.
 
     Raises `UsageFilesError` where a sum has no room in 64 bits.
     """
-    wanted = {**dict.fromkeys(SUMS, "sum"), **_TIMES}
-    parts = [grouped(_amounts(table), _KEYS, wanted) for table in tables]
-    return (
-        grouped(pa.concat_tables(parts), _KEYS, wanted) if parts else grouped(_amounts(None), _KEYS, wanted)
-    )
+    wanted = {**dict.fromkeys(USAGE_SUMS, "sum"), **_TIMES}
+    keys = ("second_ms", "node_id", *by)
+    parts = [grouped(_amounts(table, by), keys, wanted) for table in tables]
+    return grouped(pa.concat_tables(parts) if parts else _amounts(None, by), keys, wanted)
 
 
-def usage_by_minute_table(seconds: pa.Table) -> pa.Table:
-    """Return one row per minute, node and client out of `usage_by_second`, sorted."""
+def usage_by_minute_table(seconds: pa.Table, by: Sequence[str] = CLIENT) -> pa.Table:
+    """Return one row per minute, node and `by` out of `usage_by_second`, sorted."""
     second_ms = seconds["second_ms"].to_numpy()
     minutes = seconds.append_column("minute_ms", pa.array(second_ms - second_ms % _MS_PER_MINUTE))
-    found = grouped(_with_peaks(minutes), ("minute_ms", *_KEYS[1:]), _together())
-    return found.sort_by([(name, "ascending") for name in ("minute_ms", "user", "client_id", "node_id")])
+    found = grouped(_with_peaks(minutes), ("minute_ms", "node_id", *by), _together())
+    return found.sort_by([(name, "ascending") for name in ("minute_ms", *by, "node_id")])
 
 
-def usage_by_client_table(seconds: pa.Table) -> pa.Table:
-    """Return one row per client out of `usage_by_second`, sorted."""
-    found = grouped(_with_peaks(seconds), ("user", "client_id"), {**_TIMES, **_together()})
-    return found.sort_by([("user", "ascending"), ("client_id", "ascending")])
+def usage_table(seconds: pa.Table, by: Sequence[str] = CLIENT) -> pa.Table:
+    """Return one row per `by` out of `usage_by_second`, sorted."""
+    found = grouped(_with_peaks(seconds), by, {**_TIMES, **_together()})
+    return found.sort_by([(name, "ascending") for name in by])
 
 
 def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> pa.Table:
@@ -89,7 +92,7 @@ def _float_sum(column: pa.ChunkedArray) -> float:
 
 
 def _together() -> dict[str, str]:
-    return {**dict.fromkeys(SUMS, "sum"), **dict.fromkeys(PEAKS, "max")}
+    return {**dict.fromkeys(USAGE_SUMS, "sum"), **dict.fromkeys(PEAKS, "max")}
 
 
 def _with_peaks(seconds: pa.Table) -> pa.Table:
@@ -98,11 +101,11 @@ def _with_peaks(seconds: pa.Table) -> pa.Table:
     return seconds
 
 
-def _amounts(table: pa.Table | None) -> pa.Table:
+def _amounts(table: pa.Table | None, by: Sequence[str]) -> pa.Table:
     """Return what each row adds to every sum, rows that count only."""
     if table is None:
-        columns = {**dict.fromkeys((*SUMS, *_TIMES, "second_ms", "node_id"), pa.int64())}
-        fields = [*columns.items(), ("user", pa.string()), ("client_id", pa.string())]
+        columns = {**dict.fromkeys((*USAGE_SUMS, *_TIMES, "second_ms", "node_id"), pa.int64())}
+        fields = [*columns.items(), *((name, pa.string()) for name in by)]
         return pa.schema(fields).empty_table()
     kind = table["kind"]
     table = table.filter(pc.is_in(kind, pa.array(COUNTED_KINDS)))
@@ -115,8 +118,7 @@ def _amounts(table: pa.Table | None) -> pa.Table:
     columns = {
         "second_ms": ts_ms - ts_ms % _MS_PER_SECOND,
         "node_id": table["node_id"],
-        "user": pc.fill_null(_text(table, "user"), ""),
-        "client_id": pc.fill_null(_text(table, "client_id"), ""),
+        **{name: pc.fill_null(_text(table, name), "") for name in by},
         "first_ts_ms": ts_ms,
         "last_ts_ms": ts_ms,
         "requests": is_request.astype(np.int64),

@@ -66,7 +66,7 @@ def test_large_numbers_and_long_names_fit(usage: Path, capsys: pytest.CaptureFix
     assert main(["obedience", str(usage)]) == 0
     out = capsys.readouterr().out
     assert "1,200/1,200" in out
-    assert "596h31m" in out
+    assert "24d20h" in out
     assert "> 8m20s" in out
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 80

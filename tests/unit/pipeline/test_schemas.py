@@ -2,7 +2,7 @@
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidegate.pipeline.schemas import EVENTS, USAGE_BY_CLIENT, USAGE_BY_MINUTE
+from tidegate.pipeline.schemas import EVENTS, usage_by_minute_schema, usage_schema
 from tidegate.usage.arrow import arrow_schema
 
 
@@ -19,7 +19,7 @@ def test_events_may_be_null():
 
 def test_usage_tables_share_their_sums():
     """A column has the same name and type by minute and by client."""
-    by_minute = {field.name: field.dataType for field in USAGE_BY_MINUTE}
-    for field in USAGE_BY_CLIENT:
+    by_minute = {field.name: field.dataType for field in usage_by_minute_schema()}
+    for field in usage_schema():
         if field.name not in {"first_ts_ms", "last_ts_ms"}:
             assert by_minute[field.name] == field.dataType

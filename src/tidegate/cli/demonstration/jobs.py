@@ -13,8 +13,10 @@ from tidegate.cli.demonstration.plans import write_plans
 from tidegate.cli.demonstration.results import Results
 from tidegate.pipeline.jobs import UsageFiles, open_usage, replay_job, usage_job
 from tidegate.pipeline.replay.plan import IN_FORCE, Plan, in_force_plan, load_plans
+from tidegate.pipeline.report.console import print_lines
 from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, percent_text
-from tidegate.pipeline.report.usage_report import usage_table
+from tidegate.pipeline.report.usage_report import usage_lines
+from tidegate.pipeline.schemas import CLIENT
 from tidegate.pipeline.session import RunningSpark, running_spark
 
 __all__ = ["replay_checks", "replay_summary", "run_jobs"]
@@ -49,7 +51,7 @@ def run_jobs(console: Console, results: Results) -> list[Check]:
 
 def _sum_up(console: Console, results: Results, spark: RunningSpark, files: UsageFiles) -> Check:
     summary = usage_job(spark, files, out=results.usage_tables, overwrite=False, top=_USAGE_LINES)
-    console.print(usage_table(summary.top, clients=summary.clients))
+    print_lines(console, usage_lines(summary.top, by=CLIENT, groups=summary.groups, width=console.width))
     console.print()
     found = {row["client_id"] for row in summary.top}
     return Check("the usage table has all three clients", found >= set(CLIENTS))

@@ -56,7 +56,7 @@ _NS_PER_PERCENT = 10_000_000  # of a second of one thread
 def report_facts(found: Findings) -> list[tuple[str, str]]:
     """Return what was looked at."""
     nodes = ", ".join(map(str, found.nodes[:5])) + (" …" if len(found.nodes) > 5 else "")
-    facts = [("events", count_text(found.rows)), ("clients", count_text(found.usage.clients))]
+    facts = [("events", count_text(found.rows)), ("clients", count_text(found.usage.groups))]
     if found.history.uses:
         facts.append(("from (UTC)", time_text(found.history.first_ms)))
         facts.append(("to (UTC)", time_text(found.history.end_ms)))
@@ -117,8 +117,8 @@ def _clients(found: Findings) -> Section:
     shown = found.usage.top
     kept_back = (
         ""
-        if len(shown) == found.usage.clients
-        else f" The first {len(shown)} of {count_text(found.usage.clients)}."
+        if len(shown) == found.usage.groups
+        else f" The first {len(shown)} of {count_text(found.usage.groups)}."
     )
     columns = [Column("client"), *(Column(name, True) for name in (
         "requests", "throttled", "produced", "peak/s", "fetched", "peak/s", "thread time", "mutations", "throttle",

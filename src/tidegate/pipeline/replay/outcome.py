@@ -5,7 +5,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from tidegate.pipeline.schemas import LIMITS_BY_NODE, REPLAY_BY_CLIENT, REPLAY_BY_ENTITY
 
-__all__ = ["ENTITY_KEYS", "NODE_KEYS", "PEAKS_TOGETHER", "TOGETHER", "by_entity"]
+__all__ = ["ENTITY_KEYS", "NODE_KEYS", "ONLY", "PEAKS_TOGETHER", "TOGETHER", "by_entity"]
 
 ENTITY_KEYS = ("plan", "quota_type", "entity_user", "entity_client_id")
 _OF_EXTREMES = {
@@ -15,7 +15,13 @@ _OF_EXTREMES = {
     "first_throttled_ts_ms": "min",
     "recorded_first_throttled_ts_ms": "min",
 }
-TOGETHER = {name: _OF_EXTREMES.get(name, "sum") for name in REPLAY_BY_ENTITY.names if name not in ENTITY_KEYS}
+ONLY = {"only_user": "user", "only_client_id": "client_id"}
+"""What of an entity is null unless all of its clients have it in common, and the column that it is of."""
+TOGETHER = {
+    name: _OF_EXTREMES.get(name, "sum")
+    for name in REPLAY_BY_ENTITY.names
+    if name not in {*ENTITY_KEYS, *ONLY}
+}
 """How each column of an entity comes of those of its clients: sum, min or max."""
 
 NODE_KEYS = ("quota_type", "entity_user", "entity_client_id", "node_id")
@@ -28,4 +34,5 @@ def by_entity(clients: DataFrame) -> DataFrame:
     """Return one row per plan and entity out of rows per client, columns `REPLAY_BY_ENTITY`."""
     rows = clients.select(REPLAY_BY_CLIENT.names)
     columns = [getattr(F, function)(name).alias(name) for name, function in TOGETHER.items()]
+    columns += [F.when(F.min(of) == F.max(of), F.min(of)).alias(name) for name, of in ONLY.items()]
     return rows.groupBy(*ENTITY_KEYS).agg(*columns).select(REPLAY_BY_ENTITY.names)

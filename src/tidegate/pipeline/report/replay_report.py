@@ -1,23 +1,27 @@
-"""What a replay found, as tables for the terminal: one per plan, next to what really happened."""
+"""What a replay found, for the terminal: a table for each quota type, the record and the plans beside one another."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.unmatched import Unmatched
+from tidegate.pipeline.report.compared import KEY_OF_TYPE, Compared, Row, total
+from tidegate.pipeline.report.side_by_side import Block, Measure, side_by_side
 from tidegate.pipeline.report.text import (
     bytes_text,
     count_text,
     duration_text,
+    fitted,
     name_text,
     percent_text,
+    size_text,
     time_text,
 )
+from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["replay_notes", "replay_table"]
+__all__ = ["replay_lines", "replay_notes", "unmatched_notes"]
 
 _QUOTA_NAMES = {
     QuotaType.PRODUCE.value: "produce",
@@ -26,45 +30,47 @@ _QUOTA_NAMES = {
     QuotaType.CONTROLLER_MUTATION.value: "mutation",
 }
 _BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
-_COLUMNS = (
-    "limit",
-    "requests",
-    "throttled",
-    "delay",
-    "longest",
-    "since (UTC)",
-    "delayed",
-    "refused",
-    "recorded",
-    "delay",
-    "refused",
-)
-_REFUSED = [place for place, name in enumerate(_COLUMNS) if name == "refused"]
+_REQUEST = QuotaType.REQUEST.value
+_NS_PER_MS = 1_000_000
+_LONGEST_LIMIT = 10  # characters of a limit as it was written; a longer one is written anew
+_SHORTEST_NAME = 8  # cells
+_MOST_UNMATCHED = 10
+_NOTHING = "–"
+_LEGEND = """\
+delay: throttle time of all requests; longest: of one; delayed: share of the
+bytes (request: of the thread time) in throttled requests; since: first
+throttle, UTC"""
 
 
-def replay_table(plan: str, rows: Sequence[Mapping[str, Any]], *, top: int) -> Table:
-    """Return the table of one plan: the entities that waited longest, then those that really did.
+def replay_lines(
+    plans: Sequence[Plan], found: Sequence[Compared], *, top: int, show_all: bool, width: int
+) -> Iterator[Text]:
+    """Yield the tables, then what they leave out. found: of `compared`. width: cells of a line.
 
-    rows: columns `REPLAY_BY_ENTITY`. From `recorded` on it is what really happened.
+    Shown are the first `top` of those that were throttled in some plan or in the record or have a limit of their own
+    in a plan; of all if `show_all`.
     """
-    ordered = sorted(rows, key=_rank)
-    shown = "" if len(ordered) <= top else f" (the first {top} of {count_text(len(ordered))} entities)"
-    table = Table(title=f"plan {name_text(plan)}{shown}", title_justify="left", box=SIMPLE_HEAD)
-    any_refused = any(row["rejected_mutations"] or row["recorded_rejected_mutations"] for row in rows)
-    left_out = set() if any_refused else set(_REFUSED)
-    table.add_column("quota")
-    table.add_column("entity", overflow="fold")
-    for place, name in enumerate(_COLUMNS):
-        if place not in left_out:
-            table.add_column(name, justify="right")
-    for row in ordered[:top]:
-        cells = [cell for place, cell in enumerate(_cells(row)) if place not in left_out]
-        table.add_row(_QUOTA_NAMES[row["quota_type"]], Text(_entity(row)), *cells)
-    return table
+    of_interest = [entity for entity in found if show_all or entity.is_throttled or entity.is_named]
+    shown = of_interest[:top]
+    names = ["recorded", *(name_text(plan.name) for plan in plans)]
+    with_date = len(_dates(shown)) > 1
+    for quota_type, title in _QUOTA_NAMES.items():
+        entities = [entity for entity in shown if entity.quota_type == quota_type]
+        if entities:
+            of_type = [entity for entity in found if entity.quota_type == quota_type]
+            blocks = [_block(plans, entity, width=width, with_date=with_date) for entity in entities]
+            together = _together(plans, of_type, with_date=with_date) if len(of_type) > 1 else []
+            yield from side_by_side(title, names, [*together, *blocks], width=width)
+    yield from (Text(line, style="dim") for line in _legend(plans, shown))
+    if len(of_interest) > len(shown):
+        yield Text(f"{count_text(len(of_interest) - len(shown))} more, see --top")
+    if len(found) > len(of_interest):
+        count = count_text(len(found) - len(of_interest))
+        yield Text(f"{count} never throttled and without a limit of their own, see --all")
 
 
-def replay_notes(plan: str, rows: Sequence[Mapping[str, Any]], *, in_force: bool) -> list[str]:
-    """Return sentences on what the table of a plan does not show."""
+def replay_notes(plan: str, rows: Sequence[Row], *, in_force: bool) -> list[str]:
+    """Return sentences on what the table does not show of a plan."""
     decisions = sum(row["requests"] for row in rows)
     different = sum(row["different_decisions"] for row in rows)
     capped = sum(row["capped_fetches"] for row in rows)
@@ -86,43 +92,167 @@ def replay_notes(plan: str, rows: Sequence[Mapping[str, Any]], *, in_force: bool
     return [f"{name_text(plan)}: {note}" for note in notes]
 
 
-def _rank(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    entity = (row["quota_type"], row["entity_user"] or "", row["entity_client_id"] or "")
-    return -row["throttle_ms"], -row["recorded_throttle_ms"], -row["requests"], *entity
+def unmatched_notes(unmatched: Sequence[Unmatched]) -> list[str]:
+    """Return a sentence for each of the first entries of plans that are for nobody."""
+    notes = [_unmatched_note(entry) for entry in unmatched[:_MOST_UNMATCHED]]
+    if len(unmatched) > _MOST_UNMATCHED:
+        notes.append(f"{count_text(len(unmatched) - _MOST_UNMATCHED)} more entries match nobody")
+    return notes
 
 
-def _entity(row: Mapping[str, Any]) -> str:
-    """Return whose quota it is, in the words of the command line."""
-    parts = (("user", row["entity_user"]), ("client-id", row["entity_client_id"]))
-    return " ".join(f"{kind}={name_text(name)}" for kind, name in parts if name is not None) or "–"
+def _unmatched_note(entry: Unmatched) -> str:
+    begin = f"{name_text(entry.plan)}: {_parts_text(entry.entity)} matches nobody in the record"
+    if entry.no_users:
+        return (
+            f"{begin}: its only user is ANONYMOUS, nobody has logged in; set quotas by client-id, "
+            "or let the clients authenticate"
+        )
+    if entry.kind is None:
+        return f"{begin}: both names are there, but never together"
+    return begin if entry.nearest is None else f"{begin}; did you mean {name_text(entry.nearest)}?"
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    """Return the cells of `_COLUMNS`."""
-    return [
-        _limit(row),
-        count_text(row["requests"]),
-        _throttled(row, ""),
-        duration_text(row["throttle_ms"]),
-        duration_text(row["longest_throttle_ms"]),
-        "–" if row["first_throttled_ts_ms"] is None else time_text(row["first_throttled_ts_ms"]),
-        percent_text(row["delayed_amount"], row["amount"]),
-        count_text(row["rejected_mutations"]),
-        _throttled(row, "recorded_"),
-        duration_text(row["recorded_throttle_ms"]),
-        count_text(row["recorded_rejected_mutations"]),
-    ]
+def _parts_text(entity: EntityParts) -> str:
+    parts = dict(entity)
+    texts = {kind: "<default>" if name is None else name_text(name) for kind, name in parts.items()}
+    return " ".join(f"{kind}={texts[kind]}" for kind in ("user", "client-id") if kind in texts)
 
 
-def _throttled(row: Mapping[str, Any], prefix: str) -> str:
-    throttled = row[f"{prefix}throttled_requests"]
-    return f"{count_text(throttled)} ({percent_text(throttled, row['requests'])})" if throttled else "0"
+def _legend(plans: Sequence[Plan], shown: Sequence[Compared]) -> Iterator[str]:
+    if any(entity.is_throttled for entity in shown):
+        dates = _dates(shown)
+        on = f" on {dates.pop()}" if len(dates) == 1 else ""
+        yield from f"{_LEGEND}{on}".splitlines()
+    if any(len(entity.rows) < len(plans) for entity in shown):
+        yield "nothing below a plan: it counts these clients together with others"
 
 
-def _limit(row: Mapping[str, Any]) -> str:
-    bound = row["bound"]
+def _dates(shown: Iterable[Compared]) -> set[str]:
+    """Return the dates of all first throttles that are shown."""
+    rows = [row for entity in shown for row in entity.rows.values()]
+    return {_date(row, prefix) for row in rows for prefix in ("", "recorded_")} - {""}
+
+
+def _block(plans: Sequence[Plan], entity: Compared, *, width: int, with_date: bool) -> Block:
+    rows = [entity.rows.get(plan.name) for plan in plans]
+    measures = [*_limits(plans, entity, rows), *_outcomes(entity.record, rows, with_date=with_date)]
+    return Block(_heading(entity, width=width), measures)
+
+
+def _together(plans: Sequence[Plan], of_type: Sequence[Compared], *, with_date: bool) -> list[Block]:
+    """Return the block of all entities of a quota type; none where nobody was throttled."""
+    names = [plan.name for plan in plans]
+    totals = [total([entity.rows[name] for entity in of_type if name in entity.rows]) for name in names]
+    record = max(totals, key=lambda row: int(row["requests"]))
+    measures = list(_outcomes(record, totals, with_date=with_date))
+    return [Block("all together", measures)] if len(measures) > 1 else []
+
+
+def _heading(entity: Compared, *, width: int) -> str:
+    """Return whose quota it is, in the words of the command line, and what there is of it in the record."""
+    record = entity.record
+    amount = f"{count_text(record['requests'])} requests, {_amount_text(entity.quota_type, record['amount'])}"
+    names = (("user", entity.user), ("client-id", entity.client_id))
+    parts = [(kind, name) for kind, name in names if name is not None]
+    if not parts:
+        return f"no entity · {amount}"
+    taken = len(f" · {amount}") + sum(len(f"{kind}= ") for kind, _ in parts)
+    room = max(_SHORTEST_NAME, (width - taken) // len(parts))
+    texts = [f"{kind}={fitted(name_text(name, longest=room), room)}" for kind, name in parts]
+    return f"{' '.join(texts)} · {amount}"
+
+
+def _amount_text(quota_type: str, amount: int) -> str:
+    if quota_type in _BYTE_QUOTAS:
+        return bytes_text(amount)
+    if quota_type == _REQUEST:
+        return f"{duration_text(amount // _NS_PER_MS)} of thread time"
+    return f"{count_text(amount)} partitions"
+
+
+def _limits(plans: Sequence[Plan], entity: Compared, rows: Sequence[Row | None]) -> Iterator[Measure]:
+    def measure(label: str, text: Callable[[Row, Plan], str]) -> Measure:
+        cells = ["" if row is None else text(row, plan) for row, plan in zip(rows, plans, strict=True)]
+        return Measure(label, ["", *cells])
+
+    yield measure("limit" if entity.quota_type == _REQUEST else "limit/s", _limit_text)
+    if len({_level(row) for row in entity.rows.values()} - {_NOTHING}) > 1:
+        yield measure("limit of", lambda row, _: _level(row))
+    if len({row["requests"] for row in entity.rows.values()} - {0}) > 1:
+        yield measure("requests", lambda row, _: count_text(row["requests"]))
+
+
+def _outcomes(record: Row, rows: Sequence[Row | None], *, with_date: bool) -> Iterator[Measure]:
+    for label, text in _MEASURES[: None if with_date else -1]:
+        cells = [text(record, "recorded_"), *("" if row is None else text(row, "") for row in rows)]
+        if set(cells) - {"", _NOTHING}:
+            yield Measure(label, cells)
+
+
+def _level(row: Row) -> str:
+    """Return whose limit it is, as far as a column has room for it."""
+    if row["bound"] is None:
+        return _NOTHING
+    if row["entity_user"] is None:
+        return "client-id"
+    return "user" if row["entity_client_id"] is None else "both"
+
+
+def _limit_text(row: Row, plan: Plan) -> str:
+    """Return a limit as it was written in the plan; where nobody wrote it, or at length, exactly."""
+    quota_type, bound = row["quota_type"], row["bound"]
     if bound is None:
         return "none"
-    if row["quota_type"] in _BYTE_QUOTAS:
-        return f"{bytes_text(bound)}/s"
-    return f"{bound:g} %" if row["quota_type"] == QuotaType.REQUEST.value else f"{bound:g}/s"
+    written = plan.limit_texts.get((KEY_OF_TYPE[quota_type], bound), "")
+    if len(written) > _LONGEST_LIMIT:
+        written = ""
+    if quota_type in _BYTE_QUOTAS:
+        return (f"{written} B" if written.isdecimal() else written) or size_text(bound)
+    number = written or f"{bound:g}"
+    return f"{number} %" if quota_type == _REQUEST else number
+
+
+def _throttled(row: Row, prefix: str) -> str:
+    throttled = row[f"{prefix}throttled_requests"]
+    return percent_text(throttled, row["requests"]) if throttled else "never"
+
+
+def _delay(row: Row, prefix: str) -> str:
+    return duration_text(row[f"{prefix}throttle_ms"]) if row[f"{prefix}throttled_requests"] else _NOTHING
+
+
+def _longest(row: Row, prefix: str) -> str:
+    longest_ms = row[f"{prefix}longest_throttle_ms"]
+    return duration_text(longest_ms) if row[f"{prefix}throttled_requests"] else _NOTHING
+
+
+def _delayed(row: Row, prefix: str) -> str:
+    delayed = row[f"{prefix}delayed_amount"]
+    return percent_text(delayed, row["amount"]) if delayed else _NOTHING
+
+
+def _refused(row: Row, prefix: str) -> str:
+    refused = row[f"{prefix}rejected_mutations"]
+    return count_text(refused) if refused else _NOTHING
+
+
+def _date(row: Row, prefix: str) -> str:
+    first = row[f"{prefix}first_throttled_ts_ms"]
+    return "" if first is None else time_text(first).partition(" ")[0]
+
+
+def _time(row: Row, prefix: str) -> str:
+    first = row[f"{prefix}first_throttled_ts_ms"]
+    return _NOTHING if first is None else time_text(first).partition(" ")[2]
+
+
+_MEASURES = (
+    ("throttled", _throttled),
+    ("delay", _delay),
+    ("longest", _longest),
+    ("delayed", _delayed),
+    ("refused", _refused),
+    ("since", _time),
+    ("", _date),
+)
+"""Lines of an entity; one that says nothing is left out."""

@@ -2,7 +2,18 @@
 
 from datetime import UTC, datetime
 
-__all__ = ["bytes_text", "count_text", "duration_text", "name_text", "percent_text", "time_text"]
+from rich.cells import cell_len, set_cell_size
+
+__all__ = [
+    "bytes_text",
+    "count_text",
+    "duration_text",
+    "fitted",
+    "name_text",
+    "percent_text",
+    "size_text",
+    "time_text",
+]
 
 _LONGEST_NAME = 40  # characters of a user or client id that a table shows
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -10,6 +21,16 @@ _BYTES_STEP = 1024
 _MS_PER_SECOND = 1000
 _SECONDS_PER_MINUTE = 60
 _SECONDS_PER_HOUR = 3600
+_HOURS_PER_DAY = 24
+_MANY_HOURS = 100
+_MANY_DAYS = 1000
+_EXACT_UNITS = (
+    *((unit, 1024**power) for power, unit in enumerate(_BYTE_UNITS[1:5], start=1)),
+    *((unit, 1000**power) for power, unit in enumerate(("kB", "MB", "GB", "TB"), start=1)),
+)
+_HUNDREDTHS = 100
+_MOST_DIGITS = 10**10
+_LARGEST_SIZE = 2.0**70  # what the units of bytes are enough for
 
 
 def name_text(name: str | None, *, longest: int = _LONGEST_NAME) -> str:
@@ -22,6 +43,36 @@ def name_text(name: str | None, *, longest: int = _LONGEST_NAME) -> str:
         return "–"
     shown = "".join(char if char.isprintable() else _escaped(char) for char in name) or "''"
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
+def fitted(text: str, cells: int) -> str:
+    """Return `text` in at most so many cells of a terminal, shortened with `…`; a wide character takes two.
+
+    >>> fitted("loader", 6), fitted("bulk-loader", 6), fitted("注文サービス", 6)
+    ('loader', 'bulk-…', '注文…')
+    """
+    if cell_len(text) <= cells:
+        return text
+    return set_cell_size(text, cells - 1).rstrip() + "…"
+
+
+def size_text(size: float) -> str:
+    """Return a size that somebody has set: exactly, in the unit in which it is shortest, as far as it has one.
+
+    >>> size_text(1048576.0), size_text(20e6), size_text(60000.0), size_text(1234567.0), size_text(2.0**63)
+    ('1 MiB', '20 MB', '60 kB', '1,234,567 B', '8.0 EiB')
+    """
+    if not 0 <= size < _LARGEST_SIZE or not float(size).is_integer():
+        return f"{size:g} B"
+    whole = int(size)
+    exact = [
+        f"{whole / factor:.2f}".rstrip("0").rstrip(".") + f" {unit}"
+        for unit, factor in _EXACT_UNITS
+        if whole >= factor and whole * _HUNDREDTHS % factor == 0 and whole < _MOST_DIGITS * factor
+    ]
+    if exact:
+        return min(exact, key=len)
+    return f"{whole:,} B" if whole < _MOST_DIGITS else bytes_text(size)
 
 
 def bytes_text(amount: float) -> str:
@@ -67,6 +118,8 @@ def duration_text(ms: int) -> str:
 
     >>> duration_text(250), duration_text(2100), duration_text(150_000), duration_text(7_500_000)
     ('250 ms', '2.1 s', '2m30s', '2h05m')
+    >>> duration_text(10**9), duration_text(10**12)
+    ('11d13h', '11,574d')
     """
     if abs(ms) < _MS_PER_SECOND:
         return f"{ms} ms"
@@ -76,7 +129,11 @@ def duration_text(ms: int) -> str:
     whole = round(seconds)
     if abs(whole) < _SECONDS_PER_HOUR:
         return f"{whole // _SECONDS_PER_MINUTE}m{whole % _SECONDS_PER_MINUTE:02}s"
-    return f"{whole // _SECONDS_PER_HOUR}h{whole % _SECONDS_PER_HOUR // _SECONDS_PER_MINUTE:02}m"
+    hours = whole // _SECONDS_PER_HOUR
+    if abs(hours) < _MANY_HOURS:
+        return f"{hours}h{whole % _SECONDS_PER_HOUR // _SECONDS_PER_MINUTE:02}m"
+    days = hours // _HOURS_PER_DAY
+    return f"{days}d{hours % _HOURS_PER_DAY:02}h" if abs(days) < _MANY_DAYS else f"{days:,}d"
 
 
 def time_text(ts_ms: int) -> str:

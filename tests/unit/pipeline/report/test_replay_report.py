@@ -1,0 +1,202 @@
+"""The tables of a replay: plans beside one another, in 80 columns."""
+
+import pytest
+from rich.cells import cell_len
+from tests.unit.pipeline.report.rows import HOSTILE, outcome
+
+from tidegate.pipeline.replay.plan import IN_FORCE, Plan, in_force_plan
+from tidegate.pipeline.replay.unmatched import Unmatched
+from tidegate.pipeline.report.compared import compared
+from tidegate.pipeline.report.replay_report import replay_lines, replay_notes, unmatched_notes
+from tidegate.quota.admin.definitions import QuotaRecord
+
+_FIRST_MS = 1_700_000_000_000
+_LARGEST = 2**63 - 1
+
+
+def _plan(name="p", records=(), **texts):
+    return Plan(name=name, records=tuple(records), limit_texts=texts.get("limit_texts", {}))
+
+
+def _lines(plans, rows, *, top=20, show_all=False, width=80):
+    found = compared(plans, rows)
+    return [line.plain for line in replay_lines(plans, found, top=top, show_all=show_all, width=width)]
+
+
+def _cells(lines, label):
+    """Return the cells of the first line with a label."""
+    line = next(line for line in lines if line.startswith(f"  {label} "))
+    return line.split()[len(label.split()) :]
+
+
+def _throttled(plan, **columns):
+    usual = {"requests": 1000, "amount": 4000, "throttled_requests": 250, "throttle_ms": 90_000}
+    return outcome(plan, first_throttled_ts_ms=_FIRST_MS, longest_throttle_ms=1500, **(usual | columns))
+
+
+def test_plans_stand_beside_one_another_and_what_really_happened():
+    """A line for each measure: the record, then the plans; in the order in which they were given."""
+    plans = [_plan("loose"), _plan("tight")]
+    rows = [
+        _throttled("tight", client_id="loader", bound=1048576.0, delayed_amount=1000,
+                   recorded_throttled_requests=10, recorded_throttle_ms=700),
+        outcome("loose", client_id="loader", bound=4194304.0, requests=1000, amount=4000,
+                recorded_throttled_requests=10, recorded_throttle_ms=700),
+    ]  # fmt: skip
+    lines = _lines(plans, rows)
+    assert lines[0].split() == ["produce", "recorded", "loose", "tight"]
+    assert lines[2] == "client-id=loader · 1,000 requests, 3.9 KiB"
+    assert _cells(lines, "limit/s") == ["4", "MiB", "1", "MiB"]
+    assert _cells(lines, "throttled") == ["1.0%", "never", "25.0%"]
+    assert _cells(lines, "delay") == ["700", "ms", "–", "1m30s"]
+    assert _cells(lines, "longest") == ["0", "ms", "–", "1.5", "s"]
+    assert _cells(lines, "delayed") == ["–", "–", "25.0%"]
+    assert _cells(lines, "since") == ["–", "–", "22:13:20"]
+    assert "throttle, UTC on 2023-11-14" in lines
+
+
+def test_dates_are_shown_where_there_are_several():
+    """Times of one day need none."""
+    rows = [_throttled("p", client_id="a"), _throttled("p", client_id="b")]
+    rows[1]["first_throttled_ts_ms"] += 86_400_000
+    lines = _lines([_plan()], rows)
+    assert [line.split() for line in lines if "2023-" in line][1:] == [["2023-11-14"], ["2023-11-15"]]
+
+
+@pytest.mark.parametrize(
+    ("quota_type", "key", "bound", "text", "shown"),
+    [
+        ("Produce", "producer_byte_rate", 2e7, "20MB", "20MB"),
+        ("Fetch", "consumer_byte_rate", 1610612736.0, "1.5 GiB", "1.5 GiB"),
+        ("Fetch", "consumer_byte_rate", 1048576.0, "1048576", "1048576 B"),
+        ("Produce", "producer_byte_rate", 2e7, "00000000020000kB", "20 MB"),
+        ("Produce", "producer_byte_rate", 60000.0, None, "60 kB"),
+        ("Request", "request_percentage", 12.5, "12.50", "12.50 %"),
+        ("Request", "request_percentage", 12.5, None, "12.5 %"),
+        ("ControllerMutation", "controller_mutation_rate", 2.0, None, "2"),
+        ("Produce", "producer_byte_rate", float("nan"), None, "nan B"),
+    ],
+)
+def test_limits_are_shown_as_they_were_written(quota_type, key, bound, text, shown):
+    """In the unit of the file; where they are in none, exactly."""
+    plan = _plan(limit_texts={} if text is None else {(key, bound): text})
+    lines = _lines([plan], [outcome(client_id="a", quota_type=quota_type, bound=bound)], show_all=True)
+    assert " ".join(_cells(lines, "limit" if quota_type == "Request" else "limit/s")) == shown
+
+
+def test_only_who_has_something_to_say_is_shown():
+    """Throttled, or with a limit of its own; --all shows the others."""
+    record = QuotaRecord(entity=(("client-id", "named"),), key="producer_byte_rate", value=1e9)
+    rows = [
+        outcome(client_id="named", requests=1, bound=1e9),
+        outcome(client_id="silent", requests=9),
+        outcome(client_id="was", requests=2, recorded_throttled_requests=1),
+    ]
+    text = "\n".join(_lines([_plan(records=[record])], rows))
+    assert "client-id=was" in text
+    assert "client-id=named" in text
+    assert "client-id=silent" not in text
+    assert "1 never throttled and without a limit of their own, see --all" in text
+    assert "client-id=silent" in "\n".join(_lines([_plan(records=[record])], rows, show_all=True))
+
+
+def test_tables_are_cut_after_the_longest_delays():
+    """Who would have waited longest comes first; how many more there are is said."""
+    rows = [_throttled("p", user=f"u{number}", throttle_ms=number) for number in range(5)]
+    lines = _lines([_plan()], rows, top=2)
+    assert [line.partition(" ")[0] for line in lines if line.startswith("user=")] == ["user=u4", "user=u3"]
+    assert "3 more, see --top" in lines
+    assert _cells(lines, "delay") == ["–", "10", "ms"]  # all five together
+
+
+def test_a_client_that_is_alone_is_compared_whatever_level_its_quota_is_of():
+    """One plan limits the user, the other the client id: one block, and whose limit it is."""
+    only = {"only_user": "carol", "only_client_id": "batch"}
+    rows = [
+        _throttled("a", user="carol", bound=1e6, **only),
+        _throttled("b", client_id="batch", bound=2e6, **only),
+    ]
+    lines = _lines([_plan("a"), _plan("b")], rows)
+    assert lines[2].startswith("user=carol client-id=batch · ")
+    assert _cells(lines, "limit of") == ["user", "client-id"]
+    assert sum(" · " in line for line in lines) == 1
+
+
+def test_two_entities_of_one_client_in_one_plan_stay_two():
+    """In force, a client may be counted under one entity and later under another."""
+    only = {"only_user": "carol", "only_client_id": "batch"}
+    rows = [_throttled(IN_FORCE, user="carol", **only), _throttled(IN_FORCE, client_id="batch", **only)]
+    lines = _lines([in_force_plan()], rows)
+    assert sum(" · " in line for line in lines) == 2
+
+
+def test_a_plan_that_counts_these_clients_with_others_is_blank():
+    """Nothing is invented, and the blank is explained."""
+    lines = _lines([_plan("a"), _plan("b")], [_throttled("a", client_id="x"), _throttled("b", user="y")])
+    assert _cells(lines[8:], "throttled") == ["never", "25.0%"]
+    assert "nothing below a plan: it counts these clients together with others" in lines
+
+
+@pytest.mark.parametrize("plans", [1, 2, 3, 5, 12])
+@pytest.mark.parametrize("quota_type", ["Produce", "Request", "ControllerMutation"])
+def test_hostile_names_and_huge_numbers_fit_into_80_columns(plans, quota_type):
+    """No line is longer, no digit is cut, nothing but printable characters."""
+    names = [f"{HOSTILE[at % len(HOSTILE)]}{at}" for at in range(plans)]
+    of_plans = [_plan(name) for name in names]
+    huge = dict.fromkeys(
+        ("requests", "amount", "throttled_requests", "throttle_ms", "longest_throttle_ms", "delayed_amount",
+         "rejected_mutations", "recorded_throttled_requests", "recorded_throttle_ms",
+         "recorded_longest_throttle_ms", "recorded_rejected_mutations"), _LARGEST,
+    )  # fmt: skip
+    huge |= {"first_throttled_ts_ms": 2**62, "quota_type": quota_type, "bound": float(_LARGEST)}
+    rows = [outcome(plan, user=user, client_id=user, **huge) for plan in names for user in HOSTILE]
+    lines = _lines(of_plans, rows)
+    assert max(map(cell_len, lines)) <= 80
+    assert all(line.isprintable() for line in lines)
+    assert "".join(lines).count("106,751,991,167d") >= plans * len(HOSTILE)  # 2**63 ms
+    if quota_type == "ControllerMutation":
+        assert "".join(lines).count("9,223,372,036,854,775,807") >= plans * len(HOSTILE)
+
+
+def test_five_plans_fit_beside_one_another():
+    """With ordinary numbers: one table."""
+    names = ["tight", "loose", "by-user", "default-only", "now-and-a-half"]
+    rows = [_throttled(name, client_id="loader", bound=250_000.0) for name in names]
+    lines = _lines([*map(_plan, names)], rows)
+    assert len(_cells(lines, "throttled")) == 6
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_file_gets_whole_names():
+    """Where there is room for them."""
+    lines = _lines([_plan()], [_throttled("p", client_id="c" * 150)], width=240)
+    assert lines[2].startswith(f"client-id={'c' * 150} · ")
+
+
+def test_notes_tell_what_the_tables_do_not():
+    """How many decisions were checked, and capped."""
+    row = outcome(requests=10, different_decisions=1, capped_fetches=2)
+    assert replay_notes(IN_FORCE, [row], in_force=True)[:2] == [
+        "in force: 9 of 10 decisions as recorded",
+        "in force: 2 fetches were larger than this plan allows and were replayed at its cap",
+    ]
+    assert replay_notes("p", [outcome(requests=10, different_decisions=1)], in_force=False) == []
+
+
+def test_entries_for_nobody_are_named_with_what_to_do():
+    """A misspelt name, a user where nobody has logged in, a pair that never is; the first ten."""
+    entity = (("client-id", None), ("user", "alice\x1b[2J"))
+    entries = [
+        Unmatched(plan="p", entity=(("client-id", "loadr"),), kind="client-id", nearest="loader"),
+        Unmatched(plan="p", entity=entity, kind="user", no_users=True),
+        Unmatched(plan="p", entity=(("client-id", "c"), ("user", "u"))),
+        *[Unmatched(plan="p", entity=(("user", "x"),), kind="user")] * 20,
+    ]
+    notes = unmatched_notes(entries)
+    assert notes[:3] == [
+        "p: client-id=loadr matches nobody in the record; did you mean loader?",
+        r"p: user=alice\x1b[2J client-id=<default> matches nobody in the record: its only user is ANONYMOUS, "
+        "nobody has logged in; set quotas by client-id, or let the clients authenticate",
+        "p: user=u client-id=c matches nobody in the record: both names are there, but never together",
+    ]
+    assert notes[-1] == "13 more entries match nobody"

@@ -1,0 +1,57 @@
+"""The table of usage, in 80 columns and in a file."""
+
+import pytest
+from rich.cells import cell_len
+from tests.unit.pipeline.report.rows import HOSTILE
+
+from tidegate.pipeline.report.usage_report import usage_lines
+from tidegate.pipeline.schemas import CLIENT, usage_schema
+
+
+def _row(by=CLIENT, **columns):
+    return dict.fromkeys(usage_schema(by).names, 0) | dict.fromkeys(by, "") | columns
+
+
+def _lines(rows, *, by=CLIENT, groups=None, width=80):
+    lines = usage_lines(rows, by=by, groups=len(rows) if groups is None else groups, width=width)
+    return [line.plain for line in lines]
+
+
+_ALICE = {
+    "user": "alice", "client_id": "app", "requests": 200, "throttled_requests": 1, "produce_bytes": 2048,
+    "peak_produce_bytes_per_second": 1024, "handler_ns": 3_000_000, "network_ns": 1_000_000, "mutations": 5,
+    "produce_throttle_ms": 1000, "request_throttle_ms": 500,
+}  # fmt: skip
+
+
+def test_a_file_has_a_line_for_each_client():
+    """Names, requests, mutations, share throttled, throttle time, bytes and peaks, thread time."""
+    lines = _lines([_row(**_ALICE)], width=240)
+    assert " ".join(lines[-1].split()) == "app alice 200 5 0.5% 1.5 s 2.0 KiB 1.0 KiB 0 B 0 B 4 ms"
+
+
+def test_a_terminal_has_two():
+    """The second has what belongs to the one above."""
+    *_, header, below, _, first, second = _lines([_row(**_ALICE)])
+    assert header.split() == ["client-id", "requests", "throttled", "produced", "fetched", "thread"]
+    assert below.split() == ["user", "mutations", "throttle", "peak/s", "peak/s", "time"]
+    assert first.split() == ["app", "200", "0.5%", "2.0", "KiB", "0", "B", "4", "ms"]
+    assert second.split() == ["alice", "5", "1.5", "s", "1.0", "KiB", "0", "B"]
+
+
+@pytest.mark.parametrize("by", [CLIENT, ("listener",), ("client_software",)])
+def test_hostile_names_and_huge_numbers_fit_into_80_columns(by):
+    """No line is longer, and no digit is cut."""
+    largest = 2**63 - 1
+    numbers = dict.fromkeys(usage_schema(by).names[len(by) :], largest)
+    rows = [_row(by, **(numbers | dict.fromkeys(by, name))) for name in HOSTILE]
+    lines = _lines(rows, by=by)
+    assert max(map(cell_len, lines)) <= 80
+    assert all(line.isprintable() for line in lines)
+    assert "\n".join(lines).count("9,223,372,036,854,775,807") == 2 * len(HOSTILE)
+
+
+def test_a_cut_table_says_so():
+    """In its title."""
+    lines = _lines([_row()], groups=1234)
+    assert lines[0] == "usage by user and client-id (the 1 with most bytes of 1,234)"
