@@ -1,20 +1,22 @@
 """The replay kernel without Spark: events in, decisions and tallies out."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tidegate.pipeline import layout
 from tidegate.pipeline.read.snapshots import with_snapshots
+from tidegate.pipeline.read.software import client_bits
 from tidegate.pipeline.read.timeline import CONTROL_KINDS, empty_timeline, timelines
+from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results
 from tidegate.quota.managers.mutation import STRICT_SINCE
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["Replayed", "differences", "kernel_rows", "replay_events"]
+__all__ = ["Forecast", "Replayed", "differences", "forecast_events", "kernel_rows", "replay_events"]
 
 Event = dict[str, Any]
 Sensors = dict[tuple[QuotaType, str, str], tuple[list[float], list[int]]]
@@ -26,6 +28,13 @@ _KINDS = {
     "forwarded": layout.REQUEST_ROW,
 }
 _FLAGS = {"exempt": layout.EXEMPT, "rejected": layout.REJECTED}
+
+
+class Forecast(NamedTuple):
+    """Decisions (seq, when, throttle of bytes or permits, of the request quota, refused, amount), tallies by client."""
+
+    decisions: list[tuple[int, ...]]
+    results: list[dict[str, Any]]
 
 
 class Replayed:
@@ -63,6 +72,23 @@ def _is_end(event: Event) -> bool:
 
 def _sensor_rows(events: Sequence[Event], after_seq: int, before_seq: int) -> list[Event]:
     return [e for e in events if e["kind"] == "snapshot" and after_seq < e["seq"] < before_seq]
+
+
+def forecast_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -> Forecast:
+    """Forecast the requests of one node under a plan, some rows at a time."""
+    control = [event for event in events if event["kind"] in CONTROL_KINDS]
+    decided = [event for event in events if event["kind"] in _KINDS]
+    names = sorted({(event["user"], event["client_id"]) for event in decided})
+    timeline = next(iter(timelines(control).values()), empty_timeline())
+    replay = ClosedLoopReplay(plan, names=names, timeline=timeline, log_rows=5)
+    rows = kernel_rows(decided, {name: number for number, name in enumerate(names)}.__getitem__)
+    for first in range(0, len(decided), batch_rows):
+        batch = layout.Rows(*(column[first : first + batch_rows] for column in rows))
+        replay.replay(batch, np.zeros((0, layout.DECISIONS), np.int32))
+    replay.finish()
+    return Forecast(
+        [tuple(row) for row in replay.take_log().tolist()], list(client_results(plan, 1, names, replay))
+    )
 
 
 def _sensors(replay: PlanReplay, names: Sequence[tuple[str, str]]) -> Sensors:
@@ -120,6 +146,7 @@ def _row(event: Event, client: int) -> tuple[int, ...]:
     elif event["mutations"] is not None:
         amount = event["mutations"]
     flags = _KINDS[event["kind"]] + charge + sum(bit for name, bit in _FLAGS.items() if event[name])
+    flags += client_bits(event["client_software"])
     if event["kind"] == "mutation" and event["api_version"] >= STRICT_SINCE.get(event["api_key"], 0):
         flags += layout.STRICT
     is_untold = event["kind"] == "mutation" and event["api_key"] not in STRICT_SINCE

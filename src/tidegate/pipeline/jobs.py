@@ -331,7 +331,8 @@ def replay_blocks(
     session, context = spark.session, spark.session.sparkContext
     chunks = list_chunks(paths)
     slices = _slices(session, chunks)
-    surveys = context.parallelize(chunks, slices).map(survey_chunk).collect()
+    survey = partial(survey_chunk, with_connections=any(plan.is_closed for plan in plans))
+    surveys = context.parallelize(chunks, slices).map(survey).collect()
     task, numbers = lay_out(chunks, surveys, plans, cores=context.defaultParallelism)
     broadcast = context.broadcast(task)
     work = _spread(session, chunks, numbers, slices=slices)

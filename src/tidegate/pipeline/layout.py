@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# What a row is: two bits of kind, two bits of charge, three flags.
+# What a row is: two bits of kind, two bits of charge, three flags, two bits of what is known of the client.
 KIND_BITS, REQUEST_ROW, NETWORK_ROW, MUTATION_ROW = 3, 0, 1, 2
 CHARGE_BITS, NO_CHARGE, PRODUCE_CHARGE, FETCH_CHARGE = 12, 0, 4, 8
 EXEMPT, STRICT, REJECTED = 16, 32, 64
+PIPELINES, SENDS_ON = 128, 256
 
 # Rows of `State.account_of`, in the order of `QUOTA_TYPES`.
 PRODUCE, FETCH, REQUEST, MUTATION = range(4)
@@ -41,13 +42,17 @@ TALLIES = 17
 RATE, LARGEST = range(2)
 PEAKS = 2
 
+# What a forecast (closed loop) says of an account beyond its tallies; null in open loop. How long requests waited for
+# their muted connections, when the last was answered and when that was recorded, how many were sent again.
+FELT_COLUMNS = ("waited_ms", "longest_wait_ms", "last_ts_ms", "recorded_last_ts_ms", "sent_again")
+
 # Columns of the decisions, one row each; no rows where nobody asks.
 BYTE_MS, REQUEST_MS, IS_REJECTED, IS_CAPPED, IS_COUNTED = range(5)
 DECISIONS = 5
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
-Int8s = npt.NDArray[np.int8]
+Int16s = npt.NDArray[np.int16]
 Floats = npt.NDArray[np.float64]
 
 
@@ -63,13 +68,13 @@ class Rows(NamedTuple):
     client: Int32s
     throttle_ms: Int32s  # recorded, of the byte quota, or of the mutation quota where no bytes are charged
     request_throttle_ms: Int32s  # recorded
-    flags: Int8s
+    flags: Int16s
 
 
 ROW_TYPES: tuple[np.dtype[Any], ...] = (
     *[np.dtype("<i8")] * 6,
     *[np.dtype("<i4")] * 3,
-    np.dtype("<i1"),
+    np.dtype("<i2"),
 )
 
 

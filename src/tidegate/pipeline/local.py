@@ -118,7 +118,8 @@ def local_replay(
     if out is not None:
         prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
     chunks = list_chunks(files.paths)
-    surveys = [survey_chunk(chunk) for chunk in _shown(chunks, "looking")]
+    is_closed = any(plan.is_closed for plan in plans)
+    surveys = [survey_chunk(chunk, with_connections=is_closed) for chunk in _shown(chunks, "looking")]
     task, numbers = lay_out(chunks, surveys, plans, cores=1)
     held: Any = _Held(task)
     partitions = _partitions(chunks, numbers, held)

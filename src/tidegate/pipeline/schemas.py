@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tidegate.pipeline.layout import FELT_COLUMNS
 from tidegate.usage.columns import COLUMNS
 
 __all__ = [
@@ -143,6 +144,7 @@ _TALLY: list[_Column] = [
     ("capped_fetches", _LONG),
     ("different_decisions", _LONG),
     ("warming_up_requests", _LONG),
+    *((name, _LONG) for name in FELT_COLUMNS),
 ]
 
 _ENTITY: list[_Column] = [

@@ -29,6 +29,7 @@ from tidegate.pipeline.layout import (
     Rows,
 )
 from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
+from tidegate.pipeline.read.software import client_bits
 from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, CONTROL_KINDS
 from tidegate.quota.managers.mutation import STRICT_SINCE
 
@@ -58,7 +59,8 @@ _KIND_CODES = {
     "snapshot": _SNAPSHOT,
 }
 _CLIENT_COLUMNS = ("kind", "node_id", "user", "client_id")
-_NAMES = ("kind", "user", "client_id")
+_SOFTWARE = "client_software"
+_NAMES = ("kind", "user", "client_id", _SOFTWARE)
 _THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
 _NUMBER_COLUMNS = (
     "ts_ms",
@@ -108,12 +110,14 @@ class Survey(NamedTuple):
 
     Of many `tags` rows the first stands for all: there was a quota callback. Of a snapshot there are the first and the
     last row. stated: the first and last `seq` of all its rows that are here, by node.
+    connections: if they were asked for, the pairs of a client, by its place, and a connection of its, each once.
     """
 
     keys: list[ClientKey]
     rows: Numbers
     control: list[dict[str, Any]]
     stated: dict[int, tuple[int, int]]
+    connections: Numbers  # [pair, (place, connection id)]
 
 
 def list_chunks(paths: Sequence[Path]) -> list[Chunk]:
@@ -125,7 +129,7 @@ def list_chunks(paths: Sequence[Path]) -> list[Chunk]:
     return found
 
 
-def survey_chunk(chunk: Chunk) -> Survey:
+def survey_chunk(chunk: Chunk, *, with_connections: bool = False) -> Survey:
     """Look at what a chunk holds."""
     table = read_chunk(chunk, _CLIENT_COLUMNS)
     kinds = _kinds(table)
@@ -136,8 +140,12 @@ def survey_chunk(chunk: Chunk) -> Survey:
     wanted |= _at_ends(chunk, kinds == _SNAPSHOT)
     if wanted.any():
         control = read_chunk(chunk, CONTROL_COLUMNS).filter(pa.array(wanted)).to_pylist()
+    connections = np.zeros((0, 2), np.int64)
+    if with_connections:
+        connection_ids = _plain(read_chunk(chunk, ("connection_id",)), "connection_id")[kinds >= 0]
+        connections = np.unique(np.stack([clients.place, connection_ids], axis=1), axis=0)
     rows = np.bincount(clients.place, minlength=len(clients.keys))
-    return Survey(clients.keys, rows, control, _stated(chunk, kinds == _SNAPSHOT))
+    return Survey(clients.keys, rows, control, _stated(chunk, kinds == _SNAPSHOT), connections)
 
 
 def read_sensors(
@@ -155,12 +163,13 @@ def read_sensors(
     return sorted(found, key=lambda row: row["seq"])
 
 
-def read_rows(chunk: Chunk, numbers: Numbers) -> Iterator[Rows]:
+def read_rows(chunk: Chunk, numbers: Numbers, *, with_software: bool = False) -> Iterator[Rows]:
     """Yield the rows of a chunk in batches, each in order of `seq`.
 
-    numbers: of the clients, in the order of `survey_chunk`. Raises `UsageFilesError` for impossible rows.
+    numbers: of the clients, in the order of `survey_chunk`. with_software: say in their flags how clients send.
+    Raises `UsageFilesError` for impossible rows.
     """
-    names = read_chunk(chunk, _CLIENT_COLUMNS)
+    names = read_chunk(chunk, (*_CLIENT_COLUMNS, _SOFTWARE) if with_software else _CLIENT_COLUMNS)
     kinds = _kinds(names)
     known = kinds >= 0
     clients = _clients(names.filter(pa.array(known)))
@@ -168,13 +177,15 @@ def read_rows(chunk: Chunk, numbers: Numbers) -> Iterator[Rows]:
         raise UsageFilesError(f"{chunk.path!r} changed while it was read", hint="run again")
     client = np.zeros(len(kinds), np.int32)
     client[known] = numbers[clients.place]
+    sending = _client_bits(names)
     first = 0
     for table in _number_batches(chunk):
         here = slice(first, first + len(table))
         first = here.stop
         if not known[here].all():
             table = table.filter(pa.array(known[here]))
-        rows = _rows(table, kinds[here][known[here]])._replace(client=client[here][known[here]])
+        rows = _rows(table, kinds[here][known[here]])
+        rows = rows._replace(client=client[here][known[here]], flags=rows.flags | sending[here][known[here]])
         _check(rows, chunk)
         yield in_order(rows)
 
@@ -261,6 +272,14 @@ def _clients(table: pa.Table) -> Clients:
     return Clients(place, list(zip(nodes[node_place].tolist(), *names, strict=True)))
 
 
+def _client_bits(table: pa.Table) -> npt.NDArray[np.int16]:
+    """Return the flags that say how the client of each row sends; 0 where that was not read."""
+    if _SOFTWARE not in table.column_names:
+        return np.zeros(len(table), np.int16)
+    places, names = _names(table, _SOFTWARE)
+    return np.array([client_bits(name) for name in names.to_pylist()], np.int16)[places]
+
+
 def _used(code: Numbers, codes: int) -> tuple[Numbers, Numbers]:
     """Return which codes occur, rising, and each row's place among them."""
     if codes > _LARGEST_TABLE:
@@ -316,25 +335,25 @@ def _has(table: pa.Table, column: str) -> Numbers:
     return values
 
 
-def _flags(table: pa.Table, kinds: Numbers, produces: Numbers, fetches: Numbers) -> npt.NDArray[np.int8]:
+def _flags(table: pa.Table, kinds: Numbers, produces: Numbers, fetches: Numbers) -> npt.NDArray[np.int16]:
     """Return kind, charge and flags in one byte, as `layout` has them."""
-    flags = kinds + PRODUCE_CHARGE * produces.astype(np.int8) + FETCH_CHARGE * fetches.astype(np.int8)
-    flags += EXEMPT * _plain(table, "exempt").astype(np.int8)
+    flags = kinds + PRODUCE_CHARGE * produces.astype(np.int16) + FETCH_CHARGE * fetches.astype(np.int16)
+    flags += EXEMPT * _plain(table, "exempt").astype(np.int16)
     mutations = np.flatnonzero(kinds == MUTATION_ROW)
     if len(mutations):
         asked = table.take(pa.array(mutations))
-        flags[mutations] += STRICT * _is_strict(asked) + REJECTED * _plain(asked, "rejected").astype(np.int8)
-    return flags.astype(np.int8, copy=False)
+        flags[mutations] += STRICT * _is_strict(asked) + REJECTED * _plain(asked, "rejected").astype(np.int16)
+    return flags.astype(np.int16, copy=False)
 
 
-def _is_strict(table: pa.Table) -> npt.NDArray[np.int8]:
+def _is_strict(table: pa.Table) -> npt.NDArray[np.int16]:
     """Return whether permits were asked for strictly: by API and version, for where no quota was defined the row
     itself does not tell (B§5.1)."""
     api_key, api_version = _plain(table, "api_key"), _plain(table, "api_version")
     strict = np.ones(len(table), bool)
     for key, since in STRICT_SINCE.items():
         strict[api_key == key] = api_version[api_key == key] >= since
-    return strict.astype(np.int8)
+    return strict.astype(np.int16)
 
 
 def _connection_ids(table: pa.Table, kinds: Numbers) -> Numbers:

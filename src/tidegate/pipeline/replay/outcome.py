@@ -13,6 +13,9 @@ _OF_EXTREMES = {
     "longest_throttle_ms": "max",
     "recorded_longest_throttle_ms": "max",
     "first_throttled_ts_ms": "min",
+    "longest_wait_ms": "max",
+    "last_ts_ms": "max",
+    "recorded_last_ts_ms": "max",
     "recorded_first_throttled_ts_ms": "min",
 }
 ONLY = {"only_user": "user", "only_client_id": "client_id"}

@@ -31,6 +31,7 @@ from tidegate.pipeline.layout import (
 from tidegate.pipeline.read.chunks import Chunk, read_rows
 from tidegate.pipeline.read.packing import merged, pack, unpack
 from tidegate.pipeline.read.timeline import Timeline
+from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results, peak_results
@@ -92,7 +93,9 @@ class Partition:
         self.node_id = int(task.node_id[number])
         self.names = Names(task.users.slice(first, end - first), task.client_ids.slice(first, end - first))
         timeline = task.timelines[self.node_id]
-        self.replays = [(plan, PlanReplay(plan, names=self.names, timeline=timeline)) for plan in task.plans]
+        self.replays = [
+            (plan, replay_of(plan)(plan, names=self.names, timeline=timeline)) for plan in task.plans
+        ]
         self._last_seq = -1
 
     def replay(self, rows: Rows) -> None:
@@ -101,6 +104,11 @@ class Partition:
         no_decisions = np.zeros((0, DECISIONS), np.int32)
         for _, replay in self.replays:
             replay.replay(rows, no_decisions)
+
+    def finish(self) -> None:
+        """Decide what still waits."""
+        for _, replay in self.replays:
+            replay.finish()
 
     def decide(self, rows: Rows) -> Batches:
         """Replay the rows and yield a table of decisions per plan."""
@@ -122,7 +130,9 @@ class Partition:
 def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
     """Yield the rows of each chunk, columns `BLOCKS`; in: path, row_group, numbers."""
     for chunk, row in _chunks(batches):
-        batches_of_rows = read_rows(chunk, np.array(row["numbers"], np.int64))
+        numbers = np.array(row["numbers"], np.int64)
+        is_closed = any(plan.is_closed for plan in task.value.plans)
+        batches_of_rows = read_rows(chunk, numbers, with_software=is_closed)
         blocks = chain.from_iterable(pack(rows, task.value.first_client) for rows in batches_of_rows)
         while some := list(islice(blocks, _BLOCKS_AT_ONCE)):
             yield _batch([block._asdict() for block in some], to_arrow_schema(BLOCKS))
@@ -135,6 +145,7 @@ def replay_tallies(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
         partition = partition or Partition(task.value, number)
         partition.replay(rows)
     if partition is not None:
+        partition.finish()
         yield from _tally_batches(partition)
 
 
@@ -155,6 +166,11 @@ def replay_decisions(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batche
     for number, rows in _partition_rows(batches):
         partition = partition or Partition(task.value, number)
         yield from partition.decide(rows)
+
+
+def replay_of(plan: Plan) -> type[PlanReplay]:
+    """Return what replays a plan."""
+    return ClosedLoopReplay if plan.is_closed else PlanReplay
 
 
 def _chunks(batches: Batches) -> Iterator[tuple[Chunk, dict[str, Any]]]:

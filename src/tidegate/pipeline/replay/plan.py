@@ -66,6 +66,7 @@ class Plan:
 
     limit_texts: by Kafka's key and value, how the value was written.
     rung: bounds of its own for each sensor. measures: the largest rate of each sensor is kept.
+    is_closed: who is throttled comes later (closed loop); else all times are as recorded.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Plan:
     limit_texts: Mapping[tuple[str, float], str] = field(default_factory=dict)
     rung: Rung | None = None
     measures: bool = False
+    is_closed: bool = False
 
     @property
     def is_in_force(self) -> bool:

@@ -20,6 +20,7 @@ from tidegate.pipeline.layout import (
     BUCKET_WINDOW_MS,
     CHARGE_BITS,
     EXEMPT,
+    FELT_COLUMNS,
     FETCH_CHARGE,
     KIND_BITS,
     MEASURES,
@@ -98,6 +99,13 @@ class PlanReplay:
             first = end
         self._run(rows, decisions, first, len(rows.seq))
 
+    def finish(self) -> None:
+        """Take notice that there are no more rows."""
+
+    def felt(self, number: int) -> dict[str, int | None]:
+        """Return what is forecast of an account, by the columns of `FELT_COLUMNS`; nothing in open loop."""
+        return dict.fromkeys(FELT_COLUMNS)
+
     def tallies(self) -> Iterator[tuple[Account, float, npt.NDArray[np.int64]]]:
         """Yield every account with its last bound and its tallies."""
         return iter(self._accounts)
@@ -169,7 +177,7 @@ class PlanReplay:
         self._pending = roomy_pending(self._pending, mutations)
         self._kernel(self.state(), rows, decisions, first, end)
 
-    def _open_accounts(self, flags: npt.NDArray[np.int8], client: npt.NDArray[np.int32]) -> int:
+    def _open_accounts(self, flags: npt.NDArray[np.int16], client: npt.NDArray[np.int32]) -> int:
         """Look up the accounts that the rows need; return how many rows ask for permits."""
         is_mutation = (flags & KIND_BITS) == MUTATION_ROW
         charge = flags & CHARGE_BITS

@@ -45,7 +45,7 @@ def client_results(
     plan: Plan, node_id: int, names: ClientNames, replay: PlanReplay
 ) -> Iterator[dict[str, Any]]:
     """Yield a row per account that was used, columns `REPLAY_BY_CLIENT`."""
-    for account, bound, tally in replay.tallies():
+    for number, (account, bound, tally) in enumerate(replay.tallies()):
         if not tally.any():
             continue
         user, client_id = names[account.client]
@@ -62,6 +62,7 @@ def client_results(
             **{name: int(tally[column]) for name, column in _COLUMNS.items()},
             "first_throttled_ts_ms": _first(tally, 0),
             "recorded_first_throttled_ts_ms": _first(tally, layout.RECORDED),
+            **replay.felt(number),
         }
 
 

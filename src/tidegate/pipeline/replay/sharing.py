@@ -2,16 +2,20 @@
 
 A sensor that only one client can have (its tags name user and client id) joins nobody and is left out. Under the
 quotas in force, tags change when the set of entities with a quota changes; every set that was in force while there
-were requests counts.
+were requests counts. In closed loop those touch, too, who share a connection.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
+from tidegate.pipeline.read.chunks import Survey
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["MAX_ENTITY_SETS", "shared_sensors"]
+__all__ = ["MAX_ENTITY_SETS", "shared_connections", "shared_sensors"]
 
 MAX_ENTITY_SETS = 64
 """Sets of entities per node that are looked at one by one; past it whoever has a name in common is joined."""
@@ -34,6 +38,26 @@ def shared_sensors(
         for node_id, of_node in clients.items():
             for number, sensor in _on_node(plan, of_node, timelines[node_id]):
                 yield number, (place, node_id, sensor)
+
+
+def shared_connections(
+    surveys: Sequence[Survey], places: Sequence[npt.NDArray[np.int64]], node_ids: Sequence[int]
+) -> Shared:
+    """Yield (client number, connection) for every connection that several clients have: one's throttle mutes all.
+
+    places: the numbers of the clients of each survey; node_ids: by client number.
+    """
+    numbered = [
+        np.stack([place[survey.connections[:, 0]], survey.connections[:, 1]], axis=1)
+        for survey, place in zip(surveys, places, strict=True)
+        if len(survey.connections)
+    ]
+    if not numbered:
+        return
+    pairs = np.unique(np.concatenate(numbered), axis=0)
+    _, place, clients = np.unique(pairs[:, 1], return_inverse=True, return_counts=True)
+    for number, connection_id in pairs[clients[place.reshape(-1)] > 1].tolist():
+        yield number, ("connection", node_ids[number], connection_id)
 
 
 def _on_node(plan: Plan, clients: Mapping[int, Client], timeline: Timeline) -> Shared:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from tidegate.pipeline.read.timeline import (
 from tidegate.pipeline.replay.components import assign_partitions, components
 from tidegate.pipeline.replay.partition import ReplayTask
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.replay.sharing import shared_sensors
+from tidegate.pipeline.replay.sharing import shared_connections, shared_sensors
 
 __all__ = ["MAX_CLIENTS", "Layout", "lay_out"]
 
@@ -58,7 +59,11 @@ def lay_out(
     for place, (node_id, user, client_id) in enumerate(clients):
         by_node.setdefault(node_id, {})[place] = (user, client_id)
         found.setdefault(node_id, empty_timeline())
-    joined = components(len(clients), shared_sensors(plans, by_node, found))
+    shared = chain(
+        shared_sensors(plans, by_node, found),
+        shared_connections(surveys, places, [key[0] for key in clients]),
+    )
+    joined = components(len(clients), shared)
     node_ids = np.array([node_id for node_id, _, _ in clients], np.int64)
     wanted = max(cores, math.ceil(int(rows.sum()) / _ROWS_PER_PARTITION))
     given_out = assign_partitions(component=joined, node_id=node_ids, rows=rows, wanted=wanted)

@@ -1,0 +1,232 @@
+"""Replays the rows of one node against one plan in closed loop: whoever is throttled comes later.
+
+Rows are taken in as they were recorded, and decided when their connection would have had them read. No request is
+earlier than recorded, so all up to the time of the last row taken in can be decided. What waits is bounded by
+`MAX_WAITING_ROWS`, and lies in memory or, where it is more than `MEMORY_ROWS`, in a temporary file. At a start of the
+node and at a gap everything that waits is decided first: what comes after them is another forecast.
+"""
+
+import mmap
+import tempfile
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.layout import KIND_BITS, MUTATION_ROW, ROW_TYPES, Int32s, Int64s, Rows
+from tidegate.pipeline.read.timeline import Step, Timeline
+from tidegate.pipeline.replay import closed_loop_kernel as kernel
+from tidegate.pipeline.replay.closed_loop_kernel import ClosedLoop, run_kernel, take_in_kernel
+from tidegate.pipeline.replay.pending import roomy_pending
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.plan_replay import ClientNames, PlanReplay
+from tidegate.quota.measure.throttle import MAX_INT64
+
+__all__ = ["MAX_WAITING_ROWS", "MEMORY_ROWS", "ClosedLoopReplay"]
+
+MAX_WAITING_ROWS = 1 << 27
+"""Most rows that wait at once: 11 GB in a temporary file."""
+MEMORY_ROWS = 1 << 20
+"""Rows that wait in memory: 84 MB; where there are more, all lie in a file."""
+
+_FEW = 1 << 10
+_SLOT_TYPES: tuple[np.dtype[Any], ...] = (*ROW_TYPES, np.dtype("<i8"), np.dtype("<i8"))
+_CROWD = 1 << 16  # connections from which on idle ones are looked for
+
+
+class ClosedLoopReplay(PlanReplay):
+    """One plan on one node, or on those of its clients that a partition has, as a forecast."""
+
+    def __init__(self, plan: Plan, *, names: ClientNames, timeline: Timeline, log_rows: int = 0) -> None:
+        super().__init__(plan, names=names, timeline=timeline)
+        self._name = plan.name
+        self._numbers: dict[int, int] = {}
+        self._free_numbers: list[int] = []
+        self._idle_wanted_at = _CROWD
+        self._latest_ms = kernel.NEVER_MS
+        self._take_in, self._run_loop = take_in_kernel(), run_kernel()
+        waiting = _slots(_FEW)
+        self._loop = ClosedLoop(
+            connections=np.zeros((0, kernel.CONNECTION_COLUMNS), np.int64),
+            shifts=np.zeros((0, kernel.IN_FLIGHT), np.int64),
+            rows=Rows._make(waiting[: len(ROW_TYPES)]),
+            order_ms=waiting[-2],
+            links=waiting[-1],
+            heap=np.zeros((0, kernel.HEAP_COLUMNS), np.int64),
+            counts=np.zeros(kernel.COUNTS, np.int64),
+            felt=np.zeros((0, kernel.FELT), np.int64),
+            log=np.zeros((log_rows, kernel.LOG_COLUMNS), np.int64),
+        )
+        self._logged: list[Int64s] = []
+        _chain(self._loop, 0)
+
+    def finish(self) -> None:
+        """Decide what still waits: there are no more rows."""
+        self._decide(MAX_INT64, MAX_INT64)
+
+    def felt(self, number: int) -> dict[str, int | None]:
+        """Return what an account felt, by the columns of `FELT_COLUMNS`."""
+        row = self._loop.felt[number].tolist() if number < len(self._loop.felt) else [0] * kernel.FELT
+        return {
+            "waited_ms": row[kernel.WAITED_MS],
+            "longest_wait_ms": row[kernel.LONGEST_WAIT_MS],
+            "last_ts_ms": row[kernel.LAST_TS_MS] or None,
+            "recorded_last_ts_ms": row[kernel.RECORDED_LAST_TS_MS] or None,
+            "sent_again": row[kernel.SENT_AGAIN],
+        }
+
+    def take_log(self) -> Int64s:
+        """Return what was decided since the last call, columns `LOG_SEQ` and following, in order of time."""
+        self._empty_log()
+        taken = np.concatenate([self._loop.log[:0], *self._logged])
+        self._logged = []
+        return taken
+
+    def _take(self, step: Step) -> None:
+        if step.kind in ("start", "gap"):
+            self._decide(MAX_INT64, step.seq)
+            self._forget_connections()
+        super()._take(step)
+
+    def _run(self, rows: Rows, decisions: Int32s, first: int, end: int) -> None:
+        if first == end:
+            return
+        self._open_accounts(rows.flags[first:end], rows.client[first:end])
+        mutations = int((rows.flags[first:end] & KIND_BITS == MUTATION_ROW).sum())
+        self._pending = roomy_pending(self._pending, mutations + int(self._loop.counts[kernel.MUTATIONS]))
+        self._make_room(end - first)
+        order_ms = np.maximum.accumulate(np.append(self._latest_ms, rows.ts_ms[first:end]))[1:]
+        connection = self._connections(rows.connection_id[first:end])
+        self._latest_ms = int(order_ms[-1])
+        self._take_in(self._loop, rows, connection, order_ms, first, end)
+        self._decide(self._latest_ms, MAX_INT64)
+        self._forget_idle()
+
+    def _decide(self, until_ms: int, end_seq: int) -> None:
+        self._loop = self._loop._replace(
+            felt=_longer(self._loop.felt, len(self._accounts.bounds)), heap=self._roomy_heap()
+        )
+        state = self.state()
+        self._run_loop(state, self._loop, until_ms, end_seq)
+        while len(self._loop.log) and self._loop.counts[kernel.LOGGED] == len(self._loop.log):
+            self._empty_log()
+            self._run_loop(state, self._loop, until_ms, end_seq)
+
+    def _empty_log(self) -> None:
+        logged = int(self._loop.counts[kernel.LOGGED])
+        self._logged.append(self._loop.log[:logged].copy())
+        self._loop.counts[kernel.LOGGED] = 0
+
+    # --- connections and room for them ----------------------------------------------------------------------------
+
+    def _connections(self, connection_ids: Int64s) -> Int32s:
+        """Return the numbers of connections, from 0; those that are not known get one."""
+        found, place = np.unique(connection_ids, return_inverse=True)
+        numbers = np.array([self._number(connection_id) for connection_id in found.tolist()], np.int32)
+        connections = len(self._numbers) + len(self._free_numbers)
+        if connections > len(self._loop.connections):
+            before = len(self._loop.connections)
+            self._loop = self._loop._replace(
+                connections=_longer(self._loop.connections, connections),
+                shifts=_longer(self._loop.shifts, connections),
+            )
+            self._begin(slice(before, None))
+        self._loop = self._loop._replace(heap=self._roomy_heap())
+        return numbers[place.reshape(-1)]
+
+    def _number(self, connection_id: int) -> int:
+        number = self._numbers.get(connection_id)
+        if number is None:
+            number = self._free_numbers.pop() if self._free_numbers else len(self._numbers)
+            self._numbers[connection_id] = number
+        return number
+
+    def _begin(self, numbers: Any) -> None:
+        """Make connections new ones."""
+        connections = self._loop.connections
+        connections[numbers] = 0
+        for column in (kernel.HEAD, kernel.TAIL, kernel.CULPRIT):
+            connections[numbers, column] = -1
+        for column in (kernel.MUTED_UNTIL_MS, kernel.SENT_MS, kernel.ARRIVED_MS):
+            connections[numbers, column] = kernel.NEVER_MS
+
+    def _forget_connections(self) -> None:
+        """All connections end with the node."""
+        self._numbers.clear()
+        self._free_numbers.clear()
+        self._begin(slice(None))
+        self._latest_ms = kernel.NEVER_MS
+
+    def _forget_idle(self) -> None:
+        """Forget connections of which nothing is left that would be asked."""
+        if len(self._numbers) < self._idle_wanted_at:
+            return
+        connections = self._loop.connections
+        is_idle = connections[:, kernel.HEAD] < 0
+        is_idle &= connections[:, kernel.ARRIVED_MS] < self._latest_ms - kernel.IDLE_MS
+        is_idle &= connections[:, kernel.MUTED_UNTIL_MS] < self._latest_ms
+        for connection_id, number in list(self._numbers.items()):
+            if is_idle[number]:
+                del self._numbers[connection_id]
+                self._free_numbers.append(number)
+        self._begin(np.array(self._free_numbers, np.int64))
+        self._idle_wanted_at = max(_CROWD, 2 * len(self._numbers))
+
+    def _roomy_heap(self) -> Int64s:
+        return _longer(self._loop.heap, len(self._loop.connections))
+
+    def _make_room(self, more: int) -> None:
+        """Have room for so many more rows. Raises `UsageFilesError` where too many wait."""
+        before = len(self._loop.links)
+        size, free = before, int(self._loop.counts[kernel.FREE_SLOTS])
+        while free + size - before < more:
+            size *= 2
+        if size == before:
+            return
+        if size > MAX_WAITING_ROWS:
+            raise UsageFilesError(
+                f"more than {MAX_WAITING_ROWS} requests would wait at once under plan {self._name!r}",
+                hint="give fewer hours, or --loop open",
+            )
+        larger = _slots(size)
+        smaller = (*self._loop.rows, self._loop.order_ms, self._loop.links)
+        for column, old in zip(larger, smaller, strict=True):
+            column[:before] = old
+        self._loop = self._loop._replace(
+            rows=Rows._make(larger[: len(ROW_TYPES)]), order_ms=larger[-2], links=larger[-1]
+        )
+        _chain(self._loop, before)
+
+
+def _slots(size: int) -> list[npt.NDArray[Any]]:
+    """Return columns for so many rows that wait, in a file that has no name where they are many."""
+    if size <= MEMORY_ROWS:
+        return [np.zeros(size, dtype) for dtype in _SLOT_TYPES]
+    width = sum(dtype.itemsize for dtype in _SLOT_TYPES)
+    with tempfile.TemporaryFile() as file:
+        file.truncate(size * width)
+        room = mmap.mmap(file.fileno(), size * width)
+    columns, at = [], 0
+    for dtype in _SLOT_TYPES:
+        columns.append(np.frombuffer(room, dtype, size, at))
+        at += size * dtype.itemsize
+    return columns
+
+
+def _chain(loop: ClosedLoop, first: int) -> None:
+    """Put the slots from `first` on before those that are free."""
+    size = len(loop.links)
+    loop.links[first:] = np.arange(first + 1, size + 1)
+    loop.links[size - 1] = loop.counts[kernel.FREE] if loop.counts[kernel.FREE_SLOTS] else -1
+    loop.counts[kernel.FREE] = first
+    loop.counts[kernel.FREE_SLOTS] += size - first
+
+
+def _longer(column: Int64s, rows: int) -> Int64s:
+    """Return `column`, or a copy of at least so many rows."""
+    if rows <= len(column):
+        return column
+    larger = np.zeros((max(rows, 2 * len(column)), column.shape[1]), np.int64)
+    larger[: len(column)] = column
+    return larger

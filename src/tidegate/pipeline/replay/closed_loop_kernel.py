@@ -1,0 +1,414 @@
+"""Requests that come later because their connection was muted: a heap of connections by the time of their next one.
+
+Written for numba, as `row_decision` is. What a connection has sent and the broker has not read waits in the queue of
+the connection; the heap has every connection that has a queue, by the time at which its first row is taken.
+`docs/closed-loop.md` states the model.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidegate.pipeline.layout import (
+    CHARGE_BITS,
+    EXEMPT,
+    FETCH,
+    FETCH_CHARGE,
+    KIND_BITS,
+    MUTATION_ROW,
+    PIPELINES,
+    PRODUCE_CHARGE,
+    RECORDED,
+    REQUEST,
+    REQUEST_ROW,
+    SENDS_ON,
+    SWEEP,
+    WARM_AT_MS,
+    Int32s,
+    Int64s,
+    Rows,
+    State,
+)
+from tidegate.pipeline.replay.compiled import compile_cached, compile_together
+from tidegate.pipeline.replay.kernel import KERNEL_MODULES, _tally_row, _tally_throttle, driver_names
+from tidegate.pipeline.replay.row_decision import decide_row, pass_sweeps
+
+__all__ = ["ClosedLoop", "run_kernel", "take_in_kernel"]
+
+IN_FLIGHT = 5
+"""Produce requests that a client with several in flight has: `max.in.flight.requests.per.connection` of Java's."""
+REQUEST_TIMEOUT_MS = 60_000
+"""After so long a client that sends on gives an answer up: `socket.timeout.ms` of librdkafka."""
+BACKOFF_MS = 100
+"""So long after that it sends again, on another connection: `reconnect.backoff.ms` of librdkafka."""
+IDLE_MS = 600_000
+"""A connection without a request for so long begins anew: `connections.max.idle.ms`."""
+MOST_ATTEMPTS = 1000
+"""So often a fetch is tried that is throttled each time, or comes in parts."""
+
+# Columns of `ClosedLoop.connections`.
+HEAD, TAIL = 0, 1
+"""Slots of its queue, -1 where it has none."""
+SHIFT_MS = 2
+"""How much later than recorded its last row was."""
+MUTED_UNTIL_MS = 3
+"""Before that none of its requests is read."""
+RECORDED_MS = 4
+"""For how long it was muted in the record since its last answer."""
+CULPRIT = 5
+"""The account that muted it last, -1 if none."""
+REQUESTS_DONE = 6
+IS_ASKING = 7
+"""Its last row asked for permits: what follows is of the same request."""
+HAS_DELIVERED = 8
+"""It has what the record's next fetches, up to one that was not throttled, were sent for."""
+ATTEMPTS = 9
+"""How often the first row of its queue was decided."""
+READY_MS = 10
+"""When its first row would be taken if it were not muted."""
+SENT_MS = 11
+"""When its last row was recorded."""
+ARRIVED_MS = 12
+"""When the last row of its queue was recorded."""
+CONNECTION_COLUMNS = 13
+
+# Columns of `ClosedLoop.heap`.
+ORDER_MS, SEQ, CONNECTION, NOW_MS = range(4)
+HEAP_COLUMNS = 4
+
+# Entries of `ClosedLoop.counts`.
+FREE, FREE_SLOTS, IN_HEAP, MUTATIONS, LOGGED = range(5)
+COUNTS = 5
+
+# Columns of `ClosedLoop.felt`, one row per account.
+WAITED_MS, LONGEST_WAIT_MS, LAST_TS_MS, RECORDED_LAST_TS_MS, SENT_AGAIN = range(5)
+FELT = 5
+
+# Columns of `ClosedLoop.log`.
+LOG_SEQ, LOG_NOW_MS, LOG_BYTE_MS, LOG_REQUEST_MS, LOG_IS_REJECTED, LOG_AMOUNT = range(6)
+LOG_COLUMNS = 6
+
+NEVER_MS = -(2**62)
+
+
+class ClosedLoop(NamedTuple):
+    """The connections of one plan in one partition, and their rows that wait."""
+
+    connections: Int64s  # [connection, column]
+    shifts: Int64s  # [connection, request modulo `IN_FLIGHT`]: how much later than recorded they were
+    rows: Rows  # [slot]
+    order_ms: Int64s  # [slot]: the latest time that was recorded up to it
+    links: Int64s  # [slot]: the next of its queue, or the next that is free
+    heap: Int64s  # [place, column]
+    counts: Int64s
+    felt: Int64s  # [account, column]
+    log: Int64s  # [decision, column]; no rows where nobody asks
+
+
+def take_in(loop: ClosedLoop, rows: Rows, connection: Int32s, order_ms: Int64s, first: int, end: int) -> None:
+    """Put the rows `first` to `end` (not included) at the ends of their connections' queues; there is room.
+
+    connection, order_ms: of the rows from `first` on.
+    """
+    connections, waiting, counts = loop.connections, loop.rows, loop.counts
+    for at in range(first, end):
+        slot = counts[FREE]
+        counts[FREE] = loop.links[slot]
+        counts[FREE_SLOTS] -= 1
+        waiting.seq[slot] = rows.seq[at]
+        waiting.ts_ms[slot] = rows.ts_ms[at]
+        waiting.amount[slot] = rows.amount[at]
+        waiting.handler_ns[slot] = rows.handler_ns[at]
+        waiting.network_ns[slot] = rows.network_ns[at]
+        waiting.connection_id[slot] = rows.connection_id[at]
+        waiting.client[slot] = rows.client[at]
+        waiting.throttle_ms[slot] = rows.throttle_ms[at]
+        waiting.request_throttle_ms[slot] = rows.request_throttle_ms[at]
+        waiting.flags[slot] = rows.flags[at]
+        loop.order_ms[slot] = order_ms[at - first]
+        loop.links[slot] = -1
+        if rows.flags[at] & KIND_BITS == MUTATION_ROW:
+            counts[MUTATIONS] += 1
+        number = connection[at - first]
+        connections[number, ARRIVED_MS] = rows.ts_ms[at]
+        if connections[number, HEAD] < 0:
+            connections[number, HEAD] = slot
+            connections[number, TAIL] = slot
+            _schedule(loop, number)
+        else:
+            loop.links[connections[number, TAIL]] = slot
+            connections[number, TAIL] = slot
+
+
+def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> None:
+    """Decide what is taken up to `until_ms`, in order, or until the log is full; sweeps only before `end_seq`."""
+    counts, heap, rows = loop.counts, loop.heap, loop.rows
+    while counts[IN_HEAP] > 0 and heap[0, ORDER_MS] <= until_ms:
+        if len(loop.log) > 0 and counts[LOGGED] == len(loop.log):
+            return
+        number, now_ms = heap[0, CONNECTION], heap[0, NOW_MS]
+        slot = loop.connections[number, HEAD]
+        heap_pop(heap, counts)
+        pass_sweeps(state, rows.seq[slot])
+        if now_ms > rows.ts_ms[slot]:
+            _pass_later_sweeps(state, now_ms, end_seq)
+        is_counted = now_ms >= state.settings[WARM_AT_MS]
+        if loop.connections[number, HAS_DELIVERED] and rows.flags[slot] & CHARGE_BITS == FETCH_CHARGE:
+            _leave_out(state, loop, number, slot, is_counted)
+            continue
+        decided = decide_row(state, rows, slot, now_ms)
+        _tally_row(state, rows, slot, now_ms, is_counted, decided)
+        if len(loop.log) > 0:
+            logged = counts[LOGGED]
+            loop.log[logged, LOG_SEQ] = rows.seq[slot]
+            loop.log[logged, LOG_NOW_MS] = now_ms
+            loop.log[logged, LOG_BYTE_MS] = decided.byte_ms
+            loop.log[logged, LOG_REQUEST_MS] = decided.request_ms
+            loop.log[logged, LOG_IS_REJECTED] = decided.is_rejected
+            loop.log[logged, LOG_AMOUNT] = decided.amount
+            counts[LOGGED] += 1
+        _follow(
+            state, loop, number, slot, now_ms, decided.byte_ms, decided.request_ms, decided.is_capped,
+            decided.account, decided.amount,
+        )  # fmt: skip
+
+
+# --- what comes of a decision -----------------------------------------------------------------------------------------
+
+
+def _follow(
+    state: State,
+    loop: ClosedLoop,
+    number: int,
+    slot: int,
+    now_ms: int,
+    byte_ms: int,
+    request_ms: int,
+    is_capped: bool,
+    account: int,
+    amount: int,
+) -> None:
+    """Mute the connection for as long as was decided, and have it send what it sends next."""
+    connections, rows = loop.connections, loop.rows
+    flags = rows.flags[slot]
+    shift_ms = now_ms - rows.ts_ms[slot]
+    if flags & KIND_BITS != REQUEST_ROW:
+        if flags & KIND_BITS == MUTATION_ROW:
+            connections[number, IS_ASKING] = 1
+            loop.counts[MUTATIONS] -= 1
+        connections[number, SHIFT_MS] = shift_ms
+        _advance(loop, number, slot)
+        return
+
+    throttle_ms = max(byte_ms, request_ms, 0)
+    recorded_ms = max(rows.throttle_ms[slot], rows.request_throttle_ms[slot], 0)
+    if connections[number, ATTEMPTS] == 0:
+        connections[number, RECORDED_MS] = recorded_ms
+    connections[number, ATTEMPTS] += 1
+    request_account = -1 if flags & EXEMPT else state.account_of[REQUEST, rows.client[slot]]
+    if throttle_ms > 0:
+        connections[number, CULPRIT] = account if byte_ms > request_ms else request_account
+    muted_until_ms = now_ms + throttle_ms if throttle_ms > 0 or shift_ms > 0 else NEVER_MS
+
+    if flags & CHARGE_BITS == FETCH_CHARGE and connections[number, ATTEMPTS] < MOST_ATTEMPTS:
+        is_partial = throttle_ms == 0 and is_capped and 0 < amount < rows.amount[slot]
+        if throttle_ms == 0 and recorded_ms > 0:
+            connections[number, HAS_DELIVERED] = 1
+        if is_partial or (throttle_ms > 0 and recorded_ms == 0):
+            if is_partial:
+                rows.amount[slot] -= amount
+                rows.throttle_ms[slot] = 0
+                rows.request_throttle_ms[slot] = 0
+            _try_again(loop, number, slot, now_ms, throttle_ms)
+            return
+
+    _feel(loop, number, connections[number, CULPRIT], now_ms - connections[number, READY_MS])
+    if account >= 0:
+        _note_last(loop, account, now_ms, rows.ts_ms[slot])
+    if request_account >= 0:
+        _note_last(loop, request_account, now_ms, rows.ts_ms[slot])
+    done = connections[number, REQUESTS_DONE]
+    loop.shifts[number, done % IN_FLIGHT] = shift_ms
+    connections[number, REQUESTS_DONE] = done + 1
+    connections[number, SHIFT_MS] = shift_ms
+    connections[number, MUTED_UNTIL_MS] = muted_until_ms
+    connections[number, IS_ASKING] = 0
+    _advance(loop, number, slot)
+
+
+def _try_again(loop: ClosedLoop, number: int, slot: int, now_ms: int, throttle_ms: int) -> None:
+    """Have the connection send the same fetch again: at once, which is read when the throttle is over."""
+    wait_ms = throttle_ms
+    if loop.rows.flags[slot] & SENDS_ON and throttle_ms > REQUEST_TIMEOUT_MS:
+        wait_ms = min(throttle_ms, REQUEST_TIMEOUT_MS + BACKOFF_MS)
+        _note_sent_again(loop, number)
+    again_ms = now_ms + wait_ms
+    order_ms = max(loop.order_ms[slot], again_ms)
+    heap_push(loop.heap, loop.counts, order_ms, loop.rows.seq[slot], number, again_ms)
+
+
+def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int, is_counted: bool) -> None:
+    """Pass over a fetch that was recorded because the one before it was throttled, and here it was not."""
+    connections, rows = loop.connections, loop.rows
+    account = state.account_of[FETCH, rows.client[slot]]
+    recorded_ms = max(rows.throttle_ms[slot], rows.request_throttle_ms[slot], 0)
+    if recorded_ms == 0:
+        connections[number, HAS_DELIVERED] = 0
+    elif is_counted and rows.throttle_ms[slot] > 0:
+        ts_ms, throttle_ms = rows.ts_ms[slot], rows.throttle_ms[slot]
+        _tally_throttle(state.tallies, account, RECORDED, ts_ms, rows.amount[slot], throttle_ms)
+    connections[number, RECORDED_MS] += recorded_ms
+    _advance(loop, number, slot)
+
+
+def _feel(loop: ClosedLoop, number: int, account: int, waited_ms: int) -> None:
+    """Count how long a request waited for its connection to be read, with the quota that muted it."""
+    if account >= 0 and waited_ms > 0:
+        loop.felt[account, WAITED_MS] += waited_ms
+        loop.felt[account, LONGEST_WAIT_MS] = max(loop.felt[account, LONGEST_WAIT_MS], waited_ms)
+
+
+def _note_last(loop: ClosedLoop, account: int, now_ms: int, ts_ms: int) -> None:
+    loop.felt[account, LAST_TS_MS] = max(loop.felt[account, LAST_TS_MS], now_ms)
+    loop.felt[account, RECORDED_LAST_TS_MS] = max(loop.felt[account, RECORDED_LAST_TS_MS], ts_ms)
+
+
+def _note_sent_again(loop: ClosedLoop, number: int) -> None:
+    account = loop.connections[number, CULPRIT]
+    if account >= 0:
+        loop.felt[account, SENT_AGAIN] += 1
+
+
+def _advance(loop: ClosedLoop, number: int, slot: int) -> None:
+    """Take the first row off the connection's queue."""
+    connections = loop.connections
+    connections[number, SENT_MS] = loop.rows.ts_ms[slot]
+    connections[number, ATTEMPTS] = 0
+    following = loop.links[slot]
+    connections[number, HEAD] = following
+    if following < 0:
+        connections[number, TAIL] = -1
+    loop.links[slot] = loop.counts[FREE]
+    loop.counts[FREE] = slot
+    loop.counts[FREE_SLOTS] += 1
+    if following >= 0:
+        _schedule(loop, number)
+
+
+def _schedule(loop: ClosedLoop, number: int) -> None:
+    """Put the connection on the heap by the time at which its first row is taken."""
+    connections, rows = loop.connections, loop.rows
+    slot = connections[number, HEAD]
+    ts_ms, flags = rows.ts_ms[slot], rows.flags[slot]
+    if connections[number, IS_ASKING]:
+        now_ms = ready_ms = ts_ms + connections[number, SHIFT_MS]
+    else:
+        if ts_ms - connections[number, SENT_MS] > IDLE_MS:
+            connections[number, REQUESTS_DONE] = 0
+            connections[number, RECORDED_MS] = 0
+        in_flight = IN_FLIGHT if flags & PIPELINES and flags & CHARGE_BITS == PRODUCE_CHARGE else 1
+        done, shift_ms = connections[number, REQUESTS_DONE], 0
+        if done >= in_flight:
+            shift_ms = loop.shifts[number, (done - in_flight) % IN_FLIGHT]
+        ready_ms = max(ts_ms, ts_ms + shift_ms - connections[number, RECORDED_MS])
+        now_ms = max(ready_ms, connections[number, MUTED_UNTIL_MS])
+        if flags & SENDS_ON and now_ms - ready_ms > REQUEST_TIMEOUT_MS + BACKOFF_MS:
+            now_ms = ready_ms + REQUEST_TIMEOUT_MS + BACKOFF_MS
+            _note_sent_again(loop, number)
+    connections[number, READY_MS] = ready_ms
+    heap_push(loop.heap, loop.counts, max(loop.order_ms[slot], now_ms), rows.seq[slot], number, now_ms)
+
+
+def _pass_later_sweeps(state: State, now_ms: int, end_seq: int) -> None:
+    """Count the sweeps of idle sensors that were recorded after a row which comes late, and were before it then."""
+    sweeps, sweep = state.sweeps, state.settings[SWEEP]
+    while sweep < len(sweeps) and sweeps[sweep, 1] < now_ms and sweeps[sweep, 0] < end_seq:
+        sweep += 1
+    state.settings[SWEEP] = sweep
+
+
+# --- the heap ---------------------------------------------------------------------------------------------------------
+
+
+def heap_push(heap: Int64s, counts: Int64s, order_ms: int, seq: int, number: int, now_ms: int) -> None:
+    """Put a connection on the heap; there is room."""
+    at = counts[IN_HEAP]
+    counts[IN_HEAP] += 1
+    while at > 0:
+        above = (at - 1) >> 1
+        if heap[above, ORDER_MS] < order_ms or (heap[above, ORDER_MS] == order_ms and heap[above, SEQ] < seq):
+            break
+        _heap_copy(heap, above, at)
+        at = above
+    heap[at, ORDER_MS] = order_ms
+    heap[at, SEQ] = seq
+    heap[at, CONNECTION] = number
+    heap[at, NOW_MS] = now_ms
+
+
+def heap_pop(heap: Int64s, counts: Int64s) -> None:
+    """Take the first connection off the heap."""
+    last = counts[IN_HEAP] - 1
+    counts[IN_HEAP] = last
+    at = 0
+    while True:
+        below = 2 * at + 1
+        if below >= last:
+            break
+        if below + 1 < last and _is_before(heap, below + 1, below):
+            below += 1
+        if not _is_before(heap, below, last):
+            break
+        _heap_copy(heap, below, at)
+        at = below
+    _heap_copy(heap, last, at)
+
+
+def _is_before(heap: Int64s, one: int, other: int) -> bool:
+    if heap[one, ORDER_MS] != heap[other, ORDER_MS]:
+        return bool(heap[one, ORDER_MS] < heap[other, ORDER_MS])
+    return bool(heap[one, SEQ] < heap[other, SEQ])
+
+
+def _heap_copy(heap: Int64s, source: int, target: int) -> None:
+    for column in range(HEAP_COLUMNS):
+        heap[target, column] = heap[source, column]
+
+
+_CLOSED_LOOP_KERNEL = (
+    _heap_copy,
+    _is_before,
+    heap_push,
+    heap_pop,
+    _pass_later_sweeps,
+    _note_sent_again,
+    _note_last,
+    _feel,
+    _schedule,
+    _advance,
+    _leave_out,
+    _try_again,
+    _follow,
+)
+
+
+@functools.cache
+def take_in_kernel() -> Callable[[ClosedLoop, Rows, Int32s, Int64s, int, int], None]:
+    """Return `take_in` compiled."""
+    return compile_cached(take_in, _names(), modules=_MODULES)
+
+
+@functools.cache
+def run_kernel() -> Callable[[State, ClosedLoop, int, int], None]:
+    """Return `run` compiled."""
+    return compile_cached(run, _names(), modules=_MODULES)
+
+
+@functools.cache
+def _names() -> dict[str, object]:
+    names = {**globals(), **driver_names()}
+    return names | compile_together(_CLOSED_LOOP_KERNEL, names)
+
+
+_MODULES = (*KERNEL_MODULES, sys.modules[__name__])
