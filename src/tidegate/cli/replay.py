@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,8 @@ _DESCRIPTION = """\
 Feed the requests that a server has recorded to the quota engine again, under
 the quotas of a file, and show per quota entity how many of them would have been
 throttled, for how long, and since when; several plans beside one another, and
-beside what really happened. Times stay as recorded: a client that would have
-waited does not come later (open loop)."""
+beside what really happened. In open loop, the default, times stay as recorded:
+a check. In closed loop a client that is throttled comes later: a forecast."""
 
 _EPILOG = """\
 examples:
@@ -30,6 +31,8 @@ examples:
   tidegate replay ./usage --in-force    check the record: every decision again
   tidegate replay ./usage --in-force --from 2026-11-22T14:00
                                         from an hour on, UTC
+  tidegate replay ./usage --quotas quotas.yaml --loop closed
+                                        a forecast: docs/closed-loop.md
   tidegate replay ./usage --quotas quotas.yaml --json
                                         for programs: docs/results.md
   tidegate replay ./usage --quotas quotas.yaml --out ./replay-out --decisions
@@ -79,6 +82,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--decisions", action="store_true", help="also write every single decision (needs --out)"
     )
+    parser.add_argument(
+        "--loop",
+        choices=("open", "closed"),
+        default="open",
+        help="open: all times as recorded (default); closed: who is throttled comes later, a forecast; "
+        "the quotas in force are always replayed open",
+    )
     top_option(parser, "entities", default=None)
     parser.add_argument(
         "--all",
@@ -99,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.replay.warm_up import kernel_in_the_making
     from tidegate.pipeline.session import running_spark
 
-    plans = load_plans(args.quotas)
+    plans = [replace(plan, is_closed=args.loop == "closed") for plan in load_plans(args.quotas)]
     if args.in_force:
         plans.append(in_force_plan())
     with opened(args) as files:
@@ -124,12 +134,17 @@ def _check_options(args: argparse.Namespace) -> None:
         raise ConfigError("no plan to replay against", hint="give --quotas quotas.yaml, or --in-force")
     if args.decisions and args.out is None:
         raise ConfigError("--decisions writes a table", hint="give --out DIR as well")
+    if args.decisions and args.loop == "closed":
+        raise ConfigError(
+            "--decisions are those of the recorded times", hint="leave it out, or --loop closed"
+        )
 
 
 def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySummary", *, events: int) -> None:
     from tidegate.pipeline.report.compared import compared
     from tidegate.pipeline.report.console import print_lines, results_console
     from tidegate.pipeline.report.documents import json_text, replay_document
+    from tidegate.pipeline.report.forecast_report import forecast_notes
     from tidegate.pipeline.report.replay_report import replay_lines, replay_notes, unmatched_notes
     from tidegate.pipeline.report.text import count_text
 
@@ -145,7 +160,10 @@ def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySumm
     print_lines(console, lines)
     for plan in plans:
         of_plan = [row for row in found.entities if row["plan"] == plan.name]
-        for note in replay_notes(plan.name, of_plan, in_force=plan.is_in_force):
+        for note in (
+            *replay_notes(plan.name, of_plan, in_force=plan.is_in_force),
+            *forecast_notes(plan.name, of_plan, is_closed=plan.is_closed, top=shown(args)),
+        ):
             console.print(note)
     for note in unmatched_notes(found.unmatched):
         console.print(note)

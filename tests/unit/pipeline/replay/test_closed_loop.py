@@ -1,0 +1,133 @@
+"""What a forecast says of clients whose load is known: ends, waits, retries; and that its memory is bounded."""
+
+import pytest
+from tests.oracles.sampled_rate import PortedRate
+from tests.replaying.kernel import forecast_events
+from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.replay import closed_loop
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.quota.admin.definitions import QuotaRecord
+
+_T0 = 1_700_000_000_000
+_MB = 1_000_000
+
+
+def _plan(key, value):
+    record = QuotaRecord(entity=(("client-id", "c1"),), key=key, value=float(value))
+    return Plan(name="p", records=(record,), is_closed=True)
+
+
+def _node(requests, *, software="", step_ms=10, size=100_000, api="produce", connections=1):
+    """Return the events of connections that take turns, a request each `step_ms`."""
+    node = RecordingNode()
+    node.start(_T0)
+    for number in range(requests):
+        event = getattr(node, api)("alice", "c1", size, _T0 + number * step_ms)
+        event |= {"connection_id": number % connections, "client_software": software}
+    return node.events
+
+
+def _result(forecast, quota_type="Produce"):
+    (found,) = [result for result in forecast.results if result["quota_type"] == quota_type]
+    return found
+
+
+def test_half_the_rate_takes_twice_the_time():
+    """60 s at 10 MB/s under 5 MB/s: 600 MB take 120 s, less the quotas that the window lets through at first."""
+    requests, limit = 6000, 5 * _MB
+    forecast = forecast_events(_node(requests), _plan("producer_byte_rate", limit), batch_rows=100)
+    took_ms = forecast.decisions[-1][1] - _T0
+    at_the_limit_ms = requests * 100_000 * 1000 / limit
+    assert at_the_limit_ms - 11_000 <= took_ms <= at_the_limit_ms
+    result = _result(forecast)
+    assert result["last_ts_ms"] == _T0 + took_ms
+    assert result["recorded_last_ts_ms"] == _T0 + 59_990
+    assert took_ms - 59_990 <= result["waited_ms"] <= result["throttle_ms"]
+
+
+def test_a_producer_that_waits_for_each_answer_goes_by_the_ported_rate():
+    """To the millisecond: what is decided at a time, and the next request at the end of the longer of two waits."""
+    rate, now_ms, expected = PortedRate(bound=float(_MB), samples=11, window_ms=1000), _T0, []
+    for _ in range(500):
+        throttle_ms = rate.decide(30_000.0, now_ms)
+        expected.append((now_ms, throttle_ms))
+        now_ms += max(7, throttle_ms)
+    forecast = forecast_events(_node(500, step_ms=7, size=30_000), _plan("producer_byte_rate", _MB))
+    assert [row[1:3] for row in forecast.decisions] == expected
+    assert any(throttle_ms for _, throttle_ms in expected)
+
+
+def test_a_client_with_several_in_flight_catches_up_five_at_a_time():
+    """Those that were sent meanwhile are read together when the throttle is over; the sixth waits for an answer."""
+    events = _node(9, size=20 * _MB, step_ms=100, software="apache-kafka-java")
+    for event in events[-8:]:
+        event["client_id"] = "without a limit"
+    forecast = forecast_events(events, _plan("producer_byte_rate", _MB))
+    assert [row[1] - _T0 for row in forecast.decisions] == [0, *[10_000] * 5, *[10_500] * 3]
+
+
+def test_a_throttled_fetch_is_asked_again_and_a_large_one_comes_in_parts():
+    """25 MB under 1 MB/s: two times the cap of ten, then the rest, each when it fits into the window."""
+    forecast = forecast_events(
+        _node(1, api="fetch", size=25 * _MB, software="librdkafka"), _plan("consumer_byte_rate", _MB)
+    )
+    delivered = [row[5] for row in forecast.decisions if row[2] == 0]
+    assert delivered == [10 * _MB, 10 * _MB, 5 * _MB]
+    result = _result(forecast, "Fetch")
+    assert result["requests"] == len(forecast.decisions) > 3
+    assert result["waited_ms"] == result["longest_wait_ms"] == forecast.decisions[-1][1] - _T0
+
+
+@pytest.mark.parametrize(("software", "comes_ms", "sent_again"), [("librdkafka", 60_110, 1), ("", 90_000, 0)])
+def test_who_does_not_wait_sends_again_after_its_timeout(software, comes_ms, sent_again):
+    """100 MB under 1 MB/s mute for 90 s: librdkafka gives its next request up after 60 s and connects again."""
+    events = _node(2, size=100 * _MB, software=software)
+    forecast = forecast_events(events, _plan("producer_byte_rate", _MB))
+    assert [row[1] - _T0 for row in forecast.decisions] == [0, comes_ms]
+    assert _result(forecast)["sent_again"] == sent_again
+
+
+def test_one_throttle_mutes_whoever_shares_the_connection():
+    """Of two clients on one connection the second waits too; the wait is the quota's that muted it."""
+    events = _node(2, size=20 * _MB)
+    events[-1]["client_id"] = "other"
+    forecast = forecast_events(events, _plan("producer_byte_rate", _MB))
+    assert [row[1:3] for row in forecast.decisions] == [(_T0, 10_000), (_T0 + 10_000, 0)]
+    waited = {result["client_id"]: result["waited_ms"] for result in forecast.results if result["waited_ms"]}
+    assert waited == {"c1": 9_990}
+
+
+def test_waiting_rows_are_bounded(monkeypatch):
+    """Past what memory holds they lie in a file, with the same result; past the bound it is said."""
+    events, plan = _node(3000, connections=7), _plan("producer_byte_rate", _MB)
+    expected = forecast_events(events, plan)
+    monkeypatch.setattr(closed_loop, "MEMORY_ROWS", 1)
+    assert forecast_events(events, plan) == expected
+    monkeypatch.setattr(closed_loop, "MAX_WAITING_ROWS", 1024)
+    with pytest.raises(UsageFilesError, match="more than 1024 requests would wait at once under plan 'p'"):
+        forecast_events(events, plan)
+
+
+def test_idle_connections_are_forgotten(monkeypatch):
+    """With the same result as if they were not."""
+    node = RecordingNode()
+    node.start(_T0)
+    for number in range(400):
+        event = node.produce("alice", "c1", 2 * _MB, _T0 + number * 20_000)
+        event["connection_id"] = number // 5
+    plan = _plan("producer_byte_rate", _MB / 20)
+    expected = forecast_events(node.events, plan)
+    monkeypatch.setattr(closed_loop, "_CROWD", 2)
+    assert forecast_events(node.events, plan) == expected
+
+
+def test_a_start_ends_what_waits():
+    """It is decided before; the next run begins without a shift."""
+    first, second = _node(2, size=100 * _MB), _node(2, size=1)
+    for event in second:
+        event["seq"] += first[-1]["seq"]
+        event["ts_ms"] += 1000
+    forecast = forecast_events(first + second, _plan("producer_byte_rate", _MB))
+    assert [row[1] - _T0 for row in forecast.decisions] == [0, 90_000, 1000, 1010]
