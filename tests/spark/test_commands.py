@@ -128,6 +128,10 @@ def test_little_input_needs_no_java(command, usage, tmp_path):
         (("replay", "{usage}"), "error: no plan to replay against"),
         (("replay", "{usage}", "--quotas", "{tmp}/none.yaml"), "error: {tmp}/none.yaml: cannot be read"),
         (("replay", "{usage}", "--in-force", "--decisions"), "error: --decisions writes a table"),
+        (
+            ("replay", "{usage}", "--in-force", "--loop", "closed", "--decisions", "--out", "{usage}"),
+            "error: --decisions are those of the recorded times",
+        ),
         (("usage", "{usage}", "--out", "{tmp}/full"), "error: '{tmp}/full' is not empty"),
         (("usage", "{usage}", "--top", "0"), "expected a whole number from 1 to 100000, got '0'"),
     ],

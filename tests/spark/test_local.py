@@ -90,12 +90,18 @@ def test_usage_is_the_same(spark, tmp_path):
 
 
 def test_replay_is_the_same(spark, tmp_path):
-    """Every entity, client and decision."""
-    plans = [Plan(name="a", records=random_records(Random("a"), at_most=6)), in_force_plan()]
+    """Every entity, client and decision; of a forecast, which has no decisions, who waits."""
+    records = random_records(Random("a"), at_most=6)
+    plans = [
+        Plan(name="a", records=records),
+        Plan(name="forecast", records=records, is_closed=True),
+        in_force_plan(),
+    ]
     with open_usage(_nodes(tmp_path / "usage", observed=False)) as files:
         on_spark = replay_job(spark, files, plans, out=tmp_path / "spark", with_decisions=True)
         here = local_replay(files, plans, out=tmp_path / "here", with_decisions=True)
     assert _differing(here.entities, on_spark.entities) == []
+    assert any(row["waited_ms"] for row in here.entities)
     names = ("replay_by_client", "replay_by_entity", "decisions")
     assert _written(tmp_path / "here", names) == _written(tmp_path / "spark", names)
 

@@ -111,9 +111,11 @@ class Partition:
             replay.finish()
 
     def decide(self, rows: Rows) -> Batches:
-        """Replay the rows and yield a table of decisions per plan."""
+        """Replay the rows and yield a table of decisions per plan; forecasts have none."""
         self._check(rows)
         for plan, replay in self.replays:
+            if plan.is_closed:
+                continue
             decisions = np.zeros((len(rows.seq), DECISIONS), np.int32)
             replay.replay(rows, decisions)
             yield _decision_batch(plan, self.node_id, rows, decisions)

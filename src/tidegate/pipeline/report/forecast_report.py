@@ -37,8 +37,8 @@ def _sentence(row: Mapping[str, Any]) -> str:
     lines = [
         f"  {_QUOTAS[row['quota_type']]} {whose}:",
         f"waits {duration_text(row['waited_ms'])}, {duration_text(row['longest_wait_ms'])} at most,",
-        f"and ends {duration_text(later_ms)} later",
+        f"ends {duration_text(later_ms)} later",
     ]
     if row["sent_again"]:
-        lines.append(f"({count_text(row['sent_again'])} sent again after a timeout)")
+        lines[-1] += f", {count_text(row['sent_again'])} sent again"
     return " ".join(lines)

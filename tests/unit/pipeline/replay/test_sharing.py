@@ -1,7 +1,9 @@
 """Which clients share sensors."""
 
 from random import Random
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from tests.replaying.node import RecordingNode
 from tidegate.pipeline.read.timeline import CONTROL_KINDS, empty_timeline, timelines
 from tidegate.pipeline.replay.components import components
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, in_force_plan
-from tidegate.pipeline.replay.sharing import MAX_ENTITY_SETS, shared_sensors
+from tidegate.pipeline.replay.sharing import MAX_ENTITY_SETS, shared_connections, shared_sensors
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.managers.quota_managers import QuotaManagers
 
@@ -94,3 +96,16 @@ def test_too_many_sets_of_entities_join_by_name():
         node.quota(_quota((("client-id", f"x{number}"), ("user", "x"))), number)
         node.gap(number)
     assert _joined([in_force_plan()], timelines(node.events)[1]) == [0, 0, 0, 0, 4]
+
+
+def test_clients_of_one_connection_are_joined():
+    """Also where they come in different files; a connection of another node with the same number is another one."""
+    here, there = np.array([[0, 7], [1, 8]]), np.array([[0, 7], [1, 9]])
+    surveys = [SimpleNamespace(connections=pairs) for pairs in (here, there)]
+    places = [np.array([0, 1]), np.array([2, 3])]
+    assert sorted(shared_connections(surveys, places, [1, 1, 1, 1])) == [
+        (0, ("connection", 1, 7)),
+        (2, ("connection", 1, 7)),
+    ]
+    nodes = [node for _, (_, node, _) in shared_connections(surveys, places, [1, 1, 2, 2])]
+    assert nodes == [1, 2]
