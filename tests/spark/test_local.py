@@ -12,7 +12,7 @@ from tests.replaying.node import RecordingNode
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.findings import JobsHere, JobsOnSpark, wanted_entities
 from tidegate.pipeline.history import definitions_over_time
-from tidegate.pipeline.jobs import limits_job, obedience_job, open_usage, replay_job, usage_job
+from tidegate.pipeline.jobs import limits_job, obedience_job, open_usage, recommend_job, replay_job, usage_job
 from tidegate.pipeline.local import (
     LOCAL_ROWS,
     local_limits,
@@ -22,6 +22,7 @@ from tidegate.pipeline.local import (
     where_and_why,
 )
 from tidegate.pipeline.read.timeline import timelines
+from tidegate.pipeline.recommend import Wanted
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota import QuotaRecord
@@ -107,11 +108,13 @@ def test_replay_is_the_same(spark, tmp_path):
 
 
 def test_limits_are_the_same(spark, tmp_path):
-    """Every entity, every node, to the last bit."""
+    """Every entity, every node, to the last bit; and what is recommended."""
     levels, tolerance = levels_of("user"), Tolerance()
     with open_usage(_nodes(tmp_path / "usage", observed=False)) as files:
         on_spark = limits_job(spark, files, levels, tolerance, out=tmp_path / "spark")
         here = local_limits(files, levels, tolerance, out=tmp_path / "here")
+        recommended = recommend_job(spark, files, "user", Wanted()).quotas
+        assert local_recommend(files, "user", Wanted()).quotas == recommended
     assert here == on_spark
     names = ("limits_by_entity", "limits_by_node")
     assert _written(tmp_path / "here", names) == _written(tmp_path / "spark", names)

@@ -16,7 +16,18 @@ from tidegate.errors import TidegateError
 
 __all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_PIPE", "main"]
 
-COMMANDS = ("serve", "import", "compact", "usage", "obedience", "replay", "limits", "report", "demo")
+COMMANDS = (
+    "serve",
+    "import",
+    "compact",
+    "usage",
+    "obedience",
+    "replay",
+    "limits",
+    "recommend",
+    "report",
+    "demo",
+)
 
 EXIT_ERROR = 2  # what argparse itself uses
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
@@ -48,6 +59,7 @@ examples:
   tidegate obedience ./usage                     which clients did not wait
   tidegate replay ./usage --quotas quotas.yaml   what these quotas would have done
   tidegate limits ./usage                        the smallest quotas that hurt nobody
+  tidegate recommend ./usage > quotas.yaml       quotas to set, and why
 
 `tidegate COMMAND --help` explains a command.
 

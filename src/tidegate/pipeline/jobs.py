@@ -36,7 +36,8 @@ from tidegate.pipeline.output import finish_output, prepare_output, write_table
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
 from tidegate.pipeline.read.ingest import check_files, find_all_files, read_events
-from tidegate.pipeline.replay.limits import Tolerance, find_limits
+from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
+from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
 from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER, by_entity
 from tidegate.pipeline.replay.partition import (
     ReplayTask,
@@ -76,6 +77,7 @@ __all__ = [
     "obedience_job",
     "open_usage",
     "quota_events_job",
+    "recommend_job",
     "replay_blocks",
     "replay_job",
     "usage_job",
@@ -288,6 +290,16 @@ def limits_job(
                 write_table(spark.session.createDataFrame(written), out, name)
             finish_output(out)
     return entities, nodes
+
+
+def recommend_job(spark: RunningSpark, files: UsageFiles, by: str, wanted: Wanted) -> Recommendation:
+    """Find quotas for the entities of the level `by`, and replay them. Raises `TidegateError`."""
+    with (
+        spark_errors_as_ours(spark_log=spark.log),
+        progress_of(spark.session.sparkContext, "finding limits"),
+        SparkReplays(spark, files, levels_of(by)) as replays,
+    ):
+        return recommend(replays, by, wanted)
 
 
 class SparkReplays:

@@ -36,7 +36,8 @@ from tidegate.pipeline.obedience import (
 )
 from tidegate.pipeline.output import finish_output, prepare_output, replaced_table
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_chunk, survey_chunk
-from tidegate.pipeline.replay.limits import Tolerance, find_limits
+from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
+from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
 from tidegate.pipeline.replay.outcome import ENTITY_KEYS, NODE_KEYS, ONLY, PEAKS_TOGETHER, TOGETHER
 from tidegate.pipeline.replay.partition import (
     pack_chunks,
@@ -74,6 +75,7 @@ __all__ = [
     "LocalReplays",
     "local_limits",
     "local_obedience",
+    "local_recommend",
     "local_replay",
     "local_usage",
     "where_and_why",
@@ -153,6 +155,11 @@ def local_limits(
         _write(pa.Table.from_pylist(nodes, _schema(LIMITS_BY_NODE)), out, "limits_by_node")
         finish_output(out)
     return entities, nodes
+
+
+def local_recommend(files: UsageFiles, by: str, wanted: Wanted) -> Recommendation:
+    """Do what `jobs.recommend_job` does."""
+    return recommend(LocalReplays(files, levels_of(by)), by, wanted)
 
 
 class LocalReplays:

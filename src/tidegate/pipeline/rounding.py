@@ -5,7 +5,7 @@ from decimal import Decimal
 
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["limit_text", "rounded_up"]
+__all__ = ["limit_text", "rounded_down", "rounded_up"]
 
 _UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), ("", 1))
 _FEWEST = 100  # units that a size is given in: it is rounded by less than a percent
@@ -28,6 +28,22 @@ def rounded_up(quota_type: str, limit: float) -> float:
     step = 10 ** abs(places)
     rounded = math.ceil(limit * step) / step if places >= 0 else float(math.ceil(limit / step) * step)
     return max(rounded, limit)
+
+
+def rounded_down(quota_type: str, limit: float) -> float:
+    """Return `limit` without the digits that `rounded_up` would round; infinity as it is.
+
+    >>> rounded_down("Produce", 1_000_000.5), rounded_down("Request", 12.341)
+    (999424.0, 12.3)
+    """
+    if not 0.0 < limit < math.inf:
+        return limit
+    if quota_type in _BYTE_RATES:
+        _, factor = _unit(limit)
+        return float(math.floor(limit / factor) * factor) or limit
+    places = _DIGITS - 1 - math.floor(math.log10(limit))
+    step = 10 ** abs(places)
+    return math.floor(limit * step) / step if places >= 0 else float(math.floor(limit / step) * step)
 
 
 def limit_text(quota_type: str, limit: float) -> str:

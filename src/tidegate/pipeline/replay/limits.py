@@ -122,9 +122,10 @@ def levels_of_file(path: Path) -> Plan:
     return Plan(name="levels", records=tuple(records), windows=Windows.of(file.windows), measures=True)
 
 
-def find_limits(replays: Replays, levels: Plan, tolerance: Tolerance) -> tuple[list[Row], list[Row]]:
+def find_limits(replays: Replays, levels: Plan, tolerance: Tolerance | None) -> tuple[list[Row], list[Row]]:
     """Return the limits, columns `LIMITS_BY_ENTITY`, and what they come from, `LIMITS_BY_NODE`, both sorted.
 
+    tolerance: None leaves out the tolerable limits, which take most of the time.
     Raises `UsageFilesError` where there are too many entities.
     """
     nodes = sorted(replays.peaks(levels).to_pylist(), key=_order)
@@ -142,19 +143,16 @@ def find_limits(replays: Replays, levels: Plan, tolerance: Tolerance) -> tuple[l
         if sensor[0] == MUTATION
     }
     lowest = {
-        sensor: _Bracket(high * _lowest(sensor[0], levels.windows, tolerance), high)
+        sensor: _Bracket(high * _lowest(sensor[0], levels.windows, tolerance or _NOTHING), high)
         for sensor, high in (rates | permits).items()
         if high > 0
     }
     never = _Search(lowest, (MUTATION,), _NOTHING)
-    searches = [
-        _Search(lowest, (PRODUCE, FETCH, MUTATION), tolerance),
-        _Search(lowest, (REQUEST,), tolerance),
-        never,
-    ]
-    _climb(replays, levels, searches)
-    tolerable = searches[0].found() | searches[1].found()
+    types = () if tolerance is None else ((PRODUCE, FETCH, MUTATION), (REQUEST,))
+    tolerables = [_Search(lowest, of_types, tolerance or _NOTHING) for of_types in types]
+    _climb(replays, levels, [*tolerables, never])
     rates |= never.found()
+    tolerable = {sensor: limit for search in tolerables for sensor, limit in search.found().items()}
     found = [
         _summed(rows) | {"never_throttled": rates.get(sensor, 0.0), "tolerable": tolerable.get(sensor, 0.0)}
         for sensor, rows in entities.items()

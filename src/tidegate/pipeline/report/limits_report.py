@@ -11,7 +11,7 @@ from tidegate.pipeline.report.text import count_text, name_text
 from tidegate.pipeline.rounding import limit_text
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["default_limits", "entity_text", "limits_notes", "limits_table", "quota_text"]
+__all__ = ["default_limits", "entity_text", "limits_notes", "limits_table", "quota_text", "was_throttled"]
 
 Row = Mapping[str, Any]
 _WIDTH = 80  # columns
@@ -72,7 +72,7 @@ def default_limits(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def limits_notes(rows: Sequence[Row]) -> list[str]:
     """Return sentences on what the table does not say."""
-    hidden = sum(_was_throttled(row) for row in rows)
+    hidden = sum(was_throttled(row) for row in rows)
     notes = ["0: any limit would do"] if any(row["never_throttled"] == 0 for row in rows) else []
     if hidden:
         notes.append(
@@ -93,12 +93,13 @@ def quota_text(quota_type: str) -> str:
     return _QUOTA_TEXTS[quota_type]
 
 
+def was_throttled(row: Row) -> bool:
+    """Return whether the entity of a row of `LIMITS_BY_ENTITY` waited when it was recorded."""
+    return bool(row["recorded_throttled_requests"] or row.get("recorded_rejected_mutations"))
+
+
 def _largest_first(row: Row) -> tuple[Any, ...]:
     return -row["never_throttled"], row["entity_user"] or "", row["entity_client_id"] or ""
-
-
-def _was_throttled(row: Row) -> bool:
-    return bool(row["recorded_throttled_requests"] or row.get("recorded_rejected_mutations"))
 
 
 def _cells(row: Row, entity: str) -> list[str]:

@@ -1,0 +1,150 @@
+"""`tidegate recommend`: quotas out of recorded traffic, as a file or as Kafka's own commands."""
+
+import argparse
+import math
+from pathlib import Path
+
+from tidegate.cli.usage import opened, runs_here, where_options
+
+__all__ = ["add_parser", "run"]
+
+_KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
+_MOST_HEADROOM = 1000
+
+_DESCRIPTION = """\
+Propose quotas: a default for everybody, and overrides for the few who need
+more, with the reason for each number. What is proposed is replayed against the
+record, and what it would have done is said. The protected are never throttled."""
+
+_EPILOG = """\
+examples:
+  tidegate recommend ./usage > quotas.yaml
+  tidegate recommend ./usage --protect user=checkout --headroom 2
+  tidegate recommend ./usage --budget producer_byte_rate=100MiB \\
+                             --budget controller_mutation_rate=20
+  tidegate recommend ./usage --as kafka-configs > set-quotas.sh
+  BOOTSTRAP=localhost:9092 sh set-quotas.sh
+
+An entity needs the smallest limit that would never have throttled it
+(tidegate limits), times the headroom. Who needs at least twice as much as the
+next has an override: one in ten at most, or three in a small cluster.
+A budget is what one broker may bear if all use what they may: where their
+limits exceed it, the largest are cut to one height, the protected left alone.
+
+Output is a quotas.yaml (docs/quotas-file.md), which `tidegate replay --quotas`
+takes; comments on top say what it would have done, where brokers are used
+unevenly, and whose needs were hidden by throttling when this was recorded. It
+does not see lag: a consumer that has fallen far behind may need more.
+It holds user names and client ids: personal data.
+Needs the extra: pip install 'tidegate[pipeline]'
+
+exit codes:
+  0    done
+  2    an option, the files, Java or Spark cannot be used, or the protected
+       alone need more than the budget; the reason is on stderr
+  130  interrupted with Ctrl-C"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "recommend",
+        help="quotas to set, and why",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    parser.add_argument(
+        "--by",
+        choices=("both", "user", "client-id"),
+        help="what tells entities apart (default: what is protected by, else the user where there are several, "
+        "else the client id)",
+    )
+    parser.add_argument(
+        "--headroom",
+        metavar="FACTOR",
+        type=_headroom,
+        default=1.5,
+        help="how much more than it needed an entity may have (default: 1.5)",
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="KEY=VALUE",
+        type=_budget,
+        action="append",
+        default=[],
+        help="what one broker may bear, by Kafka's key, per second",
+    )
+    parser.add_argument(
+        "--protect",
+        metavar="TYPE=NAME",
+        type=_protected,
+        action="append",
+        default=[],
+        help="user=NAME or client-id=NAME that must not be throttled",
+    )
+    parser.add_argument(
+        "--as",
+        dest="form",
+        choices=("quotas.yaml", "kafka-configs"),
+        default="quotas.yaml",
+        help="what to print (default: quotas.yaml)",
+    )
+    where_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the job and print the quotas."""
+    from tidegate.pipeline.jobs import recommend_job
+    from tidegate.pipeline.local import local_recommend
+    from tidegate.pipeline.recommend import Wanted, what_tells_apart
+    from tidegate.pipeline.replay.warm_up import kernel_in_the_making
+    from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text
+    from tidegate.pipeline.session import running_spark
+
+    wanted = Wanted(headroom=args.headroom, budgets=dict(args.budget), protect=args.protect)
+    with opened(args) as files:
+        by = args.by or what_tells_apart(files.paths, args.protect)
+        if runs_here(args, rows=files.rows):
+            found = local_recommend(files, by, wanted)
+        else:
+            session = running_spark(app_name="tidegate recommend", master=args.master, rows=0)
+            with kernel_in_the_making(), session as spark:
+                found = recommend_job(spark, files, by, wanted)
+    text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
+    print(text(found.quotas, found.notes(wanted, events=files.rows)), end="")
+    return 0
+
+
+def _headroom(text: str) -> float:
+    """Return a factor from 1 on. Raises `argparse.ArgumentTypeError`."""
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 1.0 <= factor <= _MOST_HEADROOM:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to {_MOST_HEADROOM}, got {text!r}")
+    return factor
+
+
+def _budget(text: str) -> tuple[str, float]:
+    """Return Kafka's key and a value. Raises `argparse.ArgumentTypeError`."""
+    from tidegate.config.values import parse_value
+    from tidegate.errors import ConfigError
+
+    key, _, value = text.partition("=")
+    if key not in _KEYS:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE with a key of {', '.join(_KEYS)}, got {text!r}")
+    try:
+        return key, parse_value(key, value, (("user", None),))
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _protected(text: str) -> tuple[str, str]:
+    """Return the type of an entity and its name. Raises `argparse.ArgumentTypeError`."""
+    kind, equals, name = text.partition("=")
+    if kind not in ("user", "client-id") or not equals or not name:
+        raise argparse.ArgumentTypeError(f"expected user=NAME or client-id=NAME, got {text!r}")
+    return kind, name

@@ -1,0 +1,399 @@
+"""Which quotas to set: a default for everybody, and overrides for the few who need more.
+
+What an entity needs is the smallest limit that would never have throttled it, times a headroom. The default is what
+the others need when those few are left out who need at least twice as much as the next; they, and whoever is
+protected, have quotas of their own. Where all limits together exceed what a broker may bear, the largest are cut to
+one height, protected ones left alone.
+
+Follows: the advice of KIP-13 (a default, and overrides) and of KIP-599 (all mutation quotas together within what the
+controller bears).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tidegate.config.quotas_file import (
+    MAX_TEXT_CHARS,
+    QuotaEntry,
+    QuotasFile,
+    dump_quotas_file,
+    parse_quotas_file,
+)
+from tidegate.config.values import checked_entity
+from tidegate.errors import ConfigError
+from tidegate.pipeline.read.chunks import list_chunks, read_chunk
+from tidegate.pipeline.replay.limits import ENTITIES_BY, Replays, find_limits, levels_of
+from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
+from tidegate.pipeline.report.limits_report import entity_text, quota_text, was_throttled
+from tidegate.pipeline.report.text import count_text, duration_text, name_text, percent_text
+from tidegate.pipeline.rounding import limit_text, rounded_down, rounded_up
+from tidegate.quota.admin.definitions import EntityParts
+from tidegate.quota.managers.quota_type import QuotaType
+
+__all__ = [
+    "LEAST",
+    "BudgetError",
+    "Recommendation",
+    "Wanted",
+    "outcome_notes",
+    "propose",
+    "recommend",
+    "skew_notes",
+    "what_tells_apart",
+]
+
+LEAST: Mapping[str, float] = {
+    QuotaType.PRODUCE.value: 65536.0,
+    QuotaType.FETCH.value: 65536.0,
+    QuotaType.REQUEST.value: 1.0,
+    QuotaType.CONTROLLER_MUTATION.value: 1.0,
+}
+"""The least that is proposed: who hardly did anything may do a little."""
+
+_FEW = 3  # overrides that a small cluster may have at least
+_FEW_OF = 10  # one in so many entities may have one
+_MOST = 1000  # overrides
+_TWICE = 2.0  # how much more than the next an entity needs to be one of the few
+_UNEVEN = 1.5  # times its fair share that a node has when it is worth a word
+_LINES = 10  # entities that a note lists
+
+Row = Mapping[str, Any]
+_TYPE_BY_KEY = {quota_type.key: quota_type.value for quota_type in QUOTA_TYPES}
+
+Name = tuple[str | None, str | None]
+"""User and client id of an entity."""
+
+
+class BudgetError(ConfigError):
+    """Raise when the protected entities alone need more than the budget of a broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the user asks for. budgets: by Kafka's key, per second and broker. protect: (entity type, name) pairs."""
+
+    headroom: float = 1.5
+    budgets: Mapping[str, float] = field(default_factory=dict)
+    protect: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """The quotas, and whom they must not throttle."""
+
+    quotas: QuotasFile
+    protected: frozenset[Name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """Quotas to set, what they come of (rows of `LIMITS_BY_ENTITY` and `LIMITS_BY_NODE`), and what they would have done
+    (rows of `REPLAY_BY_ENTITY`)."""
+
+    quotas: QuotasFile
+    entities: Sequence[Row]
+    nodes: Sequence[Row]
+    outcomes: Sequence[Row]
+
+    def notes(self, wanted: Wanted, *, events: int) -> list[str]:
+        """Return what is to be said of the quotas, in sentences; what lists something is indented by two."""
+        budgets = "".join(
+            f", budget {key}={limit_text(_TYPE_BY_KEY[key], value)}" for key, value in wanted.budgets.items()
+        )
+        notes = [
+            f"Proposed by tidegate recommend: headroom {wanted.headroom:g}{budgets}; of {count_text(events)} events.",
+            *outcome_notes(self.outcomes),
+        ]
+        if wanted.protect:
+            protected = " ".join(f"{kind}={name_text(name)}" for kind, name in wanted.protect)
+            notes.append(f"Protected, and not throttled in it: {protected}.")
+        hidden = [row for row in self.entities if was_throttled(row)]
+        if hidden:
+            notes.append("Throttled when recorded, so that what they wanted is hidden:")
+            notes += [f"  {quota_text(row['quota_type'])} {entity_text(row)}" for row in hidden[:_LINES]]
+            notes += _more(hidden)
+        return notes + skew_notes(self.nodes)
+
+
+@dataclass(slots=True)
+class _Limit:
+    """What one entity is to have, and why."""
+
+    row: Row
+    value: float
+    is_protected: bool
+    reason: str
+
+
+def recommend(replays: Replays, by: str, wanted: Wanted) -> Recommendation:
+    """Return quotas for entities of the level `by`, replayed as they will be read from their file.
+
+    Raises `ConfigError` where nothing was recorded, and what `propose` raises.
+    """
+    levels = levels_of(by)
+    entities, nodes = find_limits(replays, levels, None)
+    if not entities:
+        raise ConfigError(
+            "nothing to recommend: the record has no request of an entity that can have a quota"
+        )
+    proposal = propose(by, entities, nodes, wanted)
+    quotas = parse_quotas_file(dump_quotas_file(proposal.quotas))
+    found = replays.outcomes([Plan(name="proposal", records=tuple(quotas.records()))]).to_pylist()
+    outcomes = [row for row in found if row["bound"] is not None]
+    for row in outcomes:
+        if _name(row) in proposal.protected and _is_touched(row):
+            who = f"{quota_text(row['quota_type'])} {entity_text(row)}"
+            raise ConfigError(f"the quotas found would throttle {who}, which is to be protected")
+    return Recommendation(quotas=quotas, entities=entities, nodes=nodes, outcomes=outcomes)
+
+
+def what_tells_apart(files: Sequence[Path], protect: Sequence[tuple[str, str]]) -> str:
+    """Return what `--by` is where nobody says: what is protected by, else the user, if there is more than one."""
+    kinds = {kind for kind, _ in protect}
+    if kinds:
+        return kinds.pop() if len(kinds) == 1 else "both"
+    users: set[str] = set()
+    for chunk in list_chunks(files):
+        users.update(filter(None, read_chunk(chunk, ("user",))["user"].unique().to_pylist()))
+        if len(users) > 1:
+            return "user"
+    return "client-id"
+
+
+def propose(by: str, entities: Sequence[Row], nodes: Sequence[Row], wanted: Wanted) -> Proposal:
+    """Return quotas for entities of the level `by`, out of what `find_limits` found.
+
+    Raises `BudgetError`, and `ConfigError` where nobody is who is to be protected.
+    """
+    protected = _protected(entities, wanted.protect)
+    values: dict[EntityParts, dict[str, float]] = {ENTITIES_BY[by]: {}}
+    reasons: dict[EntityParts, list[str]] = {ENTITIES_BY[by]: []}
+    for quota_type in QUOTA_TYPES:
+        of_type = [row for row in entities if row["quota_type"] == quota_type.value]
+        if not of_type:
+            continue
+        on_nodes = [row for row in nodes if row["quota_type"] == quota_type.value]
+        for entity, limit in _of_type(
+            ENTITIES_BY[by], of_type, on_nodes, protected, wanted, quota_type
+        ).items():
+            values.setdefault(entity, {})[quota_type.key] = limit.value
+            reasons.setdefault(entity, []).append(f"{quota_text(quota_type.value)}: {limit.reason}")
+    entries = [
+        QuotaEntry(entity=entity, values=of_entity, reason=_cut("; ".join(reasons[entity])))
+        for entity, of_entity in values.items()
+        if of_entity
+    ]
+    return Proposal(quotas=QuotasFile(entries=tuple(entries)), protected=protected)
+
+
+def outcome_notes(outcomes: Sequence[Row]) -> list[str]:
+    """Return what the proposal would have done to the recorded requests: rows of `REPLAY_BY_ENTITY`."""
+    touched = sorted((row for row in outcomes if _is_touched(row)), key=lambda row: -row["throttle_ms"])
+    if not touched:
+        return ["Replayed against what was recorded, it throttles nobody."]
+    notes = ["Replayed against what was recorded, it would have throttled:"]
+    notes += [
+        f"  {quota_text(row['quota_type'])} {entity_text(row)}: "
+        f"{count_text(row['throttled_requests'])} of {count_text(row['requests'])} requests, "
+        f"{duration_text(row['throttle_ms'])} in all, {duration_text(row['longest_throttle_ms'])} at most"
+        + (f", {count_text(row['capped_fetches'])} fetches cut" if row["capped_fetches"] else "")
+        + (
+            f", {count_text(row['rejected_mutations'])} mutations refused"
+            if row["rejected_mutations"]
+            else ""
+        )
+        for row in touched[:_LINES]
+    ]
+    return notes + _more(touched)
+
+
+def skew_notes(nodes: Sequence[Row]) -> list[str]:
+    """Return where brokers, or one entity's use of them, are uneven: rows of `LIMITS_BY_NODE`.
+
+    A quota holds on each broker by itself: who uses one of three most is throttled there, and only there.
+    """
+    node_ids = {row["node_id"] for row in nodes}
+    if len(node_ids) < 2:
+        return []
+    notes = []
+    for quota_type in (QuotaType.PRODUCE.value, QuotaType.FETCH.value, QuotaType.REQUEST.value):
+        of_type = [row for row in nodes if row["quota_type"] == quota_type]
+        groups: dict[Name | None, list[Row]] = {None: of_type}
+        for row in of_type:
+            groups.setdefault(_name(row), []).append(row)
+        uneven = sorted(
+            (
+                (amount, who, node, total)
+                for who, rows in groups.items()
+                for amount, node, total in [_largest_share(rows)]
+                if amount * len(node_ids) >= _UNEVEN * total > 0
+            ),
+            key=lambda found: (found[1] is not None, -found[0]),
+        )
+        for amount, who, node, total in uneven[:_FEW]:
+            whose = "all" if who is None else entity_text(_named(who))
+            share = percent_text(amount, total)
+            notes.append(
+                f"{quota_text(quota_type)}: node {node} has {share} of what {whose} used of {len(node_ids)}"
+            )
+    if notes:
+        notes.append("A quota holds on each broker by itself: evened out, less of it would do.")
+    return notes
+
+
+# --- one type of quota ------------------------------------------------------------------------------------------------
+
+
+def _of_type(
+    default: EntityParts,
+    rows: Sequence[Row],
+    nodes: Sequence[Row],
+    protected: frozenset[Name],
+    wanted: Wanted,
+    quota_type: QuotaType,
+) -> dict[EntityParts, _Limit]:
+    """Return the limits of one type by entity, the default first."""
+    busiest: dict[Name, Row] = {}
+    for node in sorted(nodes, key=lambda node: (node["peak"], node["amount"])):
+        busiest[_name(node)] = node
+    limits = [_needed(row, busiest[_name(row)], _name(row) in protected, wanted.headroom) for row in rows]
+    own, others = _the_few(default, limits)
+    largest = (
+        max(others, key=lambda limit: limit.value) if others else min(own, key=lambda limit: limit.value)
+    )
+    place = "the largest" if others else "for lack of others the smallest"
+    reason = f"{place} of {count_text(len(others or own))} is {entity_text(largest.row)}: {largest.reason}"
+    everybody = _Limit(largest.row, largest.value, False, reason)
+    budget = wanted.budgets.get(quota_type.key)
+    if budget is not None:
+        _cut_to_budget(own, others, everybody, nodes, budget)
+    found = {default: everybody}
+    for limit in own:
+        if limit.is_protected or limit.value > everybody.value:
+            found[_entity(default, limit.row)] = limit
+    return found
+
+
+def _needed(row: Row, busiest: Row, is_protected: bool, headroom: float) -> _Limit:
+    quota_type, never = row["quota_type"], row["never_throttled"]
+    value = rounded_up(quota_type, never * headroom)
+    reason = f"needs {limit_text(quota_type, never)} (node {busiest['node_id']}), times {headroom:g}"
+    if value < LEAST[quota_type]:
+        value, reason = LEAST[quota_type], "the least that is proposed"
+    if was_throttled(row):
+        reason += ", was throttled when recorded and may want more"
+    return _Limit(row, value, is_protected, f"protected, {reason}" if is_protected else reason)
+
+
+def _the_few(default: EntityParts, limits: Sequence[_Limit]) -> tuple[list[_Limit], list[_Limit]]:
+    """Return who has a limit of its own, and the others."""
+    protected = [limit for limit in limits if limit.is_protected]
+    others = sorted((limit for limit in limits if not limit.is_protected), key=lambda limit: -limit.value)
+    few = min(max(_FEW, math.ceil(len(others) / _FEW_OF)), _MOST, len(others) - 1)
+    apart = 0
+    for place in range(1, few + 1):
+        if not _can_be_named(default, others[place - 1].row):
+            break
+        if others[place - 1].value >= _TWICE * others[place].value:
+            apart = place
+    return [*protected, *others[:apart]], others[apart:]
+
+
+def _cut_to_budget(
+    own: Sequence[_Limit], others: Sequence[_Limit], everybody: _Limit, nodes: Sequence[Row], budget: float
+) -> None:
+    """Cut the largest limits to one height, so that all of a node together stay within its budget."""
+    quota_type = everybody.row["quota_type"]
+    limit_of = {_name(limit.row): everybody for limit in others} | {_name(limit.row): limit for limit in own}
+    height = math.inf
+    for node_id in sorted({row["node_id"] for row in nodes}):
+        here = [limit_of[_name(row)] for row in nodes if row["node_id"] == node_id]
+        fixed = math.fsum(limit.value for limit in here if limit.is_protected)
+        rest = [limit.value for limit in here if not limit.is_protected]
+        if fixed > budget or (rest and fixed >= budget):
+            raise BudgetError(
+                f"{quota_text(quota_type)}: of the {limit_text(quota_type, budget)} of node {node_id} the "
+                f"protected need {limit_text(quota_type, fixed)}: nothing is left",
+                hint="protect fewer, or change --budget or --headroom",
+            )
+        height = min(height, _height(rest, budget - fixed))
+    height = rounded_down(quota_type, height)
+    for limit in {id(limit): limit for limit in (*own, everybody)}.values():
+        if not limit.is_protected and limit.value > height:
+            limit.value = height
+            limit.reason += f"; cut to what a budget of {limit_text(quota_type, budget)} a broker leaves"
+
+
+def _height(values: Sequence[float], room: float) -> float:
+    """Return the height that `values` are cut to for their sum to be at most `room`; infinity: none is cut."""
+    if math.fsum(values) <= room:
+        return math.inf
+    left = len(values)
+    for value in sorted(values):
+        if value * left >= room:
+            return room / left
+        room -= value
+        left -= 1
+    return math.inf
+
+
+# --- entities ---------------------------------------------------------------------------------------------------------
+
+
+def _protected(entities: Sequence[Row], protect: Sequence[tuple[str, str]]) -> frozenset[Name]:
+    found: set[Name] = set()
+    for kind, name in protect:
+        column = "entity_user" if kind == "user" else "entity_client_id"
+        named = {_name(row) for row in entities if row[column] == name}
+        if not named:
+            raise ConfigError(
+                f"nobody in the record is {kind}={name!r}, so it cannot be protected",
+                hint="tidegate usage shows who there is; --by says what tells entities apart",
+            )
+        found |= named
+    return frozenset(found)
+
+
+def _can_be_named(default: EntityParts, row: Row) -> bool:
+    try:
+        checked_entity(_entity(default, row))
+    except ConfigError:
+        return False
+    return True
+
+
+def _entity(default: EntityParts, row: Row) -> EntityParts:
+    columns = {"user": "entity_user", "client-id": "entity_client_id"}
+    return tuple((kind, row[columns[kind]]) for kind, _ in default)
+
+
+def _name(row: Row) -> Name:
+    return row["entity_user"], row["entity_client_id"]
+
+
+def _named(name: Name) -> Row:
+    return {"entity_user": name[0], "entity_client_id": name[1]}
+
+
+def _is_touched(row: Row) -> bool:
+    return bool(row["throttled_requests"] or row["rejected_mutations"] or row["capped_fetches"])
+
+
+def _largest_share(rows: Sequence[Row]) -> tuple[int, int, int]:
+    """Return the largest amount on one node, the node, and the amount on all."""
+    by_node: dict[int, int] = {}
+    for row in rows:
+        by_node[row["node_id"]] = by_node.get(row["node_id"], 0) + row["amount"]
+    node = max(by_node, key=lambda node: by_node[node]) if by_node else 0
+    return by_node.get(node, 0), node, sum(by_node.values())
+
+
+def _more(rows: Sequence[Row]) -> list[str]:
+    return [f"  and {count_text(len(rows) - _LINES)} more"] if len(rows) > _LINES else []
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 1]}…"
