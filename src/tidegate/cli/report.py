@@ -23,6 +23,7 @@ examples:
   tidegate report ./usage                          report.html
   tidegate report ./usage --out week.html --quotas quotas.yaml
   tidegate report ./usage --quotas a.yaml --quotas b.yaml --overwrite
+  tidegate report ./usage --limits                 what would be enough for each
 
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
 has written; quotas.yaml is described in docs/quotas-file.md. The file can be
@@ -64,6 +65,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default=[],
         help="a plan: quotas.yaml; may be given several times",
     )
+    parser.add_argument("--limits", action="store_true", help="also find the smallest limits (takes longer)")
     where_options(parser)
 
 
@@ -77,13 +79,13 @@ def run(args: argparse.Namespace) -> int:
 
     check_page(args.out, overwrite=args.overwrite)
     plans = load_plans(args.quotas)
-    imported = is_imported(args.directory)
+    wanted = {"is_imported": is_imported(args.directory), "with_limits": args.limits}
     with opened(args) as files:
         if runs_here(args, rows=files.rows):
-            found = find_out(JobsHere(files), plans, rows=files.rows, is_imported=imported)
+            found = find_out(JobsHere(files), plans, rows=files.rows, **wanted)
         else:
             with running_spark(app_name="tidegate report", master=args.master, rows=files.rows) as spark:
-                found = find_out(JobsOnSpark(spark, files), plans, rows=files.rows, is_imported=imported)
+                found = find_out(JobsOnSpark(spark, files), plans, rows=files.rows, **wanted)
     write_page(args.out, _page(found), overwrite=args.overwrite)
     print(f"report: {args.out}")
     return 0

@@ -33,7 +33,7 @@ from tidegate.pipeline.jobs import (
 from tidegate.pipeline.local import local_limits, local_obedience, local_replay, local_usage
 from tidegate.pipeline.read.chunks import list_chunks
 from tidegate.pipeline.read.timeline import timelines
-from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of
+from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import IN_FORCE, Definitions, Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.session import RunningSpark
@@ -54,8 +54,8 @@ class Findings:
     """All that the sections of a report need.
 
     replayed: rows `REPLAY_BY_ENTITY` by plan, of the quotas in force first. extension: what was set beyond Kafka,
-    so that the quotas in force cannot be followed; None: they can. limits: rows `LIMITS_BY_ENTITY`, None where there
-    are too many. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None where it cannot be known.
+    so that the quotas in force cannot be followed; None: they can. limits: rows `LIMITS_BY_ENTITY`, none
+    where they were not asked for. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None where it cannot be known.
     """
 
     rows: int
@@ -63,7 +63,7 @@ class Findings:
     replayed: Mapping[str, Sequence[Mapping[str, Any]]]
     unmatched: Sequence[Unmatched]
     history: History
-    limits: Sequence[Mapping[str, Any]] | None
+    limits: Sequence[Mapping[str, Any]]
     obedience: Sequence[Mapping[str, Any]] | None
     nodes: Sequence[int]
     gaps: int
@@ -90,7 +90,7 @@ class Jobs(Protocol):
         ...
 
     def limits(self) -> list[dict[str, Any]]:
-        """Return rows of `LIMITS_BY_ENTITY`, by user and client id. Raises `TooManyEntitiesError`."""
+        """Return rows of `LIMITS_BY_ENTITY`, by user and client id."""
         ...
 
     def obedience(self) -> list[dict[str, Any]]:
@@ -98,7 +98,9 @@ class Jobs(Protocol):
         ...
 
 
-def find_out(jobs: Jobs, plans: Sequence[Plan], *, rows: int, is_imported: bool) -> Findings:
+def find_out(
+    jobs: Jobs, plans: Sequence[Plan], *, rows: int, is_imported: bool = False, with_limits: bool = False
+) -> Findings:
     """Run the jobs. is_imported: the record was made of request logs. Raises `TidegateError`."""
     events = jobs.quota_events()
     found = timelines(events)
@@ -113,10 +115,9 @@ def find_out(jobs: Jobs, plans: Sequence[Plan], *, rows: int, is_imported: bool)
     }
     known = {} if extensions else found
     definitions = definitions_over_time(known)
-    if extensions:
-        wanted = WantedEntities(entities=_top_client_ids(usage), definitions=definitions)
-    else:
-        wanted = wanted_entities(replayed[IN_FORCE], definitions)
+    wanted = wanted_entities(replayed.get(IN_FORCE, ()), definitions)
+    if not wanted.entities:  # no quota in force is known
+        wanted = WantedEntities(entities=_top_client_ids(usage), definitions=[Definitions()])
     buckets = jobs.buckets(wanted)
     return Findings(
         rows=rows,
@@ -124,19 +125,12 @@ def find_out(jobs: Jobs, plans: Sequence[Plan], *, rows: int, is_imported: bool)
         replayed=replayed,
         unmatched=summary.unmatched,
         history=history_of(buckets, wanted.entities, known),
-        limits=_limits(jobs),
+        limits=jobs.limits() if with_limits else [],
         obedience=None if is_imported else jobs.obedience(),
         nodes=sorted({*found, *(row["node_id"] for row in buckets.rows)}),
         gaps=sum(event["kind"] == "gap" for event in events),
         extension=extensions[0] if extensions else None,
     )
-
-
-def _limits(jobs: Jobs) -> list[dict[str, Any]] | None:
-    try:
-        return jobs.limits()
-    except TooManyEntitiesError:
-        return None
 
 
 def wanted_entities(

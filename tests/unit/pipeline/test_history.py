@@ -19,7 +19,7 @@ def _limit(user, bound, key="producer_byte_rate"):
 
 def _found(directory):
     with open_usage(directory) as files:
-        return find_out(JobsHere(files), [], rows=files.rows, is_imported=False)
+        return find_out(JobsHere(files), [], rows=files.rows)
 
 
 def _use(found, entity) -> EntityUse:
@@ -99,3 +99,17 @@ def test_nothing_has_no_history(tmp_path):
     found = _found(tmp_path)
     assert found.history.uses == []
     assert found.nodes == [1]
+
+
+def test_a_record_without_its_start_shows_who_used_most(tmp_path):
+    """Which quotas were in force is not known, and nothing is decided."""
+    node = RecordingNode()
+    node.produce("alice", "a", 300, START_MS)
+    node.fetch("alice", "b", 200, START_MS)
+    write_events(tmp_path, node.events)
+    uses = _found(tmp_path).history.uses
+    assert [(use.entity.quota_type, use.entity.client_id) for use in uses] == [
+        ("Produce", "a"),
+        ("Fetch", "b"),
+    ]
+    assert [sum(use.amounts.values()) for use in uses] == [300, 200]

@@ -71,7 +71,7 @@ def report_sections(found: Findings) -> list[Section]:
         _over_time(found.history),
         _throttles(found.history),
         _plans(found),
-        limits_section(found.limits or []),
+        limits_section(found.limits),
         obedience_section(found.obedience),
         _not_exact(found),
     ]
@@ -409,10 +409,6 @@ def _not_exact(found: Findings) -> Section:
     if found.extension is not None:
         notes.append(
             f"{name_text(found.extension)} was set: which limits were in force is not shown, and usage is by client id."
-        )
-    if found.limits is None:
-        notes.append(
-            "The smallest limits are left out: there are too many clients. See tidegate limits --by user."
         )
     if found.gaps:
         times = "once" if found.gaps == 1 else f"{count_text(found.gaps)} times"

@@ -32,7 +32,6 @@ __all__ = [
     "MAX_LADDERS",
     "Replays",
     "Tolerance",
-    "TooManyEntitiesError",
     "find_limits",
     "levels_of",
     "levels_of_file",
@@ -58,10 +57,6 @@ _TYPE_OF = {quota_type.value: index for index, quota_type in enumerate(QUOTA_TYP
 
 Sensor = tuple[int, Tags]
 Row = dict[str, Any]
-
-
-class TooManyEntitiesError(UsageFilesError):
-    """Raise where limits of more than `MAX_LADDERS` entities would have to be found."""
 
 
 class Replays(Protocol):
@@ -131,7 +126,7 @@ def find_limits(replays: Replays, levels: Plan, tolerance: Tolerance | None) -> 
     nodes = sorted(replays.peaks(levels).to_pylist(), key=_order)
     entities = _by_sensor(nodes)
     if len(entities) > MAX_LADDERS:
-        raise TooManyEntitiesError(
+        raise UsageFilesError(
             f"more than {MAX_LADDERS} entities to find limits for", hint="give --by user, or fewer hours"
         )
     rates = {

@@ -23,7 +23,7 @@ def _limit(client_id, bound):
 
 def _sections(directory, plans=()):
     with open_usage(directory) as files:
-        found = find_out(JobsHere(files), plans, rows=files.rows, is_imported=False)
+        found = find_out(JobsHere(files), plans, rows=files.rows, with_limits=True)
     return {section.anchor: section for section in report_sections(found)}, report_facts(found)
 
 
