@@ -54,7 +54,10 @@ def replay_document(
         "command": "replay",
         "events": events,
         "tables": _path(out),
-        "plans": [{"name": plan.name, "in_force": plan.is_in_force} for plan in plans],
+        "plans": [
+            {"name": plan.name, "in_force": plan.is_in_force, "loop": "closed" if plan.is_closed else "open"}
+            for plan in plans
+        ],
         "entities_in_all": len(found),
         "entities": [_entity(entity, plans) for entity in found[:top]],
         "unmatched": [_unmatched(entry) for entry in unmatched],

@@ -56,7 +56,10 @@ def test_plans_and_what_they_have_for_nobody_are_there():
     """With the entity as quotas.yaml has it."""
     entry = Unmatched(plan="p", entity=(("client-id", None), ("user", "a")), kind="user", nearest="b")
     document = _document([], unmatched=[entry])
-    assert document["plans"] == [{"name": "p", "in_force": False}, {"name": "in force", "in_force": True}]
+    assert document["plans"] == [
+        {"name": "p", "in_force": False, "loop": "open"},
+        {"name": "in force", "in_force": True, "loop": "open"},
+    ]
     assert document["unmatched"] == [
         {
             "plan": "p",

@@ -1,0 +1,250 @@
+"""What a forecast says of real clients under a limit, and what really became of them.
+
+Each client has a piece of work: so many records of one size, one in 20 ms where nothing holds it up. It is done without
+quotas and recorded; the record is replayed in closed loop under a share of each client's rate; then the same work is
+really done under those quotas. The model's parameters are those of the code: nothing is fitted.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as Partition
+from tests.e2e.broker import Broker
+from tests.e2e.plain_client import PlainClient
+
+from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.local import local_replay
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.quota.admin.definitions import QuotaRecord
+
+RECORDS = 2500
+VALUE_BYTES = 25_000
+THINK_S = 0.02
+IN_FLIGHT = 5
+POINTS, FACTOR = 10.0, 1.5
+"""What is asked of a forecast: the throttled share within so many points, delays within such a factor."""
+
+KEYS = {"produce": "producer_byte_rate", "fetch": "consumer_byte_rate"}
+QUOTA_TYPES = {"produce": "Produce", "fetch": "Fetch"}
+
+
+class Told(NamedTuple):
+    """What became of a client, foretold or real: requests that were throttled, in percent; ms; how long it took."""
+
+    throttled_percent: float
+    total_ms: int
+    longest_ms: int
+    took_s: float
+
+    def __str__(self) -> str:
+        """Return the columns of a table."""
+        return f"{self.throttled_percent:5.1f} % {self.total_ms:9,d} ms {self.longest_ms:7,d} ms {self.took_s:6.1f} s"
+
+
+class Recorded(NamedTuple):
+    """The requests of a client in a record: their bytes and times."""
+
+    charged_bytes: int
+    first_ms: int
+    last_ms: int
+    throttles_ms: list[int]
+
+
+def produce_librdkafka(broker: Broker, name: str) -> None:
+    """Produce the records with librdkafka, which sends on."""
+    settings = {"batch.num.messages": 1, "linger.ms": 0, "max.in.flight": IN_FLIGHT}
+    producer = Producer(
+        {"bootstrap.servers": broker.address, "client.id": name, "acks": 1, "queue.buffering.max.messages": 5}
+        | settings
+    )
+    for _ in range(RECORDS):
+        while True:
+            try:
+                producer.produce(name, bytes(VALUE_BYTES), partition=0)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        producer.poll(0)
+        time.sleep(THINK_S)
+    assert producer.flush(120) == 0
+
+
+def produce_kafka_python(broker: Broker, name: str) -> None:
+    """Produce the records with kafka-python, which waits as long as answers say; one at a time."""
+    with contextlib.closing(
+        KafkaProducer(
+            bootstrap_servers=broker.address, client_id=name, acks=1, batch_size=0, linger_ms=0,
+            max_in_flight_requests_per_connection=1, enable_idempotence=False,
+        )
+    ) as producer:  # fmt: skip
+        for _ in range(RECORDS):
+            producer.send(name, bytes(VALUE_BYTES), partition=0).get(timeout=120)
+            time.sleep(THINK_S)
+
+
+def fetch_librdkafka(broker: Broker, name: str) -> None:
+    """Consume the records with librdkafka, which asks again at once; a record a fetch."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.address, "client.id": name, "group.id": name, "enable.auto.commit": False,
+            "max.partition.fetch.bytes": 1, "queued.min.messages": 1, "fetch.queue.backoff.ms": 5,
+        }
+    )  # fmt: skip
+    with contextlib.closing(consumer):
+        consumer.assign([TopicPartition(name, 0, OFFSET_BEGINNING)])
+        left = RECORDS
+        while left:
+            message = consumer.poll(1.0)
+            if message is not None:
+                assert message.error() is None, message.error()
+                left -= 1
+                time.sleep(THINK_S)
+
+
+def fetch_kafka_python(broker: Broker, name: str) -> None:
+    """Consume the records with kafka-python, which waits as long as answers say; a record a fetch."""
+    with contextlib.closing(
+        KafkaConsumer(
+            bootstrap_servers=broker.address, client_id=name, max_partition_fetch_bytes=1,
+            auto_offset_reset="earliest", enable_auto_commit=False,
+        )
+    ) as consumer:  # fmt: skip
+        consumer.assign([Partition(name, 0)])
+        consumer.seek(Partition(name, 0), 0)
+        left = RECORDS
+        while left > 0:
+            for records in consumer.poll(timeout_ms=1000).values():
+                left -= len(records)
+                time.sleep(THINK_S * len(records))
+
+
+CLIENTS = {
+    client.__name__: client
+    for client in (produce_librdkafka, produce_kafka_python, fetch_librdkafka, fetch_kafka_python)
+}
+
+
+@pytest.mark.parametrize("share", [0.5])
+def test_forecasts_beside_what_became_of_real_clients(
+    new_broker: Callable[..., Broker], create_topic: Callable[..., str], share: float
+) -> None:
+    """Prints the table; every client does all its work, and is throttled where that was foretold."""
+    free = new_broker()
+    done(free, create_topic, {})
+    recorded = read(free.data_dir / "usage")
+    limits = {
+        name: float(round(share * client.charged_bytes * 1000 / (client.last_ms - client.first_ms)))
+        for name, client in recorded.items()
+    }
+    foretold = forecasts(free.data_dir / "usage", limits, recorded)
+    limited = new_broker()
+    done(limited, create_topic, limits)
+    real = {name: told(client) for name, client in read(limited.data_dir / "usage").items()}
+    print(f"\nunder {share} of the rate; {RECORDS:,} records of {VALUE_BYTES:,} bytes each")
+    print(f"{'client':22}{'':10}throttled  total delay  longest    took   met")
+    for name in CLIENTS:
+        print(f"{name:22}foretold  {foretold[name]}   {met(foretold[name], real[name])}")
+        print(f"{'':22}real      {real[name]}")
+    assert all(foretold[name].total_ms > 0 and real[name].total_ms > 0 for name in CLIENTS)
+
+
+def done(broker: Broker, create_topic: Callable[..., str], limits: dict[str, float]) -> None:
+    """Have all clients do their work at once, under limits by client id, and stop the broker."""
+    for name in CLIENTS:
+        create_topic(broker, name)
+    for name in CLIENTS:
+        if api_of(name) == "fetch":
+            fill(broker, name)
+    with PlainClient(broker.port, "admin") as admin:
+        for name, limit in limits.items():
+            admin.alter_quotas({"client-id": name}, {KEYS[api_of(name)]: limit})
+    with ThreadPoolExecutor(len(CLIENTS)) as pool:
+        for future in [pool.submit(client, broker, name) for name, client in CLIENTS.items()]:
+            future.result()
+    broker.stop()
+
+
+def fill(broker: Broker, topic: str) -> None:
+    """Write the records that a consumer is to read, a batch each."""
+    producer = Producer(
+        {"bootstrap.servers": broker.address, "client.id": "filler", "batch.num.messages": 1, "linger.ms": 0}
+    )
+    for _ in range(RECORDS):
+        producer.produce(topic, bytes(VALUE_BYTES), partition=0)
+    assert producer.flush(60) == 0
+
+
+def api_of(name: str) -> str:
+    """Return `produce` or `fetch`."""
+    return name.split("_")[0]
+
+
+def read(usage: Path) -> dict[str, Recorded]:
+    """Return what a record has of the requests of each client that are charged bytes."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in CLIENTS}
+    columns = [
+        "kind",
+        "client_id",
+        "ts_ms",
+        *(f"{api}_{of}" for api in KEYS for of in ("bytes", "throttle_ms")),
+    ]
+    with open_usage(usage) as files:
+        for path in files.paths:
+            for row in pq.read_table(path, columns=columns).to_pylist():
+                if row["client_id"] in found and row[f"{api_of(row['client_id'])}_bytes"] is not None:
+                    found[row["client_id"]].append(row)
+    return {name: _recorded(api_of(name), rows) for name, rows in found.items()}
+
+
+def _recorded(api: str, rows: list[dict[str, Any]]) -> Recorded:
+    times = [row["ts_ms"] for row in rows]
+    throttles = [row[f"{api}_throttle_ms"] for row in rows]
+    return Recorded(sum(row[f"{api}_bytes"] for row in rows), min(times), max(times), throttles)
+
+
+def told(client: Recorded) -> Told:
+    """Return what really became of a client."""
+    throttled = [throttle_ms for throttle_ms in client.throttles_ms if throttle_ms > 0]
+    share = 100 * len(throttled) / len(client.throttles_ms)
+    took_s = (client.last_ms - client.first_ms) / 1000
+    return Told(share, sum(throttled), max(throttled, default=0), took_s)
+
+
+def forecasts(usage: Path, limits: dict[str, float], recorded: dict[str, Recorded]) -> dict[str, Told]:
+    """Return what the forecast says of each client."""
+    records = tuple(
+        QuotaRecord(entity=(("client-id", name),), key=KEYS[api_of(name)], value=limit)
+        for name, limit in limits.items()
+    )
+    with open_usage(usage) as files:
+        found = local_replay(files, [Plan(name="p", records=records, is_closed=True)], out=None).entities
+    rows = {(row["entity_client_id"], row["quota_type"]): row for row in found}
+    told_of = {}
+    for name in limits:
+        row = rows[name, QUOTA_TYPES[api_of(name)]]
+        share = 100 * row["throttled_requests"] / row["requests"]
+        took_s = (row["last_ts_ms"] - recorded[name].first_ms) / 1000
+        told_of[name] = Told(share, row["throttle_ms"], row["longest_throttle_ms"], took_s)
+    return told_of
+
+
+def met(foretold: Told, real: Told) -> str:
+    """Return which of what is asked of a forecast it keeps."""
+    factors = [
+        max(one, other) / max(1, min(one, other))
+        for one, other in ((foretold.total_ms, real.total_ms), (foretold.longest_ms, real.longest_ms))
+    ]
+    kept = [abs(foretold.throttled_percent - real.throttled_percent) <= POINTS]
+    kept += [factor <= FACTOR for factor in factors]
+    return ", ".join(
+        f"{what}{'' if is_kept else ' MISSED'}"
+        for what, is_kept in zip(("share", "total", "longest"), kept, strict=True)
+    )
