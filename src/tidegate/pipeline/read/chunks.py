@@ -143,7 +143,7 @@ def survey_chunk(chunk: Chunk, *, with_connections: bool = False) -> Survey:
     connections = np.zeros((0, 2), np.int64)
     if with_connections:
         connection_ids = _plain(read_chunk(chunk, ("connection_id",)), "connection_id")[kinds >= 0]
-        connections = np.unique(np.stack([clients.place, connection_ids], axis=1), axis=0)
+        connections = _pairs(clients.place, connection_ids)
     rows = np.bincount(clients.place, minlength=len(clients.keys))
     return Survey(clients.keys, rows, control, _stated(chunk, kinds == _SNAPSHOT), connections)
 
@@ -270,6 +270,13 @@ def _clients(table: pa.Table) -> Clients:
     node_place, user_place = np.divmod(rest, len(users))
     names = users.take(pa.array(user_place)).to_pylist(), client_ids.take(pa.array(client_place)).to_pylist()
     return Clients(place, list(zip(nodes[node_place].tolist(), *names, strict=True)))
+
+
+def _pairs(place: Numbers, connection_ids: Numbers) -> Numbers:
+    """Return which pairs of a client's place and a connection occur, each once."""
+    found, number = np.unique(connection_ids, return_inverse=True)
+    both = np.unique(place * len(found) + number)
+    return np.stack([both // max(1, len(found)), found[both % max(1, len(found))]], axis=1)
 
 
 def _client_bits(table: pa.Table) -> npt.NDArray[np.int16]:

@@ -14,6 +14,7 @@ from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.callbacks.own_rules import OwnRules
+from tidegate.pipeline import layout
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read import chunks
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_rows, survey_chunk
@@ -115,3 +116,22 @@ def test_one_row_of_tags_stands_for_all(tmp_path):
         assert survey.control[-1]["seq"] == said[0]["seq"]
         assert survey.control[-1]["callback"] == "a:Callback"
         assert len(survey.keys) == (20 if events is node.events else 0)
+
+
+def test_connections_are_surveyed_with_their_clients(tmp_path):
+    """Each pair once, where it is asked for; and how clients send, by their software."""
+    node = RecordingNode()
+    node.start(START_MS)
+    software = ("librdkafka", "apache-kafka-java", "")
+    for number in range(12):
+        event = node.produce("alice", f"c{number % 2}", 10, START_MS + number)
+        event |= {"connection_id": 2**60 + number % 3, "client_software": software[number % 3]}
+    write_events(tmp_path, node.events)
+    (chunk,) = list_chunks(find_files(tmp_path))
+    survey = survey_chunk(chunk, with_connections=True)
+    pairs = {(survey.keys[place][2], connection_id) for place, connection_id in survey.connections.tolist()}
+    assert pairs == {(f"c{client}", 2**60 + number) for client in range(2) for number in range(3)}
+    assert (len(survey.connections), len(survey_chunk(chunk).connections)) == (6, 0)
+    (rows,) = read_rows(chunk, np.arange(2), with_software=True)
+    bits = [layout.PIPELINES | layout.SENDS_ON, layout.PIPELINES, 0]
+    assert (rows.flags - layout.PRODUCE_CHARGE).tolist() == bits * 4
