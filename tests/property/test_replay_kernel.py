@@ -10,7 +10,7 @@ from tests.replaying.logs import CLIENTS, START_MS, random_records, random_traff
 from tests.replaying.node import RecordingNode
 
 from tidegate.config.windows import Windows
-from tidegate.pipeline.layout import IS_COUNTED
+from tidegate.pipeline.layout import BYTE_REASON, REQUEST_REASON
 from tidegate.pipeline.replay.kernel import replay, replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota import QuotaType
@@ -102,7 +102,7 @@ def test_a_replay_that_begins_anywhere_is_exact_from_the_first_snapshot_on(seed,
     begins = [place for place, event in enumerate(node.events[: ends[-1]]) if event["snapshot"] == BEGINS]
     cut = rng.choice([rng.choice(begins), rng.randrange(begins[-1] + 1)])
     replayed = replay_events(node.events[cut:], in_force_plan(), batch_rows=batch_rows)
-    counted = replayed.decisions[:, IS_COUNTED] == 1
+    counted = (replayed.decisions[:, BYTE_REASON] == 0) & (replayed.decisions[:, REQUEST_REASON] == 0)
     other = [event for event, _ in differences(replayed, replayed.events)]
     wrong = [
         event

@@ -1,6 +1,7 @@
 """The replay kernel without Spark: events in, decisions and tallies out."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,13 +9,14 @@ import numpy as np
 from tidegate.pipeline import layout
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.software import client_bits
-from tidegate.pipeline.read.timeline import CONTROL_KINDS, empty_timeline, timelines
+from tidegate.pipeline.read.timeline import CONTROL_KINDS, NEXT_TS_MS, Run, empty_timeline, timelines
 from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results
 from tidegate.quota.managers.mutation import STRICT_SINCE
 from tidegate.quota.managers.quota_type import QuotaType
+from tidegate.usage.columns import SEQ_PER_US
 
 __all__ = ["Forecast", "Replayed", "differences", "forecast_events", "kernel_rows", "replay_events"]
 
@@ -54,7 +56,7 @@ def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -
     control = [event for event in events if event["kind"] in CONTROL_KINDS or _is_end(event)]
     decided = [event for event in events if event["kind"] in _KINDS]
     names = sorted({(event["user"], event["client_id"]) for event in decided})
-    timeline = next(iter(timelines(control).values()), empty_timeline())
+    timeline = next(iter(timelines(control, _runs(events)).values()), empty_timeline())
     if plan.is_in_force:
         timeline = with_snapshots(timeline, lambda after, before: _sensor_rows(events, after, before))
     replay = PlanReplay(plan, names=names, timeline=timeline)
@@ -79,7 +81,7 @@ def forecast_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7)
     control = [event for event in events if event["kind"] in CONTROL_KINDS]
     decided = [event for event in events if event["kind"] in _KINDS]
     names = sorted({(event["user"], event["client_id"]) for event in decided})
-    timeline = next(iter(timelines(control).values()), empty_timeline())
+    timeline = next(iter(timelines(control, _runs(events)).values()), empty_timeline())
     replay = ClosedLoopReplay(plan, names=names, timeline=timeline, log_rows=5)
     rows = kernel_rows(decided, {name: number for number, name in enumerate(names)}.__getitem__)
     for first in range(0, len(decided), batch_rows):
@@ -89,6 +91,22 @@ def forecast_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7)
     return Forecast(
         [tuple(row) for row in replay.take_log().tolist()], list(client_results(plan, 1, names, replay))
     )
+
+
+def _runs(events: Sequence[Event]) -> list[Run]:
+    """Return the runs of `seq` without a hole, and tell each gap the time of the row after it."""
+    runs: list[Run] = []
+    for event in events:
+        seq, ts_ms = event["seq"], event["ts_ms"]
+        is_imported = abs(seq // (1000 * SEQ_PER_US) - ts_ms) <= 1000
+        if runs and (is_imported or runs[-1].last_seq == seq - 1):
+            runs[-1] = runs[-1]._replace(last_seq=seq)
+        else:
+            runs.append(Run(event["node_id"], seq, seq, ts_ms, is_imported))
+    for event, after in pairwise(events):
+        if event["kind"] == "gap":
+            event[NEXT_TS_MS] = after["ts_ms"]
+    return runs
 
 
 def _sensors(replay: PlanReplay, names: Sequence[tuple[str, str]]) -> Sensors:
@@ -147,7 +165,9 @@ def _row(event: Event, client: int) -> tuple[int, ...]:
         amount = event["mutations"]
     flags = _KINDS[event["kind"]] + charge + sum(bit for name, bit in _FLAGS.items() if event[name])
     flags += client_bits(event["client_software"])
-    if event["kind"] == "mutation" and event["api_version"] >= STRICT_SINCE.get(event["api_key"], 0):
+    is_asking = event["kind"] in ("request", "forwarded") and event["api_key"] in STRICT_SINCE
+    is_strict = event["kind"] == "mutation" and event["api_version"] >= STRICT_SINCE.get(event["api_key"], 0)
+    if is_asking or is_strict:
         flags += layout.STRICT
     is_untold = event["kind"] == "mutation" and event["api_key"] not in STRICT_SINCE
     connection_id = -1 if is_untold else event["connection_id"]

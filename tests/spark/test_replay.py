@@ -84,7 +84,7 @@ def test_decisions_are_those_of_the_kernel_alone(job, logs, tmp_path):
             replayed = replay_events(node.events, plan, batch_rows=10_000)
             for event, decision in zip(replayed.events, replayed.decisions.tolist(), strict=True):
                 if event["kind"] != "network":
-                    byte_ms, request_ms, rejected, capped, _ = decision
+                    byte_ms, request_ms, rejected, capped, *_ = decision
                     key = (plan.name, node_id, event["seq"])
                     expected[key] = (byte_ms, request_ms, bool(rejected), bool(capped))
     assert found == expected
@@ -122,7 +122,7 @@ def test_a_file_given_twice_is_one_clear_error(job, tmp_path):
     node.produce("alice", "c1", 10, START_MS)
     for directory in ("a", "b"):
         write_events(tmp_path / directory, node.events)
-    with pytest.raises(UsageFilesError, match=r"^seq 6 of node 3 occurs twice"):
+    with pytest.raises(UsageFilesError, match=r"^rows 1 to 6 \(seq\) of node 3 are there twice$"):
         job(tmp_path, [Plan(name="p", records=())])
 
 

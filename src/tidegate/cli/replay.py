@@ -1,10 +1,10 @@
 """`tidegate replay`: what other quotas would have done to recorded traffic."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidegate.cli.usage import add_job_options, json_option, opened, runs_here, shown, top_option
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 _EXIT_DIFFERENT = 1  # the check of --in-force failed
+_EXIT_NOT_COMPARED = 3  # it had nothing to check
 
 _DESCRIPTION = """\
 Feed the requests that a server has recorded to the quota engine again, under
@@ -55,6 +56,7 @@ exit codes:
   1    --in-force: not every decision came out as recorded
   2    an option, the files, Java or Spark cannot be used; the reason is on
        stderr
+  3    --in-force: no decision could be compared, as none is exact
   130  interrupted with Ctrl-C"""
 
 
@@ -123,8 +125,16 @@ def run(args: argparse.Namespace) -> int:
             with kernel_in_the_making(), session as spark:
                 found = replay_job(spark, files, plans, **results)
     _print(args, plans, found, events=files.rows)
-    in_force = [row for row in found.entities if args.in_force and row["plan"] == plans[-1].name]
-    return _EXIT_DIFFERENT if any(row["different_decisions"] for row in in_force) else 0
+    in_force = [row for row in found.entities if row["plan"] == plans[-1].name]
+    return _exit_code(in_force) if args.in_force else 0
+
+
+def _exit_code(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return what the check of --in-force found, out of its entities."""
+    if any(row["different_decisions"] for row in rows):
+        return _EXIT_DIFFERENT
+    exact = sum(row["requests"] - row["approximate_requests"] for row in rows)
+    return 0 if exact else _EXIT_NOT_COMPARED
 
 
 def _check_options(args: argparse.Namespace) -> None:

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from tidegate.kafka_log.requests import UNKNOWN_BYTES
 from tidegate.usage.arrow import arrow_schema, event_tables
+from tidegate.usage.columns import SEQ_PER_US
 from tidegate.usage.events import Event, whole_event
 
-__all__ = ["SEQ_PER_US", "PlacedEvent", "hour_table", "with_times"]
+__all__ = ["PlacedEvent", "hour_table", "with_times"]
 
-SEQ_PER_US = 1024
 _PRODUCE, _FETCH = 0, 1
 _UNKNOWN = "unknown"
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# What a row is: two bits of kind, two bits of charge, three flags, two bits of what is known of the client.
+# What a row is: two bits of kind, two bits of charge, three flags, two bits of what is known of the client. A request
+# that may ask for permits is `STRICT` too.
 KIND_BITS, REQUEST_ROW, NETWORK_ROW, MUTATION_ROW = 3, 0, 1, 2
 CHARGE_BITS, NO_CHARGE, PRODUCE_CHARGE, FETCH_CHARGE = 12, 0, 4, 8
 EXEMPT, STRICT, REJECTED = 16, 32, 64
@@ -24,19 +25,29 @@ SENSOR, CAP_MS, CAP_BYTES = range(3)
 ACCOUNT_COLUMNS = 3
 
 # Columns of `State.rate_use` and `State.bucket_use`: it is ready while this equals `settings[SWEEP]` (-1: never); time
-# of the last record; sweeps that had been when it was last made ready.
-READY, LAST_MS, SWEPT = range(3)
-USE_COLUMNS = 3
+# of the last record; sweeps that had been when it was last made ready; why its state is not known (`EXACT`: it is).
+# What follows is of rates that are not known, see `certainty`.
+READY, LAST_MS, SWEPT, REASON, UNKNOWN_MS, SEEN_MS, EARLIEST_MS, LATEST_MS, LAPS, SYNCED_MS = range(10)
+SUMS_FROM_MS, PERIOD_MS, SUM, SUM_BEFORE = range(10, 14)
+USE_COLUMNS = 14
 
-# Entries of `State.settings`: the first four say which quota types are enabled.
-SAMPLES, WINDOW_MS, BUCKET_SAMPLES, BUCKET_WINDOW_MS, SWEEP, WARM_AT_MS, MEASURES = range(4, 11)
-SETTINGS = 11
+# Why a decision is not exact.
+EXACT, AFTER_GAP, MISSING_ROWS, COLD_START, CAPPED_FETCH, IMPORTED = range(6)
+REASON_NAMES = ("", "gap", "missing rows", "cold start", "capped fetch", "imported")
 
-# Columns of `State.tallies`. What was recorded stands `RECORDED` columns after what was decided.
-REQUESTS, WARMING_UP, DIFFERENT, CAPPED, AMOUNT = range(5)
+# Entries of `State.settings`: the first four say which quota types are enabled. Then: how many sweeps were before the
+# last gap; why the definitions are not known; why the permits are not, that a request without any had asked for.
+SAMPLES, WINDOW_MS, BUCKET_SAMPLES, BUCKET_WINDOW_MS, SWEEP = range(4, 9)
+SWEEPS_BEFORE, QUOTAS_REASON, PERMITS_REASON, MEASURES = range(9, 13)
+SETTINGS = 13
+
+# Columns of `State.tallies`. What was recorded stands `RECORDED` columns after what was decided; decisions that are not
+# exact are counted `APPROXIMATE` plus their reason.
+REQUESTS, DIFFERENT, APPROXIMATE_DIFFERENT, CAPPED, AMOUNT = range(5)
 THROTTLED, TOTAL_MS, LONGEST_MS, FIRST_TS_MS, DELAYED_AMOUNT, REJECTED_PERMITS = range(5, 11)
 RECORDED = 6
-TALLIES = 17
+APPROXIMATE = 16
+TALLIES = APPROXIMATE + len(REASON_NAMES)
 
 # Columns of `State.peaks`: the largest rate that was measured at a decision, and the largest amount of one row.
 RATE, LARGEST = range(2)
@@ -47,8 +58,8 @@ PEAKS = 2
 FELT_COLUMNS = ("waited_ms", "longest_wait_ms", "last_ts_ms", "recorded_last_ts_ms", "sent_again")
 
 # Columns of the decisions, one row each; no rows where nobody asks.
-BYTE_MS, REQUEST_MS, IS_REJECTED, IS_CAPPED, IS_COUNTED = range(5)
-DECISIONS = 5
+BYTE_MS, REQUEST_MS, IS_REJECTED, IS_CAPPED, BYTE_REASON, REQUEST_REASON = range(6)
+DECISIONS = 6
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]

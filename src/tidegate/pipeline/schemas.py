@@ -143,7 +143,13 @@ _TALLY: list[_Column] = [
     ("recorded_rejected_mutations", _LONG),
     ("capped_fetches", _LONG),
     ("different_decisions", _LONG),
-    ("warming_up_requests", _LONG),
+    ("approximate_requests", _LONG),
+    ("approximate_after_gap", _LONG),
+    ("approximate_missing_rows", _LONG),
+    ("approximate_cold_start", _LONG),
+    ("approximate_capped", _LONG),
+    ("approximate_imported", _LONG),
+    ("approximate_different_decisions", _LONG),
     *((name, _LONG) for name in FELT_COLUMNS),
 ]
 
@@ -157,7 +163,9 @@ _ENTITY: list[_Column] = [
 
 REPLAY_BY_CLIENT = _table([*_ENTITY, ("node_id", _INT), ("user", _STRING), ("client_id", _STRING), *_TALLY])
 """What a plan would have done to one client. An entity part is null where its level is not used; so is the bound
-where nothing limits. `amount`: bytes (Produce, Fetch), ns (Request) or permits (ControllerMutation)."""
+where nothing limits. `amount`: bytes (Produce, Fetch), ns (Request) or permits (ControllerMutation). Of `requests`,
+`approximate_requests` may have been decided otherwise, the other `approximate_` columns say why
+(docs/usage-record.md); `different_decisions` are of exact ones only, compared with what was recorded."""
 
 REPLAY_BY_ENTITY = _table([*_ENTITY, ("only_user", _STRING), ("only_client_id", _STRING), *_TALLY])
 """The same for all clients, on all nodes, that share a quota. `only_user`: that of all of them; null: of several."""
@@ -194,11 +202,13 @@ DECISIONS = _table(
         ("request_throttle_ms", _INT),
         ("rejected", BooleanType()),
         ("capped", BooleanType()),
-        ("counted", BooleanType()),
+        ("approximate", _STRING),
+        ("request_approximate", _STRING),
     ]
 )
 """One row per plan and `request` or `mutation` row. `throttle_ms` is that of the byte quota, or of the mutation
-quota where no bytes are charged. Not counted: sensors were warming up after a gap."""
+quota where no bytes are charged. `approximate`: why that is not exact, and `request_approximate` why
+`request_throttle_ms` is not (`layout.REASON_NAMES`); null where it is."""
 
 NUMBERED_CHUNKS = _table([("path", _STRING), ("row_group", _INT), ("numbers", ArrayType(_LONG))])
 """Row groups of files, with the number of each of their clients."""

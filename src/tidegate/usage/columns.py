@@ -17,6 +17,7 @@ __all__ = [
     "NAME_COLUMNS",
     "OBSERVED_ONLY",
     "REJECTED",
+    "SEQ_PER_US",
     "STRICT",
     "Column",
     "document_table",
@@ -28,6 +29,9 @@ KINDS = (
     "snapshot",
 )  # fmt: skip
 """Every event there is; the spool stores a kind as its place here, counted from 1 (0 marks an unused row)."""
+
+SEQ_PER_US = 1024
+"""`seq` of an imported row is the time of its decision in µs times this, and more where that is taken."""
 
 STRICT = 1
 REJECTED = 2

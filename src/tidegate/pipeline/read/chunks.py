@@ -30,8 +30,9 @@ from tidegate.pipeline.layout import (
 )
 from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
 from tidegate.pipeline.read.software import client_bits
-from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, CONTROL_KINDS
+from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, CONTROL_KINDS, NEXT_TS_MS, Run
 from tidegate.quota.managers.mutation import STRICT_SINCE
+from tidegate.usage.columns import KINDS, SEQ_PER_US
 
 __all__ = [
     "Chunk",
@@ -48,8 +49,9 @@ __all__ = [
 ClientKey = tuple[int, str, str]
 """Node, user, client id."""
 
-_CONTROL, _UNKNOWN, _TAGS, _SNAPSHOT = -1, -2, -3, -4
+_CONTROL, _PASSED_BY, _TAGS, _SNAPSHOT, _UNKNOWN = -1, -2, -3, -4, -5
 _KIND_CODES = {
+    **dict.fromkeys(KINDS, _PASSED_BY),
     "request": REQUEST_ROW,
     "network": NETWORK_ROW,
     "mutation": MUTATION_ROW,
@@ -84,6 +86,11 @@ _MAX_NS = 2**53  # a hundred days; doubles hold it exactly
 _MAX_MS = 2**53
 _LIMITS = {"ts_ms": _MAX_MS, "amount": _MAX_BYTES, "handler_ns": _MAX_NS, "network_ns": _MAX_NS}
 _NO_CONNECTION = -1
+_RUN_COLUMNS = ("node_id", "seq", "ts_ms")
+_IMPORTED_WITHIN_MS = (
+    1000  # `seq` of an imported row is this close to its time, that of `tidegate serve` never
+)
+_ASKING = list(STRICT_SINCE)  # APIs whose answers tell the throttle time of the permits that they ask for
 _BATCH_ROWS = 1 << 17
 _LARGEST_TABLE = 1 << 22  # pairs of names that are looked up in an array
 
@@ -109,7 +116,7 @@ class Survey(NamedTuple):
     """The clients of a chunk, how many rows each has, and the events that are no requests (`CONTROL_COLUMNS`).
 
     Of many `tags` rows the first stands for all: there was a quota callback. Of a snapshot there are the first and the
-    last row. stated: the first and last `seq` of all its rows that are here, by node.
+    last row. stated: the first and last `seq` of all its rows that are here, by node. runs: which rows are there.
     connections: if they were asked for, the pairs of a client, by its place, and a connection of its, each once.
     """
 
@@ -117,6 +124,7 @@ class Survey(NamedTuple):
     rows: Numbers
     control: list[dict[str, Any]]
     stated: dict[int, tuple[int, int]]
+    runs: list[Run]
     connections: Numbers  # [pair, (place, connection id)]
 
 
@@ -130,9 +138,10 @@ def list_chunks(paths: Sequence[Path]) -> list[Chunk]:
 
 
 def survey_chunk(chunk: Chunk, *, with_connections: bool = False) -> Survey:
-    """Look at what a chunk holds."""
+    """Look at what a chunk holds. Raises `UsageFilesError` for a kind of row that is none of the usage record."""
     table = read_chunk(chunk, _CLIENT_COLUMNS)
     kinds = _kinds(table)
+    _check_kinds(table, kinds, chunk)
     clients = _clients(table.filter(pa.array(kinds >= 0)))
     control: list[dict[str, Any]] = []
     wanted = kinds == _CONTROL
@@ -140,12 +149,14 @@ def survey_chunk(chunk: Chunk, *, with_connections: bool = False) -> Survey:
     wanted |= _at_ends(chunk, kinds == _SNAPSHOT)
     if wanted.any():
         control = read_chunk(chunk, CONTROL_COLUMNS).filter(pa.array(wanted)).to_pylist()
+        _add_next_times(chunk, control)
     connections = np.zeros((0, 2), np.int64)
     if with_connections:
         connection_ids = _plain(read_chunk(chunk, ("connection_id",)), "connection_id")[kinds >= 0]
         connections = _pairs(clients.place, connection_ids)
     rows = np.bincount(clients.place, minlength=len(clients.keys))
-    return Survey(clients.keys, rows, control, _stated(chunk, kinds == _SNAPSHOT), connections)
+    stated = _stated(chunk, kinds == _SNAPSHOT)
+    return Survey(clients.keys, rows, control, stated, _runs(chunk), connections)
 
 
 def read_sensors(
@@ -220,6 +231,67 @@ def _stated(chunk: Chunk, is_snapshot: Numbers) -> dict[int, tuple[int, int]]:
     node_id, seq = (_plain(table, name)[is_snapshot] for name in ("node_id", "seq"))
     of_nodes = ((node, seq[node_id == node]) for node in np.unique(node_id).tolist())
     return {node: (int(of_node.min()), int(of_node.max())) for node, of_node in of_nodes}
+
+
+def _check_kinds(table: pa.Table, kinds: Numbers, chunk: Chunk) -> None:
+    unknown = np.flatnonzero(kinds == _UNKNOWN)
+    if len(unknown):
+        kind = table["kind"][int(unknown[0])].as_py()
+        raise UsageFilesError(
+            f"kind {kind!r} of {len(unknown)} rows of {chunk.path!r} is not known here",
+            hint="the file is of a later version of Tidegate, or of something else",
+        )
+
+
+def _add_next_times(chunk: Chunk, control: list[dict[str, Any]]) -> None:
+    """Add to each gap the time of the row after it; None where that is not in this chunk."""
+    gaps = [event for event in control if event["kind"] == "gap"]
+    if not gaps:
+        return
+    table = read_chunk(chunk, ("seq", "ts_ms"))
+    seq, ts_ms = _plain(table, "seq"), _plain(table, "ts_ms")
+    order = np.argsort(seq, kind="stable")
+    seq, ts_ms = seq[order], ts_ms[order]
+    for event in gaps:
+        after = int(np.searchsorted(seq, event["seq"], side="right"))
+        event[NEXT_TS_MS] = int(ts_ms[after]) if after < len(seq) else None
+
+
+def _runs(chunk: Chunk) -> list[Run]:
+    """Return which rows are there: from the statistics of the chunk if they tell, else from the rows."""
+    with _opened(chunk) as file:
+        group = file.metadata.row_group(chunk.row_group)
+        columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
+        found = [columns[name].statistics for name in _RUN_COLUMNS]
+    if all(each is not None and each.has_min_max for each in found):
+        node_id, seq, ts_ms = ((each.min, each.max) for each in found)
+        is_imported = all(_is_imported(*ends) for ends in zip(seq, ts_ms, strict=True))
+        has_no_hole = seq[1] - seq[0] + 1 == group.num_rows
+        if node_id[0] == node_id[1] and (is_imported or has_no_hole):
+            return [Run(node_id[0], seq[0], seq[1], ts_ms[0], is_imported)]
+    return _runs_of_rows(*(_plain(read_chunk(chunk, _RUN_COLUMNS), name) for name in _RUN_COLUMNS))
+
+
+def _runs_of_rows(node_id: Numbers, seq: Numbers, ts_ms: Numbers) -> list[Run]:
+    found = []
+    for node in np.unique(node_id).tolist():
+        of_node = np.flatnonzero(node_id == node)
+        order = of_node[np.argsort(seq[of_node], kind="stable")]
+        first = np.flatnonzero(np.diff(seq[order], prepend=seq[order[0]] - 2) != 1)
+        is_imported = bool(_is_imported(seq[order], ts_ms[order]).all())
+        if is_imported:
+            first = first[:1]
+        last = np.append(first[1:], len(order)) - 1
+        ends = zip(
+            seq[order[first]].tolist(), seq[order[last]].tolist(), ts_ms[order[first]].tolist(), strict=True
+        )
+        found += [Run(node, *run, is_imported) for run in ends]
+    return found
+
+
+def _is_imported(seq: Any, ts_ms: Any) -> Any:
+    """Return whether `seq` is made of the time, as an import does it (docs/import.md)."""
+    return abs(seq // (SEQ_PER_US * 1000) - ts_ms) <= _IMPORTED_WITHIN_MS
 
 
 def _number_batches(chunk: Chunk) -> Iterator[pa.Table]:
@@ -346,6 +418,7 @@ def _flags(table: pa.Table, kinds: Numbers, produces: Numbers, fetches: Numbers)
     """Return kind, charge and flags in one byte, as `layout` has them."""
     flags = kinds + PRODUCE_CHARGE * produces.astype(np.int16) + FETCH_CHARGE * fetches.astype(np.int16)
     flags += EXEMPT * _plain(table, "exempt").astype(np.int16)
+    flags += STRICT * ((kinds == REQUEST_ROW) & np.isin(_plain(table, "api_key"), _ASKING)).astype(np.int16)
     mutations = np.flatnonzero(kinds == MUTATION_ROW)
     if len(mutations):
         asked = table.take(pa.array(mutations))
@@ -368,7 +441,7 @@ def _connection_ids(table: pa.Table, kinds: Numbers) -> Numbers:
 
     A Metadata request creates topics on behalf of its client, but answers without a mutation throttle (B§5.5).
     """
-    is_told = np.isin(_plain(table, "api_key"), list(STRICT_SINCE))
+    is_told = np.isin(_plain(table, "api_key"), _ASKING)
     return np.where((kinds == MUTATION_ROW) & ~is_told, _NO_CONNECTION, _plain(table, "connection_id"))
 
 

@@ -1,11 +1,14 @@
-"""What happened to a node besides requests: starts, changed quotas, callbacks, lost events, and sweeps of idle sensors.
+"""What happened to a node besides requests: starts, changed quotas, callbacks, breaks, and sweeps of idle sensors.
+
+A *break* is where rows are missing: the node has lost events and says so (`gap`), a file is not there (`seq` jumps and
+no `start` follows), or the record begins in the middle of the node's life (a cold start).
 
 These events are few. They are collected on the driver and given to every partition of their node, which meets
 them in the order of `seq` among the requests.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,6 +18,7 @@ import numpy.typing as npt
 from tidegate.config.windows import Windows
 from tidegate.errors import TidegateError
 from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.layout import AFTER_GAP, COLD_START, EXACT, MISSING_ROWS
 from tidegate.quota.admin.definitions import EntityParts, QuotaRecord, entity_parts
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS
@@ -25,6 +29,8 @@ __all__ = [
     "CONTROL_COLUMNS",
     "CONTROL_KINDS",
     "MAX_CONTROL_EVENTS",
+    "NEXT_TS_MS",
+    "Run",
     "SensorState",
     "Step",
     "Timeline",
@@ -46,7 +52,11 @@ CONTROL_COLUMNS = (
     "quota_value",
     "callback",
     "snapshot",
+    "lost_events",
 )
+NEXT_TS_MS = "next_ts_ms"
+"""Of a `gap`, beside `CONTROL_COLUMNS`: the time of the row after it, up to which events may have been lost."""
+
 MAX_CONTROL_EVENTS = 2_000_000
 """Events of these kinds in one replay: sweeps of twenty nodes over a month are 1.7 million."""
 
@@ -63,10 +73,22 @@ class SensorState(NamedTuple):
     text: str
 
 
+class Run(NamedTuple):
+    """Rows of one node whose `seq` has no hole; of an imported record, where holes mean nothing, rows of one chunk."""
+
+    node_id: int
+    first_seq: int
+    last_seq: int
+    first_ts_ms: int
+    is_imported: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A start, a changed definition (`record`) or window setting (`setting`), a gap, or a trace of a quota callback.
+    """A start, a changed definition (`record`) or window setting (`setting`), a break, or a trace of a quota callback.
 
+    kind: of a break `gap` where a row tells of it, else `break`.
+    reason: of a break, why decisions after it are not exact; then `ts_ms` is the time up to which rows may be missing.
     extension: the setting that is on about here, if it changes decisions of rows that do not say so.
     states_all: the steps after it state all definitions that are in force; what they do not state is not.
     text: what a `snapshot` row says that begins or ends one. With `with_snapshots` there are `begins`, `sensors` (their
@@ -76,6 +98,7 @@ class Step:
     seq: int
     ts_ms: int
     kind: str
+    reason: int = EXACT
     record: QuotaRecord | None = None
     setting: tuple[str, int] | None = None
     extension: str | None = None
@@ -90,22 +113,26 @@ class Timeline:
 
     steps: tuple[Step, ...] = ()
     sweeps: npt.NDArray[np.int64]  # [sweep, (seq, ts_ms)]
+    is_imported: bool = False
 
 
-def timelines(events: Sequence[Mapping[str, Any]]) -> dict[int, Timeline]:
-    """Return the timeline of each node out of its control events, rows of `CONTROL_COLUMNS` in any order.
+def timelines(events: Iterable[Mapping[str, Any]], runs: Iterable[Run] = ()) -> dict[int, Timeline]:
+    """Return the timeline of each node out of all control events and all runs, in any order.
 
-    Raises `UsageFilesError` where a row makes no sense.
+    Without runs no hole shows. events: rows of `CONTROL_COLUMNS`.
+    Raises `UsageFilesError` where a row makes no sense, or is there twice.
     """
-    by_node: dict[int, list[Mapping[str, Any]]] = {}
+    by_node: dict[int, tuple[list[Mapping[str, Any]], list[Run]]] = {}
     for event in sorted(events, key=lambda event: (event["node_id"], event["seq"])):
-        by_node.setdefault(event["node_id"], []).append(event)
-    return {node_id: _timeline(node_events) for node_id, node_events in by_node.items()}
+        by_node.setdefault(event["node_id"], ([], []))[0].append(event)
+    for run in sorted(runs):
+        by_node.setdefault(run.node_id, ([], []))[1].append(run)
+    return {node_id: _timeline(*of_node) for node_id, of_node in by_node.items()}
 
 
 def empty_timeline() -> Timeline:
-    """Return the timeline of a node of which only requests are known."""
-    return _timeline([])
+    """Return the timeline of a node that nothing happened to."""
+    return _timeline([], [])
 
 
 def refuse_extensions(found: Mapping[int, Timeline]) -> None:
@@ -123,8 +150,10 @@ def refuse_extensions(found: Mapping[int, Timeline]) -> None:
                 )
 
 
-def _timeline(events: Sequence[Mapping[str, Any]]) -> Timeline:
-    steps = [_step(event) for event in events if event["kind"] != "expire"]
+def _timeline(events: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> Timeline:
+    steps = [_step(event) for event in events if event["kind"] not in ("expire", "gap")]
+    steps += [*_gaps(events, runs), *_breaks(events, runs)]
+    steps.sort(key=lambda step: (step.seq, step.kind != "break"))  # a break is before the row where it shows
     following = (*steps[1:], None)[: len(steps)]
     sweeps = [(event["seq"], event["ts_ms"]) for event in events if event["kind"] == "expire"]
     return Timeline(
@@ -133,13 +162,72 @@ def _timeline(events: Sequence[Mapping[str, Any]]) -> Timeline:
             for step, after in zip(steps, following, strict=True)
         ),
         sweeps=np.array(sweeps, np.int64).reshape(-1, 2),
+        is_imported=any(run.is_imported for run in runs),
+    )
+
+
+def _gaps(events: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> Iterator[Step]:
+    """Yield the breaks that the node itself tells of. What an import says right after its start is a cold start."""
+    first_ts_ms = {run.first_seq: run.first_ts_ms for run in runs}
+    first_seqs = sorted(first_ts_ms)
+    before = None
+    for event in events:
+        if event["kind"] == "gap":
+            next_ts_ms = event.get(NEXT_TS_MS)
+            if next_ts_ms is None:  # the last row of its run
+                place = int(np.searchsorted(first_seqs, event["seq"], side="right"))
+                next_ts_ms = first_ts_ms[first_seqs[place]] if place < len(first_seqs) else event["ts_ms"]
+            is_first = before is not None and before["kind"] == "start" and event["lost_events"] is None
+            yield Step(
+                seq=event["seq"],
+                ts_ms=max(event["ts_ms"], next_ts_ms),
+                kind="gap",
+                reason=COLD_START if is_first else AFTER_GAP,
+            )
+        before = event
+
+
+def _breaks(events: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> Iterator[Step]:
+    """Yield the breaks that no row tells of, where `seq` jumps to what is no `start`."""
+    begins = {event["seq"] for event in events if event["kind"] in ("start", "gap")}
+    lost = {event["seq"]: event["lost_events"] for event in events if event["kind"] == "gap"}
+    last_seq: int | None = None
+    for run in runs:
+        if last_seq is None:
+            if run.first_seq not in begins:
+                yield _break(run, COLD_START)
+        elif run.is_imported:
+            pass
+        elif run.first_seq <= last_seq:
+            raise _twice(run, last_seq)
+        elif run.first_seq > last_seq + 1 and run.first_seq not in begins:
+            lost_events = lost.get(last_seq, 0)
+            if lost_events is not None and run.first_seq - last_seq > max(lost_events, 1):
+                yield _break(run, MISSING_ROWS)
+        last_seq = run.last_seq if last_seq is None else max(last_seq, run.last_seq)
+
+
+def _break(run: Run, reason: int) -> Step:
+    return Step(seq=run.first_seq, ts_ms=run.first_ts_ms, kind="break", reason=reason)
+
+
+def _twice(run: Run, last_seq: int) -> UsageFilesError:
+    return UsageFilesError(
+        f"rows {run.first_seq} to {min(run.last_seq, last_seq)} (seq) of node {run.node_id} are there twice",
+        hint="a file was given twice, or two nodes have one id",
     )
 
 
 def _states_all(step: Step, after: Step | None) -> bool:
-    """A start does. A gap does where the node noticed it itself; not where a file of the spool was damaged."""
-    is_followed = after is not None and after.kind == "quota" and after.seq == step.seq + 1
-    return step.kind == "start" or (step.kind == "gap" and is_followed)
+    """A start does. A gap does where the node noticed it itself, and states its window settings first; or an import.
+
+    Not where a file of the spool was damaged, though a quota may happen to change right after it.
+    """
+    if step.kind == "start":
+        return True
+    if step.kind != "gap" or after is None or after.kind != "quota" or after.seq != step.seq + 1:
+        return False
+    return after.setting is not None or step.reason == COLD_START
 
 
 def _step(event: Mapping[str, Any]) -> Step:

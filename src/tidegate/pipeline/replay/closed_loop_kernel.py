@@ -24,7 +24,6 @@ from tidegate.pipeline.layout import (
     REQUEST_ROW,
     SENDS_ON,
     SWEEP,
-    WARM_AT_MS,
     Int32s,
     Int64s,
     Rows,
@@ -153,12 +152,11 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> None:
         pass_sweeps(state, rows.seq[slot])
         if now_ms > rows.ts_ms[slot]:
             _pass_later_sweeps(state, now_ms, end_seq)
-        is_counted = now_ms >= state.settings[WARM_AT_MS]
         if loop.connections[number, HAS_DELIVERED] and rows.flags[slot] & CHARGE_BITS == FETCH_CHARGE:
-            _leave_out(state, loop, number, slot, is_counted)
+            _leave_out(state, loop, number, slot)
             continue
         decided = decide_row(state, rows, slot, now_ms)
-        _tally_row(state, rows, slot, now_ms, is_counted, decided)
+        _tally_row(state, rows, slot, now_ms, decided)
         if len(loop.log) > 0:
             logged = counts[LOGGED]
             loop.log[logged, LOG_SEQ] = rows.seq[slot]
@@ -248,14 +246,14 @@ def _try_again(loop: ClosedLoop, number: int, slot: int, now_ms: int, throttle_m
     heap_push(loop.heap, loop.counts, order_ms, loop.rows.seq[slot], number, again_ms)
 
 
-def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int, is_counted: bool) -> None:
+def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int) -> None:
     """Pass over a fetch that was recorded because the one before it was throttled, and here it was not."""
     connections, rows = loop.connections, loop.rows
     account = state.account_of[FETCH, rows.client[slot]]
     recorded_ms = max(rows.throttle_ms[slot], rows.request_throttle_ms[slot], 0)
     if recorded_ms == 0:
         connections[number, HAS_DELIVERED] = 0
-    elif is_counted and rows.throttle_ms[slot] > 0:
+    elif rows.throttle_ms[slot] > 0:
         ts_ms, throttle_ms = rows.ts_ms[slot], rows.throttle_ms[slot]
         _tally_throttle(state.tallies, account, RECORDED, ts_ms, rows.amount[slot], throttle_ms)
     connections[number, RECORDED_MS] += recorded_ms

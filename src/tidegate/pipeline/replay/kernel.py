@@ -11,16 +11,19 @@ from typing import Any
 from tidegate.pipeline import layout
 from tidegate.pipeline.layout import (
     AMOUNT,
+    APPROXIMATE,
+    APPROXIMATE_DIFFERENT,
     BYTE_MS,
+    BYTE_REASON,
     CAPPED,
     CHARGE_BITS,
     DELAYED_AMOUNT,
     DIFFERENT,
+    EXACT,
     EXEMPT,
     FETCH,
     FIRST_TS_MS,
     IS_CAPPED,
-    IS_COUNTED,
     IS_REJECTED,
     KIND_BITS,
     LARGEST,
@@ -35,19 +38,19 @@ from tidegate.pipeline.layout import (
     REJECTED_PERMITS,
     REQUEST,
     REQUEST_MS,
+    REQUEST_REASON,
     REQUEST_ROW,
     REQUESTS,
     SENSOR,
     THROTTLED,
     TOTAL_MS,
-    WARM_AT_MS,
-    WARMING_UP,
     Int32s,
     Int64s,
     Rows,
     State,
 )
-from tidegate.pipeline.replay import pending, row_decision
+from tidegate.pipeline.replay import certainty, pending, row_decision
+from tidegate.pipeline.replay.certainty import CERTAINTY_KERNEL
 from tidegate.pipeline.replay.compiled import compile_cached, compile_together, compiled
 from tidegate.pipeline.replay.pending import PENDING_KERNEL
 from tidegate.pipeline.replay.row_decision import INLINED, ROW_KERNEL, Decided, decide_row, pass_sweeps
@@ -69,12 +72,13 @@ def replay_kernel() -> Callable[[State, Rows, Int32s, int, int], None]:
 def driver_names() -> dict[str, Any]:
     """Return what a function sees that goes through the rows: `decide_row` and all else of this module, compiled."""
     names = {
+        **vars(certainty),
         **vars(row_decision),
         **globals(),
         **vars(compile_kernel(compiled)),
         **compile_together(PENDING_KERNEL, vars(pending)),
     }
-    names |= compile_together((*ROW_KERNEL, *_TALLY_KERNEL), names)
+    names |= compile_together((*CERTAINTY_KERNEL, *ROW_KERNEL, *_TALLY_KERNEL), names)
     return names | compile_together((*INLINED, _tally_row), names, inlined=True)
 
 
@@ -82,37 +86,41 @@ def replay(state: State, rows: Rows, decisions: Int32s, first: int, end: int) ->
     """Feed the rows `first` to `end` (not included) to the sensors, in order, and tally what is decided."""
     for at in range(first, end):
         now_ms = rows.ts_ms[at]
-        is_counted = now_ms >= state.settings[WARM_AT_MS]
         pass_sweeps(state, rows.seq[at])
         decided = decide_row(state, rows, at, now_ms)
-        _tally_row(state, rows, at, now_ms, is_counted, decided)
-        if is_counted and state.settings[MEASURES]:
+        _tally_row(state, rows, at, now_ms, decided)
+        if state.settings[MEASURES]:
             _measure_row(state, rows, at, now_ms, decided)
         if len(decisions) > 0:
             decisions[at, BYTE_MS] = decided.byte_ms
             decisions[at, REQUEST_MS] = decided.request_ms
             decisions[at, IS_REJECTED] = decided.is_rejected
             decisions[at, IS_CAPPED] = decided.is_capped
-            decisions[at, IS_COUNTED] = is_counted
+            decisions[at, BYTE_REASON] = decided.byte_reason
+            decisions[at, REQUEST_REASON] = decided.request_reason
 
 
-def _tally_row(state: State, rows: Rows, at: int, now_ms: int, is_counted: bool, decided: Decided) -> None:
+def _tally_row(state: State, rows: Rows, at: int, now_ms: int, decided: Decided) -> None:
     """Count what was decided of the row `at` at `now_ms`, next to what was recorded of it."""
     tallies, flags, account = state.tallies, rows.flags[at], decided.account
     if flags & KIND_BITS == MUTATION_ROW:
-        if is_counted:
-            _tally_permits(tallies, account, decided.amount, decided.is_rejected, flags & REJECTED != 0)
+        was_rejected = flags & REJECTED != 0
+        _tally_permits(
+            tallies, account, decided.byte_reason, decided.amount, decided.is_rejected, was_rejected
+        )
     elif account >= 0:
-        _tally(tallies, account, is_counted, now_ms, decided.amount, decided.byte_ms, rows.throttle_ms[at])
-        if decided.is_capped and is_counted:
+        recorded_ms = rows.throttle_ms[at]
+        _tally(tallies, account, decided.byte_reason, now_ms, decided.amount, decided.byte_ms, recorded_ms)
+        if decided.is_capped:
             tallies[account, CAPPED] += 1
     if flags & (MUTATION_ROW | EXEMPT) == 0:
         account, spent_ns = state.account_of[REQUEST, rows.client[at]], rows.network_ns[at]
         if flags & KIND_BITS == REQUEST_ROW:
             spent_ns += rows.handler_ns[at]
             recorded_ms = rows.request_throttle_ms[at]
-            _tally(tallies, account, is_counted, now_ms, spent_ns, decided.request_ms, recorded_ms)
-        elif is_counted:
+            reason = decided.request_reason
+            _tally(tallies, account, reason, now_ms, spent_ns, decided.request_ms, recorded_ms)
+        else:
             _add(tallies, account, AMOUNT, spent_ns)
 
 
@@ -139,20 +147,19 @@ def _measure(state: State, account: int, amount: float, now_ms: int) -> None:
 def _tally(
     tallies: Int64s,
     account: int,
-    is_counted: bool,
+    reason: int,
     now_ms: int,
     amount: int,
     throttle_ms: int,
     recorded_ms: int,
 ) -> None:
     """Count one decision of one quota, next to what was recorded of it."""
-    if not is_counted:
-        tallies[account, WARMING_UP] += 1
-        return
     tallies[account, REQUESTS] += 1
     _add(tallies, account, AMOUNT, amount)
+    if reason != EXACT:
+        tallies[account, APPROXIMATE + reason] += 1
     if throttle_ms != recorded_ms:
-        tallies[account, DIFFERENT] += 1
+        tallies[account, DIFFERENT if reason == EXACT else APPROXIMATE_DIFFERENT] += 1
     if throttle_ms > 0:
         _tally_throttle(tallies, account, 0, now_ms, amount, throttle_ms)
     if recorded_ms > 0:
@@ -172,12 +179,12 @@ def _tally_throttle(
 
 
 def _tally_permits(
-    tallies: Int64s, account: int, permits: int, is_rejected: bool, was_rejected: bool
+    tallies: Int64s, account: int, reason: int, permits: int, is_rejected: bool, was_rejected: bool
 ) -> None:
     """Count the permits that one topic asked for."""
     _add(tallies, account, AMOUNT, permits)
     if is_rejected != was_rejected:
-        tallies[account, DIFFERENT] += 1
+        tallies[account, DIFFERENT if reason == EXACT else APPROXIMATE_DIFFERENT] += 1
     if is_rejected:
         _add(tallies, account, REJECTED_PERMITS, permits)
     if was_rejected:
@@ -197,6 +204,7 @@ KERNEL_MODULES = (
     bucket_kernel,
     pending,
     layout,
+    certainty,
     row_decision,
     sys.modules[__name__],
 )

@@ -18,13 +18,15 @@ from pyspark.sql.types import StructType
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import (
     BYTE_MS,
+    BYTE_REASON,
     DECISIONS,
     IS_CAPPED,
-    IS_COUNTED,
     IS_REJECTED,
     KIND_BITS,
     NETWORK_ROW,
+    REASON_NAMES,
     REQUEST_MS,
+    REQUEST_REASON,
     Int32s,
     Rows,
 )
@@ -49,6 +51,7 @@ __all__ = [
 
 _BLOCK_NUMBERS = ("partition", "first_seq", "rows")
 _BLOCKS_AT_ONCE = 16
+_REASONS = pa.array([name or None for name in REASON_NAMES])
 _RESULT_ROWS = 1 << 14  # rows of tallies in one batch
 
 Batches = Iterator[pa.RecordBatch]
@@ -224,6 +227,7 @@ def _decision_batch(plan: Plan, node_id: int, rows: Rows, decisions: Int32s) -> 
         pa.array(rows.seq[decided]),
         pa.array(made[:, BYTE_MS]),
         pa.array(made[:, REQUEST_MS]),
-        *(pa.array(made[:, column] != 0) for column in (IS_REJECTED, IS_CAPPED, IS_COUNTED)),
+        *(pa.array(made[:, column] != 0) for column in (IS_REJECTED, IS_CAPPED)),
+        *(_REASONS.take(pa.array(made[:, column])) for column in (BYTE_REASON, REQUEST_REASON)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=to_arrow_schema(DECISIONS_TABLE))

@@ -4,8 +4,8 @@ The kernel sees arrays only. This is where names become numbers: a client's acco
 when its first row comes, by asking the engine's own rules for tags and bound, and looked up again when the
 definitions of that type have changed since. Memory grows with the number of clients, not of rows.
 
-Steps (starts, changed quotas, gaps) are taken between the rows, in the order of `seq`; sweeps of idle sensors are
-many and cheap, and the kernel passes them by itself.
+Steps (starts, changed quotas, gaps and other breaks) are taken between the rows, in the order of `seq`; sweeps of idle
+sensors are many and cheap, and the kernel passes them by itself.
 """
 
 from collections.abc import Iterator
@@ -19,24 +19,30 @@ from tidegate.pipeline.layout import (
     BUCKET_SAMPLES,
     BUCKET_WINDOW_MS,
     CHARGE_BITS,
+    COLD_START,
+    EXACT,
     EXEMPT,
     FELT_COLUMNS,
     FETCH_CHARGE,
+    IMPORTED,
     KIND_BITS,
     MEASURES,
     MUTATION,
     MUTATION_ROW,
+    PERMITS_REASON,
     PRODUCE_CHARGE,
+    QUOTAS_REASON,
     REQUEST,
     SAMPLES,
     SETTINGS,
-    WARM_AT_MS,
+    SWEEPS_BEFORE,
     WINDOW_MS,
     Int32s,
     Rows,
     State,
 )
 from tidegate.pipeline.read.timeline import Step, Timeline
+from tidegate.pipeline.replay.certainty import FOREVER
 from tidegate.pipeline.replay.kernel import replay_kernel
 from tidegate.pipeline.replay.pending import empty_pending, roomy_pending
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
@@ -48,8 +54,6 @@ from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED
 from tidegate.quota.measure.window import QuotaWindow
 
 __all__ = ["ClientNames", "PlanReplay"]
-
-_LONG_AGO_MS = -(2**62)
 
 
 class ClientNames(Protocol):
@@ -80,10 +84,13 @@ class PlanReplay:
         self._looked_up = np.zeros((len(QUOTA_TYPES), len(names)), np.int64)
         self._versions = [1] * len(QUOTA_TYPES)
         self._pending = empty_pending()
-        # Until the first start nobody knows which quotas were in force.
         self._settings = np.zeros(SETTINGS, np.int64)
-        self._settings[WARM_AT_MS] = MAX_INT64 if plan.is_in_force else _LONG_AGO_MS
         self._settings[MEASURES] = plan.measures
+        self._reason = EXACT
+        if plan.is_in_force:  # until the first start nobody knows which quotas are
+            self._settings[QUOTAS_REASON] = COLD_START
+        if timeline.is_imported:
+            self._lose_sensors(IMPORTED, since_ms=FOREVER)
         self._kernel = replay_kernel()
 
     def replay(self, rows: Rows, decisions: Int32s) -> None:
@@ -125,25 +132,47 @@ class PlanReplay:
         match step.kind:
             case "start":
                 self._start()
-            case "gap":
-                self._forget_sensors()
-                warm_at_ms = step.ts_ms + self._windows.memory_ms
-                self._settings[WARM_AT_MS] = max(warm_at_ms, int(self._settings[WARM_AT_MS]))
+            case "gap" | "break":
+                self._break(step)
             case "quota" if self._plan.is_in_force:
                 self._change_quota(step)
             case "begins" if self._plan.is_in_force:
                 self._forget_sensors()
+                self._lose_sensors(self._reason or COLD_START, since_ms=FOREVER)
+                self._settings[QUOTAS_REASON] = self._reason
             case "sensors" if self._plan.is_in_force:
                 sweep = int(np.searchsorted(self._timeline.sweeps[:, 0], step.seq))
                 self._stated.take(step.states, sweep=sweep)
+                self._settings[QUOTAS_REASON] = EXACT  # they are stated before the sensors
             case "ends" if self._plan.is_in_force:
-                self._settings[WARM_AT_MS] = _LONG_AGO_MS
+                self._reason = self._settings[QUOTAS_REASON] = EXACT
+                self._rates.make_stated()
+                self._buckets.make_stated()
 
     def _start(self) -> None:
+        if not self._timeline.is_imported:
+            self._reason = EXACT
+            self._rates.make_known()
+            self._buckets.make_known()
         self._forget_sensors()
-        self._settings[WARM_AT_MS] = _LONG_AGO_MS
         if self._plan.is_in_force:
+            self._settings[QUOTAS_REASON] = EXACT
             self._set_windows(Windows())
+
+    def _break(self, step: Step) -> None:
+        """Go on from sensors as they were, which is the best guess; what depends on it is approximate."""
+        if self._plan.is_in_force:
+            self._settings[QUOTAS_REASON] = EXACT if step.states_all else step.reason
+        if not self._timeline.is_imported:
+            self._settings[SWEEPS_BEFORE] = np.searchsorted(self._timeline.sweeps[:, 0], step.seq)
+            self._lose_sensors(step.reason, since_ms=step.ts_ms)
+
+    def _lose_sensors(self, reason: int, *, since_ms: int) -> None:
+        """Have all sensors in a state that is not known: anything may have been recorded up to `since_ms`."""
+        self._reason = reason
+        self._rates.make_unknown(reason, since_ms)
+        self._buckets.make_unknown(reason, since_ms)
+        self._pending = empty_pending()
 
     def _change_quota(self, step: Step) -> None:
         if step.setting is not None:
@@ -220,6 +249,8 @@ class PlanReplay:
         self._settings[: len(QUOTA_TYPES)] = [
             self._definitions.is_enabled(index) for index in range(len(QUOTA_TYPES))
         ]
+        asks = self._plan.is_in_force or self._definitions.is_enabled(MUTATION)
+        self._settings[PERMITS_REASON] = self._reason if asks else EXACT
         self._settings[SAMPLES], self._settings[WINDOW_MS] = rate.samples, rate.window_ms
         self._settings[BUCKET_SAMPLES], self._settings[BUCKET_WINDOW_MS] = (
             mutation.samples,

@@ -29,7 +29,12 @@ _COLUMNS = {
     "recorded_rejected_mutations": layout.RECORDED + layout.REJECTED_PERMITS,
     "capped_fetches": layout.CAPPED,
     "different_decisions": layout.DIFFERENT,
-    "warming_up_requests": layout.WARMING_UP,
+    "approximate_different_decisions": layout.APPROXIMATE_DIFFERENT,
+    "approximate_after_gap": layout.APPROXIMATE + layout.AFTER_GAP,
+    "approximate_missing_rows": layout.APPROXIMATE + layout.MISSING_ROWS,
+    "approximate_cold_start": layout.APPROXIMATE + layout.COLD_START,
+    "approximate_capped": layout.APPROXIMATE + layout.CAPPED_FETCH,
+    "approximate_imported": layout.APPROXIMATE + layout.IMPORTED,
 }
 
 _PEAK_COLUMNS = (
@@ -60,6 +65,7 @@ def client_results(
             "user": user,
             "client_id": client_id,
             **{name: int(tally[column]) for name, column in _COLUMNS.items()},
+            "approximate_requests": int(tally[layout.APPROXIMATE + 1 : layout.TALLIES].sum()),
             "first_throttled_ts_ms": _first(tally, 0),
             "recorded_first_throttled_ts_ms": _first(tally, layout.RECORDED),
             **replay.felt(number),

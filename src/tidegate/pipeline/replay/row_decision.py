@@ -16,7 +16,9 @@ from tidegate.pipeline.layout import (
     BUCKET_WINDOW_MS,
     CAP_BYTES,
     CAP_MS,
+    CAPPED_FETCH,
     CHARGE_BITS,
+    EXACT,
     EXEMPT,
     FETCH,
     FETCH_CHARGE,
@@ -24,9 +26,12 @@ from tidegate.pipeline.layout import (
     LAST_MS,
     MUTATION,
     MUTATION_ROW,
+    PERMITS_REASON,
     PRODUCE,
     PRODUCE_CHARGE,
+    QUOTAS_REASON,
     READY,
+    REASON,
     REQUEST,
     REQUEST_ROW,
     SAMPLES,
@@ -38,6 +43,14 @@ from tidegate.pipeline.layout import (
     Int64s,
     Rows,
     State,
+)
+from tidegate.pipeline.replay.certainty import (
+    bucket_reason,
+    follow_bucket,
+    follow_rate,
+    forget_swept,
+    lose_bytes,
+    note_record,
 )
 from tidegate.pipeline.replay.pending import pending_put, pending_take
 from tidegate.quota.managers.request import PERCENT_PER_NS
@@ -64,6 +77,10 @@ class Decided(NamedTuple):
     """The account of that byte or mutation quota; -1: it has no part in this row."""
     amount: int
     """The bytes or permits that it is charged, or refuses."""
+    byte_reason: int
+    """Why the decision of the byte or mutation quota is not exact; `EXACT`: it is."""
+    request_reason: int
+    """Why that of the request quota is not."""
 
 
 def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
@@ -76,27 +93,46 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
     account = -1
     byte_ms = request_ms = amount = 0
     is_rejected = is_capped = False
+    byte_reason = request_reason = settings[QUOTAS_REASON]
 
     if flags & KIND_BITS == MUTATION_ROW:
         account, amount = state.account_of[MUTATION, client], rows.amount[at]
         if settings[MUTATION]:
             is_rejected = _take_permits(state, account, rows.connection_id[at], flags, amount, now_ms)
+            if byte_reason == EXACT:
+                byte_reason = bucket_reason(state, account)
     elif flags & CHARGE_BITS == PRODUCE_CHARGE:
         account, amount = state.account_of[PRODUCE, client], rows.amount[at]
         if settings[PRODUCE]:
             rate = _ready_rate(state, account, now_ms)
             byte_ms = rate_decide(state.rate_floats[rate], state.rate_ints[rate], float(amount), now_ms)
+            if state.rate_use[rate, REASON] != EXACT:
+                reason = follow_rate(state, account, rate, amount, False, now_ms)
+                byte_reason = reason if byte_reason == EXACT else byte_reason
     elif flags & (KIND_BITS | CHARGE_BITS) == REQUEST_ROW:
         last_ms, at_ms, account = pending_take(state.pending, rows.connection_id[at])
         if last_ms != 0:
             byte_ms = max(0, narrow_to_int32(last_ms - (now_ms - at_ms)))
+        if byte_reason == EXACT:
+            if account >= 0:
+                byte_reason = bucket_reason(state, account)
+            elif flags & STRICT != 0:
+                byte_reason = settings[PERMITS_REASON]
 
     if flags & (MUTATION_ROW | EXEMPT) == 0 and settings[REQUEST]:
-        rate = _ready_rate(state, state.account_of[REQUEST, client], now_ms)
+        time_account = state.account_of[REQUEST, client]
+        rate = _ready_rate(state, time_account, now_ms)
         floats, ints = state.rate_floats[rate], state.rate_ints[rate]
         rate_record(floats, ints, rows.network_ns[at] * PERCENT_PER_NS, now_ms)
         if flags & KIND_BITS == REQUEST_ROW:
             request_ms = rate_decide(floats, ints, rows.handler_ns[at] * PERCENT_PER_NS, now_ms)
+        if state.rate_use[rate, REASON] != EXACT:
+            if flags & KIND_BITS == REQUEST_ROW:
+                spent_ns = rows.network_ns[at] + rows.handler_ns[at]
+                reason = follow_rate(state, time_account, rate, spent_ns, True, now_ms)
+                request_reason = reason if request_reason == EXACT else request_reason
+            else:
+                note_record(state, rate, rows.network_ns[at], now_ms)
 
     if flags & CHARGE_BITS == FETCH_CHARGE:
         account = state.account_of[FETCH, client]
@@ -107,10 +143,17 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
             floats, ints = state.rate_floats[rate], state.rate_ints[rate]
             if settings[FETCH]:
                 byte_ms = rate_decide(floats, ints, float(amount), now_ms)
+            if state.rate_use[rate, REASON] != EXACT:
+                reason = follow_rate(state, account, rate, rows.amount[at], False, now_ms)
+                byte_reason = reason if byte_reason == EXACT and settings[FETCH] else byte_reason
             if byte_ms > 0 or request_ms > 0:
                 rate_record(floats, ints, -float(amount), now_ms)
+        if is_capped and byte_reason == EXACT:
+            byte_reason = CAPPED_FETCH
+        if byte_reason != EXACT or request_reason != EXACT:
+            lose_bytes(state, account, max(byte_reason, request_reason), now_ms)
 
-    return Decided(byte_ms, request_ms, is_rejected, is_capped, account, amount)
+    return Decided(byte_ms, request_ms, is_rejected, is_capped, account, amount, byte_reason, request_reason)
 
 
 def pass_sweeps(state: State, seq: int) -> None:
@@ -128,6 +171,8 @@ def _take_permits(
     bucket = _ready_bucket(state, account)
     floats, ints = state.bucket_floats[bucket], state.bucket_ints[bucket]
     last_ms, at_ms, _ = pending_take(state.pending, connection_id)
+    if state.bucket_use[bucket, REASON] != EXACT:
+        follow_bucket(state.bucket_use[bucket], now_ms)
     is_strict = flags & STRICT != 0
     if is_strict:
         tokens = bucket_tokens(floats, ints, now_ms)
@@ -169,6 +214,8 @@ def _prepare_rate(state: State, account: int, rate: int) -> None:
     if _is_new(settings, state.rate_use, state.sweeps, rate):
         floats[:] = 0.0
         ints[:] = 0
+        if state.rate_use[rate, REASON] != EXACT:
+            forget_swept(settings, state.rate_use[rate], state.sweeps)
     cap_ms = state.accounts[account, CAP_MS]
     rate_configure(floats, ints, state.bounds[account], settings[SAMPLES], settings[WINDOW_MS], cap_ms)
     state.rate_use[rate, READY] = state.rate_use[rate, SWEPT] = settings[SWEEP]
@@ -180,6 +227,8 @@ def _prepare_bucket(state: State, account: int, bucket: int) -> None:
     if _is_new(settings, state.bucket_use, state.sweeps, bucket):
         floats[:] = 0.0
         ints[:] = 0
+        if state.bucket_use[bucket, REASON] != EXACT:
+            forget_swept(settings, state.bucket_use[bucket], state.sweeps)
     samples, window_ms = settings[BUCKET_SAMPLES], settings[BUCKET_WINDOW_MS]
     bucket_configure(floats, ints, state.bounds[account], samples, window_ms)
     state.bucket_use[bucket, READY] = state.bucket_use[bucket, SWEPT] = settings[SWEEP]

@@ -10,14 +10,17 @@ from tidegate.pipeline.layout import (
     ACCOUNT_COLUMNS,
     CAP_BYTES,
     CAP_MS,
+    EXACT,
     LAST_MS,
     PEAKS,
     READY,
+    REASON,
     SENSOR,
     SWEPT,
     TALLIES,
     USE_COLUMNS,
 )
+from tidegate.pipeline.replay.certainty import make_stated, make_unknown
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS
 
@@ -45,6 +48,7 @@ class SensorTable:
         self.floats = np.zeros((_FEW, floats))
         self.ints: Int64s = np.zeros((_FEW, ints), np.int64)
         self.use: Int64s = np.zeros((_FEW, USE_COLUMNS), np.int64)
+        self._reason, self._since_ms = EXACT, 0
         self.forget()
 
     def number(self, key: Hashable, *, bound: float) -> int:
@@ -58,7 +62,7 @@ class SensorTable:
                     _doubled(self.ints),
                     _doubled(self.use),
                 )
-                self.use[number:, READY] = -1
+                self._begin(self.use[number:])
         elif self._bounds[number] != bound:
             self._bounds[number] = bound
             self.use[number, READY] = -1
@@ -88,13 +92,37 @@ class SensorTable:
         """Make every sensor a new one."""
         self.floats.fill(0.0)
         self.ints.fill(0)
-        self.use[:, READY] = -1
+        self._begin(self.use)
+
+    def make_known(self) -> None:
+        """Make every sensor a new one, of which everything is known from here on."""
+        self._reason = EXACT
+        self.forget()
+
+    def make_unknown(self, reason: int, since_ms: int) -> None:
+        """Have all sensors, those that are still to be made too, in a state that is not known.
+
+        Up to `since_ms` anything may have been recorded.
+        """
+        self._reason, self._since_ms = reason, since_ms
+        make_unknown(self.use, reason, since_ms)
+
+    def make_stated(self) -> None:
+        """Have all sensors known that came while others were stated."""
+        self._reason = EXACT
+        make_stated(self.use)
 
     def resize(self, *, floats: int, ints: int) -> None:
         """Make every sensor a new one, of another width."""
         self.floats = np.zeros((len(self.use), floats))
         self.ints = np.zeros((len(self.use), ints), np.int64)
         self.forget()
+
+    def _begin(self, use: Int64s) -> None:
+        use[:, READY] = -1
+        use[:, REASON] = EXACT
+        if self._reason != EXACT:
+            make_unknown(use, self._reason, self._since_ms)
 
 
 class AccountTable:

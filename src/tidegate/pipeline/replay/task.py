@@ -50,7 +50,7 @@ def lay_out(
     Raises `UsageFilesError` where there is too much of something, an event makes no sense, or the quotas in force
     cannot be replayed.
     """
-    found = timelines(_control_events(surveys))
+    found = timelines(_control_events(surveys), [run for survey in surveys for run in survey.runs])
     if any(plan.is_in_force for plan in plans):
         refuse_extensions(found)
         found = {node_id: _with_snapshots(chunks, surveys, node_id, found[node_id]) for node_id in found}

@@ -40,6 +40,13 @@ _LEGEND = """\
 delay: throttle time of all requests; longest: of one; delayed: share of the
 bytes (request: of the thread time) in throttled requests; since: first
 throttle, UTC"""
+_REASONS = {
+    "approximate_after_gap": "events were lost before (gap)",
+    "approximate_missing_rows": "rows are missing before (a file is not there)",
+    "approximate_cold_start": "what was before the record is not known (cold start)",
+    "approximate_capped": "of fetches that the plan would have made smaller",
+    "approximate_imported": "times and sizes were estimated (imported)",
+}
 
 
 def replay_lines(
@@ -74,21 +81,20 @@ def replay_notes(plan: str, rows: Sequence[Row], *, in_force: bool) -> list[str]
     decisions = sum(row["requests"] for row in rows)
     different = sum(row["different_decisions"] for row in rows)
     capped = sum(row["capped_fetches"] for row in rows)
-    warming_up = sum(row["warming_up_requests"] for row in rows)
+    exact = decisions - sum(row["approximate_requests"] for row in rows)
     notes = []
-    if in_force:
-        notes.append(f"{count_text(decisions - different)} of {count_text(decisions)} decisions as recorded")
+    if in_force and exact:
+        notes.append(f"{count_text(exact - different)} of {count_text(exact)} decisions as recorded")
+    elif in_force:
+        notes.append("no decision could be compared with what was recorded")
     if capped:
         notes.append(
             f"{count_text(capped)} fetches were larger than this plan allows and were replayed at its cap"
         )
-    if warming_up:
-        reason = (
-            "before the first start, or too soon after lost events"
-            if in_force
-            else "too soon after lost events"
-        )
-        notes.append(f"{count_text(warming_up)} decisions not counted: {reason}")
+    for column, reason in _REASONS.items():
+        approximate = sum(row[column] for row in rows)
+        if approximate:
+            notes.append(f"{count_text(approximate)} decisions are approximate: {reason}")
     return [f"{name_text(plan)}: {note}" for note in notes]
 
 

@@ -19,9 +19,10 @@ from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read import chunks
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_rows, survey_chunk
 from tidegate.pipeline.read.ingest import find_files
-from tidegate.pipeline.read.timeline import CONTROL_KINDS
+from tidegate.pipeline.read.timeline import CONTROL_KINDS, NEXT_TS_MS, Run
 from tidegate.quota import QuotaRecord
 from tidegate.usage.arrow import arrow_schema
+from tidegate.usage.columns import SEQ_PER_US
 
 
 def _node(seed, events=200):
@@ -86,19 +87,49 @@ def test_a_file_that_vanishes_is_named(tmp_path):
     assert caught.value.hint == "run again: old files are compacted"
 
 
-def test_unknown_kinds_are_passed_over(tmp_path):
-    """A later version may record more than this one knows."""
+@pytest.mark.parametrize("kind", ["weather", ""])
+def test_unknown_kinds_are_refused(tmp_path, kind):
+    """A later version may record what changes decisions: nothing is dropped in silence."""
     events = _node(1).events
-    for event in events:
-        if event["kind"] == "network":
-            event["kind"] = "weather"
+    for event in events[20:23]:
+        event["kind"] = kind
     pq.write_table(pa.Table.from_pylist(events, schema=arrow_schema()), tmp_path / "x.parquet")
     (chunk,) = list_chunks([tmp_path / "x.parquet"])
-    survey = survey_chunk(chunk)
-    known = [event for event in events if event["kind"] in {"request", "mutation"}]
-    assert survey.rows.sum() == len(known)
-    (rows,) = read_rows(chunk, np.arange(len(survey.keys)))
-    assert len(rows.seq) == len(known)
+    with pytest.raises(
+        UsageFilesError, match=rf"^kind '{kind}' of 3 rows of '.*x\.parquet' is not known here$"
+    ):
+        survey_chunk(chunk)
+
+
+@pytest.mark.parametrize("write_statistics", [True, False])
+def test_runs_are_what_is_there(tmp_path, write_statistics):
+    """From the statistics of a file or from its rows: holes split them; of imported rows they mean nothing."""
+    events, path = _node(1).events, tmp_path / "x.parquet"
+
+    def runs(events):
+        table = pa.Table.from_pylist(events, schema=arrow_schema())
+        pq.write_table(table, path, write_statistics=write_statistics)
+        return survey_chunk(*list_chunks([path])).runs
+
+    last = events[-1]["seq"]
+    assert runs(events) == [Run(4, 1, last, START_MS, False)]
+    assert runs([*events[:10], *events[15:]]) == [
+        Run(4, 1, 10, START_MS, False),
+        Run(4, 16, last, events[15]["ts_ms"], False),
+    ]
+    imported = [event | {"seq": event["ts_ms"] * 1000 * SEQ_PER_US} for event in events[:10]]
+    assert [run[3:] for run in runs(imported)] == [(START_MS, True)]
+
+
+def test_a_gap_knows_when_the_next_row_came(tmp_path):
+    """Up to then events may have been lost; None where that row is in another chunk."""
+    node = RecordingNode(4)
+    node.gap(START_MS)
+    node.expire(START_MS + 70)
+    node.gap(START_MS + 80)
+    pq.write_table(pa.Table.from_pylist(node.events, schema=arrow_schema()), tmp_path / "x.parquet")
+    control = survey_chunk(*list_chunks([tmp_path / "x.parquet"])).control
+    assert [event.get(NEXT_TS_MS) for event in control] == [START_MS + 70, None, None]
 
 
 def test_one_row_of_tags_stands_for_all(tmp_path):

@@ -39,7 +39,7 @@ def kinds(events):
     def read(after_seq, before_seq):
         return [e for e in events if e["kind"] == "snapshot" and after_seq < e["seq"] < before_seq]
 
-    timeline = with_snapshots(timelines(whole)[1], read)
+    timeline = with_snapshots(timelines(whole, [])[1], read)
     return [(step.kind, len(step.states)) for step in timeline.steps if step.kind not in ("quota", "break")]
 
 

@@ -4,7 +4,8 @@ import pytest
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.timeline import CONTROL_KINDS, refuse_extensions, timelines
+from tidegate.pipeline.layout import AFTER_GAP, COLD_START, MISSING_ROWS
+from tidegate.pipeline.read.timeline import CONTROL_KINDS, NEXT_TS_MS, Run, refuse_extensions, timelines
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.columns import empty_event
@@ -23,7 +24,8 @@ def test_steps_come_in_order_of_seq():
     node.expire(2000)
     node.gap(3000)
     node.quota(QuotaRecord(entity=_ALICE.entity, key=_ALICE.key, value=None), 4000)
-    timeline = timelines([event for event in reversed(node.events) if event["kind"] in CONTROL_KINDS])[1]
+    control = [event for event in reversed(node.events) if event["kind"] in CONTROL_KINDS]
+    timeline = timelines(control, [Run(1, 1, 7, 1000, False), Run(1, 9, 10, 3000, False)])[1]
     assert [step.kind for step in timeline.steps] == ["start", *["quota"] * 5, "gap", "quota"]
     assert timeline.steps[1].setting == ("quota.window.num", 5)
     assert timeline.steps[5].record == _ALICE
@@ -36,7 +38,37 @@ def test_each_node_has_its_own():
     nodes = [RecordingNode(1), RecordingNode(2)]
     for node in nodes:
         node.expire(1)
-    assert timelines([*nodes[0].events, *nodes[1].events]).keys() == {1, 2}
+    assert timelines([*nodes[0].events, *nodes[1].events], []).keys() == {1, 2}
+
+
+def _breaks(control, *runs):
+    """Return kind, seq, time and reason of each break of a node."""
+    timeline = timelines(control, [Run(1, *run, False) for run in runs])[1]
+    return [(step.kind, step.seq, step.ts_ms, step.reason) for step in timeline.steps if step.reason]
+
+
+def _gap(seq, lost_events):
+    return empty_event("gap") | {"node_id": 1, "seq": seq, "ts_ms": 50, "lost_events": lost_events}
+
+
+def test_a_hole_is_a_break_unless_something_explains_it():
+    """A start does, a gap before or behind it does as far as it goes; the first row of all must be a start."""
+    start = empty_event("start") | {"node_id": 1, "seq": 1, "ts_ms": 0}
+    runs = (1, 5, 0), (9, 12, 90)
+    assert _breaks([], (1, 5, 10)) == [("break", 1, 10, COLD_START)]
+    assert _breaks([start], (1, 5, 0), (6, 9, 60)) == []
+    assert _breaks([start], *runs) == [("break", 9, 90, MISSING_ROWS)]
+    assert _breaks([start, start | {"seq": 9}], *runs) == []
+    assert _breaks([start, _gap(9, 3) | {NEXT_TS_MS: 91}], *runs) == [("gap", 9, 91, AFTER_GAP)]
+    assert _breaks([start, _gap(5, 4)], *runs) == [("gap", 5, 90, AFTER_GAP)]
+    assert _breaks([start, _gap(5, 3)], *runs)[1:] == [("break", 9, 90, MISSING_ROWS)]
+
+
+def test_what_is_there_twice_is_named():
+    """Ranges that overlap would be charged twice."""
+    reason = r"^rows 4 to 5 \(seq\) of node 1 are there twice$"
+    with pytest.raises(UsageFilesError, match=reason):
+        _breaks([], (1, 5, 0), (4, 9, 0))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +94,7 @@ def test_each_node_has_its_own():
 def test_senseless_events_are_named(event, reason):
     """A row that no engine wrote is named by node and seq."""
     with pytest.raises(UsageFilesError, match=r"^quota event seq=3 of node 7: ") as caught:
-        timelines([event])
+        timelines([event], [])
     assert reason in str(caught.value)
 
 
@@ -70,8 +102,8 @@ def test_senseless_events_are_named(event, reason):
 def test_what_the_kernel_does_not_know_is_refused(key):
     """A setting beyond Kafka that was on, even for a while, is named; not one that was taken back before."""
     with pytest.raises(UsageFilesError, match=rf"^{key} was set on node 7 \(seq=3\)"):
-        refuse_extensions(timelines([_quota(quota_key=key, quota_value=1.0)]))
-    refuse_extensions(timelines([_quota(quota_key=key, quota_value=None)]))
+        refuse_extensions(timelines([_quota(quota_key=key, quota_value=1.0)], []))
+    refuse_extensions(timelines([_quota(quota_key=key, quota_value=None)], []))
 
 
 @pytest.mark.parametrize("kind", ["callback", "tags"])
@@ -80,12 +112,12 @@ def test_what_a_callback_decided_is_refused(kind):
     row = empty_event(kind) | {"node_id": 7, "seq": 3, "callback": "tidegate.callbacks:QuotaGroups"}
     name = r"client\.quota\.callback\.class=tidegate\.callbacks:QuotaGroups"
     with pytest.raises(UsageFilesError, match=rf"^{name} was set on node 7 \(seq=3\)") as caught:
-        refuse_extensions(timelines([row]))
+        refuse_extensions(timelines([row], []))
     assert caught.value.hint == "leave out --in-force, or give hours in which it was not set"
     with pytest.raises(UsageFilesError, match=r"^client\.quota\.callback\.class was set on node 7"):
-        refuse_extensions(timelines([row | {"callback": None}]))
+        refuse_extensions(timelines([row | {"callback": None}], []))
 
 
 def test_exempt_clients_are_replayed():
     """Their rows say that they were charged to nobody."""
-    refuse_extensions(timelines([_quota(quota_key="tidegate.quota.exempt", quota_value=1.0)]))
+    refuse_extensions(timelines([_quota(quota_key="tidegate.quota.exempt", quota_value=1.0)], []))

@@ -8,6 +8,7 @@ from tidegate.callbacks.own_rules import OwnRules
 from tidegate.pipeline import layout
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.usage.columns import SEQ_PER_US
 
 _T0 = 1_700_000_000_000
 _HOUR_MS = 3_600_000
@@ -86,28 +87,110 @@ def test_a_start_empties_the_sensors():
     assert replayed.decisions[:, layout.BYTE_MS].tolist() == [10_000, 0]
 
 
-def test_a_gap_empties_the_sensors_and_decisions_count_again_eleven_windows_later():
-    """After lost events nothing is known; rows feed the sensors but are not tallied for 11 seconds."""
+def _reasons(replayed, column=layout.BYTE_REASON):
+    return [layout.REASON_NAMES[reason] for reason in replayed.decisions[:, column].tolist()]
+
+
+def test_after_a_gap_a_rate_is_known_when_all_that_it_holds_is():
+    """Its samples are known from the first record after a pause of a window; exact when the others have expired."""
     node = _free_node()
     node.produce("alice", "c1", 20_000, _T0)
     node.gap(_T0 + 10)
-    for ms in (20, 10_900, 11_010):
+    for ms in (20, 900, 2000, 12_999, 13_000):
         node.produce("alice", "c1", 6_000, _T0 + ms)
     replayed = replay_events(node.events, _plan(_quota("producer_byte_rate", 1000.0)))
-    assert replayed.decisions[:, layout.IS_COUNTED].tolist() == [1, 0, 0, 1]
+    assert _reasons(replayed) == ["", *["gap"] * 4, ""]
     result = _result(replayed, "Produce")
-    assert (result["requests"], result["warming_up_requests"]) == (2, 2)
-    assert replayed.decisions[3, layout.BYTE_MS] > 0
+    approximate = [result[f"approximate_{name}"] for name in ("requests", "after_gap", "missing_rows")]
+    assert (result["requests"], approximate) == (6, [4, 4, 0])
+    assert (result["different_decisions"], result["approximate_different_decisions"]) == (2, 4)
+
+
+def test_who_never_pauses_stays_approximate_after_a_gap():
+    """When its samples begin depends for ever on what was lost, unless it is far below its bound."""
+    node = _free_node()
+    node.gap(_T0)
+    for number in range(300):
+        node.produce("alice", "c1", 5_000, _T0 + number * 100)
+        node.produce("bob", "c1", 1, _T0 + number * 100)
+    quotas = (_quota("producer_byte_rate", 1000.0), _quota("producer_byte_rate", 1000.0, user="bob"))
+    reasons = _reasons(replay_events(node.events, _plan(*quotas)))
+    assert reasons[0::2] == ["gap"] * 300
+    assert reasons[1::2] == ["gap"] * 120 + [""] * 180
+
+
+def test_a_bucket_is_known_again_after_an_hour_without_a_use():
+    """Its debt may be of any size, until a sweep has forgotten it (B§1.2)."""
+    node = _free_node()
+    node.gap(_T0)
+    for ms in (0, 60_000, 60_000 + _HOUR_MS + 1):
+        node.expire(_T0 + ms)
+        node.mutate("alice", "c1", 1, _T0 + ms)
+        node.other("alice", "c1", _T0 + ms, api_key=19)
+    replayed = replay_events(node.events, _plan(_quota("controller_mutation_rate", 1.0)))
+    assert _reasons(replayed) == ["gap"] * 4 + [""] * 2
+
+
+def test_a_fetch_that_may_have_been_throttled_leaves_unknown_bytes():
+    """Its bytes were taken back, or not: its own sensor is known again twelve windows later, whatever the other is."""
+    node = _free_node()
+    for ms in (0, 1000, 2500, 14_400, 26_400):
+        if ms == 1000:
+            node.gap(_T0 + ms)
+        node.fetch("alice", "c1", 8_000, _T0 + ms, handler_ns=50_000_000)
+    quotas = _quota("consumer_byte_rate", 1000.0), _quota("request_percentage", 0.4)
+    replayed = replay_events(node.events, _plan(*quotas))
+    assert _reasons(replayed) == ["", "gap", "gap", "gap", ""]
+    assert _reasons(replayed, layout.REQUEST_REASON) == ["", "gap", "gap", "", ""]
+
+
+def test_a_request_after_a_gap_may_have_asked_for_permits_in_it():
+    """What it was told then is not known; of requests that ask for none, or under no such quota, it is."""
+    node = _free_node()
+    node.gap(_T0)
+    for api_key in (19, 3):
+        node.other("alice", "c1", _T0 + 1, api_key=api_key)
+    quota = _quota("controller_mutation_rate", 1.0)
+    assert _reasons(replay_events(node.events, _plan(quota))) == ["gap", ""]
+    assert _reasons(replay_events(node.events, _plan())) == ["", ""]
+
+
+def test_where_seq_jumps_without_a_start_rows_are_missing():
+    """A file is not there: decisions are approximate; what a start or a gap explains is no such hole."""
+    node = _free_node()
+    node.produce("alice", "c1", 6_000, _T0)
+    node.produce("alice", "c1", 6_000, _T0 + 1)
+    node.produce("alice", "c1", 6_000, _T0 + 2)
+    quota = _plan(_quota("producer_byte_rate", 1000.0))
+    assert _reasons(replay_events(node.events, quota)) == [""] * 3
+    assert _reasons(replay_events([*node.events[:-2], node.events[-1]], quota)) == ["", "missing rows"]
+    other = RecordingNode(first_seq=1000)
+    other.start(_T0 + 5)
+    other.produce("alice", "c1", 6_000, _T0 + 6)
+    assert _reasons(replay_events([*node.events, *other.events], quota)) == [""] * 4
+
+
+def test_imported_rows_are_never_exact_where_there_is_a_limit():
+    """Their times are estimates, and the holes in their `seq` mean nothing."""
+    node = _free_node()
+    for ms in (0, 5, 60_000):
+        node.produce("alice", "c1", 6_000, _T0 + ms)
+        node.produce("bob", "c1", 6_000, _T0 + ms)
+    for place, event in enumerate(node.events):
+        event["seq"] = event["ts_ms"] * 1000 * SEQ_PER_US + place
+    replayed = replay_events(node.events, _plan(_quota("producer_byte_rate", 1000.0)))
+    assert _reasons(replayed) == ["imported", ""] * 3
 
 
 def test_before_the_first_start_the_quotas_in_force_are_unknown():
-    """A record whose beginning was deleted is not counted until a node starts."""
+    """A record whose beginning was deleted is approximate until a node starts."""
     node = _free_node()
     node.produce("alice", "c1", 100, _T0)
     node.start(_T0 + 10)
     node.produce("alice", "c1", 100, _T0 + 20)
     replayed = replay_events(node.events[5:], in_force_plan())
-    assert replayed.decisions[:, layout.IS_COUNTED].tolist() == [0, 1]
+    assert _reasons(replayed) == ["cold start", ""]
+    assert _reasons(replayed, layout.REQUEST_REASON) == ["cold start", ""]
 
 
 @pytest.mark.parametrize(("idle_ms", "expected_ms"), [(_HOUR_MS, 30_000), (_HOUR_MS + 1, 0)])
@@ -180,6 +263,7 @@ def test_after_a_gap_only_what_is_stated_anew_is_in_force(states_all, expected):
     node.start(_T0, records=(_quota("producer_byte_rate", 1000.0),))
     node.gap(_T0 + 10)
     if states_all:
+        node.quota(QuotaRecord(entity=(), key="quota.window.num", value=11.0), _T0 + 10)
         node.quota(_quota("producer_byte_rate", 1000.0, user="bob"), _T0 + 10)
     node.produce("alice", "c1", 20_000, _T0 + 12_000)
     replayed = replay_events(node.events, in_force_plan())

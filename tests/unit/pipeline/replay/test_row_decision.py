@@ -59,8 +59,9 @@ def test_what_is_decided_has_names():
     state = _state(rows, 500.0)
     account = state.account_of[layout.PRODUCE, 0]
     assert driver_names()["decide_row"](state, rows, 0, _T0) == Decided(
-        byte_ms=10_000, request_ms=0, is_rejected=False, is_capped=False, account=account, amount=10_000
-    )
+        byte_ms=10_000, request_ms=0, is_rejected=False, is_capped=False, account=account, amount=10_000,
+        byte_reason=layout.EXACT, request_reason=layout.EXACT,
+    )  # fmt: skip
 
 
 def test_the_arrays_are_their_callers():

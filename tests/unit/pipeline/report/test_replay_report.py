@@ -175,10 +175,17 @@ def test_a_file_gets_whole_names():
 
 def test_notes_tell_what_the_tables_do_not():
     """How many decisions were checked, and capped."""
-    row = outcome(requests=10, different_decisions=1, capped_fetches=2)
-    assert replay_notes(IN_FORCE, [row], in_force=True)[:2] == [
-        "in force: 9 of 10 decisions as recorded",
+    columns = {"approximate_requests": 4, "approximate_after_gap": 3, "approximate_cold_start": 1}
+    row = outcome(requests=10, different_decisions=1, capped_fetches=2, **columns)
+    assert replay_notes(IN_FORCE, [row], in_force=True) == [
+        "in force: 5 of 6 decisions as recorded",
         "in force: 2 fetches were larger than this plan allows and were replayed at its cap",
+        "in force: 3 decisions are approximate: events were lost before (gap)",
+        "in force: 1 decisions are approximate: what was before the record is not known (cold start)",
+    ]
+    row = outcome(requests=1, approximate_requests=1)
+    assert replay_notes(IN_FORCE, [row], in_force=True) == [
+        "in force: no decision could be compared with what was recorded"
     ]
     assert replay_notes("p", [outcome(requests=10, different_decisions=1)], in_force=False) == []
 
