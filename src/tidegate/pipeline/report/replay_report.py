@@ -1,6 +1,7 @@
 """What a replay found, for the terminal: a table for each quota type, the record and the plans beside one another."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 from rich.text import Text
 
@@ -99,15 +100,20 @@ def replay_notes(plan: str, rows: Sequence[Row], *, in_force: bool) -> list[str]
 
 
 def unmatched_notes(unmatched: Sequence[Unmatched]) -> list[str]:
-    """Return a sentence for each of the first entries of plans that are for nobody."""
-    notes = [_unmatched_note(entry) for entry in unmatched[:_MOST_UNMATCHED]]
-    if len(unmatched) > _MOST_UNMATCHED:
-        notes.append(f"{count_text(len(unmatched) - _MOST_UNMATCHED)} more entries match nobody")
+    """Return a sentence for each of the first entities of plans that are for nobody."""
+    by_entity: dict[EntityParts, list[Unmatched]] = {}
+    for entry in unmatched:
+        by_entity.setdefault(entry.entity, []).append(entry)
+    notes = [_unmatched_note(entries) for entries in islice(by_entity.values(), _MOST_UNMATCHED)]
+    if len(by_entity) > len(notes):
+        notes.append(f"{count_text(len(by_entity) - len(notes))} more entities match nobody")
     return notes
 
 
-def _unmatched_note(entry: Unmatched) -> str:
-    begin = f"{name_text(entry.plan)}: {_parts_text(entry.entity)} matches nobody in the record"
+def _unmatched_note(entries: Sequence[Unmatched]) -> str:
+    """Return the sentence on one entity of one or several plans."""
+    entry, plans = entries[0], ", ".join(name_text(entry.plan) for entry in entries)
+    begin = f"{plans}: {_parts_text(entry.entity)} matches nobody in the record"
     if entry.no_users:
         return (
             f"{begin}: its only user is ANONYMOUS, nobody has logged in; set quotas by client-id, "

@@ -15,7 +15,7 @@ from tidegate.pipeline.report.text import fitted
 __all__ = ["Block", "Measure", "side_by_side"]
 
 _INDENT = "  "
-_WIDEST_NAME = 24  # cells of a column that only its name asks for
+_WIDEST_NAME = 40  # cells of a column that only its name asks for
 _NAME_LINES = 3
 
 

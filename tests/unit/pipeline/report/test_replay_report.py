@@ -197,13 +197,14 @@ def test_entries_for_nobody_are_named_with_what_to_do():
         Unmatched(plan="p", entity=(("client-id", "loadr"),), kind="client-id", nearest="loader"),
         Unmatched(plan="p", entity=entity, kind="user", no_users=True),
         Unmatched(plan="p", entity=(("client-id", "c"), ("user", "u"))),
-        *[Unmatched(plan="p", entity=(("user", "x"),), kind="user")] * 20,
+        Unmatched(plan="q", entity=(("client-id", "c"), ("user", "u"))),
+        *[Unmatched(plan="p", entity=(("user", f"u{number}"),), kind="user") for number in range(20)],
     ]
     notes = unmatched_notes(entries)
     assert notes[:3] == [
         "p: client-id=loadr matches nobody in the record; did you mean loader?",
         r"p: user=alice\x1b[2J client-id=<default> matches nobody in the record: its only user is ANONYMOUS, "
         "nobody has logged in; set quotas by client-id, or let the clients authenticate",
-        "p: user=u client-id=c matches nobody in the record: both names are there, but never together",
+        "p, q: user=u client-id=c matches nobody in the record: both names are there, but never together",
     ]
-    assert notes[-1] == "13 more entries match nobody"
+    assert notes[-1] == "13 more entities match nobody"
