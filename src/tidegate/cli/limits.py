@@ -87,9 +87,10 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.replay.limits import Tolerance, levels_of, levels_of_file
     from tidegate.pipeline.replay.warm_up import kernel_in_the_making
     from tidegate.pipeline.report.console import results_console
-    from tidegate.pipeline.report.limits_report import default_limits, limits_notes, limits_table
+    from tidegate.pipeline.report.limits_report import ESTIMATED, default_limits, limits_notes, limits_table
     from tidegate.pipeline.report.text import count_text
     from tidegate.pipeline.session import running_spark
+    from tidegate.usage.readers import is_imported
 
     levels = levels_of(args.by) if args.quotas is None else levels_of_file(args.quotas)
     tolerance = Tolerance(share=args.delayed / 100, longest_ms=round(args.longest * 1000))
@@ -111,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     console = results_console()
     heading = f"delays {args.delayed:g} %\nby {args.longest:g} s"
     console.print(limits_table(rows, top=args.top, tolerated=heading))
-    for note in limits_notes(rows):
+    for note in [*limits_notes(rows), *([ESTIMATED] if is_imported(args.directory) else [])]:
         console.print(note)
     console.print(f"{count_text(files.rows)} events")
     if args.out is not None:

@@ -102,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.replay.warm_up import kernel_in_the_making
     from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text
     from tidegate.pipeline.session import running_spark
+    from tidegate.usage.readers import is_imported
 
     wanted = Wanted(headroom=args.headroom, budgets=dict(args.budget), protect=args.protect)
     with opened(args) as files:
@@ -113,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
             with kernel_in_the_making(), session as spark:
                 found = recommend_job(spark, files, by, wanted)
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
-    print(text(found.quotas, found.notes(wanted, events=files.rows)), end="")
+    notes = found.notes(wanted, events=files.rows, is_imported=is_imported(args.directory))
+    print(text(found.quotas, notes), end="")
     return 0
 
 

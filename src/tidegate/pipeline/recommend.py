@@ -27,7 +27,7 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline.read.chunks import list_chunks, read_chunk
 from tidegate.pipeline.replay.limits import ENTITIES_BY, Replays, find_limits, levels_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
-from tidegate.pipeline.report.limits_report import entity_text, quota_text, was_throttled
+from tidegate.pipeline.report.limits_report import ESTIMATED, entity_text, quota_text, was_throttled
 from tidegate.pipeline.report.text import count_text, duration_text, name_text, percent_text
 from tidegate.pipeline.rounding import limit_text, rounded_down, rounded_up
 from tidegate.quota.admin.definitions import EntityParts
@@ -98,7 +98,7 @@ class Recommendation:
     nodes: Sequence[Row]
     outcomes: Sequence[Row]
 
-    def notes(self, wanted: Wanted, *, events: int) -> list[str]:
+    def notes(self, wanted: Wanted, *, events: int, is_imported: bool) -> list[str]:
         """Return what is to be said of the quotas, in sentences; what lists something is indented by two."""
         budgets = "".join(
             f", budget {key}={limit_text(_TYPE_BY_KEY[key], value)}" for key, value in wanted.budgets.items()
@@ -115,7 +115,8 @@ class Recommendation:
             notes.append("Throttled when recorded, so that what they wanted is hidden:")
             notes += [f"  {quota_text(row['quota_type'])} {entity_text(row)}" for row in hidden[:_LINES]]
             notes += _more(hidden)
-        return notes + skew_notes(self.nodes)
+        notes += skew_notes(self.nodes)
+        return [*notes, f"{ESTIMATED}."] if is_imported else notes
 
 
 @dataclass(slots=True)

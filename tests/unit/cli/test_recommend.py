@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_traffic
 from tests.replaying.node import RecordingNode
+from tests.unit.kafka_log.samples import QUICK
 
 from tidegate.cli.main import main
 from tidegate.config.quotas_file import parse_quotas_file
@@ -200,6 +201,21 @@ def test_bad_options_are_one_clear_error(
         main(["recommend", str(usage), *arguments])
     assert stopped.value.code == 2
     assert error in capsys.readouterr().err
+
+
+def test_what_was_imported_has_estimated_request_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which is said wherever limits are."""
+    main(["import", str(QUICK), "--out", str(tmp_path / "usage")])
+    assert main(["limits", str(tmp_path / "usage")]) == 0
+    assert main(["recommend", str(tmp_path / "usage")]) == 0
+    assert (
+        capsys.readouterr().out.count(
+            "request time is an estimate: Kafka's request log does not have all of it"
+        )
+        == 2
+    )
 
 
 def test_nothing_recorded_is_nothing_to_recommend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,15 @@ from tidegate.pipeline.report.text import count_text, name_text
 from tidegate.pipeline.rounding import limit_text
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["default_limits", "entity_text", "limits_notes", "limits_table", "quota_text", "was_throttled"]
+__all__ = [
+    "ESTIMATED",
+    "default_limits",
+    "entity_text",
+    "limits_notes",
+    "limits_table",
+    "quota_text",
+    "was_throttled",
+]
 
 Row = Mapping[str, Any]
 _WIDTH = 80  # columns
@@ -21,6 +29,9 @@ _QUOTA_TEXTS = {
     QuotaType.REQUEST.value: "request",
     QuotaType.CONTROLLER_MUTATION.value: "mutation",
 }
+ESTIMATED = "request time is an estimate: Kafka's request log does not have all of it"
+"""What is to be said of a record that was imported."""
+
 _LIMITS = ("never_throttled", "tolerable")
 
 
