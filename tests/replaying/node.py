@@ -7,6 +7,7 @@ from typing import Any
 
 from tidegate.api_keys import CREATE_TOPICS
 from tidegate.in_slices import run_at_once
+from tidegate.pipeline.layout import FETCH_ANSWER_BYTES
 from tidegate.quota import UNLIMITED, ClientQuotaCallback, QuotaType
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.sanitizer import sanitize
@@ -166,7 +167,8 @@ class RecordingNode:
     ) -> Event:
         """Decide a consumer's fetch (B§6.3); capped ones are given no more than the quota allows (B§3.7)."""
         if self._fetches_are_capped:
-            size = min(size, saturate_to_int32(self.managers.fetch.max_value_in_window(user, client_id)))
+            cap = self.managers.fetch.max_value_in_window(user, client_id)
+            size = min(size, saturate_to_int32(cap) + FETCH_ANSWER_BYTES)
         answer = Answer(SimpleNamespace(body_size=size - 4), Charge.FETCH)
         exchange = self._decide(user, client_id, now_ms, answer, handler_ns, network_ns)
         return self._add_request(exchange, network_ns, api_key=1, fetch_bytes=_charged(exchange.fetch_bytes))

@@ -20,7 +20,7 @@ import pyarrow as pa
 from tidegate.config.quotas_file import load_quotas_file
 from tidegate.config.windows import Windows
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.layout import FETCH, MUTATION, PRODUCE, REQUEST
+from tidegate.pipeline.layout import FETCH, FETCH_ANSWER_BYTES, MUTATION, PRODUCE, REQUEST
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, Rung, between
 from tidegate.quota.admin.definitions import EntityParts, QuotaRecord
 from tidegate.quota.admin.entity import Tags
@@ -225,7 +225,7 @@ def _narrowed(bracket: _Bracket, refused: int) -> _Bracket:
 def _never(rows: Sequence[Row], windows: Windows) -> float:
     """Return the smallest limit, per second, that neither throttles nor cuts, on any node."""
     limit: float = max(row["peak"] for row in rows)
-    largest: float = max(row["largest_amount"] for row in rows)
+    largest: float = max(row["largest_amount"] for row in rows) - FETCH_ANSWER_BYTES
     seconds = windows.rate.max_value(1.0)
     if _sensor(rows[0])[0] == FETCH and seconds > 0:
         limit = max(limit, largest / seconds)

@@ -23,6 +23,7 @@ from tidegate.pipeline.layout import (
     EXACT,
     EXEMPT,
     FELT_COLUMNS,
+    FETCH_ANSWER_BYTES,
     FETCH_CHARGE,
     IMPORTED,
     KIND_BITS,
@@ -229,9 +230,9 @@ class PlanReplay:
         resolved = self._definitions.resolve(index, user, client_id, self._windows)
         sensors = self._buckets if index == MUTATION else self._rates
         cap_ms = self._windows.rate.window_ms if index == REQUEST else MAX_INT64  # B§2.1
-        cap_bytes = (
-            MAX_INT64 if self._plan.is_in_force else resolved.cap_bytes
-        )  # what was recorded had its cap
+        cap_bytes = MAX_INT64  # what was recorded had its cap
+        if not self._plan.is_in_force and resolved.cap_bytes != MAX_INT64:
+            cap_bytes = resolved.cap_bytes + FETCH_ANSWER_BYTES
         sensor = sensors.number((index, resolved.tags), bound=resolved.bound)
         self._stated.note_used((index, resolved.tags), sensor)
         self._account_of[index, client] = self._accounts.number(

@@ -69,12 +69,15 @@ def test_a_client_with_several_in_flight_catches_up_five_at_a_time():
 
 
 def test_a_throttled_fetch_is_asked_again_and_a_large_one_comes_in_parts():
-    """25 MB under 1 MB/s: two times the cap of ten, then the rest, each when it fits into the window."""
+    """25 MB under 1 MB/s: two times the cap of ten, then the rest, each when it fits into the window.
+
+    An answer is charged 49 bytes beside its records.
+    """
     forecast = forecast_events(
         _node(1, api="fetch", size=25 * _MB, software="librdkafka"), _plan("consumer_byte_rate", _MB)
     )
     delivered = [row[5] for row in forecast.decisions if row[2] == 0]
-    assert delivered == [10 * _MB, 10 * _MB, 5 * _MB]
+    assert delivered == [10 * _MB + 49, 10 * _MB + 49, 5 * _MB - 98]
     result = _result(forecast, "Fetch")
     assert result["requests"] == len(forecast.decisions) > 3
     assert result["waited_ms"] == result["longest_wait_ms"] == forecast.decisions[-1][1] - _T0

@@ -4,11 +4,15 @@ import pytest
 from tests.replaying.kernel import replay_events
 from tests.replaying.node import RecordingNode
 
+from tidegate.api_keys import FETCH
 from tidegate.callbacks.own_rules import OwnRules
+from tidegate.config.windows import Windows
 from tidegate.pipeline import layout
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.columns import SEQ_PER_US
+from tidegate.wire import encode_response
 
 _T0 = 1_700_000_000_000
 _HOUR_MS = 3_600_000
@@ -208,14 +212,38 @@ def test_a_sweep_forgets_what_idled_for_more_than_an_hour(idle_ms, expected_ms):
 
 
 def test_a_fetch_above_the_cap_is_replayed_at_the_cap_and_marked():
-    """A consumer under 1 kB/s is given at most 10 kB at a time (B§3.7)."""
+    """A consumer under 1 kB/s is given at most 10 kB of records at a time (B§3.7); that answer itself is throttled.
+
+    It is charged for what is beside the records, too (B§6.3).
+    """
     node = _free_node()
     node.fetch("alice", "c1", 50_000, _T0)
     replayed = replay_events(node.events, _plan(_quota("consumer_byte_rate", 1000.0)))
     result = _result(replayed, "Fetch")
-    assert (result["amount"], result["capped_fetches"]) == (10_000, 1)
+    assert (result["amount"], result["capped_fetches"]) == (10_049, 1)
     assert replayed.decisions[0, layout.IS_CAPPED] == 1
-    assert replayed.decisions[0, layout.BYTE_MS] == 0
+    assert replayed.decisions[0, layout.BYTE_MS] == 49
+    assert _reasons(replayed) == ["capped fetch"]
+
+
+def test_with_one_window_a_fetch_is_charged_for_more_than_its_cap_of_nothing():
+    """The cap of one window is 0 (B§3.7), and yet 1 B/s throttles."""
+    node = _free_node()
+    node.fetch("alice", "c1", 50_000, _T0)
+    windows = Windows(rate=QuotaWindow(samples=1))
+    plan = Plan(name="p", records=(_quota("consumer_byte_rate", 1.0),), windows=windows)
+    assert replay_events(node.events, plan).decisions[0, layout.BYTE_MS] == 48_999
+
+
+def test_the_least_answer_to_a_fetch_is_no_larger():
+    """One partition of a topic with the shortest name, in the version that says least."""
+    partition = {
+        "partition_index": 0, "error_code": 0, "high_watermark": 0, "last_stable_offset": 0,
+        "aborted_transactions": [], "records": b"",
+    }  # fmt: skip
+    topic = {"topic": "t", "partitions": [partition]}
+    answer = encode_response(FETCH, 4, 0, {"throttle_time_ms": 0, "responses": [topic]})
+    assert 4 + answer.body_size == layout.FETCH_ANSWER_BYTES
 
 
 def test_a_request_throttle_takes_fetch_bytes_back_without_a_fetch_quota():
