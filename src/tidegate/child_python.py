@@ -7,9 +7,9 @@ our own processes, nor in what Spark starts, which takes no options of Python's 
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
-__all__ = ["SAFE_PATH_VARIABLE", "module_command", "safe_path"]
+__all__ = ["SAFE_PATH_VARIABLE", "environment_variable", "module_command", "safe_path"]
 
 SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
 """Set to "1" in an environment, it is `-P` for every Python that is started with it."""
@@ -20,15 +20,20 @@ def module_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
-@contextmanager
-def safe_path() -> Iterator[None]:
+def safe_path() -> AbstractContextManager[None]:
     """Let what is started meanwhile, and all that it starts, import no module of the current directory."""
-    before = os.environ.get(SAFE_PATH_VARIABLE)
-    os.environ[SAFE_PATH_VARIABLE] = "1"
+    return environment_variable(SAFE_PATH_VARIABLE, "1")
+
+
+@contextmanager
+def environment_variable(name: str, value: str) -> Iterator[None]:
+    """Have a variable in the environment meanwhile."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ[SAFE_PATH_VARIABLE]
+            del os.environ[name]
         else:
-            os.environ[SAFE_PATH_VARIABLE] = before
+            os.environ[name] = before

@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 from random import Random
 
+from pyspark.sql import SparkSession
 from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline.session import running_spark
 
 
 def test_executors_in_processes_of_their_own_decide_as_recorded(tmp_path):
@@ -26,3 +29,20 @@ def test_executors_in_processes_of_their_own_decide_as_recorded(tmp_path):
     assert answer["executors"] == 2
     assert sum(row["throttled_requests"] for row in answer["rows"]) > 0
     assert sum(row["different_decisions"] for row in answer["rows"]) == 0
+
+
+def test_the_session_of_a_host_keeps_its_settings(spark):
+    """In a notebook the jobs use its executors, with settings of their own, and leave it running."""
+    host = spark.session
+    zone = "spark.sql.session.timeZone"
+    host.conf.set(zone, "Asia/Tokyo")
+    try:
+        before = dict(host.conf.getAll)
+        with running_spark(app_name="guest", rows=0) as guest:
+            assert guest.session.sparkContext is host.sparkContext
+            assert guest.session.conf.get(zone) == "UTC"
+            assert dict(host.conf.getAll) == before
+        assert SparkSession.getActiveSession() is host
+        assert host.range(3).count() == 3
+    finally:
+        host.conf.set(zone, "UTC")

@@ -11,7 +11,14 @@ from pyspark.errors import PySparkException
 
 from tidegate.errors import ConfigError, TidegateError
 
-__all__ = ["JobError", "MissingJavaError", "OutputError", "UsageFilesError", "spark_errors_as_ours"]
+__all__ = [
+    "JobError",
+    "MissingJavaError",
+    "OutputError",
+    "UsageFilesError",
+    "spark_errors_as_ours",
+    "start_error",
+]
 
 _OWN_MESSAGE = re.compile(
     r"^(?:tidegate\.pipeline\.errors\.)?UsageFilesError: (?P<message>.+)$", re.MULTILINE
@@ -20,6 +27,20 @@ _UNREADABLE_FILE = re.compile(r"while reading file (?:file:/*)?(?P<path>/?[^\s'\
 _VANISHED_FILE = re.compile(r"FILE_NOT_EXIST|FileNotFoundException")
 _OUT_OF_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError")
 _OVERFLOW = re.compile(r"\[ARITHMETIC_OVERFLOW")
+_MISSING_MODULE = re.compile(r"(?:ModuleNotFoundError: )?No module named '?(?P<module>[\w.]+)'?")
+_NOT_RUN = re.compile(r'Cannot run program "(?P<program>[^"]+)"')
+_SAID = re.compile(
+    r"^(?:Error: |Caused by: [\w.$]+: |Exception in thread \S+ [\w.$]+: )(?P<reason>.+)$", re.MULTILINE
+)
+_NOT_TAKEN = re.compile(r"Application has been killed\. Reason: (?P<reason>.+)$", re.MULTILINE)
+_LOST_TASK = re.compile(r"Lost task [^:]+?\): (?P<reason>.+)")
+_PYTHON_ERROR = re.compile(r"[\w.]+(?:Error|Exception): ")
+_SAYS_NOTHING = re.compile(
+    r"Traceback .*:|An exception was thrown from the Python worker.*|[\w.$]+(?:Error|Exception):?|Job aborted\.?"
+    r"|An error occurred while calling .*"
+)
+_SPARKS_OWN = re.compile(r"^(?:(?:org\.apache\.spark|pyspark|py4j)[\w.$]*: )+")
+_CLUSTER_HINT = "docs/clusters.md says what executors need; PYSPARK_PYTHON names the Python that they run"
 _LONGEST_REASON = 300  # characters of a foreign message that are shown
 
 
@@ -67,14 +88,30 @@ def _as_ours(text: str, spark_log: Path | None) -> TidegateError:
         )
     if _OUT_OF_MEMORY.search(text):
         return JobError("Spark ran out of memory", hint="give it more: SPARK_DRIVER_MEMORY=4g tidegate ...")
-    return JobError(f"the Spark job failed: {_first_line(text)}", hint=_log_hint(spark_log))
+    if missing := _MISSING_MODULE.search(text):
+        return JobError(f"the executors' Python has no module {missing['module']!r}", hint=_CLUSTER_HINT)
+    if not_run := _NOT_RUN.search(text):
+        return JobError(f"the executors cannot run {not_run['program']!r}", hint=_CLUSTER_HINT)
+    return JobError(f"the Spark job failed: {_reason_of(text)}", hint=_log_hint(spark_log))
 
 
-def _first_line(text: str) -> str:
+def start_error(text: str, said: str, *, spark_log: Path | None) -> JobError:
+    """Return why Spark did not start: what it raised here, or what its Java process said before it ended."""
+    is_gone = "JAVA_GATEWAY_EXITED" in text
+    reasons = [match["reason"] for match in (_SAID if is_gone else _NOT_TAKEN).finditer(said)]
+    reason = reasons[-1] if reasons else _reason_of(text)
+    return JobError(f"Spark does not start: {reason[:_LONGEST_REASON]}", hint=_log_hint(spark_log))
+
+
+def _reason_of(text: str) -> str:
+    """Return the line of Spark's pages that says what went wrong, without the names of its exceptions."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    reason = causes[-1].removeprefix("Caused by: ") if causes else (lines[0] if lines else "no reason given")
-    return reason[:_LONGEST_REASON]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    raised = [line for line in lines if _PYTHON_ERROR.match(line)] if "Traceback" in text else []
+    lost = [match["reason"] for match in _LOST_TASK.finditer(text)]
+    candidates = [*reversed([*lost, *causes]), *reversed(raised), *lines]
+    reason = next((line for line in candidates if not _SAYS_NOTHING.fullmatch(line)), "no reason given")
+    return _SPARKS_OWN.sub("", reason)[:_LONGEST_REASON]
 
 
 def _log_hint(spark_log: Path | None) -> str | None:

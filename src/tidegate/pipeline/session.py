@@ -1,11 +1,12 @@
-"""The Spark session of the jobs: quiet, in UTC, running this very Python.
+"""The Spark session of the jobs: quiet, in UTC, running this very Python unless `PYSPARK_PYTHON` names another.
 
-The settings that the jobs rely on are given here and nowhere else. Where a session is running already (under
-`spark-submit`, in a notebook, in the tests) it is used as it is and left running; the settings that can be
-changed while it runs are set for it.
+The settings that the jobs rely on are given here and nowhere else. Where a session is running already (in a notebook,
+in the tests) a sister of it is used, which has the same executors and settings of its own: the one that is there stays
+as it is, and running. To executors on other machines this package is sent along (docs/clusters.md).
 """
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -13,14 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from tidegate.child_python import SAFE_PATH_VARIABLE, safe_path
-from tidegate.pipeline.errors import JobError
+import tidegate
+from tidegate.child_python import SAFE_PATH_VARIABLE, environment_variable, safe_path
+from tidegate.pipeline.errors import JobError, start_error
 from tidegate.pipeline.java import require_java
 
 __all__ = ["ARROW_BATCH_BYTES", "DEFAULT_MASTER", "RunningSpark", "running_spark", "spark_settings"]
@@ -36,6 +40,7 @@ _SQL_SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.caseSensitive": "true",
 }
+_PYTHON_VARIABLE = "PYSPARK_PYTHON"
 _DAEMON = "tidegate.pipeline.replay.daemon"
 _FEW_ROWS = 300_000
 _FEW_ROWS_SETTINGS = {
@@ -70,32 +75,53 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
     """
     active = SparkSession.getActiveSession()
     if active is not None:
-        yield RunningSpark(session=_with_sql_settings(active), log=None)
+        yield RunningSpark(session=_with_sql_settings(active.newSession()), log=None)
+        return
+    settings = spark_settings(app_name=app_name, master=master, rows=rows)
+    if _is_submitted():
+        with _errors_of_the_start(None):
+            session = _started(settings, gateway=None)
+        try:
+            with _sent_along(session.sparkContext):
+                yield RunningSpark(session=session, log=None)
+        finally:
+            session.stop()  # its Java ends with this process
         return
     require_java()
     log = _new_log()
-    session = _start(spark_settings(app_name=app_name, master=master, rows=rows), log)
-    is_wanted = False
+    is_wanted = True  # the hint of a `JobError` names it
+    gateway = _launch(settings, log)
     try:
-        yield RunningSpark(session=session, log=log)
+        with _errors_of_the_start(log):
+            session = _started(settings, gateway=gateway)
+        try:
+            with _sent_along(session.sparkContext):
+                yield RunningSpark(session=session, log=log)
+        finally:
+            session.stop()
+        is_wanted = False
     except JobError:
-        is_wanted = True  # its hint names the log
+        raise
+    except BaseException:
+        is_wanted = False
         raise
     finally:
-        _stop(session)
+        _end(gateway)
         if not is_wanted:
             log.unlink(missing_ok=True)
 
 
 def spark_settings(*, app_name: str, master: str | None, rows: int) -> dict[str, str]:
     """Return the settings of a new session. Under `spark-submit` its own settings stay in force."""
-    settings = {"spark.app.name": app_name, "spark.python.daemon.module": _DAEMON, **_SQL_SETTINGS}
+    settings = {"spark.app.name": app_name, **_SQL_SETTINGS}
     settings[f"spark.executorEnv.{SAFE_PATH_VARIABLE}"] = "1"
-    if "PYSPARK_GATEWAY_PORT" in os.environ and master is None:
-        return settings
+    if _is_submitted():
+        return settings | ({} if master is None else {"spark.master": master})
     master = master or DEFAULT_MASTER
     settings["spark.master"] = master
     if master.startswith("local"):
+        if _executors_python() == sys.executable:
+            settings["spark.python.daemon.module"] = _DAEMON  # elsewhere it may not be installed
         settings.update(_LOCAL_SETTINGS)
         if rows <= _FEW_ROWS:
             settings.update(_FEW_ROWS_SETTINGS)
@@ -104,32 +130,73 @@ def spark_settings(*, app_name: str, master: str | None, rows: int) -> dict[str,
     return settings
 
 
-def _start(settings: Mapping[str, str], log: Path) -> SparkSession:
-    """Start Java with its messages going to `log`, and Spark in it."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+def _is_submitted() -> bool:
+    """Return whether `spark-submit` has started this process, with a Java that is its own."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _executors_python() -> str:
+    """Return the Python that executors run: this one unless somebody has said otherwise."""
+    return os.environ.get(_PYTHON_VARIABLE, sys.executable)
+
+
+def _launch(settings: Mapping[str, str], log: Path) -> Any:
+    """Start Java with its messages going to `log`, and return the way to it."""
     conf = SparkConf().setAll(list(settings.items()))
-    try:
-        with log.open("ab") as messages, safe_path():
-            gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                conf=conf, popen_kwargs={"stderr": messages, "stdout": messages}
-            )
+    with log.open("ab") as messages, safe_path(), _errors_of_the_start(log):
+        return launch_gateway(  # type: ignore[no-untyped-call]
+            conf=conf, popen_kwargs={"stderr": messages, "stdout": messages}
+        )
+
+
+def _started(settings: Mapping[str, str], *, gateway: Any) -> SparkSession:
+    """Start Spark and return its session. gateway: None is the one of `spark-submit`."""
+    conf = SparkConf().setAll(list(settings.items()))
+    with environment_variable(_PYTHON_VARIABLE, _executors_python()):
         context = SparkContext(conf=conf, gateway=gateway)
-    except (PySparkException, OSError) as error:
-        raise JobError(f"Spark does not start: {error}", hint=f"what it said is in {log}") from error
     context.setLogLevel("ERROR")
     return SparkSession(context)
 
 
-def _stop(session: SparkSession) -> None:
-    """End Spark and the Java process, so that the next session can be started with other settings."""
-    gateway: Any = session.sparkContext._gateway
-    session.stop()
+def _end(gateway: Any) -> None:
+    """End the Java process, so that the next session can be started with other settings."""
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()
     SparkContext._gateway = None
     SparkContext._jvm = None
+
+
+@contextmanager
+def _errors_of_the_start(log: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError) as error:
+        said = "" if log is None else log.read_text(errors="replace")
+        raise start_error(str(error), said, spark_log=log) from error
+
+
+@contextmanager
+def _sent_along(context: SparkContext) -> Iterator[None]:
+    """Send this package to executors that may not have it; those of one process have it.
+
+    It lies in an archive already where `--py-files` has brought it.
+    """
+    package = Path(tidegate.__file__).parent
+    if re.match(r"local($|\[)", context.master or "") or not package.is_dir():
+        yield
+        return
+    paths = [*sys.path]
+    with tempfile.TemporaryDirectory(prefix="tidegate-package-") as directory:
+        archive = Path(directory) / "tidegate-package.zip"
+        with ZipFile(archive, "w", ZIP_DEFLATED) as file:
+            for path in sorted(package.rglob("*.py")):
+                file.write(path, path.relative_to(package.parent))
+        context.addPyFile(str(archive))
+        try:
+            yield
+        finally:
+            sys.path[:] = paths  # it was put there, for us who have it
 
 
 def _with_sql_settings(session: SparkSession) -> SparkSession:

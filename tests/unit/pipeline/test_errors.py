@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from tidegate.pipeline.errors import JobError, UsageFilesError, spark_errors_as_ours
+from tidegate.pipeline.errors import JobError, UsageFilesError, spark_errors_as_ours, start_error
 
 _WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
@@ -61,3 +61,57 @@ def test_other_failures_are_one_line(text, reason):
 def test_the_log_of_spark_is_pointed_to():
     """Whoever wants to know more is told where it is."""
     assert _raised(_UNKNOWN, Path("/tmp/x.log")).hint == "what Spark said is in /tmp/x.log"
+
+
+_NO_MODULE = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: \
+Lost task 0.3 in stage 0.0 (TID 7) (127.0.0.1 executor 1): org.apache.spark.SparkException:
+Error from python worker:
+  /usr/bin/python3: No module named pyspark
+"""
+_RAISED = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+OSError: [Errno 28] No space left on device
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (_NO_MODULE, "the executors' Python has no module 'pyspark'"),
+        ("ModuleNotFoundError: No module named 'numba'", "the executors' Python has no module 'numba'"),
+        ('Cannot run program "/nowhere/python": error=2', "the executors cannot run '/nowhere/python'"),
+        (_RAISED, "the Spark job failed: OSError: [Errno 28] No space left on device"),
+        ("org.apache.spark.SparkException: it is full", "the Spark job failed: it is full"),
+        (
+            "Caused by: org.apache.spark.SparkException: \n",
+            "the Spark job failed: Caused by: org.apache.spark.SparkException:",
+        ),
+    ],
+)
+def test_what_failed_on_an_executor_is_said(text, reason):
+    """And not which class of Spark's has passed it on."""
+    assert str(_raised(text)) == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "reason"),
+    [
+        ("[JAVA_GATEWAY_EXITED] gone", "WARN x\nError: Master must be one\n", "Master must be one"),
+        (
+            "stopped",
+            "x: Application has been killed. Reason: No masters! Giving up.\n",
+            "No masters! Giving up.",
+        ),
+        ("[JAVA_GATEWAY_EXITED] gone", "", "[JAVA_GATEWAY_EXITED] gone"),
+        (
+            "An error occurred while calling None.X.\n: java.lang.Y: a\nCaused by: java.net.Z: refused",
+            "Error: b",
+            "java.net.Z: refused",
+        ),
+    ],
+)
+def test_why_spark_does_not_start(text, said, reason):
+    """What it raised here, or what its Java process has said where that is gone."""
+    error = start_error(text, said, spark_log=Path("/tmp/x.log"))
+    assert (str(error), error.hint) == (f"Spark does not start: {reason}", "what Spark said is in /tmp/x.log")

@@ -47,3 +47,18 @@ def test_a_short_job_starts_quickly(monkeypatch, rows, is_short):
     """Few rows are not worth an optimising compiler."""
     settings = _settings(monkeypatch, rows=rows)
     assert ("spark.driver.extraJavaOptions" in settings) is is_short
+
+
+@pytest.mark.parametrize(
+    ("environ", "master", "is_ours"),
+    [
+        ({}, None, True),
+        ({"PYSPARK_PYTHON": "/another/python"}, None, False),
+        ({}, "spark://head:7077", False),
+        ({"PYSPARK_GATEWAY_PORT": "1"}, None, False),
+    ],
+)
+def test_workers_come_of_our_daemon_where_this_python_runs_them(monkeypatch, environ, master, is_ours):
+    """Another Python may not have it: it would say so in place of doing anything."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert ("spark.python.daemon.module" in _settings(monkeypatch, master=master, **environ)) is is_ours

@@ -50,10 +50,10 @@ def compile_cached(
     function: Callable[..., Any], names: dict[str, Any], *, modules: Sequence[ModuleType]
 ) -> Callable[..., Any]:
     """Return `function` compiled, seeing `names`; `modules` are all those whose code goes into it."""
-    function = _seeing(function, names)
     directory = cache_directory(os.environ, modules)
     if not _writable(directory):
-        return compiled(function)
+        return compiled(_seeing(function, names))
+    function = _seeing(_placed(function, directory), names)
     settings: Any = numba.config
     before = settings.CACHE_DIR
     settings.CACHE_DIR = str(directory)  # numba reads it while it wraps a function
@@ -67,7 +67,7 @@ def cache_directory(environ: Mapping[str, str], modules: Sequence[ModuleType]) -
     """Return where code compiled from `modules` is kept: `$NUMBA_CACHE_DIR`, else the user's cache directory."""
     digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
     for module in modules:
-        digest.update(Path(module.__file__ or "").read_bytes())
+        digest.update(_text(module))
     return _base(environ) / digest.hexdigest()[:_DIGEST_CHARACTERS]
 
 
@@ -84,6 +84,28 @@ def _writable(directory: Path) -> bool:
     except OSError:
         return False
     return os.access(directory, os.W_OK | os.X_OK)
+
+
+def _placed(function: Callable[..., Any], directory: Path) -> Callable[..., Any]:
+    """Return the function as if its module lay in `directory`, and put its text there.
+
+    numba keeps what it compiled by the place of the module: in an archive that was sent along, another for each job.
+    """
+    assert isinstance(function, FunctionType)
+    path = directory / f"{function.__name__}.py"
+    if not path.exists():
+        made = directory / f".{path.name}.{os.getpid()}"
+        made.write_bytes(_text(sys.modules[function.__module__]))
+        made.rename(path)
+    code = function.__code__.replace(co_filename=str(path))
+    return FunctionType(code, function.__globals__, function.__name__)
+
+
+def _text(module: ModuleType) -> bytes:
+    """Return the text of a module, which may lie in an archive."""
+    loader: Any = module.__loader__
+    text: bytes = loader.get_data(module.__file__)
+    return text
 
 
 def _seeing(function: Callable[..., Any], names: dict[str, Any]) -> Callable[..., Any]:

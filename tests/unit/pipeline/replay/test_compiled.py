@@ -1,7 +1,11 @@
 """Compiling, and where compiled code is kept."""
 
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 
+import tidegate
 from tidegate.config import windows
 from tidegate.pipeline.replay import pending
 from tidegate.pipeline.replay.compiled import cache_directory, compile_together
@@ -33,8 +37,6 @@ def test_functions_see_each_other_compiled():
 
 def test_a_home_that_cannot_be_written_needs_no_cache(tmp_path):
     """Where no cache can be kept, code is compiled without one."""
-    import subprocess
-
     blocked = tmp_path / "file"
     blocked.touch()
     program = (
@@ -47,3 +49,30 @@ def test_a_home_that_cannot_be_written_needs_no_cache(tmp_path):
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.stdout == "True\n", done.stderr
+
+
+def test_what_was_compiled_of_an_archive_is_found_again(tmp_path):
+    """Wherever the archive lies next time: executors get theirs in a directory of each job."""
+    package = Path(tidegate.__file__).parent
+    archive = Path(shutil.make_archive(str(tmp_path / "first"), "zip", package.parent, package.name))
+    program = (
+        "from tidegate.pipeline.replay import compiled, pending;"
+        "f = compiled.compile_cached(pending._home, vars(pending), modules=[pending]);"
+        "f(pending.empty_pending(), 1);"
+        "print('.zip' in pending.__file__, sum(f.stats.cache_hits.values()))"
+    )
+    said = []
+    for path in (archive, tmp_path / "second.zip"):
+        if path != archive:
+            archive.rename(path)
+        environ = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PATH": "/usr/bin", "PYTHONPATH": str(path)}
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        said.append(done.stdout or done.stderr)
+    assert said == ["True 0\n", "True 1\n"]
