@@ -3,7 +3,7 @@
 Rows are taken in as they were recorded, and decided when their connection would have had them read. No request is
 earlier than recorded, so all up to the time of the last row taken in can be decided. What waits is bounded by
 `MAX_WAITING_ROWS`, and lies in memory or, where it is more than `MEMORY_ROWS`, in a temporary file. At a start of the
-node and at a gap everything that waits is decided first: what comes after them is another forecast.
+node, at a gap and where events are missing all that waits is decided first: what comes after is another forecast.
 """
 
 import mmap
@@ -84,7 +84,7 @@ class ClosedLoopReplay(PlanReplay):
         return taken
 
     def _take(self, step: Step) -> None:
-        if step.kind in ("start", "gap"):
+        if step.kind in ("start", "gap", "break"):
             self._decide(MAX_INT64, step.seq)
             self._forget_connections()
         super()._take(step)

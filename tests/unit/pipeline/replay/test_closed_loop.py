@@ -1,12 +1,18 @@
 """What a forecast says of clients whose load is known: ends, waits, retries; and that its memory is bounded."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from tests.oracles.sampled_rate import PortedRate
-from tests.replaying.kernel import forecast_events
+from tests.replaying.kernel import forecast_events, kernel_rows
 from tests.replaying.node import RecordingNode
 
+from tidegate.pipeline import layout
 from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.read.timeline import Step, empty_timeline
 from tidegate.pipeline.replay import closed_loop
+from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.quota.admin.definitions import QuotaRecord
 
@@ -134,3 +140,18 @@ def test_a_start_ends_what_waits():
         event["ts_ms"] += 1000
     forecast = forecast_events(first + second, _plan("producer_byte_rate", _MB))
     assert [row[1] - _T0 for row in forecast.decisions] == [0, 90_000, 1000, 1010]
+
+
+@pytest.mark.parametrize("kind", ["gap", "break"])
+def test_what_waits_is_decided_before_lost_events(kind):
+    """By the sensors that it belongs to; what comes after has others, and no shift."""
+    events = [event for event in _node(3, size=100 * _MB, step_ms=1000) if event["kind"] == "request"]
+    rows = kernel_rows(events, lambda name: 0)
+    step = Step(seq=int(rows.seq[2]), ts_ms=_T0 + 1500, kind=kind)
+    timeline = replace(empty_timeline(), steps=(step,))
+    replay = ClosedLoopReplay(
+        _plan("producer_byte_rate", _MB), names=[("alice", "c1")], timeline=timeline, log_rows=9
+    )
+    replay.replay(rows, np.zeros((0, layout.DECISIONS), np.int32))
+    replay.finish()
+    assert [row[1] - _T0 for row in replay.take_log().tolist()] == [0, 90_000, 2000]
