@@ -2,7 +2,7 @@
 
 A request that creates or deletes topics has one quota object, which remembers its last throttle (B§5.2). One
 request per connection is in flight, so the connection finds it. The table is open-addressed with linear probing,
-written for numba: five columns of int64, a power of two long and never more than half full.
+written for numba: six columns of int64, a power of two long and never more than half full.
 
 Follows: Kafka `ControllerMutationQuota` (`lastThrottleTimeMs`, `lastRecordedTimeMs`), B§5.2.
 """
@@ -10,12 +10,12 @@ Follows: Kafka `ControllerMutationQuota` (`lastThrottleTimeMs`, `lastRecordedTim
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PENDING_KERNEL", "empty_pending", "pending_put", "pending_take", "roomy_pending"]
+__all__ = ["PENDING_KERNEL", "empty_pending", "lose_pending", "pending_put", "pending_take", "roomy_pending"]
 
 Table = npt.NDArray[np.int64]
 
-CONNECTION, LAST_MS, AT_MS, ACCOUNT, TAKEN = range(5)
-_COLUMNS = 5
+CONNECTION, LAST_MS, AT_MS, ACCOUNT, REASON, TAKEN = range(6)
+_COLUMNS = 6
 _SMALLEST = 64
 _SPREAD = 0x9E3779B1  # 2**32 / golden ratio: neighbouring connection ids land far apart
 
@@ -35,26 +35,32 @@ def roomy_pending(table: Table, more: int) -> Table:
         return table
     larger = empty_pending(rows)
     for entry in taken:
-        pending_put(larger, int(entry[0]), int(entry[1]), int(entry[2]), int(entry[3]))
+        pending_put(larger, *entry[:TAKEN].tolist())
     return larger
 
 
-def pending_put(table: Table, connection: int, last_ms: int, at_ms: int, account: int) -> None:
-    """Remember the connection's last throttle, in place of an earlier one."""
+def lose_pending(table: Table, reason: int) -> None:
+    """Have the throttles that are remembered be of a bucket that is not known."""
+    table[table[:, TAKEN] == 1, REASON] = reason
+
+
+def pending_put(table: Table, connection: int, last_ms: int, at_ms: int, account: int, reason: int) -> None:
+    """Remember the connection's last throttle, in place of an earlier one. reason: why it is not exact."""
     at = _find(table, connection)
     table[at, CONNECTION] = connection
     table[at, LAST_MS] = last_ms
     table[at, AT_MS] = at_ms
     table[at, ACCOUNT] = account
+    table[at, REASON] = reason
     table[at, TAKEN] = 1
 
 
-def pending_take(table: Table, connection: int) -> tuple[int, int, int]:
-    """Forget and return the connection's (last throttle in ms, when, account); the account is -1 if there is none."""
+def pending_take(table: Table, connection: int) -> tuple[int, int, int, int]:
+    """Forget and return the connection's (last throttle in ms, when, account, reason); account -1: there is none."""
     at = _find(table, connection)
     if table[at, TAKEN] == 0:
-        return 0, 0, -1
-    found = (table[at, LAST_MS], table[at, AT_MS], table[at, ACCOUNT])
+        return 0, 0, -1, 0
+    found = (table[at, LAST_MS], table[at, AT_MS], table[at, ACCOUNT], table[at, REASON])
     _close_gap(table, at)
     return found
 

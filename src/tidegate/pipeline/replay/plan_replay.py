@@ -45,7 +45,7 @@ from tidegate.pipeline.layout import (
 from tidegate.pipeline.read.timeline import Step, Timeline
 from tidegate.pipeline.replay.certainty import FOREVER
 from tidegate.pipeline.replay.kernel import replay_kernel
-from tidegate.pipeline.replay.pending import empty_pending, roomy_pending
+from tidegate.pipeline.replay.pending import empty_pending, lose_pending, roomy_pending
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.pipeline.replay.stated import StatedSensors
 from tidegate.pipeline.replay.tables import Account, AccountTable, SensorTable
@@ -138,8 +138,11 @@ class PlanReplay:
             case "quota" if self._plan.is_in_force:
                 self._change_quota(step)
             case "begins" if self._plan.is_in_force:
+                pending = self._pending
                 self._forget_sensors()
                 self._lose_sensors(self._reason or COLD_START, since_ms=FOREVER)
+                self._pending = pending  # requests that are under way, and may end when all is known
+                lose_pending(pending, self._reason)
                 self._settings[QUOTAS_REASON] = self._reason
             case "sensors" if self._plan.is_in_force:
                 sweep = int(np.searchsorted(self._timeline.sweeps[:, 0], step.seq))

@@ -101,6 +101,8 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
             is_rejected = _take_permits(state, account, rows.connection_id[at], flags, amount, now_ms)
             if byte_reason == EXACT:
                 byte_reason = bucket_reason(state, account)
+        elif byte_reason != EXACT:  # there may have been a quota, whose throttle the request is told
+            pending_put(state.pending, rows.connection_id[at], 0, now_ms, account, byte_reason)
     elif flags & CHARGE_BITS == PRODUCE_CHARGE:
         account, amount = state.account_of[PRODUCE, client], rows.amount[at]
         if settings[PRODUCE]:
@@ -110,12 +112,12 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
                 reason = follow_rate(state, account, rate, amount, False, now_ms)
                 byte_reason = reason if byte_reason == EXACT else byte_reason
     elif flags & (KIND_BITS | CHARGE_BITS) == REQUEST_ROW:
-        last_ms, at_ms, account = pending_take(state.pending, rows.connection_id[at])
+        last_ms, at_ms, account, reason = pending_take(state.pending, rows.connection_id[at])
         if last_ms != 0:
             byte_ms = max(0, narrow_to_int32(last_ms - (now_ms - at_ms)))
         if byte_reason == EXACT:
             if account >= 0:
-                byte_reason = bucket_reason(state, account)
+                byte_reason = reason
             elif flags & STRICT != 0:
                 byte_reason = settings[PERMITS_REASON]
 
@@ -170,7 +172,7 @@ def _take_permits(
     """Take permits, note with the connection how long they throttle, and return whether they are refused."""
     bucket = _ready_bucket(state, account)
     floats, ints = state.bucket_floats[bucket], state.bucket_ints[bucket]
-    last_ms, at_ms, _ = pending_take(state.pending, connection_id)
+    last_ms, at_ms, _, reason = pending_take(state.pending, connection_id)
     if state.bucket_use[bucket, REASON] != EXACT:
         follow_bucket(state.bucket_use[bucket], now_ms)
     is_strict = flags & STRICT != 0
@@ -182,9 +184,13 @@ def _take_permits(
         state.bucket_use[bucket, LAST_MS] = now_ms
     if not is_strict:
         tokens = bucket_tokens(floats, ints, now_ms)
+    own_reason = bucket_reason(state, account)
     if tokens < 0.0:
         last_ms, at_ms = tokens_throttle_ms(tokens, state.bounds[account]), now_ms
-    pending_put(state.pending, connection_id, last_ms, at_ms, account)
+        reason = EXACT
+    if reason == EXACT:
+        reason = own_reason
+    pending_put(state.pending, connection_id, last_ms, at_ms, account, reason)
     return is_rejected
 
 

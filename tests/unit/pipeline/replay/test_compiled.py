@@ -31,8 +31,8 @@ def test_functions_see_each_other_compiled():
     """Compiled together, they call one another."""
     together = compile_together(PENDING_KERNEL, vars(pending))
     table = empty_pending()
-    together["pending_put"](table, 5, 1, 2, 3)
-    assert together["pending_take"](table, 5) == (1, 2, 3)
+    together["pending_put"](table, 5, 1, 2, 3, 4)
+    assert together["pending_take"](table, 5) == (1, 2, 3, 4)
 
 
 def test_a_home_that_cannot_be_written_needs_no_cache(tmp_path):

@@ -19,10 +19,10 @@ def test_it_is_a_dict(operations):
     for put, connection, last_ms, account in operations:
         if put:
             table = roomy_pending(table, 1)
-            pending_put(table, connection, last_ms, 7, account)
-            model[connection] = (last_ms, 7, account)
+            pending_put(table, connection, last_ms, 7, account, 3)
+            model[connection] = (last_ms, 7, account, 3)
         else:
-            assert pending_take(table, connection) == model.pop(connection, (0, 0, -1))
+            assert pending_take(table, connection) == model.pop(connection, (0, 0, -1, 0))
     for connection, entry in model.items():
         assert pending_take(table, connection) == entry
 

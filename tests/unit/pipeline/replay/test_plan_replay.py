@@ -296,3 +296,26 @@ def test_after_a_gap_only_what_is_stated_anew_is_in_force(states_all, expected):
     node.produce("alice", "c1", 20_000, _T0 + 12_000)
     replayed = replay_events(node.events, in_force_plan())
     assert replayed.decisions[0, layout.BYTE_MS] == expected
+
+
+@pytest.mark.parametrize("asked_again", [False, True])
+@pytest.mark.parametrize("before", ["snapshot", "sensors"])
+def test_a_request_that_ends_after_a_snapshot_may_have_asked_for_permits_before_it(before, asked_again):
+    """Its throttle is not known, whether or not it asks again when the tokens are; that of the next request is."""
+    node = RecordingNode()
+    node.start(0, records=(_quota("controller_mutation_rate", 1.0),))
+    node.mutate("alice", "c1", 200, 1_000_000, strict=False, connection_id=9)
+    node.other("alice", "c1", 1_000_000, connection_id=9, api_key=19)
+    node.events.clear()
+    if before == "sensors":
+        node.snapshot(1_000_000, steps=1)
+    node.mutate("alice", "c1", 1, 1_000_000, strict=False, connection_id=1)
+    node.snapshot(1_000_000)
+    if asked_again:
+        node.mutate("alice", "c1", 0, 1_400_000, strict=False, connection_id=1)
+    node.other("alice", "c1", 1_000_000, connection_id=1, api_key=19)
+    node.mutate("alice", "c1", 50, 1_000_000, strict=False, connection_id=2)
+    node.other("alice", "c1", 1_000_000, connection_id=2, api_key=19)
+    decided = [event["kind"] for event in node.events if event["kind"] in ("mutation", "request")]
+    reasons = zip(decided, _reasons(replay_events(node.events, in_force_plan())), strict=True)
+    assert [reason for kind, reason in reasons if kind == "request"] == ["cold start", ""]
