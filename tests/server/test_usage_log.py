@@ -173,14 +173,14 @@ def test_a_snapshot_has_the_quotas_in_force_and_every_sensor(tmp_path):
         ("quota", None, "controller.quota.window.size.seconds", ""),
         ("quota", "alice", "producer_byte_rate", ""),
         ("quota", "alice", "controller_mutation_rate", ""),
-        ("snapshot", "alice", None, '{"quota_key":"producer_byte_rate"'),
         ("snapshot", "alice", None, '{"quota_key":"controller_mutation_rate"'),
+        ("snapshot", "alice", None, '{"quota_key":"producer_byte_rate"'),
         ("snapshot", None, None, "ends 2"),
     ]
-    assert json.loads(events[7]["snapshot"]) == {
+    assert json.loads(events[8]["snapshot"]) == {
         "quota_key": "producer_byte_rate", "recorded_ms": 0, "samples": [[5.0, 0, 0]], "current": 0,
     }  # fmt: skip
-    assert json.loads(events[8]["snapshot"])["tokens"] == 2.0 * 11 - 3.0
+    assert json.loads(events[7]["snapshot"])["tokens"] == 2.0 * 11 - 3.0
 
 
 def test_requests_between_two_slices_are_between_the_rows(tmp_path):

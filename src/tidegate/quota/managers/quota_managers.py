@@ -137,8 +137,11 @@ class QuotaManagers:
             yield from sweep
 
     def snapshots(self, now_ms: Callable[[], int]) -> Iterator[tuple[Mapping[str, str], int, dict[str, Any]]]:
-        """Yield the state of every sensor, as `SensorManager.snapshots` does."""
-        for manager in self:
+        """Yield the state of every sensor, as `SensorManager.snapshots` does.
+
+        Fetches last: what request time throttles is taken back from them (B§6.3), so that must be known by then.
+        """
+        for manager in reversed([*self]):
             yield from manager.snapshots(now_ms)
 
     def metrics(self, now_ms: int) -> Iterator[Metric]:
