@@ -1,6 +1,7 @@
 """`tidegate report`: the usage record and what other quotas would have done to it, as one HTML file."""
 
 import argparse
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +67,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="a plan: quotas.yaml; may be given several times",
     )
     parser.add_argument("--limits", action="store_true", help="also find the smallest limits (takes longer)")
+    parser.add_argument(
+        "--loop",
+        choices=("open", "closed"),
+        default="closed",
+        help="closed: who is throttled under a plan comes later, a forecast (default); "
+        "open: all times as recorded",
+    )
     where_options(parser)
 
 
@@ -78,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.usage.readers import is_imported
 
     check_page(args.out, overwrite=args.overwrite)
-    plans = load_plans(args.quotas)
+    plans = [replace(plan, is_closed=args.loop == "closed") for plan in load_plans(args.quotas)]
     wanted = {"is_imported": is_imported(args.directory), "with_limits": args.limits}
     with opened(args) as files:
         if runs_here(args, rows=files.rows):

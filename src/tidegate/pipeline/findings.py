@@ -53,9 +53,10 @@ _ENTITIES = 20  # whose history is looked at
 class Findings:
     """All that the sections of a report need.
 
-    replayed: rows `REPLAY_BY_ENTITY` by plan, of the quotas in force first. extension: what was set beyond Kafka,
-    so that the quotas in force cannot be followed; None: they can. limits: rows `LIMITS_BY_ENTITY`, none
-    where they were not asked for. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None where it cannot be known.
+    replayed: rows `REPLAY_BY_ENTITY` by plan, of the quotas in force first. is_forecast: the plans were replayed in
+    closed loop. extension: what was set beyond Kafka, so that the quotas in force cannot be followed; None: they can.
+    limits: rows `LIMITS_BY_ENTITY`, none where they were not asked for. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None
+    where it cannot be known.
     """
 
     rows: int
@@ -67,6 +68,7 @@ class Findings:
     obedience: Sequence[Mapping[str, Any]] | None
     nodes: Sequence[int]
     gaps: int
+    is_forecast: bool
     extension: str | None
 
 
@@ -128,6 +130,7 @@ def find_out(
         limits=jobs.limits() if with_limits else [],
         obedience=None if is_imported else jobs.obedience(),
         nodes=sorted({*found, *(row["node_id"] for row in buckets.rows)}),
+        is_forecast=any(plan.is_closed for plan in plans),
         gaps=sum(event["kind"] == "gap" for event in events),
         extension=extensions[0] if extensions else None,
     )

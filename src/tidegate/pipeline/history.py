@@ -296,18 +296,22 @@ def _is_one_of(column: pa.ChunkedArray, names: set[str]) -> pa.ChunkedArray:
 
 
 def _membership(seconds: pa.Table, wanted: WantedEntities) -> pa.Table:
-    """Return which clients belong to which entities: columns user, client_id, entity."""
+    """Return which clients belong to which entities: columns user, client_id, entity.
+
+    Of several entities of a type that a client belonged to in turn it is counted with the first wanted.
+    """
     places: dict[tuple[int, Tags], list[int]] = {}
     for place, entity in enumerate(wanted.entities):
         places.setdefault((entity.type_index, entity.tags), []).append(place)
     pairs = seconds.select(["user", "client_id"]).group_by(["user", "client_id"]).aggregate([]).to_pylist()
-    rows = {
-        (pair["user"], pair["client_id"], place)
-        for pair in pairs
-        for definitions in wanted.definitions
-        for index in range(len(QUOTA_TYPES))
-        for place in places.get((index, definitions.tags(index, pair["user"], pair["client_id"])), ())
-    }
+    rows = set()
+    for pair in pairs:
+        user, client_id = pair["user"], pair["client_id"]
+        for index in range(len(QUOTA_TYPES)):
+            tags = {definitions.tags(index, user, client_id) for definitions in wanted.definitions}
+            found = [place for key in tags for place in places.get((index, key), ())]
+            if found:
+                rows.add((user, client_id, min(found)))
     columns = list(zip(*sorted(rows), strict=True)) or [(), (), ()]
     types = (pa.string(), pa.string(), pa.int64())
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]

@@ -57,11 +57,8 @@ class Strip:
     waits: Mapping[int, float]
 
 
-def bar_chart(bars: Sequence[Bar], *, largest: float | None = None) -> Spec:
-    """Return bars one below another, each under its own text, from a common zero.
-
-    largest: the value of a bar that is as long as the chart is wide; None: of the longest.
-    """
+def bar_chart(bars: Sequence[Bar]) -> Spec:
+    """Return bars one below another, each under its own text, from a common zero."""
     texts: list[dict[str, Any]] = []
     boxes: list[dict[str, Any]] = []
     at = 0
@@ -82,7 +79,7 @@ def bar_chart(bars: Sequence[Bar], *, largest: float | None = None) -> Spec:
             }
         )
         at += _BAR_PX
-    largest = largest or max((bar.value for bar in bars), default=0) or 1
+    largest = max((bar.value for bar in bars), default=0) or 1
     length = {"field": "value", "type": "quantitative", "axis": None, "scale": {"domain": [0, largest]}}
     marks = {
         "data": {"values": boxes},

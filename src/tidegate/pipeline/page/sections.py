@@ -21,7 +21,8 @@ from tidegate.pipeline.page.limits_section import limits_section
 from tidegate.pipeline.page.obedience_section import obedience_section
 from tidegate.pipeline.page.parts import Chart, Column, Section, Table
 from tidegate.pipeline.replay.plan import IN_FORCE
-from tidegate.pipeline.report.replay_report import replay_notes
+from tidegate.pipeline.report.forecast_report import forecast_notes
+from tidegate.pipeline.report.replay_report import replay_notes, unmatched_notes
 from tidegate.pipeline.report.text import (
     bytes_text,
     count_text,
@@ -37,6 +38,13 @@ __all__ = ["report_facts", "report_sections"]
 Row = Mapping[str, Any]
 
 _NS_PER_MS = 1_000_000
+_MODEL = (
+    "What is said of plans is a forecast by a model of how clients wait and send again (docs/closed-loop.md)."
+)
+_TIMES_AS_RECORDED = (
+    "Plans are replayed with the times as recorded (open loop), which foretells longer waits than "
+    "clients that slow down would have."
+)
 _LIMIT_CHARTS = 8
 _BAR_ENTITIES = 8  # of the chart of plans
 _PLAN_ROWS = 50
@@ -318,19 +326,29 @@ def _plans(found: Findings) -> Section | None:
     tables = [_plan_table(name, rows) for name, rows in plans.items()]
     bars = list(_plan_bars(plans))
     chart = Chart(
-        title="Share of requests throttled, recorded and under each plan",
-        description="Those whose requests would wait longest together, or did.",
-        spec=bar_chart(bars, largest=1.0),
+        title="Throttle time, recorded and under each plan",
+        description="Of all requests together; those for whom it is longest.",
+        spec=bar_chart(bars),
         table=tables[0],
         is_open=True,
     )
     return Section(
         anchor="plans",
         title="What other quotas would have done",
-        sentences=["Times stay as recorded: a client that would have waited does not come later."],
+        sentences=_plan_notes(plans, found),
         charts=[chart] if bars else [],
         tables=tables[1:] if bars else tables,
     )
+
+
+def _plan_notes(plans: Mapping[str, Sequence[Row]], found: Findings) -> list[str]:
+    """Return how the plans were replayed, who would wait, and which entries are for nobody."""
+    notes = [
+        note.strip()
+        for name, rows in plans.items()
+        for note in forecast_notes(name, rows, is_closed=found.is_forecast, top=_WAITED_NAMED)
+    ]
+    return [*notes, *unmatched_notes(found.unmatched)]
 
 
 def _plan_bars(plans: Mapping[str, Sequence[Row]]) -> Iterator[Bar]:
@@ -352,11 +370,11 @@ def _plan_bars(plans: Mapping[str, Sequence[Row]]) -> Iterator[Bar]:
 
 
 def _plan_bar(name: str, row: Row, prefix: str, *, heading: str | None = None) -> Bar:
-    throttled, requests = row[f"{prefix}throttled_requests"], row["requests"]
-    delay = duration_text(row[f"{prefix}throttle_ms"])
+    throttle_ms, throttled = row[f"{prefix}throttle_ms"], row[f"{prefix}throttled_requests"]
+    requests = "1 request" if throttled == 1 else f"{count_text(throttled)} requests"
     return Bar(
-        text=f"{name}: {percent_text(throttled, requests)} of requests, {delay} in all",
-        value=throttled / (requests or 1),
+        text=f"{name}: {duration_text(throttle_ms)}, {requests}",
+        value=float(throttle_ms),
         colour="was" if prefix else "plan",
         heading=heading,
     )
@@ -367,7 +385,7 @@ def _plan_table(name: str, rows: Sequence[Row]) -> Table:
         rows, key=lambda row: (-row["throttle_ms"], -row["recorded_throttle_ms"], -row["requests"])
     )
     any_refused = any(row["rejected_mutations"] or row["recorded_rejected_mutations"] for row in rows)
-    came_of_it = ["throttled", "delay", "longest", "delayed", *(["refused"] if any_refused else [])]
+    came_of_it = ["throttled", "delay", "longest", *(["refused"] if any_refused else [])]
     numbers = ["limit", "requests", *came_of_it, *(f"recorded {number}" for number in came_of_it)]
     shown = (
         ""
@@ -392,10 +410,9 @@ def _plan_table(name: str, rows: Sequence[Row]) -> Table:
 
 def _came_of_it(row: Row, prefix: str) -> list[str]:
     return [
-        percent_text(row[f"{prefix}throttled_requests"], row["requests"]),
+        count_text(row[f"{prefix}throttled_requests"]),
         duration_text(row[f"{prefix}throttle_ms"]),
         duration_text(row[f"{prefix}longest_throttle_ms"]),
-        percent_text(row[f"{prefix}delayed_amount"], row["amount"]),
         count_text(row[f"{prefix}rejected_mutations"]),
     ]
 
@@ -414,10 +431,7 @@ def _not_exact(found: Findings) -> Section:
         times = "once" if found.gaps == 1 else f"{count_text(found.gaps)} times"
         notes.append(f"Events are missing in this record, {times}.")
     if any(name != IN_FORCE for name in found.replayed):
-        notes.append(
-            "Plans are replayed with the times as recorded (open loop), which foretells longer waits than "
-            "clients that slow down would have."
-        )
+        notes.append(_MODEL if found.is_forecast else _TIMES_AS_RECORDED)
     return Section(
         anchor="not-exact",
         title="What is not exact",
