@@ -6,12 +6,15 @@ from pathlib import Path
 __all__ = ["add_parser", "run"]
 
 _DESCRIPTION = """\
-See why quotas exist and what Tidegate does about them, in under two minutes and without a network:
+See why quotas exist and what Tidegate does about them, in under two minutes and
+without a network:
 
-  1. starts a broker, and three real clients of it: `checkout` sends a small order every few milliseconds and
-     waits for each, `loader` floods, `analytics` reads all of the flood
+  1. starts a broker, and three real clients of it: `checkout` sends a small
+     order every few milliseconds and waits for each, `loader` floods,
+     `analytics` reads all of the flood
   2. half-way sets quotas over the wire, as any Kafka admin client would
-  3. sums up the recorded traffic on Spark, and replays it against the quotas that were in force and two others
+  3. sums up the recorded traffic on Spark, and replays it against the quotas
+     that were in force and two others
 
 Exit code 0 only if every step did what it should."""
 
@@ -20,8 +23,9 @@ examples:
   tidegate demo
   tidegate demo --out /tmp/demo --seconds 20
 
-Needs Java 17 or later and the extras: pip install 'tidegate[pipeline,clients]'. Writes 2 to 4 GB while it runs,
-a few MB of which stay."""
+Needs Java 17 or later and the extras:
+pip install 'tidegate[pipeline,clients]'. Writes 2 to 4 GB while it runs, a few
+MB of which stay."""
 
 _SECONDS_MIN, _SECONDS_MAX = 5, 600
 

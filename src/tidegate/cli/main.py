@@ -47,26 +47,28 @@ _EXTRA_BY_MODULE = {
 _MODULES = {"import": "import_"}  # a word of Python's own
 
 _DESCRIPTION = """\
-Apache Kafka's client quotas in Python: a broker that throttles as Kafka does, and Spark jobs that show
-what a quota would have done to traffic already recorded."""
+Apache Kafka's client quotas in Python: a broker that throttles as Kafka does,
+and jobs that show what a quota would have done to traffic already recorded."""
 
 _EPILOG = """\
 examples:
-  tidegate demo                                  see all of it in under two minutes
-  tidegate serve --port 9092                     a broker for any Kafka client
-  tidegate import kafka-request.log --out ./usage  a record of another broker's requests
-  tidegate usage ./usage                         who used what
-  tidegate obedience ./usage                     which clients did not wait
-  tidegate replay ./usage --quotas quotas.yaml   what these quotas would have done
-  tidegate limits ./usage                        the smallest quotas that hurt nobody
-  tidegate recommend ./usage > quotas.yaml       quotas to set, and why
+  tidegate demo                                 see all of it in two minutes
+  tidegate serve --port 9092                    a broker for any Kafka client
+  tidegate import request.log --out ./usage     a record of another broker
+  tidegate usage ./usage                        who used what
+  tidegate obedience ./usage                    which clients did not wait
+  tidegate replay ./usage --quotas quotas.yaml  what they would have done
+  tidegate limits ./usage                       the smallest that hurt nobody
+  tidegate recommend ./usage > quotas.yaml      quotas to set, and why
+  tidegate report ./usage --out usage.html      all of it on one page
 
 `tidegate COMMAND --help` explains a command.
 
 exit codes:
   0    done
   1    the command ran and its answer is no (a check that it made failed)
-  2    an option, a file or the environment cannot be used; the reason is on stderr
+  2    an option, a file or the environment cannot be used; the reason is on
+       stderr
   130  interrupted with Ctrl-C"""
 
 

@@ -45,8 +45,8 @@ and, with --decisions, decisions.parquet (one row per plan and request). They
 hold user names and client ids: personal data.
 
 A recorded fetch that is larger than a plan's cap (B = limit * (windows - 1)) is
-replayed as an answer with that much of records; a fetch that was throttled when it was recorded, and tried
-again, counts each time.
+replayed as an answer with that much of records; a fetch that was throttled when
+it was recorded, and tried again, counts each time.
 Up to 20 million rows are replayed in this process, more on Spark, which needs
 Java 17 or later; --explain says which.
 Needs the extra: pip install 'tidegate[pipeline]'

@@ -6,24 +6,28 @@ __all__ = ["add_parser", "run"]
 
 _EPILOG = """\
 examples:
-  tidegate serve                                         on 127.0.0.1:9092, data in ./tidegate-data
+  tidegate serve                     on 127.0.0.1:9092, data in ./tidegate-data
   tidegate serve --port 9192 --data /var/lib/tidegate
   tidegate serve --config server.properties --override quota.window.num=21
   tidegate serve --override listeners=IN://127.0.0.1:9092,OUT://0.0.0.0:9093 \\
       --override listener.security.protocol.map=IN:PLAINTEXT,OUT:PLAINTEXT \\
       --override listener.name.out.max.connections=1000
-  tidegate serve --nodes 3                               three brokers, on ports 9092, 9093 and 9094
+  tidegate serve --nodes 3           three brokers, on ports 9092, 9093 and 9094
 
-settings have Kafka's names (listeners, log.dirs, num.partitions, quota.window.num, ...); an option here wins over
---override, which wins over the file. `--list-settings` prints all of them.
+settings have Kafka's names (listeners, log.dirs, num.partitions,
+quota.window.num, ...); an option here wins over --override, which wins over the
+file. `--list-settings` prints all of them.
 
 Set quotas with any Kafka admin client, for example:
-  kafka-configs.sh --bootstrap-server 127.0.0.1:9092 --alter --add-config producer_byte_rate=1048576 \\
+  kafka-configs.sh --bootstrap-server 127.0.0.1:9092 --alter \\
+      --add-config producer_byte_rate=1048576 \\
       --entity-type clients --entity-name loader
 
---nodes is for trying what quotas mean on a cluster: several brokers in one process on one machine, over one data
-directory, with nothing replicated. Partitions are spread over them, each counts and throttles its own clients, so that
-three nodes admit three times the bytes; the first is the controller, which counts the changes of topics for all.
+--nodes is for trying what quotas mean on a cluster: several brokers in one
+process on one machine, over one data directory, with nothing replicated.
+Partitions are spread over them, each counts and throttles its own clients, so
+that three nodes admit three times the bytes; the first is the controller, which
+counts the changes of topics for all.
 
 Ctrl-C stops it at once; what was acknowledged is on disk."""
 

@@ -95,6 +95,15 @@ def test_help_names_every_command(capsys):
         assert f"\n    {command} " in listed.replace("\n", " \n")
 
 
+@pytest.mark.parametrize("command", [(), *((name,) for name in cli.COMMANDS)])
+def test_help_fits_80_columns(command, capsys, monkeypatch):
+    """A line that is folded by the terminal breaks examples that are pasted from it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        cli.main([*command, "--help"])
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
+
+
 def test_help_and_version_need_nothing_heavy():
     """`--version` and `--help` answer without the libraries that only some command needs."""
     code = (
