@@ -25,6 +25,7 @@ TARGETS = (
     "bench",
     "bench-kafka",
     "codecs",
+    "bundle",
     "pins",
     "clean",
 )

@@ -67,12 +67,3 @@ def test_json_is_one_document_and_nothing_else(usage, plan, capsys):
     limits = {entity["client_id"]: entity["plans"][0].get("limit_bytes_per_second") for entity in found["entities"]
               if entity["quota_type"] == "Produce"}  # fmt: skip
     assert limits["loader"] == 2e7
-
-
-@pytest.mark.parametrize("command", ["usage", "replay"])
-def test_help_fits_into_80_columns(command, monkeypatch, capsys):
-    """Examples too."""
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
