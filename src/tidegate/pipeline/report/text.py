@@ -60,7 +60,7 @@ def size_text(size: float) -> str:
     """Return a size that somebody has set: exactly, in the unit in which it is shortest, as far as it has one.
 
     >>> size_text(1048576.0), size_text(20e6), size_text(60000.0), size_text(1234567.0), size_text(2.0**63)
-    ('1 MiB', '20 MB', '60 kB', '1,234,567 B', '8.0 EiB')
+    ('1 MiB', '20 MB', '60 kB', '1,234,567 B', '8388608 TiB')
     """
     if not 0 <= size < _LARGEST_SIZE or not float(size).is_integer():
         return f"{size:g} B"
