@@ -156,7 +156,8 @@ def _rank(row: Mapping[str, Any]) -> tuple[Any, ...]:
     share = row["amount"] / bound if bound and math.isfinite(bound) else 0.0
     is_of_bytes = row["quota_type"] in (QuotaType.PRODUCE.value, QuotaType.FETCH.value)
     entity = row["quota_type"], row["entity_user"] or "", row["entity_client_id"] or ""
-    return -row["recorded_throttle_ms"], bound is None, -share, not is_of_bytes, -row["amount"], *entity
+    has_none = bound is None and not row["bound_changed"]
+    return -row["recorded_throttle_ms"], has_none, -share, not is_of_bytes, -row["amount"], *entity
 
 
 def _top_client_ids(usage: UsageSummary) -> list[Entity]:

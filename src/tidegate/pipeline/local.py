@@ -266,7 +266,15 @@ def _by_entity(by_client: pa.Table) -> pa.Table:
             f"last {name}", by_client[name]
         )
         wanted |= {only: "min", f"last {name}": "max"}
+    texts = by_client["bound"].cast(pa.string()), by_client["bound_of"], " "
+    limit = pc.binary_join_element_wise(*texts, null_handling="replace", null_replacement="none")
+    by_client = by_client.append_column("limit", limit).append_column("last limit", limit)
+    wanted |= {"bound": "max", "bound_of": "max", "bound_changed": "max", "limit": "min", "last limit": "max"}
     found = grouped(by_client, ENTITY_KEYS, wanted)
+    changed = pc.or_(found["bound_changed"], pc.not_equal(found["limit"], found["last limit"]))
+    found = found.set_column(found.column_names.index("bound_changed"), "bound_changed", changed)
+    for name in ("bound", "bound_of"):
+        found = found.set_column(found.column_names.index(name), name, pc.if_else(changed, None, found[name]))
     for only, name in ONLY.items():
         common = pc.if_else(pc.equal(found[only], found[f"last {name}"]), found[only], None)
         found = found.set_column(found.column_names.index(only), only, common)

@@ -159,11 +159,15 @@ _ENTITY: list[_Column] = [
     ("entity_user", _STRING),
     ("entity_client_id", _STRING),
     ("bound", DoubleType()),
+    ("bound_of", _STRING),
+    ("bound_changed", BooleanType()),
 ]
 
 REPLAY_BY_CLIENT = _table([*_ENTITY, ("node_id", _INT), ("user", _STRING), ("client_id", _STRING), *_TALLY])
-"""What a plan would have done to one client. An entity part is null where its level is not used; so is the bound
-where nothing limits. `amount`: bytes (Produce, Fetch), ns (Request) or permits (ControllerMutation). Of `requests`,
+"""What a plan would have done to one client. An entity part is null where its level is not used. `bound`: what limited
+whenever it was used, and `bound_of` what kind of entity has that quota (`user`, `default user`, `user and client-id`,
+...); both null where nothing limits, or where `bound_changed`: it was not always the same.
+`amount`: bytes (Produce, Fetch), ns (Request) or permits (ControllerMutation). Of `requests`,
 `approximate_requests` may have been decided otherwise, the other `approximate_` columns say why
 (docs/usage-record.md); `different_decisions` are of exact ones only, compared with what was recorded."""
 

@@ -1,10 +1,14 @@
 """`tidegate replay --in-force` over records of which something is missing."""
 
+import json
+import math
+
 import pytest
 from tests.replaying.files import write_events
 from tests.replaying.node import RecordingNode
 
 from tidegate.cli.main import main
+from tidegate.quota.admin.definitions import QuotaRecord
 
 _T0 = 1_700_000_000_000
 
@@ -27,3 +31,22 @@ def test_what_could_not_be_compared_is_no_success(tmp_path, capsys, left_out, ex
     write_events(tmp_path, node.events)
     assert main(["replay", str(tmp_path), "--in-force"]) == exit_code
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("bounds", "limit"),
+    [((7.0, 7.0), (7.0, "client-id", False)), ((7.0, 8.0), (None, None, True)), ((7.0, None), (None, None, True)),
+     ((math.nan, math.nan), ("NaN", "client-id", False))],
+)  # fmt: skip
+def test_a_limit_of_several_nodes_is_theirs_or_has_changed(tmp_path, capsys, bounds, limit):
+    """Never the largest of them; NaN, which Kafka takes, is one limit."""
+    for node_id, bound in enumerate(bounds):
+        node = RecordingNode(node_id)
+        quota = QuotaRecord(entity=(("client-id", "c1"),), key="producer_byte_rate", value=bound)
+        node.start(_T0, records=() if bound is None else (quota,))
+        node.produce("alice", "c1", 10, _T0)
+        write_events(tmp_path, node.events)
+    assert main(["replay", str(tmp_path), "--in-force", "--json"]) == 0
+    entities = json.loads(capsys.readouterr().out)["entities"]
+    ((plan,),) = [entity["plans"] for entity in entities if entity["quota_type"] == "Produce"]
+    assert (plan["limit_bytes_per_second"], plan["limit_of"], plan["limit_changed"]) == limit

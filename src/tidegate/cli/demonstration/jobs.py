@@ -80,12 +80,18 @@ def _is_of_interest(row: Mapping[str, Any]) -> bool:
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         row["entity_client_id"],
-        "none" if row["bound"] is None else f"{bytes_text(row['bound'])}/s",
+        _limit_text(row),
         count_text(row["requests"]),
         percent_text(row["throttled_requests"], row["requests"]) if row["throttled_requests"] else "never",
         duration_text(row["longest_throttle_ms"]) if row["throttled_requests"] else "–",
         percent_text(row["delayed_amount"], row["amount"]),
     )
+
+
+def _limit_text(row: Mapping[str, Any]) -> str:
+    if row["bound"] is None:
+        return "changed" if row["bound_changed"] else "none"
+    return f"{bytes_text(row['bound'])}/s"
 
 
 def replay_checks(rows: Rows) -> list[Check]:

@@ -398,7 +398,7 @@ def _plan_table(name: str, rows: Sequence[Row]) -> Table:
         rows=[
             [
                 _row_text(row),
-                "none" if row["bound"] is None else _limit_text(row["quota_type"], row["bound"]),
+                _limit_of(row),
                 count_text(row["requests"]),
                 *_came_of_it(row, "")[: len(came_of_it)],
                 *_came_of_it(row, "recorded_")[: len(came_of_it)],
@@ -406,6 +406,13 @@ def _plan_table(name: str, rows: Sequence[Row]) -> Table:
             for row in ordered[:_PLAN_ROWS]
         ],
     )
+
+
+def _limit_of(row: Row) -> str:
+    """Return what limited, and by a quota of what kind of entity."""
+    if row["bound"] is None:
+        return "changed" if row["bound_changed"] else "none"
+    return f"{_limit_text(row['quota_type'], row['bound'])} ({row['bound_of']})"
 
 
 def _came_of_it(row: Row, prefix: str) -> list[str]:

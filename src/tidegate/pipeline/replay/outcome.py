@@ -9,7 +9,6 @@ __all__ = ["ENTITY_KEYS", "NODE_KEYS", "ONLY", "PEAKS_TOGETHER", "TOGETHER", "by
 
 ENTITY_KEYS = ("plan", "quota_type", "entity_user", "entity_client_id")
 _OF_EXTREMES = {
-    "bound": "max",
     "longest_throttle_ms": "max",
     "recorded_longest_throttle_ms": "max",
     "first_throttled_ts_ms": "min",
@@ -18,12 +17,13 @@ _OF_EXTREMES = {
     "recorded_last_ts_ms": "max",
     "recorded_first_throttled_ts_ms": "min",
 }
+_LIMIT = ("bound", "bound_of", "bound_changed")
 ONLY = {"only_user": "user", "only_client_id": "client_id"}
 """What of an entity is null unless all of its clients have it in common, and the column that it is of."""
 TOGETHER = {
     name: _OF_EXTREMES.get(name, "sum")
     for name in REPLAY_BY_ENTITY.names
-    if name not in {*ENTITY_KEYS, *ONLY}
+    if name not in {*ENTITY_KEYS, *ONLY, *_LIMIT}
 }
 """How each column of an entity comes of those of its clients: sum, min or max."""
 
@@ -38,4 +38,8 @@ def by_entity(clients: DataFrame) -> DataFrame:
     rows = clients.select(REPLAY_BY_CLIENT.names)
     columns = [getattr(F, function)(name).alias(name) for name, function in TOGETHER.items()]
     columns += [F.when(F.min(of) == F.max(of), F.min(of)).alias(name) for name, of in ONLY.items()]
+    limit = F.concat_ws(" ", F.coalesce(F.col("bound").cast("string"), F.lit("none")), F.col("bound_of"))
+    changed = F.max("bound_changed") | (F.min(limit) != F.max(limit))
+    columns += [F.when(~changed, F.max(name)).alias(name) for name in ("bound", "bound_of")]
+    columns.append(changed.alias("bound_changed"))
     return rows.groupBy(*ENTITY_KEYS).agg(*columns).select(REPLAY_BY_ENTITY.names)

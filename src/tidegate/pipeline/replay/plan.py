@@ -84,11 +84,12 @@ class Plan:
 
 
 class Resolved(NamedTuple):
-    """Which sensor a client has, its bound per second, and the largest fetch in bytes."""
+    """Which sensor a client has, its bound per second, the largest fetch in bytes, and whose quota limits it."""
 
     tags: Tags
     bound: float
     cap_bytes: int
+    entity: QuotaEntity | None
 
 
 class Definitions:
@@ -135,11 +136,14 @@ class Definitions:
     def resolve(self, index: int, user: str, client_id: str, windows: Windows) -> Resolved:
         """Return where a client is counted, its bound, and the cap on its fetches (B§3.4, 3.7)."""
         tags = self.tags(index, user, client_id)
-        bound = self.bound(index, tags)
+        match = self._quotas[index].match(tags)
+        entity, bound = (None, None) if match is None else match
+        if self._rung is not None:
+            bound = self._rung.bound(index, tags)
         cap_bytes = MAX_INT64
         if index == _FETCH and bound is not None:
             cap_bytes = saturate_to_int32(windows.rate.max_value(bound))
-        return Resolved(tags, UNLIMITED if bound is None else bound, cap_bytes)
+        return Resolved(tags, UNLIMITED if bound is None else bound, cap_bytes, entity)
 
 
 def in_force_plan() -> Plan:

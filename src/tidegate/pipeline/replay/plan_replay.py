@@ -48,10 +48,10 @@ from tidegate.pipeline.replay.kernel import replay_kernel
 from tidegate.pipeline.replay.pending import empty_pending, lose_pending, roomy_pending
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.pipeline.replay.stated import StatedSensors
-from tidegate.pipeline.replay.tables import Account, AccountTable, SensorTable
+from tidegate.pipeline.replay.tables import Account, AccountTable, Limit, SensorTable
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
-from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED
+from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.quota.measure.window import QuotaWindow
 
 __all__ = ["ClientNames", "PlanReplay"]
@@ -114,14 +114,14 @@ class PlanReplay:
         """Return what is forecast of an account, by the columns of `FELT_COLUMNS`; nothing in open loop."""
         return dict.fromkeys(FELT_COLUMNS)
 
-    def tallies(self) -> Iterator[tuple[Account, float, npt.NDArray[np.int64]]]:
-        """Yield every account with its last bound and its tallies."""
+    def tallies(self) -> Iterator[tuple[Account, Limit, npt.NDArray[np.int64]]]:
+        """Yield every account with what limited it and its tallies."""
         return iter(self._accounts)
 
     def peaks(self) -> Iterator[tuple[Account, npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
         """Yield every account that has a quota with its tallies and, of a plan that measures, its peaks."""
-        for (account, bound, tally), peaks in zip(self._accounts, self._accounts.peaks, strict=False):
-            if bound != UNLIMITED:
+        for (account, limit, tally), peaks in zip(self._accounts, self._accounts.peaks, strict=False):
+            if not limit.is_unlimited:
                 yield account, tally, peaks
 
     # --- between the rows -----------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class PlanReplay:
     def _take(self, step: Step) -> None:
         if step.states_all and self._plan.is_in_force:
             self._definitions.clear()
-            self._versions = [version + 1 for version in self._versions]
+            self._look_up_again()
         match step.kind:
             case "start":
                 self._start()
@@ -147,9 +147,10 @@ class PlanReplay:
             case "sensors" if self._plan.is_in_force:
                 sweep = int(np.searchsorted(self._timeline.sweeps[:, 0], step.seq))
                 self._stated.take(step.states, sweep=sweep)
-                self._settings[QUOTAS_REASON] = EXACT  # they are stated before the sensors
+                self._know_quotas()  # they are stated before the sensors
             case "ends" if self._plan.is_in_force:
-                self._reason = self._settings[QUOTAS_REASON] = EXACT
+                self._know_quotas()
+                self._reason = EXACT
                 self._rates.make_stated()
                 self._buckets.make_stated()
 
@@ -178,6 +179,16 @@ class PlanReplay:
         self._buckets.make_unknown(reason, since_ms)
         self._pending = empty_pending()
 
+    def _know_quotas(self) -> None:
+        """From here on it is known which quotas are in force."""
+        if self._settings[QUOTAS_REASON] != EXACT:
+            self._settings[QUOTAS_REASON] = EXACT
+            self._look_up_again()
+
+    def _look_up_again(self) -> None:
+        """Ask the definitions again for each client that comes."""
+        self._versions = [version + 1 for version in self._versions]
+
     def _change_quota(self, step: Step) -> None:
         if step.setting is not None:
             self._set_windows(self._windows.replaced(*step.setting))
@@ -193,7 +204,7 @@ class PlanReplay:
         self._windows = windows
         self._rates.resize(**_rate_widths(windows.rate))
         self._forget_sensors()
-        self._versions = [version + 1 for version in self._versions]
+        self._look_up_again()
 
     def _forget_sensors(self) -> None:
         self._rates.forget()
@@ -241,7 +252,7 @@ class PlanReplay:
         self._account_of[index, client] = self._accounts.number(
             Account(index, client, resolved.tags),
             sensor=sensor,
-            bound=resolved.bound,
+            limit=Limit(resolved.bound, resolved.entity, self._settings[QUOTAS_REASON] == EXACT),
             cap_ms=cap_ms,
             cap_bytes=cap_bytes,
         )

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from tidegate.pipeline import layout
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.plan_replay import ClientNames, PlanReplay
+from tidegate.pipeline.replay.tables import Limit
 from tidegate.quota.admin.sanitizer import desanitize
-from tidegate.quota.measure.throttle import UNLIMITED
 
 __all__ = ["client_results", "peak_results"]
 
@@ -50,7 +50,7 @@ def client_results(
     plan: Plan, node_id: int, names: ClientNames, replay: PlanReplay
 ) -> Iterator[dict[str, Any]]:
     """Yield a row per account that was used, columns `REPLAY_BY_CLIENT`."""
-    for number, (account, bound, tally) in enumerate(replay.tallies()):
+    for number, (account, limit, tally) in enumerate(replay.tallies()):
         if not tally.any():
             continue
         user, client_id = names[account.client]
@@ -60,7 +60,7 @@ def client_results(
             "quota_type": QUOTA_TYPES[account.quota_type].value,
             "entity_user": desanitize(entity_user) if entity_user else None,
             "entity_client_id": entity_client_id or None,
-            "bound": None if bound == UNLIMITED else bound,
+            **_limit_columns(limit),
             "node_id": node_id,
             "user": user,
             "client_id": client_id,
@@ -86,6 +86,16 @@ def peak_results(node_id: int, replay: PlanReplay) -> Iterator[dict[str, Any]]:
                 "peak": float(peaks[layout.RATE]),
                 "largest_amount": float(peaks[layout.LARGEST]),
             }
+
+
+def _limit_columns(limit: Limit) -> dict[str, Any]:
+    is_one = not limit.has_changed and not limit.is_unlimited
+    parts = limit.entity.config_entities() if is_one and limit.entity is not None else ()
+    return {
+        "bound": limit.bound if is_one else None,
+        "bound_of": " and ".join(kind.value for kind, _ in parts) or None,
+        "bound_changed": limit.has_changed,
+    }
 
 
 def _first(tally: npt.NDArray[np.int64], offset: int) -> int | None:

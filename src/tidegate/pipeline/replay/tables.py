@@ -21,10 +21,11 @@ from tidegate.pipeline.layout import (
     USE_COLUMNS,
 )
 from tidegate.pipeline.replay.certainty import make_stated, make_unknown
-from tidegate.quota.admin.entity import Tags
+from tidegate.quota.admin.entity import QuotaEntity, Tags
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS
+from tidegate.quota.measure.throttle import UNLIMITED
 
-__all__ = ["Account", "AccountTable", "SensorTable"]
+__all__ = ["Account", "AccountTable", "Limit", "SensorTable"]
 
 _FEW = 64  # rows that an array begins with
 
@@ -37,6 +38,33 @@ class Account(NamedTuple):
     quota_type: int
     client: int
     tags: Tags
+
+
+class Limit(NamedTuple):
+    """What an account was limited by whenever it was used: a bound, and the entity whose quota that is.
+
+    is_known: the quotas in force were known then; else it is a guess. has_changed: there were several, this is the
+    first.
+    """
+
+    bound: float
+    entity: QuotaEntity | None
+    is_known: bool
+    has_changed: bool = False
+
+    def followed_by(self, limit: "Limit") -> "Limit":
+        """Return what is known after another one."""
+        if not limit.is_known:
+            return self
+        if not self.is_known:
+            return limit
+        is_same = self.entity == limit.entity and repr(self.bound) == repr(limit.bound)  # NaN equals itself
+        return self if is_same else self._replace(has_changed=True)
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether nothing limits."""
+        return self.bound == UNLIMITED and not self.has_changed
 
 
 class SensorTable:
@@ -130,27 +158,31 @@ class AccountTable:
 
     def __init__(self) -> None:
         self._numbers: dict[Account, int] = {}
+        self._limits: list[Limit] = []
         self.accounts: Int64s = np.zeros((_FEW, ACCOUNT_COLUMNS), np.int64)
         self.bounds = np.zeros(_FEW)
         self.tallies: Int64s = np.zeros((_FEW, TALLIES), np.int64)
         self.peaks = np.zeros((_FEW, PEAKS))
 
-    def number(self, account: Account, *, sensor: int, bound: float, cap_ms: int, cap_bytes: int) -> int:
+    def number(self, account: Account, *, sensor: int, limit: Limit, cap_ms: int, cap_bytes: int) -> int:
         """Return the row of `account`, made if it is not there, leading to `sensor` from now on."""
         number = self._numbers.setdefault(account, len(self._numbers))
         if number == len(self.bounds):
             self.accounts, self.bounds = _doubled(self.accounts), _doubled(self.bounds)
             self.tallies, self.peaks = _doubled(self.tallies), _doubled(self.peaks)
+        if number == len(self._limits):
+            self._limits.append(limit)
+        self._limits[number] = self._limits[number].followed_by(limit)
         self.accounts[number, SENSOR] = sensor
         self.accounts[number, CAP_MS] = cap_ms
         self.accounts[number, CAP_BYTES] = cap_bytes
-        self.bounds[number] = bound
+        self.bounds[number] = limit.bound
         return number
 
-    def __iter__(self) -> Iterator[tuple[Account, float, Int64s]]:
-        """Yield every account with its last bound and its tallies."""
+    def __iter__(self) -> Iterator[tuple[Account, Limit, Int64s]]:
+        """Yield every account with what limited it and its tallies."""
         for account, number in self._numbers.items():
-            yield account, float(self.bounds[number]), self.tallies[number]
+            yield account, self._limits[number], self.tallies[number]
 
 
 def _doubled(column: npt.NDArray[Any]) -> npt.NDArray[Any]:

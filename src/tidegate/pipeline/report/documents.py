@@ -79,6 +79,8 @@ def _outcome(row: Mapping[str, Any]) -> dict[str, Any]:
     amount, limit = _UNITS[row["quota_type"]]
     names = {
         "bound": limit,
+        "bound_of": "limit_of",
+        "bound_changed": "limit_changed",
         "amount": amount,
         "delayed_amount": f"delayed_{amount}",
         "recorded_delayed_amount": f"recorded_delayed_{amount}",

@@ -33,6 +33,16 @@ _QUOTA_NAMES = {
 _BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
 _REQUEST = QuotaType.REQUEST.value
 _NS_PER_MS = 1_000_000
+_LEVELS = {
+    "default client-id": "client default",
+    "default user": "user default",
+    "user and client-id": "both",
+    "user and default client-id": "user+default",
+    "default user and client-id": "default+client",
+    "default user and default client-id": "both default",
+}
+"""Kinds of entities as far as a column has room for them."""
+_NAMED_LEVELS = {"user", "client-id", "both"}
 _LONGEST_LIMIT = 10  # characters of a limit as it was written; a longer one is written anew
 _SHORTEST_NAME = 8  # cells
 _MOST_UNMATCHED = 10
@@ -188,7 +198,8 @@ def _limits(plans: Sequence[Plan], entity: Compared, rows: Sequence[Row | None])
         return Measure(label, ["", *cells])
 
     yield measure("limit" if entity.quota_type == _REQUEST else "limit/s", _limit_text)
-    if len({_level(row) for row in entity.rows.values()} - {_NOTHING}) > 1:
+    levels = {_level(row) for row in entity.rows.values()} - {_NOTHING}
+    if len(levels) > 1 or not levels <= _NAMED_LEVELS:
         yield measure("limit of", lambda row, _: _level(row))
     if len({row["requests"] for row in entity.rows.values()} - {0}) > 1:
         yield measure("requests", lambda row, _: count_text(row["requests"]))
@@ -203,18 +214,15 @@ def _outcomes(record: Row, rows: Sequence[Row | None], *, with_date: bool) -> It
 
 def _level(row: Row) -> str:
     """Return whose limit it is, as far as a column has room for it."""
-    if row["bound"] is None:
-        return _NOTHING
-    if row["entity_user"] is None:
-        return "client-id"
-    return "user" if row["entity_client_id"] is None else "both"
+    bound_of = row["bound_of"] or _NOTHING
+    return _LEVELS.get(bound_of, bound_of)
 
 
 def _limit_text(row: Row, plan: Plan) -> str:
     """Return a limit as it was written in the plan; where nobody wrote it, or at length, exactly."""
     quota_type, bound = row["quota_type"], row["bound"]
     if bound is None:
-        return "none"
+        return "changed" if row["bound_changed"] else "none"
     written = plan.limit_texts.get((KEY_OF_TYPE[quota_type], bound), "")
     if len(written) > _LONGEST_LIMIT:
         written = ""

@@ -16,6 +16,7 @@ def row(plan, client, *, quota="Produce", requests=10, throttled=0, different=0)
         "entity_client_id": client,
         "quota_type": quota,
         "bound": 1024.0 if throttled else None,
+        "bound_changed": False,
         "requests": requests,
         "amount": 1000,
         "throttled_requests": throttled,

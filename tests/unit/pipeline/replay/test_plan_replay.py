@@ -319,3 +319,53 @@ def test_a_request_that_ends_after_a_snapshot_may_have_asked_for_permits_before_
     decided = [event["kind"] for event in node.events if event["kind"] in ("mutation", "request")]
     reasons = zip(decided, _reasons(replay_events(node.events, in_force_plan())), strict=True)
     assert [reason for kind, reason in reasons if kind == "request"] == ["cold start", ""]
+
+
+def _limit(replayed, quota_type="Produce"):
+    result = _result(replayed, quota_type)
+    return result["bound"], result["bound_of"], result["bound_changed"]
+
+
+def test_the_limit_is_that_of_whose_quota_it_is():
+    """A name, or the default for all of them; none where nobody limits."""
+    node = _free_node()
+    node.produce("alice", "c1", 10_000, _T0)
+    both = (("client-id", None), ("user", "alice"))
+    pair = QuotaRecord(entity=both, key="producer_byte_rate", value=5.0)
+    assert _limit(replay_events(node.events, _plan(_quota("producer_byte_rate", 7.0)))) == (
+        7.0,
+        "user",
+        False,
+    )
+    by_default = _plan(_quota("producer_byte_rate", 7.0, user=None))
+    assert _limit(replay_events(node.events, by_default)) == (7.0, "default user", False)
+    assert _limit(replay_events(node.events, _plan(pair))) == (5.0, "user and default client-id", False)
+    assert _limit(replay_events(node.events, _plan())) == (None, None, False)
+
+
+def test_a_limit_that_changed_is_none_of_those_that_were_in_force():
+    """Not the last: what was throttled under the first would stand beside it. Unused ones do not count."""
+    node = _free_node()
+    node.quota(_quota("producer_byte_rate", 1000.0), _T0)
+    node.produce("alice", "c1", 50_000, _T0)
+    node.quota(_quota("producer_byte_rate", 10.0**12), _T0 + 50)
+    assert _limit(replay_events(node.events, in_force_plan())) == (1000.0, "user", False)
+    node.produce("alice", "c1", 10_000, _T0 + 100)
+    assert _limit(replay_events(node.events, in_force_plan())) == (None, None, True)
+
+
+def test_a_limit_that_is_stated_again_has_not_changed():
+    """At a start, and by a snapshot, while it is not known what is in force."""
+    node = _free_node()
+    node.quota(_quota("producer_byte_rate", 1000.0), _T0)
+    node.produce("alice", "c1", 10, _T0)
+    node.start(_T0 + 1000, records=[_quota("producer_byte_rate", 1000.0)])
+    node.produce("alice", "c1", 10, _T0 + 1000)
+    assert _limit(replay_events(node.events, in_force_plan())) == (1000.0, "user", False)
+    node.events.clear()
+    node.produce("alice", "c1", 10, _T0 + 1100)
+    node.snapshot(_T0 + 1200)
+    node.produce("alice", "c1", 10, _T0 + 1300)
+    replayed = replay_events(node.events, in_force_plan())
+    replayed.results = [result for result in replayed.results if result["entity_user"] == "alice"]
+    assert _limit(replayed) == (1000.0, "user", False)

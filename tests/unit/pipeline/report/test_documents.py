@@ -42,6 +42,7 @@ def test_numbers_have_their_units_in_their_names(quota_type, amount, limit):
     )
     assert "amount" not in plan
     assert "bound" not in plan
+    assert (plan["limit_of"], plan["limit_changed"]) == ("client-id", False)
 
 
 def test_silent_entities_are_there():

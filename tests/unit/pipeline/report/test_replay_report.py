@@ -208,3 +208,14 @@ def test_entries_for_nobody_are_named_with_what_to_do():
         "p, q: user=u client-id=c matches nobody in the record: both names are there, but never together",
     ]
     assert notes[-1] == "13 more entities match nobody"
+
+
+def test_a_limit_that_changed_and_one_of_a_default_are_said():
+    """Whose limit it is where the heading does not tell."""
+    rows = [
+        outcome("p", client_id="a", requests=1, bound=1e9, bound_of="default client-id"),
+        outcome("q", client_id="a", requests=1, bound_changed=True),
+    ]
+    lines = _lines([_plan("p"), _plan("q")], rows, show_all=True)
+    assert _cells(lines, "limit/s") == ["1", "GB", "changed"]
+    assert _cells(lines, "limit of") == ["client", "default", "–"]
