@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from tidegate.errors import ConfigError, TidegateError
 
 __all__ = [
+    "FilesystemError",
     "JobError",
     "MissingJavaError",
     "OutputError",
@@ -21,7 +22,7 @@ __all__ = [
 ]
 
 _OWN_MESSAGE = re.compile(
-    r"^(?:tidegate\.pipeline\.errors\.)?UsageFilesError: (?P<message>.+)$", re.MULTILINE
+    r"^(?:tidegate\.pipeline\.errors\.)?(?:UsageFiles|Filesystem)Error: (?P<message>.+)$", re.MULTILINE
 )
 _UNREADABLE_FILE = re.compile(r"while reading file (?:file:/*)?(?P<path>/?[^\s'\"]+\.parquet)")
 _VANISHED_FILE = re.compile(r"FILE_NOT_EXIST|FileNotFoundException")
@@ -50,6 +51,10 @@ class MissingJavaError(TidegateError):
 
 class UsageFilesError(ConfigError):
     """Raise when the usage files given cannot be used; names the file."""
+
+
+class FilesystemError(ConfigError):
+    """Raise when a filesystem that a URI names cannot be opened, or does not do what it is asked for."""
 
 
 class OutputError(ConfigError):

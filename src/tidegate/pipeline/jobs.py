@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tidegate.config.locations import Location
 from tidegate.pipeline.errors import spark_errors_as_ours
 from tidegate.pipeline.history import (
     BUCKET_SUMS,
@@ -95,7 +96,7 @@ LIMITS_TABLES = ("limits_by_entity", "limits_by_node")
 class UsageFiles:
     """Usage files that were looked at: all are Parquet with our columns, and hold `rows` rows."""
 
-    paths: Sequence[Path]
+    paths: Sequence[Location]
     rows: int
 
 
@@ -117,7 +118,7 @@ class ReplaySummary:
 
 @contextmanager
 def open_usage(
-    directory: Path, *, from_ms: int | None = None, to_ms: int | None = None
+    directory: Location, *, from_ms: int | None = None, to_ms: int | None = None
 ) -> Iterator[UsageFiles]:
     """Find and check the usage files in `directory`, to be read meanwhile; its spool is in copies.
 
@@ -334,7 +335,7 @@ class SparkReplays:
 
 
 def replay_blocks(
-    spark: RunningSpark, paths: Sequence[Path], plans: Sequence[Plan]
+    spark: RunningSpark, paths: Sequence[Location], plans: Sequence[Plan]
 ) -> tuple[DataFrame, Broadcast[ReplayTask]]:
     """Return the rows of the files as blocks, where they belong and in order, and what a replay of them needs.
 

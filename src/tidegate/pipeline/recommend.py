@@ -12,9 +12,9 @@ controller bears).
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from tidegate.config.locations import Location
 from tidegate.config.quotas_file import (
     MAX_TEXT_CHARS,
     QuotaEntry,
@@ -151,7 +151,7 @@ def recommend(replays: Replays, by: str, wanted: Wanted) -> Recommendation:
     return Recommendation(quotas=quotas, entities=entities, nodes=nodes, outcomes=outcomes)
 
 
-def what_tells_apart(files: Sequence[Path], protect: Sequence[tuple[str, str]]) -> str:
+def what_tells_apart(files: Sequence[Location], protect: Sequence[tuple[str, str]]) -> str:
     """Return what `--by` is where nobody says: what is protected by, else the user, if there is more than one."""
     kinds = {kind for kind, _ in protect}
     if kinds:

@@ -28,6 +28,7 @@ __all__ = [
     "in_hours",
     "is_imported",
     "list_files",
+    "listed",
     "node_files",
     "parquet_path",
     "remove_hour",
@@ -133,11 +134,19 @@ def list_files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise ConfigError(f"no usage record at {str(path)!r}, expected a directory or a Parquet file")
     root = path / "parquet" if (path / "parquet").is_dir() else path
+    return listed(Path(directory, name) for directory, _, names in os.walk(root) for name in names)
+
+
+def listed(paths: Iterable[Path]) -> list[Path]:
+    """Return those of all `paths` in a directory, and below, that `list_files` does."""
+    by_directory: dict[Path, list[Path]] = {}
+    for path in paths:
+        if path.name.endswith(".parquet") and path.name[0] not in "._":
+            by_directory.setdefault(path.parent, []).append(path)
     found: list[Path] = []
-    for directory, _, names in os.walk(root):
-        paths = [Path(directory, name) for name in names if name.endswith(".parquet") and name[0] not in "._"]
-        superseded = {file.path for file in split_superseded(_parse_all(paths))[1]}
-        found += [path for path in paths if path not in superseded]
+    for of_directory in by_directory.values():
+        superseded = {file.path for file in split_superseded(_parse_all(of_directory))[1]}
+        found += [path for path in of_directory if path not in superseded]
     return sorted(found)
 
 

@@ -7,7 +7,6 @@ kernel takes is computed with whole columns.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidegate.pipeline.errors import UsageFilesError
+from tidegate.config.locations import Location, Uri, location
+from tidegate.pipeline.errors import FilesystemError, UsageFilesError
+from tidegate.pipeline.filesystems import opened_parquet, reason_of
 from tidegate.pipeline.layout import (
     EXEMPT,
     FETCH_CHARGE,
@@ -128,12 +129,13 @@ class Survey(NamedTuple):
     connections: Numbers  # [pair, (place, connection id)]
 
 
-def list_chunks(paths: Sequence[Path]) -> list[Chunk]:
+def list_chunks(paths: Sequence[Location]) -> list[Chunk]:
     """Return the chunks of the files, in order."""
     found = []
     for path in paths:
-        with pq.ParquetFile(path) as file:
-            found += [Chunk(str(path.absolute()), group) for group in range(file.metadata.num_row_groups)]
+        name = str(path if isinstance(path, Uri) else path.absolute())
+        with _opened(name) as file:
+            found += [Chunk(name, group) for group in range(file.metadata.num_row_groups)]
     return found
 
 
@@ -211,7 +213,7 @@ def in_order(rows: Rows) -> Rows:
 
 def read_chunk(chunk: Chunk, columns: Sequence[str]) -> pa.Table:
     """Return columns of a chunk, names dictionary-encoded. Raises `UsageFilesError` where it cannot be read."""
-    with _opened(chunk) as file:
+    with _opened(chunk.path) as file:
         table = file.read_row_group(chunk.row_group, columns=list(columns), use_threads=False)
     return table.unify_dictionaries().combine_chunks()
 
@@ -259,7 +261,7 @@ def _add_next_times(chunk: Chunk, control: list[dict[str, Any]]) -> None:
 
 def _runs(chunk: Chunk) -> list[Run]:
     """Return which rows are there: from the statistics of the chunk if they tell, else from the rows."""
-    with _opened(chunk) as file:
+    with _opened(chunk.path) as file:
         group = file.metadata.row_group(chunk.row_group)
         columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
         found = [columns[name].statistics for name in _RUN_COLUMNS]
@@ -297,21 +299,29 @@ def _is_imported(seq: Any, ts_ms: Any) -> Any:
 def _number_batches(chunk: Chunk) -> Iterator[pa.Table]:
     """Yield all that is no name, a part at a time that the processor's cache can hold."""
     options = {"row_groups": [chunk.row_group], "columns": list(_NUMBER_COLUMNS), "use_threads": False}
-    with _opened(chunk) as file:
+    with _opened(chunk.path) as file:
         for batch in file.iter_batches(_BATCH_ROWS, **options):
             yield pa.Table.from_batches([batch])
 
 
 @contextmanager
-def _opened(chunk: Chunk) -> Iterator[pq.ParquetFile]:
+def _opened(path: str) -> Iterator[pq.ParquetFile]:
     try:
-        with pq.ParquetFile(chunk.path, read_dictionary=list(_NAMES)) as file:
+        with opened_parquet(path, read_dictionary=_NAMES) as file:
             yield file
+    except FilesystemError:
+        raise
     except FileNotFoundError as error:
-        reason = f"{chunk.path!r} vanished while it was read"
+        reason = f"{path!r} vanished while it was read"
         raise UsageFilesError(reason, hint="run again: old files are compacted") from error
     except (pa.ArrowException, OSError) as error:
-        raise UsageFilesError(f"cannot read {chunk.path!r}: its data is damaged") from error
+        raise UsageFilesError(f"cannot read {path!r}: {_why(path, error)}") from error
+
+
+def _why(path: str, error: Exception) -> str:
+    """Return what is wrong with a file that cannot be read."""
+    is_elsewhere = isinstance(location(path), Uri) and not isinstance(error, pa.ArrowException)
+    return reason_of(error) if is_elsewhere else "its data is damaged"
 
 
 def _names(table: pa.Table, column: str) -> tuple[Numbers, pa.Array]:

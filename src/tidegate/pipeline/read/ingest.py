@@ -3,30 +3,39 @@
 Only names that the writer has finished are read (see `docs/usage-record.md`), with the schema given, never inferred.
 """
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from tidegate.config.locations import Location, Uri
 from tidegate.errors import ConfigError
-from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.errors import FilesystemError, UsageFilesError
+from tidegate.pipeline.filesystems import opened_parquet, place_of
+from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_chunk
 from tidegate.pipeline.schemas import EVENTS
 from tidegate.usage.arrow import arrow_schema
-from tidegate.usage.files import in_hours
+from tidegate.usage.files import IMPORT_MANIFEST, in_hours, listed
 from tidegate.usage.readers import complete_files, list_files
+from tidegate.usage.readers import is_imported as is_imported_directory
 
-__all__ = ["check_files", "find_all_files", "find_files", "read_events"]
+__all__ = ["check_files", "find_all_files", "find_files", "is_imported", "read_events"]
+
+_log = logging.getLogger(__name__)
 
 _GLOB = re.compile(r"([\\{}\[\]*?])")  # what Hadoop reads as a pattern in a path
 _ESCAPED = r"\\\1"
+_BATCH_ROWS = 1 << 14
 _HINT = "give the usage directory of `tidegate serve`"
 
 
-def find_files(directory: Path) -> list[Path]:
+def find_files(directory: Path) -> list[Location]:
     """Return the finished usage files under `directory`.
 
     Raises `UsageFilesError` where there is no such directory or nothing in it.
@@ -40,25 +49,39 @@ def find_files(directory: Path) -> list[Path]:
 
 @contextmanager
 def find_all_files(
-    directory: Path, *, from_ms: int | None = None, to_ms: int | None = None
-) -> Iterator[list[Path]]:
+    directory: Location, *, from_ms: int | None = None, to_ms: int | None = None
+) -> Iterator[list[Location]]:
     """Give the usage files and copies of what lies in the spool, which are removed afterwards; errors likewise.
 
-    from_ms, to_ms: only those of the hours in between; None: no end.
+    from_ms, to_ms: only those of the hours in between; None: no end. A spool elsewhere is not read: a warning says so.
     """
+    which = "" if from_ms is None and to_ms is None else "in these hours"
+    if isinstance(directory, Uri):
+        yield _not_none(_found_elsewhere(directory, from_ms=from_ms, to_ms=to_ms), directory, which)
+        return
     with ExitStack() as stack:
         try:
             files = stack.enter_context(complete_files(directory))
-            if from_ms is not None or to_ms is not None:
+            if which:
                 files = in_hours(files, from_ms=from_ms, to_ms=to_ms)
         except (ConfigError, OSError) as error:
             raise UsageFilesError(str(error), hint=_HINT) from error
-        yield _not_none(
-            files, directory, "in these hours" if from_ms is not None or to_ms is not None else ""
-        )
+        yield _not_none(files, directory, which)
 
 
-def check_files(files: Sequence[Path]) -> int:
+def is_imported(directory: Location) -> bool:
+    """Return whether the record there, as for `find_all_files`, was made of logs of another broker."""
+    if isinstance(directory, Path):
+        return is_imported_directory(directory)
+    place = place_of(directory)
+    parts = place.path.split("/")
+    levels_below = 4  # of a file: parquet, date, hour, its name
+    above = ["/".join(parts[: len(parts) - levels]) for levels in range(min(levels_below + 1, len(parts)))]
+    names = [f"{path}/{IMPORT_MANIFEST}" for path in above if path]
+    return any(place.info(name).type == fs.FileType.File for name in names)
+
+
+def check_files(files: Sequence[Location]) -> int:
     """Read the footer of every file and return how many rows they hold in all.
 
     Raises `UsageFilesError` naming the first file that is no Parquet file or lacks a column.
@@ -66,24 +89,67 @@ def check_files(files: Sequence[Path]) -> int:
     return sum(_rows_in(path) for path in files)
 
 
-def read_events(session: SparkSession, files: Sequence[Path]) -> DataFrame:
-    """Return the usage record out of `files`, columns as in `EVENTS`."""
-    paths = [f"file:{_GLOB.sub(_ESCAPED, str(path.absolute()))}" for path in files]
-    return session.read.schema(EVENTS).parquet(*paths).select(EVENTS.names)
+def read_events(session: SparkSession, files: Sequence[Location]) -> DataFrame:
+    """Return the usage record out of `files`, columns as in `EVENTS`.
+
+    Spark reads what lies on this machine; files elsewhere are read by Arrow in its tasks, so it needs no jars for them.
+    """
+    paths = [file for file in files if isinstance(file, Path)]
+    if len(paths) < len(files):
+        chunks = session.sparkContext.parallelize(list_chunks(files)).map(
+            lambda chunk: (chunk.path, chunk.row_group)
+        )
+        table = session.createDataFrame(chunks, "path string, row_group int")
+        return table.mapInArrow(_events_of, EVENTS)
+    names = [f"file:{_GLOB.sub(_ESCAPED, str(path.absolute()))}" for path in paths]
+    return session.read.schema(EVENTS).parquet(*names).select(EVENTS.names)
 
 
-def _not_none(files: list[Path], directory: Path, of_what: str = "") -> list[Path]:
+def _events_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = to_arrow_schema(EVENTS)
+    for batch in batches:
+        for row in batch.to_pylist():
+            table = read_chunk(Chunk(row["path"], row["row_group"]), EVENTS.names)
+            yield from table.cast(schema).to_batches(max_chunksize=_BATCH_ROWS)
+
+
+def _found_elsewhere(directory: Uri, *, from_ms: int | None, to_ms: int | None) -> list[Uri]:
+    """Return the files that together hold every row there once. Raises `UsageFilesError`, `FilesystemError`."""
+    place = place_of(directory)
+    match place.info().type:
+        case fs.FileType.NotFound:
+            reason = f"no usage record at {str(directory)!r}, expected a directory or a Parquet file"
+            raise UsageFilesError(reason, hint=_HINT)
+        case fs.FileType.File:
+            return [directory]
+    if any(info.is_file for info in place_of(directory / "spool").below(recursive=True)):
+        _log.warning("%s/spool is not read: only what its broker has turned into Parquet", directory)
+    below = place_of(directory / "parquet")
+    if below.info().type != fs.FileType.Directory:
+        below = place
+    found = listed(Path(info.path) for info in below.below(recursive=True) if info.is_file)
+    if from_ms is not None or to_ms is not None:
+        try:
+            found = in_hours(found, from_ms=from_ms, to_ms=to_ms)
+        except ConfigError as error:
+            raise UsageFilesError(str(error), hint=_HINT) from error
+    return [below.uri / path.as_posix().removeprefix(below.path).lstrip("/") for path in found]
+
+
+def _not_none(files: Sequence[Location], directory: Location, of_what: str = "") -> list[Location]:
     if not files:
         raise UsageFilesError(f"no usage files in {str(directory)!r} {of_what}".rstrip(), hint=_HINT)
-    return files
+    return list(files)
 
 
-def _rows_in(path: Path) -> int:
+def _rows_in(path: Location) -> int:
     try:
-        with pq.ParquetFile(path) as file:
+        with opened_parquet(str(path)) as file:
             _check_columns(path, file.schema_arrow)
             rows: int = file.metadata.num_rows
             return rows
+    except FilesystemError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise UsageFilesError(
             f"{str(path)!r} is not a usable Parquet file: {_first_sentence(error)}",
@@ -91,7 +157,7 @@ def _rows_in(path: Path) -> int:
         ) from error
 
 
-def _check_columns(path: Path, found: pa.Schema) -> None:
+def _check_columns(path: Location, found: pa.Schema) -> None:
     types = {field.name: field.type for field in found}
     for field in arrow_schema():
         if field.name not in types:

@@ -3,9 +3,9 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from tidegate.config.locations import Location
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import Compared
@@ -32,7 +32,7 @@ def json_text(document: Mapping[str, Any]) -> str:
 
 
 def usage_document(
-    rows: Sequence[Mapping[str, Any]], *, by: Sequence[str], groups: int, events: int, out: Path | None
+    rows: Sequence[Mapping[str, Any]], *, by: Sequence[str], groups: int, events: int, out: Location | None
 ) -> dict[str, Any]:
     """Return what `tidegate usage` found. rows: columns `usage_schema(by)`, the first of `groups` in all."""
     begin = {"format": _FORMAT, "command": "usage", "events": events, "tables": _path(out)}
@@ -46,7 +46,7 @@ def replay_document(
     top: int,
     unmatched: Sequence[Unmatched],
     events: int,
-    out: Path | None,
+    out: Location | None,
 ) -> dict[str, Any]:
     """Return what `tidegate replay` found. found: as `compared`, of which the first `top` are taken."""
     return {
@@ -111,5 +111,5 @@ def _parts(entity: EntityParts) -> dict[str, Any]:
     return {kind: {"default": True} if name is None else {"name": name} for kind, name in entity}
 
 
-def _path(out: Path | None) -> str | None:
+def _path(out: Location | None) -> str | None:
     return None if out is None else str(out)

@@ -1,0 +1,152 @@
+"""Filesystems by URI: those of Arrow (`s3`, `gs`, `abfs`, `hdfs`), else those of fsspec where it is installed.
+
+Driver and executors open them alike, each with the credentials that its own environment has.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from tidegate.config.locations import Uri, location
+from tidegate.errors import ConfigError
+from tidegate.pipeline.errors import FilesystemError
+
+__all__ = ["Place", "opened_parquet", "place_of", "reason_of"]
+
+_ARROWS = frozenset({"s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"})
+_SAME = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names
+_CLIENTS = {
+    "hdfs": "Hadoop's libhdfs and a Java: set HADOOP_HOME, JAVA_HOME and CLASSPATH, or give webhdfs://"
+}
+_LONGEST_REASON = 200
+
+
+class Place:
+    """A directory or a file of a filesystem: where it is written `uri`, the filesystem calls it `path`."""
+
+    def __init__(self, uri: Uri) -> None:
+        self.uri = uri
+        scheme = uri.base.partition("://")[0]
+        if _SAME.get(scheme, scheme) in _ARROWS:
+            self.filesystem, root = _arrows(uri.base, uri.query)
+            below = unquote(uri.path)
+        else:
+            self.filesystem, root = _fsspecs(uri.base)
+            below = uri.path
+        self.path = (root.rstrip("/") + below).rstrip("/") or "/"
+
+    def info(self, path: str | None = None) -> fs.FileInfo:
+        """Return what is there, or at another `path` of the filesystem."""
+        with _reasons_of(self.uri):
+            return self.filesystem.get_file_info(self.path if path is None else path)
+
+    def below(self, *, recursive: bool) -> list[fs.FileInfo]:
+        """Return what is in the directory; nothing where there is none."""
+        selector = fs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
+        with _reasons_of(self.uri):
+            found: list[fs.FileInfo] = self.filesystem.get_file_info(selector)
+        return found
+
+    def read(self) -> bytes | None:
+        """Return what a file holds; None: there is none."""
+        with _reasons_of(self.uri):
+            try:
+                with self.filesystem.open_input_file(self.path) as file:
+                    found: bytes = file.read()
+            except FileNotFoundError:
+                return None
+        return found
+
+    def write(self, data: bytes) -> None:
+        """Put a file in its place at once."""
+        with _reasons_of(self.uri), self.filesystem.open_output_stream(self.path) as file:
+            file.write(data)
+
+
+def place_of(uri: Uri) -> Place:
+    """Return the place of `uri`. Raises `FilesystemError` where nothing here can open such a one."""
+    with _reasons_of(uri):
+        return Place(uri)
+
+
+@contextmanager
+def opened_parquet(name: str, *, read_dictionary: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    """Open the Parquet file of a path or URI.
+
+    Raises what Arrow raises, `ArrowException` or `OSError`; of what only a URI has, `FilesystemError`.
+    """
+    found = location(name)
+    options = {"read_dictionary": list(read_dictionary)}
+    if isinstance(found, Path):
+        with pq.ParquetFile(found, **options) as file:
+            yield file
+        return
+    place = place_of(found)
+    try:
+        opened = place.filesystem.open_input_file(place.path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise FilesystemError(f"{name!r}: {reason_of(error)}", hint=_hint(found, error)) from error
+    with opened, pq.ParquetFile(opened, pre_buffer=True, **options) as file:
+        yield file
+
+
+@contextmanager
+def _reasons_of(uri: Uri) -> Iterator[None]:
+    """Raise what a filesystem raises as `FilesystemError`, with the URI and the reason in a line."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, ImportError, NotImplementedError) as error:
+        raise FilesystemError(f"{str(uri)!r}: {reason_of(error)}", hint=_hint(uri, error)) from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the first line of what a filesystem says."""
+    said = str(error).strip() or type(error).__name__
+    return said.splitlines()[0][:_LONGEST_REASON]
+
+
+@functools.cache
+def _arrows(base: str, query: str) -> tuple[fs.FileSystem, str]:
+    """Return one of Arrow's filesystems, and how the paths of its files begin."""
+    scheme, _, authority = base.partition("://")
+    filesystem, path = fs.FileSystem.from_uri(
+        f"{_SAME.get(scheme, scheme)}://{authority}/{'?' if query else ''}{query}"
+    )
+    return filesystem, path
+
+
+@functools.cache
+def _fsspecs(base: str) -> tuple[fs.FileSystem, str]:
+    """Return one of fsspec's, likewise."""
+    import fsspec  # type: ignore[import-not-found,unused-ignore]  # of the user's, if at all
+
+    filesystem, path = fsspec.core.url_to_fs(base)
+    return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), path
+
+
+def _hint(uri: Uri, error: BaseException) -> str | None:
+    scheme = uri.base.partition("://")[0]
+    if isinstance(error, ImportError):
+        missing = (
+            "fsspec, and a library that fsspec names" if error.name == "fsspec" else error.name or "a library"
+        )
+        return f"{scheme}:// needs {missing}; install it for executors, too"
+    if scheme in _CLIENTS and "Unable to load" in str(error):
+        return f"{scheme}:// needs {_CLIENTS[scheme]}"
+    if "without" in str(error) and "support" in str(error):
+        return f"this pyarrow was built without {scheme}://; the wheels of PyPI have it"
+    if "Protocol not known" in str(error):
+        return "give a path, or a URI of s3, gs, abfs, hdfs, or of a filesystem of fsspec"
+    if any(word in str(error) for word in ("ACCESS_DENIED", "FORBIDDEN", "credentials", "HTTP status 403")):
+        return "credentials come from the environment of each process: docs/clusters.md"
+    return None

@@ -1,0 +1,41 @@
+"""The jobs on Spark over an object store: what comes out is what one process finds in a directory."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS, random_records, random_traffic
+from tests.replaying.node import RecordingNode
+from tests.spark.object_store import object_store
+
+from tidegate.pipeline.jobs import open_usage, replay_job, usage_job
+from tidegate.pipeline.local import local_replay, local_usage
+from tidegate.pipeline.replay.plan import in_force_plan
+from tidegate.pipeline.session import running_spark
+
+
+@pytest.fixture
+def usage(tmp_path: Path) -> Path:
+    """Write the record of two nodes."""
+    rng = Random(3)
+    for node_id in (1, 2):
+        node = RecordingNode(node_id)
+        node.start(START_MS, records=random_records(rng, at_most=8))
+        random_traffic(node, rng, events=100)
+        write_events(tmp_path / "usage" / "parquet", node.events)
+    return tmp_path / "usage"
+
+
+def test_jobs_read_by_uri(usage: Path) -> None:
+    """By Arrow in its tasks: Spark needs no jars of the store's."""
+    with object_store() as store, running_spark(app_name="tests", master="local[2]", rows=0) as spark:
+        store.put(usage, "usage")
+        with open_usage(store.uri("usage")) as there, open_usage(usage) as here:
+            assert usage_job(spark, there, out=None, top=9) == local_usage(here, out=None, top=9)
+            plans = [in_force_plan()]
+            on_spark, expected = (
+                replay_job(spark, there, plans, out=None),
+                local_replay(here, plans, out=None),
+            )
+            assert sorted(map(repr, on_spark.entities)) == sorted(map(repr, expected.entities))

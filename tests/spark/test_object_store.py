@@ -1,0 +1,104 @@
+"""The record read from an object store: what the jobs find there is what they find in a directory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS, random_records, random_traffic
+from tests.replaying.node import RecordingNode
+from tests.spark.object_store import SECRET, ObjectStore, object_store
+
+from tidegate.config.locations import Location, location
+from tidegate.errors import TidegateError
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.local import local_replay, local_usage
+from tidegate.pipeline.read.ingest import is_imported
+from tidegate.pipeline.replay.plan import in_force_plan
+from tidegate.usage.files import HOUR_MS
+
+pytestmark = [
+    # moto is built on what has changed since
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:botocore"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:moto"),
+]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    """An object store."""
+    with object_store() as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def usage(tmp_path_factory: pytest.TempPathFactory, store: ObjectStore) -> Path:
+    """Write the record of some hours; the store has a copy, with what is superseded and unfinished."""
+    directory = tmp_path_factory.mktemp("usage")
+    rng = Random(3)
+    node = RecordingNode()
+    node.start(START_MS, records=random_records(rng, at_most=8))
+    for hour in range(2):
+        random_traffic(node, rng, events=20, now_ms=START_MS + hour * HOUR_MS)
+    write_events(directory / "parquet", node.events)
+    for file in sorted(directory.rglob("node-1-*.parquet"))[:1]:
+        file.with_name(f".{file.name}.tmp").write_bytes(b"half")
+        file.with_name(file.stem + "-compacted.parquet").write_bytes(file.read_bytes())
+    store.put(directory, "usage")
+    return directory
+
+
+def test_jobs_in_this_process(usage: Path, store: ObjectStore) -> None:
+    """By either name of the scheme; hours are chosen by the names of directories."""
+    for from_ms in (None, START_MS // HOUR_MS * HOUR_MS + HOUR_MS):
+        with (
+            open_usage(usage, from_ms=from_ms) as here,
+            open_usage(store.uri("usage"), from_ms=from_ms) as there,
+        ):
+            assert there.rows == here.rows
+            assert [Path(str(path).partition("?")[0]).name for path in there.paths] == [
+                path.name for path in here.paths
+            ]
+            assert local_usage(there, out=None, top=9) == local_usage(here, out=None, top=9)
+            plans = [in_force_plan()]
+            assert local_replay(there, plans, out=None) == local_replay(here, plans, out=None)
+    with open_usage(store.uri("usage/parquet", scheme="s3a")) as there, open_usage(usage / "parquet") as here:
+        assert there.rows == here.rows
+    assert not is_imported(store.uri("usage"))
+    store.filesystem.open_output_stream("bucket/usage/import.json").close()
+    assert is_imported(store.uri("usage/parquet"))
+
+
+def _error(where: Location) -> TidegateError:
+    with pytest.raises(TidegateError) as caught, open_usage(where):
+        pass
+    assert SECRET not in f"{caught.value} {caught.value.hint}"
+    return caught.value
+
+
+def test_what_is_missing_is_said(store: ObjectStore) -> None:
+    """In a line, with the URI; where a library is missing, which."""
+    assert "no usage record at 's3://bucket/nothing" in str(_error(store.uri("nothing")))
+    store.filesystem.create_dir("bucket/empty")
+    assert "no usage files in 's3://bucket/empty" in str(_error(store.uri("empty")))
+    with store.filesystem.open_output_stream("bucket/broken/x.parquet") as file:
+        file.write(b"no parquet at all")
+    error = _error(store.uri("broken"))
+    assert isinstance(error, UsageFilesError)
+    assert "is not a usable Parquet file" in str(error)
+    for text in ("hdfs://127.0.0.1:9/usage", "ftp://127.0.0.1/usage"):
+        error = _error(location(text))
+        assert len(str(error).splitlines()) == 1
+        assert "needs" in str(error.hint)
+
+
+def test_an_object_that_vanishes_is_said(usage: Path, store: ObjectStore) -> None:
+    """Also where it vanishes after it was listed."""
+    store.put(usage, "vanishing")
+    with open_usage(store.uri("vanishing")) as files:
+        name = store.names("vanishing/parquet")[-1]
+        store.filesystem.delete_file(f"bucket/vanishing/parquet/{name}")
+        with pytest.raises(TidegateError, match="vanished while it was read"):
+            local_replay(files, [in_force_plan()], out=None)
