@@ -1,4 +1,4 @@
-"""Jobs in this process give what Spark gives, and say where they run."""
+"""Jobs in this process give what Spark gives."""
 
 from dataclasses import replace
 from random import Random
@@ -11,22 +11,14 @@ from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.findings import JobsHere, JobsOnSpark, wanted_entities
+from tidegate.pipeline.findings import MOST_STEPS, wanted_entities
 from tidegate.pipeline.history import definitions_over_time
-from tidegate.pipeline.jobs import limits_job, obedience_job, open_usage, recommend_job, replay_job, usage_job
-from tidegate.pipeline.local import (
-    LOCAL_ROWS,
-    local_limits,
-    local_obedience,
-    local_recommend,
-    local_replay,
-    local_usage,
-    where_and_why,
-)
+from tidegate.pipeline.jobs import open_usage
 from tidegate.pipeline.read.timeline import timelines
 from tidegate.pipeline.recommend import Wanted
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
+from tidegate.pipeline.where import jobs_here, jobs_on_spark
 from tidegate.quota import QuotaRecord
 from tidegate.usage.arrow import arrow_schema
 
@@ -76,15 +68,15 @@ def _hurry(events, rng):
 
 def test_usage_is_the_same(spark, tmp_path):
     """Every client and minute, every column and type, and who is shown; who came back early."""
+    found = {}
     with open_usage(_nodes(tmp_path / "usage", observed=True)) as files:
-        on_spark = usage_job(spark, files, out=tmp_path / "spark", top=5)
-        here = local_usage(files, out=tmp_path / "here", top=5)
-        assert here == on_spark
-        by = ("listener",)
-        on_spark = usage_job(spark, files, out=tmp_path / "spark" / "by", top=5, by=by)
-        assert local_usage(files, out=tmp_path / "here" / "by", top=5, by=by) == on_spark
-        obeyed_on_spark = obedience_job(spark, files, out=tmp_path / "spark" / "obedience")
-        assert local_obedience(files, out=tmp_path / "here" / "obedience") == obeyed_on_spark
+        for place, jobs in (("here", jobs_here(files)), ("spark", jobs_on_spark(spark, files))):
+            found[place] = [
+                jobs.usage(out=tmp_path / place, top=5),
+                jobs.usage(out=tmp_path / place / "by", top=5, by=("listener",)),
+                jobs.obedience(out=tmp_path / place / "obedience"),
+            ]
+    assert found["here"] == found["spark"]
     names = ("obedience_by_client", "obedience_by_software")
     obedience = (_written(tmp_path / place / "obedience", names) for place in ("here", "spark"))
     assert next(obedience) == next(obedience)
@@ -101,8 +93,8 @@ def test_replay_is_the_same(spark, tmp_path):
         in_force_plan(),
     ]
     with open_usage(_nodes(tmp_path / "usage", observed=False)) as files:
-        on_spark = replay_job(spark, files, plans, out=tmp_path / "spark", with_decisions=True)
-        here = local_replay(files, plans, out=tmp_path / "here", with_decisions=True)
+        on_spark = jobs_on_spark(spark, files).replay(plans, out=tmp_path / "spark", with_decisions=True)
+        here = jobs_here(files).replay(plans, out=tmp_path / "here", with_decisions=True)
     assert _differing(here.entities, on_spark.entities) == []
     assert any(row["waited_ms"] for row in here.entities)
     names = ("replay_by_client", "replay_by_entity", "decisions")
@@ -116,11 +108,14 @@ def test_limits_are_the_same(spark, tmp_path):
         all_types, records=all_types.records[:2]
     )  # mutations, which take most passes, are recommended
     with open_usage(_nodes(tmp_path / "usage", observed=False)) as files:
-        on_spark = limits_job(spark, files, levels, tolerance, out=tmp_path / "spark")
-        here = local_limits(files, levels, tolerance, out=tmp_path / "here")
-        recommended = recommend_job(spark, files, "user", Wanted()).quotas
-        assert local_recommend(files, "user", Wanted()).quotas == recommended
-    assert here == on_spark
+        found = {
+            place: (
+                jobs.limits(levels, tolerance, out=tmp_path / place),
+                jobs.recommend("user", Wanted()).quotas,
+            )
+            for place, jobs in (("here", jobs_here(files)), ("spark", jobs_on_spark(spark, files)))
+        }
+    assert found["here"] == found["spark"]
     names = ("limits_by_entity", "limits_by_node")
     assert _written(tmp_path / "here", names) == _written(tmp_path / "spark", names)
 
@@ -128,12 +123,12 @@ def test_limits_are_the_same(spark, tmp_path):
 def test_the_history_of_a_report_is_the_same(spark, tmp_path):
     """Changed quotas, and what entities used in each step of time."""
     with open_usage(_nodes(tmp_path / "usage", observed=False, nodes=(1,))) as files:
-        on_spark, here = JobsOnSpark(spark, files), JobsHere(files)
+        on_spark, here = jobs_on_spark(spark, files), jobs_here(files)
         events = here.quota_events()
         assert _differing(events, on_spark.quota_events()) == []
-        rows = local_replay(files, [in_force_plan()], out=None).entities
+        rows = here.replay([in_force_plan()], out=None).entities
         wanted = wanted_entities(rows, definitions_over_time(timelines(events)))
-        buckets, others = here.buckets(wanted), on_spark.buckets(wanted)
+        buckets, others = here.history(wanted, most=MOST_STEPS), on_spark.history(wanted, most=MOST_STEPS)
     assert buckets.rows
     assert buckets.step_ms == others.step_ms
     assert (
@@ -150,7 +145,7 @@ def test_nothing_gives_nothing(tmp_path):
     node.start(START_MS)
     write_events(tmp_path, node.events)
     with open_usage(tmp_path) as files:
-        assert local_usage(files, out=tmp_path / "out", top=5).groups == 0
+        assert jobs_here(files).usage(out=tmp_path / "out", top=5).groups == 0
     assert len(pq.read_table(tmp_path / "out" / "usage_by_minute.parquet")) == 0
 
 
@@ -163,29 +158,4 @@ def test_sums_without_room_are_refused(tmp_path):
     (tmp_path / "x").mkdir()
     pq.write_table(pa.Table.from_pylist(node.events, schema=arrow_schema()), tmp_path / "x" / "rows.parquet")
     with open_usage(tmp_path) as files, pytest.raises(UsageFilesError, match="does not fit into 64 bits"):
-        local_usage(files, out=None, top=5)
-
-
-@pytest.mark.parametrize(
-    ("master", "rows", "here", "reason"),
-    [
-        (None, 5, True, "in this process: 5 rows, at most 20,000,000 need no Spark"),
-        (
-            None,
-            LOCAL_ROWS + 1,
-            False,
-            "on Spark: 20,000,001 rows, more than the 20,000,000 of one process",
-        ),
-        ("local[2]", 5, False, "on Spark: --master local[2]"),
-    ],
-)
-def test_where_and_why(master, rows, here, reason, monkeypatch):
-    """By rows, unless it was asked for."""
-    monkeypatch.setattr("tidegate.pipeline.local.SparkSession.getActiveSession", lambda: None)
-    assert where_and_why(master=master, rows=rows) == (here, reason)
-
-
-def test_spark_submit_means_spark(monkeypatch):
-    """Whatever there is to read."""
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert where_and_why(master=None, rows=5) == (False, "on Spark: started by spark-submit")
+        jobs_here(files).usage(out=None, top=5)

@@ -10,10 +10,10 @@ from tests.replaying.logs import START_MS, random_records, random_traffic, rando
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs import open_usage, replay_job
-from tidegate.pipeline.local import local_replay
+from tidegate.pipeline.jobs import open_usage
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
+from tidegate.pipeline.where import jobs_here, jobs_on_spark
 from tidegate.quota.admin.definitions import QuotaRecord
 
 _NODES = (1, 2, 7)
@@ -50,9 +50,10 @@ def job(request):
     def run(directory, plans, out=None):
         with open_usage(directory) as files:
             if request.param == "local":
-                return local_replay(files, plans, out=out, with_decisions=out is not None).entities
-            spark = request.getfixturevalue("spark")
-            return replay_job(spark, files, plans, out=out, with_decisions=out is not None).entities
+                jobs = jobs_here(files)
+            else:
+                jobs = jobs_on_spark(request.getfixturevalue("spark"), files)
+            return jobs.replay(plans, out=out, with_decisions=out is not None).entities
 
     return run
 

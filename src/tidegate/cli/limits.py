@@ -5,7 +5,7 @@ import json
 import math
 from pathlib import Path
 
-from tidegate.cli.usage import add_job_options, opened, runs_here, top_option
+from tidegate.cli.job_options import add_job_options, opened, running_jobs, top_option
 
 __all__ = ["add_parser", "run"]
 
@@ -81,15 +81,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
-    from tidegate.pipeline.jobs import limits_job
-    from tidegate.pipeline.local import local_limits
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.replay.limits import Tolerance, levels_of, levels_of_file
-    from tidegate.pipeline.replay.warm_up import kernel_in_the_making
     from tidegate.pipeline.report.console import results_console
     from tidegate.pipeline.report.limits_report import ESTIMATED, default_limits, limits_notes, limits_table
     from tidegate.pipeline.report.text import count_text
-    from tidegate.pipeline.session import running_spark
     from tidegate.usage.readers import is_imported
 
     levels = levels_of(args.by) if args.quotas is None else levels_of_file(args.quotas)
@@ -98,12 +94,8 @@ def run(args: argparse.Namespace) -> int:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
         results = {"out": args.out, "overwrite": args.overwrite}
-        if runs_here(args, rows=files.rows):
-            rows, nodes = local_limits(files, levels, tolerance, **results)
-        else:
-            session = running_spark(app_name="tidegate limits", master=args.master, rows=0)
-            with kernel_in_the_making(), session as spark:
-                rows, nodes = limits_job(spark, files, levels, tolerance, **results)
+        with running_jobs(args, files, replays=True) as jobs:
+            rows, nodes = jobs.limits(levels, tolerance, **results)
     if args.json:
         tolerated = {"delayed_percent": args.delayed, "longest_ms": tolerance.longest_ms}
         found = {"tolerated": tolerated, "limits": rows, "defaults": default_limits(rows), "nodes": nodes}

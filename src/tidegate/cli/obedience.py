@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from tidegate.cli.usage import add_job_options, opened, runs_here, top_option
+from tidegate.cli.job_options import add_job_options, opened, running_jobs, top_option
 
 __all__ = ["add_parser", "run"]
 
@@ -64,8 +64,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
-    from tidegate.pipeline.jobs import obedience_job
-    from tidegate.pipeline.local import local_obedience
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.report.console import results_console
     from tidegate.pipeline.report.obedience_report import (
@@ -74,7 +72,6 @@ def run(args: argparse.Namespace) -> int:
         obedience_table,
         worst_first,
     )
-    from tidegate.pipeline.session import running_spark
     from tidegate.usage.readers import is_imported
 
     if is_imported(args.directory):
@@ -83,11 +80,8 @@ def run(args: argparse.Namespace) -> int:
     with opened(args) as files:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
-        if runs_here(args, rows=files.rows):
-            found = local_obedience(files, out=args.out, overwrite=args.overwrite)
-        else:
-            with running_spark(app_name="tidegate obedience", master=args.master, rows=0) as spark:
-                found = obedience_job(spark, files, out=args.out, overwrite=args.overwrite)
+        with running_jobs(args, files) as jobs:
+            found = jobs.obedience(out=args.out, overwrite=args.overwrite)
     rows = worst_first(found)
     if args.json:
         print(json.dumps({"known": True, "libraries": obedience_json(rows)}))

@@ -4,7 +4,7 @@ import argparse
 import math
 from pathlib import Path
 
-from tidegate.cli.usage import opened, runs_here, where_options
+from tidegate.cli.job_options import opened, running_jobs, where_options
 
 __all__ = ["add_parser", "run"]
 
@@ -96,23 +96,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print the quotas."""
-    from tidegate.pipeline.jobs import recommend_job
-    from tidegate.pipeline.local import local_recommend
     from tidegate.pipeline.recommend import Wanted, what_tells_apart
-    from tidegate.pipeline.replay.warm_up import kernel_in_the_making
     from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text
-    from tidegate.pipeline.session import running_spark
     from tidegate.usage.readers import is_imported
 
     wanted = Wanted(headroom=args.headroom, budgets=dict(args.budget), protect=args.protect)
     with opened(args) as files:
         by = args.by or what_tells_apart(files.paths, args.protect)
-        if runs_here(args, rows=files.rows):
-            found = local_recommend(files, by, wanted)
-        else:
-            session = running_spark(app_name="tidegate recommend", master=args.master, rows=0)
-            with kernel_in_the_making(), session as spark:
-                found = recommend_job(spark, files, by, wanted)
+        with running_jobs(args, files, replays=True) as jobs:
+            found = jobs.recommend(by, wanted)
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
     notes = found.notes(wanted, events=files.rows, is_imported=is_imported(args.directory))
     print(text(found.quotas, notes), end="")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.cli.usage import add_job_options, json_option, opened, runs_here, shown, top_option
+from tidegate.cli.job_options import add_job_options, json_option, opened, running_jobs, shown, top_option
 
 if TYPE_CHECKING:
     from tidegate.pipeline.jobs import ReplaySummary
@@ -104,12 +104,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Run the job and print what came of it."""
     _check_options(args)
-    from tidegate.pipeline.jobs import replay_job
-    from tidegate.pipeline.local import local_replay
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
-    from tidegate.pipeline.replay.warm_up import kernel_in_the_making
-    from tidegate.pipeline.session import running_spark
 
     plans = [replace(plan, is_closed=args.loop == "closed") for plan in load_plans(args.quotas)]
     if args.in_force:
@@ -118,12 +114,8 @@ def run(args: argparse.Namespace) -> int:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
         results = {"out": args.out, "overwrite": args.overwrite, "with_decisions": args.decisions}
-        if runs_here(args, rows=files.rows):
-            found = local_replay(files, plans, **results)
-        else:
-            session = running_spark(app_name="tidegate replay", master=args.master, rows=0)
-            with kernel_in_the_making(), session as spark:
-                found = replay_job(spark, files, plans, **results)
+        with running_jobs(args, files, replays=True) as jobs:
+            found = jobs.replay(plans, **results)
     _print(args, plans, found, events=files.rows)
     in_force = [row for row in found.entities if row["plan"] == plans[-1].name]
     return _exit_code(in_force) if args.in_force else 0

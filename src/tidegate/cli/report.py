@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate import __version__
-from tidegate.cli.usage import opened, runs_here, where_options
+from tidegate.cli.job_options import opened, running_jobs, where_options
 
 if TYPE_CHECKING:
     from tidegate.pipeline.findings import Findings
@@ -79,21 +79,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the jobs and write the page."""
-    from tidegate.pipeline.findings import JobsHere, JobsOnSpark, find_out
+    from tidegate.pipeline.findings import find_out
     from tidegate.pipeline.page.file import check_page, write_page
     from tidegate.pipeline.replay.plan import load_plans
-    from tidegate.pipeline.session import running_spark
     from tidegate.usage.readers import is_imported
 
     check_page(args.out, overwrite=args.overwrite)
     plans = [replace(plan, is_closed=args.loop == "closed") for plan in load_plans(args.quotas)]
     wanted = {"is_imported": is_imported(args.directory), "with_limits": args.limits}
-    with opened(args) as files:
-        if runs_here(args, rows=files.rows):
-            found = find_out(JobsHere(files), plans, rows=files.rows, **wanted)
-        else:
-            with running_spark(app_name="tidegate report", master=args.master, rows=files.rows) as spark:
-                found = find_out(JobsOnSpark(spark, files), plans, rows=files.rows, **wanted)
+    with opened(args) as files, running_jobs(args, files, sums=True, replays=True) as jobs:
+        found = find_out(jobs, plans, rows=files.rows, **wanted)
     write_page(args.out, _page(found), overwrite=args.overwrite)
     print(f"report: {args.out}")
     return 0

@@ -1,45 +1,20 @@
-"""What a report is made of: who used what, what was in force, what other quotas would have done, and how it went.
-
-The jobs that find it out run in this process or on Spark; what is asked of them is the same.
-"""
+"""What a report is made of: who used what, what was in force, what other quotas would have done, and how it went."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from tidegate.pipeline.history import (
-    Buckets,
-    Entity,
-    History,
-    WantedEntities,
-    chunk_entity_seconds,
-    definitions_over_time,
-    entity_buckets,
-    history_of,
-    quota_events,
-)
-from tidegate.pipeline.jobs import (
-    ReplaySummary,
-    UsageFiles,
-    UsageSummary,
-    history_job,
-    limits_job,
-    obedience_job,
-    quota_events_job,
-    replay_job,
-    usage_job,
-)
-from tidegate.pipeline.local import local_limits, local_obedience, local_replay, local_usage
-from tidegate.pipeline.read.chunks import list_chunks
+from tidegate.pipeline.history import Entity, History, WantedEntities, definitions_over_time, history_of
+from tidegate.pipeline.jobs import ReplaySummary, UsageSummary
 from tidegate.pipeline.read.timeline import timelines
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import IN_FORCE, Definitions, Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
-from tidegate.pipeline.session import RunningSpark
+from tidegate.pipeline.where import Jobs
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["MOST_STEPS", "TOP_CLIENTS", "Findings", "JobsHere", "JobsOnSpark", "find_out", "wanted_entities"]
+__all__ = ["MOST_STEPS", "TOP_CLIENTS", "Findings", "find_out", "wanted_entities"]
 
 MOST_STEPS = 200
 """Steps of time in a history at the most: points of a chart."""
@@ -72,34 +47,6 @@ class Findings:
     extension: str | None
 
 
-class Jobs(Protocol):
-    """Where the work is done."""
-
-    def usage(self, *, top: int) -> UsageSummary:
-        """Return how many clients there are, and those with most bytes."""
-        ...
-
-    def quota_events(self) -> list[dict[str, Any]]:
-        """Return what `history.quota_events` returns of all chunks."""
-        ...
-
-    def replay(self, plans: Sequence[Plan]) -> ReplaySummary:
-        """Return what the plans would have done."""
-        ...
-
-    def buckets(self, wanted: WantedEntities) -> Buckets:
-        """Return what the entities used, in `MOST_STEPS` at the most."""
-        ...
-
-    def limits(self) -> list[dict[str, Any]]:
-        """Return rows of `LIMITS_BY_ENTITY`, by user and client id."""
-        ...
-
-    def obedience(self) -> list[dict[str, Any]]:
-        """Return rows of `OBEDIENCE_BY_SOFTWARE`."""
-        ...
-
-
 def find_out(
     jobs: Jobs, plans: Sequence[Plan], *, rows: int, is_imported: bool = False, with_limits: bool = False
 ) -> Findings:
@@ -109,9 +56,11 @@ def find_out(
     extensions = [
         step.extension for line in found.values() for step in line.steps if step.extension is not None
     ]
-    usage = jobs.usage(top=TOP_CLIENTS)
+    usage = jobs.usage(out=None, top=TOP_CLIENTS)
     wanted_plans = [*([] if extensions else [in_force_plan()]), *plans]
-    summary = jobs.replay(wanted_plans) if wanted_plans else ReplaySummary(entities=[], unmatched=[])
+    summary = (
+        jobs.replay(wanted_plans, out=None) if wanted_plans else ReplaySummary(entities=[], unmatched=[])
+    )
     replayed = {
         plan.name: [row for row in summary.entities if row["plan"] == plan.name] for plan in wanted_plans
     }
@@ -120,15 +69,15 @@ def find_out(
     wanted = wanted_entities(replayed.get(IN_FORCE, ()), definitions)
     if not wanted.entities:  # no quota in force is known
         wanted = WantedEntities(entities=_top_client_ids(usage), definitions=[Definitions()])
-    buckets = jobs.buckets(wanted)
+    buckets = jobs.history(wanted, most=MOST_STEPS)
     return Findings(
         rows=rows,
         usage=usage,
         replayed=replayed,
         unmatched=summary.unmatched,
         history=history_of(buckets, wanted.entities, known),
-        limits=jobs.limits() if with_limits else [],
-        obedience=None if is_imported else jobs.obedience(),
+        limits=jobs.limits(levels_of(_LIMITS_BY), Tolerance(), out=None)[0] if with_limits else [],
+        obedience=None if is_imported else jobs.obedience(out=None),
         nodes=sorted({*found, *(row["node_id"] for row in buckets.rows)}),
         is_forecast=any(plan.is_closed for plan in plans),
         gaps=sum(event["kind"] == "gap" for event in events),
@@ -169,55 +118,3 @@ def _top_client_ids(usage: UsageSummary) -> list[Entity]:
         if row[column]
     ]
     return list(dict.fromkeys(found))[:_ENTITIES]
-
-
-@dataclass(frozen=True, slots=True)
-class JobsHere:
-    """The jobs in this process."""
-
-    files: UsageFiles
-
-    def usage(self, *, top: int) -> UsageSummary:
-        return local_usage(self.files, out=None, top=top)
-
-    def quota_events(self) -> list[dict[str, Any]]:
-        return [event for chunk in list_chunks(self.files.paths) for event in quota_events(chunk)]
-
-    def replay(self, plans: Sequence[Plan]) -> ReplaySummary:
-        return local_replay(self.files, plans, out=None)
-
-    def buckets(self, wanted: WantedEntities) -> Buckets:
-        seconds = [chunk_entity_seconds(chunk, wanted) for chunk in list_chunks(self.files.paths)]
-        return entity_buckets(seconds, most=MOST_STEPS)
-
-    def limits(self) -> list[dict[str, Any]]:
-        return local_limits(self.files, levels_of(_LIMITS_BY), Tolerance(), out=None)[0]
-
-    def obedience(self) -> list[dict[str, Any]]:
-        return local_obedience(self.files, out=None)
-
-
-@dataclass(frozen=True, slots=True)
-class JobsOnSpark:
-    """The jobs on Spark."""
-
-    spark: RunningSpark
-    files: UsageFiles
-
-    def usage(self, *, top: int) -> UsageSummary:
-        return usage_job(self.spark, self.files, out=None, top=top)
-
-    def quota_events(self) -> list[dict[str, Any]]:
-        return quota_events_job(self.spark, self.files)
-
-    def replay(self, plans: Sequence[Plan]) -> ReplaySummary:
-        return replay_job(self.spark, self.files, plans, out=None)
-
-    def buckets(self, wanted: WantedEntities) -> Buckets:
-        return history_job(self.spark, self.files, wanted, most=MOST_STEPS)
-
-    def limits(self) -> list[dict[str, Any]]:
-        return limits_job(self.spark, self.files, levels_of(_LIMITS_BY), Tolerance(), out=None)[0]
-
-    def obedience(self) -> list[dict[str, Any]]:
-        return obedience_job(self.spark, self.files, out=None)

@@ -4,7 +4,6 @@ The functions are those that Spark's executors run; what Spark adds up with func
 Results are equal, which `tests/spark/test_local.py` holds.
 """
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +13,18 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from rich.console import Console
 from rich.progress import track
 
+from tidegate.pipeline.history import (
+    Buckets,
+    WantedEntities,
+    chunk_entity_seconds,
+    entity_buckets,
+    quota_events,
+)
 from tidegate.pipeline.jobs import (
     LIMITS_TABLES,
     OBEDIENCE_TABLES,
@@ -71,33 +76,17 @@ from tidegate.pipeline.sums import (
 )
 
 __all__ = [
-    "LOCAL_ROWS",
     "LocalReplays",
+    "local_history",
     "local_limits",
     "local_obedience",
+    "local_quota_events",
     "local_recommend",
     "local_replay",
     "local_usage",
-    "where_and_why",
 ]
 
-LOCAL_ROWS = 20_000_000
-"""Most rows that are read in this process: some 20 bytes of memory each."""
-
 _T = TypeVar("_T")
-
-
-def where_and_why(*, master: str | None, rows: int) -> tuple[bool, str]:
-    """Return whether a job is done in this process, and the reason in a few words."""
-    if master is not None:
-        return False, f"on Spark: --master {master}"
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return False, "on Spark: started by spark-submit"
-    if SparkSession.getActiveSession() is not None:
-        return False, "on Spark: a session is running already"
-    if rows > LOCAL_ROWS:
-        return False, f"on Spark: {rows:,} rows, more than the {LOCAL_ROWS:,} of one process"
-    return True, f"in this process: {rows:,} rows, at most {LOCAL_ROWS:,} need no Spark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +227,17 @@ def local_obedience(files: UsageFiles, *, out: Path | None, overwrite: bool = Fa
         finish_output(out)
     rows: list[dict[str, Any]] = by_software.to_pylist()
     return rows
+
+
+def local_quota_events(files: UsageFiles) -> list[dict[str, Any]]:
+    """Do what `jobs.quota_events_job` does."""
+    return [event for chunk in _shown(list_chunks(files.paths), "looking") for event in quota_events(chunk)]
+
+
+def local_history(files: UsageFiles, wanted: WantedEntities, *, most: int) -> Buckets:
+    """Do what `jobs.history_job` does."""
+    chunks = _shown(list_chunks(files.paths), "summing up")
+    return entity_buckets([chunk_entity_seconds(chunk, wanted) for chunk in chunks], most=most)
 
 
 def _partitions(

@@ -27,7 +27,14 @@ from tidegate.child_python import SAFE_PATH_VARIABLE, environment_variable, safe
 from tidegate.pipeline.errors import JobError, start_error
 from tidegate.pipeline.java import require_java
 
-__all__ = ["ARROW_BATCH_BYTES", "DEFAULT_MASTER", "RunningSpark", "running_spark", "spark_settings"]
+__all__ = [
+    "ARROW_BATCH_BYTES",
+    "DEFAULT_MASTER",
+    "RunningSpark",
+    "is_submitted",
+    "running_spark",
+    "spark_settings",
+]
 
 DEFAULT_MASTER = "local[*]"
 ARROW_BATCH_BYTES = 16 << 20  # of what a Python worker gets at once: four blocks of rows
@@ -78,7 +85,7 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
         yield RunningSpark(session=_with_sql_settings(active.newSession()), log=None)
         return
     settings = spark_settings(app_name=app_name, master=master, rows=rows)
-    if _is_submitted():
+    if is_submitted():
         with _errors_of_the_start(None):
             session = _started(settings, gateway=None)
         try:
@@ -115,7 +122,7 @@ def spark_settings(*, app_name: str, master: str | None, rows: int) -> dict[str,
     """Return the settings of a new session. Under `spark-submit` its own settings stay in force."""
     settings = {"spark.app.name": app_name, **_SQL_SETTINGS}
     settings[f"spark.executorEnv.{SAFE_PATH_VARIABLE}"] = "1"
-    if _is_submitted():
+    if is_submitted():
         return settings | ({} if master is None else {"spark.master": master})
     master = master or DEFAULT_MASTER
     settings["spark.master"] = master
@@ -130,7 +137,7 @@ def spark_settings(*, app_name: str, master: str | None, rows: int) -> dict[str,
     return settings
 
 
-def _is_submitted() -> bool:
+def is_submitted() -> bool:
     """Return whether `spark-submit` has started this process, with a Java that is its own."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 

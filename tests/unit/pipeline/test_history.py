@@ -5,9 +5,10 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.findings import JobsHere, find_out
+from tidegate.pipeline.findings import find_out
 from tidegate.pipeline.history import Entity, EntityUse
 from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.where import jobs_here
 from tidegate.quota import QuotaRecord
 
 ALICE = Entity(quota_type="Produce", user="alice", client_id=None)
@@ -19,7 +20,7 @@ def _limit(user, bound, key="producer_byte_rate"):
 
 def _found(directory):
     with open_usage(directory) as files:
-        return find_out(JobsHere(files), [], rows=files.rows)
+        return find_out(jobs_here(files), [], rows=files.rows)
 
 
 def _use(found, entity) -> EntityUse:

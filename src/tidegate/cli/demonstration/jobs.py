@@ -11,13 +11,15 @@ from tidegate.cli.demonstration.checks import Check
 from tidegate.cli.demonstration.clients import CLIENTS
 from tidegate.cli.demonstration.plans import write_plans
 from tidegate.cli.demonstration.results import Results
-from tidegate.pipeline.jobs import UsageFiles, open_usage, replay_job, usage_job
+from tidegate.pipeline.jobs import open_usage
 from tidegate.pipeline.replay.plan import IN_FORCE, Plan, in_force_plan, load_plans
+from tidegate.pipeline.replay.warm_up import kernel_in_the_making
 from tidegate.pipeline.report.console import print_lines
 from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, percent_text
 from tidegate.pipeline.report.usage_report import usage_lines
 from tidegate.pipeline.schemas import CLIENT
-from tidegate.pipeline.session import RunningSpark, running_spark
+from tidegate.pipeline.session import running_spark
+from tidegate.pipeline.where import Jobs, jobs_on_spark
 
 __all__ = ["replay_checks", "replay_summary", "run_jobs"]
 
@@ -32,16 +34,10 @@ def run_jobs(console: Console, results: Results) -> list[Check]:
     plans = load_plans(write_plans(results.plans).values())
     with open_usage(results.usage) as files:
         console.print(f"\nthe broker recorded {count_text(files.rows)} events; starting Spark\n")
-        with running_spark(app_name="tidegate demo", rows=files.rows) as spark:
-            checks = [_sum_up(console, results, spark, files)]
-            found = replay_job(
-                spark,
-                files,
-                [in_force_plan(), *plans],
-                out=results.replays,
-                overwrite=False,
-                with_decisions=False,
-            )
+        with kernel_in_the_making(), running_spark(app_name="tidegate demo", rows=files.rows) as spark:
+            jobs = jobs_on_spark(spark, files)
+            checks = [_sum_up(console, results, jobs)]
+            found = jobs.replay([in_force_plan(), *plans], out=results.replays)
     console.print(replay_summary(found.entities, plans))
     console.print(
         "times are kept as recorded: a client that would have waited does not come later", style="dim"
@@ -49,8 +45,8 @@ def run_jobs(console: Console, results: Results) -> list[Check]:
     return [*checks, *replay_checks(found.entities)]
 
 
-def _sum_up(console: Console, results: Results, spark: RunningSpark, files: UsageFiles) -> Check:
-    summary = usage_job(spark, files, out=results.usage_tables, overwrite=False, top=_USAGE_LINES)
+def _sum_up(console: Console, results: Results, jobs: Jobs) -> Check:
+    summary = jobs.usage(out=results.usage_tables, top=_USAGE_LINES)
     print_lines(console, usage_lines(summary.top, by=CLIENT, groups=summary.groups, width=console.width))
     console.print()
     found = {row["client_id"] for row in summary.top}

@@ -7,11 +7,12 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.findings import JobsHere, find_out
+from tidegate.pipeline.findings import find_out
 from tidegate.pipeline.jobs import open_usage
 from tidegate.pipeline.page.html import report_html
 from tidegate.pipeline.page.sections import report_facts, report_sections
 from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.where import jobs_here
 from tidegate.quota import QuotaRecord
 
 HOSTILE = "</script>\u202e\x1b[2J" + "x" * 32_000
@@ -23,7 +24,7 @@ def _limit(client_id, bound):
 
 def _sections(directory, plans=()):
     with open_usage(directory) as files:
-        found = find_out(JobsHere(files), plans, rows=files.rows, with_limits=True)
+        found = find_out(jobs_here(files), plans, rows=files.rows, with_limits=True)
     return {section.anchor: section for section in report_sections(found)}, report_facts(found)
 
 

@@ -6,10 +6,10 @@ import pytest
 from tests.replaying.files import write_events
 from tests.replaying.node import RecordingNode
 
-from tidegate.cli.usage import add_job_options, opened
+from tidegate.cli.job_options import add_job_options, opened
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.pipeline.local import local_replay
 from tidegate.pipeline.replay.plan import in_force_plan
+from tidegate.pipeline.where import jobs_here
 from tidegate.quota import QuotaRecord
 
 HOUR_MS = 3_600_000
@@ -85,7 +85,7 @@ def test_an_hour_alone_is_decided_as_recorded(tmp_path):
     with opened(options(tmp_path, "--from", "2023-11-15")) as files:
         (row,) = [
             r
-            for r in local_replay(files, [in_force_plan()], out=None).entities
+            for r in jobs_here(files).replay([in_force_plan()], out=None).entities
             if r["quota_type"] == "Produce"
         ]
     assert (row["requests"], row["different_decisions"]) == (600, 0)

@@ -1,0 +1,137 @@
+"""Options that the commands over a usage record share, and what they mean."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidegate.pipeline.jobs import UsageFiles
+    from tidegate.pipeline.where import Jobs
+
+__all__ = [
+    "add_job_options",
+    "json_option",
+    "opened",
+    "running_jobs",
+    "shown",
+    "top_option",
+    "where_options",
+]
+
+_MOST_LINES = 100_000  # of a table on the terminal; --out has all
+_SHOWN = 20
+
+
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that all Spark jobs share."""
+    parser.add_argument("--out", metavar="DIR", type=Path, help="also write the tables there, as Parquet")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="write into --out although it holds something that is not ours",
+    )
+    where_options(parser)
+
+
+def where_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which hours a job reads, and where it runs."""
+    parser.add_argument(
+        "--master",
+        metavar="M",
+        help="run on Spark, there, in its own notation (default: if need be, local[*])",
+    )
+    parser.add_argument(
+        "--from",
+        dest="from_ms",
+        metavar="TIME",
+        type=_hour,
+        help="only from this hour on, UTC: 2026-11-22T14:00",
+    )
+    parser.add_argument(
+        "--to", dest="to_ms", metavar="TIME", type=_hour, help="only before this hour; a date is its first"
+    )
+    parser.add_argument("--explain", action="store_true", help="say on stderr where the job runs, and why")
+
+
+def opened(args: argparse.Namespace) -> "AbstractContextManager[UsageFiles]":
+    """Return the usage files that the options name, to be read in a `with` block. Raises `TidegateError`."""
+    from tidegate.errors import ConfigError
+    from tidegate.pipeline.jobs import open_usage
+
+    if args.from_ms is not None and args.to_ms is not None and args.to_ms <= args.from_ms:
+        raise ConfigError("--to must be later than --from")
+    return open_usage(args.directory, from_ms=args.from_ms, to_ms=args.to_ms)
+
+
+@contextmanager
+def running_jobs(
+    args: argparse.Namespace, files: "UsageFiles", *, sums: bool = False, replays: bool = False
+) -> "Iterator[Jobs]":
+    """Give the jobs over the files, in this process or on Spark; say which if that was asked for.
+
+    sums: Spark is to add rows up itself, for which its code is worth compiling. replays: the kernel will be wanted.
+    Raises `TidegateError`.
+    """
+    from tidegate.pipeline.replay.warm_up import kernel_in_the_making
+    from tidegate.pipeline.session import running_spark
+    from tidegate.pipeline.where import jobs_here, jobs_on_spark, where_and_why
+
+    is_local, reason = where_and_why(master=args.master, rows=files.rows)
+    if args.explain:
+        print(reason, file=sys.stderr)
+    if is_local:
+        yield jobs_here(files)
+        return
+    app_name, rows = f"tidegate {args.command}", files.rows if sums else 0
+    with (
+        kernel_in_the_making() if replays else nullcontext(),
+        running_spark(app_name=app_name, master=args.master, rows=rows) as spark,
+    ):
+        yield jobs_on_spark(spark, files)
+
+
+def top_option(parser: argparse.ArgumentParser, lines: str, *, default: int | None = _SHOWN) -> None:
+    """Add the option that says how many `lines` to print; the default is None where it is another in JSON."""
+    otherwise = f"default: {_SHOWN}" if default else f"default: {_SHOWN}; in JSON {_MOST_LINES}"
+    parser.add_argument(
+        "--top", metavar="N", type=_count, default=default, help=f"how many {lines} to print ({otherwise})"
+    )
+
+
+def json_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option for a document instead of tables."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document (docs/results.md)")
+
+
+def shown(args: argparse.Namespace) -> int:
+    """Return how many lines to print."""
+    top: int = args.top or (_MOST_LINES if args.json else _SHOWN)
+    return top
+
+
+def _hour(text: str) -> int:
+    """Return the first millisecond of an hour. Raises `argparse.ArgumentTypeError`."""
+    from tidegate.usage.files import HOUR_MS
+
+    with suppress(ValueError):
+        time = datetime.fromisoformat(text)
+        time_ms = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000
+        if time_ms >= 0 and time_ms % HOUR_MS == 0:
+            return int(time_ms)
+    raise argparse.ArgumentTypeError(f"expected a whole hour, as 2026-11-22T14:00, got {text!r}")
+
+
+def _count(text: str) -> int:
+    """Return a number of lines to print. Raises `argparse.ArgumentTypeError`."""
+    if (
+        text.isascii()
+        and text.isdigit()
+        and len(text) <= len(str(_MOST_LINES))
+        and 1 <= int(text) <= _MOST_LINES
+    ):
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {_MOST_LINES}, got {text!r}")
