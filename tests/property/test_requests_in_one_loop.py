@@ -18,11 +18,12 @@ from tests.unit.usage.recording import (
 
 from tidegate.testing import ManualClock
 from tidegate.usage.appender import RETRY_MS
-from tidegate.usage.spool import BELOW_ZERO, FORWARDED, NONE, OBSERVED_ONLY, Recorder
+from tidegate.usage.spool import BELOW_ZERO, FORWARDED, HAS_LAG, NONE, OBSERVED_ONLY, Recorder
 
 NAMES = ("app", "loader", "")
 INT64 = st.integers(min_value=0, max_value=2**63 - 1)
 BYTES = st.none() | INT64
+LAG = st.none() | st.integers(min_value=0, max_value=2**63 - 2)
 MS = st.just(0) | st.integers(min_value=1, max_value=2**31 - 1)
 
 
@@ -52,7 +53,8 @@ def decided(draw: st.DrawFn) -> Decided:
         draw(INT64),
         *throttles,
         0 if row_flags & OBSERVED_ONLY else max(*throttles, 0),
-        row_flags,
+        row_flags | draw(st.sampled_from((0, HAS_LAG))),
+        *(NONE if number is None else number for number in draw(st.tuples(LAG, LAG))),
     )
 
 

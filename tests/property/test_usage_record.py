@@ -25,7 +25,7 @@ from tidegate.usage.events import read_segment
 from tidegate.usage.files import ParquetFile, parquet_path, split_superseded
 from tidegate.usage.readers import read_events
 from tidegate.usage.segment import CLOSED_SUFFIX, NAMES_SUFFIX, SpoolError, load_segment, segment_paths
-from tidegate.usage.spool import EXEMPT, NONE, OBSERVED_ONLY, REJECTED, STRICT, Recorder, tags_text
+from tidegate.usage.spool import EXEMPT, HAS_LAG, NONE, OBSERVED_ONLY, REJECTED, STRICT, Recorder, tags_text
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 COUNT = st.integers(0, 2**63 - 1)
@@ -36,6 +36,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 CLIENT_COLUMNS = NAME_COLUMNS["request"]
 NAMES = st.tuples(*[TEXT] * len(CLIENT_COLUMNS))
 NULLABLE = st.one_of(st.none(), COUNT)
+LAG = st.one_of(st.none(), st.integers(0, 2**63 - 2))
 
 REQUEST_COLUMNS = (
     ("connection_id", INT64),
@@ -52,6 +53,8 @@ REQUEST_COLUMNS = (
     ("request_throttle_ms", INT32),
     ("mutation_throttle_ms", INT32),
     ("early_ms", st.one_of(st.none(), INT32)),
+    ("lag", LAG),
+    ("lag_bytes", LAG),
 )
 SHARED_COLUMNS = REQUEST_COLUMNS[:3]
 
@@ -142,12 +145,12 @@ def _decided(fields: dict, flags: int) -> Decided:
     }
     numbers = {
         name: NONE if fields[name] is None else fields[name]
-        for name in ("produce_bytes", "fetch_bytes", "network_ns")
+        for name in ("produce_bytes", "fetch_bytes", "network_ns", "lag", "lag_bytes")
     }
     return Decided(
         now_ms=fields["ts_ms"], api_key=fields["api_key"], api_version=fields["api_version"],
         connection_id=fields["connection_id"], early_ms=fields["early_ms"], response_bytes=fields["response_bytes"],
-        exempt=bool(flags & EXEMPT), row_flags=flags & OBSERVED_ONLY, frame_bytes=fields["request_bytes"],
+        exempt=bool(flags & EXEMPT), row_flags=flags & OBSERVED_ONLY | HAS_LAG, frame_bytes=fields["request_bytes"],
         handler_ns=fields["handler_ns"], throttle_ms=1, **throttles, **numbers,
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from tidegate.quota.measure.throttle import saturate_to_int32
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.server.decision import Decider
 from tidegate.server.exchange import Exchange
-from tidegate.server.handler import Answer, Charge, Connection
+from tidegate.server.handler import Answer, Charge, Connection, FetchAnswer
 from tidegate.usage.columns import empty_event
 from tidegate.usage.snapshots import BEGINS, ends, sensor_texts
 from tidegate.usage.spool import OBSERVED_ONLY, tags_text
@@ -169,7 +169,7 @@ class RecordingNode:
         if self._fetches_are_capped:
             cap = self.managers.fetch.max_value_in_window(user, client_id)
             size = min(size, saturate_to_int32(cap) + FETCH_ANSWER_BYTES)
-        answer = Answer(SimpleNamespace(body_size=size - 4), Charge.FETCH)
+        answer = FetchAnswer(SimpleNamespace(body_size=size - 4), SimpleNamespace)
         exchange = self._decide(user, client_id, now_ms, answer, handler_ns, network_ns)
         return self._add_request(exchange, network_ns, api_key=1, fetch_bytes=_charged(exchange.fetch_bytes))
 

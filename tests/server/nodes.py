@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from tidegate.clock import Clock, SystemClock
 from tidegate.quota import QuotaRecord
 from tidegate.server.config import ServerConfig
-from tidegate.server.handler import Answer, Charge, Deferred, Handler, Request, Turn
+from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer, Handler, Request, Turn
 from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.quota_administration import QuotaAdministration
@@ -73,9 +73,7 @@ def fetch_handler(request: Request) -> Answer | Deferred:
     """Answer with `max_bytes` zero bytes, at once or after `max_wait_ms` where that is set."""
     body = request.body()
     size = min(body["max_bytes"], request.quotas.fetch_limit_bytes())
-    answer = Answer(
-        request.encode(fetch_body(bytes(size))), Charge.FETCH, empty=lambda: request.encode(fetch_body(None))
-    )
+    answer = FetchAnswer(request.encode(fetch_body(bytes(size))), lambda: request.encode(fetch_body(None)))
     if not body["max_wait_ms"]:
         return answer
     deferred = Deferred()

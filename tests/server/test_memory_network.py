@@ -10,7 +10,7 @@ from tests.server.memory_network import ManualLoop, MemoryNode
 from tests.server.nodes import fetch_body
 
 from tidegate.quota import QuotaRecord
-from tidegate.server.handler import Answer, Charge, Request
+from tidegate.server.handler import Answer, FetchAnswer, Request
 from tidegate.testing import ManualClock
 from tidegate.wire import encode_request, read_response
 from tidegate.wire.batch_builder import build_batch
@@ -27,10 +27,8 @@ ANSWER_BYTES = 100_000
 
 def fetch(request: Request) -> Answer:
     """Answer with many bytes, unless throttled."""
-    return Answer(
-        request.encode(fetch_body(bytes(ANSWER_BYTES))),
-        Charge.FETCH,
-        empty=lambda: request.encode(fetch_body(None)),
+    return FetchAnswer(
+        request.encode(fetch_body(bytes(ANSWER_BYTES))), lambda: request.encode(fetch_body(None))
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.server.nodes import FETCH, MemoryStore, NodeClient, RunningNode, fetch_body, running_node
 
-from tidegate.server.handler import Answer, Charge, Request
+from tidegate.server.handler import Answer, FetchAnswer, Request
 from tidegate.usage.readers import read_segment
 
 RECORDS_BYTES = 64
@@ -61,9 +61,7 @@ def test_the_row_is_written_before_the_answer_leaves(
 
     def fetch(request: Request) -> Answer:
         records = WatchedSlice(fd, note)
-        return Answer(
-            request.encode(fetch_body(records)), Charge.FETCH, empty=lambda: request.encode(fetch_body(None))
-        )
+        return FetchAnswer(request.encode(fetch_body(records)), lambda: request.encode(fetch_body(None)))
 
     async def scenario(node: RunningNode) -> None:
         who: list[NodeClient] = [await node.connect(f"c{number}") for number in range(clients)]

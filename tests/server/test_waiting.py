@@ -7,7 +7,7 @@ import time
 from tests.server.nodes import FETCH, PRODUCE, NodeClient, RunningNode, fetch_body, spool_events, until
 from tests.server.test_half_close import reset
 
-from tidegate.server.handler import Answer, Charge, Deferred, Request
+from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer, Request
 
 WAITING = 500
 LONGEST_HOLD_S = 0.02
@@ -38,9 +38,7 @@ class Waits:
         until_ns = time.thread_time_ns() + 100_000
         while time.thread_time_ns() < until_ns:
             pass
-        return Answer(
-            request.encode(fetch_body(None)), Charge.FETCH, empty=lambda: request.encode(fetch_body(None))
-        )
+        return FetchAnswer(request.encode(fetch_body(None)), lambda: request.encode(fetch_body(None)))
 
 
 async def waiting_clients(node: RunningNode, waits: Waits) -> list[NodeClient]:

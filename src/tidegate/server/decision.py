@@ -13,8 +13,8 @@ import logging
 from tidegate.quota import QuotaManagers, QuotaType
 from tidegate.server.connection.channel import Channel
 from tidegate.server.exchange import Exchange
-from tidegate.server.handler import Charge
-from tidegate.usage.spool import BELOW_ZERO, OBSERVED_ONLY
+from tidegate.server.handler import Charge, FetchAnswer
+from tidegate.usage.spool import BELOW_ZERO, HAS_LAG, OBSERVED_ONLY
 from tidegate.wire import RequestHeader
 
 __all__ = ["Decider"]
@@ -60,9 +60,12 @@ class Decider:
             self._request.record_exempt(exchange.network_ns, now_ms)
             self._request.record_exempt(exchange.handler_ns, now_ms)
         if charge is _FETCH:
-            response = exchange.answer.response
-            assert response is not None
-            exchange.fetch_bytes = 4 + response.body_size
+            answer = exchange.answer
+            assert isinstance(answer, FetchAnswer)
+            assert answer.response is not None
+            exchange.fetch_bytes = 4 + answer.response.body_size
+            exchange.lag, exchange.lag_bytes = answer.lag, answer.lag_bytes
+            exchange.row_flags = HAS_LAG
             exchange.fetch_ms = self._fetch.record(user, client_id, exchange.fetch_bytes, now_ms)
         elif charge is _MUTATION and exchange.mutation is not None:  # not what Metadata creates (B§5.5)
             exchange.mutation_ms = exchange.mutation.throttle_time_ms(now_ms)
@@ -90,18 +93,18 @@ class Decider:
         byte_ms = max(exchange.produce_ms, exchange.fetch_ms)
         throttle_ms = max(request_ms, byte_ms)
         if throttle_ms <= 0:
-            exchange.row_flags = BELOW_ZERO
+            exchange.row_flags |= BELOW_ZERO
             return
         max_ms = self._extensions.throttle_max_ms
         if max_ms and throttle_ms > max_ms:
             throttle_ms = max_ms
         observe = self._extensions.observe
         if observe.any and observe.selects(user, client_id):
-            exchange.row_flags = OBSERVED_ONLY
+            exchange.row_flags |= OBSERVED_ONLY
             _log_observed(user, client_id, throttle_ms)
         else:
             exchange.throttle_ms = throttle_ms
-        if exchange.fetch_bytes >= 0 and not exchange.row_flags:
+        if exchange.fetch_bytes >= 0 and not exchange.row_flags & OBSERVED_ONLY:
             self._fetch.unrecord(user, client_id, exchange.fetch_bytes, now_ms)
         if byte_ms <= request_ms:
             self._request.note_throttle(user, client_id, throttle_ms, now_ms)

@@ -40,9 +40,10 @@ class Exchange:
     answer, handler_ns, mutation: what the handler returned, how long it took, and the permits that it asked for.
     work: where the handler works in slices and needs more than the first.
     exempt, network_ns, produce_bytes, fetch_bytes, now_ms: what is charged, and when; -1 for bytes: none.
+    lag, lag_bytes: how far behind the end a Fetch reads, where `row_flags` has `HAS_LAG`.
     produce_ms, fetch_ms, request_ms, mutation_ms, throttle_ms, muted_by: what is decided; the largest one mutes.
     row_flags: `OBSERVED_ONLY` where what is decided is not done, `FORWARDED` where another node was asked for permits,
-    `BELOW_ZERO`; of `tidegate.usage.spool`.
+    `BELOW_ZERO`, `HAS_LAG`; of `tidegate.usage.spool`.
     response: what is sent: the answer's, or its empty form for a fetch that is throttled; None: nothing.
     """
 
@@ -55,6 +56,8 @@ class Exchange:
         "frame_bytes",
         "handler_ns",
         "header",
+        "lag",
+        "lag_bytes",
         "mutation",
         "mutation_ms",
         "muted_by",
@@ -84,6 +87,8 @@ class Exchange:
     mutation_ms: int
     produce_bytes: int
     fetch_bytes: int
+    lag: int
+    lag_bytes: int
     muted_by: QuotaType
     response: Encoded | None
 

@@ -30,7 +30,7 @@ from tidegate.server.connection.sending import discard
 from tidegate.server.decision import Decider
 from tidegate.server.engine_quotas import EngineQuotas
 from tidegate.server.exchange import Exchange, TurnEnd
-from tidegate.server.handler import Answer, Charge, Deferred, Request, Turn
+from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer, Request, Turn
 from tidegate.server.handlers.api_versions import unsupported_version_answer
 from tidegate.server.later_work import NO_FRAME, LaterWork
 from tidegate.server.metrics.request_metrics import RequestMetrics
@@ -307,7 +307,7 @@ class Front:
             response = exchange.answer.response
             if response is not None and exchange.throttle_ms:
                 if exchange.fetch_bytes >= 0:
-                    assert exchange.answer.empty is not None
+                    assert isinstance(exchange.answer, FetchAnswer)
                     discard(response.buffers)
                     response = exchange.answer.empty()
                 response.set_throttle_time_ms(exchange.throttle_ms)

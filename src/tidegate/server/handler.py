@@ -34,10 +34,12 @@ from tidegate.wire import (
 )
 
 __all__ = [
+    "NO_LAG",
     "Answer",
     "Charge",
     "Connection",
     "Deferred",
+    "FetchAnswer",
     "Handler",
     "HandlerTable",
     "Message",
@@ -60,6 +62,11 @@ class Charge(enum.Enum):
     FETCH = "fetch"
     MUTATION = "mutation"
     EXEMPT = "exempt"
+
+
+NO_LAG = -1
+"""Of a `FetchAnswer`: it is not known."""
+_FETCH = Charge.FETCH  # looked up in its class it takes 100 ns in Python 3.11
 
 
 @dataclass(slots=True)
@@ -150,7 +157,6 @@ class Answer:
     """What a handler wants sent, and which quotas it charges.
 
     response: None where the protocol has no answer (acks=0).
-    empty: for FETCH: makes the answer without records that a throttled client gets (B§6.3.4).
     close: close the connection instead of, or after, answering.
     if_turn_fails: given where something was put off to the end of the turn. Called when that failed: the answer to
         send in place of this one, or None if this one is still right.
@@ -159,7 +165,6 @@ class Answer:
 
     response: Encoded | None
     charge: Charge = Charge.REQUEST
-    empty: Callable[[], Encoded] | None = None
     close: bool = False
     if_turn_fails: Callable[[], "Answer | None"] | None = None
     error: Exception | None = None
@@ -168,6 +173,27 @@ class Answer:
         """Let go of a response that will not be sent."""
         if self.response is not None:
             discard(self.response.buffers)
+
+
+class FetchAnswer(Answer):
+    """The answer to a consumer's Fetch.
+
+    empty: makes the answer without records that a throttled client gets (B§6.3.4).
+    lag, lag_bytes: how far behind the end it was read, for the usage record; `NO_LAG`: not known.
+    """
+
+    __slots__ = ("empty", "lag", "lag_bytes")
+
+    def __init__(
+        self, response: Encoded, empty: Callable[[], Encoded], lag: int = NO_LAG, lag_bytes: int = NO_LAG
+    ) -> None:
+        self.response = response
+        self.charge = _FETCH
+        self.close = False
+        self.if_turn_fails = self.error = None
+        self.empty = empty
+        self.lag = lag
+        self.lag_bytes = lag_bytes
 
 
 class Deferred:

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.errors import TidegateError
-from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, NAME_COLUMNS, Column, empty_event
+from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, LATER_COLUMNS, NAME_COLUMNS, Column, empty_event
 from tidegate.usage.directory import make_private_directory, sync_directory
 from tidegate.usage.events import FLAGS_MAX, Event, segment_events, whole_event
 from tidegate.usage.files import HOUR_MS, hour_directory, parquet_path, temporary_path
 from tidegate.usage.segment import (
+    IN_PLACE_OF,
     MARKER,
     NAMES_BYTES_MAX,
     QUOTA_VALUE,
@@ -42,6 +43,7 @@ __all__ = [
     "split_by_hour",
     "table_schema",
     "texts_array",
+    "whole_table",
     "write_parquet",
     "write_segment",
     "write_table",
@@ -82,6 +84,15 @@ def table_schema() -> pa.Schema:
     fields = [field.with_type(pa.dictionary(pa.int32(), field.type)) if field.name in _STRINGS else field
               for field in arrow_schema()]  # fmt: skip
     return pa.schema(fields)
+
+
+def whole_table(table: pa.Table, columns: Sequence[str] = LATER_COLUMNS) -> pa.Table:
+    """Return a table with those of `columns` that files from before lack (`LATER_COLUMNS`), null."""
+    lacking = [name for name in LATER_COLUMNS if name in columns and name not in table.column_names]
+    for name in lacking:
+        field = arrow_schema().field(name)
+        table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table
 
 
 def segment_table(segment: Segment) -> pa.Table:
@@ -177,7 +188,8 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one Parquet file, some thousands at a time. Raises `ParquetError`."""
     with _map_errors(path), pq.ParquetFile(path) as file:
         _check_columns(path, file)
-        yield from file.iter_batches(batch_size=8192)
+        for batch in file.iter_batches(batch_size=8192):
+            yield from whole_table(pa.Table.from_batches([batch])).to_batches()
 
 
 def _row_groups(path: Path) -> Iterator[pa.Table]:
@@ -185,11 +197,11 @@ def _row_groups(path: Path) -> Iterator[pa.Table]:
         _check_columns(path, file)
     with _map_errors(path), pq.ParquetFile(path, read_dictionary=_STRINGS) as file:
         for index in range(file.num_row_groups):
-            yield file.read_row_group(index).cast(table_schema())
+            yield whole_table(file.read_row_group(index)).cast(table_schema())
 
 
 def _check_columns(path: Path, file: pq.ParquetFile) -> None:
-    if file.schema_arrow.names != arrow_schema().names:
+    if whole_table(file.schema_arrow.empty_table()).column_names != arrow_schema().names:
         raise ParquetError(
             f"{path} has columns {file.schema_arrow.names}, expected those of the usage record"
         )
@@ -275,7 +287,8 @@ def _column(segment: Segment, column: Column, rows: Rows, places: Rows, filled: 
 
 
 def _number_column(column: Column, rows: Rows, filled: Rows) -> pa.Array:
-    values = np.where(filled, rows[column.name], 0)
+    place = IN_PLACE_OF.get(column.name)
+    values = np.where(filled, rows[column.name] if place is None else rows[place] - 1, 0)
     null = None
     if column.name == "quota_value":
         null = ~filled | (rows["flags"] & QUOTA_VALUE == 0)

@@ -14,6 +14,7 @@ __all__ = [
     "FLAGS",
     "FORWARDED",
     "KINDS",
+    "LATER_COLUMNS",
     "NAME_COLUMNS",
     "OBSERVED_ONLY",
     "REJECTED",
@@ -158,9 +159,24 @@ COLUMNS: tuple[Column, ...] = tuple(
             ("snapshot",),
             "`begins`, `ends` and how many rows, or a sensor's state as JSON",
         ),
+        (
+            "lag",
+            "int64, null",
+            _REQUEST,
+            "records from where a Fetch reads to the high watermarks, over its partitions; null: not known, no Fetch",
+        ),
+        (
+            "lag_bytes",
+            "int64, null",
+            _REQUEST,
+            "what these records take, estimated; null: not known, no Fetch",
+        ),
     )
 )
 """Every column, in the order of the Parquet files."""
+
+LATER_COLUMNS = ("lag", "lag_bytes")
+"""Columns that files from before may lack: read as null."""
 
 NAME_COLUMNS: Mapping[str, tuple[str, ...]] = {
     kind: tuple(c.name for c in COLUMNS if c.type == "string" and kind in c.kinds and c.name != "kind")

@@ -13,6 +13,7 @@ from tidegate.errors import TidegateError
 from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, NAME_COLUMNS, Column, empty_event
 from tidegate.usage.segment import (
     HEADER_BYTES,
+    IN_PLACE_OF,
     MARKER,
     NAME_BYTES_MAX,
     QUOTA_VALUE,
@@ -43,7 +44,9 @@ _ROW = struct.Struct("<" + "".join(code for _, code in ROW_FIELDS))
 _FIELDS = tuple(name for name, code in ROW_FIELDS if not code.endswith("x"))
 _VALUES = {
     kind: tuple(
-        (c.name, c.nullable) for c in COLUMNS if kind in c.kinds and c.name in _FIELDS and c.name != "kind"
+        (c.name, c.nullable)
+        for c in COLUMNS
+        if kind in c.kinds and c.name in (*_FIELDS, *IN_PLACE_OF) and c.name != "kind"
     )
     for kind in KINDS
 }
@@ -171,6 +174,7 @@ def _row_event(segment: Segment, place: int) -> Event | None:
     event = empty_event(kind)
     event["seq"] = segment.header.first_seq + place
     event["node_id"] = segment.header.node_id
+    row |= {name: row[place] - 1 for name, place in IN_PLACE_OF.items()}
     for name, nullable in _VALUES[kind]:
         event[name] = None if nullable and row[name] == -1 else row[name]
     for name in _FLAGS[kind]:

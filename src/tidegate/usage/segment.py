@@ -10,6 +10,9 @@ first one's plus its place. It begins a multiple of 128 into the file, so no row
 and it ends with a marker: a row cut short by `kill -9` has none. A slot without a marker before the last row
 that has one (in a closed file: any) was lost by a crash of the machine or by somebody who cut the file, and so was
 a row whose names are not there: readers make a `gap` of it. Anything else that does not fit is a `SpoolError`.
+
+A lag has the place of a column that rows of requests do not fill (`IN_PLACE_OF`), and one more than it is: there is
+nothing in rows that have none.
 """
 
 import struct
@@ -25,6 +28,7 @@ __all__ = [
     "BAD_SUFFIX",
     "CLOSED_SUFFIX",
     "HEADER_BYTES",
+    "IN_PLACE_OF",
     "MARKER",
     "NAMES_BYTES_MAX",
     "NAMES_MAX",
@@ -72,11 +76,14 @@ TS_MS_MAX = 253_402_300_799_999
 
 _CODES = {"int64": "q", "double": "d", "int32": "i", "int16": "h"}
 _IMPLIED = ("seq", "node_id")  # by the place of a row and the header
+IN_PLACE_OF = {"lag": "mutations", "lag_bytes": "lost_events"}
+"""Columns with the place of another one, plus one: 0 is null. No kind of row fills both."""
 _TAIL = (("flags", "B"), ("kind", "B"), ("marker", "H"))
 
 
 def _row_fields() -> tuple[tuple[str, str], ...]:
-    numbers = [(c.name, _CODES[c.type]) for c in COLUMNS if c.type in _CODES and c.name not in _IMPLIED]
+    without = {*_IMPLIED, *IN_PLACE_OF}
+    numbers = [(c.name, _CODES[c.type]) for c in COLUMNS if c.type in _CODES and c.name not in without]
     by_width = sorted([*numbers, ("names", "I")], key=lambda field: -struct.calcsize(field[1]))
     return (*by_width, *_TAIL)
 
@@ -138,6 +145,7 @@ def row_struct(kind: str, zero: Sequence[str] = ()) -> struct.Struct:
     The last three fields are packed as one, `row_tail(kind)` plus the flags.
     """
     filled = ({column.name for column in COLUMNS if kind in column.kinds} | {"names"}) - set(zero)
+    filled |= {IN_PLACE_OF[name] for name in filled & IN_PLACE_OF.keys()}
     fields = ROW_FIELDS[: -len(_TAIL)]
     codes = [code if name in filled else f"{struct.calcsize(code)}x" for name, code in fields]
     return struct.Struct("<" + "".join(codes) + "I")

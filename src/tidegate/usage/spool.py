@@ -24,11 +24,11 @@ How the server uses it; one recorder per node, called from one thread:
     recorder.statistics()                                     # frozen
     recorder.close()
 
-`produce_bytes`, `fetch_bytes`, `network_ns` and `early_ms` are `NONE` (-1) where the column is to be null. `flags` is
-a sum of `STRICT`, `REJECTED` (mutation), `EXEMPT` (request, network, forwarded), `OBSERVED_ONLY` (request, forwarded)
-and `FORWARDED` (request). None of these
-calls raises for want of room: events that find none are counted, and a `gap` row says so once there is room
-again. After a gap the definitions in force are written again, as the lost events may have changed them.
+`produce_bytes`, `fetch_bytes`, `network_ns`, `early_ms`, `lag` and `lag_bytes` are `NONE` (-1) where the column is to
+be null; the last two are looked at where `row_flags` has `HAS_LAG`. `flags` is a sum of `STRICT`, `REJECTED`
+(mutation), `EXEMPT` (request, network, forwarded), `OBSERVED_ONLY` (request, forwarded) and `FORWARDED` (request).
+None of these calls raises for want of room: events that find none are counted, and a `gap` row says so once there is
+room again. After a gap the definitions in force are written again, as the lost events may have changed them.
 
 A row survives `kill -9` once `commit` has returned: it is the kernel's then. One call writes all rows since the last
 one, so requests that are answered together share it; `maybe_roll` and `close` commit too.
@@ -50,6 +50,7 @@ __all__ = [
     "BELOW_ZERO",
     "EXEMPT",
     "FORWARDED",
+    "HAS_LAG",
     "NONE",
     "OBSERVED_ONLY",
     "REJECTED",
@@ -65,8 +66,10 @@ _R = TypeVar("_R", bound="DecidedRequest")
 
 BELOW_ZERO = 64
 """For `row_flags`: a throttle time is below 0, so nobody is told of it (B§2.1). The flag itself is in no row."""
+HAS_LAG = 256
+"""For `row_flags`: it is a Fetch, with `lag` and `lag_bytes`. The flag itself is in no row."""
 NONE = -1
-"""For `produce_bytes`, `fetch_bytes`, `network_ns` and `early_ms`: the column is null."""
+"""For `produce_bytes`, `fetch_bytes`, `network_ns`, `early_ms`, `lag` and `lag_bytes`: the column is null."""
 
 (
     _START,
@@ -86,17 +89,16 @@ _pack_plain = row_struct("start").pack_into
 _pack_quota = row_struct("quota").pack_into
 _pack_mutation = row_struct("mutation").pack_into
 _pack_request = row_struct("request").pack_into
-_pack_unthrottled = row_struct(
-    "request",
-    zero=("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms"),
-).pack_into
+_NO_THROTTLE = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
+_pack_unthrottled = row_struct("request", zero=("lag", "lag_bytes", *_NO_THROTTLE)).pack_into
+_pack_unthrottled_fetch = row_struct("request", zero=_NO_THROTTLE).pack_into
 _pack_network = row_struct("network").pack_into
 _pack_clock = row_struct("clock").pack_into
 _pack_callback = row_struct("callback").pack_into
 _pack_tags = row_struct("tags").pack_into
 _pack_forwarded = row_struct("forwarded").pack_into
 _pack_snapshot = row_struct("snapshot").pack_into
-_IN_ROWS = ~BELOW_ZERO
+_IN_ROWS = ~(BELOW_ZERO | HAS_LAG)
 _NOT_SAID = -1.0  # no limit is below 0
 
 
@@ -150,6 +152,8 @@ class DecidedRequest(Protocol):
     frame_bytes: int
     produce_bytes: int
     fetch_bytes: int
+    lag: int
+    lag_bytes: int
     handler_ns: int
     network_ns: int
     produce_ms: int
@@ -245,12 +249,22 @@ class Recorder(Appender):
             response_bytes = 0 if response is None else response.size
             flags = _REQUEST | EXEMPT if request.exempt else _REQUEST
             if request.throttle_ms or request.row_flags or early_ms is not None:
+                row_flags = request.row_flags
+                if row_flags == HAS_LAG and not request.throttle_ms and early_ms is None:
+                    _pack_unthrottled_fetch(
+                        rows, at, now_ms, connection.id, request.frame_bytes, response_bytes,
+                        request.produce_bytes, request.fetch_bytes, request.handler_ns, request.network_ns,
+                        request.lag + 1, request.lag_bytes + 1, NONE, client.number, api_key, api_version, flags,
+                    )  # fmt: skip
+                    at += ROW_BYTES
+                    continue
+                lags = (request.lag + 1, request.lag_bytes + 1) if row_flags & HAS_LAG else (0, 0)
                 _pack_request(
                     rows, at, now_ms, connection.id, request.frame_bytes, response_bytes,
                     request.produce_bytes, request.fetch_bytes, request.handler_ns, request.network_ns,
-                    request.produce_ms, request.fetch_ms, request.request_ms, request.mutation_ms,
+                    *lags, request.produce_ms, request.fetch_ms, request.request_ms, request.mutation_ms,
                     NONE if early_ms is None else early_ms, client.number, api_key, api_version,
-                    flags | (request.row_flags & _IN_ROWS),
+                    flags | (row_flags & _IN_ROWS),
                 )  # fmt: skip
             else:
                 _pack_unthrottled(

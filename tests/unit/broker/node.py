@@ -101,7 +101,7 @@ class Node(StorageNode):
             again = self.ask(api_key, version, message, **options)
             assert isinstance(again, Answer)
             assert decoded(api_key, version, again) == found
-            assert (again.charge, again.empty is None) == (answer.charge, answer.empty is None)
+            assert (again.charge, type(again)) == (answer.charge, type(answer))
         return found
 
 

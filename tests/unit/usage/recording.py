@@ -81,6 +81,8 @@ class Decided:
     mutation_ms: int = 0
     throttle_ms: int = 0
     row_flags: int = 0
+    lag: int = NONE
+    lag_bytes: int = NONE
     header: tuple[int, int, int, str, int] = field(init=False)
     channel: _Channel = field(init=False)
     response: _Response | None = field(init=False)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, document_table, empty_event
-from tidegate.usage.segment import ROW_FIELDS
+from tidegate.usage.segment import IN_PLACE_OF, ROW_FIELDS
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "usage-record.md"
 
@@ -28,9 +28,15 @@ def test_schema_has_the_columns():
 
 def test_spool_row_has_every_column():
     """What is not a number of the row is implied, a flag, or a name."""
-    in_row = {name for name, _ in ROW_FIELDS}
+    in_row = {name for name, _ in ROW_FIELDS} | IN_PLACE_OF.keys()
     missing = [column.name for column in COLUMNS if column.name not in in_row and column.type != "string"]
     assert missing == ["seq", "node_id", *FLAGS]
+
+
+def test_no_row_fills_a_place_twice():
+    """A column in the place of another is never in a row with that."""
+    kinds = {column.name: set(column.kinds) for column in COLUMNS}
+    assert [name for name, place in IN_PLACE_OF.items() if kinds[name] & kinds[place]] == []
 
 
 def test_kinds_of_columns_exist():

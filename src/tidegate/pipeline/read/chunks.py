@@ -33,6 +33,7 @@ from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
 from tidegate.pipeline.read.software import client_bits
 from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, CONTROL_KINDS, NEXT_TS_MS, Run
 from tidegate.quota.managers.mutation import STRICT_SINCE
+from tidegate.usage.arrow import whole_table
 from tidegate.usage.columns import KINDS, SEQ_PER_US
 
 __all__ = [
@@ -215,6 +216,7 @@ def read_chunk(chunk: Chunk, columns: Sequence[str]) -> pa.Table:
     """Return columns of a chunk, names dictionary-encoded. Raises `UsageFilesError` where it cannot be read."""
     with _opened(chunk.path) as file:
         table = file.read_row_group(chunk.row_group, columns=list(columns), use_threads=False)
+    table = whole_table(table, columns)
     return table.unify_dictionaries().combine_chunks()
 
 

@@ -21,6 +21,7 @@ from tidegate.pipeline.filesystems import opened_parquet, place_of
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_chunk
 from tidegate.pipeline.schemas import EVENTS
 from tidegate.usage.arrow import arrow_schema
+from tidegate.usage.columns import LATER_COLUMNS
 from tidegate.usage.files import IMPORT_MANIFEST, in_hours, listed
 from tidegate.usage.readers import complete_files, list_files
 from tidegate.usage.readers import is_imported as is_imported_directory
@@ -160,6 +161,8 @@ def _rows_in(path: Location) -> int:
 def _check_columns(path: Location, found: pa.Schema) -> None:
     types = {field.name: field.type for field in found}
     for field in arrow_schema():
+        if field.name not in types and field.name in LATER_COLUMNS:
+            continue
         if field.name not in types:
             raise UsageFilesError(
                 f"{str(path)!r} has no column {field.name!r}: not a usage file of this version"

@@ -275,6 +275,17 @@ class PartitionLog:
                 raise LogDamagedError(f"cannot read {segment.name} now: {error.strerror}") from error
             raise self._damage(f"cannot read {segment.name}: {error.strerror}") from error
 
+    def lag_bytes(self, lag: int) -> int:
+        """Return about how many bytes the last `lag` records take, by the mean of those in the newest file.
+
+        -1: that has none.
+        """
+        active = self._active
+        records = self.end_offset - active.base_offset
+        if not records:
+            return -1 if lag else 0
+        return lag * active.size // records
+
     def _segment_of(self, offset: int) -> Segment:
         """Return the older segment with `offset`; of the older ones only the last that was read stays open."""
         at = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1

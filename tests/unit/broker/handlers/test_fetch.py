@@ -10,7 +10,7 @@ from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, no_collection
 from tests.unit.storage.logs import append, batch, contents
 
 from tidegate import error_codes
-from tidegate.server.handler import Answer, Charge, Deferred
+from tidegate.server.handler import NO_LAG, Answer, Charge, Deferred, FetchAnswer
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.wire import encode_request
 
@@ -95,10 +95,41 @@ def test_records_are_a_slice_of_the_file(filled: Node) -> None:
 def test_empty_form_has_no_topics(filled: Node) -> None:
     """What a throttled client gets has no records and no error (B§6.3.4)."""
     answer = filled.ask(FETCH, 12, message(("orders", 0, 0)))
-    assert isinstance(answer, Answer)
-    assert answer.empty is not None
+    assert isinstance(answer, FetchAnswer)
     empty = decoded(FETCH, 12, Answer(answer.empty()))
     assert (empty["error_code"], empty["session_id"], empty["responses"]) == (0, 0, [])
+
+
+def lag_of(answer: Any) -> tuple[int, int]:
+    """Return the lag that an answer shows, in records and bytes."""
+    assert isinstance(answer, FetchAnswer)
+    return answer.lag, answer.lag_bytes
+
+
+def test_lag_is_the_sum_over_partitions(filled: Node) -> None:
+    """What is between where it is read and the high watermark; read whole, and by a request that is known."""
+    for _ in range(2):
+        assert lag_of(filled.ask(FETCH, 12, message(("orders", 0, 1)))) == (2, 2 * SIZE)
+        assert lag_of(filled.ask(FETCH, 12, message(("orders", 0, 3)))) == (0, 0)
+    assert lag_of(filled.ask(FETCH, 12, message(("orders", 0, 1), ("orders", 1, 0)))) == (5, 5 * SIZE)
+    assert lag_of(filled.ask(FETCH, 12, message(("orders", 0, 1), max_bytes=1))) == (2, 2 * SIZE)
+
+
+def test_lag_of_what_cannot_be_read_is_not_known(filled: Node) -> None:
+    """A partition with an error counts for nothing."""
+    assert lag_of(filled.ask(FETCH, 12, message(("orders", 0, 4)))) == (NO_LAG, NO_LAG)
+    assert lag_of(filled.ask(FETCH, 12, message(("orders", 0, 1), ("orders", 1, 9)))) == (2, 2 * SIZE)
+    assert (
+        lag_of(filled.ask(FETCH, 12, message(("orders", 0, 1), session_id=9, session_epoch=1)))[0] == NO_LAG
+    )
+
+
+def test_lag_after_waiting_is_that_of_the_answer(filled: Node) -> None:
+    """A fetch that waited for records shows those that came."""
+    _, answers = waiting(filled, ("orders", 0, 3))
+    append(filled.log("orders", 0), batch())
+    filled.scheduler.turn()
+    assert lag_of(answers[0]) == (1, SIZE)
 
 
 @pytest.mark.parametrize(

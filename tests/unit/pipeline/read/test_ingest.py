@@ -9,6 +9,7 @@ from tests.replaying.node import RecordingNode
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.ingest import check_files, find_files
 from tidegate.usage.arrow import arrow_schema
+from tidegate.usage.columns import LATER_COLUMNS
 
 
 @pytest.fixture
@@ -53,6 +54,13 @@ def test_truncated_file(usage):
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(UsageFilesError, match="is not a usable Parquet file"):
         check_files(find_files(usage))
+
+
+def test_file_from_before(usage):
+    """A file without the columns that were added later counts."""
+    (file,) = find_files(usage)
+    pq.write_table(pq.read_table(file, partitioning=None).drop_columns([*LATER_COLUMNS]), file)
+    assert check_files([file]) == 3
 
 
 def test_missing_column(usage):
