@@ -1,11 +1,10 @@
 """`tidegate limits`: the smallest quotas that would have throttled nothing, by entity."""
 
 import argparse
-import json
 import math
 from pathlib import Path
 
-from tidegate.cli.job_options import add_job_options, opened, running_jobs, top_option
+from tidegate.cli.job_options import add_job_options, json_option, opened, running_jobs, shown, top_option
 
 __all__ = ["add_parser", "run"]
 
@@ -22,7 +21,7 @@ examples:
   tidegate limits ./usage --by user
   tidegate limits ./usage --delayed 5 --longest 10
   tidegate limits ./usage --quotas quotas.yaml  for the entities of a plan
-  tidegate limits ./usage --json
+  tidegate limits ./usage --json                for programs: docs/results.md
   tidegate limits ./usage --out ./found         limits_by_entity.parquet,
                                                 limits_by_node.parquet
 
@@ -74,8 +73,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--longest", metavar="SECONDS", type=_seconds, default=1.0, help="and for how long (default: 1)"
     )
-    top_option(parser, "entities of each type")
-    parser.add_argument("--json", action="store_true", help="print all as JSON")
+    top_option(parser, "entities of each type", default=None)
+    json_option(parser)
     add_job_options(parser)
 
 
@@ -84,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.replay.limits import Tolerance, levels_of, levels_of_file
     from tidegate.pipeline.report.console import results_console
-    from tidegate.pipeline.report.limits_report import ESTIMATED, default_limits, limits_notes, limits_table
+    from tidegate.pipeline.report.documents import json_text, limits_document
+    from tidegate.pipeline.report.limits_report import ESTIMATED, limits_notes, limits_table
     from tidegate.pipeline.report.text import count_text
     from tidegate.usage.readers import is_imported
 
@@ -98,12 +98,14 @@ def run(args: argparse.Namespace) -> int:
             rows, nodes = jobs.limits(levels, tolerance, **results)
     if args.json:
         tolerated = {"delayed_percent": args.delayed, "longest_ms": tolerance.longest_ms}
-        found = {"tolerated": tolerated, "limits": rows, "defaults": default_limits(rows), "nodes": nodes}
-        print(json.dumps(found))
+        document = limits_document(
+            rows, nodes, tolerated=tolerated, top=shown(args), events=files.rows, out=args.out
+        )
+        print(json_text(document))
         return 0
     console = results_console()
     heading = f"delays {args.delayed:g} %\nby {args.longest:g} s"
-    console.print(limits_table(rows, top=args.top, tolerated=heading))
+    console.print(limits_table(rows, top=shown(args), tolerated=heading))
     for note in [*limits_notes(rows), *([ESTIMATED] if is_imported(args.directory) else [])]:
         console.print(note)
     console.print(f"{count_text(files.rows)} events")

@@ -1,10 +1,9 @@
 """`tidegate obedience`: which client libraries came back before their throttle was over."""
 
 import argparse
-import json
 from pathlib import Path
 
-from tidegate.cli.job_options import add_job_options, opened, running_jobs, top_option
+from tidegate.cli.job_options import add_job_options, json_option, opened, running_jobs, shown, top_option
 
 __all__ = ["add_parser", "run"]
 
@@ -20,7 +19,7 @@ _EPILOG = """\
 examples:
   tidegate obedience ./usage
   tidegate obedience ./usage --top 5
-  tidegate obedience ./usage --json            one JSON object on stdout
+  tidegate obedience ./usage --json            for programs: docs/results.md
   tidegate obedience ./usage --out ./obeyed    obedience_by_software.parquet,
                                                obedience_by_client.parquet
 
@@ -57,8 +56,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
-    top_option(parser, "libraries")
-    parser.add_argument("--json", action="store_true", help="print all as JSON")
+    top_option(parser, "libraries", default=None)
+    json_option(parser)
     add_job_options(parser)
 
 
@@ -66,16 +65,13 @@ def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.report.console import results_console
-    from tidegate.pipeline.report.obedience_report import (
-        obedience_json,
-        obedience_notes,
-        obedience_table,
-        worst_first,
-    )
+    from tidegate.pipeline.report.documents import json_text, obedience_document
+    from tidegate.pipeline.report.obedience_report import obedience_notes, obedience_table, worst_first
     from tidegate.usage.readers import is_imported
 
     if is_imported(args.directory):
-        print(json.dumps({"known": False, "libraries": []}) if args.json else _NOT_KNOWN)
+        unknown = obedience_document(None, top=0, events=None, out=None)
+        print(json_text(unknown) if args.json else _NOT_KNOWN)
         return _EXIT_NOT_KNOWN
     with opened(args) as files:
         if args.out is not None:
@@ -84,13 +80,14 @@ def run(args: argparse.Namespace) -> int:
             found = jobs.obedience(out=args.out, overwrite=args.overwrite)
     rows = worst_first(found)
     if args.json:
-        print(json.dumps({"known": True, "libraries": obedience_json(rows)}))
+        document = obedience_document(rows, top=shown(args), events=files.rows, out=args.out)
+        print(json_text(document))
         return 0
-    shown = [row for row in rows if row["throttled_requests"] or row["early_requests"]][: args.top]
+    throttled = [row for row in rows if row["throttled_requests"] or row["early_requests"]][: shown(args)]
     console = results_console()
-    if shown:
-        console.print(obedience_table(shown))
-    for note in obedience_notes(rows, shown=len(shown)):
+    if throttled:
+        console.print(obedience_table(throttled))
+    for note in obedience_notes(rows, shown=len(throttled)):
         console.print(note)
     if args.out is not None:
         console.print(f"tables: {args.out}")

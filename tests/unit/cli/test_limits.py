@@ -58,11 +58,19 @@ def test_json_and_tables_have_all(usage: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(["limits", str(usage), "--by", "user", "--json", "--out", str(tmp_path / "out")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["tolerated"] == {"delayed_percent": 1.0, "longest_ms": 1000}
-    assert found["limits"] == pq.read_table(tmp_path / "out" / "limits_by_entity.parquet").to_pylist()
-    assert found["nodes"] == pq.read_table(tmp_path / "out" / "limits_by_node.parquet").to_pylist()
-    (fetch,) = [row for row in found["limits"] if row["quota_type"] == "Fetch"]
-    assert (fetch["entity_user"], fetch["entity_client_id"]) == (_HOSTILE, None)
-    assert fetch["never_throttled"] == 100_000.0  # a larger fetch than ten seconds of it would be cut
+    by_entity = pq.read_table(tmp_path / "out" / "limits_by_entity.parquet").to_pylist()
+    assert (found["format"], found["command"], found["entities_in_all"]) == (1, "limits", len(by_entity))
+    assert found["tables"] == str(tmp_path / "out")
+    assert sorted((row["quota_type"], row["user"], row["requests"]) for row in found["entities"]) == sorted(
+        (row["quota_type"], row["entity_user"], row["requests"]) for row in by_entity
+    )
+    by_node = pq.read_table(tmp_path / "out" / "limits_by_node.parquet")
+    assert [len(row["nodes"]) for row in found["entities"]] == [1] * len(by_node)
+    (fetch,) = [row for row in found["entities"] if row["quota_type"] == "Fetch"]
+    assert (fetch["user"], fetch["client_id"]) == (_HOSTILE, None)
+    # a larger fetch than ten seconds of it would be cut
+    assert fetch["never_throttled_bytes_per_second"] == 100_000.0
+    assert fetch["nodes"][0]["largest_bytes"] == 1_000_000
     assert [default["quota_type"] for default in found["defaults"]] == [
         "Produce",
         "Fetch",
@@ -80,9 +88,19 @@ def test_the_entities_and_windows_of_a_plan(
         "windows: {quota.window.num: 2}\nquotas:\n  - client-id: {name: c1}\n    producer_byte_rate: 1\n"
     )
     assert main(["limits", str(usage), "--quotas", str(plan), "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["limits"]
-    assert (row["quota_type"], row["entity_user"], row["entity_client_id"]) == ("Produce", None, "c1")
-    assert row["never_throttled"] == 70_000.0
+    (row,) = json.loads(capsys.readouterr().out)["entities"]
+    assert (row["quota_type"], row["user"], row["client_id"]) == ("Produce", None, "c1")
+    assert row["never_throttled_bytes_per_second"] == 70_000.0
+
+
+def test_top_holds_for_json_too(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The largest of each type, with their nodes; how many there are is said."""
+    assert main(["limits", str(usage), "--by", "user", "--json", "--top", "1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    first, *others = found["entities"]
+    assert (first["quota_type"], first["user"]) == ("Produce", "alice")
+    assert len(others) == 3
+    assert found["entities_in_all"] > 4
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ def test_json_and_tables(usage: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     """JSON has every library, the tables every client."""
     assert main(["obedience", str(usage), "--json", "--out", str(tmp_path / "out")]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["known"] is True
+    assert (found["format"], found["command"], found["events"]) == (1, "obedience", 10)
+    assert (found["known"], found["libraries_in_all"], found["tables"]) == (True, 3, str(tmp_path / "out"))
     assert found["libraries"][0] == {
         "client_software": "librdkafka", "client_software_version": "2.6.1", "clients": 3, "throttled_clients": 2,
         "early_clients": 1, "requests": 6, "throttled_requests": 5, "early_requests": 3, "longest_early_ms": 700,
@@ -105,4 +106,5 @@ def test_of_an_imported_record_it_cannot_be_known(
     assert main(["obedience", str(tmp_path / part)]) == 1
     assert capsys.readouterr().out.startswith("cannot be known: this record was made of request logs")
     assert main(["obedience", str(tmp_path / part), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out) == {"known": False, "libraries": []}
+    found = json.loads(capsys.readouterr().out)
+    assert (found["format"], found["known"], found["events"], found["libraries"]) == (1, False, None, [])

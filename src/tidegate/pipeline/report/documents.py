@@ -9,10 +9,12 @@ from tidegate.config.locations import Location
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import Compared
+from tidegate.pipeline.report.limits_report import default_limits, largest_limits
+from tidegate.pipeline.report.obedience_report import obedience_json
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["json_text", "replay_document", "usage_document"]
+__all__ = ["json_text", "limits_document", "obedience_document", "replay_document", "usage_document"]
 
 _FORMAT = 1
 _BYTES = ("bytes", "limit_bytes_per_second")
@@ -23,7 +25,10 @@ _UNITS = {
     QuotaType.CONTROLLER_MUTATION.value: ("mutations", "limit_mutations_per_second"),
 }
 """What `amount` and `bound` are of a quota type."""
-_ENTITY = ("plan", "quota_type", "entity_user", "entity_client_id")
+_LIMITED = ("quota_type", "entity_user", "entity_client_id")
+_ENTITY = ("plan", *_LIMITED)
+
+Row = Mapping[str, Any]
 
 
 def json_text(document: Mapping[str, Any]) -> str:
@@ -35,8 +40,59 @@ def usage_document(
     rows: Sequence[Mapping[str, Any]], *, by: Sequence[str], groups: int, events: int, out: Location | None
 ) -> dict[str, Any]:
     """Return what `tidegate usage` found. rows: columns `usage_schema(by)`, the first of `groups` in all."""
-    begin = {"format": _FORMAT, "command": "usage", "events": events, "tables": _path(out)}
+    begin = _begin("usage", events, out)
     return {**begin, "by": list(by), "groups_in_all": groups, "groups": list(rows)}
+
+
+def obedience_document(
+    rows: Sequence[Row] | None, *, top: int, events: int | None, out: Location | None
+) -> dict[str, Any]:
+    """Return what `tidegate obedience` found. rows: as `worst_first`, of which the first `top` are taken.
+
+    rows and events are None where it cannot be known.
+    """
+    begin = _begin("obedience", events, out) | {"known": rows is not None}
+    found = rows or []
+    return {**begin, "libraries_in_all": len(found), "libraries": obedience_json(found[:top])}
+
+
+def limits_document(
+    rows: Sequence[Row],
+    nodes: Sequence[Row],
+    *,
+    tolerated: Mapping[str, float],
+    top: int,
+    events: int,
+    out: Location | None,
+) -> dict[str, Any]:
+    """Return what `tidegate limits` found, of each type of quota the `top` entities with the largest limits.
+
+    rows, nodes: columns `LIMITS_BY_ENTITY`, `LIMITS_BY_NODE`. tolerated: `delayed_percent` and `longest_ms`.
+    """
+    defaults = default_limits(rows)
+    shown = [row for default in defaults for row in largest_limits(rows, str(default["quota_type"]), top=top)]
+    on_nodes: dict[tuple[Any, ...], list[dict[str, Any]]] = {_limited(row): [] for row in shown}
+    for node in nodes:
+        if _limited(node) in on_nodes:
+            on_nodes[_limited(node)].append(_with_units(node, _LIMITED))
+    return {
+        **_begin("limits", events, out),
+        "tolerated": dict(tolerated),
+        "entities_in_all": len(rows),
+        "entities": [
+            {
+                "quota_type": row["quota_type"],
+                "user": row["entity_user"],
+                "client_id": row["entity_client_id"],
+                **_with_units(row, _LIMITED),
+                "nodes": on_nodes[_limited(row)],
+            }
+            for row in shown
+        ],
+        "defaults": [
+            {"quota_type": default["quota_type"], **_with_units(default, _LIMITED)} for default in defaults
+        ],
+    }
 
 
 def replay_document(
@@ -50,10 +106,7 @@ def replay_document(
 ) -> dict[str, Any]:
     """Return what `tidegate replay` found. found: as `compared`, of which the first `top` are taken."""
     return {
-        "format": _FORMAT,
-        "command": "replay",
-        "events": events,
-        "tables": _path(out),
+        **_begin("replay", events, out),
         "plans": [
             {"name": plan.name, "in_force": plan.is_in_force, "loop": "closed" if plan.is_closed else "open"}
             for plan in plans
@@ -76,7 +129,18 @@ def _entity(found: Compared, plans: Sequence[Plan]) -> dict[str, Any]:
 
 def _outcome(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of `REPLAY_BY_ENTITY` with its units in its names."""
+    return {"plan": row["plan"], **_with_units(row, _ENTITY)}
+
+
+def _limited(row: Row) -> tuple[Any, ...]:
+    """Return whose limit it is, of what."""
+    return tuple(row[name] for name in _LIMITED)
+
+
+def _with_units(row: Row, without: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of a row but for some, with the units of its quota type in their names."""
     amount, limit = _UNITS[row["quota_type"]]
+    rate = limit.removeprefix("limit_")
     names = {
         "bound": limit,
         "bound_of": "limit_of",
@@ -84,9 +148,15 @@ def _outcome(row: Mapping[str, Any]) -> dict[str, Any]:
         "amount": amount,
         "delayed_amount": f"delayed_{amount}",
         "recorded_delayed_amount": f"recorded_delayed_{amount}",
+        "largest_amount": f"largest_{amount}",
+        **{name: f"{name}_{rate}" for name in ("never_throttled", "tolerable", "peak")},
     }
-    others = {names.get(name, name): _value(value) for name, value in row.items() if name not in _ENTITY}
-    return {"plan": row["plan"], **others}
+    return {names.get(name, name): _value(value) for name, value in row.items() if name not in without}
+
+
+def _begin(command: str, events: int | None, out: Location | None) -> dict[str, Any]:
+    """Return what all documents begin with."""
+    return {"format": _FORMAT, "command": command, "events": events, "tables": _path(out)}
 
 
 def _value(value: Any) -> Any:

@@ -1,6 +1,7 @@
-"""The smallest limits, as a table for the terminal and as JSON."""
+"""The smallest limits, as a table for the terminal."""
 
 from collections.abc import Mapping, Sequence
+from heapq import nsmallest
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -15,6 +16,7 @@ __all__ = [
     "ESTIMATED",
     "default_limits",
     "entity_text",
+    "largest_limits",
     "limits_notes",
     "limits_table",
     "quota_text",
@@ -54,12 +56,16 @@ def limits_table(rows: Sequence[Row], *, top: int, tolerated: str) -> Table:
     for name in ("throttles\nnothing", tolerated, "throttled\nas recorded"):
         table.add_column(name, justify="right", no_wrap=True)
     for default in default_limits(rows):
-        of_type = [row for row in rows if row["quota_type"] == default["quota_type"]]
-        for row in sorted(of_type, key=_largest_first)[:top]:
+        for row in largest_limits(rows, default["quota_type"], top=top):
             table.add_row(*map(Text, _cells(row, entity_text(row))))
-        everybody = f"<default>, for all {count_text(len(of_type))} of them"
+        everybody = f"<default>, for all {count_text(default['entities'])} of them"
         table.add_row(*map(Text, _cells(default, everybody)), end_section=True)
     return table
+
+
+def largest_limits(rows: Sequence[Row], quota_type: str, *, top: int) -> list[Row]:
+    """Return the `top` rows of a type of quota with the largest limits, those first."""
+    return nsmallest(top, (row for row in rows if row["quota_type"] == quota_type), key=_largest_first)
 
 
 def default_limits(rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from tests.unit.pipeline.report.rows import HOSTILE, outcome
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import compared
-from tidegate.pipeline.report.documents import json_text, replay_document, usage_document
+from tidegate.pipeline.report.documents import json_text, limits_document, replay_document, usage_document
 
 
 def _document(rows, *, top=100, unmatched=()):
@@ -90,3 +90,14 @@ def test_no_name_writes_to_the_terminal():
     assert text.isprintable()
     assert json.loads(text) == document
     assert document["groups_in_all"] == len(HOSTILE)
+
+
+def test_limits_without_end_are_strings():
+    """As Kafka prints them: JSON has no such numbers."""
+    entity = {"quota_type": "Request", "entity_user": "a", "entity_client_id": None}
+    row = {**entity, "never_throttled": math.inf, "tolerable": 1.5, "recorded_throttled_requests": 0}
+    node = {**entity, "node_id": 1, "peak": math.nan, "largest_amount": 7.0}
+    document = limits_document([row], [node], tolerated={}, top=1, events=1, out=None)
+    (found,) = json.loads(json_text(document))["entities"]
+    assert (found["never_throttled_percent"], found["tolerable_percent"]) == ("Infinity", 1.5)
+    assert found["nodes"] == [{"node_id": 1, "peak_percent": "NaN", "largest_thread_ns": 7.0}]
