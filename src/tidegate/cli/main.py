@@ -108,7 +108,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"tidegate {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"tidegate {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     named = arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS
     for command in named:
