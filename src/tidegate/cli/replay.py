@@ -88,7 +88,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--loop",
         choices=("open", "closed"),
         default="open",
-        help="open: all times as recorded (default); closed: who is throttled comes later, a forecast; "
+        help="open: all times as recorded (default, for it checks decisions; that of report is closed, "
+        "for it foretells); closed: who is throttled comes later, a forecast; "
         "the quotas in force are always replayed open",
     )
     top_option(parser, "entities", default=None)

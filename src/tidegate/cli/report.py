@@ -71,8 +71,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--loop",
         choices=("open", "closed"),
         default="closed",
-        help="closed: who is throttled under a plan comes later, a forecast (default); "
-        "open: all times as recorded",
+        help="closed: who is throttled under a plan comes later, a forecast (default, for a report "
+        "foretells; that of replay is open, for it checks decisions); open: all times as recorded",
     )
     where_options(parser)
 
