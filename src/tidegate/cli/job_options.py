@@ -2,14 +2,15 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidegate.pipeline.jobs import UsageFiles
+    from tidegate.pipeline.replay.plan import Plan
     from tidegate.pipeline.where import Jobs
 
 __all__ = [
@@ -69,11 +70,11 @@ def opened(args: argparse.Namespace) -> "AbstractContextManager[UsageFiles]":
 
 @contextmanager
 def running_jobs(
-    args: argparse.Namespace, files: "UsageFiles", *, sums: bool = False, replays: bool = False
+    args: argparse.Namespace, files: "UsageFiles", *, sums: bool = False, plans: "Sequence[Plan]" = ()
 ) -> "Iterator[Jobs]":
     """Give the jobs over the files, in this process or on Spark; say which if that was asked for.
 
-    sums: Spark is to add rows up itself, for which its code is worth compiling. replays: the kernel will be wanted.
+    sums: Spark is to add rows up itself, for which its code is worth compiling. plans: what will be replayed.
     Raises `TidegateError`.
     """
     from tidegate.pipeline.replay.warm_up import kernel_in_the_making
@@ -88,7 +89,7 @@ def running_jobs(
         return
     app_name, rows = f"tidegate {args.command}", files.rows if sums else 0
     with (
-        kernel_in_the_making() if replays else nullcontext(),
+        kernel_in_the_making(plans),
         running_spark(app_name=app_name, master=args.master, rows=rows) as spark,
     ):
         yield jobs_on_spark(spark, files)

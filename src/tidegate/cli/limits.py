@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
         results = {"out": args.out, "overwrite": args.overwrite}
-        with running_jobs(args, files, replays=True) as jobs:
+        with running_jobs(args, files, plans=[levels]) as jobs:
             rows, nodes = jobs.limits(levels, tolerance, **results)
     if args.json:
         tolerated = {"delayed_percent": args.delayed, "longest_ms": tolerance.longest_ms}

@@ -97,13 +97,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Run the job and print the quotas."""
     from tidegate.pipeline.recommend import Wanted, what_tells_apart
+    from tidegate.pipeline.replay.limits import levels_of
     from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text
     from tidegate.usage.readers import is_imported
 
     wanted = Wanted(headroom=args.headroom, budgets=dict(args.budget), protect=args.protect)
     with opened(args) as files:
         by = args.by or what_tells_apart(files.paths, args.protect)
-        with running_jobs(args, files, replays=True) as jobs:
+        with running_jobs(args, files, plans=[levels_of(by)]) as jobs:
             found = jobs.recommend(by, wanted)
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
     notes = found.notes(wanted, events=files.rows, is_imported=is_imported(args.directory))

@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
         results = {"out": args.out, "overwrite": args.overwrite, "with_decisions": args.decisions}
-        with running_jobs(args, files, replays=True) as jobs:
+        with running_jobs(args, files, plans=plans) as jobs:
             found = jobs.replay(plans, **results)
     _print(args, plans, found, events=files.rows)
     in_force = [row for row in found.entities if row["plan"] == plans[-1].name]

@@ -81,13 +81,13 @@ def run(args: argparse.Namespace) -> int:
     """Run the jobs and write the page."""
     from tidegate.pipeline.findings import find_out
     from tidegate.pipeline.page.file import check_page, write_page
-    from tidegate.pipeline.replay.plan import load_plans
+    from tidegate.pipeline.replay.plan import in_force_plan, load_plans
     from tidegate.usage.readers import is_imported
 
     check_page(args.out, overwrite=args.overwrite)
     plans = [replace(plan, is_closed=args.loop == "closed") for plan in load_plans(args.quotas)]
     wanted = {"is_imported": is_imported(args.directory), "with_limits": args.limits}
-    with opened(args) as files, running_jobs(args, files, sums=True, replays=True) as jobs:
+    with opened(args) as files, running_jobs(args, files, sums=True, plans=[in_force_plan(), *plans]) as jobs:
         found = find_out(jobs, plans, rows=files.rows, **wanted)
     write_page(args.out, _page(found), overwrite=args.overwrite)
     print(f"report: {args.out}")

@@ -114,7 +114,7 @@ def local_replay(
     task, numbers = lay_out(chunks, surveys, plans, cores=1)
     held: Any = _Held(task)
     partitions = _partitions(chunks, numbers, held)
-    kernel_at_hand()
+    kernel_at_hand(plans)
     batches = [
         batch
         for number in _shown(sorted(partitions), "replaying")
@@ -155,7 +155,7 @@ class LocalReplays:
     """Replays of the same rows, which are read and kept once, against plans of the same levels."""
 
     def __init__(self, files: UsageFiles, levels: Plan) -> None:
-        kernel_at_hand()
+        kernel_at_hand([levels])
         chunks = list_chunks(files.paths)
         surveys = [survey_chunk(chunk) for chunk in _shown(chunks, "looking")]
         task, numbers = lay_out(chunks, surveys, [levels], cores=1)

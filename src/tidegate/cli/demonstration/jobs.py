@@ -34,7 +34,10 @@ def run_jobs(console: Console, results: Results) -> list[Check]:
     plans = load_plans(write_plans(results.plans).values())
     with open_usage(results.usage) as files:
         console.print(f"\nthe broker recorded {count_text(files.rows)} events; starting Spark\n")
-        with kernel_in_the_making(), running_spark(app_name="tidegate demo", rows=files.rows) as spark:
+        with (
+            kernel_in_the_making([in_force_plan()]),
+            running_spark(app_name="tidegate demo", rows=files.rows) as spark,
+        ):
             jobs = jobs_on_spark(spark, files)
             checks = [_sum_up(console, results, jobs)]
             found = jobs.replay([in_force_plan(), *plans], out=results.replays)

@@ -33,7 +33,7 @@ from tidegate.pipeline.replay.compiled import compile_cached, compile_together
 from tidegate.pipeline.replay.kernel import KERNEL_MODULES, _tally_row, _tally_throttle, driver_names
 from tidegate.pipeline.replay.row_decision import decide_row, pass_sweeps
 
-__all__ = ["ClosedLoop", "run_kernel", "take_in_kernel"]
+__all__ = ["CLOSED_LOOP_MODULES", "ClosedLoop", "run_kernel", "take_in_kernel"]
 
 IN_FLIGHT = 5
 """Produce requests that a client with several in flight has: `max.in.flight.requests.per.connection` of Java's."""
@@ -394,13 +394,13 @@ _CLOSED_LOOP_KERNEL = (
 @functools.cache
 def take_in_kernel() -> Callable[[ClosedLoop, Rows, Int32s, Int64s, int, int], None]:
     """Return `take_in` compiled."""
-    return compile_cached(take_in, _names(), modules=_MODULES)
+    return compile_cached(take_in, _names(), modules=CLOSED_LOOP_MODULES)
 
 
 @functools.cache
 def run_kernel() -> Callable[[State, ClosedLoop, int, int], None]:
     """Return `run` compiled."""
-    return compile_cached(run, _names(), modules=_MODULES)
+    return compile_cached(run, _names(), modules=CLOSED_LOOP_MODULES)
 
 
 @functools.cache
@@ -409,4 +409,4 @@ def _names() -> dict[str, object]:
     return names | compile_together(_CLOSED_LOOP_KERNEL, names)
 
 
-_MODULES = (*KERNEL_MODULES, sys.modules[__name__])
+CLOSED_LOOP_MODULES = (*KERNEL_MODULES, sys.modules[__name__])
