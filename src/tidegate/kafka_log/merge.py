@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.kafka_log.requests import UNKNOWN_BYTES
+from tidegate.kafka_log.requests import NO_LAG, UNKNOWN_BYTES
 from tidegate.usage.arrow import arrow_schema, event_tables
 from tidegate.usage.columns import SEQ_PER_US
 from tidegate.usage.events import Event, whole_event
@@ -21,6 +21,7 @@ __all__ = ["PlacedEvent", "hour_table", "with_times"]
 
 _PRODUCE, _FETCH = 0, 1
 _UNKNOWN = "unknown"
+_MOST_BYTES = 2**62
 
 Int64s = npt.NDArray[np.int64]
 
@@ -102,6 +103,8 @@ def _request_rows(node_id: int, requests: pa.Table) -> tuple[pa.Table, int]:
         "produce_bytes": _nullable(_ints(requests, "produce_bytes")),
         "fetch_bytes": _nullable(fetch_bytes),
         "exempt": requests.column("exempt"),
+        "lag": _nullable(_ints(requests, "lag")),
+        "lag_bytes": _nullable(_lag_bytes(requests)),
         **_software(requests),
     }
     arrays = []
@@ -143,6 +146,34 @@ def _estimated_fetches(requests: pa.Table) -> tuple[Int64s, int]:
         estimate[order] = np.where(same, fetch_bytes[order][at], 0)
         fetch_bytes[unknown] = estimate[unknown]
     return fetch_bytes, int(unknown.sum())
+
+
+def _lag_bytes(requests: pa.Table) -> Int64s:
+    """Return about how many bytes the lags of fetches are: by the size of the records that its connection was sent.
+
+    From a Fetch to the next of the same partitions the offsets tell how many records came, and `record_bytes` their
+    bytes. The median counts: an offset that is set to somewhere else is not read.
+    """
+    lag, connection = _ints(requests, "lag"), _ints(requests, "connection_id")
+    record_bytes = _ints(requests, "record_bytes")
+    fetches = np.flatnonzero((lag > NO_LAG) | (record_bytes > 0))
+    order = fetches[np.argsort(connection[fetches], kind="stable")]
+    record_bytes = record_bytes[order]
+    sent_before = np.cumsum(record_bytes) - record_bytes
+    at = np.flatnonzero(lag[order] > NO_LAG)
+    whose = connection[order][at]
+    records, came = np.diff(_ints(requests, "offsets")[order][at]), np.diff(sent_before[at])
+    partitions = np.diff(_ints(requests, "partitions")[order][at])
+    told = (np.diff(whose) == 0) & (partitions == 0) & (records > 0) & (came > 0)
+    sizes, of = (came / np.maximum(records, 1))[told], whose[1:][told]
+    by_size = np.lexsort((sizes, of))
+    known, first, count = np.unique(of[by_size], return_index=True, return_counts=True)
+    lag_bytes = np.full(len(lag), NO_LAG)
+    if len(known):
+        at = np.minimum(np.searchsorted(known, connection), len(known) - 1)
+        size = sizes[by_size][first + count // 2][at]
+        lag_bytes = np.where(known[at] == connection, np.minimum(lag * size, _MOST_BYTES), NO_LAG)
+    return np.where(lag > 0, lag_bytes, lag).astype(np.int64)
 
 
 def _software(requests: pa.Table) -> dict[str, pa.Array]:

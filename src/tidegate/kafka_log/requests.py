@@ -16,6 +16,7 @@ from collections import Counter
 from datetime import tzinfo
 from hashlib import blake2b
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -36,12 +37,15 @@ from tidegate.kafka_log.sizes import request_size, response_size
 from tidegate.usage.arrow import numbers_array, texts_array
 from tidegate.wire import API_BY_KEY, field_since
 
-__all__ = ["KEPT_APIS", "NO_BYTES", "UNKNOWN_BYTES", "RequestColumns", "Told"]
+__all__ = ["KEPT_APIS", "NO_BYTES", "NO_LAG", "UNKNOWN_BYTES", "RequestColumns", "Told"]
 
 NO_BYTES = -1
 """Nothing is charged to this quota."""
 UNKNOWN_BYTES = -2
 """Bytes are charged, and the log does not say how many."""
+
+NO_LAG = -1
+"""A line does not say where it reads, or where the end is."""
 
 MAKING_A_LINE_US = 150
 """Between the end of sending and the time of the line (0.1 to 0.2 ms, measured)."""
@@ -51,6 +55,9 @@ HALF_A_MS_US = 500
 SIZE_MAX = 2**31 - 1
 """Of a message; its length is an INT32."""
 
+_MOST_RECORDS = 2**53
+"""Of a lag and of a sum of offsets, which no log comes near to."""
+
 _MUTATIONS = frozenset({CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS})
 KEPT_APIS = _MUTATIONS | {ALTER_CLIENT_QUOTAS, METADATA, DESCRIBE_TOPIC_PARTITIONS}
 """Those whose bodies say more than a size: partitions of topics, quotas."""
@@ -58,6 +65,7 @@ KEPT_APIS = _MUTATIONS | {ALTER_CLIENT_QUOTAS, METADATA, DESCRIBE_TOPIC_PARTITIO
 _UNKNOWN = "unknown"
 _SOFTWARE_SINCE = field_since(API_VERSIONS, "request", "client_software_name")
 _TEXTS = ("listener", "user", "client_id", "client_host", "client_software", "client_software_version")
+_READ = ("lag", "offsets", "partitions")
 _NUMBERS = {
     "decided_us": pa.int64(),
     "line": pa.int64(),
@@ -116,6 +124,7 @@ class RequestColumns:
         self.told: list[Told] = []
         self._read = LineReader(zone).read
         self._rows: list[tuple[Any, ...]] = []
+        self._read_from: list[tuple[int, int, int, int]] = []
         self._client_numbers: dict[tuple[str, ...], int] = {}
         self._connections: dict[str, tuple[int, str]] = {}
         self._topics: dict[str, int] = {}
@@ -145,12 +154,21 @@ class RequestColumns:
             self.bad.append((number, reason))
 
     def table(self) -> pa.Table:
-        """Return one row a request, in the order of the lines; names are dictionary-encoded."""
+        """Return one row a request, in the order of the lines; names are dictionary-encoded.
+
+        lag: in records, of a Fetch, or `NO_LAG`; offsets: the sum of where it reads; partitions: a number for those it
+        reads. By these two the next Fetch of the same partitions tells how many records this one brought.
+        """
         values = list(zip(*self._rows, strict=True)) or [()] * (len(_NUMBERS) + 1)
         columns: dict[str, pa.Array] = {
             name: numbers_array(np.array(column, type_.to_pandas_dtype()), type_)
             for (name, type_), column in zip(_NUMBERS.items(), values[:-1], strict=True)
         }
+        where = np.array(self._read_from, np.int64).reshape(-1, 4)
+        for name, some in zip(_READ, where.T[1:], strict=True):
+            column = np.full(len(self._rows), NO_LAG)
+            column[where[:, 0]] = some
+            columns[name] = numbers_array(column, pa.int64())
         clients = numbers_array(np.array(values[-1], np.int32), pa.int32())
         for place, name in enumerate(_TEXTS):
             encoded = texts_array([client[place] for client in self._client_numbers]).dictionary_encode()
@@ -180,7 +198,7 @@ class RequestColumns:
         )
         request_bytes, response_bytes = _sizes(api_key, api_version, client_id, body, response)
         produce_bytes = request_bytes if api_key == PRODUCE else NO_BYTES
-        fetch_bytes, record_bytes, exempt = NO_BYTES, 0, False
+        fetch_bytes, record_bytes, exempt, read_from = NO_BYTES, 0, False, None
         if api_key == FETCH:
             if not isinstance(response, dict):
                 raise LineError("a Fetch without a response")
@@ -191,6 +209,7 @@ class RequestColumns:
             else:
                 fetch_bytes = response_bytes - _fetch_header(api_version) + 4
                 record_bytes = _record_bytes(response)
+                read_from = _read_from(body["topics"], response["responses"])
         elif api_key == PRODUCE:
             exempt = response == ""
         else:
@@ -220,6 +239,8 @@ class RequestColumns:
             fetch_bytes, round(logged.local_time_ms * 1e6), logged.throttle_time_ms, mutation_ms, record_bytes,
             exempt, client_number,
         ))  # fmt: skip
+        if read_from is not None:
+            self._read_from.append((len(self._rows) - 1, *read_from))
         self.requests += 1
 
     def _tell(self, decided_us: int, number: int, logged: LoggedRequest, client: dict[str, Any]) -> None:
@@ -277,6 +298,33 @@ def _record_bytes(response: dict[str, Any]) -> int:
     """Return the bytes of records in the answer to a fetch."""
     topics = response["responses"]
     return sum([part.get("recordsSizeInBytes") or 0 for topic in topics for part in topic["partitions"]])
+
+
+def _read_from(asked: list[dict[str, Any]], answered: list[dict[str, Any]]) -> tuple[int, int, int] | None:
+    """Return lag, offsets and partitions of a Fetch (`RequestColumns.table`), of those in request and answer alike.
+
+    In a fetch session a request names those alone whose offset has changed, and an answer those with something new.
+    """
+    if not asked or not answered:
+        return None
+    ends = {
+        (topic.get("topicId") or topic["topic"], part["partitionIndex"]): part["highWatermark"]
+        for topic in answered
+        for part in topic["partitions"]
+    }
+    lag, offsets, partitions = NO_LAG, 0, 0
+    for topic in asked:
+        name = topic.get("topicId") or topic["topic"]
+        for part in topic["partitions"]:
+            index, offset = part["partition"], part["fetchOffset"]
+            behind = ends.pop((name, index), -1) - offset
+            if offset >= 0 <= behind:
+                lag = behind if lag < 0 else lag + behind
+                offsets += offset
+                partitions += crc32(f"{name} {index}".encode("utf-8", "replace"))
+    if type(lag + offsets) is not int or lag + offsets > _MOST_RECORDS:
+        raise LineError("a Fetch reads past all offsets")
+    return (lag, offsets, partitions) if lag >= 0 else None
 
 
 def _throttle_ms(response: dict[str, Any]) -> int:
