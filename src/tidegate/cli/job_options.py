@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_job_options",
+    "from_option",
     "json_option",
     "opened",
     "running_jobs",
@@ -45,6 +46,15 @@ def where_options(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="run on Spark, there, in its own notation (default: if need be, local[*])",
     )
+    from_option(parser)
+    parser.add_argument(
+        "--to", dest="to_ms", metavar="TIME", type=_hour, help="only before this hour; a date is its first"
+    )
+    parser.add_argument("--explain", action="store_true", help="say on stderr where the job runs, and why")
+
+
+def from_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says from which hour on rows are read."""
     parser.add_argument(
         "--from",
         dest="from_ms",
@@ -52,10 +62,6 @@ def where_options(parser: argparse.ArgumentParser) -> None:
         type=_hour,
         help="only from this hour on, UTC: 2026-11-22T14:00",
     )
-    parser.add_argument(
-        "--to", dest="to_ms", metavar="TIME", type=_hour, help="only before this hour; a date is its first"
-    )
-    parser.add_argument("--explain", action="store_true", help="say on stderr where the job runs, and why")
 
 
 def opened(args: argparse.Namespace) -> "AbstractContextManager[UsageFiles]":
@@ -103,9 +109,11 @@ def top_option(parser: argparse.ArgumentParser, lines: str, *, default: int | No
     )
 
 
-def json_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option for a document instead of tables."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document (docs/results.md)")
+def json_option(
+    parser: argparse.ArgumentParser, text: str = "print one JSON document (docs/results.md)"
+) -> None:
+    """Add the option for documents instead of tables."""
+    parser.add_argument("--json", action="store_true", help=text)
 
 
 def shown(args: argparse.Namespace) -> int:

@@ -25,6 +25,7 @@ COMMANDS = (
     "replay",
     "limits",
     "recommend",
+    "watch",
     "report",
     "demo",
 )
@@ -60,6 +61,7 @@ examples:
   tidegate replay ./usage --quotas quotas.yaml  what they would have done
   tidegate limits ./usage                       the smallest that hurt nobody
   tidegate recommend ./usage > quotas.yaml      quotas to set, and why
+  tidegate watch ./usage --plan quotas.yaml     the same of what happens now
   tidegate report ./usage --out usage.html      all of it on one page
 
 `tidegate COMMAND --help` explains a command.

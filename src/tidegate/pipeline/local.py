@@ -43,7 +43,7 @@ from tidegate.pipeline.output import finish_output, prepare_output, replaced_tab
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_chunk, survey_chunk
 from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
-from tidegate.pipeline.replay.outcome import ENTITY_KEYS, NODE_KEYS, ONLY, PEAKS_TOGETHER, TOGETHER
+from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER
 from tidegate.pipeline.replay.partition import (
     pack_chunks,
     replay_decisions,
@@ -63,11 +63,11 @@ from tidegate.pipeline.schemas import (
     OBEDIENCE_BY_CLIENT,
     OBEDIENCE_BY_SOFTWARE,
     REPLAY_BY_CLIENT,
-    REPLAY_BY_ENTITY,
     usage_by_minute_schema,
     usage_schema,
 )
 from tidegate.pipeline.sums import (
+    by_entity_table,
     grouped,
     usage_by_minute_table,
     usage_by_second,
@@ -121,7 +121,7 @@ def local_replay(
         for batch in replay_tallies(iter(partitions[number]), task=held)
     ]
     by_client = pa.Table.from_batches(batches, _schema(REPLAY_BY_CLIENT))
-    by_entity = _by_entity(by_client)
+    by_entity = by_entity_table(by_client)
     if out is not None:
         _write(by_client, out, "replay_by_client")
         _write(by_entity, out, "replay_by_entity")
@@ -169,7 +169,9 @@ class LocalReplays:
 
     def outcomes(self, plans: Sequence[Plan]) -> pa.Table:
         """Return what became of the plans, columns `REPLAY_BY_ENTITY`."""
-        return _by_entity(self._run(replay_tallies, plans, REPLAY_BY_CLIENT, f"replaying {len(plans)} plans"))
+        return by_entity_table(
+            self._run(replay_tallies, plans, REPLAY_BY_CLIENT, f"replaying {len(plans)} plans")
+        )
 
     def _run(
         self,
@@ -256,29 +258,6 @@ def _partitions(
         partition: [block for _, block in sorted(blocks, key=lambda block: block[0])]
         for partition, blocks in found.items()
     }
-
-
-def _by_entity(by_client: pa.Table) -> pa.Table:
-    """Return what `outcome.by_entity` does."""
-    wanted = dict(TOGETHER)
-    for only, name in ONLY.items():
-        by_client = by_client.append_column(only, by_client[name]).append_column(
-            f"last {name}", by_client[name]
-        )
-        wanted |= {only: "min", f"last {name}": "max"}
-    texts = by_client["bound"].cast(pa.string()), by_client["bound_of"], " "
-    limit = pc.binary_join_element_wise(*texts, null_handling="replace", null_replacement="none")
-    by_client = by_client.append_column("limit", limit).append_column("last limit", limit)
-    wanted |= {"bound": "max", "bound_of": "max", "bound_changed": "max", "limit": "min", "last limit": "max"}
-    found = grouped(by_client, ENTITY_KEYS, wanted)
-    changed = pc.or_(found["bound_changed"], pc.not_equal(found["limit"], found["last limit"]))
-    found = found.set_column(found.column_names.index("bound_changed"), "bound_changed", changed)
-    for name in ("bound", "bound_of"):
-        found = found.set_column(found.column_names.index(name), name, pc.if_else(changed, None, found[name]))
-    for only, name in ONLY.items():
-        common = pc.if_else(pc.equal(found[only], found[f"last {name}"]), found[only], None)
-        found = found.set_column(found.column_names.index(only), only, common)
-    return found.select(REPLAY_BY_ENTITY.names).cast(_schema(REPLAY_BY_ENTITY))
 
 
 def _write_decisions(out: Path, partitions: Mapping[int, Sequence[pa.RecordBatch]], task: Any) -> None:

@@ -1,4 +1,4 @@
-"""Who used what, added up by Arrow: the sums of `rollup`, without Spark. A test holds the two together."""
+"""Sums by Arrow, without Spark: those of `rollup`, and of `replay.outcome`. A test holds the two together."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,12 +7,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.replay.outcome import ENTITY_KEYS, ONLY, TOGETHER
 from tidegate.pipeline.rollup import COUNTED_KINDS, PEAKS, THROTTLES
-from tidegate.pipeline.schemas import CLIENT, USAGE_SUMS
+from tidegate.pipeline.schemas import CLIENT, REPLAY_BY_ENTITY, USAGE_SUMS
 
-__all__ = ["grouped", "usage_by_minute_table", "usage_by_second", "usage_columns", "usage_table"]
+__all__ = [
+    "by_entity_table",
+    "grouped",
+    "usage_by_minute_table",
+    "usage_by_second",
+    "usage_columns",
+    "usage_table",
+]
 
 _MS_PER_SECOND, _MS_PER_MINUTE = 1000, 60_000
 _OF_REQUESTS = ("request_bytes", "response_bytes", "produce_bytes", "handler_ns")
@@ -79,6 +88,29 @@ def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> 
         found = found.set_column(place, f"{name}_max", values)
     names = [f"{name}_{function}" for name, function in wanted.items()]
     return found.select([*keys, *names]).rename_columns([*keys, *wanted])
+
+
+def by_entity_table(by_client: pa.Table) -> pa.Table:
+    """Do what `outcome.by_entity` does."""
+    wanted = dict(TOGETHER)
+    for only, name in ONLY.items():
+        by_client = by_client.append_column(only, by_client[name]).append_column(
+            f"last {name}", by_client[name]
+        )
+        wanted |= {only: "min", f"last {name}": "max"}
+    texts = by_client["bound"].cast(pa.string()), by_client["bound_of"], " "
+    limit = pc.binary_join_element_wise(*texts, null_handling="replace", null_replacement="none")
+    by_client = by_client.append_column("limit", limit).append_column("last limit", limit)
+    wanted |= {"bound": "max", "bound_of": "max", "bound_changed": "max", "limit": "min", "last limit": "max"}
+    found = grouped(by_client, ENTITY_KEYS, wanted)
+    changed = pc.or_(found["bound_changed"], pc.not_equal(found["limit"], found["last limit"]))
+    found = found.set_column(found.column_names.index("bound_changed"), "bound_changed", changed)
+    for name in ("bound", "bound_of"):
+        found = found.set_column(found.column_names.index(name), name, pc.if_else(changed, None, found[name]))
+    for only, name in ONLY.items():
+        common = pc.if_else(pc.equal(found[only], found[f"last {name}"]), found[only], None)
+        found = found.set_column(found.column_names.index(only), only, common)
+    return found.select(REPLAY_BY_ENTITY.names).cast(to_arrow_schema(REPLAY_BY_ENTITY))
 
 
 def _is_double(table: pa.Table, name: str) -> bool:

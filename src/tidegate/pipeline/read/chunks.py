@@ -37,6 +37,8 @@ from tidegate.usage.arrow import whole_table
 from tidegate.usage.columns import KINDS, SEQ_PER_US
 
 __all__ = [
+    "ALL_COLUMNS",
+    "Arrived",
     "Chunk",
     "ClientKey",
     "Survey",
@@ -96,6 +98,11 @@ _ASKING = list(STRICT_SINCE)  # APIs whose answers tell the throttle time of the
 _BATCH_ROWS = 1 << 17
 _LARGEST_TABLE = 1 << 22  # pairs of names that are looked up in an array
 
+ALL_COLUMNS = tuple(
+    dict.fromkeys(("kind", "node_id", *_NAMES, *_NUMBER_COLUMNS, *CONTROL_COLUMNS, *SENSOR_COLUMNS))
+)
+"""What `survey_chunk`, `read_rows` and `read_sensors` look at."""
+
 Numbers = npt.NDArray[Any]
 
 
@@ -105,6 +112,14 @@ class Chunk:
 
     path: str
     row_group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Rows in memory that are read as a chunk is: whole rows of the usage record; `path` names them in errors."""
+
+    table: pa.Table
+    path: str
 
 
 class Clients(NamedTuple):
@@ -140,7 +155,7 @@ def list_chunks(paths: Sequence[Location]) -> list[Chunk]:
     return found
 
 
-def survey_chunk(chunk: Chunk, *, with_connections: bool = False) -> Survey:
+def survey_chunk(chunk: Chunk | Arrived, *, with_connections: bool = False) -> Survey:
     """Look at what a chunk holds. Raises `UsageFilesError` for a kind of row that is none of the usage record."""
     table = read_chunk(chunk, _CLIENT_COLUMNS)
     kinds = _kinds(table)
@@ -163,7 +178,7 @@ def survey_chunk(chunk: Chunk, *, with_connections: bool = False) -> Survey:
 
 
 def read_sensors(
-    chunks: Iterable[tuple[Chunk, Survey]], *, node_id: int, after_seq: int, before_seq: int
+    chunks: Iterable[tuple[Chunk | Arrived, Survey]], *, node_id: int, after_seq: int, before_seq: int
 ) -> list[dict[str, Any]]:
     """Return the rows of a snapshot of one node between two `seq`, in order (`SENSOR_COLUMNS`)."""
     found: list[dict[str, Any]] = []
@@ -177,7 +192,7 @@ def read_sensors(
     return sorted(found, key=lambda row: row["seq"])
 
 
-def read_rows(chunk: Chunk, numbers: Numbers, *, with_software: bool = False) -> Iterator[Rows]:
+def read_rows(chunk: Chunk | Arrived, numbers: Numbers, *, with_software: bool = False) -> Iterator[Rows]:
     """Yield the rows of a chunk in batches, each in order of `seq`.
 
     numbers: of the clients, in the order of `survey_chunk`. with_software: say in their flags how clients send.
@@ -212,22 +227,25 @@ def in_order(rows: Rows) -> Rows:
     return Rows._make(column[order] for column in rows)
 
 
-def read_chunk(chunk: Chunk, columns: Sequence[str]) -> pa.Table:
+def read_chunk(chunk: Chunk | Arrived, columns: Sequence[str]) -> pa.Table:
     """Return columns of a chunk, names dictionary-encoded. Raises `UsageFilesError` where it cannot be read."""
-    with _opened(chunk.path) as file:
-        table = file.read_row_group(chunk.row_group, columns=list(columns), use_threads=False)
-    table = whole_table(table, columns)
+    if isinstance(chunk, Arrived):
+        table = chunk.table.select(list(columns))
+    else:
+        with _opened(chunk.path) as file:
+            table = file.read_row_group(chunk.row_group, columns=list(columns), use_threads=False)
+        table = whole_table(table, columns)
     return table.unify_dictionaries().combine_chunks()
 
 
-def _at_ends(chunk: Chunk, is_snapshot: Numbers) -> Numbers:
+def _at_ends(chunk: Chunk | Arrived, is_snapshot: Numbers) -> Numbers:
     """Return which rows begin or end a snapshot: those of no sensor."""
     if not is_snapshot.any():
         return is_snapshot
     return is_snapshot & ~_has(read_chunk(chunk, ("quota_user",)), "quota_user")
 
 
-def _stated(chunk: Chunk, is_snapshot: Numbers) -> dict[int, tuple[int, int]]:
+def _stated(chunk: Chunk | Arrived, is_snapshot: Numbers) -> dict[int, tuple[int, int]]:
     """Return the first and last `seq` of all rows of snapshots, by node."""
     if not is_snapshot.any():
         return {}
@@ -237,7 +255,7 @@ def _stated(chunk: Chunk, is_snapshot: Numbers) -> dict[int, tuple[int, int]]:
     return {node: (int(of_node.min()), int(of_node.max())) for node, of_node in of_nodes}
 
 
-def _check_kinds(table: pa.Table, kinds: Numbers, chunk: Chunk) -> None:
+def _check_kinds(table: pa.Table, kinds: Numbers, chunk: Chunk | Arrived) -> None:
     unknown = np.flatnonzero(kinds == _UNKNOWN)
     if len(unknown):
         kind = table["kind"][int(unknown[0])].as_py()
@@ -247,7 +265,7 @@ def _check_kinds(table: pa.Table, kinds: Numbers, chunk: Chunk) -> None:
         )
 
 
-def _add_next_times(chunk: Chunk, control: list[dict[str, Any]]) -> None:
+def _add_next_times(chunk: Chunk | Arrived, control: list[dict[str, Any]]) -> None:
     """Add to each gap the time of the row after it; None where that is not in this chunk."""
     gaps = [event for event in control if event["kind"] == "gap"]
     if not gaps:
@@ -261,8 +279,10 @@ def _add_next_times(chunk: Chunk, control: list[dict[str, Any]]) -> None:
         event[NEXT_TS_MS] = int(ts_ms[after]) if after < len(seq) else None
 
 
-def _runs(chunk: Chunk) -> list[Run]:
+def _runs(chunk: Chunk | Arrived) -> list[Run]:
     """Return which rows are there: from the statistics of the chunk if they tell, else from the rows."""
+    if isinstance(chunk, Arrived):
+        return _runs_of_rows(*(_plain(read_chunk(chunk, _RUN_COLUMNS), name) for name in _RUN_COLUMNS))
     with _opened(chunk.path) as file:
         group = file.metadata.row_group(chunk.row_group)
         columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
@@ -298,8 +318,11 @@ def _is_imported(seq: Any, ts_ms: Any) -> Any:
     return abs(seq // (SEQ_PER_US * 1000) - ts_ms) <= _IMPORTED_WITHIN_MS
 
 
-def _number_batches(chunk: Chunk) -> Iterator[pa.Table]:
+def _number_batches(chunk: Chunk | Arrived) -> Iterator[pa.Table]:
     """Yield all that is no name, a part at a time that the processor's cache can hold."""
+    if isinstance(chunk, Arrived):
+        yield read_chunk(chunk, _NUMBER_COLUMNS)
+        return
     options = {"row_groups": [chunk.row_group], "columns": list(_NUMBER_COLUMNS), "use_threads": False}
     with _opened(chunk.path) as file:
         for batch in file.iter_batches(_BATCH_ROWS, **options):
@@ -457,7 +480,7 @@ def _connection_ids(table: pa.Table, kinds: Numbers) -> Numbers:
     return np.where((kinds == MUTATION_ROW) & ~is_told, _NO_CONNECTION, _plain(table, "connection_id"))
 
 
-def _check(rows: Rows, chunk: Chunk) -> None:
+def _check(rows: Rows, chunk: Chunk | Arrived) -> None:
     for name, largest in _LIMITS.items():
         column = getattr(rows, name)
         if len(column) and (column.min() < 0 or column.max() > largest):

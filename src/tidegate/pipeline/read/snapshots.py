@@ -29,13 +29,12 @@ _BREAKS = ("start", "gap", "break", "callback")  # what a snapshot does not surv
 _KEYS = {quota_type.key for quota_type in QuotaType}
 
 
-def with_snapshots(timeline: Timeline, read: ReadSensors) -> Timeline:
+def with_snapshots(timeline: Timeline, read: ReadSensors, *, is_known: bool = False) -> Timeline:
     """Return the timeline with the states of sensors where they are needed, and without the other snapshots.
 
-    Raises `UsageFilesError` where a state makes no sense.
+    is_known: the state is known where the timeline begins. Raises `UsageFilesError` where a state makes no sense.
     """
     steps: list[Step] = []
-    is_known = False
     for place, step in enumerate(timeline.steps):
         if step.kind in _BREAKS:
             is_known = step.kind == "start"

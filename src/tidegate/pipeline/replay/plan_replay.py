@@ -9,7 +9,8 @@ sensors are many and cheap, and the kernel passes them by itself.
 """
 
 from collections.abc import Iterator
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -109,6 +110,38 @@ class PlanReplay:
 
     def finish(self) -> None:
         """Take notice that there are no more rows."""
+
+    def go_on(self, timeline: Timeline) -> None:
+        """Go on in a record that comes in parts: `timeline` is of the next one, and clients may have come to the names.
+
+        What the timeline before has after its last row is to be taken first: `take_rest`.
+        """
+        sweeps = np.concatenate([self._timeline.sweeps, timeline.sweeps])
+        self._timeline = replace(timeline, sweeps=sweeps)
+        self._next_step = 0
+        more = ((0, 0), (0, len(self._names) - self._account_of.shape[1]))
+        self._account_of = np.pad(self._account_of, more)
+        self._looked_up = np.pad(self._looked_up, more)
+
+    def take_rest(self) -> bool:
+        """Take the steps after the last row; return whether the state of the sensors is known from here on."""
+        for step in self._timeline.steps[self._next_step :]:
+            self._take(step)
+        self._next_step = len(self._timeline.steps)
+        return self._reason == EXACT
+
+    def forget_tallies(self) -> None:
+        """Tally anew, from 0."""
+        self._accounts.tallies.fill(0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but what is compiled."""
+        return {name: value for name, value in vars(self).items() if name != "_kernel"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Go on from another process's state."""
+        vars(self).update(state)
+        self._kernel = replay_kernel()
 
     def felt(self, number: int) -> dict[str, int | None]:
         """Return what is forecast of an account, by the columns of `FELT_COLUMNS`; nothing in open loop."""

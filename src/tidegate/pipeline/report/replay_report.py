@@ -22,9 +22,9 @@ from tidegate.pipeline.report.text import (
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["replay_lines", "replay_notes", "unmatched_notes"]
+__all__ = ["QUOTA_NAMES", "replay_lines", "replay_notes", "unmatched_notes"]
 
-_QUOTA_NAMES = {
+QUOTA_NAMES = {
     QuotaType.PRODUCE.value: "produce",
     QuotaType.FETCH.value: "fetch",
     QuotaType.REQUEST.value: "request",
@@ -72,7 +72,7 @@ def replay_lines(
     shown = of_interest[:top]
     names = ["recorded", *(name_text(plan.name) for plan in plans)]
     with_date = len(_dates(shown)) > 1
-    for quota_type, title in _QUOTA_NAMES.items():
+    for quota_type, title in QUOTA_NAMES.items():
         entities = [entity for entity in shown if entity.quota_type == quota_type]
         if entities:
             of_type = [entity for entity in found if entity.quota_type == quota_type]

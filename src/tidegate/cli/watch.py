@@ -1,0 +1,267 @@
+"""`tidegate watch`: who uses what just now, and who would be throttled under these quotas."""
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegate.cli.job_options import from_option, json_option, shown, top_option
+
+if TYPE_CHECKING:
+    from tidegate.pipeline.replay.plan import Plan
+    from tidegate.pipeline.watch.node import Advance
+    from tidegate.pipeline.watch.totals import Totals
+
+__all__ = ["add_parser", "run"]
+
+_MOST_MINUTES = 60
+_MOST_SECONDS = 3600.0
+
+_DESCRIPTION = """\
+Follow the usage record of a running server: who used what in the last minutes,
+and who would have been throttled under a plan, or is under the quotas in force.
+A row shows some ten seconds after its request, when the server has written it
+to Parquet. On a terminal a table is drawn again and again, elsewhere there are
+lines, or documents with --json."""
+
+_EPILOG = """\
+examples:
+  tidegate watch ./usage                      under the quotas in force
+  tidegate watch ./usage --plan quotas.yaml   under a plan
+  tidegate watch ./usage --plan quotas.yaml --json      for programs
+  tidegate watch ./usage --checkpoint ./watched
+                              goes on where it ended, also after kill -9
+  tidegate watch ./usage --from 2026-11-22T14:00 --once
+                              what is there since then, and end
+
+DIR is the usage directory of `tidegate serve`; where it is empty, the command
+waits. It begins with the newest hour that has rows, so that it finds the state
+of the server's quotas which is written at its beginning (docs/watch.md). Sums
+since then are those of `tidegate replay` and `tidegate usage` over the same
+rows. The rows hold user names and client ids: personal data.
+Needs the extra: pip install 'tidegate[pipeline]'
+
+exit codes:
+  0    --once: done
+  2    an option, the files or the checkpoint cannot be used; the reason is on
+       stderr
+  130  interrupted with Ctrl-C"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "watch",
+        help="who uses what just now, and whom these quotas would throttle",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    parser.add_argument(
+        "--plan",
+        "--quotas",
+        metavar="FILE",
+        dest="quotas",
+        type=Path,
+        action="append",
+        default=[],
+        help="a plan: quotas.yaml; may be given several times (default: the quotas in force)",
+    )
+    parser.add_argument("--in-force", action="store_true", help="the quotas in force beside the plans")
+    parser.add_argument(
+        "--window",
+        metavar="MINUTES",
+        type=_minutes,
+        default=5,
+        help="how long the last minutes are (default: 5)",
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", type=Path, help="write down there how far it is, and go on from there"
+    )
+    from_option(parser)
+    parser.add_argument(
+        "--every",
+        metavar="SECONDS",
+        type=_seconds,
+        default=1.0,
+        help="how often to look for rows (default: 1)",
+    )
+    parser.add_argument("--once", action="store_true", help="take in what is there, and end")
+    top_option(parser, "clients and entities", default=None)
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also show who was never throttled and has no limit of its own",
+    )
+    json_option(parser, "print JSON documents, one a line (docs/watch.md)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Watch, and print what comes of it."""
+    from tidegate.pipeline.replay.plan import in_force_plan, load_plans
+    from tidegate.pipeline.replay.warm_up import kernel_at_hand
+    from tidegate.pipeline.watch.checkpoint import Checkpoint
+    from tidegate.pipeline.watch.here import WatchHere
+
+    plans = load_plans(args.quotas)
+    if args.in_force or not plans:
+        plans.append(in_force_plan())
+    with contextlib.ExitStack() as stack:
+        checkpoint = None
+        if args.checkpoint is not None:
+            checkpoint = stack.enter_context(Checkpoint(args.checkpoint))
+        watch = WatchHere(
+            args.directory,
+            plans,
+            window_ms=args.window * 60_000,
+            from_ms=args.from_ms,
+            checkpoint=checkpoint,
+        )
+        kernel_at_hand(plans)
+        shows = stack.enter_context(_Shows(args, plans))
+        is_empty = True
+        while True:
+            done = watch.step()
+            if done:
+                is_empty = False
+                shows.update(watch.totals, done)
+            elif args.once:
+                shows.end(watch.totals)
+                return 0
+            else:
+                if is_empty and not watch.totals.events:
+                    shows.wait(args.directory)
+                is_empty = False
+                time.sleep(args.every)
+
+
+class _Shows:
+    """Shows updates: drawn again on a terminal, as lines elsewhere, or as documents."""
+
+    def __init__(self, args: argparse.Namespace, plans: "Sequence[Plan]") -> None:
+        from rich.live import Live
+
+        from tidegate.pipeline.report.console import results_console
+
+        self._args, self._plans = args, plans
+        self._console = results_console()
+        self._live = None
+        if self._console.is_terminal and not args.json and not args.once:
+            self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+        self._said: list[str] = []
+
+    def __enter__(self) -> "_Shows":
+        """Take the terminal."""
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave it as it is."""
+        if self._live is not None:
+            self._live.stop()
+
+    def wait(self, directory: Path) -> None:
+        """Say that there is nothing as yet."""
+        print(f"no rows in {str(directory)!r} yet: waiting", file=sys.stderr)
+
+    def update(self, totals: "Totals", done: "Sequence[Advance]") -> None:
+        """Show what is so after an update."""
+        if self._args.once:
+            return
+        if self._args.json:
+            self._print_document(totals)
+        elif self._live is not None:
+            self._live.update(self._screen(totals), refresh=True)
+        else:
+            self._print_lines(totals, done)
+
+    def end(self, totals: "Totals") -> None:
+        """Show what is so at the end of `--once`."""
+        if self._args.json:
+            self._print_document(totals)
+        else:
+            self._console.print(self._screen(totals))
+
+    def _screen(self, totals: "Totals") -> Any:
+        from rich.console import Group
+
+        from tidegate.pipeline.report.watch_report import screen_lines
+
+        window = totals.in_window()
+        lines = screen_lines(
+            self._plans,
+            window=(window.clients, window.entities),
+            in_all=totals.in_all().entities,
+            unmatched=totals.unmatched(self._plans),
+            window_ms=totals.window_ms,
+            last_ts_ms=totals.last_ts_ms,
+            events=totals.events,
+            top=self._args.top or _SCREEN_TOP,
+            show_all=self._args.all,
+            width=self._console.width,
+        )
+        return Group(*lines)
+
+    def _print_lines(self, totals: "Totals", done: "Sequence[Advance]") -> None:
+        from tidegate.pipeline.report.watch_report import notes, update_lines
+
+        found = totals.of_update(done)
+        lines = update_lines(
+            self._plans,
+            entities=found.entities,
+            clients=found.clients,
+            events=sum(advance.events for advance in done),
+            last_ts_ms=totals.last_ts_ms,
+            top=shown(self._args),
+        )
+        said = [*notes(self._plans, found.entities, totals.unmatched(self._plans))]
+        fresh = [note for note in said if note not in self._said]
+        self._said = said
+        for line in (*lines, *fresh):
+            print(line, flush=True)
+
+    def _print_document(self, totals: "Totals") -> None:
+        from tidegate.pipeline.report.documents import json_text
+        from tidegate.pipeline.report.watch_report import watch_document
+
+        parts = {"window": totals.in_window(), "in_all": totals.in_all()}
+        document = watch_document(
+            self._plans,
+            parts={name: (found.clients, found.entities) for name, found in parts.items()},
+            unmatched=totals.unmatched(self._plans),
+            top=shown(self._args),
+            update=totals.updates,
+            events=totals.events,
+            waiting_events=sum(totals.waiting.values()),
+            window_ms=totals.window_ms,
+            last_ts_ms=totals.last_ts_ms,
+            nodes=[
+                {"node_id": node_id, "last_seq": last_seq, "last_ts_ms": last_ts_ms}
+                for node_id, (last_seq, last_ts_ms) in sorted(totals.nodes.items())
+            ],
+        )
+        print(json_text(document), flush=True)
+
+
+_SCREEN_TOP = 8  # clients, and entities, so that both fit on a screen
+
+
+def _minutes(text: str) -> int:
+    """Return a number of minutes. Raises `argparse.ArgumentTypeError`."""
+    if text.isascii() and text.isdigit() and len(text) <= 2 and 1 <= int(text) <= _MOST_MINUTES:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {_MOST_MINUTES}, got {text!r}")
+
+
+def _seconds(text: str) -> float:
+    """Return a time between two looks. Raises `argparse.ArgumentTypeError`."""
+    with contextlib.suppress(ValueError):
+        seconds = float(text)
+        if 0.1 <= seconds <= _MOST_SECONDS:
+            return seconds
+    raise argparse.ArgumentTypeError(f"expected seconds from 0.1 to {_MOST_SECONDS:g}, got {text!r}")

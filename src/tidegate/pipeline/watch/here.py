@@ -1,0 +1,70 @@
+"""A watch in this process: look, take in what has arrived, write down how far that is."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.watch.arrivals import Arrivals, newest_hour_ms
+from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState
+from tidegate.pipeline.watch.node import Advance, NodeWatch, advances
+from tidegate.pipeline.watch.totals import Totals
+
+__all__ = ["WatchHere"]
+
+_ROWS_A_STEP = 500_000
+
+
+class WatchHere:
+    """A watch of a record, from an hour on: None is the newest one at the first look that finds any.
+
+    Goes on where `checkpoint` ends. Raises `TidegateError`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        plans: Sequence[Plan],
+        *,
+        window_ms: int,
+        from_ms: int | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        self._directory = directory
+        self._checkpoint = checkpoint
+        state = None if checkpoint is None else checkpoint.read(directory=directory, plans=plans)
+        if state is None:
+            totals = Totals(window_ms=window_ms)
+            state = WatchState(
+                directory=str(directory.resolve()), plans=plans, totals=totals, from_ms=from_ms
+            )
+        state.totals.window_ms = window_ms
+        self._state = state
+        self._arrivals = self._look()
+
+    @property
+    def totals(self) -> Totals:
+        """Return what was found."""
+        return self._state.totals
+
+    def step(self) -> list[Advance]:
+        """Take in what has arrived, up to some number of rows; return what came of it, nothing if there was nothing."""
+        state = self._state
+        if state.from_ms is None:
+            state.from_ms = newest_hour_ms(self._directory)
+            self._arrivals = self._look()
+        ends = self._arrivals.latest(state.offsets, most_rows=_ROWS_A_STEP)
+        done: list[Advance] = []
+        for node_id, end_seq in sorted(ends.items()):
+            after_seq = state.offsets.get(node_id, -1)
+            pieces = self._arrivals.pieces(node_id, after_seq, end_seq) if end_seq > after_seq else []
+            node = state.nodes.setdefault(node_id, NodeWatch(node_id=node_id, plans=state.plans))
+            done += advances(node, pieces, after_seq=after_seq, end_seq=end_seq)
+        if ends != state.offsets:
+            state.offsets = ends
+            state.totals.add(done)
+            if self._checkpoint is not None:
+                self._checkpoint.write(state)
+        return done
+
+    def _look(self) -> Arrivals:
+        return Arrivals(self._directory, from_ms=self._state.from_ms)

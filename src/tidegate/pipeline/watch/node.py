@@ -1,0 +1,295 @@
+"""One node of a live record: the replays of the plans on it, carried from one batch of rows to the next.
+
+`NodeWatch.advance` takes the rows that have arrived and returns what was decided of them: Arrow in, Arrow out. All that
+it keeps can be written down (`dumped`) and gone on with elsewhere (`loaded`), in this process or by Spark.
+
+What comes last in a batch may be decided by what follows: a `gap` ends where the next row is, and a snapshot counts
+only if it has an end. Such rows are held until the next batch, so that all is decided as in a replay of the whole.
+"""
+
+import io
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tidegate.errors import ConfigError
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.layout import ROW_TYPES, Rows
+from tidegate.pipeline.read.chunks import Arrived, read_chunk, read_rows, read_sensors, survey_chunk
+from tidegate.pipeline.read.snapshots import with_snapshots
+from tidegate.pipeline.read.timeline import Run, Timeline, empty_timeline, refuse_extensions, timelines
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.plan_replay import PlanReplay
+from tidegate.pipeline.replay.results import client_results
+from tidegate.pipeline.schemas import CLIENT, REPLAY_BY_CLIENT, USAGE_SUMS
+from tidegate.pipeline.sums import grouped, usage_by_second, usage_columns
+from tidegate.pipeline.watch.arrivals import Piece, read_pieces, together
+from tidegate.usage.snapshots import BEGINS
+
+__all__ = ["Advance", "NodeWatch", "advances", "dumped", "loaded", "read_table", "table_bytes"]
+
+MAX_CLIENTS = 500_000
+"""Clients of one node: their names and sensors are held."""
+
+_MINUTE_MS = 60_000
+_HELD_ROWS = 1_000_000  # a snapshot of the largest table, and what comes meanwhile; then it is done without
+_HELD_KINDS = pa.array(["start", "gap"])
+_ENDS_SNAPSHOT = pa.array(["start", "gap", "callback"])
+_REPLAY_SCHEMA = to_arrow_schema(REPLAY_BY_CLIENT).append(pa.field("minute_ms", pa.int64()))
+_USAGE_TIMES = {"first_ts_ms": "min", "last_ts_ms": "max"}
+_NO_DECISIONS = np.zeros((0, 6), np.int32)
+
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """What came of some rows of a node.
+
+    replay: columns `REPLAY_BY_CLIENT` and `minute_ms`, what was decided since the advance before. usage: `USAGE_SUMS`
+    by minute, node and client. events: rows that were taken. waiting: rows that are held.
+    """
+
+    node_id: int
+    replay: pa.Table
+    usage: pa.Table
+    events: int
+    waiting: int
+    last_seq: int
+    last_ts_ms: int
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeWatch:
+    """The state of one node."""
+
+    node_id: int
+    plans: Sequence[Plan]
+    names: list[tuple[str, str]] = field(default_factory=list)
+    numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+    replays: list[PlanReplay] = field(default_factory=list)
+    is_known: bool = False
+    is_imported: bool = False
+    last_seq: int = -1
+    last_ts_ms: int = 0
+    minute_ms: int = 0
+    held: bytes | None = None
+
+    def advance(self, table: pa.Table) -> Advance:
+        """Take rows in, in any order: of this node, each once, all later than those before.
+
+        Raises `UsageFilesError` for what is no row of the usage record, twice there, or cannot be replayed.
+        """
+        table = table.sort_by("seq")
+        if self.held is not None:
+            table = pa.concat_tables([read_table(self.held), table])
+        taken = self._settled(table)
+        waiting = len(table) - taken
+        self.held = table_bytes(table.slice(taken)) if waiting else None
+        table = table.slice(0, taken)
+        if taken == 0:
+            return self._advance(_no_rows(), _no_usage(), events=0, waiting=waiting)
+        arrived = Arrived(table, f"node {self.node_id}")
+        self._check_order(table)
+        parts = list(self._replayed(arrived))
+        self.last_seq, self.last_ts_ms = table["seq"][-1].as_py(), table["ts_ms"][-1].as_py()
+        replayed = pa.concat_tables(parts) if parts else _no_rows()
+        return self._advance(replayed, _usage(arrived), events=taken, waiting=waiting)
+
+    def _advance(self, replay: pa.Table, usage: pa.Table, *, events: int, waiting: int) -> Advance:
+        return Advance(
+            node_id=self.node_id,
+            replay=replay,
+            usage=usage,
+            events=events,
+            waiting=waiting,
+            last_seq=self.last_seq,
+            last_ts_ms=self.last_ts_ms,
+        )
+
+    def _settled(self, table: pa.Table) -> int:
+        """Return how many rows can be taken: what follows decides nothing about them."""
+        kinds = table["kind"].cast(pa.string())
+        taken = len(table)
+        is_open = pc.is_in(kinds, _HELD_KINDS).to_numpy()
+        while taken and is_open[taken - 1]:
+            taken -= 1
+        if any(plan.is_in_force for plan in self.plans):
+            taken = min(taken, _open_snapshot(table, kinds))
+        return len(table) if len(table) - taken > _HELD_ROWS else taken
+
+    def _check_order(self, table: pa.Table) -> None:
+        steps = np.diff(table["seq"].to_numpy(), prepend=self.last_seq)
+        if not (steps > 0).all():
+            seq = table["seq"][int(np.argmax(steps <= 0))].as_py()
+            reason = f"seq {seq} of node {self.node_id} occurs twice"
+            raise UsageFilesError(f"{reason}: two nodes have one id, or a file was put there by hand")
+
+    def _replayed(self, arrived: Arrived) -> Iterator[pa.Table]:
+        """Yield what was decided, minute by minute."""
+        survey = survey_chunk(arrived)
+        before = [Run(self.node_id, self.last_seq, self.last_seq, self.last_ts_ms, self.is_imported)]
+        runs = [*(before if self.last_seq >= 0 else []), *survey.runs]
+        timeline = timelines(survey.control, runs).get(self.node_id, empty_timeline())
+        steps = tuple(step for step in timeline.steps if step.seq > self.last_seq)
+        self.is_imported |= timeline.is_imported
+        timeline = replace(timeline, steps=steps, is_imported=self.is_imported)
+        if any(plan.is_in_force for plan in self.plans):
+            refuse_extensions({self.node_id: timeline})
+
+            def read(after_seq: int, before_seq: int) -> list[dict[str, Any]]:
+                ends = {"after_seq": after_seq, "before_seq": before_seq}
+                return read_sensors([(arrived, survey)], node_id=self.node_id, **ends)
+
+            timeline = with_snapshots(timeline, read, is_known=self.is_known)
+        numbers = np.array([self._number(user, client_id) for _, user, client_id in survey.keys], np.int64)
+        self._go_on(timeline)
+        for rows in read_rows(arrived, numbers):
+            for part in self._minutes(rows):
+                for replayed in self.replays:
+                    replayed.replay(part, _NO_DECISIONS)
+                yield self._tallies()
+        for plan, replayed in zip(self.plans, self.replays, strict=True):
+            is_known = replayed.take_rest()
+            self.is_known = is_known if plan.is_in_force else self.is_known
+
+    def _number(self, user: str, client_id: str) -> int:
+        number = self.numbers.setdefault((user, client_id), len(self.names))
+        if number == len(self.names):
+            if number >= MAX_CLIENTS:
+                raise UsageFilesError(
+                    f"more than {MAX_CLIENTS} different clients of node {self.node_id} (user, client id)",
+                    hint="watch from a later hour on: --from",
+                )
+            self.names.append((user, client_id))
+        return number
+
+    def _go_on(self, timeline: Timeline) -> None:
+        if self.replays:
+            for replayed in self.replays:
+                replayed.go_on(timeline)
+        else:
+            self.replays = [PlanReplay(plan, names=self.names, timeline=timeline) for plan in self.plans]
+
+    def _minutes(self, rows: Rows) -> Iterator[Rows]:
+        """Yield the rows in runs of one minute each; where time steps back the later minute goes on."""
+        minute_ms = np.maximum.accumulate(np.append(self.minute_ms, rows.ts_ms - rows.ts_ms % _MINUTE_MS))[1:]
+        ends = [*np.flatnonzero(np.diff(minute_ms)) + 1, len(minute_ms)] if len(minute_ms) else []
+        first = 0
+        for end in ends:
+            self.minute_ms = int(minute_ms[first])
+            part = zip(rows, ROW_TYPES, strict=True)
+            yield Rows._make(
+                np.array(column[first:end], dtype) for column, dtype in part
+            )  # as they are compiled for
+            first = end
+
+    def _tallies(self) -> pa.Table:
+        rows = [
+            {**row, "minute_ms": self.minute_ms}
+            for plan, replayed in zip(self.plans, self.replays, strict=True)
+            for row in client_results(plan, self.node_id, self.names, replayed)
+        ]
+        for replayed in self.replays:
+            replayed.forget_tallies()
+        return pa.Table.from_pylist(rows, schema=_REPLAY_SCHEMA)
+
+
+def advances(watch: NodeWatch, pieces: Sequence[Piece], *, after_seq: int, end_seq: int) -> Iterator[Advance]:
+    """Have a node take in the rows of `pieces` after `after_seq` and up to `end_seq`; some are in memory at a time."""
+    for run in together(pieces):
+        yield watch.advance(read_pieces(run, after_seq=after_seq, end_seq=end_seq))
+
+
+def dumped(state: object) -> bytes:
+    """Return a state as bytes."""
+    return pickle.dumps(state, protocol=5)
+
+
+def loaded(data: bytes) -> Any:
+    """Return the state that `dumped` has written. Raises `ConfigError` where it is none, whatever it is instead."""
+    try:
+        return _Unpickler(io.BytesIO(data)).load()
+    except Exception as error:
+        raise ConfigError(
+            "the checkpoint is damaged, or of another version of Tidegate", hint="begin with another one"
+        ) from error
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes values, arrays and classes of our own, and calls nothing else: a checkpoint is input."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith("tidegate.") or (module, name) in _FOREIGN:
+            found = super().find_class(module, name)
+            if isinstance(found, type) or (module, name) in _FOREIGN:
+                return found
+        raise pickle.UnpicklingError(f"{module}.{name} is no part of a checkpoint")
+
+
+_FOREIGN = {
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "scalar"),
+    ("numpy._core.numeric", "_frombuffer"),
+    ("copyreg", "_reconstructor"),
+    ("builtins", "object"),
+}
+
+
+def _open_snapshot(table: pa.Table, kinds: pa.ChunkedArray) -> int:
+    """Return the place of the snapshot that has begun and not ended; without one, how many rows there are."""
+    is_snapshot = pc.equal(kinds, "snapshot").to_numpy()
+    if not is_snapshot.any():
+        return len(table)
+    is_end = pc.is_in(kinds, _ENDS_SNAPSHOT).to_numpy()
+    place = len(table)
+    for at in np.flatnonzero(is_snapshot | is_end).tolist():
+        if is_end[at]:
+            place = len(table)
+        elif table["quota_user"][at].as_py() is None:
+            place = at if table["snapshot"][at].as_py() == BEGINS else len(table)
+    return place
+
+
+def _usage(arrived: Arrived) -> pa.Table:
+    """Return what was used, by minute, node and client."""
+    seconds = usage_by_second([read_chunk(arrived, usage_columns())])
+    second_ms = seconds["second_ms"].to_numpy()
+    minutes = seconds.append_column("minute_ms", pa.array(second_ms - second_ms % _MINUTE_MS))
+    wanted = {**dict.fromkeys(USAGE_SUMS, "sum"), **_USAGE_TIMES}
+    return grouped(minutes, ("minute_ms", "node_id", *CLIENT), wanted)
+
+
+def _no_rows() -> pa.Table:
+    return _REPLAY_SCHEMA.empty_table()
+
+
+def _no_usage() -> pa.Table:
+    wanted = {**dict.fromkeys(USAGE_SUMS, "sum"), **_USAGE_TIMES}
+    empty = usage_by_second([])
+    minutes = empty.append_column("minute_ms", pa.array([], pa.int64()))
+    return grouped(minutes, ("minute_ms", "node_id", *CLIENT), wanted)
+
+
+def table_bytes(table: pa.Table) -> bytes:
+    """Return a table as Arrow's own bytes."""
+    sink = io.BytesIO()
+    plain = table.unify_dictionaries().combine_chunks()
+    with pa.ipc.new_stream(sink, plain.schema) as writer:
+        writer.write_table(plain)
+    return sink.getvalue()
+
+
+def read_table(data: bytes) -> pa.Table:
+    """Return the table of `table_bytes`."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()

@@ -1,0 +1,185 @@
+"""What a watch has found: in all, and in the last minutes. Advances of nodes are added, each once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tidegate.pipeline.replay.outcome import TOGETHER
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
+from tidegate.pipeline.schemas import CLIENT, REPLAY_BY_CLIENT, USAGE_SUMS
+from tidegate.pipeline.sums import by_entity_table, grouped
+from tidegate.pipeline.watch.node import Advance, read_table, table_bytes
+from tidegate.quota.measure.throttle import UNLIMITED
+
+__all__ = ["Found", "Totals"]
+
+MAX_ROWS = 200_000
+"""Rows of a table of totals; past it those with fewest requests are added up under no name."""
+
+_MINUTE_MS = 60_000
+_REPLAY_KEYS = ("plan", "quota_type", "entity_user", "entity_client_id", "node_id", *CLIENT)
+_IN_ORDER = {
+    "bound": "last",
+    "bound_of": "last",
+    "bound_changed": "last",
+    "first_throttled_ts_ms": "first",
+    "recorded_first_throttled_ts_ms": "first",
+}
+_NULLS = {"bound": UNLIMITED, "bound_of": ""}
+_REPLAY_SUMS = {**TOGETHER, **_IN_ORDER}
+_USAGE_SUMS = {**dict.fromkeys(USAGE_SUMS, "sum"), "first_ts_ms": "min", "last_ts_ms": "max"}
+_REPLAY_SCHEMA = to_arrow_schema(REPLAY_BY_CLIENT)
+_NAMES = ("entity_user", "entity_client_id", *CLIENT)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Rows of `REPLAY_BY_ENTITY`, and usage by client, those with most bytes first."""
+
+    entities: Sequence[Row]
+    clients: Sequence[Row]
+
+
+@dataclass(slots=True, kw_only=True)
+class Totals:
+    """All that was added. window_ms: how long the last minutes are. nodes: last `seq` and time of each.
+
+    waiting: rows of each that are held. most_rows: of a table of totals.
+    """
+
+    window_ms: int
+    most_rows: int = MAX_ROWS
+    replay: pa.Table | None = None
+    usage: pa.Table | None = None
+    minutes: dict[int, dict[str, pa.Table]] = field(default_factory=dict)
+    nodes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    events: int = 0
+    waiting: dict[int, int] = field(default_factory=dict)
+    updates: int = 0
+
+    def add(self, advances: Sequence[Advance]) -> None:
+        """Add what came of the next rows."""
+        for advance in advances:
+            self.events += advance.events
+            self.waiting[advance.node_id] = advance.waiting
+            if advance.events:
+                self.nodes[advance.node_id] = advance.last_seq, advance.last_ts_ms
+                self.replay = _replay_sums(_joined(self.replay, advance.replay), self.most_rows)
+                self.usage = _usage_sums(_joined(self.usage, advance.usage), self.most_rows)
+                self._add_minutes(advance)
+        self.updates += 1
+
+    def in_all(self) -> Found:
+        """Return what was found since the beginning."""
+        return _found(self.replay, self.usage)
+
+    def in_window(self) -> Found:
+        """Return what was found in the last minutes, by the time of the newest row."""
+        of_minutes = self.minutes.values()
+        tables = {name: [of[name] for of in of_minutes if name in of] for name in _SUMS}
+        found = {
+            name: sums(pa.concat_tables(tables[name]), self.most_rows)
+            for name, sums in _SUMS.items()
+            if tables[name]
+        }
+        return _found(found.get("replay"), found.get("usage"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state with tables as bytes."""
+        state: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        tables = {name: state[name] for name in ("replay", "usage") if state[name] is not None}
+        minutes = {
+            minute_ms: {name: table_bytes(table) for name, table in of_minute.items()}
+            for minute_ms, of_minute in self.minutes.items()
+        }
+        return state | {name: table_bytes(table) for name, table in tables.items()} | {"minutes": minutes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take up such a state."""
+        for name, value in state.items():
+            is_table = name in ("replay", "usage") and value is not None
+            setattr(self, name, read_table(value) if is_table else value)
+        self.minutes = {
+            minute_ms: {name: read_table(data) for name, data in of_minute.items()}
+            for minute_ms, of_minute in state["minutes"].items()
+        }
+
+    @property
+    def last_ts_ms(self) -> int:
+        """Return the time of the newest row."""
+        return max((ts_ms for _, ts_ms in self.nodes.values()), default=0)
+
+    def unmatched(self, plans: Sequence[Plan]) -> list[Unmatched]:
+        """Return the entities of the plans that are for nobody so far."""
+        if self.usage is None:
+            return []
+        named = self.usage.filter(pc.is_valid(self.usage["user"]))
+        users, client_ids = (named[name].combine_chunks() for name in CLIENT)
+        return unmatched_entries(plans, users=users, client_ids=client_ids)
+
+    def of_update(self, advances: Sequence[Advance]) -> Found:
+        """Return what was found in one update alone."""
+        replay = pa.concat_tables([advance.replay for advance in advances])
+        usage = pa.concat_tables([advance.usage for advance in advances])
+        return _found(_replay_sums(replay, self.most_rows), _usage_sums(usage, self.most_rows))
+
+    def _add_minutes(self, advance: Advance) -> None:
+        for name, table in (("replay", advance.replay), ("usage", advance.usage)):
+            for minute_ms in pc.unique(table["minute_ms"]).to_pylist():
+                of_minute = self.minutes.setdefault(minute_ms, {})
+                rows = table.filter(pc.field("minute_ms") == minute_ms)
+                of_minute[name] = _SUMS[name](_joined(of_minute.get(name), rows), self.most_rows)
+        first_ms = max(self.minutes, default=0) - self.window_ms + _MINUTE_MS
+        self.minutes = {
+            minute_ms: self.minutes[minute_ms] for minute_ms in sorted(self.minutes) if minute_ms >= first_ms
+        }
+
+
+def _found(replay: pa.Table | None, usage: pa.Table | None) -> Found:
+    entities = [] if replay is None else by_entity_table(replay).to_pylist()
+    if usage is None:
+        return Found(entities=entities, clients=[])
+    most = usage.append_column("bytes", pc.add(usage["produce_bytes"], usage["fetch_bytes"]))
+    order = [("bytes", "descending"), ("requests", "descending"), *((name, "ascending") for name in CLIENT)]
+    return Found(entities=entities, clients=most.sort_by(order).drop_columns(["bytes"]).to_pylist())
+
+
+def _joined(before: pa.Table | None, after: pa.Table) -> pa.Table:
+    return after if before is None else pa.concat_tables([before, after.select(before.column_names)])
+
+
+def _replay_sums(table: pa.Table, most_rows: int) -> pa.Table:
+    """Return what was decided of each client. The last row says what limited it all the time, null too."""
+    for name, stands_for_null in _NULLS.items():
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, pc.fill_null(table[name], stands_for_null))
+    found = grouped(table, _REPLAY_KEYS, _REPLAY_SUMS)
+    for name, stands_for_null in _NULLS.items():
+        values = pc.if_else(pc.equal(found[name], stands_for_null), None, found[name])
+        found = found.set_column(found.column_names.index(name), name, values)
+    return _bounded(found.select(_REPLAY_SCHEMA.names).cast(_REPLAY_SCHEMA), _replay_sums, most_rows)
+
+
+def _usage_sums(table: pa.Table, most_rows: int) -> pa.Table:
+    return _bounded(grouped(table, CLIENT, _USAGE_SUMS), _usage_sums, most_rows)
+
+
+def _bounded(table: pa.Table, sums: Callable[[pa.Table, int], pa.Table], most_rows: int) -> pa.Table:
+    """Return the table, those with fewest requests added up under no name if it has more than `most_rows`."""
+    if len(table) <= most_rows:
+        return table
+    table = table.sort_by([("requests", "descending")])
+    rest = table.slice(most_rows // 2)
+    for name in set(_NAMES) & set(table.column_names):
+        rest = rest.set_column(rest.column_names.index(name), name, pa.nulls(len(rest), pa.string()))
+    return sums(pa.concat_tables([table.slice(0, most_rows // 2), rest]), len(table))
+
+
+_SUMS = {"replay": _replay_sums, "usage": _usage_sums}

@@ -1,0 +1,106 @@
+"""`tidegate watch` in this process: what it prints, and what it refuses."""
+
+import json
+import os
+
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS
+from tests.replaying.node import RecordingNode
+
+from tidegate.cli.main import main
+from tidegate.quota.admin.definitions import QuotaRecord
+
+PLAN = """\
+quotas:
+  - client-id: {name: loader}
+    producer_byte_rate: 1000
+  - client-id: {name: loadr}
+    producer_byte_rate: 1000
+"""
+
+
+@pytest.fixture
+def usage(tmp_path):
+    """A record in which two clients produce, one of them far more, and a gap comes in between."""
+    node = RecordingNode()
+    limit = QuotaRecord(entity=(("client-id", "loader"),), key="producer_byte_rate", value=5000.0)
+    node.start(START_MS, records=(limit,))
+    for at in range(60):
+        if at == 30:
+            node.gap(START_MS + at * 500)
+        node.produce("ANONYMOUS", "loader", 4000, START_MS + at * 500)
+        node.produce("ANONYMOUS", "checkout", 10, START_MS + at * 500)
+    record = tmp_path / "usage"
+    write_events(record / "parquet", node.events)
+    for path in record.rglob("*.parquet"):
+        os.utime(path, (0, 0))
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    return record
+
+
+def test_one_document(usage, tmp_path, capsys):
+    """With --once --json: the same rows as `replay --json` and `usage --json` have."""
+    plan = str(tmp_path / "plan.yaml")
+    assert main(["watch", str(usage), "--plan", plan, "--in-force", "--once", "--json"]) == 0
+    watched = json.loads(capsys.readouterr().out)
+    assert main(["replay", str(usage), "--quotas", plan, "--in-force", "--json"]) == 0
+    replayed = json.loads(capsys.readouterr().out)
+    assert main(["usage", str(usage), "--json"]) == 0
+    used = json.loads(capsys.readouterr().out)
+    assert watched["in_all"]["entities"] == watched["window"]["entities"] == replayed["entities"]
+    assert watched["in_all"]["entities_in_all"] == replayed["entities_in_all"]
+    for row, other in zip(watched["in_all"]["groups"], used["groups"], strict=True):
+        assert row == {name: value for name, value in other.items() if not name.startswith("peak_")}
+    assert watched["unmatched"] == replayed["unmatched"] != []
+    assert watched["plans"] == replayed["plans"]
+    assert (watched["events"], watched["waiting_events"], watched["update"]) == (used["events"], 0, 1)
+    assert watched["nodes"][0]["node_id"] == 1
+
+
+def test_a_screen(usage, tmp_path, capsys, monkeypatch):
+    """With --once: who used what, who would have been throttled, what is not exact, whom the plan misspells."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["watch", str(usage), "--plan", str(tmp_path / "plan.yaml"), "--once"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "last 5 min" in lines[0]
+    assert lines[2].split()[:3] == ["client-id", "user", "requests"]
+    assert lines[3].split()[:3] == ["loader", "ANONYMOUS", "60"]
+    text = "\n".join(lines)
+    assert "client-id=loader · 60 requests" in text
+    assert "did you mean loader?" in text
+    assert "approximate: events were lost before (gap)" in text
+    notes = next(at for at, line in enumerate(lines) if line.startswith("plan: "))
+    assert max(len(line) for line in lines[:notes]) <= 80
+
+
+def test_a_checkpoint(usage, tmp_path, capsys):
+    """The second run has nothing to add and says the same."""
+    command = ["watch", str(usage), "--once", "--json", "--checkpoint", str(tmp_path / "watched")]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert main(command) == 0
+    assert capsys.readouterr().out == first
+    plan = str(tmp_path / "plan.yaml")
+    assert main([*command, "--plan", plan]) == 2
+    assert "is of other plans" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["{missing}", "--once"], "no usage record at"),
+        (["{usage}", "--plan", "{missing}"], "missing"),
+        (["{usage}", "--window", "0"], "expected a whole number from 1 to 60"),
+        (["{usage}", "--every", "nan"], "expected seconds from 0.1 to 3600"),
+    ],
+)
+def test_what_cannot_be(usage, tmp_path, capsys, arguments, reason):
+    """Each with its reason and exit code 2."""
+    places = {"missing": str(tmp_path / "missing"), "usage": str(usage)}
+    try:
+        code = main(["watch", *(argument.format(**places) for argument in arguments)])
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
+    assert reason in capsys.readouterr().err

@@ -1,0 +1,224 @@
+"""A watch decides what a replay of the same rows decides, however they arrive and however often it ends."""
+
+import os
+import pickle
+from random import Random
+
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS, random_records, random_traffic
+from tests.replaying.node import RecordingNode
+
+from tidegate.errors import ConfigError
+from tidegate.in_slices import run_at_once
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.local import local_replay, local_usage
+from tidegate.pipeline.replay.kernel import replay_kernel
+from tidegate.pipeline.replay.plan import Plan, in_force_plan
+from tidegate.pipeline.replay.warm_up import compile_replay_kernel
+from tidegate.pipeline.watch.checkpoint import Checkpoint
+from tidegate.pipeline.watch.here import WatchHere
+from tidegate.usage.convert import compact
+
+WINDOW_MS = 300_000
+
+
+@pytest.fixture
+def seed():
+    """A seed, which is printed."""
+    seed = Random().randrange(2**32)
+    print(f"seed {seed}")
+    return seed
+
+
+def nodes_events(rng, nodes=(1, 2)):
+    """Return random events of some nodes, of which one begins in the middle, and one starts anew and has a gap."""
+    found = {}
+    for node_id in nodes:
+        node = RecordingNode(node_id)
+        node.start(START_MS, records=random_records(rng, at_most=8))
+        now_ms = random_traffic(node, rng, events=100, snapshots=True)
+        if node_id == 2:
+            node.events.clear()
+            node.snapshot(now_ms)
+        now_ms = random_traffic(node, rng, events=100, now_ms=now_ms, snapshots=True)
+        node.gap(now_ms, lost_events=7)
+        now_ms = random_traffic(node, rng, events=100, now_ms=now_ms, snapshots=True)
+        node.start(now_ms, records=random_records(rng, at_most=3))
+        random_traffic(node, rng, events=100, now_ms=now_ms)
+        found[node_id] = node.events
+    return found
+
+
+def cut(events, rng):
+    """Return the events in parts as they may arrive."""
+    parts = []
+    while events:
+        rows = rng.choice([1, 2, 30, 100, 200])
+        parts.append(events[:rows])
+        events = events[rows:]
+    return parts
+
+
+def plans(rng):
+    """Return a plan, and the quotas in force."""
+    return [Plan(name="a", records=random_records(rng, at_most=6)), in_force_plan()]
+
+
+def settle(record):
+    """Have the files be as old as those that no other can still come beside."""
+    for path in record.rglob("*.parquet"):
+        os.utime(path, (0, 0))
+
+
+def by_name(rows):
+    """Return rows in some order of theirs, as text: NaN is equal to itself there."""
+    return sorted(repr(sorted(row.items())) for row in rows)
+
+
+def replayed(directory, wanted):
+    """Return what a replay and `usage` say of the whole."""
+    with open_usage(directory) as files:
+        usage = local_usage(files, out=None, top=1000)
+        entities = local_replay(files, wanted, out=None).entities
+    return entities, [{k: v for k, v in row.items() if not k.startswith("peak_")} for row in usage.top]
+
+
+def test_batch_is_streaming(tmp_path, seed):
+    """The sums of a watch are those of `replay` and `usage`, to the row: parts of any size, two nodes, snapshots."""
+    rng = Random(seed)
+    wanted, events = plans(rng), nodes_events(rng)
+    record = tmp_path / "usage"
+    watch = None
+    parts = [(node_id, part) for node_id in events for part in cut(events[node_id], rng)]
+    for _, part in parts:
+        write_events(record, part)
+        watch = watch or WatchHere(record, wanted, window_ms=WINDOW_MS, from_ms=0)
+        if rng.random() < 0.7:
+            watch.step()
+    settle(record)
+    while watch.step():
+        pass
+    entities, usage = replayed(record, wanted)
+    assert watch.totals.events == sum(map(len, events.values())) - sum(watch.totals.waiting.values())
+    assert by_name(watch.totals.in_all().entities) == by_name(entities)
+    assert by_name(watch.totals.in_all().clients) == by_name(usage)
+
+
+def test_it_goes_on_where_it_ended(tmp_path, seed):
+    """Ended after any step, and before what the step found was written down: nothing is lost, nothing counted twice."""
+    rng = Random(seed)
+    wanted, events = plans(rng), nodes_events(rng, nodes=(2,))[2]
+    record, checkpoint = tmp_path / "usage", tmp_path / "watched"
+    for part in cut(events, rng):
+        write_events(record, part)
+        with Checkpoint(checkpoint) as held:
+            watch = WatchHere(record, wanted, window_ms=WINDOW_MS, from_ms=0, checkpoint=held)
+            written = checkpoint / "watch"
+            before = written.read_bytes() if written.exists() else None
+            watch.step()
+            if before is not None and rng.random() < 0.3:
+                written.write_bytes(before)  # killed before it was written
+    settle(record)
+    with Checkpoint(checkpoint) as held:
+        watch = WatchHere(record, wanted, window_ms=WINDOW_MS, from_ms=0, checkpoint=held)
+        while watch.step():
+            pass
+    entities, usage = replayed(record, wanted)
+    assert by_name(watch.totals.in_all().entities) == by_name(entities)
+    assert by_name(watch.totals.in_all().clients) == by_name(usage)
+
+
+def test_a_compacted_copy_is_not_read_again(tmp_path):
+    """A file that has the rows of others adds nothing, whenever it comes; the next rows do."""
+    node = RecordingNode()
+    node.start(START_MS)
+    now_ms = random_traffic(node, Random(7), events=50, quotas_change=False)
+    record = tmp_path / "usage"
+    write_events(record / "parquet", node.events, rows_per_file=20)
+    watch = WatchHere(record, [in_force_plan()], window_ms=WINDOW_MS, from_ms=0)
+    while watch.step():
+        pass
+    events = watch.totals.events
+    for _ in range(2):
+        run_at_once(compact(record / "parquet", node_id=1, now_ms=2**62))
+    assert watch.step() == []
+    assert watch.totals.events == events == len(node.events)
+    rest = len(node.events)
+    node.produce("alice", "c1", 10, now_ms)
+    write_events(record / "parquet", node.events[rest:])
+    assert [advance.events for advance in watch.step()] == [1]
+
+
+def test_rows_of_a_segment_in_two_hours_are_waited_for(tmp_path):
+    """While one of its two files is not there yet, nothing of it counts, and nothing is lost."""
+    node = RecordingNode()
+    node.start(START_MS)
+    for at_ms in range(START_MS, START_MS + 7_200_000, 600_000):
+        node.produce("alice", "c1", 10, at_ms)
+    record = tmp_path / "usage"
+    write_events(record, node.events)
+    first, *others = sorted(record.rglob("*.parquet"))
+    assert others
+    hidden = first.with_suffix(".later")
+    first.rename(hidden)
+    watch = WatchHere(record, [in_force_plan()], window_ms=WINDOW_MS, from_ms=0)
+    assert watch.step() == []
+    hidden.rename(first)
+    assert sum(advance.events for advance in watch.step()) == len(node.events)
+
+
+def test_it_begins_with_the_newest_hour(tmp_path):
+    """Earlier rows are left out; an empty directory is waited in; a directory that is not there is an error."""
+    record = tmp_path / "usage"
+    with pytest.raises(UsageFilesError, match="no usage record"):
+        WatchHere(record, [in_force_plan()], window_ms=WINDOW_MS).step()
+    record.mkdir()
+    watch = WatchHere(record, [in_force_plan()], window_ms=WINDOW_MS)
+    assert watch.step() == []
+    node = RecordingNode()
+    node.start(START_MS)
+    node.produce("alice", "c1", 10, START_MS)
+    write_events(record, node.events)
+    later = len(node.events)
+    node.produce("alice", "c1", 10, START_MS + 3_600_000)
+    write_events(record, node.events[later:])
+    assert [advance.events for advance in watch.step()] == [1]
+
+
+def test_a_checkpoint_is_of_one_watch(tmp_path):
+    """Of the same record and plans, one process at a time; garbage and foreign code are refused."""
+    record, other = tmp_path / "usage", tmp_path / "other"
+    record.mkdir(), other.mkdir()
+    node = RecordingNode()
+    node.start(START_MS)
+    node.produce("alice", "c1", 10, START_MS)
+    write_events(record, node.events)
+    path = tmp_path / "watched"
+    wanted = [in_force_plan()]
+    with Checkpoint(path) as held:
+        WatchHere(record, wanted, window_ms=WINDOW_MS, checkpoint=held).step()
+        with pytest.raises(ConfigError, match="another watch"):
+            Checkpoint(path)
+        with pytest.raises(ConfigError, match="is of the record"):
+            held.read(directory=other, plans=wanted)
+        with pytest.raises(ConfigError, match=r"of other plans \(called 'in force'\)"):
+            held.read(directory=record, plans=[Plan(name="a", records=())])
+        for data in (b"", b"garbage", pickle.dumps(os.system), pickle.dumps({"a": 1})):
+            (path / "watch").write_bytes(data)
+            with pytest.raises(ConfigError, match="version of Tidegate"):
+                held.read(directory=record, plans=wanted)
+
+
+def test_the_kernel_is_compiled_once(tmp_path):
+    """What a watch hands it is what it is compiled for ahead."""
+    compile_replay_kernel()
+    forms = len(replay_kernel().signatures)
+    node = RecordingNode()
+    node.start(START_MS)
+    node.produce("alice", "c1", 10, START_MS)
+    write_events(tmp_path, node.events)
+    watch = WatchHere(tmp_path, [in_force_plan()], window_ms=WINDOW_MS)
+    assert watch.step()
+    assert len(replay_kernel().signatures) == forms

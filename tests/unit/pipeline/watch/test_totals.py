@@ -1,0 +1,44 @@
+"""Totals stay exact, and stay small."""
+
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS
+from tests.replaying.node import RecordingNode
+
+from tidegate.pipeline.replay.plan import in_force_plan
+from tidegate.pipeline.watch.here import WatchHere
+from tidegate.quota.admin.definitions import QuotaRecord
+
+
+def test_names_past_a_bound_are_added_up(tmp_path):
+    """A watch that has met more clients than it keeps adds up the smallest; the sum stays exact."""
+    node = RecordingNode()
+    limit = QuotaRecord(entity=(("client-id", None),), key="producer_byte_rate", value=1e6)
+    node.start(START_MS, records=(limit,))
+    for client in range(40):
+        for _ in range(1 + client % 3):
+            node.produce("alice", f"c{client}", 10, START_MS + client)
+    write_events(tmp_path, node.events, rows_per_file=25)
+    watch = WatchHere(tmp_path, [in_force_plan()], window_ms=300_000)
+    watch.totals.most_rows = 10
+    while watch.step():
+        pass
+    found = watch.totals.in_all()
+    assert len(found.clients) <= 10
+    requests = sum(1 for event in node.events if event["kind"] == "request")
+    assert sum(row["requests"] for row in found.clients) == requests
+    produced = [row["requests"] for row in found.entities if row["quota_type"] == "Produce"]
+    assert sum(produced) == requests
+
+
+def test_the_window_follows_the_rows(tmp_path):
+    """The last minutes are those before the newest row; what is older is in the totals alone."""
+    node = RecordingNode()
+    node.start(START_MS)
+    for minute in range(10):
+        node.produce("alice", f"c{minute}", 10, START_MS + minute * 60_000)
+    write_events(tmp_path, node.events)
+    watch = WatchHere(tmp_path, [in_force_plan()], window_ms=180_000)
+    watch.step()
+    assert sorted(row["client_id"] for row in watch.totals.in_window().clients) == ["c7", "c8", "c9"]
+    assert len(watch.totals.in_all().clients) == 10
+    assert {row["only_client_id"] for row in watch.totals.in_window().entities} == {"c7", "c8", "c9"}
