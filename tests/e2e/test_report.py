@@ -43,7 +43,9 @@ def test_a_browser_shows_it(tmp_path: Path) -> None:
         charts = browser.run("document.querySelectorAll('.chart').length")
         assert charts >= 10
         assert browser.run("document.querySelectorAll('.chart > svg, .chart > * svg').length") == charts
-        assert "client-id=loader (produce)" in browser.run("document.body.innerText")
+        text = browser.run("document.body.innerText")
+        assert "client-id=loader (produce)" in text
+        assert "Raise their quotas for a while, record that, and ask again." in text
         assert "loader" in browser.run("document.querySelector('.chart svg').textContent")
         colours = set()
         for scheme in ("light", "dark"):

@@ -63,6 +63,7 @@ def _hurry(events, rng):
     for event in events:
         if event["kind"] == "request":
             event["client_software"] = rng.choice(["", "librdkafka", "apache-kafka-java"])
+            event["lag_bytes"] = None if event["fetch_bytes"] is None else rng.choice([None, 0, 900, 2**62])
             event["early_ms"] = rng.choice([None, 0, 1, 2, 3, rng.randrange(2**31)])
 
 
@@ -101,6 +102,13 @@ def test_replay_is_the_same(spark, tmp_path):
     assert _written(tmp_path / "here", names) == _written(tmp_path / "spark", names)
 
 
+def _recommended(jobs):
+    """Return the quotas, and how far behind consumers read."""
+    found = jobs.recommend("user", Wanted())
+    assert any(row["last_lag_bytes"] for row in found.backlogs)
+    return found.quotas, sorted(map(repr, found.backlogs))
+
+
 def test_limits_are_the_same(spark, tmp_path):
     """Every entity, every node, to the last bit; and what is recommended."""
     all_types, tolerance = levels_of("user"), Tolerance()
@@ -111,7 +119,7 @@ def test_limits_are_the_same(spark, tmp_path):
         found = {
             place: (
                 jobs.limits(levels, tolerance, out=tmp_path / place),
-                jobs.recommend("user", Wanted()).quotas,
+                *_recommended(jobs),
             )
             for place, jobs in (("here", jobs_here(files)), ("spark", jobs_on_spark(spark, files)))
         }

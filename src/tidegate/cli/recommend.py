@@ -33,8 +33,9 @@ limits exceed it, the largest are cut to one height, the protected left alone.
 
 Output is a quotas.yaml (docs/quotas-file.md), which `tidegate replay --quotas`
 takes; comments on top say what it would have done, where brokers are used
-unevenly, and whose needs were hidden by throttling when this was recorded. It
-does not see lag: a consumer that has fallen far behind may need more.
+unevenly, whose needs were hidden by throttling when this was recorded, and
+which consumers would be kept behind: with more to read than ten seconds of
+their quota hold, by the lag that each Fetch shows.
 It holds user names and client ids: personal data.
 Needs the extra: pip install 'tidegate[pipeline]'
 

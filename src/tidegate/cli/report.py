@@ -17,7 +17,8 @@ __all__ = ["add_parser", "run"]
 _DESCRIPTION = """\
 Write one HTML file about a usage record: who used what, usage over time and
 the limit in force, who was throttled when, what each plan given would have
-done, and what of it is not exact. It needs no network and no server."""
+done, which quotas to set, and what of it is not exact. It needs no network and
+no server."""
 
 _EPILOG = """\
 examples:
@@ -81,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the jobs and write the page."""
     from tidegate.pipeline.findings import find_out
     from tidegate.pipeline.page.file import check_page, write_page
+    from tidegate.pipeline.recommend import what_tells_apart
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
     from tidegate.usage.readers import is_imported
 
@@ -88,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
     plans = [replace(plan, is_closed=args.loop == "closed") for plan in load_plans(args.quotas)]
     wanted = {"is_imported": is_imported(args.directory), "with_limits": args.limits}
     with opened(args) as files, running_jobs(args, files, sums=True, plans=[in_force_plan(), *plans]) as jobs:
-        found = find_out(jobs, plans, rows=files.rows, **wanted)
+        by = what_tells_apart(files.paths, ())
+        found = find_out(jobs, plans, rows=files.rows, recommend_by=by, **wanted)
     write_page(args.out, _page(found), overwrite=args.overwrite)
     print(f"report: {args.out}")
     return 0

@@ -8,7 +8,8 @@ from typing import Any
 from tidegate.pipeline.history import Entity, History, WantedEntities, definitions_over_time, history_of
 from tidegate.pipeline.jobs import ReplaySummary, UsageSummary
 from tidegate.pipeline.read.timeline import timelines
-from tidegate.pipeline.replay.limits import Tolerance, levels_of
+from tidegate.pipeline.recommend import NothingToRecommendError, Recommendation, Wanted
+from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of
 from tidegate.pipeline.replay.plan import IN_FORCE, Definitions, Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.where import Jobs
@@ -31,7 +32,7 @@ class Findings:
     replayed: rows `REPLAY_BY_ENTITY` by plan, of the quotas in force first. is_forecast: the plans were replayed in
     closed loop. extension: what was set beyond Kafka, so that the quotas in force cannot be followed; None: they can.
     limits: rows `LIMITS_BY_ENTITY`, none where they were not asked for. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None
-    where it cannot be known.
+    where it cannot be known. recommendation: quotas to set, or why there are none; None: nobody asked.
     """
 
     rows: int
@@ -41,6 +42,8 @@ class Findings:
     history: History
     limits: Sequence[Mapping[str, Any]]
     obedience: Sequence[Mapping[str, Any]] | None
+    recommendation: Recommendation | str | None
+    is_imported: bool
     nodes: Sequence[int]
     gaps: int
     is_forecast: bool
@@ -48,9 +51,16 @@ class Findings:
 
 
 def find_out(
-    jobs: Jobs, plans: Sequence[Plan], *, rows: int, is_imported: bool = False, with_limits: bool = False
+    jobs: Jobs,
+    plans: Sequence[Plan],
+    *,
+    rows: int,
+    is_imported: bool = False,
+    with_limits: bool = False,
+    recommend_by: str | None = None,
 ) -> Findings:
-    """Run the jobs. is_imported: the record was made of request logs. Raises `TidegateError`."""
+    """Run the jobs. is_imported: the record was made of request logs; recommend_by: what tells entities apart that
+    quotas are to be proposed for, None for no proposal. Raises `TidegateError`."""
     events = jobs.quota_events()
     found = timelines(events)
     extensions = [
@@ -78,11 +88,21 @@ def find_out(
         history=history_of(buckets, wanted.entities, known),
         limits=jobs.limits(levels_of(_LIMITS_BY), Tolerance(), out=None)[0] if with_limits else [],
         obedience=None if is_imported else jobs.obedience(out=None),
+        recommendation=None if recommend_by is None else _recommendation(jobs, recommend_by),
+        is_imported=is_imported,
         nodes=sorted({*found, *(row["node_id"] for row in buckets.rows)}),
         is_forecast=any(plan.is_closed for plan in plans),
         gaps=sum(event["kind"] == "gap" for event in events),
         extension=extensions[0] if extensions else None,
     )
+
+
+def _recommendation(jobs: Jobs, by: str) -> Recommendation | str:
+    """Return what is proposed, or why nothing can be."""
+    try:
+        return jobs.recommend(by, Wanted())
+    except (NothingToRecommendError, TooManyEntitiesError) as error:
+        return f"No quotas are proposed: {error}."
 
 
 def wanted_entities(

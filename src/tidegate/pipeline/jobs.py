@@ -15,6 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.locations import Location
+from tidegate.pipeline.backlogs import BY_CONNECTION, BY_STEP, STEP_KEYS, backlogs_of_chunks
+from tidegate.pipeline.backlogs import ENTITY_KEYS as BACKLOG_KEYS
 from tidegate.pipeline.errors import spark_errors_as_ours
 from tidegate.pipeline.history import (
     BUCKET_SUMS,
@@ -52,6 +54,8 @@ from tidegate.pipeline.replay.task import lay_out
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
 from tidegate.pipeline.rollup import usage_by_minute, usage_in_all
 from tidegate.pipeline.schemas import (
+    BACKLOG_STEPS,
+    BACKLOGS,
     BLOCKS,
     CLIENT,
     DECISIONS,
@@ -300,7 +304,26 @@ def recommend_job(spark: RunningSpark, files: UsageFiles, by: str, wanted: Wante
         progress_of(spark.session.sparkContext, "finding limits"),
         SparkReplays(spark, files, levels_of(by)) as replays,
     ):
-        return recommend(replays, by, wanted)
+        return recommend(replays, by, wanted, _backlogs(spark, files, by))
+
+
+def _backlogs(spark: RunningSpark, files: UsageFiles, by: str) -> list[dict[str, Any]]:
+    """Return the rows that `backlogs.backlogs_table` makes."""
+    chunks = list_chunks(files.paths)
+    work = _spread(spark.session, chunks, [[]] * len(chunks), slices=_slices(spark.session, chunks))
+    parts = work.mapInArrow(partial(backlogs_of_chunks, by=by), BACKLOG_STEPS)
+    by_connection = _grouped(parts, (*STEP_KEYS, "connection_id"), BY_CONNECTION)
+    steps = _grouped(by_connection, STEP_KEYS, BY_STEP)
+    shown_ms = F.when(F.col("lag_bytes").isNotNull(), F.col("step_ms"))
+    found = steps.groupBy(*BACKLOG_KEYS).agg(
+        F.min("step_ms").alias("first_ms"),
+        F.max("step_ms").alias("last_ms"),
+        F.sum("fetched_bytes").alias("fetched_bytes"),
+        F.min_by("lag_bytes", shown_ms).alias("first_lag_bytes"),
+        F.max_by("lag_bytes", shown_ms).alias("last_lag_bytes"),
+        F.max("lag_bytes").alias("largest_lag_bytes"),
+    )
+    return [row.asDict() for row in found.select(BACKLOGS.names).collect()]
 
 
 class SparkReplays:

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from rich.console import Console
 from rich.progress import track
 
+from tidegate.pipeline.backlogs import backlogs_table, chunk_backlogs
 from tidegate.pipeline.history import (
     Buckets,
     WantedEntities,
@@ -55,6 +56,7 @@ from tidegate.pipeline.replay.task import lay_out
 from tidegate.pipeline.replay.unmatched import unmatched_entries
 from tidegate.pipeline.replay.warm_up import kernel_at_hand
 from tidegate.pipeline.schemas import (
+    BACKLOG_STEPS,
     CLIENT,
     DECISIONS,
     LIMITS_BY_ENTITY,
@@ -148,7 +150,10 @@ def local_limits(
 
 def local_recommend(files: UsageFiles, by: str, wanted: Wanted) -> Recommendation:
     """Do what `jobs.recommend_job` does."""
-    return recommend(LocalReplays(files, levels_of(by)), by, wanted)
+    empty = _schema(BACKLOG_STEPS).empty_table()
+    parts = [chunk_backlogs(chunk, by) for chunk in _shown(list_chunks(files.paths), "looking")]
+    backlogs = backlogs_table(pa.concat_tables(parts or [empty])).to_pylist()
+    return recommend(LocalReplays(files, levels_of(by)), by, wanted, backlogs)
 
 
 class LocalReplays:

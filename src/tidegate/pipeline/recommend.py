@@ -24,11 +24,12 @@ from tidegate.config.quotas_file import (
 )
 from tidegate.config.values import checked_entity
 from tidegate.errors import ConfigError
+from tidegate.pipeline.backlogs import STEP_MS
 from tidegate.pipeline.read.chunks import list_chunks, read_chunk
 from tidegate.pipeline.replay.limits import ENTITIES_BY, Replays, find_limits, levels_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.report.limits_report import ESTIMATED, entity_text, quota_text, was_throttled
-from tidegate.pipeline.report.text import count_text, duration_text, name_text, percent_text
+from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, name_text, percent_text
 from tidegate.pipeline.rounding import limit_text, rounded_down, rounded_up
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
@@ -36,12 +37,15 @@ from tidegate.quota.managers.quota_type import QuotaType
 __all__ = [
     "LEAST",
     "BudgetError",
+    "NothingToRecommendError",
     "Recommendation",
     "Wanted",
+    "hidden_notes",
     "outcome_notes",
     "propose",
     "recommend",
     "skew_notes",
+    "starved_notes",
     "what_tells_apart",
 ]
 
@@ -59,12 +63,17 @@ _MOST = 1000  # overrides
 _TWICE = 2.0  # how much more than the next an entity needs to be one of the few
 _UNEVEN = 1.5  # times its fair share that a node has when it is worth a word
 _LINES = 10  # entities that a note lists
+_BEHIND = 10  # seconds of a quota that a backlog may take
 
 Row = Mapping[str, Any]
 _TYPE_BY_KEY = {quota_type.key: quota_type.value for quota_type in QUOTA_TYPES}
 
 Name = tuple[str | None, str | None]
 """User and client id of an entity."""
+
+
+class NothingToRecommendError(ConfigError):
+    """Raise when the record has no request of an entity that can have a quota."""
 
 
 class BudgetError(ConfigError):
@@ -90,13 +99,19 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """Quotas to set, what they come of (rows of `LIMITS_BY_ENTITY` and `LIMITS_BY_NODE`), and what they would have done
-    (rows of `REPLAY_BY_ENTITY`)."""
+    """Quotas to set for entities of the level `by`, and what they come of.
+
+    entities, nodes: rows of `LIMITS_BY_ENTITY` and `LIMITS_BY_NODE`. outcomes: what the quotas would have done, rows of
+    `REPLAY_BY_ENTITY`. backlogs: how far behind consumers read, rows of `BACKLOGS`.
+    """
+
+    by: str
 
     quotas: QuotasFile
     entities: Sequence[Row]
     nodes: Sequence[Row]
     outcomes: Sequence[Row]
+    backlogs: Sequence[Row]
 
     def notes(self, wanted: Wanted, *, events: int, is_imported: bool) -> list[str]:
         """Return what is to be said of the quotas, in sentences; what lists something is indented by two."""
@@ -110,11 +125,8 @@ class Recommendation:
         if wanted.protect:
             protected = " ".join(f"{kind}={name_text(name)}" for kind, name in wanted.protect)
             notes.append(f"Protected, and not throttled in it: {protected}.")
-        hidden = [row for row in self.entities if was_throttled(row)]
-        if hidden:
-            notes.append("Throttled when recorded, so that what they wanted is hidden:")
-            notes += [f"  {quota_text(row['quota_type'])} {entity_text(row)}" for row in hidden[:_LINES]]
-            notes += _more(hidden)
+        notes += hidden_notes(self.entities)
+        notes += starved_notes(self.by, self.quotas, self.entities, self.backlogs)
         notes += skew_notes(self.nodes)
         return [*notes, f"{ESTIMATED}."] if is_imported else notes
 
@@ -129,15 +141,15 @@ class _Limit:
     reason: str
 
 
-def recommend(replays: Replays, by: str, wanted: Wanted) -> Recommendation:
+def recommend(replays: Replays, by: str, wanted: Wanted, backlogs: Sequence[Row]) -> Recommendation:
     """Return quotas for entities of the level `by`, replayed as they will be read from their file.
 
-    Raises `ConfigError` where nothing was recorded, and what `propose` raises.
+    backlogs: rows of `BACKLOGS`. Raises `NothingToRecommendError`, and what `propose` raises.
     """
     levels = levels_of(by)
     entities, nodes = find_limits(replays, levels, None)
     if not entities:
-        raise ConfigError(
+        raise NothingToRecommendError(
             "nothing to recommend: the record has no request of an entity that can have a quota"
         )
     proposal = propose(by, entities, nodes, wanted)
@@ -148,7 +160,9 @@ def recommend(replays: Replays, by: str, wanted: Wanted) -> Recommendation:
         if _name(row) in proposal.protected and _is_touched(row):
             who = f"{quota_text(row['quota_type'])} {entity_text(row)}"
             raise ConfigError(f"the quotas found would throttle {who}, which is to be protected")
-    return Recommendation(quotas=quotas, entities=entities, nodes=nodes, outcomes=outcomes)
+    return Recommendation(
+        by=by, quotas=quotas, entities=entities, nodes=nodes, outcomes=outcomes, backlogs=backlogs
+    )
 
 
 def what_tells_apart(files: Sequence[Location], protect: Sequence[tuple[str, str]]) -> str:
@@ -209,6 +223,72 @@ def outcome_notes(outcomes: Sequence[Row]) -> list[str]:
         for row in touched[:_LINES]
     ]
     return notes + _more(touched)
+
+
+def hidden_notes(entities: Sequence[Row]) -> list[str]:
+    """Return whose demand the record does not show, as they were throttled: rows of `LIMITS_BY_ENTITY`."""
+    hidden = [row for row in entities if was_throttled(row)]
+    if not hidden:
+        return []
+    notes = ["Throttled when recorded, so that what they wanted is hidden:"]
+    notes += [
+        f"  {quota_text(row['quota_type'])} {entity_text(row)}: {count_text(row['recorded_throttled_requests'])} of "
+        f"{count_text(row['requests'])} requests, {duration_text(row['recorded_throttle_ms'])} in all"
+        + (
+            f", {count_text(row['recorded_rejected_mutations'])} mutations refused"
+            if row["recorded_rejected_mutations"]
+            else ""
+        )
+        for row in sorted(hidden, key=lambda row: -row["recorded_throttle_ms"])[:_LINES]
+    ]
+    return [*notes, *_more(hidden), "Raise their quotas for a while, record that, and ask again."]
+
+
+def starved_notes(by: str, quotas: QuotasFile, entities: Sequence[Row], backlogs: Sequence[Row]) -> list[str]:
+    """Return which consumers the quotas would keep behind: rows of `LIMITS_BY_ENTITY` and of `BACKLOGS`.
+
+    That is who has yet to read more than ten seconds of its quota hold: at the end of the record, as what it caught up
+    with before needed no more; where the quota is less than it needed, whenever it was furthest behind.
+    How long it takes is arithmetic: the backlog over what the quota leaves beside what comes in.
+    """
+    key = QuotaType.FETCH.key
+    values = {entry.entity: entry.values[key] for entry in quotas.entries if key in entry.values}
+    needs = {
+        _name(row): row["never_throttled"] for row in entities if row["quota_type"] == QuotaType.FETCH.value
+    }
+    behind: list[tuple[float, str]] = []
+    for row in backlogs:
+        value = values.get(_entity(ENTITIES_BY[by], row), values.get(ENTITIES_BY[by]))
+        if value is None or row["largest_lag_bytes"] is None:
+            continue
+        is_enough = value >= needs.get(_name(row), math.inf)
+        lag_bytes = row["last_lag_bytes"] if is_enough else row["largest_lag_bytes"]
+        if lag_bytes > _BEHIND * value:
+            behind.append((lag_bytes / value, _behind_text(row, lag_bytes, value)))
+    if not behind:
+        return []
+    shown = [text for _, text in sorted(behind, key=lambda found: (-found[0], found[1]))]
+    return [
+        f"Their quota keeps them behind, with more to read than {_BEHIND} seconds of it hold:",
+        *shown[:_LINES],
+        *_more(shown),
+        "Let them catch up first, or give them a larger quota.",
+    ]
+
+
+def _behind_text(row: Row, lag_bytes: int, value: float) -> str:
+    seconds = (row["last_ms"] + STEP_MS - row["first_ms"]) / 1000
+    grown = row["fetched_bytes"] + row["last_lag_bytes"] - row["first_lag_bytes"]
+    coming = max(0.0, grown / seconds)
+    if value > coming:
+        how_long = f"takes {duration_text(round(1000 * lag_bytes / (value - coming)))}"
+    else:
+        how_long = "is never enough"
+    return (
+        f"  {quota_text(QuotaType.FETCH.value)} {entity_text(row)}: {bytes_text(lag_bytes)} behind on node "
+        f"{row['node_id']}; {limit_text(QuotaType.FETCH.value, value)} a second {how_long}, with "
+        f"{bytes_text(coming)} a second coming in"
+    )
 
 
 def skew_notes(nodes: Sequence[Row]) -> list[str]:
@@ -392,7 +472,7 @@ def _largest_share(rows: Sequence[Row]) -> tuple[int, int, int]:
     return by_node.get(node, 0), node, sum(by_node.values())
 
 
-def _more(rows: Sequence[Row]) -> list[str]:
+def _more(rows: Sequence[object]) -> list[str]:
     return [f"  and {count_text(len(rows) - _LINES)} more"] if len(rows) > _LINES else []
 
 

@@ -23,6 +23,8 @@ from tidegate.pipeline.layout import FELT_COLUMNS
 from tidegate.usage.columns import COLUMNS
 
 __all__ = [
+    "BACKLOGS",
+    "BACKLOG_STEPS",
     "BLOCKS",
     "CLIENT",
     "DECISIONS",
@@ -196,6 +198,23 @@ bytes or percent; 0 for mutations. `largest_amount`: of one request, in bytes or
 LIMITS_BY_ENTITY = _table([*_LIMITED, *_USED, ("never_throttled", DoubleType()), ("tolerable", DoubleType())])
 """The smallest limits of an entity on any of its nodes, per second: one that would have throttled nothing, and one
 that would have delayed what is tolerated. 0: any limit would do, for nothing was charged, or all of it at once."""
+
+_READER: list[_Column] = [("node_id", _INT), ("entity_user", _STRING), ("entity_client_id", _STRING)]
+
+BACKLOG_STEPS = _table(
+    [*_READER, ("step_ms", _LONG), ("connection_id", _LONG), ("lag_bytes", _LONG), ("fetched_bytes", _LONG)]
+)
+"""How far behind a connection read in a step of time, at the most, and what it fetched. An entity part is null where
+its level is not used."""
+
+BACKLOGS = _table(
+    [
+        *_READER,
+        *((name, _LONG) for name in ("first_ms", "last_ms", "fetched_bytes")),
+        *((name, _LONG) for name in ("first_lag_bytes", "last_lag_bytes", "largest_lag_bytes")),
+    ]
+)
+"""How far behind an entity read: in the first step, the last, and at the most; null where no Fetch shows it."""
 
 DECISIONS = _table(
     [

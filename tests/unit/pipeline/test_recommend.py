@@ -2,8 +2,18 @@
 
 import pytest
 
+from tidegate.config.quotas_file import QuotaEntry, QuotasFile
 from tidegate.errors import ConfigError
-from tidegate.pipeline.recommend import LEAST, BudgetError, Wanted, propose, skew_notes
+from tidegate.pipeline.backlogs import STEP_MS
+from tidegate.pipeline.recommend import (
+    LEAST,
+    BudgetError,
+    Wanted,
+    hidden_notes,
+    propose,
+    skew_notes,
+    starved_notes,
+)
 from tidegate.quota import QuotaType
 
 _MB = 1_000_000.0
@@ -126,3 +136,66 @@ def test_uneven_brokers_are_named():
         "produce: node 1 has 98.0% of what user=a used of 3",
         "A quota holds on each broker by itself: evened out, less of it would do.",
     ]
+
+
+def test_hidden_demand_is_named_with_what_to_do():
+    """Who was throttled when recorded: how often, for how long, and that it takes another record."""
+    limits, _ = _found({"waited": 9 * _MB, "a": _MB})
+    limits[0] |= {"recorded_throttled_requests": 7, "recorded_throttle_ms": 90_000}
+    assert hidden_notes(limits) == [
+        "Throttled when recorded, so that what they wanted is hidden:",
+        "  produce user=waited: 7 of 10 requests, 1m30s in all",
+        "Raise their quotas for a while, record that, and ask again.",
+    ]
+    assert hidden_notes(limits[1:]) == []
+
+
+def _behind(user, *, first, largest, last, fetched, node=1, steps=10):
+    """Return how far behind a user read in so many steps of ten seconds."""
+    return {
+        "node_id": node, "entity_user": user, "entity_client_id": None, "first_ms": 0,
+        "last_ms": (steps - 1) * STEP_MS, "fetched_bytes": fetched, "first_lag_bytes": first,
+        "last_lag_bytes": last, "largest_lag_bytes": largest,
+    }  # fmt: skip
+
+
+def _quotas(**values):
+    """Return fetch quotas by user; `everybody` is the default."""
+    entries = [
+        QuotaEntry(
+            entity=(("user", None if user == "everybody" else user),), values={"consumer_byte_rate": value}
+        )
+        for user, value in values.items()
+    ]
+    return QuotasFile(entries=tuple(entries))
+
+
+def test_consumers_that_a_quota_keeps_behind_are_named():
+    """With how far, on which node, how long it takes, and what comes in meanwhile; the worst first."""
+    limits, _ = _found({"etl": 0.1 * _MB, "late": 0.1 * _MB}, quota_type=QuotaType.FETCH)
+    backlogs = [
+        _behind("etl", first=0, largest=20 * _MB, last=20 * _MB, fetched=30 * _MB),
+        _behind("late", first=20 * _MB, largest=20 * _MB, last=12 * _MB, fetched=18 * _MB, node=2),
+        _behind("done", first=90 * _MB, largest=90 * _MB, last=0, fetched=95 * _MB),
+        _behind("unknown", first=None, largest=None, last=None, fetched=1),
+    ]
+    quotas = _quotas(everybody=0.15 * _MB, late=0.2 * _MB, done=200 * _MB)
+    assert starved_notes("user", quotas, limits, backlogs) == [
+        "Their quota keeps them behind, with more to read than 10 seconds of it hold:",
+        "  fetch user=etl: 19.1 MiB behind on node 1; 147KiB a second is never enough, with "
+        "488.3 KiB a second coming in",
+        "  fetch user=late: 11.4 MiB behind on node 2; 196KiB a second takes 2m00s, with 97.7 KiB a second coming in",
+        "Let them catch up first, or give them a larger quota.",
+    ]
+    assert starved_notes("user", _quotas(everybody=_MB * 3), limits, backlogs[:2]) == []
+
+
+def test_a_quota_below_what_was_needed_is_held_to_the_largest_backlog():
+    """Who caught up in the record did so with what it needed; with less it might not have."""
+    limits, _ = _found({"etl": 2 * _MB}, quota_type=QuotaType.FETCH)
+    backlogs = [_behind("etl", first=90 * _MB, largest=90 * _MB, last=0, fetched=95 * _MB)]
+    assert starved_notes("user", _quotas(everybody=3 * _MB), limits, backlogs) == []
+    assert (
+        "85.8 MiB behind on node 1; 977KiB a second takes 1m"
+        in starved_notes("user", _quotas(everybody=_MB), limits, backlogs)[1]
+    )

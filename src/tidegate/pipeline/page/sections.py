@@ -20,6 +20,7 @@ from tidegate.pipeline.page.charts import (
 from tidegate.pipeline.page.limits_section import limits_section
 from tidegate.pipeline.page.obedience_section import obedience_section
 from tidegate.pipeline.page.parts import Chart, Column, Section, Table
+from tidegate.pipeline.page.recommend_section import recommend_section
 from tidegate.pipeline.replay.plan import IN_FORCE
 from tidegate.pipeline.report.forecast_report import forecast_notes
 from tidegate.pipeline.report.replay_report import replay_notes, unmatched_notes
@@ -80,6 +81,7 @@ def report_sections(found: Findings) -> list[Section]:
         _throttles(found.history),
         _plans(found),
         limits_section(found.limits),
+        recommend_section(found.recommendation, rows=found.rows, is_imported=found.is_imported),
         obedience_section(found.obedience),
         _not_exact(found),
     ]

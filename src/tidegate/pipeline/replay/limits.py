@@ -32,6 +32,7 @@ __all__ = [
     "MAX_LADDERS",
     "Replays",
     "Tolerance",
+    "TooManyEntitiesError",
     "find_limits",
     "levels_of",
     "levels_of_file",
@@ -57,6 +58,10 @@ _TYPE_OF = {quota_type.value: index for index, quota_type in enumerate(QUOTA_TYP
 
 Sensor = tuple[int, Tags]
 Row = dict[str, Any]
+
+
+class TooManyEntitiesError(UsageFilesError):
+    """Raise where there are more entities than limits can be searched for."""
 
 
 class Replays(Protocol):
@@ -121,12 +126,12 @@ def find_limits(replays: Replays, levels: Plan, tolerance: Tolerance | None) -> 
     """Return the limits, columns `LIMITS_BY_ENTITY`, and what they come from, `LIMITS_BY_NODE`, both sorted.
 
     tolerance: None leaves out the tolerable limits, which take most of the time.
-    Raises `UsageFilesError` where there are too many entities.
+    Raises `TooManyEntitiesError`.
     """
     nodes = sorted(replays.peaks(levels).to_pylist(), key=_order)
     entities = _by_sensor(nodes)
     if len(entities) > MAX_LADDERS:
-        raise UsageFilesError(
+        raise TooManyEntitiesError(
             f"more than {MAX_LADDERS} entities to find limits for", hint="give --by user, or fewer hours"
         )
     rates = {

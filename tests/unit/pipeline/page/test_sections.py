@@ -24,7 +24,7 @@ def _limit(client_id, bound):
 
 def _sections(directory, plans=()):
     with open_usage(directory) as files:
-        found = find_out(jobs_here(files), plans, rows=files.rows, with_limits=True)
+        found = find_out(jobs_here(files), plans, rows=files.rows, with_limits=True, recommend_by="client-id")
     return {section.anchor: section for section in report_sections(found)}, report_facts(found)
 
 
@@ -49,6 +49,7 @@ def test_everything_has_its_section(usage):
         "throttles",
         "plans",
         "limits",
+        "recommendation",
         "obedience",
         "not-exact",
     ]
@@ -62,6 +63,15 @@ def test_everything_has_its_section(usage):
     assert len(heat.table.rows) >= 4
     [limits] = sections["limits"].tables
     assert [row[1] for row in limits.rows] == ["produce"]
+    [quotas] = sections["recommendation"].tables
+    assert [row[:2] for row in quotas.rows] == [["client-id=<default>", "65536"]]
+    assert quotas.rows[0][-1].startswith("produce: the largest of 1 is client-id=</script>\\u202e")
+    said = sections["recommendation"].sentences
+    assert "Replayed against what was recorded, it throttles nobody." in said
+    assert any(
+        sentence.startswith("Throttled when recorded, so that") and " of 5 requests, " in sentence
+        for sentence in said
+    )
     assert [row[:1] for row in sections["obedience"].tables[0].rows] == [["(does not say)"]]
     json.dumps([chart.spec for section in sections.values() for chart in section.charts], allow_nan=False)
 
@@ -83,7 +93,8 @@ def test_a_record_of_nothing_makes_a_page(tmp_path):
     node.start(START_MS)
     write_events(tmp_path, node.events)
     sections, _ = _sections(tmp_path)
-    assert list(sections) == ["in-words", "clients", "obedience", "not-exact"]
+    assert list(sections) == ["in-words", "clients", "recommendation", "obedience", "not-exact"]
+    assert sections["recommendation"].sentences[0].startswith("No quotas are proposed: nothing to recommend")
     assert sections["in-words"].sentences == ["Nobody was throttled."]
 
 

@@ -1,0 +1,93 @@
+"""How far behind consumers read, by entity and node, out of the lag that each Fetch shows.
+
+In steps of ten seconds: the lag of an entity is the sum over its connections of the largest that each showed in a step.
+What came in meanwhile is what was fetched, and by how much the lag grew.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.sums import grouped
+
+__all__ = [
+    "BY_CONNECTION",
+    "BY_STEP",
+    "ENTITY_KEYS",
+    "STEP_KEYS",
+    "STEP_MS",
+    "backlogs_of_chunks",
+    "backlogs_table",
+    "chunk_backlogs",
+]
+
+STEP_MS = 10_000
+
+ENTITY_KEYS = ("node_id", "entity_user", "entity_client_id")
+STEP_KEYS = (*ENTITY_KEYS, "step_ms")
+BY_CONNECTION: Mapping[str, str] = {"lag_bytes": "max", "fetched_bytes": "sum"}
+"""What is made of the fetches of a connection in a step, and how."""
+BY_STEP: Mapping[str, str] = {"lag_bytes": "sum", "fetched_bytes": "sum"}
+"""What is made of the connections of an entity in a step, and how."""
+
+_COLUMNS = (
+    "kind", "node_id", "user", "client_id", "connection_id", "ts_ms", "fetch_bytes", "fetch_throttle_ms",
+    "request_throttle_ms", "observed_only", "lag_bytes",
+)  # fmt: skip
+_MOST_BYTES = 2**44  # of one lag: a million of them can be added up
+
+
+def chunk_backlogs(chunk: Chunk, by: str) -> pa.Table:
+    """Return a row per entity of the level `by`, connection and step in a row group: `STEP_KEYS`, `BY_CONNECTION`.
+
+    Raises `UsageFilesError`.
+    """
+    table = read_chunk(chunk, _COLUMNS)
+    is_fetch = pc.and_(
+        pc.equal(table["kind"].cast(pa.string()), "request"), pc.is_valid(table["fetch_bytes"])
+    )
+    table = table.filter(is_fetch)
+    ts_ms = _numbers(table, "ts_ms")
+    throttle_ms = np.maximum(_numbers(table, "fetch_throttle_ms"), _numbers(table, "request_throttle_ms"))
+    is_empty = (throttle_ms > 0) & ~pc.fill_null(table["observed_only"], False).to_numpy()
+    unused = pa.nulls(len(table), pa.string())
+    lag_bytes = pc.min_element_wise(table["lag_bytes"], _MOST_BYTES, skip_nulls=False)
+    columns = {
+        "node_id": table["node_id"],
+        "entity_user": table["user"].cast(pa.string()) if by != "client-id" else unused,
+        "entity_client_id": table["client_id"].cast(pa.string()) if by != "user" else unused,
+        "step_ms": ts_ms - ts_ms % STEP_MS,
+        "connection_id": table["connection_id"],
+        "lag_bytes": lag_bytes.cast(pa.int64()),
+        "fetched_bytes": np.where(is_empty, 0, np.clip(_numbers(table, "fetch_bytes"), 0, 2**31)),
+    }
+    return grouped(pa.table(columns), (*STEP_KEYS, "connection_id"), BY_CONNECTION)
+
+
+def backlogs_of_chunks(rows: Iterator[pa.RecordBatch], by: str) -> Iterator[pa.RecordBatch]:
+    """Do `chunk_backlogs` for the chunks in `NUMBERED_CHUNKS`: what executors run."""
+    for batch in rows:
+        for row in batch.to_pylist():
+            yield from chunk_backlogs(Chunk(row["path"], row["row_group"]), by).to_batches()
+
+
+def backlogs_table(parts: pa.Table) -> pa.Table:
+    """Return one row per entity and node out of those of all chunks, columns `BACKLOGS`."""
+    by_connection = grouped(parts, (*STEP_KEYS, "connection_id"), BY_CONNECTION)
+    by_step = grouped(by_connection, STEP_KEYS, BY_STEP).sort_by("step_ms")
+    asked = [("step_ms", "min"), ("step_ms", "max"), ("fetched_bytes", "sum")]
+    asked += [("lag_bytes", what) for what in ("first", "last", "max")]
+    found = by_step.group_by(list(ENTITY_KEYS), use_threads=False).aggregate(asked)
+    names = ("first_ms", "last_ms", "fetched_bytes", "first_lag_bytes", "last_lag_bytes", "largest_lag_bytes")
+    return found.select([*ENTITY_KEYS, *(f"{name}_{what}" for name, what in asked)]).rename_columns(
+        [*ENTITY_KEYS, *names]
+    )
+
+
+def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    values: npt.NDArray[np.int64] = pc.fill_null(table[name], 0).to_numpy().astype(np.int64, copy=False)
+    return values

@@ -1,0 +1,64 @@
+"""The section on the quotas to set: what `tidegate recommend` proposes, and what it says of that."""
+
+from collections.abc import Sequence
+
+from tidegate.config.quotas_file import QuotaEntry
+from tidegate.pipeline.page.parts import Column, Section, Table
+from tidegate.pipeline.recommend import Recommendation, Wanted
+from tidegate.pipeline.replay.plan import QUOTA_TYPES
+from tidegate.pipeline.report.limits_report import quota_text
+from tidegate.pipeline.report.text import count_text, name_text
+from tidegate.pipeline.rounding import limit_text
+
+__all__ = ["recommend_section"]
+
+_MOST_ROWS = 40
+_LONGEST = 1000  # characters of a sentence
+_TITLE = "Which quotas to set"
+
+
+def recommend_section(found: Recommendation | str | None, *, rows: int, is_imported: bool) -> Section | None:
+    """Return the section; None where nobody asked. found: the quotas, or why there are none."""
+    if found is None:
+        return None
+    if isinstance(found, str):
+        return Section(anchor="recommendation", title=_TITLE, sentences=[found])
+    entries = found.quotas.entries
+    sentences = _sentences(found.notes(Wanted(), events=rows, is_imported=is_imported))
+    if len(entries) > _MOST_ROWS:
+        sentences.append(f"{count_text(len(entries) - _MOST_ROWS)} more quotas are left out here.")
+    sentences.append("The command tidegate recommend writes them as a quotas.yaml, or as commands of Kafka.")
+    table = Table(
+        caption="Proposed quotas, per second and broker",
+        columns=[
+            Column("entity"),
+            *(Column(quota_text(quota_type.value), True) for quota_type in QUOTA_TYPES),
+            Column("why"),
+        ],
+        rows=[_cells(entry) for entry in entries[:_MOST_ROWS]],
+    )
+    return Section(anchor="recommendation", title=_TITLE, sentences=sentences, tables=[table])
+
+
+def _sentences(notes: Sequence[str]) -> list[str]:
+    """Return the notes as they are on the terminal; what is listed below a line stands behind it."""
+    sentences: list[str] = []
+    for note in notes:
+        shown = name_text(note.strip(), longest=_LONGEST)
+        if note.startswith(" "):
+            sentences[-1] += (" " if sentences[-1].endswith(":") else "; ") + shown
+        else:
+            sentences.append(shown)
+    return sentences
+
+
+def _cells(entry: QuotaEntry) -> list[str]:
+    named = " ".join(
+        f"{kind}={'<default>' if name is None else name_text(name)}"
+        for kind, name in sorted(entry.entity)[::-1]
+    )
+    limits = [
+        limit_text(quota_type.value, entry.values[quota_type.key]) if quota_type.key in entry.values else "–"
+        for quota_type in QUOTA_TYPES
+    ]
+    return [named, *limits, name_text(entry.reason or "", longest=_LONGEST)]
