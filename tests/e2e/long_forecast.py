@@ -1,11 +1,14 @@
 """What a forecast says of real clients under a limit, and what really became of them.
 
-Each client has a piece of work: so many records of one size, one in 20 ms where nothing holds it up. It is done without
+Each client has a piece of work: so many records of one size, one in 50 ms where nothing holds it up. It is done without
 quotas and recorded; the record is replayed in closed loop under a share of each client's rate; then the same work is
 really done under those quotas. The model's parameters are those of the code: nothing is fitted.
 """
 
+import collections
 import contextlib
+import fcntl
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,12 +28,18 @@ from tidegate.pipeline.local import local_replay
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.quota.admin.definitions import QuotaRecord
 
-RECORDS = 2500
-VALUE_BYTES = 25_000
-THINK_S = 0.02
+pytestmark = pytest.mark.java
+
+VALUE_BYTES = 50_000
+THINK_S = 0.05
 IN_FLIGHT = 5
+RECORDS = {0.2: 500, 0.5: 900, 0.8: 1300}
+"""By the limit's share of the rate: under it each takes more than a minute."""
+RUNS = (1, 2, 3)
 POINTS, FACTOR = 10.0, 1.5
 """What is asked of a forecast: the throttled share within so many points, delays within such a factor."""
+JVM = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1")
+PIPE_BYTES = 4096  # less than a record: the JVM waits for whoever reads
 
 KEYS = {"produce": "producer_byte_rate", "fetch": "consumer_byte_rate"}
 QUOTA_TYPES = {"produce": "Produce", "fetch": "Fetch"}
@@ -58,87 +67,160 @@ class Recorded(NamedTuple):
     throttles_ms: list[int]
 
 
-def produce_librdkafka(broker: Broker, name: str) -> None:
+class Work(NamedTuple):
+    """A piece of work for each client: how many records, of how many bytes, one in so many seconds."""
+
+    address: str
+    classpath: str
+    records: int
+    value_bytes: int = VALUE_BYTES
+    think_s: float = THINK_S
+
+    def java(self, tool: str, name: str) -> list[str]:
+        """Return the beginning of a command of Apache Kafka's: the topic is called as the client is."""
+        command = [*JVM, "-cp", self.classpath, f"org.apache.kafka.tools.{tool}", "--topic", name]
+        return [*command, "--bootstrap-server", self.address]
+
+
+def produce_librdkafka(work: Work, name: str) -> None:
     """Produce the records with librdkafka, which sends on."""
     settings = {"batch.num.messages": 1, "linger.ms": 0, "max.in.flight": IN_FLIGHT}
     producer = Producer(
-        {"bootstrap.servers": broker.address, "client.id": name, "acks": 1, "queue.buffering.max.messages": 5}
+        {"bootstrap.servers": work.address, "client.id": name, "acks": 1, "queue.buffering.max.messages": 5}
         | settings
     )
-    for _ in range(RECORDS):
+    for _ in range(work.records):
         while True:
             try:
-                producer.produce(name, bytes(VALUE_BYTES), partition=0)
+                producer.produce(name, bytes(work.value_bytes), partition=0)
                 break
             except BufferError:
                 producer.poll(0.05)
         producer.poll(0)
-        time.sleep(THINK_S)
+        time.sleep(work.think_s)
     assert producer.flush(120) == 0
 
 
-def produce_kafka_python(broker: Broker, name: str) -> None:
-    """Produce the records with kafka-python, which waits as long as answers say; one at a time."""
+def produce_java(work: Work, name: str) -> None:
+    """Produce the records with kafka-producer-perf-test, which makes up for lost time; five wait in its buffer."""
+    settings = {
+        "client.id": name, "acks": 1, "batch.size": 1, "linger.ms": 0, "enable.idempotence": "false",
+        "buffer.memory": IN_FLIGHT * (work.value_bytes + 1000),
+    }  # fmt: skip
+    properties = [f"{key}={value}" for key, value in settings.items()]
+    command = [*work.java("ProducerPerformance", name), "--command-property", *properties]
+    amount = ("--num-records", str(work.records), "--record-size", str(work.value_bytes))
+    rate = ("--throughput", str(round(1 / work.think_s)))
+    done = subprocess.run([*command, *amount, *rate], capture_output=True, text=True, check=False)
+    assert f"\n{work.records} records sent" in f"\n{done.stdout}", done.stdout + done.stderr
+
+
+def produce_kafka_python(work: Work, name: str) -> None:
+    """Produce the records with kafka-python, which waits as long as answers say; five under way."""
     with contextlib.closing(
         KafkaProducer(
-            bootstrap_servers=broker.address, client_id=name, acks=1, batch_size=0, linger_ms=0,
-            max_in_flight_requests_per_connection=1, enable_idempotence=False,
+            bootstrap_servers=work.address, client_id=name, acks=1, batch_size=0, linger_ms=0,
+            max_in_flight_requests_per_connection=IN_FLIGHT, enable_idempotence=False,
         )
     ) as producer:  # fmt: skip
-        for _ in range(RECORDS):
-            producer.send(name, bytes(VALUE_BYTES), partition=0).get(timeout=120)
-            time.sleep(THINK_S)
+        waiting = collections.deque()
+        for _ in range(work.records):
+            waiting.append(producer.send(name, bytes(work.value_bytes), partition=0))
+            if len(waiting) > IN_FLIGHT:
+                waiting.popleft().get(timeout=120)
+            time.sleep(work.think_s)
+        producer.flush(120)
 
 
-def fetch_librdkafka(broker: Broker, name: str) -> None:
+def produce_one_by_one(work: Work, name: str) -> None:
+    """Produce the records with kafka-python, and wait for each to be answered."""
+    with contextlib.closing(
+        KafkaProducer(bootstrap_servers=work.address, client_id=name, acks=1, batch_size=0, linger_ms=0)
+    ) as producer:
+        for _ in range(work.records):
+            producer.send(name, bytes(work.value_bytes), partition=0).get(timeout=120)
+            time.sleep(work.think_s)
+
+
+def fetch_librdkafka(work: Work, name: str) -> None:
     """Consume the records with librdkafka, which asks again at once; a record a fetch."""
     consumer = Consumer(
         {
-            "bootstrap.servers": broker.address, "client.id": name, "group.id": name, "enable.auto.commit": False,
+            "bootstrap.servers": work.address, "client.id": name, "group.id": name, "enable.auto.commit": False,
             "max.partition.fetch.bytes": 1, "queued.min.messages": 1, "fetch.queue.backoff.ms": 5,
         }
     )  # fmt: skip
     with contextlib.closing(consumer):
         consumer.assign([TopicPartition(name, 0, OFFSET_BEGINNING)])
-        left = RECORDS
+        left = work.records
         while left:
             message = consumer.poll(1.0)
             if message is not None:
                 assert message.error() is None, message.error()
                 left -= 1
-                time.sleep(THINK_S)
+                time.sleep(work.think_s)
 
 
-def fetch_kafka_python(broker: Broker, name: str) -> None:
+def fetch_java(work: Work, name: str) -> None:
+    """Consume the records with kafka-console-consumer, which writes them to whom reads slowly; a record a fetch."""
+    command = work.java("consumer.ConsoleConsumer", name)
+    for setting in (f"client.id={name}", "max.partition.fetch.bytes=1"):
+        command += ["--command-property", setting]
+    which = ("--partition", "0", "--offset", "earliest", "--max-messages", str(work.records))
+    with subprocess.Popen(
+        [*command, *which, "--timeout-ms", "60000"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        for _ in range(work.records):
+            assert len(process.stdout.read(work.value_bytes + 1)) == work.value_bytes + 1
+            time.sleep(work.think_s)
+        assert process.wait(60) == 0
+
+
+def fetch_kafka_python(work: Work, name: str) -> None:
     """Consume the records with kafka-python, which waits as long as answers say; a record a fetch."""
     with contextlib.closing(
         KafkaConsumer(
-            bootstrap_servers=broker.address, client_id=name, max_partition_fetch_bytes=1,
+            bootstrap_servers=work.address, client_id=name, max_partition_fetch_bytes=1,
             auto_offset_reset="earliest", enable_auto_commit=False,
         )
     ) as consumer:  # fmt: skip
         consumer.assign([Partition(name, 0)])
         consumer.seek(Partition(name, 0), 0)
-        left = RECORDS
+        left = work.records
         while left > 0:
             for records in consumer.poll(timeout_ms=1000).values():
                 left -= len(records)
-                time.sleep(THINK_S * len(records))
+                time.sleep(work.think_s * len(records))
 
 
 CLIENTS = {
     client.__name__: client
-    for client in (produce_librdkafka, produce_kafka_python, fetch_librdkafka, fetch_kafka_python)
+    for client in (
+        produce_librdkafka,
+        produce_java,
+        produce_kafka_python,
+        produce_one_by_one,
+        fetch_librdkafka,
+        fetch_java,
+        fetch_kafka_python,
+    )
 }
 
 
-@pytest.mark.parametrize("share", [0.5])
+@pytest.mark.parametrize("run", RUNS, ids="run{}".format)
+@pytest.mark.parametrize("share", RECORDS)
 def test_forecasts_beside_what_became_of_real_clients(
-    new_broker: Callable[..., Broker], create_topic: Callable[..., str], share: float
+    new_broker: Callable[..., Broker],
+    create_topic: Callable[..., str],
+    kafka_classpath: str,
+    share: float,
+    run: int,
 ) -> None:
     """Prints the table; every client does all its work, and is throttled where that was foretold."""
+    work = Work(address="", classpath=kafka_classpath, records=RECORDS[share])
     free = new_broker()
-    done(free, create_topic, {})
+    done(free, create_topic, {}, work)
     recorded = read(free.data_dir / "usage")
     limits = {
         name: float(round(share * client.charged_bytes * 1000 / (client.last_ms - client.first_ms)))
@@ -146,9 +228,9 @@ def test_forecasts_beside_what_became_of_real_clients(
     }
     foretold = forecasts(free.data_dir / "usage", limits, recorded)
     limited = new_broker()
-    done(limited, create_topic, limits)
+    done(limited, create_topic, limits, work)
     real = {name: told(client) for name, client in read(limited.data_dir / "usage").items()}
-    print(f"\nunder {share} of the rate; {RECORDS:,} records of {VALUE_BYTES:,} bytes each")
+    print(f"\nunder {share} of the rate, run {run}; {work.records:,} records of {VALUE_BYTES:,} bytes each")
     print(f"{'client':22}{'':10}throttled  total delay  longest    took   met")
     for name in CLIENTS:
         print(f"{name:22}foretold  {foretold[name]}   {met(foretold[name], real[name])}")
@@ -156,29 +238,30 @@ def test_forecasts_beside_what_became_of_real_clients(
     assert all(foretold[name].total_ms > 0 and real[name].total_ms > 0 for name in CLIENTS)
 
 
-def done(broker: Broker, create_topic: Callable[..., str], limits: dict[str, float]) -> None:
+def done(broker: Broker, create_topic: Callable[..., str], limits: dict[str, float], work: Work) -> None:
     """Have all clients do their work at once, under limits by client id, and stop the broker."""
+    work = work._replace(address=broker.address)
     for name in CLIENTS:
         create_topic(broker, name)
     for name in CLIENTS:
         if api_of(name) == "fetch":
-            fill(broker, name)
+            fill(work, name)
     with PlainClient(broker.port, "admin") as admin:
         for name, limit in limits.items():
             admin.alter_quotas({"client-id": name}, {KEYS[api_of(name)]: limit})
     with ThreadPoolExecutor(len(CLIENTS)) as pool:
-        for future in [pool.submit(client, broker, name) for name, client in CLIENTS.items()]:
+        for future in [pool.submit(client, work, name) for name, client in CLIENTS.items()]:
             future.result()
     broker.stop()
 
 
-def fill(broker: Broker, topic: str) -> None:
+def fill(work: Work, topic: str) -> None:
     """Write the records that a consumer is to read, a batch each."""
     producer = Producer(
-        {"bootstrap.servers": broker.address, "client.id": "filler", "batch.num.messages": 1, "linger.ms": 0}
+        {"bootstrap.servers": work.address, "client.id": "filler", "batch.num.messages": 1, "linger.ms": 0}
     )
-    for _ in range(RECORDS):
-        producer.produce(topic, bytes(VALUE_BYTES), partition=0)
+    for _ in range(work.records):
+        producer.produce(topic, bytes(work.value_bytes), partition=0)
     assert producer.flush(60) == 0
 
 

@@ -4,6 +4,7 @@ Written from `docs/closed-loop.md`, apart from the replay kernel. It knows one r
 """
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ __all__ = ["simulated"]
 Event = dict[str, Any]
 _LIBRDKAFKA = "librdkafka"
 _PIPELINING = (_LIBRDKAFKA, "apache-kafka-java", "kafka-python")
+_READING_AHEAD = (_LIBRDKAFKA, "apache-kafka-java")
+_LOOKING_IN_STEPS, _STEP_MS = "kafka-python", 100
 _IN_FLIGHT, _GIVES_UP_MS, _BACKOFF_MS, _IDLE_MS, _ATTEMPTS = 5, 60_000, 100, 600_000, 1000
 _THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
 
@@ -26,7 +29,7 @@ _THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms",
 @dataclass(slots=True)
 class _Connection:
     queue: deque[Event] = field(default_factory=deque)
-    shifts: list[int] = field(default_factory=list)
+    answered: list[int] = field(default_factory=list)
     last_shift_ms: int = 0
     muted_until_ms: int | None = None
     recorded_ms: int = 0
@@ -34,6 +37,9 @@ class _Connection:
     is_asking: bool = False
     has_delivered: bool = False
     attempts: int = 0
+    ready_ms: int = 0
+    send_shift_ms: int = 0
+    answer_shift_ms: int = 0
 
 
 def simulated(
@@ -74,20 +80,32 @@ class _Simulation:
         event = connection.queue[0]
         ts_ms = event["ts_ms"]
         if connection.is_asking:
-            return self._push(connection_id, ts_ms + connection.last_shift_ms)
+            connection.ready_ms = ts_ms + connection.last_shift_ms
+            return self._push(connection_id, connection.ready_ms)
         if connection.sent_ms is not None and ts_ms - connection.sent_ms > _IDLE_MS:
-            connection.shifts.clear()
-            connection.recorded_ms = 0
-        pipelines = event["client_software"] in _PIPELINING and event["produce_bytes"] is not None
-        in_flight = _IN_FLIGHT if pipelines else 1
-        shift_ms = connection.shifts[-in_flight] if len(connection.shifts) >= in_flight else 0
-        ready_ms = ts_ms + max(0, shift_ms - connection.recorded_ms)
+            connection.answered.clear()
+            connection.recorded_ms = connection.answer_shift_ms = connection.send_shift_ms = 0
+        ready_ms = self._sent_ms(connection, event)
+        connection.ready_ms = ready_ms
         taken_ms = ready_ms
         if connection.muted_until_ms is not None:
             taken_ms = max(taken_ms, connection.muted_until_ms)
         if event["client_software"] == _LIBRDKAFKA:
             taken_ms = min(taken_ms, ready_ms + _GIVES_UP_MS + _BACKOFF_MS)
         return self._push(connection_id, taken_ms)
+
+    @staticmethod
+    def _sent_ms(connection: _Connection, event: Event) -> int:
+        in_flight = 0
+        if event["produce_bytes"] is not None and event["client_software"] in _PIPELINING:
+            in_flight = _IN_FLIGHT
+        if event["fetch_bytes"] is not None and event["client_software"] in _READING_AHEAD:
+            in_flight = 1
+        shift_ms = connection.send_shift_ms if in_flight else connection.answer_shift_ms
+        sent_ms = event["ts_ms"] + max(0, shift_ms - connection.recorded_ms)
+        if in_flight and len(connection.answered) >= in_flight:
+            sent_ms = max(sent_ms, connection.answered[-in_flight])
+        return sent_ms
 
     def _push(self, connection_id: int, now_ms: int) -> None:
         seq = self._connections[connection_id].queue[0]["seq"]
@@ -110,6 +128,7 @@ class _Simulation:
         if connection.attempts == 0:
             connection.recorded_ms = max(recorded_ms, 0)
         connection.attempts += 1
+        late_ms = 1 + (event["seq"] + connection.attempts) % 2
         if event["fetch_bytes"] is not None and connection.attempts < _ATTEMPTS:
             rest = event["fetch_bytes"] - decided["fetch_bytes"]
             if throttle_ms == 0 and recorded_ms > 0:
@@ -120,11 +139,16 @@ class _Simulation:
             if throttle_ms > 0 and recorded_ms <= 0:
                 is_over = event["client_software"] == _LIBRDKAFKA and throttle_ms > _GIVES_UP_MS
                 again_ms = min(throttle_ms, _GIVES_UP_MS + _BACKOFF_MS) if is_over else throttle_ms
-                return self._push(connection_id, now_ms + again_ms)
+                if event["client_software"] == _LOOKING_IN_STEPS:
+                    again_ms = math.ceil(throttle_ms / _STEP_MS) * _STEP_MS
+                return self._push(connection_id, now_ms + again_ms + late_ms)
         shift_ms = now_ms - event["ts_ms"]
-        connection.shifts.append(shift_ms)
-        connection.last_shift_ms = shift_ms
-        connection.muted_until_ms = now_ms + throttle_ms if throttle_ms > 0 or shift_ms > 0 else None
+        connection.muted_until_ms = now_ms if shift_ms > 0 else None
+        if throttle_ms > 0:
+            connection.muted_until_ms = now_ms + throttle_ms + late_ms
+        connection.answered.append(now_ms)
+        connection.last_shift_ms = connection.answer_shift_ms = shift_ms
+        connection.send_shift_ms = connection.ready_ms - event["ts_ms"]
         connection.is_asking = False
         return self._next(connection_id)
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# What a row is: two bits of kind, two bits of charge, three flags, two bits of what is known of the client. A request
+# What a row is: two bits of kind, two bits of charge, three flags, four bits of what is known of the client. A request
 # that may ask for permits is `STRICT` too.
 KIND_BITS, REQUEST_ROW, NETWORK_ROW, MUTATION_ROW = 3, 0, 1, 2
 CHARGE_BITS, NO_CHARGE, PRODUCE_CHARGE, FETCH_CHARGE = 12, 0, 4, 8
 EXEMPT, STRICT, REJECTED = 16, 32, 64
-PIPELINES, SENDS_ON = 128, 256
+PIPELINES, SENDS_ON, READS_AHEAD, LOOKS_IN_STEPS = 128, 256, 512, 1024
 
 # Rows of `State.account_of`, in the order of `QUOTA_TYPES`.
 PRODUCE, FETCH, REQUEST, MUTATION = range(4)

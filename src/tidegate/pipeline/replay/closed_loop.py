@@ -49,7 +49,7 @@ class ClosedLoopReplay(PlanReplay):
         waiting = _slots(_FEW)
         self._loop = ClosedLoop(
             connections=np.zeros((0, kernel.CONNECTION_COLUMNS), np.int64),
-            shifts=np.zeros((0, kernel.IN_FLIGHT), np.int64),
+            answered_ms=np.zeros((0, kernel.IN_FLIGHT), np.int64),
             rows=Rows._make(waiting[: len(ROW_TYPES)]),
             order_ms=waiting[-2],
             links=waiting[-1],
@@ -129,7 +129,7 @@ class ClosedLoopReplay(PlanReplay):
             before = len(self._loop.connections)
             self._loop = self._loop._replace(
                 connections=_longer(self._loop.connections, connections),
-                shifts=_longer(self._loop.shifts, connections),
+                answered_ms=_longer(self._loop.answered_ms, connections),
             )
             self._begin(slice(before, None))
         self._loop = self._loop._replace(heap=self._roomy_heap())

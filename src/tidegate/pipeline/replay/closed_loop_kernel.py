@@ -16,9 +16,11 @@ from tidegate.pipeline.layout import (
     FETCH,
     FETCH_CHARGE,
     KIND_BITS,
+    LOOKS_IN_STEPS,
     MUTATION_ROW,
     PIPELINES,
     PRODUCE_CHARGE,
+    READS_AHEAD,
     RECORDED,
     REQUEST,
     REQUEST_ROW,
@@ -43,6 +45,8 @@ BACKOFF_MS = 100
 """So long after that it sends again, on another connection: `reconnect.backoff.ms` of librdkafka."""
 IDLE_MS = 600_000
 """A connection without a request for so long begins anew: `connections.max.idle.ms`."""
+STEP_MS = 100
+"""So long sleeps a consumer that has nothing to wait for, again and again: `retry_backoff_ms` of kafka-python."""
 MOST_ATTEMPTS = 1000
 """So often a fetch is tried that is throttled each time, or comes in parts."""
 
@@ -70,7 +74,11 @@ SENT_MS = 11
 """When its last row was recorded."""
 ARRIVED_MS = 12
 """When the last row of its queue was recorded."""
-CONNECTION_COLUMNS = 13
+ANSWER_SHIFT_MS = 13
+"""How much later than recorded its last request was answered."""
+SEND_SHIFT_MS = 14
+"""How much later than recorded its last request was sent."""
+CONNECTION_COLUMNS = 15
 
 # Columns of `ClosedLoop.heap`.
 ORDER_MS, SEQ, CONNECTION, NOW_MS = range(4)
@@ -95,7 +103,9 @@ class ClosedLoop(NamedTuple):
     """The connections of one plan in one partition, and their rows that wait."""
 
     connections: Int64s  # [connection, column]
-    shifts: Int64s  # [connection, request modulo `IN_FLIGHT`]: how much later than recorded they were
+    answered_ms: (
+        Int64s  # [connection, request modulo `IN_FLIGHT`]: when, `NEVER_MS` if not later than recorded
+    )
     rows: Rows  # [slot]
     order_ms: Int64s  # [slot]: the latest time that was recorded up to it
     links: Int64s  # [slot]: the next of its queue, or the next that is free
@@ -205,9 +215,11 @@ def _follow(
         connections[number, RECORDED_MS] = recorded_ms
     connections[number, ATTEMPTS] += 1
     request_account = -1 if flags & EXEMPT else state.account_of[REQUEST, rows.client[slot]]
+    late_ms = 0
     if throttle_ms > 0:
         connections[number, CULPRIT] = account if byte_ms > request_ms else request_account
-    muted_until_ms = now_ms + throttle_ms if throttle_ms > 0 or shift_ms > 0 else NEVER_MS
+        late_ms = 1 + (rows.seq[slot] + connections[number, ATTEMPTS]) % 2
+    muted_until_ms = now_ms + throttle_ms + late_ms if throttle_ms > 0 or shift_ms > 0 else NEVER_MS
 
     if flags & CHARGE_BITS == FETCH_CHARGE and connections[number, ATTEMPTS] < MOST_ATTEMPTS:
         is_partial = throttle_ms == 0 and is_capped and 0 < amount < rows.amount[slot]
@@ -218,7 +230,7 @@ def _follow(
                 rows.amount[slot] -= amount
                 rows.throttle_ms[slot] = 0
                 rows.request_throttle_ms[slot] = 0
-            _try_again(loop, number, slot, now_ms, throttle_ms)
+            _try_again(loop, number, slot, now_ms, throttle_ms, late_ms)
             return
 
     _feel(loop, number, connections[number, CULPRIT], now_ms - connections[number, READY_MS])
@@ -227,21 +239,24 @@ def _follow(
     if request_account >= 0:
         _note_last(loop, request_account, now_ms, rows.ts_ms[slot])
     done = connections[number, REQUESTS_DONE]
-    loop.shifts[number, done % IN_FLIGHT] = shift_ms
+    loop.answered_ms[number, done % IN_FLIGHT] = now_ms if shift_ms > 0 else NEVER_MS
     connections[number, REQUESTS_DONE] = done + 1
-    connections[number, SHIFT_MS] = shift_ms
+    connections[number, SHIFT_MS] = connections[number, ANSWER_SHIFT_MS] = shift_ms
+    connections[number, SEND_SHIFT_MS] = connections[number, READY_MS] - rows.ts_ms[slot]
     connections[number, MUTED_UNTIL_MS] = muted_until_ms
     connections[number, IS_ASKING] = 0
     _advance(loop, number, slot)
 
 
-def _try_again(loop: ClosedLoop, number: int, slot: int, now_ms: int, throttle_ms: int) -> None:
+def _try_again(loop: ClosedLoop, number: int, slot: int, now_ms: int, throttle_ms: int, late_ms: int) -> None:
     """Have the connection send the same fetch again: at once, which is read when the throttle is over."""
     wait_ms = throttle_ms
+    if loop.rows.flags[slot] & LOOKS_IN_STEPS:
+        wait_ms = (throttle_ms + STEP_MS - 1) // STEP_MS * STEP_MS
     if loop.rows.flags[slot] & SENDS_ON and throttle_ms > REQUEST_TIMEOUT_MS:
         wait_ms = min(throttle_ms, REQUEST_TIMEOUT_MS + BACKOFF_MS)
         _note_sent_again(loop, number)
-    again_ms = now_ms + wait_ms
+    again_ms = now_ms + wait_ms + late_ms
     order_ms = max(loop.order_ms[slot], again_ms)
     heap_push(loop.heap, loop.counts, order_ms, loop.rows.seq[slot], number, again_ms)
 
@@ -303,19 +318,31 @@ def _schedule(loop: ClosedLoop, number: int) -> None:
         now_ms = ready_ms = ts_ms + connections[number, SHIFT_MS]
     else:
         if ts_ms - connections[number, SENT_MS] > IDLE_MS:
-            connections[number, REQUESTS_DONE] = 0
-            connections[number, RECORDED_MS] = 0
-        in_flight = IN_FLIGHT if flags & PIPELINES and flags & CHARGE_BITS == PRODUCE_CHARGE else 1
-        done, shift_ms = connections[number, REQUESTS_DONE], 0
-        if done >= in_flight:
-            shift_ms = loop.shifts[number, (done - in_flight) % IN_FLIGHT]
-        ready_ms = max(ts_ms, ts_ms + shift_ms - connections[number, RECORDED_MS])
+            for column in (REQUESTS_DONE, RECORDED_MS, ANSWER_SHIFT_MS, SEND_SHIFT_MS):
+                connections[number, column] = 0
+        ready_ms = _sent_ms(loop, number, ts_ms, flags)
         now_ms = max(ready_ms, connections[number, MUTED_UNTIL_MS])
         if flags & SENDS_ON and now_ms - ready_ms > REQUEST_TIMEOUT_MS + BACKOFF_MS:
             now_ms = ready_ms + REQUEST_TIMEOUT_MS + BACKOFF_MS
             _note_sent_again(loop, number)
     connections[number, READY_MS] = ready_ms
     heap_push(loop.heap, loop.counts, max(loop.order_ms[slot], now_ms), rows.seq[slot], number, now_ms)
+
+
+def _sent_ms(loop: ClosedLoop, number: int, ts_ms: int, flags: int) -> int:
+    """Return when the connection's client sends what was recorded at `ts_ms`."""
+    connections, charge = loop.connections, flags & CHARGE_BITS
+    in_flight = 0
+    if flags & PIPELINES and charge == PRODUCE_CHARGE:
+        in_flight = IN_FLIGHT
+    elif flags & READS_AHEAD and charge == FETCH_CHARGE:
+        in_flight = 1
+    shift_ms = connections[number, SEND_SHIFT_MS if in_flight else ANSWER_SHIFT_MS]
+    sent_ms: int = max(ts_ms, ts_ms + shift_ms - connections[number, RECORDED_MS])
+    done = connections[number, REQUESTS_DONE]
+    if 0 < in_flight <= done:
+        sent_ms = max(sent_ms, loop.answered_ms[number, (done - in_flight) % IN_FLIGHT])
+    return sent_ms
 
 
 def _pass_later_sweeps(state: State, now_ms: int, end_seq: int) -> None:
@@ -380,6 +407,7 @@ _CLOSED_LOOP_KERNEL = (
     heap_push,
     heap_pop,
     _pass_later_sweeps,
+    _sent_ms,
     _note_sent_again,
     _note_last,
     _feel,

@@ -164,5 +164,6 @@ def test_connections_are_surveyed_with_their_clients(tmp_path):
     assert pairs == {(f"c{client}", 2**60 + number) for client in range(2) for number in range(3)}
     assert (len(survey.connections), len(survey_chunk(chunk).connections)) == (6, 0)
     (rows,) = read_rows(chunk, np.arange(2), with_software=True)
-    bits = [layout.PIPELINES | layout.SENDS_ON, layout.PIPELINES, 0]
+    java = layout.PIPELINES | layout.READS_AHEAD
+    bits = [java | layout.SENDS_ON, java, 0]
     assert (rows.flags - layout.PRODUCE_CHARGE).tolist() == bits * 4

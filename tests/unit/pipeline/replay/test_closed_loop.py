@@ -35,6 +35,11 @@ def _node(requests, *, software="", step_ms=10, size=100_000, api="produce", con
     return node.events
 
 
+def _late_ms(event, attempt=1):
+    """Return how late the mute after an attempt is over: 1 and 2 ms by turns."""
+    return 1 + (event["seq"] + attempt) % 2
+
+
 def _result(forecast, quota_type="Produce"):
     (found,) = [result for result in forecast.results if result["quota_type"] == quota_type]
     return found
@@ -56,22 +61,23 @@ def test_half_the_rate_takes_twice_the_time():
 def test_a_producer_that_waits_for_each_answer_goes_by_the_ported_rate():
     """To the millisecond: what is decided at a time, and the next request at the end of the longer of two waits."""
     rate, now_ms, expected = PortedRate(bound=float(_MB), samples=11, window_ms=1000), _T0, []
+    events = _node(500, step_ms=7, size=30_000)
     for _ in range(500):
         throttle_ms = rate.decide(30_000.0, now_ms)
         expected.append((now_ms, throttle_ms))
-        now_ms += max(7, throttle_ms)
-    forecast = forecast_events(_node(500, step_ms=7, size=30_000), _plan("producer_byte_rate", _MB))
+        now_ms += max(7, throttle_ms + _late_ms(events[len(expected)]) if throttle_ms else 0)
+    forecast = forecast_events(events, _plan("producer_byte_rate", _MB))
     assert [row[1:3] for row in forecast.decisions] == expected
     assert any(throttle_ms for _, throttle_ms in expected)
 
 
-def test_a_client_with_several_in_flight_catches_up_five_at_a_time():
-    """Those that were sent meanwhile are read together when the throttle is over; the sixth waits for an answer."""
+def test_a_client_with_several_in_flight_works_on_until_five_wait():
+    """Those sent meanwhile are read when the throttle is over; the sixth is sent then, the next as recorded."""
     events = _node(9, size=20 * _MB, step_ms=100, software="apache-kafka-java")
     for event in events[-8:]:
         event["client_id"] = "without a limit"
     forecast = forecast_events(events, _plan("producer_byte_rate", _MB))
-    assert [row[1] - _T0 for row in forecast.decisions] == [0, *[10_000] * 5, *[10_500] * 3]
+    assert [row[1] - _T0 for row in forecast.decisions] == [0, *[10_002] * 6, 10_102, 10_202]
 
 
 def test_a_throttled_fetch_is_asked_again_and_a_large_one_comes_in_parts():
@@ -89,7 +95,33 @@ def test_a_throttled_fetch_is_asked_again_and_a_large_one_comes_in_parts():
     assert result["waited_ms"] == result["longest_wait_ms"] == forecast.decisions[-1][1] - _T0
 
 
-@pytest.mark.parametrize(("software", "comes_ms", "sent_again"), [("librdkafka", 60_110, 1), ("", 90_000, 0)])
+@pytest.mark.parametrize(
+    ("software", "works_on"),
+    [("librdkafka", True), ("apache-kafka-java", True), ("kafka-python", False), ("", False)],
+)
+def test_who_reads_ahead_has_worked_on_when_a_throttled_fetch_brings_something(software, works_on):
+    """It fetches again at once; who fetches when the work is done does that 100 ms later, as recorded."""
+    events = _node(4, api="fetch", size=9 * _MB, step_ms=100, software=software)
+    for event in events[-2:]:
+        event["client_id"] = "without a limit"
+    forecast = forecast_events(events, _plan("consumer_byte_rate", _MB))
+    *_, brings, third, fourth = (row[1] for row in forecast.decisions)
+    assert brings > _T0 + 100
+    assert [third - brings, fourth - brings] == ([0, 100] if works_on else [100, 200])
+
+
+@pytest.mark.parametrize(("software", "step_ms"), [("kafka-python", 100), ("apache-kafka-java", 1), ("", 1)])
+def test_kafka_python_looks_in_steps_whether_a_throttle_is_over(software, step_ms):
+    """It sleeps 100 ms at a time; others ask again at the end."""
+    events = _node(2, api="fetch", size=9 * _MB, software=software)
+    forecast = forecast_events(events, _plan("consumer_byte_rate", 1.07 * _MB))
+    _, second, third = forecast.decisions[:3]
+    assert second[2] % 100 > 0
+    waits_ms = -(-second[2] // step_ms) * step_ms
+    assert third[1] - second[1] == waits_ms + _late_ms(events[-1])
+
+
+@pytest.mark.parametrize(("software", "comes_ms", "sent_again"), [("librdkafka", 60_110, 1), ("", 90_002, 0)])
 def test_who_does_not_wait_sends_again_after_its_timeout(software, comes_ms, sent_again):
     """100 MB under 1 MB/s mute for 90 s: librdkafka gives its next request up after 60 s and connects again."""
     events = _node(2, size=100 * _MB, software=software)
@@ -103,9 +135,9 @@ def test_one_throttle_mutes_whoever_shares_the_connection():
     events = _node(2, size=20 * _MB)
     events[-1]["client_id"] = "other"
     forecast = forecast_events(events, _plan("producer_byte_rate", _MB))
-    assert [row[1:3] for row in forecast.decisions] == [(_T0, 10_000), (_T0 + 10_000, 0)]
+    assert [row[1:3] for row in forecast.decisions] == [(_T0, 10_000), (_T0 + 10_002, 0)]
     waited = {result["client_id"]: result["waited_ms"] for result in forecast.results if result["waited_ms"]}
-    assert waited == {"c1": 9_990}
+    assert waited == {"c1": 9_992}
 
 
 def test_waiting_rows_are_bounded(monkeypatch):
@@ -139,7 +171,7 @@ def test_a_start_ends_what_waits():
         event["seq"] += first[-1]["seq"]
         event["ts_ms"] += 1000
     forecast = forecast_events(first + second, _plan("producer_byte_rate", _MB))
-    assert [row[1] - _T0 for row in forecast.decisions] == [0, 90_000, 1000, 1010]
+    assert [row[1] - _T0 for row in forecast.decisions] == [0, 90_002, 1000, 1010]
 
 
 @pytest.mark.parametrize("kind", ["gap", "break"])
@@ -154,4 +186,4 @@ def test_what_waits_is_decided_before_lost_events(kind):
     )
     replay.replay(rows, np.zeros((0, layout.DECISIONS), np.int32))
     replay.finish()
-    assert [row[1] - _T0 for row in replay.take_log().tolist()] == [0, 90_000, 2000]
+    assert [row[1] - _T0 for row in replay.take_log().tolist()] == [0, 90_002, 2000]
