@@ -185,10 +185,10 @@ class NodeWatch:
         first = 0
         for end in ends:
             self.minute_ms = int(minute_ms[first])
-            part = zip(rows, ROW_TYPES, strict=True)
             yield Rows._make(
-                np.array(column[first:end], dtype) for column, dtype in part
-            )  # as they are compiled for
+                np.array(getattr(rows, name)[first:end], dtype)  # as the kernel is compiled for
+                for name, dtype in zip(Rows._fields, ROW_TYPES, strict=True)
+            )
             first = end
 
     def _tallies(self) -> pa.Table:
