@@ -108,3 +108,32 @@ def test_names_kept_for_a_connection_take_little(tmp_path: Path) -> None:
             assert found == ["c1", *ids]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+def test_a_fetch_shows_its_lag_throttled_or_not(tmp_path: Path, is_observed: bool) -> None:
+    """What the handler says of it is in the row of each Fetch, and in no other."""
+
+    def fetch(request: Request) -> Answer:
+        return FetchAnswer(
+            request.encode(fetch_body(bytes(500))), lambda: request.encode(fetch_body(None)), 7, 700
+        )
+
+    async def main() -> list[dict]:
+        settings = {"tidegate.quota.observe": "all"} if is_observed else {}
+        async with running_node(tmp_path, MemoryStore(), settings, handlers={FETCH: fetch}) as node:
+            client = await node.connect()
+            await client.metadata()
+            client.send_fetch(max_bytes=1)
+            await client.receive()
+            await client.alter([("client-id", None)], "consumer_byte_rate", 90.0)
+            for _ in range(2):
+                client.send_fetch(max_bytes=1)
+                await client.receive()
+            return rows_on_disk(tmp_path)
+
+    rows = asyncio.run(asyncio.wait_for(main(), 20))
+    fetches = [row for row in rows if row["api_key"] == FETCH]
+    assert [(row["lag"], row["lag_bytes"]) for row in fetches] == 3 * [(7, 700)]
+    assert {(row["lag"], row["lag_bytes"]) for row in rows if row["api_key"] != FETCH} == {(None, None)}
+    assert [row["observed_only"] for row in fetches if row["fetch_throttle_ms"]].count(is_observed) >= 1

@@ -138,7 +138,7 @@ class _Fetch:
                 name, partitions = topic, []
                 topics.append({self.field: topic, "partitions": partitions})
             answer, size = _read(wanted, left_bytes, at_least_one=at_least_one, committed=self.committed)
-            if answer["high_watermark"] >= wanted.offset:
+            if 0 <= wanted.offset <= answer["high_watermark"]:
                 self._add_lag(wanted, answer["high_watermark"] - wanted.offset)
             failed = failed or answer["error_code"] != error_codes.NONE or "diverging_epoch" in answer
             if size:

@@ -118,7 +118,14 @@ def test_lag_is_the_sum_over_partitions(filled: Node) -> None:
 def test_lag_of_what_cannot_be_read_is_not_known(filled: Node) -> None:
     """A partition with an error counts for nothing."""
     assert lag_of(filled.ask(FETCH, 12, message(("orders", 0, 4)))) == (NO_LAG, NO_LAG)
-    assert lag_of(filled.ask(FETCH, 12, message(("orders", 0, 1), ("orders", 1, 9)))) == (2, 2 * SIZE)
+    for odd in (
+        ("orders", 1, 9),
+        ("orders", 1, -1),
+        ("orders", 1, -(2**63)),
+        ("absent", 0, -1),
+        ("absent", 0, 0),
+    ):
+        assert lag_of(filled.ask(FETCH, 12, message(("orders", 0, 1), odd))) == (2, 2 * SIZE)
     assert (
         lag_of(filled.ask(FETCH, 12, message(("orders", 0, 1), session_id=9, session_epoch=1)))[0] == NO_LAG
     )
