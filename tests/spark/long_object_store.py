@@ -11,7 +11,8 @@ from tests.spark.object_store import object_store
 
 from tidegate.pipeline.jobs import open_usage, replay_job, usage_job
 from tidegate.pipeline.local import local_replay, local_usage
-from tidegate.pipeline.replay.plan import in_force_plan
+from tidegate.pipeline.output import saved_table
+from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.session import running_spark
 
 
@@ -33,9 +34,12 @@ def test_jobs_read_by_uri(usage: Path) -> None:
         store.put(usage, "usage")
         with open_usage(store.uri("usage")) as there, open_usage(usage) as here:
             assert usage_job(spark, there, out=None, top=9) == local_usage(here, out=None, top=9)
-            plans = [in_force_plan()]
-            on_spark, expected = (
-                replay_job(spark, there, plans, out=None),
-                local_replay(here, plans, out=None),
-            )
+            plans = [in_force_plan(), Plan(name="a", records=random_records(Random("a"), at_most=6))]
+            outs = store.uri("spark"), store.uri("here")
+            on_spark = replay_job(spark, there, plans, out=outs[0], with_decisions=True)
+            expected = local_replay(here, plans, out=outs[1], with_decisions=True)
             assert sorted(map(repr, on_spark.entities)) == sorted(map(repr, expected.entities))
+            for name in ("replay_by_client", "replay_by_entity", "decisions", "state"):
+                written, wanted = (saved_table(out, name) for out in outs)
+                assert written.schema == wanted.schema
+                assert sorted(map(repr, written.to_pylist())) == sorted(map(repr, wanted.to_pylist()))

@@ -86,7 +86,7 @@ def test_usage_is_the_same(spark, tmp_path):
 
 
 def test_replay_is_the_same(spark, tmp_path):
-    """Every entity, client and decision; of a forecast, which has no decisions, who waits."""
+    """Every entity, client and decision, what state is left; of a forecast, which has no decisions, who waits."""
     records = random_records(Random("a"), at_most=6)
     plans = [
         Plan(name="a", records=records),
@@ -98,7 +98,7 @@ def test_replay_is_the_same(spark, tmp_path):
         here = jobs_here(files).replay(plans, out=tmp_path / "here", with_decisions=True)
     assert _differing(here.entities, on_spark.entities) == []
     assert any(row["waited_ms"] for row in here.entities)
-    names = ("replay_by_client", "replay_by_entity", "decisions")
+    names = ("replay_by_client", "replay_by_entity", "decisions", "state")
     assert _written(tmp_path / "here", names) == _written(tmp_path / "spark", names)
 
 

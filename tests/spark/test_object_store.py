@@ -1,20 +1,23 @@
-"""The record read from an object store: what the jobs find there is what they find in a directory."""
+"""The record in an object store, and results: what the jobs find there is what they find in a directory."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
-from tests.spark.object_store import SECRET, ObjectStore, object_store
+from tests.spark.object_store import KEY, SECRET, ObjectStore, object_store
 
 from tidegate.config.locations import Location, location
-from tidegate.errors import TidegateError
-from tidegate.pipeline.errors import UsageFilesError
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.pipeline.errors import OutputError, UsageFilesError
 from tidegate.pipeline.jobs import open_usage
 from tidegate.pipeline.local import local_replay, local_usage
+from tidegate.pipeline.output import MARKER, prepare_output, saved_table
 from tidegate.pipeline.read.ingest import is_imported
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.usage.files import HOUR_MS
@@ -102,3 +105,52 @@ def test_an_object_that_vanishes_is_said(usage: Path, store: ObjectStore) -> Non
         store.filesystem.delete_file(f"bucket/vanishing/parquet/{name}")
         with pytest.raises(TidegateError, match="vanished while it was read"):
             local_replay(files, [in_force_plan()], out=None)
+
+
+def test_results_are_those_that_the_marker_names(usage: Path, store: ObjectStore) -> None:
+    """A run that is killed leaves the results before it as they were; what it wrote is gone after the next."""
+    out = store.uri("results/deep")
+    with open_usage(usage) as files:
+        local_usage(files, out=out, top=1)
+        first = saved_table(out, "usage_by_client")
+        assert len(first) > 1
+        marker = f"deep/{MARKER}"
+        assert [name for name in store.names("results") if name == marker] == [marker]
+        killed = prepare_output(out, command="usage", tables=["usage_by_client"], overwrite=False)
+        assert killed is not None
+        with killed.replaced("usage_by_client") as file:
+            pq.write_table(first.slice(0, 1), file)
+        half = killed.replaced("usage_by_minute")
+        half.__enter__().write(b"half")  # and no more
+        assert saved_table(out, "usage_by_client") == first
+        before = store.names("results")
+        local_usage(files, out=out, top=1)
+        assert saved_table(out, "usage_by_client") == first
+        names = store.names("results")
+        assert len(names) == 3
+        assert not {*names} & {*before} - {marker}
+        data = store.filesystem.open_input_file(f"bucket/results/{marker}").read().decode()
+        assert SECRET not in data
+        assert KEY not in data
+        local_replay(files, [in_force_plan()], out=out)
+        with pytest.raises(ConfigError, match="has no complete table 'usage_by_client'"):
+            saved_table(out, "usage_by_client")
+
+
+def test_what_is_not_ours_stays(store: ObjectStore) -> None:
+    """Unless the user says so, and even then."""
+    with store.filesystem.open_output_stream("bucket/theirs/thesis.txt") as file:
+        file.write(b"precious")
+    wanted = {"command": "usage", "tables": ["a"]}
+    for path, reason in (
+        ("theirs", r"is not empty .*found 'thesis.txt'"),
+        ("theirs/thesis.txt", "is a file"),
+    ):
+        with pytest.raises(OutputError, match=reason):
+            prepare_output(store.uri(path), overwrite=False, **wanted)
+    results = prepare_output(store.uri("theirs"), overwrite=True, **wanted)
+    assert results is not None
+    with results.replaced("a") as file:
+        pq.write_table(pa.table({"a": [1]}), file)
+    results.finish()
+    assert "thesis.txt" in store.names("theirs")

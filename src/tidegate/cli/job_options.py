@@ -5,8 +5,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tidegate.config.locations import Location, location
+from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
     from tidegate.pipeline.jobs import UsageFiles
@@ -15,8 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_job_options",
+    "directory_argument",
     "from_option",
     "json_option",
+    "location_type",
     "opened",
     "running_jobs",
     "shown",
@@ -28,9 +32,30 @@ _MOST_LINES = 100_000  # of a table on the terminal; --out has all
 _SHOWN = 20
 
 
+def directory_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the usage record that is read."""
+    parser.add_argument(
+        "directory", metavar="DIR", type=location_type, help="usage directory of a server, or its URI"
+    )
+
+
+def location_type(text: str) -> Location:
+    """Return the path or URI of an option. Raises `argparse.ArgumentTypeError`, which repeats no secret."""
+    try:
+        return location(text)
+    except ConfigError as error:
+        hint = f" (hint: {error.hint})" if error.hint else ""
+        raise argparse.ArgumentTypeError(f"{error}{hint}") from error
+
+
 def add_job_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that all Spark jobs share."""
-    parser.add_argument("--out", metavar="DIR", type=Path, help="also write the tables there, as Parquet")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=location_type,
+        help="also write the tables there, as Parquet; a path or URI",
+    )
     parser.add_argument(
         "--overwrite",
         action="store_true",
@@ -66,7 +91,6 @@ def from_option(parser: argparse.ArgumentParser) -> None:
 
 def opened(args: argparse.Namespace) -> "AbstractContextManager[UsageFiles]":
     """Return the usage files that the options name, to be read in a `with` block. Raises `TidegateError`."""
-    from tidegate.errors import ConfigError
     from tidegate.pipeline.jobs import open_usage
 
     if args.from_ms is not None and args.to_ms is not None and args.to_ms <= args.from_ms:

@@ -4,7 +4,15 @@ import argparse
 import math
 from pathlib import Path
 
-from tidegate.cli.job_options import add_job_options, json_option, opened, running_jobs, shown, top_option
+from tidegate.cli.job_options import (
+    add_job_options,
+    directory_argument,
+    json_option,
+    opened,
+    running_jobs,
+    shown,
+    top_option,
+)
 
 __all__ = ["add_parser", "run"]
 
@@ -52,7 +60,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    directory_argument(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--by",
@@ -81,12 +89,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
     from tidegate.pipeline.output import check_output
+    from tidegate.pipeline.read.ingest import is_imported
     from tidegate.pipeline.replay.limits import Tolerance, levels_of, levels_of_file
     from tidegate.pipeline.report.console import results_console
     from tidegate.pipeline.report.documents import json_text, limits_document
     from tidegate.pipeline.report.limits_report import ESTIMATED, limits_notes, limits_table
     from tidegate.pipeline.report.text import count_text
-    from tidegate.usage.readers import is_imported
 
     levels = levels_of(args.by) if args.quotas is None else levels_of_file(args.quotas)
     tolerance = Tolerance(share=args.delayed / 100, longest_ms=round(args.longest * 1000))

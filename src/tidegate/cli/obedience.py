@@ -1,9 +1,16 @@
 """`tidegate obedience`: which client libraries came back before their throttle was over."""
 
 import argparse
-from pathlib import Path
 
-from tidegate.cli.job_options import add_job_options, json_option, opened, running_jobs, shown, top_option
+from tidegate.cli.job_options import (
+    add_job_options,
+    directory_argument,
+    json_option,
+    opened,
+    running_jobs,
+    shown,
+    top_option,
+)
 
 __all__ = ["add_parser", "run"]
 
@@ -55,7 +62,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    directory_argument(parser)
     top_option(parser, "libraries", default=None)
     json_option(parser)
     add_job_options(parser)
@@ -64,10 +71,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
     from tidegate.pipeline.output import check_output
+    from tidegate.pipeline.read.ingest import is_imported
     from tidegate.pipeline.report.console import results_console
     from tidegate.pipeline.report.documents import json_text, obedience_document
     from tidegate.pipeline.report.obedience_report import obedience_notes, obedience_table, worst_first
-    from tidegate.usage.readers import is_imported
 
     if is_imported(args.directory):
         unknown = obedience_document(None, top=0, events=None, out=None)

@@ -2,9 +2,8 @@
 
 import argparse
 import math
-from pathlib import Path
 
-from tidegate.cli.job_options import opened, running_jobs, where_options
+from tidegate.cli.job_options import directory_argument, opened, running_jobs, where_options
 
 __all__ = ["add_parser", "run"]
 
@@ -55,7 +54,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    directory_argument(parser)
     parser.add_argument(
         "--by",
         choices=("both", "user", "client-id"),
@@ -97,10 +96,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print the quotas."""
+    from tidegate.pipeline.read.ingest import is_imported
     from tidegate.pipeline.recommend import Wanted, what_tells_apart
     from tidegate.pipeline.replay.limits import levels_of
     from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text
-    from tidegate.usage.readers import is_imported
 
     wanted = Wanted(headroom=args.headroom, budgets=dict(args.budget), protect=args.protect)
     with opened(args) as files:

@@ -6,7 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.cli.job_options import add_job_options, json_option, opened, running_jobs, shown, top_option
+from tidegate.cli.job_options import (
+    add_job_options,
+    directory_argument,
+    json_option,
+    location_type,
+    opened,
+    running_jobs,
+    shown,
+    top_option,
+)
 
 if TYPE_CHECKING:
     from tidegate.pipeline.jobs import ReplaySummary
@@ -37,12 +46,17 @@ examples:
   tidegate replay ./usage --quotas quotas.yaml --json
                                         for programs: docs/results.md
   tidegate replay ./usage --quotas quotas.yaml --out ./replay-out --decisions
+  tidegate replay ./usage --quotas quotas.yaml --continue ./before --out ./now
+                                        on from what the hours before left
+  tidegate replay s3://bucket/usage --in-force --out s3://bucket/out
+                                        by URI: docs/clusters.md
 
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
 has written; quotas.yaml is described in docs/quotas-file.md. A plan is named
-after its file. With --out: replay_by_entity.parquet, replay_by_client.parquet
-and, with --decisions, decisions.parquet (one row per plan and request). They
-hold user names and client ids: personal data.
+after its file. With --out: replay_by_entity.parquet, replay_by_client.parquet,
+state.parquet (what --continue goes on from) and, with --decisions,
+decisions.parquet (one row per plan and request). They hold user names and
+client ids: personal data.
 
 A recorded fetch that is larger than a plan's cap (B = limit * (windows - 1)) is
 replayed as an answer with that much of records; a fetch that was throttled when
@@ -69,7 +83,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    directory_argument(parser)
     parser.add_argument(
         "--quotas",
         metavar="FILE",
@@ -80,6 +94,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument(
         "--in-force", action="store_true", help="also replay the quotas that were in force, and compare"
+    )
+    parser.add_argument(
+        "--continue",
+        dest="before",
+        metavar="DIR",
+        type=location_type,
+        help="go on from what the same plans left in --out DIR of the hours before",
     )
     parser.add_argument(
         "--decisions", action="store_true", help="also write every single decision (needs --out)"
@@ -105,6 +126,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Run the job and print what came of it."""
     _check_options(args)
+    from tidegate.pipeline.jobs import saved_states
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
 
@@ -114,7 +136,13 @@ def run(args: argparse.Namespace) -> int:
     with opened(args) as files:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
-        results = {"out": args.out, "overwrite": args.overwrite, "with_decisions": args.decisions}
+        carried = None if args.before is None else saved_states(args.before, plans)
+        results = {
+            "out": args.out,
+            "overwrite": args.overwrite,
+            "with_decisions": args.decisions,
+            "carried": carried,
+        }
         with running_jobs(args, files, plans=plans) as jobs:
             found = jobs.replay(plans, **results)
     _print(args, plans, found, events=files.rows)
@@ -135,6 +163,11 @@ def _check_options(args: argparse.Namespace) -> None:
 
     if not args.quotas and not args.in_force:
         raise ConfigError("no plan to replay against", hint="give --quotas quotas.yaml, or --in-force")
+    if args.before is not None and (args.loop == "closed" or not args.quotas):
+        raise ConfigError(
+            "--continue is for plans replayed in open loop",
+            hint="the quotas in force have states in the record",
+        )
     if args.decisions and args.out is None:
         raise ConfigError("--decisions writes a table", hint="give --out DIR as well")
     if args.decisions and args.loop == "closed":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate import __version__
-from tidegate.cli.job_options import opened, running_jobs, where_options
+from tidegate.cli.job_options import directory_argument, opened, running_jobs, where_options
 
 if TYPE_CHECKING:
     from tidegate.pipeline.findings import Findings
@@ -50,7 +50,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    directory_argument(parser)
     parser.add_argument(
         "--out",
         metavar="FILE",
@@ -82,9 +82,9 @@ def run(args: argparse.Namespace) -> int:
     """Run the jobs and write the page."""
     from tidegate.pipeline.findings import find_out
     from tidegate.pipeline.page.file import check_page, write_page
+    from tidegate.pipeline.read.ingest import is_imported
     from tidegate.pipeline.recommend import what_tells_apart
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
-    from tidegate.usage.readers import is_imported
 
     check_page(args.out, overwrite=args.overwrite)
     plans = [replace(plan, is_closed=args.loop == "closed") for plan in load_plans(args.quotas)]

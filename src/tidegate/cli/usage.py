@@ -1,9 +1,16 @@
 """`tidegate usage`: who used what, out of the usage files of a server."""
 
 import argparse
-from pathlib import Path
 
-from tidegate.cli.job_options import add_job_options, json_option, opened, running_jobs, shown, top_option
+from tidegate.cli.job_options import (
+    add_job_options,
+    directory_argument,
+    json_option,
+    opened,
+    running_jobs,
+    shown,
+    top_option,
+)
 
 __all__ = ["add_parser", "run"]
 
@@ -49,7 +56,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    directory_argument(parser)
     parser.add_argument(
         "--by", choices=_COLUMNS, help="sum up by this alone (default: by user and client id)"
     )

@@ -24,6 +24,7 @@ _SAME = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names
 _CLIENTS = {
     "hdfs": "Hadoop's libhdfs and a Java: set HADOOP_HOME, JAVA_HOME and CLASSPATH, or give webhdfs://"
 }
+_WITHOUT_DIRECTORIES = frozenset({"s3", "gcs"})  # a name with slashes is all that it takes
 _LONGEST_REASON = 200
 
 
@@ -63,9 +64,18 @@ class Place:
                 return None
         return found
 
+    @contextmanager
+    def written(self) -> Iterator[pa.NativeFile]:
+        """Give a file to write to; directories that are missing are made where there are such things."""
+        with _reasons_of(self.uri):
+            if self.filesystem.type_name not in _WITHOUT_DIRECTORIES:
+                self.filesystem.create_dir(self.path.rpartition("/")[0], recursive=True)
+            with self.filesystem.open_output_stream(self.path) as file:
+                yield file
+
     def write(self, data: bytes) -> None:
         """Put a file in its place at once."""
-        with _reasons_of(self.uri), self.filesystem.open_output_stream(self.path) as file:
+        with self.written() as file:
             file.write(data)
 
 

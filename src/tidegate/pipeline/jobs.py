@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,11 +34,12 @@ from tidegate.pipeline.obedience import (
     SOFTWARE_SUMS,
     obedience_of_chunks,
 )
-from tidegate.pipeline.output import finish_output, prepare_output, write_table
+from tidegate.pipeline.output import STATE_TABLE, prepare_output, saved_table
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
 from tidegate.pipeline.read.ingest import check_files, find_all_files, read_events
 from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
+from tidegate.pipeline.replay.carried import Carried, carried_states
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
 from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER, by_entity
 from tidegate.pipeline.replay.partition import (
@@ -50,7 +50,7 @@ from tidegate.pipeline.replay.partition import (
     replay_tallies,
 )
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.replay.task import lay_out
+from tidegate.pipeline.replay.task import lay_out, states_left
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
 from tidegate.pipeline.rollup import usage_by_minute, usage_in_all
 from tidegate.pipeline.schemas import (
@@ -66,13 +66,14 @@ from tidegate.pipeline.schemas import (
     OBEDIENCE_BY_CLIENT,
     OBEDIENCE_BY_SOFTWARE,
     REPLAY_BY_CLIENT,
+    REPLAY_LEAVING_STATE,
+    REPLAY_STATE,
 )
 from tidegate.pipeline.session import RunningSpark
 
 __all__ = [
     "LIMITS_TABLES",
     "OBEDIENCE_TABLES",
-    "REPLAY_TABLES",
     "ReplaySummary",
     "SparkReplays",
     "UsageFiles",
@@ -85,6 +86,8 @@ __all__ = [
     "recommend_job",
     "replay_blocks",
     "replay_job",
+    "replay_tables",
+    "saved_states",
     "usage_job",
     "usage_tables",
 ]
@@ -92,7 +95,6 @@ __all__ = [
 _SLICES_PER_CORE = 4  # tasks of the passes over the files
 
 OBEDIENCE_TABLES = ("obedience_by_software", "obedience_by_client")
-REPLAY_TABLES = ("replay_by_entity", "replay_by_client", "decisions")
 LIMITS_TABLES = ("limits_by_entity", "limits_by_node")
 
 
@@ -139,27 +141,34 @@ def usage_tables(by: Sequence[str]) -> tuple[str, str]:
     return f"usage_by_{'client' if tuple(by) == CLIENT else '_'.join(by)}", "usage_by_minute"
 
 
+def replay_tables(*, with_decisions: bool, with_state: bool) -> list[str]:
+    """Return the names of the tables of a replay."""
+    also = ["decisions"] * with_decisions + [STATE_TABLE] * with_state
+    return ["replay_by_entity", "replay_by_client", *also]
+
+
 def usage_job(
     spark: RunningSpark,
     files: UsageFiles,
     *,
-    out: Path | None,
+    out: Location | None,
     overwrite: bool = False,
     top: int,
     by: Sequence[str] = CLIENT,
 ) -> UsageSummary:
     """Sum up the usage files by the columns `by`; write the tables to `out` if given. Raises `TidegateError`."""
     in_all_name, by_minute_name = tables = usage_tables(by)
-    if out is not None:
-        prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
+    results = (
+        None if out is None else prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
+    )
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
         events = read_events(spark.session, files.paths)
         in_all = usage_in_all(events, by).cache()
-        if out is not None:
+        if results is not None:
             by_minute = usage_by_minute(events, by).orderBy("minute_ms", *by, "node_id")
-            write_table(in_all.orderBy(*by), out, in_all_name)
-            write_table(by_minute, out, by_minute_name)
-            finish_output(out)
+            results.write(in_all.orderBy(*by), in_all_name)
+            results.write(by_minute, by_minute_name)
+            results.finish()
         most_bytes = (F.col("produce_bytes") + F.col("fetch_bytes")).desc()
         rows = in_all.orderBy(most_bytes, F.col("requests").desc(), *by).limit(top).collect()
         summary = UsageSummary(groups=in_all.count(), top=[row.asDict() for row in rows])
@@ -168,14 +177,13 @@ def usage_job(
 
 
 def obedience_job(
-    spark: RunningSpark, files: UsageFiles, *, out: Path | None, overwrite: bool = False
+    spark: RunningSpark, files: UsageFiles, *, out: Location | None, overwrite: bool = False
 ) -> list[dict[str, Any]]:
     """Find out which client libraries came back too early; write the tables to `out` if given.
 
     Returns the rows of `OBEDIENCE_BY_SOFTWARE`. Raises `TidegateError`.
     """
-    if out is not None:
-        prepare_output(out, command="obedience", tables=OBEDIENCE_TABLES, overwrite=overwrite)
+    results = prepare_output(out, command="obedience", tables=OBEDIENCE_TABLES, overwrite=overwrite)
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
         chunks = list_chunks(files.paths)
         slices = _slices(spark.session, chunks)
@@ -190,10 +198,10 @@ def obedience_job(
             }
         )
         by_software = _grouped(counted, SOFTWARE_KEYS, SOFTWARE_SUMS).select(OBEDIENCE_BY_SOFTWARE.names)
-        if out is not None:
-            write_table(by_client.orderBy(*CLIENT_KEYS), out, "obedience_by_client")
-            write_table(by_software, out, "obedience_by_software")
-            finish_output(out)
+        if results is not None:
+            results.write(by_client.orderBy(*CLIENT_KEYS), "obedience_by_client")
+            results.write(by_software, "obedience_by_software")
+            results.finish()
         rows = [row.asDict() for row in by_software.orderBy(*SOFTWARE_KEYS).collect()]
         by_client.unpersist()
     return rows
@@ -244,29 +252,49 @@ def replay_job(
     files: UsageFiles,
     plans: Sequence[Plan],
     *,
-    out: Path | None,
+    out: Location | None,
     overwrite: bool = False,
     with_decisions: bool = False,
+    carried: Mapping[tuple[str, int], Carried] | None = None,
 ) -> ReplaySummary:
-    """Replay the usage files against the plans; write the tables to `out` if given. Raises `TidegateError`."""
-    if out is not None:
-        tables = REPLAY_TABLES if with_decisions else REPLAY_TABLES[:-1]
-        prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
+    """Replay the usage files against the plans; write the tables to `out` if given. Raises `TidegateError`.
+
+    carried: what `saved_states` returns of the hours before, by plan and node.
+    """
+    leaves_state = out is not None and any(plan.leaves_state for plan in plans)
+    tables = replay_tables(with_decisions=with_decisions, with_state=leaves_state)
+    results = (
+        None if out is None else prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
+    )
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "replaying"):
-        blocks, task = replay_blocks(spark, files.paths, plans)
-        by_client = blocks.mapInArrow(partial(replay_tallies, task=task), REPLAY_BY_CLIENT).cache()
+        blocks, task = replay_blocks(spark, files.paths, plans, carried=carried, leaves_state=leaves_state)
+        table = REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT
+        found = blocks.mapInArrow(partial(replay_tallies, task=task), table).cache()
+        by_client = found.where("state is null").select(REPLAY_BY_CLIENT.names) if leaves_state else found
         entities = by_entity(by_client)
-        if out is not None:
-            write_table(by_client, out, "replay_by_client")
-            write_table(entities, out, "replay_by_entity")
+        if results is not None:
+            results.write(by_client, "replay_by_client")
+            results.write(entities, "replay_by_entity")
             if with_decisions:
                 decisions = blocks.mapInArrow(partial(replay_decisions, task=task), DECISIONS)
-                write_table(decisions, out, "decisions")
-            finish_output(out)
+                results.write(decisions, "decisions")
+            if leaves_state:
+                left = found.where("state is not null").select(REPLAY_STATE.names).toArrow()
+                rows = list(states_left(task.value, left.to_pylist()))
+                states = pa.Table.from_pylist(rows, to_arrow_schema(REPLAY_STATE))
+                results.write(spark.session.createDataFrame(states), STATE_TABLE)
+            results.finish()
         rows = [row.asDict() for row in entities.collect()]
-        by_client.unpersist()
+        found.unpersist()
     unmatched = unmatched_entries(plans, users=task.value.users, client_ids=task.value.client_ids)
     return ReplaySummary(entities=rows, unmatched=unmatched)
+
+
+def saved_states(directory: Location, plans: Sequence[Plan]) -> dict[tuple[str, int], Carried]:
+    """Return what replays of the plans left in their results, by plan and node. Raises `ConfigError`."""
+    wanted = [plan for plan in plans if plan.leaves_state]
+    rows = saved_table(directory, STATE_TABLE).to_pylist()
+    return carried_states(rows, wanted, of=repr(str(directory)))
 
 
 def limits_job(
@@ -275,25 +303,24 @@ def limits_job(
     levels: Plan,
     tolerance: Tolerance,
     *,
-    out: Path | None,
+    out: Location | None,
     overwrite: bool = False,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Find the smallest limits of the entities of `levels`; write the tables to `out` if given.
 
     Returns the rows of `LIMITS_BY_ENTITY` and of `LIMITS_BY_NODE`. Raises `TidegateError`.
     """
-    if out is not None:
-        prepare_output(out, command="limits", tables=LIMITS_TABLES, overwrite=overwrite)
+    results = prepare_output(out, command="limits", tables=LIMITS_TABLES, overwrite=overwrite)
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "finding limits"):
         with SparkReplays(spark, files, levels) as replays:
             entities, nodes = find_limits(replays, levels, tolerance)
-        if out is not None:
+        if results is not None:
             for rows, table, name in zip(
                 (entities, nodes), (LIMITS_BY_ENTITY, LIMITS_BY_NODE), LIMITS_TABLES, strict=True
             ):
                 written = pa.Table.from_pylist(rows, to_arrow_schema(table))
-                write_table(spark.session.createDataFrame(written), out, name)
-            finish_output(out)
+                results.write(spark.session.createDataFrame(written), name)
+            results.finish()
     return entities, nodes
 
 
@@ -358,7 +385,12 @@ class SparkReplays:
 
 
 def replay_blocks(
-    spark: RunningSpark, paths: Sequence[Location], plans: Sequence[Plan]
+    spark: RunningSpark,
+    paths: Sequence[Location],
+    plans: Sequence[Plan],
+    *,
+    carried: Mapping[tuple[str, int], Carried] | None = None,
+    leaves_state: bool = False,
 ) -> tuple[DataFrame, Broadcast[ReplayTask]]:
     """Return the rows of the files as blocks, where they belong and in order, and what a replay of them needs.
 
@@ -369,7 +401,8 @@ def replay_blocks(
     slices = _slices(session, chunks)
     survey = partial(survey_chunk, with_connections=any(plan.is_closed for plan in plans))
     surveys = context.parallelize(chunks, slices).map(survey).collect()
-    task, numbers = lay_out(chunks, surveys, plans, cores=context.defaultParallelism)
+    cores = context.defaultParallelism
+    task, numbers = lay_out(chunks, surveys, plans, cores=cores, carried=carried, leaves_state=leaves_state)
     broadcast = context.broadcast(task)
     work = _spread(session, chunks, numbers, slices=slices)
     blocks = work.mapInArrow(partial(pack_chunks, task=broadcast), BLOCKS)

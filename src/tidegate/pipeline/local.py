@@ -7,7 +7,6 @@ Results are equal, which `tests/spark/test_local.py` holds.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from pyspark.sql.types import StructType
 from rich.console import Console
 from rich.progress import track
 
+from tidegate.config.locations import Location
 from tidegate.pipeline.backlogs import backlogs_table, chunk_backlogs
 from tidegate.pipeline.history import (
     Buckets,
@@ -29,10 +29,10 @@ from tidegate.pipeline.history import (
 from tidegate.pipeline.jobs import (
     LIMITS_TABLES,
     OBEDIENCE_TABLES,
-    REPLAY_TABLES,
     ReplaySummary,
     UsageFiles,
     UsageSummary,
+    replay_tables,
     usage_tables,
 )
 from tidegate.pipeline.obedience import (
@@ -40,9 +40,10 @@ from tidegate.pipeline.obedience import (
     obedience_by_client_table,
     obedience_by_software_table,
 )
-from tidegate.pipeline.output import finish_output, prepare_output, replaced_table
+from tidegate.pipeline.output import STATE_TABLE, Results, prepare_output
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_chunk, survey_chunk
 from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
+from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
 from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER
 from tidegate.pipeline.replay.partition import (
@@ -52,7 +53,7 @@ from tidegate.pipeline.replay.partition import (
     replay_tallies,
 )
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.replay.task import lay_out
+from tidegate.pipeline.replay.task import lay_out, states_left
 from tidegate.pipeline.replay.unmatched import unmatched_entries
 from tidegate.pipeline.replay.warm_up import kernel_at_hand
 from tidegate.pipeline.schemas import (
@@ -65,6 +66,8 @@ from tidegate.pipeline.schemas import (
     OBEDIENCE_BY_CLIENT,
     OBEDIENCE_BY_SOFTWARE,
     REPLAY_BY_CLIENT,
+    REPLAY_LEAVING_STATE,
+    REPLAY_STATE,
     usage_by_minute_schema,
     usage_schema,
 )
@@ -102,18 +105,21 @@ def local_replay(
     files: UsageFiles,
     plans: Sequence[Plan],
     *,
-    out: Path | None,
+    out: Location | None,
     overwrite: bool = False,
     with_decisions: bool = False,
+    carried: Mapping[tuple[str, int], Carried] | None = None,
 ) -> ReplaySummary:
     """Do what `jobs.replay_job` does."""
-    tables = REPLAY_TABLES if with_decisions else REPLAY_TABLES[:-1]
-    if out is not None:
-        prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
+    leaves_state = out is not None and any(plan.leaves_state for plan in plans)
+    tables = replay_tables(with_decisions=with_decisions, with_state=leaves_state)
+    results = (
+        None if out is None else prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
+    )
     chunks = list_chunks(files.paths)
     is_closed = any(plan.is_closed for plan in plans)
     surveys = [survey_chunk(chunk, with_connections=is_closed) for chunk in _shown(chunks, "looking")]
-    task, numbers = lay_out(chunks, surveys, plans, cores=1)
+    task, numbers = lay_out(chunks, surveys, plans, cores=1, carried=carried, leaves_state=leaves_state)
     held: Any = _Held(task)
     partitions = _partitions(chunks, numbers, held)
     kernel_at_hand(plans)
@@ -122,29 +128,37 @@ def local_replay(
         for number in _shown(sorted(partitions), "replaying")
         for batch in replay_tallies(iter(partitions[number]), task=held)
     ]
-    by_client = pa.Table.from_batches(batches, _schema(REPLAY_BY_CLIENT))
+    found = pa.Table.from_batches(
+        batches, _schema(REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT)
+    )
+    by_client = found
+    if leaves_state:
+        by_client = found.filter(pc.field("state").is_null()).select(REPLAY_BY_CLIENT.names)
     by_entity = by_entity_table(by_client)
-    if out is not None:
-        _write(by_client, out, "replay_by_client")
-        _write(by_entity, out, "replay_by_entity")
+    if results is not None:
+        _write(by_client, results, "replay_by_client")
+        _write(by_entity, results, "replay_by_entity")
         if with_decisions:
-            _write_decisions(out, partitions, held)
-        finish_output(out)
+            _write_decisions(results, partitions, held)
+        if leaves_state:
+            left = found.filter(pc.field("state").is_valid()).select(REPLAY_STATE.names)
+            rows = list(states_left(task, left.to_pylist()))
+            _write(pa.Table.from_pylist(rows, _schema(REPLAY_STATE)), results, STATE_TABLE)
+        results.finish()
     unmatched = unmatched_entries(plans, users=task.users, client_ids=task.client_ids)
     return ReplaySummary(entities=by_entity.to_pylist(), unmatched=unmatched)
 
 
 def local_limits(
-    files: UsageFiles, levels: Plan, tolerance: Tolerance, *, out: Path | None, overwrite: bool = False
+    files: UsageFiles, levels: Plan, tolerance: Tolerance, *, out: Location | None, overwrite: bool = False
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Do what `jobs.limits_job` does."""
-    if out is not None:
-        prepare_output(out, command="limits", tables=LIMITS_TABLES, overwrite=overwrite)
+    results = prepare_output(out, command="limits", tables=LIMITS_TABLES, overwrite=overwrite)
     entities, nodes = find_limits(LocalReplays(files, levels), levels, tolerance)
-    if out is not None:
-        _write(pa.Table.from_pylist(entities, _schema(LIMITS_BY_ENTITY)), out, "limits_by_entity")
-        _write(pa.Table.from_pylist(nodes, _schema(LIMITS_BY_NODE)), out, "limits_by_node")
-        finish_output(out)
+    if results is not None:
+        _write(pa.Table.from_pylist(entities, _schema(LIMITS_BY_ENTITY)), results, "limits_by_entity")
+        _write(pa.Table.from_pylist(nodes, _schema(LIMITS_BY_NODE)), results, "limits_by_node")
+        results.finish()
     return entities, nodes
 
 
@@ -197,41 +211,43 @@ class LocalReplays:
 def local_usage(
     files: UsageFiles,
     *,
-    out: Path | None,
+    out: Location | None,
     overwrite: bool = False,
     top: int,
     by: Sequence[str] = CLIENT,
 ) -> UsageSummary:
     """Do what `jobs.usage_job` does."""
     in_all_name, by_minute_name = tables = usage_tables(by)
-    if out is not None:
-        prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
+    results = (
+        None if out is None else prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
+    )
     chunks = _shown(list_chunks(files.paths), "summing up")
     seconds = usage_by_second((read_chunk(chunk, usage_columns(by)) for chunk in chunks), by)
     in_all = usage_table(seconds, by).cast(_schema(usage_schema(by)))
-    if out is not None:
-        _write(in_all, out, in_all_name)
+    if results is not None:
+        _write(in_all, results, in_all_name)
         by_minute = usage_by_minute_table(seconds, by).cast(_schema(usage_by_minute_schema(by)))
-        _write(by_minute, out, by_minute_name)
-        finish_output(out)
+        _write(by_minute, results, by_minute_name)
+        results.finish()
     most = in_all.append_column("bytes", pc.add(in_all["produce_bytes"], in_all["fetch_bytes"]))
     order = [("bytes", "descending"), ("requests", "descending"), *((name, "ascending") for name in by)]
     rows = most.sort_by(order).slice(0, top).drop_columns(["bytes"]).to_pylist()
     return UsageSummary(groups=len(in_all), top=rows)
 
 
-def local_obedience(files: UsageFiles, *, out: Path | None, overwrite: bool = False) -> list[dict[str, Any]]:
+def local_obedience(
+    files: UsageFiles, *, out: Location | None, overwrite: bool = False
+) -> list[dict[str, Any]]:
     """Do what `jobs.obedience_job` does."""
-    if out is not None:
-        prepare_output(out, command="obedience", tables=OBEDIENCE_TABLES, overwrite=overwrite)
+    results = prepare_output(out, command="obedience", tables=OBEDIENCE_TABLES, overwrite=overwrite)
     parts = [chunk_obedience(chunk) for chunk in _shown(list_chunks(files.paths), "summing up")]
     empty = _schema(OBEDIENCE_BY_CLIENT).empty_table()
     by_client = obedience_by_client_table(pa.concat_tables(parts or [empty]))
     by_software = obedience_by_software_table(by_client).cast(_schema(OBEDIENCE_BY_SOFTWARE))
-    if out is not None:
-        _write(by_client.cast(_schema(OBEDIENCE_BY_CLIENT)), out, "obedience_by_client")
-        _write(by_software, out, "obedience_by_software")
-        finish_output(out)
+    if results is not None:
+        _write(by_client.cast(_schema(OBEDIENCE_BY_CLIENT)), results, "obedience_by_client")
+        _write(by_software, results, "obedience_by_software")
+        results.finish()
     rows: list[dict[str, Any]] = by_software.to_pylist()
     return rows
 
@@ -265,15 +281,15 @@ def _partitions(
     }
 
 
-def _write_decisions(out: Path, partitions: Mapping[int, Sequence[pa.RecordBatch]], task: Any) -> None:
-    with replaced_table(out, "decisions") as path, pq.ParquetWriter(path, _schema(DECISIONS)) as writer:
+def _write_decisions(results: Results, partitions: Mapping[int, Sequence[pa.RecordBatch]], task: Any) -> None:
+    with results.replaced("decisions") as path, pq.ParquetWriter(path, _schema(DECISIONS)) as writer:
         for number in _shown(sorted(partitions), "deciding"):
             for batch in replay_decisions(iter(partitions[number]), task=task):
                 writer.write_batch(batch)
 
 
-def _write(table: pa.Table, out: Path, name: str) -> None:
-    with replaced_table(out, name) as path:
+def _write(table: pa.Table, results: Results, name: str) -> None:
+    with results.replaced(name) as path:
         pq.write_table(table, path)
 
 

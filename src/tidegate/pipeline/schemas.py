@@ -38,6 +38,8 @@ __all__ = [
     "OBEDIENCE_BY_SOFTWARE",
     "REPLAY_BY_CLIENT",
     "REPLAY_BY_ENTITY",
+    "REPLAY_LEAVING_STATE",
+    "REPLAY_STATE",
     "USAGE_SUMS",
     "usage_by_minute_schema",
     "usage_schema",
@@ -50,6 +52,10 @@ _Column = tuple[str, DataType]
 
 def _table(columns: Sequence[_Column]) -> StructType:
     return StructType([StructField(name, data_type) for name, data_type in columns])
+
+
+def _columns(table: StructType) -> list[_Column]:
+    return [(column.name, column.dataType) for column in table]
 
 
 _SPARK_TYPES: Mapping[str, DataType] = {
@@ -172,6 +178,22 @@ whenever it was used, and `bound_of` what kind of entity has that quota (`user`,
 `amount`: bytes (Produce, Fetch), ns (Request) or permits (ControllerMutation). Of `requests`,
 `approximate_requests` may have been decided otherwise, the other `approximate_` columns say why
 (docs/usage-record.md); `different_decisions` are of exact ones only, compared with what was recorded."""
+
+REPLAY_STATE = _table(
+    [
+        ("plan", _STRING),
+        ("node_id", _INT),
+        ("kind", _STRING),
+        ("user", _STRING),
+        ("client_id", _STRING),
+        ("state", _STRING),
+    ]
+)
+"""What a replay leaves for one of the hours after, see `replay.carried`. Of a sensor `user` and `client_id` are the
+tags that it counts under."""
+
+REPLAY_LEAVING_STATE = _table([*_columns(REPLAY_BY_CLIENT), ("kind", _STRING), ("state", _STRING)])
+"""Rows of `REPLAY_BY_CLIENT`, where `state` is null, and of `REPLAY_STATE`."""
 
 REPLAY_BY_ENTITY = _table([*_ENTITY, ("only_user", _STRING), ("only_client_id", _STRING), *_TALLY])
 """The same for all clients, on all nodes, that share a quota. `only_user`: that of all of them; null: of several."""

@@ -56,6 +56,15 @@ def test_times_that_are_no_whole_hours_are_refused(tmp_path, capsys, text):
     )
 
 
+def test_a_uri_with_a_secret_is_refused_without_repeating_it(tmp_path, capsys):
+    """Neither in the reason nor in the hint."""
+    with pytest.raises(SystemExit):
+        options(tmp_path, "--out", "s3://AKIA:s3cret@bucket/out")
+    said = capsys.readouterr().err
+    assert "argument --out: a URI must not hold credentials" in said
+    assert "s3cret" not in said
+
+
 def test_only_the_hours_in_between_are_read(tmp_path):
     """From the first on, and before the last; files of others are not opened."""
     write_hours(tmp_path, hours=4)

@@ -2,14 +2,17 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import OutputError
-from tidegate.pipeline.output import MARKER, finish_output, prepare_output, replaced_table
+from tidegate.pipeline.output import MARKER, prepare_output, saved_table
 
 
 def _prepare(directory, *, overwrite=False):
-    prepare_output(directory, command="usage", tables=["b", "a"], overwrite=overwrite)
+    return prepare_output(directory, command="usage", tables=["b", "a"], overwrite=overwrite)
 
 
 def test_new_directory_is_made_and_marked(tmp_path):
@@ -45,31 +48,35 @@ def test_a_file_in_the_way_is_one_clear_error(tmp_path):
 
 def test_a_table_takes_the_place_of_another_when_it_is_complete(tmp_path):
     """What is killed half-way leaves the table that was there, and a marker that does not say complete."""
-    _prepare(tmp_path)
-    with replaced_table(tmp_path, "a") as path:
-        path.write_text("first")
-    finish_output(tmp_path)
-    _prepare(tmp_path)
-    killed = replaced_table(tmp_path, "a")
+    first, second = (pa.table({"number": [number]}) for number in (1, 2))
+    results = _prepare(tmp_path)
+    with results.replaced("a") as path:
+        pq.write_table(first, path)
+    with pytest.raises(ConfigError, match=r"has no complete table 'a'"):
+        saved_table(tmp_path, "a")
+    results.finish()
+    assert saved_table(tmp_path, "a") == first
+    results = _prepare(tmp_path)
+    killed = results.replaced("a")
     path = killed.__enter__()  # and no more
     path.write_text("half")
-    assert (tmp_path / "a.parquet" / path.name).read_text() == "first"
-    assert not json.loads((tmp_path / MARKER).read_text())["complete"]
-    with replaced_table(tmp_path, "a") as path:
-        path.write_text("second")
-    finish_output(tmp_path)
-    assert json.loads((tmp_path / MARKER).read_text())["complete"]
-    assert (tmp_path / "a.parquet" / path.name).read_text() == "second"
+    assert pq.read_table(tmp_path / "a.parquet") == first
+    with pytest.raises(ConfigError, match=r"has no complete table 'a'"):
+        saved_table(tmp_path, "a")
+    with results.replaced("a") as path:
+        pq.write_table(second, path)
+    results.finish()
+    assert saved_table(tmp_path, "a") == second
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.parquet", MARKER]
 
 
 def test_tables_of_another_command_go_when_this_one_is_complete(tmp_path):
     """Also if one in between was killed; tables that nobody of ours wrote stay."""
-    _prepare(tmp_path)
+    results = _prepare(tmp_path)
     for name in ("a", "b", "mine"):
         (tmp_path / f"{name}.parquet").mkdir()
-    finish_output(tmp_path)
+    results.finish()
     for tables in (["c"], ["b"]):
-        prepare_output(tmp_path, command="replay", tables=tables, overwrite=False)
-    finish_output(tmp_path)
+        results = prepare_output(tmp_path, command="replay", tables=tables, overwrite=False)
+    results.finish()
     assert sorted(path.name for path in tmp_path.glob("*.parquet")) == ["b.parquet", "mine.parquet"]

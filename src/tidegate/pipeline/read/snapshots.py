@@ -17,7 +17,7 @@ from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.window import MAX_SAMPLES
 from tidegate.usage.snapshots import rows_between
 
-__all__ = ["SENSOR_COLUMNS", "ReadSensors", "with_snapshots"]
+__all__ = ["SENSOR_COLUMNS", "ReadSensors", "is_sensor_state", "with_snapshots"]
 
 SENSOR_COLUMNS = ("seq", "ts_ms", "quota_user", "quota_client_id", "snapshot")
 
@@ -102,13 +102,13 @@ def _parsed(text: str) -> Any:
 
 
 def _sensor(row: Row, tags: tuple[str | None, str | None], state: Any, text: str) -> SensorState:
-    if not _is_state(state):
+    if not is_sensor_state(state):
         raise _error(row, "it is no state of a sensor")
     user, client_id = tags
     return SensorState(state["quota_key"], (user or "", client_id or ""), row["ts_ms"], text)
 
 
-def _is_state(state: Any) -> bool:
+def is_sensor_state(state: Any) -> bool:
     """Return whether it is what a broker writes, and fits into the kernel's arrays."""
     if (
         not isinstance(state, dict)

@@ -4,7 +4,7 @@ Everything here is reached through the installed package, never pickled: executo
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
@@ -33,11 +33,12 @@ from tidegate.pipeline.layout import (
 from tidegate.pipeline.read.chunks import Chunk, read_rows
 from tidegate.pipeline.read.packing import merged, pack, unpack
 from tidegate.pipeline.read.timeline import Timeline
+from tidegate.pipeline.replay.carried import Carried, End
 from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results, peak_results
-from tidegate.pipeline.schemas import BLOCKS, LIMITS_BY_NODE, REPLAY_BY_CLIENT
+from tidegate.pipeline.schemas import BLOCKS, LIMITS_BY_NODE, REPLAY_BY_CLIENT, REPLAY_LEAVING_STATE
 from tidegate.pipeline.schemas import DECISIONS as DECISIONS_TABLE
 
 __all__ = [
@@ -62,6 +63,8 @@ class ReplayTask:
     """What every partition needs: the plans, the clients by number, and what happened to their nodes.
 
     first_client: the first number of each partition, and one more for the end. node_id: of each partition.
+    carried: what the plans left of the nodes in the hours before, by plan and node. leaves_state: this replay is to
+    leave the same. ends: where the record of each node begins and ends.
     """
 
     plans: Sequence[Plan]
@@ -70,6 +73,9 @@ class ReplayTask:
     first_client: npt.NDArray[np.int64]
     node_id: npt.NDArray[np.int64]
     timelines: Mapping[int, Timeline]
+    carried: Mapping[tuple[str, int], Carried] = field(default_factory=dict)
+    leaves_state: bool = False
+    ends: Mapping[int, End] = field(default_factory=dict)
 
 
 class Names:
@@ -96,8 +102,10 @@ class Partition:
         self.node_id = int(task.node_id[number])
         self.names = Names(task.users.slice(first, end - first), task.client_ids.slice(first, end - first))
         timeline = task.timelines[self.node_id]
+        before = [task.carried.get((plan.name, self.node_id)) for plan in task.plans]
         self.replays = [
-            (plan, replay_of(plan)(plan, names=self.names, timeline=timeline)) for plan in task.plans
+            (plan, replay_of(plan, names=self.names, timeline=timeline, carried=carried))
+            for plan, carried in zip(task.plans, before, strict=True)
         ]
         self._last_seq = -1
 
@@ -144,14 +152,17 @@ def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
 
 
 def replay_tallies(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
-    """Replay a partition and yield its tallies at the end, columns `REPLAY_BY_CLIENT`."""
+    """Replay a partition and yield its tallies at the end, columns `REPLAY_BY_CLIENT`.
+
+    If the task leaves state, the columns are `REPLAY_LEAVING_STATE`.
+    """
     partition: Partition | None = None
     for number, rows in _partition_rows(batches):
         partition = partition or Partition(task.value, number)
         partition.replay(rows)
     if partition is not None:
         partition.finish()
-        yield from _tally_batches(partition)
+        yield from _tally_batches(partition, leaves_state=task.value.leaves_state)
 
 
 def replay_peaks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
@@ -173,9 +184,11 @@ def replay_decisions(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batche
         yield from partition.decide(rows)
 
 
-def replay_of(plan: Plan) -> type[PlanReplay]:
+def replay_of(plan: Plan, *, names: Names, timeline: Timeline, carried: Carried | None) -> PlanReplay:
     """Return what replays a plan."""
-    return ClosedLoopReplay if plan.is_closed else PlanReplay
+    if plan.is_closed:
+        return ClosedLoopReplay(plan, names=names, timeline=timeline)
+    return PlanReplay(plan, names=names, timeline=timeline, carried=carried)
 
 
 def _chunks(batches: Batches) -> Iterator[tuple[Chunk, dict[str, Any]]]:
@@ -200,10 +213,13 @@ def _partition_rows(batches: Batches) -> Iterator[tuple[int, Rows]]:
         yield number, rows
 
 
-def _tally_batches(partition: Partition) -> Batches:
+def _tally_batches(partition: Partition, *, leaves_state: bool) -> Batches:
+    table = REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT
     for plan, replay in partition.replays:
         results = client_results(plan, partition.node_id, partition.names, replay)
-        yield from _in_batches(results, REPLAY_BY_CLIENT)
+        yield from _in_batches(results, table)
+        if leaves_state and plan.leaves_state:
+            yield from _in_batches(replay.left(partition.node_id), table)
 
 
 def _in_batches(rows: Iterator[dict[str, Any]], table: StructType) -> Batches:

@@ -10,7 +10,15 @@ Follows: Kafka `ControllerMutationQuota` (`lastThrottleTimeMs`, `lastRecordedTim
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PENDING_KERNEL", "empty_pending", "lose_pending", "pending_put", "pending_take", "roomy_pending"]
+__all__ = [
+    "PENDING_KERNEL",
+    "TAKEN",
+    "empty_pending",
+    "lose_pending",
+    "pending_put",
+    "pending_take",
+    "roomy_pending",
+]
 
 Table = npt.NDArray[np.int64]
 

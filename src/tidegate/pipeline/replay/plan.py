@@ -82,6 +82,11 @@ class Plan:
         """Whether the recorded `quota` rows are followed."""
         return self.records is None
 
+    @property
+    def leaves_state(self) -> bool:
+        """Whether its replay leaves a state; of the quotas in force the record itself has some."""
+        return self.records is not None and not self.is_closed
+
 
 class Resolved(NamedTuple):
     """Which sensor a client has, its bound per second, the largest fetch in bytes, and whose quota limits it."""

@@ -37,6 +37,7 @@ from tidegate.pipeline.layout import (
     REQUEST,
     SAMPLES,
     SETTINGS,
+    SWEEP,
     SWEEPS_BEFORE,
     WINDOW_MS,
     Int32s,
@@ -44,15 +45,26 @@ from tidegate.pipeline.layout import (
     State,
 )
 from tidegate.pipeline.read.timeline import Step, Timeline
+from tidegate.pipeline.replay.carried import (
+    Carried,
+    End,
+    Permits,
+    StateRow,
+    following,
+    new_sensors_reason,
+    node_row,
+    permits_row,
+    sensor_rows,
+)
 from tidegate.pipeline.replay.certainty import FOREVER
 from tidegate.pipeline.replay.kernel import replay_kernel
-from tidegate.pipeline.replay.pending import empty_pending, lose_pending, roomy_pending
+from tidegate.pipeline.replay.pending import TAKEN, empty_pending, lose_pending, pending_put, roomy_pending
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.pipeline.replay.stated import StatedSensors
 from tidegate.pipeline.replay.tables import Account, AccountTable, Limit, SensorTable
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
-from tidegate.quota.measure.throttle import MAX_INT64
+from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED
 from tidegate.quota.measure.window import QuotaWindow
 
 __all__ = ["ClientNames", "PlanReplay"]
@@ -71,10 +83,13 @@ class ClientNames(Protocol):
 class PlanReplay:
     """One plan on one node, or on those of its clients that a partition has."""
 
-    def __init__(self, plan: Plan, *, names: ClientNames, timeline: Timeline) -> None:
+    def __init__(
+        self, plan: Plan, *, names: ClientNames, timeline: Timeline, carried: Carried | None = None
+    ) -> None:
+        """carried: what a replay of the hours before has left of the node."""
         self._plan = plan
         self._names = names
-        self._timeline = timeline
+        self._timeline = timeline if carried is None else following(timeline, carried.end)
         self._next_step = 0
         self._definitions = Definitions(plan.records or (), rung=plan.rung)
         self._windows = plan.windows
@@ -94,6 +109,9 @@ class PlanReplay:
         if timeline.is_imported:
             self._lose_sensors(IMPORTED, since_ms=FOREVER)
         self._kernel = replay_kernel()
+        self._permits_elsewhere: list[Permits] = []
+        if carried is not None:
+            self._go_on_from(carried)
 
     def replay(self, rows: Rows, decisions: Int32s) -> None:
         """Replay one batch; its rows follow those of the batch before. `rows.client` counts from 0."""
@@ -107,6 +125,29 @@ class PlanReplay:
             self._next_step += 1
             first = end
         self._run(rows, decisions, first, len(rows.seq))
+
+    def left(self, node_id: int) -> Iterator[StateRow]:
+        """Take the rest, then yield what the sensors that were used hold, and who waits for the throttle of permits."""
+        self.take_rest()
+        self._settings[SWEEP] = len(self._timeline.sweeps)
+        for table in (self._rates, self._buckets):
+            yield from sensor_rows(self._plan, node_id, table, self._settings, self._timeline.sweeps)
+        accounts = [account for account, _, _ in self._accounts]
+        waiting = self._pending[self._pending[:, TAKEN] == 1, :TAKEN].tolist()
+        for connection_id, last_ms, at_ms, number, reason in waiting:
+            client = self._names[accounts[number].client]
+            yield permits_row(self._plan, node_id, Permits(*client, connection_id, last_ms, at_ms, reason))
+
+    def left_unused(self, node_id: int, end: End) -> Iterator[StateRow]:
+        """Of a node whose rows others replay, or nobody: yield what was carried to it and not used, and its own row."""
+        for key in self._stated.waiting():
+            table = self._buckets if key[0] == MUTATION else self._rates
+            self._stated.note_used(key, table.number(key, bound=UNLIMITED))
+        yield from self.left(node_id)
+        yield from (permits_row(self._plan, node_id, permits) for permits in self._permits_elsewhere)
+        reason, since_ms = self._rates.reason, self._rates.since_ms
+        found = new_sensors_reason(reason, since_ms, self._settings, self._timeline.sweeps)
+        yield node_row(self._plan, node_id, end, reason=self._reason, sensors_reason=found, since_ms=since_ms)
 
     def finish(self) -> None:
         """Take notice that there are no more rows."""
@@ -210,7 +251,8 @@ class PlanReplay:
         self._reason = reason
         self._rates.make_unknown(reason, since_ms)
         self._buckets.make_unknown(reason, since_ms)
-        self._pending = empty_pending()
+        self._stated.lose(reason, since_ms)
+        self._forget_permits()
 
     def _know_quotas(self) -> None:
         """From here on it is known which quotas are in force."""
@@ -243,7 +285,34 @@ class PlanReplay:
         self._rates.forget()
         self._buckets.forget()
         self._stated.forget()
+        self._forget_permits()
+
+    def _forget_permits(self) -> None:
         self._pending = empty_pending()
+        self._permits_elsewhere = []
+
+    def _go_on_from(self, carried: Carried) -> None:
+        """Begin with what was left."""
+        if not self._timeline.is_imported:
+            self._reason = carried.reason
+            if carried.sensors_reason != EXACT:
+                self._rates.make_unknown(carried.sensors_reason, carried.since_ms)
+                self._buckets.make_unknown(carried.sensors_reason, carried.since_ms)
+        self._stated.take(carried.sensors.values(), sweep=0)
+        if not carried.permits:
+            return
+        numbers = {self._names[client]: client for client in range(len(self._names))}
+        self._pending = roomy_pending(self._pending, len(carried.permits))
+        for permits in carried.permits:
+            client = numbers.get((permits.user, permits.client_id))
+            if client is None:
+                self._permits_elsewhere.append(permits)
+                continue
+            self._look_up(MUTATION, client)
+            account = int(self._account_of[MUTATION, client])
+            pending_put(
+                self._pending, permits.connection_id, permits.last_ms, permits.at_ms, account, permits.reason
+            )
 
     # --- the rows -------------------------------------------------------------------------------------------------
 

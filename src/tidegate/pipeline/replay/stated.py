@@ -7,8 +7,9 @@ import json
 from collections.abc import Iterable
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.layout import MUTATION
+from tidegate.pipeline.layout import MUTATION, REASON
 from tidegate.pipeline.read.timeline import SensorState
+from tidegate.pipeline.replay.certainty import make_unknown
 from tidegate.pipeline.replay.plan import INDEX_BY_KEY
 from tidegate.pipeline.replay.tables import SensorTable
 from tidegate.quota.admin.entity import Tags
@@ -26,6 +27,7 @@ class StatedSensors:
     def __init__(self, rates: SensorTable, buckets: SensorTable) -> None:
         self._rates, self._buckets = rates, buckets
         self._waiting: dict[Key, tuple[SensorState, int]] = {}
+        self._lost: dict[Key, tuple[int, int]] = {}
 
     def take(self, states: Iterable[SensorState], *, sweep: int) -> None:
         """Have sensors in these states from here on, `sweep` sweeps having been. Raises `UsageFilesError`."""
@@ -34,6 +36,7 @@ class StatedSensors:
             number = self._table(key).find(key)
             if number is None:
                 self._waiting[key] = state, sweep
+                self._lost.pop(key, None)
             else:
                 self._restore(key, number, state, sweep)
 
@@ -42,10 +45,21 @@ class StatedSensors:
         waiting = self._waiting.pop(key, None)
         if waiting is not None:
             self._restore(key, number, *waiting)
+            if key in self._lost:
+                make_unknown(self._table(key).use[number : number + 1], *self._lost.pop(key))
+
+    def waiting(self) -> list[Key]:
+        """Return the sensors whose state waits."""
+        return list(self._waiting)
+
+    def lose(self, reason: int, since_ms: int) -> None:
+        """Have the states not known that wait: up to `since_ms` anything may have been recorded."""
+        self._lost = dict.fromkeys(self._waiting, (reason, since_ms))
 
     def forget(self) -> None:
         """Let the states go: sensors are new ones."""
         self._waiting.clear()
+        self._lost.clear()
 
     def _restore(self, key: Key, number: int, state: SensorState, sweep: int) -> None:
         values, table = json.loads(state.text), self._table(key)
@@ -59,6 +73,8 @@ class StatedSensors:
             raise UsageFilesError(
                 f"a snapshot has {len(values['samples'])} samples of a rate, expected {table.samples} at most"
             )
+        if unknown := values.get("unknown"):  # a broker's own states are known
+            table.use[number, REASON:] = unknown
 
     def _table(self, key: Key) -> SensorTable:
         return self._buckets if key[0] == MUTATION else self._rates

@@ -96,6 +96,20 @@ class SensorTable:
             self.use[number, READY] = -1
         return number
 
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        """Yield every key with its row."""
+        return iter(self._numbers.items())
+
+    @property
+    def reason(self) -> int:
+        """Return why a sensor that is made here is not known; `EXACT`: it is."""
+        return self._reason
+
+    @property
+    def since_ms(self) -> int:
+        """Return up to when anything may have been recorded in it then."""
+        return self._since_ms
+
     @property
     def samples(self) -> int:
         """Return how many samples a rate has room for."""

@@ -1,7 +1,7 @@
 """Lay out a replay on the driver: number the clients, find who belongs together, and give out the work."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -19,12 +19,14 @@ from tidegate.pipeline.read.timeline import (
     refuse_extensions,
     timelines,
 )
+from tidegate.pipeline.replay.carried import Carried, End, StateRow, ends_of, sensors_of, without_new
 from tidegate.pipeline.replay.components import assign_partitions, components
 from tidegate.pipeline.replay.partition import ReplayTask
 from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.sharing import shared_connections, shared_sensors
 
-__all__ = ["MAX_CLIENTS", "Layout", "lay_out"]
+__all__ = ["MAX_CLIENTS", "Layout", "lay_out", "states_left"]
 
 MAX_CLIENTS = 2_000_000
 """Clients (node, user, client id) of one replay: their names are held on the driver and on every executor."""
@@ -43,14 +45,28 @@ class Layout(NamedTuple):
 
 
 def lay_out(
-    chunks: Sequence[Chunk], surveys: Sequence[Survey], plans: Sequence[Plan], *, cores: int
+    chunks: Sequence[Chunk],
+    surveys: Sequence[Survey],
+    plans: Sequence[Plan],
+    *,
+    cores: int,
+    carried: Mapping[tuple[str, int], Carried] | None = None,
+    leaves_state: bool = False,
 ) -> Layout:
     """Return who goes where. surveys: of every chunk, in order; those with a needed snapshot are read again.
+
+    carried, leaves_state: see `ReplayTask`.
 
     Raises `UsageFilesError` where there is too much of something, an event makes no sense, or the quotas in force
     cannot be replayed.
     """
-    found = timelines(_control_events(surveys), [run for survey in surveys for run in survey.runs])
+    control, runs = _control_events(surveys), [run for survey in surveys for run in survey.runs]
+    found = timelines(control, runs)
+    lost_events = {
+        (row["node_id"], row["seq"]): row["lost_events"] for row in control if row["kind"] == "gap"
+    }
+    ends = ends_of(runs, found, lost_events)
+    _check_order(carried or {}, ends)
     if any(plan.is_in_force for plan in plans):
         refuse_extensions(found)
         found = {node_id: _with_snapshots(chunks, surveys, node_id, found[node_id]) for node_id in found}
@@ -75,8 +91,61 @@ def lay_out(
         first_client=given_out.first_number,
         node_id=node_ids[order][given_out.first_number[:-1]],
         timelines=found,
+        carried=carried or {},
+        leaves_state=leaves_state,
+        ends=ends,
     )
     return Layout(task, [given_out.number[chunk].tolist() for chunk in places])
+
+
+def states_left(task: ReplayTask, rows: Iterable[StateRow]) -> Iterator[StateRow]:
+    """Yield the rows of `REPLAY_STATE`: those that the partitions have left, and what none of them has used."""
+    by_node: dict[tuple[str, int], list[StateRow]] = {}
+    for row in rows:
+        by_node.setdefault((row["plan"], row["node_id"]), []).append(row)
+    clients = _clients_by_node(task)
+    nodes = sorted({*task.ends, *(node_id for _, node_id in task.carried)})
+    for plan in filter(lambda plan: plan.leaves_state, task.plans):
+        for node_id in nodes:
+            of_node = by_node.get((plan.name, node_id), [])
+            before = task.carried.get((plan.name, node_id))
+            end = task.ends.get(node_id)
+            if before is not None:
+                end = end or before.end
+                before = before.without(sensors_of(of_node), clients.get(node_id, set()))
+            assert end is not None, "a node has rows here, or had some before"
+            timeline = task.timelines.get(node_id, empty_timeline())
+            unused = PlanReplay(plan, names=[], timeline=timeline, carried=before)
+            yield from without_new([*of_node, *unused.left_unused(node_id, end)])
+
+
+def _clients_by_node(task: ReplayTask) -> dict[int, set[tuple[str, str]]]:
+    """Return who has permits that a partition knows of, if anybody may have some."""
+    found: dict[int, set[tuple[str, str]]] = {}
+    if not any(carried.permits for carried in task.carried.values()):
+        return found
+    users, client_ids, first = task.users.to_pylist(), task.client_ids.to_pylist(), task.first_client.tolist()
+    for number, node_id in enumerate(task.node_id.tolist()):
+        here = slice(first[number], first[number + 1])
+        found.setdefault(node_id, set()).update(zip(users[here], client_ids[here], strict=True))
+    return found
+
+
+def _check_order(carried: Mapping[tuple[str, int], Carried], ends: Mapping[int, End]) -> None:
+    """Raise `UsageFilesError` where the rows are not those after what was left, or of other nodes altogether."""
+    for (_, node_id), before in carried.items():
+        if node_id in ends and ends[node_id].first_seq <= before.end.last_seq:
+            raise UsageFilesError(
+                f"the rows of node {node_id} begin with seq {ends[node_id].first_seq}, "
+                f"the state to go on from is of those up to {before.end.last_seq}",
+                hint="give the hours after: --from",
+            )
+    nodes = sorted({node_id for _, node_id in carried})
+    if carried and ends and not ends.keys() & set(nodes):
+        raise UsageFilesError(
+            f"the state to go on from is of node {', '.join(map(str, nodes[:9]))}, "
+            f"the rows are of {', '.join(map(str, sorted(ends)[:9]))}"
+        )
 
 
 def _with_snapshots(

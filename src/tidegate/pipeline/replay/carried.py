@@ -1,0 +1,355 @@
+"""What a replay of a plan leaves behind, so that one of the hours after goes on from there (decision 0073).
+
+It is a table, `REPLAY_STATE`: for each plan and node a row of kind `node`, one of kind `sensor` for each sensor that
+holds something, one of kind `permits` for each request that has asked for permits and is not answered yet. A state is
+JSON. Times in it are engine time; a sensor's is that of a snapshot at time 0 (`tidegate.quota.measure.snapshot`).
+"""
+
+import hashlib
+import json
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tidegate.errors import ConfigError
+from tidegate.pipeline.layout import (
+    COLD_START,
+    EXACT,
+    LAST_MS,
+    MISSING_ROWS,
+    MUTATION,
+    REASON,
+    REASON_NAMES,
+    SWEPT,
+    USE_COLUMNS,
+)
+from tidegate.pipeline.read.snapshots import is_sensor_state
+from tidegate.pipeline.read.timeline import Run, SensorState, Timeline
+from tidegate.pipeline.replay.certainty import forget_swept, make_unknown
+from tidegate.pipeline.replay.plan import INDEX_BY_KEY, QUOTA_TYPES, Plan
+from tidegate.pipeline.replay.tables import SensorTable
+from tidegate.quota.admin.entity import Tags
+from tidegate.quota.measure.sensors import EXPIRY_MS
+from tidegate.quota.measure.snapshot import bucket_snapshot, rate_snapshot
+
+__all__ = [
+    "Carried",
+    "End",
+    "Permits",
+    "StateRow",
+    "carried_states",
+    "ends_of",
+    "following",
+    "new_sensors_reason",
+    "node_row",
+    "permits_row",
+    "plan_digest",
+    "sensor_rows",
+    "sensors_of",
+    "without_new",
+]
+
+STATE_FORMAT = 1
+MAX_STATES = 4_000_000
+"""Rows of one state; each names a client or an entity."""
+
+NODE, SENSOR_ROW, PERMITS = "node", "sensor", "permits"
+_INT64 = 2**63
+_DAMAGED = "was it written by `tidegate replay --out`?"
+
+StateRow = dict[str, Any]
+"""A row of `REPLAY_STATE`."""
+
+Key = tuple[int, Tags]
+"""Place in `QUOTA_TYPES`, and the tags that a sensor counts under."""
+
+
+class Permits(NamedTuple):
+    """What a connection remembers of the permits that its request has asked for."""
+
+    user: str
+    client_id: str
+    connection_id: int
+    last_ms: int
+    at_ms: int
+    reason: int
+
+
+class End(NamedTuple):
+    """Where the record of a node ends. gap_reason: it ends with a gap, of `lost_events`; `EXACT`: it does not."""
+
+    first_seq: int
+    last_seq: int
+    gap_reason: int = EXACT
+    lost_events: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What a plan's replay left of one node.
+
+    reason: why permits that nobody remembers are not exact. sensors_reason, since_ms: of sensors that are in no row.
+    """
+
+    end: End
+    reason: int
+    sensors_reason: int
+    since_ms: int
+    sensors: Mapping[Key, SensorState] = field(default_factory=dict)
+    permits: Sequence[Permits] = ()
+
+    def without(self, sensors: Container[Key], clients: Container[tuple[str, str]]) -> "Carried":
+        """Return what is left of it without these sensors, and without the permits of these clients."""
+        return replace(
+            self,
+            sensors={key: state for key, state in self.sensors.items() if key not in sensors},
+            permits=[each for each in self.permits if (each.user, each.client_id) not in clients],
+        )
+
+
+def plan_digest(plan: Plan) -> str:
+    """Return what tells plans apart that have other definitions or windows."""
+    assert plan.records is not None, "states are of plans from files"
+    records = sorted(repr((record.entity, record.key, record.value)) for record in plan.records)
+    return hashlib.sha256(repr((records, plan.windows)).encode()).hexdigest()[:32]
+
+
+def ends_of(
+    runs: Iterable[Run], timelines: Mapping[int, Timeline], lost_events: Mapping[tuple[int, int], int | None]
+) -> dict[int, End]:
+    """Return where the record of each node begins and ends. lost_events: of each gap, by node and `seq`."""
+    found: dict[int, End] = {}
+    for run in runs:
+        end = found.get(run.node_id, End(run.first_seq, run.last_seq))
+        found[run.node_id] = End(min(end.first_seq, run.first_seq), max(end.last_seq, run.last_seq))
+    for node_id, end in found.items():
+        steps = timelines[node_id].steps if node_id in timelines else ()
+        if steps and steps[-1].seq == end.last_seq and steps[-1].kind == "gap":
+            lost = lost_events[node_id, end.last_seq]
+            found[node_id] = end._replace(gap_reason=steps[-1].reason, lost_events=lost)
+    return found
+
+
+def following(timeline: Timeline, before: End) -> Timeline:
+    """Return the timeline as it is after a record that ends so: it begins in the middle only if rows are missing."""
+    steps = []
+    for step in timeline.steps:
+        if step.kind == "break" and step.reason == COLD_START:
+            reason = _reason_between(before, step.seq, is_imported=timeline.is_imported)
+            if reason == EXACT:
+                continue
+            step = replace(step, reason=reason)
+        steps.append(step)
+    return replace(timeline, steps=tuple(steps))
+
+
+def _reason_between(before: End, first_seq: int, *, is_imported: bool) -> int:
+    """Return why what is decided from `first_seq` on is not exact. Follows: `timeline._breaks`."""
+    if is_imported:
+        return EXACT
+    lost = 0 if before.gap_reason == EXACT else before.lost_events
+    if lost is not None and first_seq - before.last_seq > max(lost, 1):
+        return MISSING_ROWS
+    return before.gap_reason
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def node_row(
+    plan: Plan, node_id: int, end: End, *, reason: int, sensors_reason: int, since_ms: int
+) -> StateRow:
+    """Return the row of a node."""
+    state = {
+        "format": STATE_FORMAT,
+        "plan": plan_digest(plan),
+        "first_seq": end.first_seq,
+        "last_seq": end.last_seq,
+        "gap_reason": REASON_NAMES[end.gap_reason],
+        "lost_events": end.lost_events,
+        "reason": REASON_NAMES[reason],
+        "sensors_reason": REASON_NAMES[sensors_reason],
+        "since_ms": since_ms,
+    }
+    return _row(plan, node_id, NODE, None, None, state)
+
+
+def permits_row(plan: Plan, node_id: int, permits: Permits) -> StateRow:
+    """Return the row of a request that has asked for permits."""
+    state = {
+        "connection_id": permits.connection_id,
+        "last_ms": permits.last_ms,
+        "at_ms": permits.at_ms,
+        "reason": REASON_NAMES[permits.reason],
+    }
+    return _row(plan, node_id, PERMITS, permits.user, permits.client_id, state)
+
+
+def sensor_rows(
+    plan: Plan,
+    node_id: int,
+    table: SensorTable,
+    settings: npt.NDArray[np.int64],
+    sweeps: npt.NDArray[np.int64],
+) -> Iterator[StateRow]:
+    """Yield the rows of the sensors, after all sweeps."""
+    latest_ms = np.append(np.maximum.accumulate(sweeps[::-1, 1])[::-1], np.iinfo(np.int64).min)
+    for (index, tags), number in table:
+        use, floats, ints = table.use[number], table.floats[number], table.ints[number]
+        if latest_ms[use[SWEPT]] > use[LAST_MS] + EXPIRY_MS:  # as `row_decision` finds it at the next use
+            floats, ints = np.zeros_like(floats), np.zeros_like(ints)
+            if use[REASON] != EXACT:
+                forget_swept(settings, use, sweeps)
+        take = bucket_snapshot if index == MUTATION else rate_snapshot
+        state = {"quota_key": QUOTA_TYPES[index].key, "recorded_ms": int(use[LAST_MS])}
+        state |= take(floats.tolist(), ints.tolist(), 0)
+        if use[REASON] != EXACT:
+            state["unknown"] = use[REASON:].tolist()
+        yield _row(plan, node_id, SENSOR_ROW, tags[0], tags[1], state)
+
+
+def sensors_of(rows: Iterable[StateRow]) -> set[Key]:
+    """Return the sensors that the rows are of."""
+    return {
+        (INDEX_BY_KEY[json.loads(row["state"])["quota_key"]], (row["user"], row["client_id"]))
+        for row in rows
+        if row["kind"] == SENSOR_ROW
+    }
+
+
+def without_new(rows: Iterable[StateRow]) -> Iterator[StateRow]:
+    """Yield the rows of one plan and node but for sensors that are as new ones: it is there for nothing."""
+    states = [(row, json.loads(row["state"])) for row in rows]
+    (node,) = [state for row, state in states if row["kind"] == NODE]
+    for row, state in states:
+        is_new = not state.get("samples") and not state.get("updated_ms") and "unknown" not in state
+        if row["kind"] != SENSOR_ROW or not is_new or node["sensors_reason"] != REASON_NAMES[EXACT]:
+            yield row
+
+
+def new_sensors_reason(
+    reason: int, since_ms: int, settings: npt.NDArray[np.int64], sweeps: npt.NDArray[np.int64]
+) -> int:
+    """Return why a sensor that is made after all sweeps is not known, where one was made before for this reason."""
+    use = np.zeros((1, USE_COLUMNS), np.int64)
+    make_unknown(use, reason, since_ms)
+    if reason != EXACT and len(sweeps):
+        forget_swept(settings, use[0], sweeps)
+    return int(use[0, REASON])
+
+
+def _row(
+    plan: Plan, node_id: int, kind: str, user: str | None, client_id: str | None, state: Mapping[str, Any]
+) -> StateRow:
+    return {
+        "plan": plan.name,
+        "node_id": node_id,
+        "kind": kind,
+        "user": user,
+        "client_id": client_id,
+        "state": json.dumps(state, separators=(",", ":")),
+    }
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def carried_states(
+    rows: Iterable[Mapping[str, Any]], plans: Iterable[Plan], *, of: str
+) -> dict[tuple[str, int], Carried]:
+    """Return what was left of each plan, by its name and the node. of: where the rows are from, for errors.
+
+    Raises `ConfigError` where a plan has no state there, or another plan had its name, or a row makes no sense.
+    """
+    wanted = {plan.name: plan for plan in plans}
+    nodes: dict[tuple[str, int], Mapping[str, Any]] = {}
+    sensors: dict[tuple[str, int], dict[Key, SensorState]] = {}
+    permits: dict[tuple[str, int], list[Permits]] = {}
+    for number, row in enumerate(rows):
+        if number >= MAX_STATES:
+            raise ConfigError(f"{of} has more than {MAX_STATES} states")
+        if row["plan"] not in wanted:
+            continue
+        key = row["plan"], row["node_id"]
+        try:
+            state = json.loads(row["state"])
+            if not isinstance(state, dict):
+                raise ValueError("it is no object")
+            if row["kind"] == NODE:
+                nodes[key] = _checked_node(state, wanted[row["plan"]], of)
+            elif row["kind"] == SENSOR_ROW:
+                tags = row["user"] or "", row["client_id"] or ""
+                sensors.setdefault(key, {})[INDEX_BY_KEY[state["quota_key"]], tags] = _sensor(
+                    state, tags, row["state"]
+                )
+            elif row["kind"] == PERMITS:
+                permits.setdefault(key, []).append(_permits(state, row["user"] or "", row["client_id"] or ""))
+            else:
+                raise ValueError(f"kind {row['kind']!r} is not known")
+        except ConfigError:
+            raise
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ConfigError(f"row {number} of {of} is no state of a replay", hint=_DAMAGED) from error
+    for name in wanted:
+        if name not in {plan for plan, _ in nodes}:
+            others = sorted({plan for plan, _ in nodes})
+            raise ConfigError(
+                f"{of} has no state of plan {name!r}", hint=f"it has: {', '.join(others)}" if others else None
+            )
+    return {
+        key: Carried(
+            end=End(
+                _int(node["first_seq"]),
+                _int(node["last_seq"]),
+                REASON_NAMES.index(node["gap_reason"]),
+                None if node["lost_events"] is None else _int(node["lost_events"]),
+            ),
+            reason=REASON_NAMES.index(node["reason"]),
+            sensors_reason=REASON_NAMES.index(node["sensors_reason"]),
+            since_ms=_int(node["since_ms"]),
+            sensors=sensors.get(key, {}),
+            permits=permits.get(key, ()),
+        )
+        for key, node in nodes.items()
+    }
+
+
+def _checked_node(state: Any, plan: Plan, of: str) -> Mapping[str, Any]:
+    if state["format"] != STATE_FORMAT:
+        raise ConfigError(
+            f"{of} has states of format {state['format']!r}, expected {STATE_FORMAT}",
+            hint="begin anew: replay the hours from the first on",
+        )
+    if state["plan"] != plan_digest(plan):
+        raise ConfigError(
+            f"{of} has the state of another plan {plan.name!r}: its definitions or windows are not those given",
+            hint="give the plan that the hours before were replayed with, or begin anew",
+        )
+    for name in ("gap_reason", "reason", "sensors_reason"):
+        REASON_NAMES.index(state[name])
+    _int(state["since_ms"]), _int(state["first_seq"]), _int(state["last_seq"])
+    return state  # type: ignore[no-any-return]
+
+
+def _sensor(state: Any, tags: Tags, text: str) -> SensorState:
+    unknown = state.get("unknown", [])
+    if not is_sensor_state(state) or (unknown and len(unknown) != USE_COLUMNS - REASON):
+        raise ValueError("it is no state of a sensor")
+    if unknown:
+        REASON_NAMES[_int(unknown[0])]
+        [_int(value) for value in unknown]
+    return SensorState(state["quota_key"], tags, 0, text)
+
+
+def _permits(state: Any, user: str, client_id: str) -> Permits:
+    connection_id, last_ms, at_ms = (_int(state[name]) for name in ("connection_id", "last_ms", "at_ms"))
+    return Permits(user, client_id, connection_id, last_ms, at_ms, REASON_NAMES.index(state["reason"]))
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int or not -_INT64 <= value < _INT64:
+        raise ValueError("it is no whole number of 64 bits")
+    return value

@@ -1,0 +1,32 @@
+"""States that wait for their sensors."""
+
+from tidegate.pipeline.layout import AFTER_GAP, EXACT, REASON, UNKNOWN_MS
+from tidegate.pipeline.read.timeline import SensorState
+from tidegate.pipeline.replay.stated import StatedSensors
+from tidegate.pipeline.replay.tables import SensorTable
+from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
+from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
+
+_KEY = (0, ("alice", ""))
+_TEXT = '{"quota_key":"producer_byte_rate","recorded_ms":0,"samples":[[7.0,-100,-50]],"current":0}'
+
+
+def test_a_state_that_waits_is_not_known_after_a_gap() -> None:
+    """What was recorded meanwhile is lost to it as to the sensors that are in use; what is stated again is known."""
+    rates = SensorTable(floats=FLOAT_SLOTS + 12, ints=INT_SLOTS + 24)
+    stated = StatedSensors(rates, SensorTable(floats=BUCKET_FLOATS, ints=BUCKET_INTS))
+    state = SensorState("producer_byte_rate", _KEY[1], 5000, _TEXT)
+    stated.take([state], sweep=0)
+    rates.make_unknown(AFTER_GAP, 6000)
+    stated.lose(AFTER_GAP, 6000)
+    number = rates.number(_KEY, bound=1.0)
+    stated.note_used(_KEY, number)
+    assert rates.use[number, [REASON, UNKNOWN_MS]].tolist() == [AFTER_GAP, 6000]
+    assert rates.floats[number].any()
+    stated.forget()
+    other = (0, ("bob", ""))
+    for _ in range(2):
+        stated.take([state._replace(tags=other[1])], sweep=0)
+    number = rates.number(other, bound=1.0)
+    stated.note_used(other, number)
+    assert rates.use[number, REASON] == EXACT
