@@ -1,13 +1,14 @@
 """Work in slices: generators that yield where others may have their turn, and return a result at the end."""
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["batched", "run_at_once"]
+__all__ = ["batched", "release", "run_at_once"]
 
 T = TypeVar("T")
 
 _BATCH = 1000  # elements: looking at so many takes less than a millisecond
+_RELEASED_AT_ONCE = 1000  # elements, each a few objects
 
 
 def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -23,3 +24,25 @@ def run_at_once(work: Generator[None, None, T]) -> T:
         except StopIteration as stop:
             result: T = stop.value
             return result
+
+
+def release(*containers: list[Any] | dict[Any, Any]) -> Generator[None, None, None]:
+    """Empty what many elements are in, yielding in between: freeing what was read of a long request takes time, too.
+
+    Few elements are left as they are.
+    """
+    if sum(map(len, containers)) <= _RELEASED_AT_ONCE:
+        return
+    released = 0
+    for items in containers:
+        while items:
+            count = min(len(items), _RELEASED_AT_ONCE - released)
+            if isinstance(items, dict):
+                for _ in range(count):
+                    items.popitem()
+            else:
+                del items[-count:]
+            released += count
+            if released == _RELEASED_AT_ONCE:
+                released = 0
+                yield

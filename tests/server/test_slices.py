@@ -17,7 +17,7 @@ from tests.server.nodes import (
 )
 
 from tidegate.server.handler import Answer, Deferred, Request, Work
-from tidegate.server.slices import FULL_COLLECTION_AFTER, SLICE_NS, Slices, release
+from tidegate.server.slices import FULL_COLLECTION_AFTER, SLICE_NS, Slices
 from tidegate.usage.readers import read_segment
 
 LONG_S = 0.3
@@ -299,21 +299,3 @@ def test_closing_gives_the_collector_back():
 
     asyncio.run(main())
     assert gc.get_threshold()[2] == FULL_COLLECTION_AFTER
-
-
-@pytest.mark.parametrize("sizes", [(99_000,), (100,) * 990, (1, 5_000, 0, 94_999)])
-def test_many_elements_are_released_some_at_a_time(sizes):
-    """However they are spread over lists and tables, a step frees a thousand of them, and all go."""
-    containers = [dict.fromkeys(range(size)) if size % 2 else [None] * size for size in sizes]
-    left = sum(sizes)
-    for _ in release(*containers):
-        before, left = left, sum(map(len, containers))
-        assert before - left == 1_000
-    assert not any(containers)
-
-
-def test_few_elements_are_left():
-    """What an ordinary request was made of goes by itself."""
-    items, table = [1] * 500, {"a": 1}
-    assert list(release(items, table)) == []
-    assert (len(items), len(table)) == (500, 1)

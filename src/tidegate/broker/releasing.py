@@ -3,8 +3,8 @@
 from collections.abc import Generator
 from typing import Any
 
+from tidegate.in_slices import release
 from tidegate.server.handler import Answer, Charge, Message, Request
-from tidegate.server.slices import release
 
 __all__ = ["answer_and_release", "answer_partitions", "release"]
 

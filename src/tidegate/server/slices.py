@@ -19,7 +19,7 @@ from typing import Any
 
 from tidegate.scheduling import Scheduler
 
-__all__ = ["SLICE_NS", "UNFINISHED", "RunSlice", "Slices", "advance", "release"]
+__all__ = ["SLICE_NS", "UNFINISHED", "RunSlice", "Slices", "advance"]
 
 SLICE_NS = 5_000_000
 """How long one slice may last: others wait for one at the most between two looks at the sockets."""
@@ -31,8 +31,6 @@ FULL_COLLECTION_AFTER = 10
 SLICES_WITHOUT_FULL_COLLECTION = 2000
 """So many slices may follow each other, some 10 s, before old objects are looked at all the same."""
 _NEVER = 2**31 - 1
-
-_RELEASED_AT_ONCE = 1000  # elements, each a few objects
 
 RunSlice = Callable[[], bool]
 
@@ -51,28 +49,6 @@ def advance(work: Generator[Any, None, Any], until_ns: int, monotonic_ns: Callab
                 return UNFINISHED
     except StopIteration as stop:
         return stop.value
-
-
-def release(*containers: list[Any] | dict[Any, Any]) -> Generator[None, None, None]:
-    """Empty what many elements are in, yielding in between: freeing what was read of a long request takes time, too.
-
-    Few elements are left as they are.
-    """
-    if sum(map(len, containers)) <= _RELEASED_AT_ONCE:
-        return
-    released = 0
-    for items in containers:
-        while items:
-            count = min(len(items), _RELEASED_AT_ONCE - released)
-            if isinstance(items, dict):
-                for _ in range(count):
-                    items.popitem()
-            else:
-                del items[-count:]
-            released += count
-            if released == _RELEASED_AT_ONCE:
-                released = 0
-                yield
 
 
 class Slices:

@@ -8,12 +8,11 @@ in a request and 200,000 definitions to describe, which become parts of the answ
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from tidegate.in_slices import batched
+from tidegate.in_slices import batched, release
 from tidegate.quota import Alteration, AlterResult, FilterComponent, QuotaDefinitions
 from tidegate.quota.admin.keys import ENTITY_TYPES
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.slices import release
 
 __all__ = [
     "alter_client_quotas_handler",
