@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
-__all__ = ["batched", "release", "run_at_once"]
+__all__ = ["batched", "release", "release_messages", "run_at_once"]
 
 T = TypeVar("T")
 
@@ -46,3 +46,23 @@ def release(*containers: list[Any] | dict[Any, Any]) -> Generator[None, None, No
             if released == _RELEASED_AT_ONCE:
                 released = 0
                 yield
+
+
+def release_messages(*messages: list[Any]) -> Generator[None, None, None]:
+    """Empty lists of messages and all lists in them, which nothing else may need, yielding in between."""
+    lists = [some for some in messages if some]
+    left = _RELEASED_AT_ONCE
+    while lists:
+        items = lists.pop()
+        some = items[-left:]
+        del items[-left:]
+        if items:
+            lists.append(items)
+        left -= len(some)
+        while some:
+            message = some.pop()
+            if isinstance(message, dict):
+                lists += [value for value in message.values() if type(value) is list and value]
+        if not left:
+            left = _RELEASED_AT_ONCE
+            yield

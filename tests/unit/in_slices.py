@@ -18,9 +18,9 @@ def whole(work: Generator[None, None, Result]) -> Result:
             return stop.value  # type: ignore[no-any-return]
 
 
-MOST_STEP_MS = 8.0
-"""A bar for the longest step of long work. The contract says about 1 ms; letting go of what was read or built for tens
-of thousands of elements takes up to five, and a loaded machine is slower. Others wait no longer than 20."""
+MOST_STEP_MS = 5.0
+"""A bar for the longest step of long work. The contract says about 1 ms; a table that grows to hold tens of thousands
+takes two, and a loaded machine is slower. The same as of the whole broker (`limits/bounds.py`)."""
 
 
 @contextmanager

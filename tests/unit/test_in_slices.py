@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.in_slices import release
+from tidegate.in_slices import release, release_messages
 
 
 @pytest.mark.parametrize("sizes", [(99_000,), (100,) * 990, (1, 5_000, 0, 94_999)])
@@ -21,3 +21,29 @@ def test_few_elements_are_left():
     items, table = [1] * 500, {"a": 1}
     assert list(release(items, table)) == []
     assert (len(items), len(table)) == (500, 1)
+
+
+def _message(topics: int, partitions: int) -> list[dict]:
+    return [
+        {"name": f"t{at}", "partitions": [{"index": index, "replicas": [1]} for index in range(partitions)]}
+        for at in range(topics)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("topics", "partitions"), [(20_000, 0), (1, 20_000), (100, 200)], ids=["wide", "deep", "both"]
+)
+def test_messages_are_released_with_all_that_is_in_them(topics, partitions):
+    """A step takes a thousand of them from their lists, on whatever level; in the end every list is empty."""
+    messages = _message(topics, partitions)
+    inner = [message["partitions"] for message in messages]
+    innermost = [part["replicas"] for parts in inner for part in parts]
+    lists = [messages, *inner, *innermost]
+    left = sum(map(len, lists))
+    steps = 0
+    for _ in release_messages(messages):
+        before, left = left, sum(map(len, lists))
+        assert before - left == 1_000
+        steps += 1
+    assert steps == (topics + 2 * topics * partitions) // 1_000
+    assert not any(lists)

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from typing import Any
 
-from tidegate.in_slices import release
+from tidegate.in_slices import release, release_messages
 from tidegate.server.handler import Answer, Charge, Message, Request
 
 __all__ = ["answer_and_release", "answer_partitions", "release"]
@@ -30,7 +30,11 @@ def answer_partitions(
 
     A few partitions, which is nearly always, are written at once: that is faster.
     """
-    lists = [topic[field] for topic in topics]
-    if len(topics) + sum(map(len, lists)) <= _ANSWERED_AT_ONCE:
+    if (
+        len(topics) <= _ANSWERED_AT_ONCE
+        and len(topics) + sum(len(topic[field]) for topic in topics) <= _ANSWERED_AT_ONCE
+    ):
         return request.answer(message, charge)
-    return (yield from answer_and_release(request, message, *lists, topics, charge=charge))
+    answer = yield from request.answer_in_slices(message, charge)
+    yield from release_messages(topics)
+    return answer

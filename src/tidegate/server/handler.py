@@ -23,8 +23,10 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tidegate.in_slices import release_messages
 from tidegate.server.connection.sending import discard
 from tidegate.wire import (
+    AT_ONCE_BYTES,
     Encoded,
     RequestHeader,
     encode_response,
@@ -131,6 +133,18 @@ class Request:
         """Decode and return the request's body, yielding in between. Raises `ProtocolError` where it is malformed."""
         header = self.header
         return read_request_in_slices(header.api_key, header.api_version, self.frame, header.body_at)
+
+    def release(self, *messages: list[Any]) -> Generator[None, None, None]:
+        """Empty what was read of this request, or made for its elements, and all lists in it, yielding in between.
+
+        Where the request is short little was made of it: that is left as it is.
+        """
+        if len(self.frame) > AT_ONCE_BYTES:
+            yield from release_messages(*messages)
+
+    def release_body(self, body: Message) -> Generator[None, None, None]:
+        """Empty all lists of this request's body, yielding in between: freeing a long one takes its time, too."""
+        return self.release(*[value for value in body.values() if type(value) is list])
 
     def encode(self, message: Message) -> Encoded:
         """Return `message` encoded as the response to this request."""

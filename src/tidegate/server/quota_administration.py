@@ -14,7 +14,7 @@ from typing import Protocol
 from tidegate.error_codes import KAFKA_STORAGE_ERROR
 from tidegate.errors import TidegateError
 from tidegate.quota import Alteration, AlterOutcome, AlterResult, QuotaDefinitions, QuotaRecord
-from tidegate.quota.admin.alterations import is_writable
+from tidegate.quota.admin.alterations import distinct_in_slices, is_writable
 from tidegate.quota.admin.keys import CONNECTION_CREATION_RATE
 from tidegate.server.handler import Wait
 from tidegate.server.host_names import Addresses, HostNames, addresses_of_literal, warn_of_unknown
@@ -117,7 +117,7 @@ class QuotaAdministration:
     ) -> Generator[Wait | None, None, dict[str, Addresses]]:
         names: dict[str, None] = {}
         for number, alteration in enumerate(alterations):
-            parts = dict(alteration.entity)
+            parts = yield from distinct_in_slices(alteration.entity)
             name = parts.get("ip")
             if name is not None and len(parts) == 1:
                 names[name] = None
@@ -140,6 +140,7 @@ class QuotaAdministration:
                 for result in outcome.results
             )
         self.definitions.put_in_force(changes)
+        yield
         for number, record in enumerate(outcome.records):
             host = _host(record)
             self._tell(record, () if host is None else addresses[host])

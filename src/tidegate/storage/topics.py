@@ -268,8 +268,11 @@ class Topics:
         logs: list[PartitionLog] = []
         try:
             for partition in numbers:
-                logs.append(self.open_log(self._own_directory(stored, partition), topic.settings))
                 yield
+                directory = self._own_directory(stored, partition)
+                yield
+                logs.append(self.open_log(directory, topic.settings))
+            yield
         except OSError as error:
             raise StorageError(
                 f"cannot create partition {numbers[len(logs)]} of topic {topic.name!r}: {error}"

@@ -12,6 +12,7 @@ compiled from one table of definitions; see `codecs` for what a message looks li
 
 from tidegate.wire.apis import API_BY_KEY, Api
 from tidegate.wire.codecs import (
+    AT_ONCE_BYTES,
     Message,
     compile_ahead,
     read_request,
@@ -27,6 +28,7 @@ from tidegate.wire.header import RequestHeader, decode_request_header
 
 __all__ = [
     "API_BY_KEY",
+    "AT_ONCE_BYTES",
     "Api",
     "Encoded",
     "Message",

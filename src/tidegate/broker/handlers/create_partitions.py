@@ -46,7 +46,8 @@ def create_partitions_handler(storage: Storage, cluster: ClusterView) -> Handler
                 )
                 results.append(_result(wanted["name"], problem))
             yield
-        yield from release(body["topics"])
+        yield from release(times)
+        yield from request.release_body(body)
         message = {"throttle_time_ms": 0, "results": results}
         return (yield from answer_and_release(request, message, results, charge=Charge.MUTATION))
 
@@ -73,6 +74,7 @@ def _create(
         text = cluster.assignment_problem(assignment["broker_ids"])
         if text is not None:
             return error_codes.INVALID_REPLICA_ASSIGNMENT, text
+        yield
     if not validate_only:
         try:
             yield from storage.topics.add_partitions_in_slices(topic, wanted["count"])

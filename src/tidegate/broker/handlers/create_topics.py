@@ -58,7 +58,8 @@ def create_topics_handler(storage: Storage, cluster: ClusterView) -> Handler:
                 )
             yield
         message = {"throttle_time_ms": 0, "topics": answers}
-        yield from release(body["topics"], once)
+        yield from release(once)
+        yield from request.release_body(body)
         return (yield from answer_and_release(request, message, answers, charge=Charge.MUTATION))
 
     return handle
@@ -80,6 +81,7 @@ def _named_once(wanted: list[Message]) -> Generator[None, None, tuple[list[Messa
             times[name] = 0  # one answer for all
             repeated.append(_refused(name, (error_codes.INVALID_REQUEST, "Duplicate topic name.")))
         yield
+    yield from release(times)
     return once, repeated
 
 

@@ -40,6 +40,7 @@ def delete_topics_handler(storage: Storage) -> Handler:
             answers.append((yield from _delete(storage, request, topic)))
             yield
         yield from release(wanted, topics)
+        yield from request.release_body(body)
         message = {"throttle_time_ms": 0, "responses": answers}
         return (yield from answer_and_release(request, message, answers, charge=Charge.MUTATION))
 
@@ -90,6 +91,7 @@ def _find(
         else:
             topics[topic.topic_id] = topic
         yield
+    yield from release(names, ids)
     return answers, list(topics.values())
 
 

@@ -16,6 +16,7 @@ from tidegate import error_codes
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.configs import ConfigDescriptions, DescribedSettings, Detail
 from tidegate.broker.topic_names import name_problem
+from tidegate.in_slices import release
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
@@ -65,7 +66,9 @@ def describe_configs_handler(storage: Storage, cluster: ClusterView, settings: D
         results = _Results(
             storage, cluster, descriptions, body["resources"], detail, well_formed=kinds <= KINDS
         )
-        return (yield from request.answer_in_slices({"throttle_time_ms": 0, "results": results}))
+        answer = yield from request.answer_in_slices({"throttle_time_ms": 0, "results": results})
+        yield from request.release_body(body)
+        return answer
 
     return handle
 
@@ -76,6 +79,7 @@ def _of_these(known: frozenset[str], names: list[str]) -> Generator[None, None, 
     for at in range(0, len(names), _AT_ONCE):
         found |= known.intersection(names[at : at + _AT_ONCE])
         yield
+    yield from release(names)
     return found
 
 

@@ -91,7 +91,9 @@ def _names(
     while run := sorted(islice(left, _SORTED_AT_ONCE)):
         runs.append(run)
         yield
-    return merge(*runs), first_name in names
+    named = first_name in names
+    yield from release(names)
+    return merge(*runs), named
 
 
 def _refuse(request: Request, wanted: list[Message], error_code: int) -> Work:

@@ -165,6 +165,7 @@ class _Fetch:
         if self.node_endpoints:
             message["node_endpoints"] = self.node_endpoints
         answer = yield from answer_partitions(self.request, message, topics, "partitions", charge)
+        yield from release(self.wanted)
         if charge is not Charge.FETCH:
             return answer
         assert answer.response is not None
@@ -262,14 +263,16 @@ def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) 
     def handle_any(request: Request) -> Work:
         body = yield from request.body_in_slices()
         if body.get("session_epoch", _NO_SESSION_EPOCH) not in (_NEW_SESSION_EPOCH, _NO_SESSION_EPOCH):
+            yield from request.release_body(body)
             return _no_session(request)
         max_bytes = min(body["max_bytes"], most_bytes, request.quotas.fetch_limit_bytes())
         fetch = _Fetch(request, max_bytes, committed=body["isolation_level"] == READ_COMMITTED)
         follower = _replica_id(body) >= 0  # -1 is a consumer, -2 one that debugs
         is_known = body["isolation_level"] in (READ_UNCOMMITTED, READ_COMMITTED)
         if not is_known and (yield from _any_is_there(storage, fetch, body["topics"])):
-            return (yield from _all_failed(request, fetch, body["topics"]))
+            return (yield from _all_failed(request, fetch, body))
         yield from _resolve(storage, cluster, fetch, body["topics"], follower=follower)
+        yield from request.release_body(body)
         topics, failed = yield from fetch.read()
         if (
             follower
@@ -281,6 +284,7 @@ def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) 
         missing_bytes = min(body["min_bytes"], fetch.max_bytes) - fetch.read_bytes
         if missing_bytes <= 0 or failed or not topics or body["max_wait_ms"] <= 0:
             return (yield from fetch.answer(topics))
+        yield from request.release(topics)
         return _wait(fetch, waits, scheduler, missing_bytes, body["max_wait_ms"])
 
     def remember(request: Request, body: Message, name: str, wanted: _Wanted) -> None:
@@ -335,10 +339,10 @@ def _any_is_there(storage: Storage, fetch: _Fetch, topics: list[Message]) -> Gen
     return False
 
 
-def _all_failed(request: Request, fetch: _Fetch, topics: list[Message]) -> Work:
+def _all_failed(request: Request, fetch: _Fetch, body: Message) -> Work:
     """Answer that the request failed as a whole: by name each partition too, as often as it was named."""
     answers = []
-    for part in topics if fetch.field == "topic" else ():
+    for part in body["topics"] if fetch.field == "topic" else ():
         partitions = []
         for partition in part["partitions"]:
             partitions.append(
@@ -347,6 +351,7 @@ def _all_failed(request: Request, fetch: _Fetch, topics: list[Message]) -> Work:
             yield
         answers.append({fetch.field: part[fetch.field], "partitions": partitions})
         yield
+    yield from request.release_body(body)
     message = _message(answers, error_codes.UNKNOWN_SERVER_ERROR)
     return (yield from answer_partitions(request, message, answers, "partitions", Charge.REQUEST))
 
@@ -398,6 +403,7 @@ def _resolve(
             if wanted.current_leader is not None:
                 leaders.add(wanted.current_leader["leader_id"])
             yield
+    yield from release(known, unknown_ids, unknown)
     fetch.node_endpoints = cluster.node_endpoints(leaders, fetch.request.connection) if leaders else []
 
 

@@ -23,6 +23,7 @@ def join_group_handler() -> Handler:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
+        yield from request.release_body(body)
         return request.answer(
             {
                 "throttle_time_ms": 0,
@@ -44,7 +45,8 @@ def consumer_group_heartbeat_handler() -> Handler:
     """Return the handler that knows no member of a group."""
 
     def handle(request: Request) -> Work:
-        yield from request.body_in_slices()
+        body = yield from request.body_in_slices()
+        yield from request.release_body(body)
         message: Message = {
             "throttle_time_ms": 0,
             "error_code": error_codes.UNSUPPORTED_VERSION,

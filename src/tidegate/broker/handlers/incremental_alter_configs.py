@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 
 from tidegate import error_codes
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.releasing import answer_and_release
+from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.dynamic_settings import (
     ALL_NODES,
     OPERATIONS,
@@ -51,6 +51,7 @@ def incremental_alter_configs_handler(
         for resource in body["resources"]:
             kind, name = key = resource["resource_type"], resource["resource_name"]
             error_code, text = error_codes.NONE, None
+            changes: list[SettingChange] = []
             try:
                 if named[key] > 1:
                     raise RefusedError(error_codes.INVALID_REQUEST, "Each resource must appear at most once.")
@@ -68,9 +69,12 @@ def incremental_alter_configs_handler(
                     "resource_name": name,
                 }
             )
+            yield from release(changes)
             yield
+        yield from release(named)
+        yield from request.release_body(body)
         message = {"throttle_time_ms": 0, "responses": responses}
-        return (yield from answer_and_release(request, message, responses, body["resources"]))
+        return (yield from answer_and_release(request, message, responses))
 
     return handle
 

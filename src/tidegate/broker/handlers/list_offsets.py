@@ -11,12 +11,12 @@ third), and one piece of a log (`time_lookup.PIECE_BYTES`).
 A partition that another broker leads is error 6. Not implemented: tiered storage, followers.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 
 from tidegate import error_codes
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.releasing import answer_and_release, release
-from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.broker.releasing import answer_partitions, release
+from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.log.time_lookup import Lookup, TimeAndOffset, offset_by_time, offset_of_latest_time
@@ -52,24 +52,48 @@ def list_offsets_handler(storage: Storage, cluster: ClusterView) -> Handler:
         if body.get("isolation_level", READ_UNCOMMITTED) not in (READ_UNCOMMITTED, READ_COMMITTED):
             return (yield from _all_failed(request, body["topics"]))
         version = request.header.api_version
-        topics: dict[str, list[Message]] = {}
+        answers = _Answers()
         repeated: dict[str, dict[int, Message]] = {}
-        for name, wanted, times in (yield from _by_partition(body["topics"])):
+        found = yield from _by_partition(body["topics"])
+        for name, wanted, times in found.values():
             if times > 1:
                 answer = _answer(wanted["partition_index"], None, error_codes.INVALID_REQUEST)
                 repeated.setdefault(name, {})[wanted["partition_index"]] = answer
                 yield
             else:
                 answer = yield from _list_offset(storage, cluster, name, wanted, version)
-                topics.setdefault(name, []).append(answer)
+                answers.of(name).append(answer)
                 yield
+        yield from release(found)
         for name, refused in repeated.items():
-            topics.setdefault(name, []).extend(refused.values())
-        answers = [{"name": name, "partitions": parts} for name, parts in topics.items()]
-        message = {"throttle_time_ms": 0, "topics": answers}
-        return (yield from answer_and_release(request, message, answers, *topics.values()))
+            answers.of(name).extend(refused.values())
+            refused.clear()
+            yield
+        yield from release(repeated, answers.by_name)
+        return (yield from _answer_all(request, answers.topics))
 
     return handle
+
+
+class _Answers:
+    """The topics of an answer, in their order, each once."""
+
+    def __init__(self) -> None:
+        self.topics: list[Message] = []
+        self.by_name: dict[str, list[Message]] = {}
+
+    def of(self, name: str) -> list[Message]:
+        """Return the partitions of a topic."""
+        partitions = self.by_name.get(name)
+        if partitions is None:
+            partitions = self.by_name[name] = []
+            self.topics.append({"name": name, "partitions": partitions})
+        return partitions
+
+
+def _answer_all(request: Request, topics: list[Message]) -> Work:
+    message = {"throttle_time_ms": 0, "topics": topics}
+    return (yield from answer_partitions(request, message, topics, "partitions", Charge.REQUEST))
 
 
 def _all_failed(request: Request, topics: list[Message]) -> Work:
@@ -84,15 +108,15 @@ def _all_failed(request: Request, topics: list[Message]) -> Work:
         yield from release(part["partitions"])
         yield
     yield from release(topics)
-    message = {"throttle_time_ms": 0, "topics": answers}
-    return (
-        yield from answer_and_release(request, message, *(topic["partitions"] for topic in answers), answers)
-    )
+    return (yield from _answer_all(request, answers))
 
 
-def _by_partition(topics: list[Message]) -> Generator[None, None, Iterable[tuple[str, Message, int]]]:
+_ByPartition = dict[tuple[str, int], tuple[str, Message, int]]
+
+
+def _by_partition(topics: list[Message]) -> Generator[None, None, _ByPartition]:
     """Return each partition once: its topic, what was asked for, and how often it was named."""
-    found: dict[tuple[str, int], tuple[str, Message, int]] = {}
+    found: _ByPartition = {}
     for part in topics:
         name = part["name"]
         for wanted in part["partitions"]:
@@ -103,7 +127,7 @@ def _by_partition(topics: list[Message]) -> Generator[None, None, Iterable[tuple
         yield from release(part["partitions"])
         yield
     yield from release(topics)
-    return found.values()
+    return found
 
 
 def _list_offset(

@@ -172,6 +172,7 @@ def _find(
         else:
             found.append(topic)
         yield
+    yield from release(ids, names)
     return (found, unknown, []) if ids else (found, [], unknown)
 
 

@@ -13,13 +13,12 @@ version 9 on 69), expiry of offsets.
 import logging
 from collections.abc import Generator
 from itertools import islice
-from typing import Any
 
 from tidegate import error_codes
 from tidegate.api_keys import OFFSET_COMMIT
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.releasing import answer_and_release, release
-from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.broker.releasing import answer_partitions, release
+from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.config import OFFSET_METADATA_MAX_BYTES
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
@@ -42,14 +41,12 @@ def offset_commit_handler(storage: Storage, cluster: ClusterView) -> Handler:
         body = yield from request.body_in_slices()
         commit = _Commit(storage, cluster, body, request.header.api_version)
         yield from commit.check()
-        yield from release(*(part["partitions"] for part in body["topics"]), body["topics"])
+        yield from request.release_body(body)
         yield from commit.store()
-        answers: list[Message] = []
-        for name, partitions in commit.answers:
-            answers.append({commit.field: name, "partitions": partitions})
-            yield
-        message = {"throttle_time_ms": 0, "topics": answers}
-        return (yield from answer_and_release(request, message, *commit.made(), answers))
+        yield from commit.release()
+        topics = commit.topics
+        message = {"throttle_time_ms": 0, "topics": topics}
+        return (yield from answer_partitions(request, message, topics, "partitions", Charge.REQUEST))
 
     return handle
 
@@ -57,20 +54,21 @@ def offset_commit_handler(storage: Storage, cluster: ClusterView) -> Handler:
 class _Commit:
     """One request: what is refused and kept.
 
-    `answers` has a topic's partitions as often as it is named; once, and those that are not there first, where there
-    are any of these. As in Kafka.
+    `topics` are answered: a topic's partitions as often as it is named; once, and those that are not there first, where
+    there are any of these. As in Kafka.
     """
 
     def __init__(self, storage: Storage, cluster: ClusterView, body: Message, version: int) -> None:
         self.field = "name" if version < _TOPIC_IDS_SINCE else "topic_id"
-        self.answers: list[tuple[str, list[Message]]] = []
+        self.topics: list[Message] = []
         self._storage = storage
         self._cluster = cluster
         self._body = body
         self._version = version
         self._group_id: str = body["group_id"]
         self._missing: dict[str, list[Message]] = {}
-        self._wanted: list[tuple[str, list[tuple[Message, CommittedOffset | None]]]] = []
+        self._found: list[tuple[str, list[Message]]] = []
+        self._kept: list[tuple[Message, CommittedOffset]] = []
         self._accepted: dict[tuple[str, int], CommittedOffset] = {}
 
     def check(self) -> Generator[None, None, None]:
@@ -84,30 +82,32 @@ class _Commit:
             topic, missing = self._find(name)
             if topic is None:
                 self._missing.setdefault(name, [])  # Kafka answers it though no partition is asked for
-            found: list[tuple[Message, CommittedOffset | None]] = []
+            found: list[Message] = []
             for wanted in part["partitions"]:
                 index = wanted["partition_index"]
                 if topic is None or topic.log(index) is None:
                     code = missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
                     self._missing.setdefault(name, []).append(_result(index, code))
                 elif refused or _is_too_long(wanted["committed_metadata"]):
-                    found.append((_result(index, refused or error_codes.OFFSET_METADATA_TOO_LARGE), None))
+                    found.append(_result(index, refused or error_codes.OFFSET_METADATA_TOO_LARGE))
                 else:
                     position = _committed(self._group_id, topic.name, wanted)
                     self._accepted[topic.name, index] = position
-                    found.append((_result(index, error_codes.NONE), position))
+                    found.append(_result(index, error_codes.NONE))
+                    self._kept.append((found[-1], position))
                 yield
             if found:
-                self._wanted.append((name, found))
+                self._found.append((name, found))
             yield
-        for name, found in self._wanted:
-            results = [result for result, _ in found]
+        for name, found in self._found:
             if self._missing:
-                self._missing.setdefault(name, []).extend(results)
+                self._missing.setdefault(name, []).extend(found)
             else:
-                self.answers.append((name, results))
+                self.topics.append({self.field: name, "partitions": found})
             yield
-        self.answers += self._missing.items()
+        for name, results in self._missing.items():
+            self.topics.append({self.field: name, "partitions": results})
+            yield
 
     def store(self) -> Generator[None, None, None]:
         """Keep what was accepted, `OFFSETS_AT_ONCE` positions in a transaction."""
@@ -128,15 +128,14 @@ class _Commit:
                 )
                 failed |= {(position.topic, position.partition) for position in some}
             yield
-        for answer, position in (found for _, results in self._wanted for found in results):
-            if position is not None and (position.topic, position.partition) in failed:
+        for answer, position in self._kept:
+            if (position.topic, position.partition) in failed:
                 answer["error_code"] = error_codes.COORDINATOR_NOT_AVAILABLE
             yield
 
-    def made(self) -> list[Any]:
-        """Return all lists and tables that were made for the request, to be emptied."""
-        lists: list[Any] = [found for _, found in self.answers]
-        return [*lists, *(found for _, found in self._wanted), self._accepted]
+    def release(self) -> Generator[None, None, None]:
+        """Empty all lists and tables but what is answered."""
+        return release(self._found, self._kept, self._missing, self._accepted)
 
     def _find(self, name: str) -> tuple[Topic | None, int]:
         if self.field == "name":

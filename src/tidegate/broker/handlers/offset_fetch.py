@@ -12,8 +12,9 @@ from collections.abc import Generator, Iterable
 from tidegate import error_codes
 from tidegate.api_keys import OFFSET_FETCH
 from tidegate.broker.cluster import ZERO_ID, ClusterView
-from tidegate.broker.releasing import answer_and_release
-from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.broker.releasing import answer_partitions
+from tidegate.in_slices import release_messages
+from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
 from tidegate.storage.store import CommittedOffset
 from tidegate.wire import field_since
@@ -39,24 +40,27 @@ def offset_fetch_handler(storage: Storage, cluster: ClusterView) -> Handler:
         )
         if "groups" not in body:
             topics, error_code = yield from positions.of(body["group_id"], body["topics"])
+            yield from request.release_body(body)
             message = {"throttle_time_ms": 0, "topics": topics, "error_code": error_code}
-            return (yield from answer_and_release(request, message, *positions.lists))
+            return (yield from answer_partitions(request, message, topics, "partitions", Charge.REQUEST))
         groups = []
         for group in body["groups"]:
             topics, error_code = yield from positions.of(group["group_id"], group["topics"])
             groups.append({"group_id": group["group_id"], "topics": topics, "error_code": error_code})
             yield
+        yield from request.release_body(body)
         message = {"throttle_time_ms": 0, "groups": groups}
-        return (yield from answer_and_release(request, message, groups, *positions.lists))
+        answer = yield from request.answer_in_slices(message)
+        yield from release_messages(groups)
+        return answer
 
     return handle
 
 
 class _Positions:
-    """The positions that one request is answered. `lists` are those that the answer is made of."""
+    """The positions that one request is answered."""
 
     def __init__(self, storage: Storage, cluster: ClusterView, *, by_id: bool, with_errors: bool) -> None:
-        self.lists: list[list[Message]] = []
         self._storage = storage
         self._cluster = cluster
         self._with_errors = with_errors
@@ -67,7 +71,7 @@ class _Positions:
         self, group_id: str, wanted: list[Message] | None
     ) -> Generator[None, None, tuple[list[Message], int]]:
         """Return the topics of a group in which it has positions, or those wanted, and an error code."""
-        topics = self._list()
+        topics: list[Message] = []
         if self._cluster.coordinator(group_id) != self._cluster.node_id:
             if not self._with_errors:
                 yield from self._refused(wanted or (), error_codes.NOT_COORDINATOR, topics)
@@ -77,11 +81,12 @@ class _Positions:
         )
         if (yield from found):
             return topics, error_codes.NONE
+        yield from release_messages(topics)
         return [], error_codes.INVALID_REQUEST
 
     def _everything(self, group_id: str, topics: list[Message]) -> Generator[None, None, bool]:
         """Describe all positions of a group; return whether the answer has room for them."""
-        names, key, partitions = self._storage.topics.by_name, "", self._list()
+        names, key, partitions = self._storage.topics.by_name, "", list[Message]()
         after: CommittedOffset | None = None
         while page := self._storage.store.committed_offsets_after(group_id, after):
             self._left -= len(page)
@@ -92,7 +97,7 @@ class _Positions:
                     topic = names.get(position.topic)
                     topic_id = ZERO_ID if topic is None else topic.topic_id
                     key = position.topic if self._field == "name" else topic_id
-                    partitions = self._list()
+                    partitions = []
                     topics.append({self._field: key, "partitions": partitions})
                 after = position
                 partitions.append(_position(position.partition, position, error_code=error_codes.NONE))
@@ -108,10 +113,12 @@ class _Positions:
             key = part[self._field]
             topic = self._storage.topics.by_id.get(key) if self._field == "topic_id" else None
             name = key if self._field == "name" else None if topic is None else topic.name
-            partitions = self._list()
+            partitions: list[Message] = []
+            (unknown if name is None else topics).append({self._field: key, "partitions": partitions})
             for index in part["partition_indexes"]:
                 self._left -= 1
                 if self._left < 0:
+                    topics += unknown
                     return False
                 if name is None:
                     found, error_code = None, error_codes.UNKNOWN_TOPIC_ID
@@ -122,7 +129,6 @@ class _Positions:
                     )
                 partitions.append(_position(index, found, error_code=error_code))
                 yield
-            (unknown if name is None else topics).append({self._field: key, "partitions": partitions})
             yield
         topics += unknown
         return True
@@ -132,16 +138,12 @@ class _Positions:
     ) -> Generator[None, None, None]:
         """Answer an error for each partition, where the version has none for the group."""
         for part in wanted:
-            partitions = self._list()
+            partitions: list[Message] = []
             for index in part["partition_indexes"]:
                 partitions.append(_position(index, None, error_code=error_code))
                 yield
             topics.append({self._field: part[self._field], "partitions": partitions})
             yield
-
-    def _list(self) -> list[Message]:
-        self.lists.append([])
-        return self.lists[-1]
 
 
 def _position(index: int, committed: CommittedOffset | None, *, error_code: int) -> Message:

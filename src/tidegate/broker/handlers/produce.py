@@ -96,13 +96,11 @@ def produce_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler
         try:
             wanted = yield from _by_partition(topic_data, version)
         except CorruptRecordsError as error:
-            return (
-                yield from _fail_all(request, topic_data, acks, error.error_code, _text_for_client(error))
-            )
+            return (yield from _fail_all(request, body, error.error_code, _text_for_client(error)))
         except _TransactionalError:
             code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return (yield from _fail_all(request, topic_data, acks, code))
-        yield from release(topic_data, *[part["partition_data"] for part in topic_data])
+            return (yield from _fail_all(request, body, code))
+        yield from request.release_body(body)
         responses: list[Message] = []
         failed = False
         leaders: set[int] = set()
@@ -133,7 +131,9 @@ def produce_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler
                 yield
             if partitions:
                 responses.append({_field(version): name, "partition_responses": partitions})
-        yield from release(*wanted.values(), wanted)
+            yield from release(parts)
+            parts.clear()
+        yield from release(wanted)
         if acks == 0:
             return Answer(None, Charge.PRODUCE, close=failed)
         message = {"responses": responses, "throttle_time_ms": 0}
@@ -332,23 +332,27 @@ def _refused(
 
 
 def _fail_all(
-    request: Request, topic_data: list[Message], acks: int, error_code: int, text: str | None = None
+    request: Request, body: Message, error_code: int, text: str | None = None
 ) -> Generator[None, None, Answer]:
     """Fail every partition, charging the request alone; without an answer to send, close."""
-    if acks == 0:
+    if body["acks"] == 0:
+        yield from request.release_body(body)
         return Answer(None, Charge.REQUEST, close=True)
     field = _field(request.header.api_version)
     failed: dict[str, dict[int, Message]] = {}
-    for part in topic_data:
+    for part in body["topic_data"]:
         parts = failed.setdefault(part[field], {})
         for data in part["partition_data"]:
             if data["index"] not in parts:
                 parts[data["index"]] = _refused(data["index"], error_code, text=text)
             yield
         yield
-    responses = [
-        {field: name, "partition_responses": list(parts.values())} for name, parts in failed.items() if parts
-    ]
-    return (
-        yield from request.answer_in_slices({"responses": responses, "throttle_time_ms": 0}, Charge.REQUEST)
-    )
+    yield from request.release_body(body)
+    responses: list[Message] = []
+    for name, parts in failed.items():
+        if parts:
+            responses.append({field: name, "partition_responses": list(parts.values())})
+            parts.clear()
+        yield
+    message = {"responses": responses, "throttle_time_ms": 0}
+    return (yield from answer_partitions(request, message, responses, "partition_responses", Charge.REQUEST))

@@ -14,8 +14,10 @@ import ipaddress
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tidegate import error_codes
+from tidegate.in_slices import batched
 from tidegate.quota.admin.definition_filter import (
     EntityParts,
 )
@@ -28,10 +30,10 @@ __all__ = [
     "AlterResult",
     "Alteration",
     "QuotaRecord",
-    "duplicate_text",
+    "distinct_in_slices",
+    "duplicate_text_in_slices",
     "entity_error",
     "entity_parts",
-    "has_repeated_key",
     "is_change",
     "is_ip_address",
     "is_writable",
@@ -41,9 +43,12 @@ __all__ = [
     "visited_parts",
 ]
 
+T = TypeVar("T")
+
 MAX_NAME_BYTES = 32_767
 """Most bytes of a name: what Kafka's protocol can carry. One that is read from invalid UTF-8 may have grown beyond."""
 _LETTERS_AT_A_TIME = 5000  # of keys that are hashed: half a millisecond
+_LETTERS_OF_A_LOOK = 20  # so many could be hashed while a key is looked up
 _LETTERS_IN_ORDER = 256  # of an entity's types: with all of them known there are 15
 _LARGEST_FRACTION = 1e-6  # B§6.8: what a LONG or an INT may be off a whole number
 
@@ -134,9 +139,14 @@ def is_ip_address(name: str) -> bool:
     return True
 
 
-def has_repeated_key(ops: Sequence[tuple[str, float | None]]) -> bool:
-    """Return whether one key is asked for twice."""
-    return len({key for key, _ in ops}) < len(ops)
+def distinct_in_slices(pairs: Sequence[tuple[str, T]]) -> Generator[None, None, dict[str, T]]:
+    """Return pairs by their first, of a repeated one the last, yielding in between where there are many."""
+    distinct: dict[str, T] = {}
+    for number, some in enumerate(batched(pairs)):
+        if number:
+            yield
+        distinct.update(some)
+    return distinct
 
 
 def visited_parts(parts: Sequence[tuple[str, str | None]]) -> EntityParts:
@@ -145,16 +155,19 @@ def visited_parts(parts: Sequence[tuple[str, str | None]]) -> EntityParts:
     They stay in the order of the request where the names of their types are too long for any that there is.
     """
     names = dict(parts)
-    order = list(names)
-    if sum(map(len, order)) <= _LETTERS_IN_ORDER:
-        order = hash_map_order(order, initial_capacity=len(parts))
+    if sum(map(len, names)) > _LETTERS_IN_ORDER:
+        return tuple(names.items())
+    order = hash_map_order(names, initial_capacity=len(parts))
     return tuple((entity_type, names[entity_type]) for entity_type in order)
 
 
-def duplicate_text(entity: EntityParts) -> str:
+def duplicate_text_in_slices(entity: EntityParts) -> Generator[None, None, str]:
     """Return what Kafka says of an entity, given as it visits it, that is asked for twice."""
-    parts = ", ".join(f"{entity_type}={'null' if name is None else name}" for entity_type, name in entity)
-    return f"Ignoring duplicate entity ClientQuotaEntity(entries={{{parts}}})"
+    texts: list[str] = []
+    for parts in batched(entity):
+        texts += [f"{entity_type}={'null' if name is None else name}" for entity_type, name in parts]
+        yield
+    return f"Ignoring duplicate entity ClientQuotaEntity(entries={{{', '.join(texts)}}})"
 
 
 def result(entity: EntityParts, message: str | None) -> AlterResult:
@@ -188,7 +201,7 @@ def value_error_in_slices(
             place = hash_map_place(key, count=len(values), initial_capacity=len(values))
             if first is None or place < first[0]:
                 first = place, error
-        looked_at += len(key)
+        looked_at += len(key) + _LETTERS_OF_A_LOOK
         if looked_at > _LETTERS_AT_A_TIME:
             looked_at = 0
             yield

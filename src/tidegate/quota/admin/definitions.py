@@ -28,16 +28,16 @@ from heapq import merge
 from types import MappingProxyType
 
 from tidegate import error_codes
-from tidegate.in_slices import run_at_once
+from tidegate.in_slices import release, run_at_once
 from tidegate.quota.admin.alterations import (
     Alteration,
     AlterOutcome,
     AlterResult,
     QuotaRecord,
-    duplicate_text,
+    distinct_in_slices,
+    duplicate_text_in_slices,
     entity_error,
     entity_parts,
-    has_repeated_key,
     is_change,
     is_ip_address,
     result,
@@ -86,8 +86,8 @@ _ESCAPED = 3  # letters that the usage record may write for a byte of UTF-8
 MAX_IN_KAFKAS_ORDER = 1000  # entities that are put in order at each change, within a millisecond
 _AT_A_TIME = 100  # definitions looked at, well below a millisecond
 _HASHED_AT_A_TIME = 20  # of 256 letters each
+_PARTS_IN_ORDER = 300  # so many types have more letters than are put in order
 _SORTED_AT_A_TIME = 500  # in one part of what is merged
-_FREED_AT_A_TIME = 1000  # records
 
 
 def definition_bytes(entity: EntityParts) -> int:
@@ -205,13 +205,17 @@ class QuotaDefinitions:
                 changes.gone.append(entity)
             if number % _AT_A_TIME == 0:
                 yield
-        if len(wanted) <= MAX_IN_KAFKAS_ORDER:
-            capacity = table_size(len(wanted), initial_capacity=16)
+        count = len(wanted)
+        yield from release(wanted)
+        if count <= MAX_IN_KAFKAS_ORDER:
+            yield
+            capacity = table_size(count, initial_capacity=16)
             last_first = reversed(
                 changes.definitions.values()
             )  # as Kafka's controller, so it was seen, writes them
             new = sorted(last_first, key=lambda definition: definition.place(capacity))
             changes.definitions = {definition.entity: definition for definition in new}
+            yield
         return changes
 
     def put_in_force(self, changes: Changes) -> None:
@@ -256,14 +260,17 @@ class QuotaDefinitions:
         records: list[QuotaRecord] = []
         room_bytes = self._max_bytes - self._bytes
         for alteration in alterations:
-            entity = entity_parts(alteration.entity)
-            visited = visited_parts(alteration.entity)
-            if entity in results or has_repeated_key(alteration.ops):
-                results[entity] = result(entity, duplicate_text(visited))
+            parts = yield from distinct_in_slices(alteration.entity)
+            values = yield from distinct_in_slices(alteration.ops)
+            if len(parts) > _PARTS_IN_ORDER:  # some type is unknown: they stay as they are
+                entity = visited = tuple(parts.items())
+                yield
             else:
-                message, changed = yield from self._decide_in_slices(
-                    entity, visited, alteration.ops, is_known_host
-                )
+                entity, visited = entity_parts(parts.items()), visited_parts(alteration.entity)
+            if entity in results or len(values) < len(alteration.ops):
+                results[entity] = result(entity, (yield from duplicate_text_in_slices(visited)))
+            else:
+                message, changed = yield from self._decide_in_slices(entity, visited, values, is_known_host)
                 grown_bytes = self._grown_bytes(entity, changed)
                 if grown_bytes > max(room_bytes, 0):
                     results[entity] = self._no_room(entity)
@@ -276,20 +283,21 @@ class QuotaDefinitions:
             for entity in results:
                 results[entity] = too_large(entity)
                 yield
-            while records:  # freeing them takes its time, too
-                del records[-_FREED_AT_A_TIME:]
-                yield
-        return AlterOutcome(results=tuple(results.values()), records=() if validate_only else tuple(records))
+            yield from release(records)
+        outcome = AlterOutcome(
+            results=tuple(results.values()), records=() if validate_only else tuple(records)
+        )
+        yield from release(results, records)
+        return outcome
 
     def _decide_in_slices(
         self,
         entity: EntityParts,
         visited: EntityParts,
-        ops: Sequence[tuple[str, float | None]],
+        values: Mapping[str, float | None],
         is_known_host: Callable[[str], bool],
     ) -> Generator[None, None, tuple[str | None, list[QuotaRecord]]]:
         """Return an error text and no records, or None and the records."""
-        values = dict(ops)
         error = entity_error(visited, is_known_host=is_known_host)
         if error is None:
             error = yield from value_error_in_slices(entity, values)

@@ -6,7 +6,7 @@ in a request and 200,000 definitions to describe, which become parts of the answ
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tidegate.in_slices import batched, release
 from tidegate.quota import Alteration, AlterResult, FilterComponent, QuotaDefinitions
@@ -19,6 +19,7 @@ __all__ = [
     "describe_client_quotas_handler",
 ]
 
+_TAKEN_AT_A_TIME = 100  # results, each made when it is taken where storing failed
 _Entity = Iterable[tuple[str, str | None]]
 T = TypeVar("T")
 
@@ -57,7 +58,9 @@ def describe_client_quotas_handler(definitions: QuotaDefinitions) -> Handler:
             "error_message": found.error_message or "",
             "entries": None if found.entries is None else _Messages(found.entries, _described),
         }
-        return (yield from request.answer_in_slices(message))
+        answer = yield from request.answer_in_slices(message)
+        yield from request.release_body(body)
+        return answer
 
     return handle
 
@@ -67,20 +70,32 @@ def alter_client_quotas_handler(administration: QuotaAdministration) -> Handler:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
-        alterations = yield from _alterations(body["entries"])
+        alterations, lists = yield from _alterations(body["entries"])
+        yield from request.release_body(body)
         results = yield from administration.alter_in_slices(alterations, validate_only=body["validate_only"])
-        altered = list(results)
+        altered: list[AlterResult] = []
+        for number, result in enumerate(results):
+            altered.append(result)
+            if number % _TAKEN_AT_A_TIME == 0:
+                yield
         del results
         message = {"throttle_time_ms": 0, "entries": _Messages(altered, _altered)}
         answer = yield from request.answer_in_slices(message)
-        yield from release(body["entries"], alterations, altered)
+        while lists:
+            yield from release(lists.pop())
+            yield
+        yield from release(alterations, altered)
         return answer
 
     return handle
 
 
-def _alterations(entries: Iterable[Message]) -> Generator[None, None, list[Alteration]]:
-    alterations = []
+def _alterations(
+    entries: Iterable[Message],
+) -> Generator[None, None, tuple[list[Alteration], list[list[Any]]]]:
+    """Return what the entries of a request want, and the lists that it is made of."""
+    alterations: list[Alteration] = []
+    lists: list[list[Any]] = []
     for entry in entries:
         entity: list[tuple[str, str | None]] = []
         for parts in batched(entry["entity"]):
@@ -91,7 +106,8 @@ def _alterations(entries: Iterable[Message]) -> Generator[None, None, list[Alter
             ops += [(op["key"], None if op["remove"] else op["value"]) for op in some]
             yield
         alterations.append(Alteration(entity=entity, ops=ops))
-    return alterations
+        lists += [entity, ops]
+    return alterations, lists
 
 
 def _described(found: tuple[_Entity, Mapping[str, float]]) -> Message:
