@@ -43,6 +43,7 @@ class Seen:
     """What was seen of one piece of work.
 
     hold_ms, hold_cpu_ms: the longest hold of the loop, and its processor time; stacks: where it was then.
+    step_cpu_ms, step_at: the longest step of work in slices, its processor time, and where it began and ended.
     peak_bytes, kept_bytes: the most memory taken meanwhile, and what was still in use when it was over.
     neighbour_ms: the latencies of the neighbour's requests, in order, less its own waits for a processor.
     processor_wait_ms: how long the loop's thread waited for a processor, in all.
@@ -52,6 +53,8 @@ class Seen:
     hold_cpu_ms: float
     busy_ms: float
     stacks: list[tuple[int, str]]
+    step_cpu_ms: float
+    step_at: str
     peak_bytes: int
     kept_bytes: int
     sent_bytes: int
@@ -65,6 +68,7 @@ class Seen:
         """Return the numbers, and where the longest hold was."""
         lines = [
             f"longest hold {self.hold_ms:.1f} ms (processor {self.hold_cpu_ms:.1f} ms), busy {self.busy_ms:.0f} ms",
+            f"longest step of work in slices: processor {self.step_cpu_ms:.1f} ms, from {self.step_at}",
             f"sent {self.sent_bytes:,} B, answered {self.answer_bytes:,} B in {self.took_s:.2f} s"
             + (", connection closed" if self.closed else ""),
             f"peak +{self.peak_bytes:,} B, kept {self.kept_bytes:,} B",
@@ -227,6 +231,8 @@ class WatchedBroker(Broker):
             hold_cpu_ms=report["hold_cpu_ms"],
             busy_ms=report["busy_ms"],
             stacks=report["stacks"],
+            step_cpu_ms=report["step_cpu_ms"],
+            step_at=report["step_at"],
             peak_bytes=peak_bytes,
             kept_bytes=kept,
             sent_bytes=done.sent_bytes,

@@ -7,7 +7,11 @@ before it starts. The loop is asyncio's own,
 over a selector that notes when it is asked and when it answers. What lies between the two is a *hold*: so long nobody
 else is served. A hold counts the loop's thread running or blocked (a sync, SQLite, another thread with the
 interpreter's lock), not waiting for a processor that others use: the kernel tells that apart (`schedstat`), so a busy
-machine does not lengthen it.
+machine does not lengthen it. Nor does the thread that looks at the loop's stack count: while it waits for a processor
+it has the lock, and the loop waits with it.
+
+Work in slices is run step by step, as ever; the longest *step*, what lies between two yields, is noted by its
+processor time, and where it began and ended.
 
 A line on standard input is a question, a line of JSON on standard output its answer: `reset`, `report`.
 """
@@ -21,10 +25,13 @@ import selectors
 import sys
 import threading
 import time
-from types import FrameType
+from collections.abc import Callable, Generator
+from types import CodeType, FrameType
+from typing import Any
 
 from tidegate.cli.main import main
-from tidegate.server import node
+from tidegate.server import later_work, node
+from tidegate.server.slices import UNFINISHED
 from tidegate.storage import housekeeping
 from tidegate.wire import compile_ahead
 from tidegate.wire.apis import spoken_pairs
@@ -40,12 +47,27 @@ SAMPLE_FROM_NS = 8_000_000
 STACK_DEPTH = 8
 
 
+class ProcessorWait:
+    """How long the thread that makes this one has waited for a processor."""
+
+    def __init__(self) -> None:
+        self._schedstat = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+
+    def ns(self) -> int:
+        """Return it."""
+        return int(os.pread(self._schedstat, 100, 0).split()[1])
+
+
 class HoldWatch:
-    """The longest hold since the last `reset`, with the stacks that were seen in it."""
+    """The longest hold since the last `reset`, with the stacks that were seen in it.
+
+    stalled_ns: how long the loop had to wait for the thread that samples it, which waited for a processor.
+    """
 
     def __init__(self) -> None:
         self.loop_thread = threading.get_ident()
-        self._schedstat = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+        self.stalled_ns = self._stalled_before_ns = 0
+        self._processor_wait = ProcessorWait()
         self.began_ns = 0
         self.samples: list[str] = []
         self._waited_ns = self._cpu_ns = 0
@@ -58,7 +80,8 @@ class HoldWatch:
 
     def begin(self) -> None:
         """Note that the loop goes to work."""
-        self._waited_ns, self._cpu_ns = self._processor_wait_ns(), time.thread_time_ns()
+        self._waited_ns, self._cpu_ns = self._processor_wait.ns(), time.thread_time_ns()
+        self._stalled_before_ns = self.stalled_ns
         self.began_ns = time.monotonic_ns()
 
     def end(self) -> None:
@@ -67,12 +90,13 @@ class HoldWatch:
             return
         wall_ns = time.monotonic_ns() - self.began_ns
         self.began_ns = 0
-        waited_ns = self._processor_wait_ns() - self._waited_ns
-        hold_ns = wall_ns - waited_ns
+        waited_ns = self._processor_wait.ns() - self._waited_ns + self.stalled_ns - self._stalled_before_ns
+        cpu_ns = time.thread_time_ns() - self._cpu_ns
+        hold_ns = max(wall_ns - waited_ns, cpu_ns)
         self.processor_wait_ns += waited_ns
         self.total_ns += hold_ns
         if hold_ns > self.longest_ns:
-            self.longest_ns, self.longest_cpu_ns = hold_ns, time.thread_time_ns() - self._cpu_ns
+            self.longest_ns, self.longest_cpu_ns = hold_ns, cpu_ns
             self.longest_samples = self.samples
         if self.samples:
             self.samples = []
@@ -101,8 +125,52 @@ class HoldWatch:
         while holding_ns and self.began_ns == holding_ns:
             time.sleep(0.001)
 
-    def _processor_wait_ns(self) -> int:
-        return int(os.pread(self._schedstat, 100, 0).split()[1])
+
+class StepWatch:
+    """The longest step of work in slices since the last `reset`."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the steps so far."""
+        self.longest_ns, self.longest_at = 0, ""
+
+    def advance(self, work: Generator[Any, None, Any], until_ns: int, monotonic_ns: Callable[[], int]) -> Any:
+        """Do what `tidegate.server.slices.advance` does, with a watch on each step."""
+        try:
+            while True:
+                began_at, began_ns = _place(work), time.thread_time_ns()
+                ended_at = "its end"
+                try:
+                    wait = next(work)
+                    ended_at = ""
+                finally:
+                    took_ns = time.thread_time_ns() - began_ns
+                    if took_ns > self.longest_ns:
+                        self.longest_ns = took_ns
+                        self.longest_at = f"{_named(*began_at)} to {ended_at or _named(*_place(work))}"
+                if wait is not None:
+                    return wait
+                if monotonic_ns() >= until_ns:
+                    return UNFINISHED
+        except StopIteration as stop:
+            return stop.value
+
+    def report(self) -> dict[str, object]:
+        """Return the longest step: its processor time, and where it began and ended."""
+        return {"step_cpu_ms": self.longest_ns / 1e6, "step_at": self.longest_at}
+
+
+def _place(work: Generator[Any, None, Any]) -> tuple[CodeType, int]:
+    """Return where a generator has yielded, or begins: in the innermost one that it has handed over to."""
+    while isinstance(work.gi_yieldfrom, Generator):
+        work = work.gi_yieldfrom
+    return work.gi_code, work.gi_code.co_firstlineno if work.gi_frame is None else work.gi_frame.f_lineno
+
+
+def _named(code: CodeType, line: int) -> str:
+    return f"{os.path.basename(code.co_filename)}:{line}:{code.co_name}"
 
 
 class WatchedSelector(selectors.DefaultSelector):
@@ -136,7 +204,7 @@ def _stack(frame: FrameType | None) -> str:
     names = []
     while frame is not None and len(names) < STACK_DEPTH:
         code = frame.f_code
-        names.append(f"{os.path.basename(code.co_filename)}:{frame.f_lineno}:{code.co_name}")
+        names.append(_named(code, frame.f_lineno))
         frame = frame.f_back
     return " < ".join(names)
 
@@ -166,23 +234,24 @@ _libc = ctypes.CDLL(None)
 _libc.mallinfo2.restype = _MallInfo
 
 
-def _report(watch: HoldWatch) -> dict[str, object]:
+def _report(watch: HoldWatch, steps: StepWatch) -> dict[str, object]:
     watch.wait_hold_end()
-    report = watch.report()
+    report = watch.report() | steps.report()
     memory = _libc.mallinfo2()  # after the rest: who wants memory meanwhile has to wait
     report["malloc_bytes"] = memory.uordblks + memory.hblkhd
     report["blocks"] = sys.getallocatedblocks()
     return report
 
 
-def _answer_questions(watch: HoldWatch) -> None:
+def _answer_questions(watch: HoldWatch, steps: StepWatch) -> None:
     for line in sys.stdin:
         if line.strip() == "reset":
             gc.collect()  # else what one piece of work left hides what the next takes
             _libc.malloc_trim(0)
             watch.wait_hold_end()  # it may have waited for the collection
             watch.reset()
-        print(json.dumps(_report(watch)), flush=True)
+            steps.reset()
+        print(json.dumps(_report(watch, steps)), flush=True)
 
 
 def _compile_all() -> None:
@@ -195,9 +264,12 @@ def _compile_all() -> None:
 
 
 def _sample_for_ever(watch: HoldWatch) -> None:
+    wait = ProcessorWait()
     while True:
         time.sleep(SAMPLE_EVERY_S)
+        before_ns = wait.ns()
         watch.sample()
+        watch.stalled_ns += wait.ns() - before_ns
 
 
 if __name__ == "__main__":
@@ -207,6 +279,10 @@ if __name__ == "__main__":
     _compile_all()
     hold_watch = HoldWatch()
     asyncio.set_event_loop_policy(WatchedLoops(hold_watch))
-    for work in (_answer_questions, _sample_for_ever):
-        threading.Thread(target=work, args=(hold_watch,), daemon=True).start()
+    step_watch = StepWatch()
+    for module in (later_work, node):
+        assert hasattr(module, "advance"), f"{module.__name__} has no advance: where does it run slices?"
+        module.advance = step_watch.advance
+    threading.Thread(target=_answer_questions, args=(hold_watch, step_watch), daemon=True).start()
+    threading.Thread(target=_sample_for_ever, args=(hold_watch,), daemon=True).start()
     sys.exit(main())
