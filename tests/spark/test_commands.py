@@ -13,6 +13,7 @@ from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.callbacks.own_rules import OwnRules
+from tidegate.cli.main import main
 
 _QUOTAS = "quotas:\n  - user: {default: true}\n    producer_byte_rate: 1KiB\n    request_percentage: 0.01\n"
 
@@ -22,6 +23,21 @@ def _tidegate(*arguments, **environ):
     return subprocess.run(
         command, capture_output=True, text=True, timeout=280, check=False, env=os.environ | environ
     )
+
+
+@pytest.fixture
+def on_spark(spark, capfd):
+    """Return a function that runs a command in the session of these tests: to start one for each takes long.
+
+    It returns the exit code, and what is on stdout and stderr.
+    """
+
+    def run(*arguments):
+        capfd.readouterr()
+        code = main([*map(str, arguments), "--master", "local[2]"])
+        return code, *capfd.readouterr()
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -73,27 +89,27 @@ def test_replay_prints_a_table_per_plan_and_checks_the_record(usage, tmp_path):
         assert set(plans.to_pylist()) == {"tight", "in force"}
 
 
-def test_a_record_that_does_not_come_out_again_fails_the_check(tmp_path):
+def test_a_record_that_does_not_come_out_again_fails_the_check(on_spark, tmp_path):
     """A throttle time that no engine decided makes `--in-force` answer 1."""
     node = RecordingNode()
     node.start(START_MS)
     node.produce("alice", "c1", 10, START_MS)["produce_throttle_ms"] = 5
     write_events(tmp_path, node.events)
-    done = _tidegate("replay", tmp_path, "--in-force", "--master", "local[1]")
-    assert done.returncode == 1
-    assert "in force: 1 of 2 decisions as recorded" in done.stdout
+    code, out, _ = on_spark("replay", tmp_path, "--in-force")
+    assert code == 1
+    assert "in force: 1 of 2 decisions as recorded" in out
 
 
-def test_quotas_in_force_are_not_replayed_where_a_callback_decided(tmp_path):
+def test_quotas_in_force_are_not_replayed_where_a_callback_decided(on_spark, tmp_path):
     """The kernel knows Kafka's own rules: what was found, and what to do."""
     node = RecordingNode()
     node.start(START_MS)
     node.exchange(OwnRules(), "tidegate.callbacks:QuotaGroups", START_MS)
     node.produce("alice", "c1", 10, START_MS)
     write_events(tmp_path, node.events)
-    done = _tidegate("replay", tmp_path, "--in-force", "--master", "local[1]")
-    assert (done.returncode, done.stdout) == (2, "")
-    error, hint = done.stderr.splitlines()
+    code, out, errors = on_spark("replay", tmp_path, "--in-force")
+    assert (code, out) == (2, "")
+    error, hint = errors.splitlines()
     assert error.startswith(
         "error: client.quota.callback.class=tidegate.callbacks:QuotaGroups was set on node 1 (seq=6)"
     )
@@ -111,14 +127,15 @@ def test_missing_java_is_one_clear_error(command, usage, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["usage", "replay"])
-def test_little_input_needs_no_java(command, usage, tmp_path):
+def test_little_input_needs_no_java(command, usage, on_spark, tmp_path):
     """The same tables as on Spark; --explain says on stderr where it ran, and why."""
     more = ("--in-force",) if command == "replay" else ()
     here = _tidegate(command, usage, *more, "--explain", JAVA_HOME=str(tmp_path))
     assert here.stderr.startswith("in this process: ")
-    on_spark = _tidegate(command, usage, *more, "--explain", "--master", "local[1]")
-    assert on_spark.stderr == "on Spark: --master local[1]\n"
-    assert (here.returncode, here.stdout) == (0, on_spark.stdout)
+    code, out, explained = on_spark(command, usage, *more, "--explain")
+    assert explained == "on Spark: --master local[2]\n"
+    assert (here.returncode, here.stdout) == (code, out)
+    assert code == 0
 
 
 @pytest.mark.parametrize(
