@@ -94,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.report.console import results_console
     from tidegate.pipeline.report.documents import json_text, limits_document
     from tidegate.pipeline.report.limits_report import ESTIMATED, limits_notes, limits_table
+    from tidegate.pipeline.report.missing_report import missing_document, missing_notes
     from tidegate.pipeline.report.text import count_text
 
     levels = levels_of(args.by) if args.quotas is None else levels_of_file(args.quotas)
@@ -103,18 +104,21 @@ def run(args: argparse.Namespace) -> int:
             check_output(args.out, overwrite=args.overwrite)
         results = {"out": args.out, "overwrite": args.overwrite}
         with running_jobs(args, files, plans=[levels]) as jobs:
+            missing = jobs.missing()
             rows, nodes = jobs.limits(levels, tolerance, **results)
     if args.json:
         tolerated = {"delayed_percent": args.delayed, "longest_ms": tolerance.longest_ms}
         document = limits_document(
             rows, nodes, tolerated=tolerated, top=shown(args), events=files.rows, out=args.out
         )
-        print(json_text(document))
+        print(json_text(document | missing_document(missing)))
         return 0
     console = results_console()
     heading = f"delays {args.delayed:g} %\nby {args.longest:g} s"
     console.print(limits_table(rows, top=shown(args), tolerated=heading))
     for note in [*limits_notes(rows), *([ESTIMATED] if is_imported(args.directory) else [])]:
+        console.print(note)
+    for note in missing_notes(missing, with_cold_starts=True):
         console.print(note)
     console.print(f"{count_text(files.rows)} events")
     if args.out is not None:

@@ -74,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.read.ingest import is_imported
     from tidegate.pipeline.report.console import results_console
     from tidegate.pipeline.report.documents import json_text, obedience_document
+    from tidegate.pipeline.report.missing_report import missing_document, missing_notes
     from tidegate.pipeline.report.obedience_report import obedience_notes, obedience_table, worst_first
 
     if is_imported(args.directory):
@@ -84,17 +85,19 @@ def run(args: argparse.Namespace) -> int:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
         with running_jobs(args, files) as jobs:
+            missing = jobs.missing()
             found = jobs.obedience(out=args.out, overwrite=args.overwrite)
     rows = worst_first(found)
     if args.json:
         document = obedience_document(rows, top=shown(args), events=files.rows, out=args.out)
-        print(json_text(document))
+        print(json_text(document | missing_document(missing)))
         return 0
     throttled = [row for row in rows if row["throttled_requests"] or row["early_requests"]][: shown(args)]
     console = results_console()
     if throttled:
         console.print(obedience_table(throttled))
-    for note in obedience_notes(rows, shown=len(throttled)):
+    notes = obedience_notes(rows, shown=len(throttled))
+    for note in [*notes, *missing_notes(missing, with_cold_starts=False)]:
         console.print(note)
     if args.out is not None:
         console.print(f"tables: {args.out}")

@@ -34,8 +34,10 @@ examples:
   tidegate usage /shared/usage --master spark://head:7077
 
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
-has written. A peak is the largest amount of one second on one node. The rows
-hold user names and client ids: personal data.
+has written. A peak is the largest rate on one node, as a quota measures it, in
+Kafka's windows; a mean is from the first to the last row. p99: 99 of 100
+requests had no more; it is up to an eighth too large. The rows hold user names
+and client ids: personal data.
 Up to 20 million rows are read in this process, more on Spark, which needs
 Java 17 or later; --explain says which.
 Needs the extra: pip install 'tidegate[pipeline]'
@@ -70,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.report.console import print_lines, results_console
     from tidegate.pipeline.report.documents import json_text, usage_document
+    from tidegate.pipeline.report.missing_report import missing_document, missing_notes
     from tidegate.pipeline.report.text import count_text
     from tidegate.pipeline.report.usage_report import usage_lines
     from tidegate.pipeline.schemas import CLIENT
@@ -80,13 +83,16 @@ def run(args: argparse.Namespace) -> int:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
         with running_jobs(args, files, sums=True) as jobs:
+            missing = jobs.missing()
             summary = jobs.usage(**wanted)
     if args.json:
         document = usage_document(summary.top, by=by, groups=summary.groups, events=files.rows, out=args.out)
-        print(json_text(document))
+        print(json_text(document | missing_document(missing)))
         return 0
     console = results_console()
     print_lines(console, usage_lines(summary.top, by=by, groups=summary.groups, width=console.width))
+    for note in missing_notes(missing, with_cold_starts=False):
+        console.print(note)
     console.print(f"{count_text(files.rows)} events")
     if args.out is not None:
         console.print(f"tables: {args.out}")

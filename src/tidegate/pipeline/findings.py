@@ -7,6 +7,7 @@ from typing import Any
 
 from tidegate.pipeline.history import Entity, History, WantedEntities, definitions_over_time, history_of
 from tidegate.pipeline.jobs import ReplaySummary, UsageSummary
+from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.read.timeline import timelines
 from tidegate.pipeline.recommend import NothingToRecommendError, Recommendation, Wanted
 from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of
@@ -45,7 +46,7 @@ class Findings:
     recommendation: Recommendation | str | None
     is_imported: bool
     nodes: Sequence[int]
-    gaps: int
+    missing: Sequence[Missing]
     is_forecast: bool
     extension: str | None
 
@@ -61,6 +62,7 @@ def find_out(
 ) -> Findings:
     """Run the jobs. is_imported: the record was made of request logs; recommend_by: what tells entities apart that
     quotas are to be proposed for, None for no proposal. Raises `TidegateError`."""
+    missing = jobs.missing()
     events = jobs.quota_events()
     found = timelines(events)
     extensions = [
@@ -92,7 +94,7 @@ def find_out(
         is_imported=is_imported,
         nodes=sorted({*found, *(row["node_id"] for row in buckets.rows)}),
         is_forecast=any(plan.is_closed for plan in plans),
-        gaps=sum(event["kind"] == "gap" for event in events),
+        missing=missing,
         extension=extensions[0] if extensions else None,
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from tidegate.config.locations import Location
 from tidegate.pipeline.backlogs import BY_CONNECTION, BY_STEP, STEP_KEYS, backlogs_of_chunks
@@ -37,7 +38,15 @@ from tidegate.pipeline.obedience import (
 from tidegate.pipeline.output import STATE_TABLE, prepare_output, saved_table
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
-from tidegate.pipeline.read.ingest import check_files, find_all_files, read_events
+from tidegate.pipeline.read.ingest import check_files, find_all_files
+from tidegate.pipeline.read.missing import (
+    Evidence,
+    Missing,
+    NodeChunk,
+    chunk_evidence,
+    chunks_of_nodes,
+    missing_rows,
+)
 from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
 from tidegate.pipeline.replay.carried import Carried, carried_states
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
@@ -52,11 +61,13 @@ from tidegate.pipeline.replay.partition import (
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out, states_left
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
-from tidegate.pipeline.rollup import usage_by_minute, usage_in_all
+from tidegate.pipeline.rollup.parts import usage_parts_of_nodes
+from tidegate.pipeline.rollup.tables import minute_keys, put_together_batches
 from tidegate.pipeline.schemas import (
     BACKLOG_STEPS,
     BACKLOGS,
     BLOCKS,
+    CHUNKS_OF_NODES,
     CLIENT,
     DECISIONS,
     ENTITY_SECONDS,
@@ -68,6 +79,9 @@ from tidegate.pipeline.schemas import (
     REPLAY_BY_CLIENT,
     REPLAY_LEAVING_STATE,
     REPLAY_STATE,
+    usage_by_minute_schema,
+    usage_parts_schema,
+    usage_schema,
 )
 from tidegate.pipeline.session import RunningSpark
 
@@ -80,6 +94,7 @@ __all__ = [
     "UsageSummary",
     "history_job",
     "limits_job",
+    "missing_job",
     "obedience_job",
     "open_usage",
     "quota_events_job",
@@ -162,10 +177,11 @@ def usage_job(
         None if out is None else prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
     )
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
-        events = read_events(spark.session, files.paths)
-        in_all = usage_in_all(events, by).cache()
+        parts = _usage_parts(spark.session, files, by, with_minutes=results is not None).cache()
+        in_all = _put_together(parts, by, by, usage_schema(by)).cache()
         if results is not None:
-            by_minute = usage_by_minute(events, by).orderBy("minute_ms", *by, "node_id")
+            keys = minute_keys(by)
+            by_minute = _put_together(parts, by, keys, usage_by_minute_schema(by)).orderBy(*keys)
             results.write(in_all.orderBy(*by), in_all_name)
             results.write(by_minute, by_minute_name)
             results.finish()
@@ -173,7 +189,48 @@ def usage_job(
         rows = in_all.orderBy(most_bytes, F.col("requests").desc(), *by).limit(top).collect()
         summary = UsageSummary(groups=in_all.count(), top=[row.asDict() for row in rows])
         in_all.unpersist()
+        parts.unpersist()
     return summary
+
+
+def _usage_parts(
+    session: SparkSession, files: UsageFiles, by: Sequence[str], *, with_minutes: bool
+) -> DataFrame:
+    """Return the parts of usage: a task goes through the rows of some nodes, in order."""
+    nodes = chunks_of_nodes(_evidence(session, files))
+    rows = [
+        {"node_id": node_id, "chunks": [_chunk_row(each) for each in chunks]}
+        for node_id, chunks in nodes.items()
+    ]
+    slices = max(1, min(len(rows), _SLICES_PER_CORE * session.sparkContext.defaultParallelism))
+    table = pa.Table.from_pylist(rows, to_arrow_schema(CHUNKS_OF_NODES))
+    slice_of = pa.array([at * slices // len(rows) for at in range(len(rows))], pa.int32())
+    spread = session.createDataFrame(table.append_column("slice", slice_of))
+    work = spread.repartitionById(slices, F.col("slice")).select(CHUNKS_OF_NODES.names)
+    function = partial(usage_parts_of_nodes, by=by, with_minutes=with_minutes)
+    return work.mapInArrow(function, usage_parts_schema(by))
+
+
+def _chunk_row(each: NodeChunk) -> dict[str, Any]:
+    return {"first_seq": each.first_seq, "last_seq": each.last_seq, **asdict(each.chunk)}
+
+
+def _put_together(parts: DataFrame, by: Sequence[str], keys: Sequence[str], table: StructType) -> DataFrame:
+    function = partial(put_together_batches, by=by, keys=keys, table=table)
+    return parts.repartition(*keys).mapInArrow(function, table)
+
+
+def _evidence(session: SparkSession, files: UsageFiles) -> list[Evidence]:
+    chunks = list_chunks(files.paths)
+    work = session.sparkContext.parallelize(chunks, _slices(session, chunks))
+    found: list[Evidence] = work.map(chunk_evidence).collect()
+    return found
+
+
+def missing_job(spark: RunningSpark, files: UsageFiles) -> list[Missing]:
+    """Return which rows are missing in the usage files. Raises `TidegateError`."""
+    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "looking"):
+        return missing_rows(_evidence(spark.session, files))
 
 
 def obedience_job(

@@ -41,7 +41,8 @@ from tidegate.pipeline.obedience import (
     obedience_by_software_table,
 )
 from tidegate.pipeline.output import STATE_TABLE, Results, prepare_output
-from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_chunk, survey_chunk
+from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
+from tidegate.pipeline.read.missing import Evidence, Missing, chunk_evidence, chunks_of_nodes, missing_rows
 from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
 from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
@@ -56,6 +57,8 @@ from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out, states_left
 from tidegate.pipeline.replay.unmatched import unmatched_entries
 from tidegate.pipeline.replay.warm_up import kernel_at_hand
+from tidegate.pipeline.rollup.parts import usage_parts
+from tidegate.pipeline.rollup.tables import minute_keys, put_together
 from tidegate.pipeline.schemas import (
     BACKLOG_STEPS,
     CLIENT,
@@ -71,19 +74,13 @@ from tidegate.pipeline.schemas import (
     usage_by_minute_schema,
     usage_schema,
 )
-from tidegate.pipeline.sums import (
-    by_entity_table,
-    grouped,
-    usage_by_minute_table,
-    usage_by_second,
-    usage_columns,
-    usage_table,
-)
+from tidegate.pipeline.sums import by_entity_table, grouped
 
 __all__ = [
     "LocalReplays",
     "local_history",
     "local_limits",
+    "local_missing",
     "local_obedience",
     "local_quota_events",
     "local_recommend",
@@ -221,18 +218,31 @@ def local_usage(
     results = (
         None if out is None else prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
     )
-    chunks = _shown(list_chunks(files.paths), "summing up")
-    seconds = usage_by_second((read_chunk(chunk, usage_columns(by)) for chunk in chunks), by)
-    in_all = usage_table(seconds, by).cast(_schema(usage_schema(by)))
+    nodes = chunks_of_nodes(_evidence(files))
+    parts = [
+        part
+        for node_id, chunks in _shown(list(nodes.items()), "summing up")
+        for part in usage_parts(node_id, chunks, by, with_minutes=results is not None)
+    ]
+    in_all = put_together(parts, by, usage_schema(by))
     if results is not None:
         _write(in_all, results, in_all_name)
-        by_minute = usage_by_minute_table(seconds, by).cast(_schema(usage_by_minute_schema(by)))
+        by_minute = put_together(parts, minute_keys(by), usage_by_minute_schema(by))
         _write(by_minute, results, by_minute_name)
         results.finish()
     most = in_all.append_column("bytes", pc.add(in_all["produce_bytes"], in_all["fetch_bytes"]))
     order = [("bytes", "descending"), ("requests", "descending"), *((name, "ascending") for name in by)]
     rows = most.sort_by(order).slice(0, top).drop_columns(["bytes"]).to_pylist()
     return UsageSummary(groups=len(in_all), top=rows)
+
+
+def local_missing(files: UsageFiles) -> list[Missing]:
+    """Do what `jobs.missing_job` does."""
+    return missing_rows(_evidence(files))
+
+
+def _evidence(files: UsageFiles) -> list[Evidence]:
+    return [chunk_evidence(chunk) for chunk in _shown(list_chunks(files.paths), "looking")]
 
 
 def local_obedience(

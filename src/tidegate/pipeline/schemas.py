@@ -26,6 +26,7 @@ __all__ = [
     "BACKLOGS",
     "BACKLOG_STEPS",
     "BLOCKS",
+    "CHUNKS_OF_NODES",
     "CLIENT",
     "DECISIONS",
     "EARLY_BUCKETS",
@@ -40,8 +41,11 @@ __all__ = [
     "REPLAY_BY_ENTITY",
     "REPLAY_LEAVING_STATE",
     "REPLAY_STATE",
+    "USAGE_MEASURES",
+    "USAGE_PEAKS",
     "USAGE_SUMS",
     "usage_by_minute_schema",
+    "usage_parts_schema",
     "usage_schema",
 ]
 
@@ -89,27 +93,49 @@ _SUMS: list[_Column] = [
     ("mutations", _LONG),
     ("rejected_mutations", _LONG),
     *_THROTTLES,
-    ("peak_produce_bytes_per_second", _LONG),
-    ("peak_fetch_bytes_per_second", _LONG),
 ]
+_PEAKS: list[_Column] = [
+    ("peak_produce_bytes_per_second", DoubleType()),
+    ("peak_fetch_bytes_per_second", DoubleType()),
+    ("peak_request_percent", DoubleType()),
+]
+USAGE_MEASURES = ("handler_ns", "throttle_ms", "request_bytes")
+"""What of requests has percentiles; `throttle_ms` is the largest of all that were asked for, 0 of most."""
+_PERCENTILES: list[_Column] = [
+    (f"{measure}_p{percent}", _LONG) for measure in USAGE_MEASURES for percent in (50, 95, 99)
+]
+_USED_IN_ALL = [*_SUMS, *_PEAKS, *_PERCENTILES]
 
 CLIENT = ("user", "client_id")
 """The columns that make a client."""
 
 
 def usage_by_minute_schema(by: Sequence[str] = CLIENT) -> StructType:
-    """Return the columns of usage by minute, node and the columns `by` of the usage record."""
-    return _table([("minute_ms", _LONG), ("node_id", _INT), *((name, _STRING) for name in by), *_SUMS])
+    """Return the columns of usage by minute, node and the columns `by` of the usage record.
+
+    A peak is the largest rate that a sensor measured, of bytes or of percent of a thread, over Kafka's window; a
+    percentile (`_p50`, ...) the largest value of its bucket (`rollup.percentiles`), null where there was no request.
+    """
+    return _table([("minute_ms", _LONG), ("node_id", _INT), *((name, _STRING) for name in by), *_USED_IN_ALL])
 
 
 def usage_schema(by: Sequence[str] = CLIENT) -> StructType:
     """Return the columns of usage in all by the columns `by` of the usage record."""
-    times = [("first_ts_ms", _LONG), ("last_ts_ms", _LONG)]
-    return _table([*((name, _STRING) for name in by), *times, *_SUMS])
+    return _table([*((name, _STRING) for name in by), *_TIMES, *_USED_IN_ALL])
 
 
-USAGE_SUMS = tuple(name for name, _ in _SUMS if not name.startswith("peak_"))
+def usage_parts_schema(by: Sequence[str] = CLIENT) -> StructType:
+    """Return the columns of parts of usage, see `rollup.parts`; without minutes, `minute_ms` is 0."""
+    keys = [("minute_ms", _LONG), ("node_id", _INT), *((name, _STRING) for name in by)]
+    lists = [(name, ArrayType(_LONG)) for name in ("codes", "counts")]
+    return _table([*keys, *_SUMS, *_TIMES, *_PEAKS, *lists])
+
+
+_TIMES: list[_Column] = [("first_ts_ms", _LONG), ("last_ts_ms", _LONG)]
+USAGE_SUMS = tuple(name for name, _ in _SUMS)
 """What usage adds up."""
+USAGE_PEAKS = tuple(name for name, _ in _PEAKS)
+"""Of what usage keeps the largest."""
 
 EARLY_BUCKETS: Mapping[str, int] = {
     f"early_up_to_{limit_ms}_ms": limit_ms
@@ -257,6 +283,19 @@ quota where no bytes are charged. `approximate`: why that is not exact, and `req
 
 NUMBERED_CHUNKS = _table([("path", _STRING), ("row_group", _INT), ("numbers", ArrayType(_LONG))])
 """Row groups of files, with the number of each of their clients."""
+
+CHUNKS_OF_NODES = _table(
+    [
+        ("node_id", _INT),
+        (
+            "chunks",
+            ArrayType(
+                _table([("first_seq", _LONG), ("last_seq", _LONG), ("path", _STRING), ("row_group", _INT)])
+            ),
+        ),
+    ]
+)
+"""The row groups that have rows of a node, and the first and last `seq` of these."""
 
 ENTITY_SECONDS = _table(
     [("second_ms", _LONG), ("node_id", _INT), ("entity", _LONG), ("amount", _LONG), ("throttle_ms", _LONG)]

@@ -1,4 +1,4 @@
-"""Sums by Arrow, without Spark: those of `rollup`, and of `replay.outcome`. A test holds the two together."""
+"""Sums by Arrow, without Spark: those of `replay.outcome`; and who used what in each second."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,26 +11,20 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.replay.outcome import ENTITY_KEYS, ONLY, TOGETHER
-from tidegate.pipeline.rollup import COUNTED_KINDS, PEAKS, THROTTLES
 from tidegate.pipeline.schemas import CLIENT, REPLAY_BY_ENTITY, USAGE_SUMS
 
-__all__ = [
-    "by_entity_table",
-    "grouped",
-    "usage_by_minute_table",
-    "usage_by_second",
-    "usage_columns",
-    "usage_table",
-]
+__all__ = ["by_entity_table", "grouped", "usage_by_second", "usage_columns"]
 
-_MS_PER_SECOND, _MS_PER_MINUTE = 1000, 60_000
+_MS_PER_SECOND = 1000
+_COUNTED_KINDS = ("request", "network", "mutation")
+_THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
 _OF_REQUESTS = ("request_bytes", "response_bytes", "produce_bytes", "handler_ns")
 _TIMES = {"first_ts_ms": "min", "last_ts_ms": "max"}
 _LARGEST_SUM = 2.0**62
 
 _COLUMNS = (
     "kind", "ts_ms", "node_id", *_OF_REQUESTS, "fetch_bytes", "network_ns", "mutations", "rejected",
-    "observed_only", *THROTTLES,
+    "observed_only", *_THROTTLES,
 )  # fmt: skip
 
 Numbers = npt.NDArray[np.int64]
@@ -51,20 +45,6 @@ def usage_by_second(tables: Iterable[pa.Table], by: Sequence[str] = CLIENT) -> p
     keys = ("second_ms", "node_id", *by)
     parts = [grouped(_amounts(table, by), keys, wanted) for table in tables]
     return grouped(pa.concat_tables(parts) if parts else _amounts(None, by), keys, wanted)
-
-
-def usage_by_minute_table(seconds: pa.Table, by: Sequence[str] = CLIENT) -> pa.Table:
-    """Return one row per minute, node and `by` out of `usage_by_second`, sorted."""
-    second_ms = seconds["second_ms"].to_numpy()
-    minutes = seconds.append_column("minute_ms", pa.array(second_ms - second_ms % _MS_PER_MINUTE))
-    found = grouped(_with_peaks(minutes), ("minute_ms", "node_id", *by), _together())
-    return found.sort_by([(name, "ascending") for name in ("minute_ms", *by, "node_id")])
-
-
-def usage_table(seconds: pa.Table, by: Sequence[str] = CLIENT) -> pa.Table:
-    """Return one row per `by` out of `usage_by_second`, sorted."""
-    found = grouped(_with_peaks(seconds), by, {**_TIMES, **_together()})
-    return found.sort_by([(name, "ascending") for name in by])
 
 
 def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> pa.Table:
@@ -123,16 +103,6 @@ def _float_sum(column: pa.ChunkedArray) -> float:
     return absolute or 0.0
 
 
-def _together() -> dict[str, str]:
-    return {**dict.fromkeys(USAGE_SUMS, "sum"), **dict.fromkeys(PEAKS, "max")}
-
-
-def _with_peaks(seconds: pa.Table) -> pa.Table:
-    for peak, amount in PEAKS.items():
-        seconds = seconds.append_column(peak, seconds[amount])
-    return seconds
-
-
 def _amounts(table: pa.Table | None, by: Sequence[str]) -> pa.Table:
     """Return what each row adds to every sum, rows that count only."""
     if table is None:
@@ -140,10 +110,10 @@ def _amounts(table: pa.Table | None, by: Sequence[str]) -> pa.Table:
         fields = [*columns.items(), *((name, pa.string()) for name in by)]
         return pa.schema(fields).empty_table()
     kind = table["kind"]
-    table = table.filter(pc.is_in(kind, pa.array(COUNTED_KINDS)))
+    table = table.filter(pc.is_in(kind, pa.array(_COUNTED_KINDS)))
     is_request, is_mutation = (_flags(pc.equal(table["kind"], name)) for name in ("request", "mutation"))
     is_observed, is_rejected = _flags(table["observed_only"]), _flags(table["rejected"])
-    throttles = {name: _numbers(table, name) for name in THROTTLES}
+    throttles = {name: _numbers(table, name) for name in _THROTTLES}
     is_done = is_request & ~is_observed
     taken_back = is_done & (np.maximum(throttles["fetch_throttle_ms"], throttles["request_throttle_ms"]) > 0)
     ts_ms, mutations = _numbers(table, "ts_ms"), _numbers(table, "mutations")

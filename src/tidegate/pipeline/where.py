@@ -14,6 +14,7 @@ from tidegate.pipeline.jobs import (
     UsageSummary,
     history_job,
     limits_job,
+    missing_job,
     obedience_job,
     quota_events_job,
     recommend_job,
@@ -23,12 +24,14 @@ from tidegate.pipeline.jobs import (
 from tidegate.pipeline.local import (
     local_history,
     local_limits,
+    local_missing,
     local_obedience,
     local_quota_events,
     local_recommend,
     local_replay,
     local_usage,
 )
+from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.recommend import Recommendation
 from tidegate.pipeline.session import RunningSpark, is_submitted
 
@@ -46,6 +49,7 @@ class Jobs:
 
     usage: Callable[..., UsageSummary]
     obedience: Callable[..., Rows]
+    missing: Callable[..., list[Missing]]
     quota_events: Callable[..., Rows]
     history: Callable[..., Buckets]
     replay: Callable[..., ReplaySummary]
@@ -71,6 +75,7 @@ def jobs_here(files: UsageFiles) -> Jobs:
     return Jobs(
         usage=partial(local_usage, files),
         obedience=partial(local_obedience, files),
+        missing=partial(local_missing, files),
         quota_events=partial(local_quota_events, files),
         history=partial(local_history, files),
         replay=partial(local_replay, files),
@@ -84,6 +89,7 @@ def jobs_on_spark(spark: RunningSpark, files: UsageFiles) -> Jobs:
     return Jobs(
         usage=partial(usage_job, spark, files),
         obedience=partial(obedience_job, spark, files),
+        missing=partial(missing_job, spark, files),
         quota_events=partial(quota_events_job, spark, files),
         history=partial(history_job, spark, files),
         replay=partial(replay_job, spark, files),

@@ -23,6 +23,7 @@ from tidegate.pipeline.page.parts import Chart, Column, Section, Table
 from tidegate.pipeline.page.recommend_section import recommend_section
 from tidegate.pipeline.replay.plan import IN_FORCE
 from tidegate.pipeline.report.forecast_report import forecast_notes
+from tidegate.pipeline.report.missing_report import missing_notes
 from tidegate.pipeline.report.replay_report import replay_notes, unmatched_notes
 from tidegate.pipeline.report.text import (
     bytes_text,
@@ -155,7 +156,8 @@ def _clients(found: Findings) -> Section:
         anchor="clients",
         title="Who used what",
         sentences=[
-            f"By user and client id, those with most bytes.{kept_back} A peak is of one second on one broker."
+            f"By user and client id, those with most bytes.{kept_back} A peak is the largest rate on one broker, "
+            "as a quota measures it."
         ],
         charts=[chart] if bars else [],
     )
@@ -436,9 +438,7 @@ def _not_exact(found: Findings) -> Section:
         notes.append(
             f"{name_text(found.extension)} was set: which limits were in force is not shown, and usage is by client id."
         )
-    if found.gaps:
-        times = "once" if found.gaps == 1 else f"{count_text(found.gaps)} times"
-        notes.append(f"Events are missing in this record, {times}.")
+    notes += [f"{note[0].upper()}{note[1:]}." for note in missing_notes(found.missing, with_cold_starts=True)]
     if any(name != IN_FORCE for name in found.replayed):
         notes.append(_MODEL if found.is_forecast else _TIMES_AS_RECORDED)
     return Section(

@@ -42,8 +42,11 @@ __all__ = [
     "Chunk",
     "ClientKey",
     "Survey",
+    "add_next_times",
+    "check_kinds",
     "in_order",
     "list_chunks",
+    "list_runs",
     "read_chunk",
     "read_rows",
     "read_sensors",
@@ -159,7 +162,7 @@ def survey_chunk(chunk: Chunk | Arrived, *, with_connections: bool = False) -> S
     """Look at what a chunk holds. Raises `UsageFilesError` for a kind of row that is none of the usage record."""
     table = read_chunk(chunk, _CLIENT_COLUMNS)
     kinds = _kinds(table)
-    _check_kinds(table, kinds, chunk)
+    check_kinds(table, chunk)
     clients = _clients(table.filter(pa.array(kinds >= 0)))
     control: list[dict[str, Any]] = []
     wanted = kinds == _CONTROL
@@ -167,14 +170,14 @@ def survey_chunk(chunk: Chunk | Arrived, *, with_connections: bool = False) -> S
     wanted |= _at_ends(chunk, kinds == _SNAPSHOT)
     if wanted.any():
         control = read_chunk(chunk, CONTROL_COLUMNS).filter(pa.array(wanted)).to_pylist()
-        _add_next_times(chunk, control)
+        add_next_times(chunk, control)
     connections = np.zeros((0, 2), np.int64)
     if with_connections:
         connection_ids = _plain(read_chunk(chunk, ("connection_id",)), "connection_id")[kinds >= 0]
         connections = _pairs(clients.place, connection_ids)
     rows = np.bincount(clients.place, minlength=len(clients.keys))
     stated = _stated(chunk, kinds == _SNAPSHOT)
-    return Survey(clients.keys, rows, control, stated, _runs(chunk), connections)
+    return Survey(clients.keys, rows, control, stated, list_runs(chunk), connections)
 
 
 def read_sensors(
@@ -255,8 +258,9 @@ def _stated(chunk: Chunk | Arrived, is_snapshot: Numbers) -> dict[int, tuple[int
     return {node: (int(of_node.min()), int(of_node.max())) for node, of_node in of_nodes}
 
 
-def _check_kinds(table: pa.Table, kinds: Numbers, chunk: Chunk | Arrived) -> None:
-    unknown = np.flatnonzero(kinds == _UNKNOWN)
+def check_kinds(table: pa.Table, chunk: Chunk | Arrived) -> None:
+    """Raise `UsageFilesError` where a row of a chunk is of a kind that is none of the usage record."""
+    unknown = np.flatnonzero(_kinds(table) == _UNKNOWN)
     if len(unknown):
         kind = table["kind"][int(unknown[0])].as_py()
         raise UsageFilesError(
@@ -265,7 +269,7 @@ def _check_kinds(table: pa.Table, kinds: Numbers, chunk: Chunk | Arrived) -> Non
         )
 
 
-def _add_next_times(chunk: Chunk | Arrived, control: list[dict[str, Any]]) -> None:
+def add_next_times(chunk: Chunk | Arrived, control: list[dict[str, Any]]) -> None:
     """Add to each gap the time of the row after it; None where that is not in this chunk."""
     gaps = [event for event in control if event["kind"] == "gap"]
     if not gaps:
@@ -279,7 +283,7 @@ def _add_next_times(chunk: Chunk | Arrived, control: list[dict[str, Any]]) -> No
         event[NEXT_TS_MS] = int(ts_ms[after]) if after < len(seq) else None
 
 
-def _runs(chunk: Chunk | Arrived) -> list[Run]:
+def list_runs(chunk: Chunk | Arrived) -> list[Run]:
     """Return which rows are there: from the statistics of the chunk if they tell, else from the rows."""
     if isinstance(chunk, Arrived):
         return _runs_of_rows(*(_plain(read_chunk(chunk, _RUN_COLUMNS), name) for name in _RUN_COLUMNS))

@@ -10,6 +10,7 @@ __all__ = [
     "duration_text",
     "fitted",
     "name_text",
+    "nanoseconds_text",
     "percent_text",
     "size_text",
     "time_text",
@@ -18,6 +19,8 @@ __all__ = [
 _LONGEST_NAME = 40  # characters of a user or client id that a table shows
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _BYTES_STEP = 1024
+_NS_PER_US, _NS_PER_MS = 1000, 1_000_000
+_FEW_MS = 100  # of which tenths are shown
 _MS_PER_SECOND = 1000
 _SECONDS_PER_MINUTE = 60
 _SECONDS_PER_HOUR = 3600
@@ -134,6 +137,19 @@ def duration_text(ms: int) -> str:
         return f"{hours}h{whole % _SECONDS_PER_HOUR // _SECONDS_PER_MINUTE:02}m"
     days = hours // _HOURS_PER_DAY
     return f"{days}d{hours % _HOURS_PER_DAY:02}h" if abs(days) < _MANY_DAYS else f"{days:,}d"
+
+
+def nanoseconds_text(ns: int) -> str:
+    """Return a short duration in the unit that suits it.
+
+    >>> nanoseconds_text(900), nanoseconds_text(57_343), nanoseconds_text(1_900_000), nanoseconds_text(3 * 10**9)
+    ('900 ns', '57 µs', '1.9 ms', '3.0 s')
+    """
+    if ns < _NS_PER_US:
+        return f"{ns} ns"
+    if ns < _NS_PER_MS:
+        return f"{ns / _NS_PER_US:.0f} µs"
+    return f"{ns / _NS_PER_MS:.1f} ms" if ns < _FEW_MS * _NS_PER_MS else duration_text(ns // _NS_PER_MS)
 
 
 def time_text(ts_ms: int) -> str:

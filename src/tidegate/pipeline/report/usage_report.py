@@ -1,6 +1,6 @@
-"""The usage summary as a table for the terminal: a line for each client where there is room, else two."""
+"""The usage summary as a table for the terminal: a line for each client where there is room, else three."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -12,6 +12,7 @@ from tidegate.pipeline.report.text import (
     duration_text,
     fitted,
     name_text,
+    nanoseconds_text,
     percent_text,
 )
 
@@ -23,16 +24,16 @@ _SHORTEST_NAME = 6  # cells
 _GAP = "  "
 _NAMES = {"client_id": "client-id", "user": "user", "listener": "listener", "client_software": "software"}
 _HEADERS = (
-    "requests",
-    "mutations",
-    "throttled",
-    "throttle",
-    "produced",
-    "peak/s",
-    "fetched",
-    "peak/s",
-    "thread time",
-)
+    "requests", "mutations", "size p99",
+    "throttled", "throttle", "p99",
+    "produced", "peak/s", "mean/s",
+    "fetched", "peak/s", "mean/s",
+    "time", "peak", "p99",
+)  # fmt: skip
+_FOLDED = 3  # lines of a client: as many measures stand below one another
+_THREE_DIGITS = 100
+_MOST_PERCENT = 99_999  # of a thread: there is no broker with a thousand of them
+_LEAST_MS = 10_000  # that a mean is over, as a rate is (B§1.4)
 
 Cells = Sequence[str]
 
@@ -55,7 +56,6 @@ def usage_lines(
         yield from _aligned([[line] for line in (header, *table)], len(by), _widths([header, *table]))
         return
     folded = [_folded(line, len(by)) for line in (header, *table)]
-    folded[0][0][-1], folded[0][1][-1] = header[-1].split()
     widths = _widths([line for lines in folded for line in lines])
     widths[0] = max(_SHORTEST_NAME, min(widths[0], width - sum(widths[1:]) - len(_GAP) * (len(widths) - 1)))
     yield from _aligned(folded, 1, widths)
@@ -65,24 +65,47 @@ def _measures(row: Mapping[str, Any]) -> list[str]:
     """Return the cells of `_HEADERS`."""
     throttle_ms = sum(row[f"{kind}_throttle_ms"] for kind in ("produce", "fetch", "request", "mutation"))
     throttled = row["throttled_requests"]
+    seconds = max(_LEAST_MS, row["last_ts_ms"] - row["first_ts_ms"]) / 1000
     return [
         count_text(row["requests"]),
         count_text(row["mutations"]),
+        _or_nothing(bytes_text, row["request_bytes_p99"]),
         percent_text(throttled, row["requests"]) if throttled else "never",
         duration_text(throttle_ms) if throttle_ms else "–",
+        _or_nothing(duration_text, row["throttle_ms_p99"]),
         bytes_text(row["produce_bytes"]),
-        bytes_text(row["peak_produce_bytes_per_second"]),
+        _rate_text(row["peak_produce_bytes_per_second"]),
+        _rate_text(row["produce_bytes"] / seconds),
         bytes_text(row["fetch_bytes"]),
-        bytes_text(row["peak_fetch_bytes_per_second"]),
+        _rate_text(row["peak_fetch_bytes_per_second"]),
+        _rate_text(row["fetch_bytes"] / seconds),
         duration_text((row["handler_ns"] + row["network_ns"]) // _NS_PER_MS),
+        _percent_text(row["peak_request_percent"]),
+        _or_nothing(nanoseconds_text, row["handler_ns_p99"]),
     ]
 
 
+def _rate_text(rate: float) -> str:
+    """Return a rate in few characters: three digits tell it."""
+    number, unit = bytes_text(rate).split()
+    return f"{float(number):.0f} {unit}" if float(number) >= _THREE_DIGITS else f"{number} {unit}"
+
+
+def _percent_text(percent: float) -> str:
+    if percent > _MOST_PERCENT:
+        return f">{_MOST_PERCENT}%"
+    return f"{percent:.0f}%" if percent >= _THREE_DIGITS else f"{percent:.3g}%"
+
+
+def _or_nothing(text: Callable[[int], str], value: int | None) -> str:
+    return "–" if value is None else text(value)
+
+
 def _folded(cells: Cells, names: int) -> list[list[str]]:
-    """Return a line as two: every other measure below the one before it, the second name below the first."""
+    """Return a line as several: measures below those that they belong to, the second name below the first."""
     measures = list(cells[names:])
-    below = f"  {cells[1]}" if names > 1 else ""
-    return [[cells[0], *measures[::2]], [below, *measures[1::2], ""]]
+    shown = (cells[0], f"  {cells[1]}" if names > 1 else "", "")
+    return [[shown[place], *measures[place::_FOLDED]] for place in range(_FOLDED)]
 
 
 def _widths(lines: Sequence[Cells]) -> list[int]:

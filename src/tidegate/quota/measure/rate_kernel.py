@@ -59,6 +59,8 @@ __all__ = [
     "FLOAT_SLOTS",
     "INT_SLOTS",
     "RATE_KERNEL",
+    "ROOM",
+    "SUM",
     "rate_configure",
     "rate_decide",
     "rate_last_record_ms",

@@ -120,5 +120,5 @@ def test_what_is_missing_or_unknown_is_said(tmp_path):
     sections, _ = _sections(tmp_path)
     said = " ".join(sections["not-exact"].sentences)
     assert "tidegate.quota.smooth was set" in said
-    assert "Events are missing in this record, once." in said
+    assert "Events of node 1 were lost before" in said
     assert sections["in-words"].sentences == ["Who shared a limit is not known here."]

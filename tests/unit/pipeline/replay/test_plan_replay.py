@@ -1,6 +1,7 @@
 """What the kernel does besides deciding: starts, gaps, sweeps, caps, tallies."""
 
 import pytest
+from tests.oracles.recorded import ported_differences
 from tests.replaying.kernel import replay_events
 from tests.replaying.node import RecordingNode
 
@@ -226,13 +227,19 @@ def test_a_fetch_above_the_cap_is_replayed_at_the_cap_and_marked():
     assert _reasons(replayed) == ["capped fetch"]
 
 
-def test_with_one_window_a_fetch_is_charged_for_more_than_its_cap_of_nothing():
-    """The cap of one window is 0 (B§3.7), and yet 1 B/s throttles."""
-    node = _free_node()
-    node.fetch("alice", "c1", 50_000, _T0)
-    windows = Windows(rate=QuotaWindow(samples=1))
-    plan = Plan(name="p", records=(_quota("consumer_byte_rate", 1.0),), windows=windows)
-    assert replay_events(node.events, plan).decisions[0, layout.BYTE_MS] == 48_999
+@pytest.mark.parametrize(("samples", "bound", "throttle_ms"), [(11, 1000.0, 49), (1, 1.0, 48_999)])
+def test_engine_port_and_kernel_throttle_the_first_answer_at_the_cap(samples, bound, throttle_ms):
+    """The cap is on records, the charge on the whole answer (B§6.3): the decisions of all three, and a plan's."""
+    window, quota = QuotaWindow(samples=samples), _quota("consumer_byte_rate", bound)
+    node = RecordingNode(fetches_are_capped=True)
+    node.start(_T0, window=window, records=(quota,))
+    assert node.fetch("alice", "c1", 50_000, _T0)["fetch_throttle_ms"] == throttle_ms
+    assert ported_differences(node.events) == []
+    assert replay_events(node.events, in_force_plan()).decisions[0, layout.BYTE_MS] == throttle_ms
+    plan = Plan(name="p", records=(quota,), windows=Windows(rate=window))
+    free = _free_node()
+    free.fetch("alice", "c1", 50_000, _T0)
+    assert replay_events(free.events, plan).decisions[0, layout.BYTE_MS] == throttle_ms
 
 
 def test_the_least_answer_to_a_fetch_is_no_larger():

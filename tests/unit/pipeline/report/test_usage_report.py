@@ -20,23 +20,28 @@ def _lines(rows, *, by=CLIENT, groups=None, width=80):
 _ALICE = {
     "user": "alice", "client_id": "app", "requests": 200, "throttled_requests": 1, "produce_bytes": 2048,
     "peak_produce_bytes_per_second": 1024, "handler_ns": 3_000_000, "network_ns": 1_000_000, "mutations": 5,
-    "produce_throttle_ms": 1000, "request_throttle_ms": 500,
+    "produce_throttle_ms": 1000, "request_throttle_ms": 500, "last_ts_ms": 20_000, "peak_request_percent": 31.66,
+    "handler_ns_p99": 57_343, "throttle_ms_p99": None, "request_bytes_p99": 1023,
 }  # fmt: skip
 
 
 def test_a_file_has_a_line_for_each_client():
-    """Names, requests, mutations, share throttled, throttle time, bytes and peaks, thread time."""
+    """Names, requests, share throttled, bytes, thread time, each with what is told beside it."""
     lines = _lines([_row(**_ALICE)], width=240)
-    assert " ".join(lines[-1].split()) == "app alice 200 5 0.5% 1.5 s 2.0 KiB 1.0 KiB 0 B 0 B 4 ms"
+    assert " ".join(lines[-1].split()) == (
+        "app alice 200 5 1023 B 0.5% 1.5 s – 2.0 KiB 1.0 KiB 102 B 0 B 0 B 0 B 4 ms 31.7% 57 µs"
+    )
 
 
-def test_a_terminal_has_two():
-    """The second has what belongs to the one above."""
-    *_, header, below, _, first, second = _lines([_row(**_ALICE)])
-    assert header.split() == ["client-id", "requests", "throttled", "produced", "fetched", "thread"]
-    assert below.split() == ["user", "mutations", "throttle", "peak/s", "peak/s", "time"]
+def test_a_terminal_has_three():
+    """Those below have what belongs to the one above."""
+    *_, header, below, last, _, first, second, third = _lines([_row(**_ALICE)])
+    assert header.split() == ["client-id", "requests", "throttled", "produced", "fetched", "time"]
+    assert below.split() == ["user", "mutations", "throttle", "peak/s", "peak/s", "peak"]
+    assert last.split() == ["size", "p99", "p99", "mean/s", "mean/s", "p99"]
     assert first.split() == ["app", "200", "0.5%", "2.0", "KiB", "0", "B", "4", "ms"]
-    assert second.split() == ["alice", "5", "1.5", "s", "1.0", "KiB", "0", "B"]
+    assert second.split() == ["alice", "5", "1.5", "s", "1.0", "KiB", "0", "B", "31.7%"]
+    assert third.split() == ["1023", "B", "–", "102", "B", "0", "B", "57", "µs"]
 
 
 @pytest.mark.parametrize("by", [CLIENT, ("listener",), ("client_software",)])

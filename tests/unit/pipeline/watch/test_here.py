@@ -17,6 +17,7 @@ from tidegate.pipeline.local import local_replay, local_usage
 from tidegate.pipeline.replay.kernel import replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.replay.warm_up import compile_replay_kernel
+from tidegate.pipeline.schemas import CLIENT, USAGE_SUMS
 from tidegate.pipeline.watch.checkpoint import Checkpoint
 from tidegate.pipeline.watch.here import WatchHere
 from tidegate.usage.convert import compact
@@ -85,7 +86,8 @@ def replayed(directory, wanted):
     with open_usage(directory) as files:
         usage = local_usage(files, out=None, top=1000)
         entities = local_replay(files, wanted, out=None).entities
-    return entities, [{k: v for k, v in row.items() if not k.startswith("peak_")} for row in usage.top]
+    summed = (*CLIENT, "first_ts_ms", "last_ts_ms", *USAGE_SUMS)
+    return entities, [{name: row[name] for name in summed} for row in usage.top]
 
 
 def test_batch_is_streaming(tmp_path, seed):

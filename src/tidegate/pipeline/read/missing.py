@@ -1,0 +1,96 @@
+"""Which rows of a usage record are not there, and how one knows: by what each chunk shows of itself."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.pipeline.layout import EXACT, REASON_NAMES
+from tidegate.pipeline.read.chunks import Chunk, add_next_times, check_kinds, list_runs, read_chunk
+from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, Run, timelines
+
+__all__ = ["Evidence", "Missing", "NodeChunk", "chunk_evidence", "chunks_of_nodes", "missing_rows"]
+
+_KINDS = ("start", "gap")
+
+
+class Evidence(NamedTuple):
+    """What a chunk shows: its starts and gaps, rows of `CONTROL_COLUMNS`, and which rows it has."""
+
+    chunk: Chunk
+    control: list[dict[str, Any]]
+    runs: list[Run]
+
+
+class NodeChunk(NamedTuple):
+    """A chunk, and the first and last `seq` of a node's rows in it."""
+
+    first_seq: int
+    last_seq: int
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """A place in the record of a node before which rows are missing.
+
+    reason: `gap` (the node says so), `missing rows` (a file is not there) or `cold start` (nothing before is there).
+    lost_events: how many, as far as the node says it.
+    """
+
+    node_id: int
+    seq: int
+    ts_ms: int
+    reason: str
+    lost_events: int | None
+
+
+def chunk_evidence(chunk: Chunk) -> Evidence:
+    """Look at a chunk. Raises `UsageFilesError` for a kind of row that is none of the usage record."""
+    table = read_chunk(chunk, ("kind",))
+    check_kinds(table, chunk)
+    wanted = pc.is_in(table["kind"].cast(pa.string()), pa.array(_KINDS))
+    control: list[dict[str, Any]] = []
+    if pc.any(wanted).as_py():
+        control = read_chunk(chunk, CONTROL_COLUMNS).filter(wanted).to_pylist()
+        add_next_times(chunk, control)
+    return Evidence(chunk, control, list_runs(chunk))
+
+
+def missing_rows(evidence: Iterable[Evidence]) -> list[Missing]:
+    """Return what is missing, by node and in order. Raises `UsageFilesError` where rows are there twice."""
+    found = list(evidence)
+    control = [event for each in found for event in each.control]
+    lost = {(event["node_id"], event["seq"]): event["lost_events"] for event in control}
+    by_node = timelines(control, [run for each in found for run in each.runs])
+    return [
+        Missing(
+            node_id=node_id,
+            seq=step.seq,
+            ts_ms=step.ts_ms,
+            reason=REASON_NAMES[step.reason],
+            lost_events=lost.get((node_id, step.seq)) if step.kind == "gap" else None,
+        )
+        for node_id, timeline in sorted(by_node.items())
+        for step in timeline.steps
+        if step.reason != EXACT
+    ]
+
+
+def chunks_of_nodes(evidence: Iterable[Evidence]) -> Mapping[int, list[NodeChunk]]:
+    """Return the chunks that have rows of each node, in order of the first."""
+    found: dict[int, dict[Chunk, NodeChunk]] = {}
+    for chunk, _, runs in evidence:
+        for run in runs:
+            chunks = found.setdefault(run.node_id, {})
+            before = chunks.get(chunk, NodeChunk(run.first_seq, run.last_seq, chunk))
+            first_seq, last_seq = min(before.first_seq, run.first_seq), max(before.last_seq, run.last_seq)
+            chunks[chunk] = NodeChunk(first_seq, last_seq, chunk)
+    return {
+        node_id: sorted(
+            chunks.values(), key=lambda each: (each.first_seq, each.chunk.path, each.chunk.row_group)
+        )
+        for node_id, chunks in sorted(found.items())
+    }

@@ -1,0 +1,314 @@
+"""The rows of a node, chunk by chunk, become parts: who used what in each, to be put together.
+
+Rows are taken in order of `seq`, as rates are measured in that. Where chunks overlap (a row lies in the file of its
+own hour, whenever it was written), rows wait for those before them.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tidegate.config.windows import Windows
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.read.chunks import Chunk, check_kinds, read_chunk
+from tidegate.pipeline.read.missing import NodeChunk
+from tidegate.pipeline.rollup import kernel
+from tidegate.pipeline.rollup.kernel import (
+    MEASURES,
+    SENSORS,
+    Cells,
+    UsageRows,
+    add_up_kernel,
+    put_counts_kernel,
+)
+from tidegate.pipeline.rollup.percentiles import BUCKETS
+from tidegate.pipeline.schemas import USAGE_PEAKS, USAGE_SUMS, usage_parts_schema
+from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
+from tidegate.quota.measure.throttle import MAX_INT64
+
+__all__ = ["ALL_TIME_MS", "COUNTS", "TIMES", "too_large", "usage_parts", "usage_parts_of_nodes"]
+
+TIMES = ("first_ts_ms", "last_ts_ms")
+COUNTS = ("codes", "counts")
+"""Columns of a part that are lists: what was counted how often; a code is a measure and its bucket."""
+ALL_TIME_MS = 0
+"""`minute_ms` of a part that is of all minutes together."""
+
+_KINDS = {
+    "request": kernel.REQUEST, "network": kernel.NETWORK, "mutation": kernel.MUTATION,
+    "start": kernel.RESTART, "callback": kernel.RESTART,
+}  # fmt: skip
+_AMOUNTS = (
+    "request_bytes",
+    "response_bytes",
+    "produce_bytes",
+    "fetch_bytes",
+    "handler_ns",
+    "network_ns",
+    "mutations",
+)
+_THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
+_FLAGS = ("rejected", "observed_only", "exempt")
+_COLUMNS = ("kind", "node_id", "seq", "ts_ms", *_AMOUNTS, *_THROTTLES, *_FLAGS)
+_MS_PER_MINUTE = 60_000
+_FEW_COUNTS = 1 << 14
+_FEW_SENSORS = 64
+_LARGEST_SUM = 2.0**62
+_LARGEST_TABLE = 1 << 22  # codes that are looked up in an array
+
+Int64s = npt.NDArray[np.int64]
+
+
+def usage_parts(
+    node_id: int, chunks: Sequence[NodeChunk], by: Sequence[str], *, with_minutes: bool
+) -> Iterator[pa.Table]:
+    """Yield tables of parts of the rows of a node: minute_ms, node_id, `by`, sums, times, peaks and `COUNTS`.
+
+    chunks: sorted. Raises `UsageFilesError` for rows that are no usage record, or too large to be added up.
+    """
+    node = _Node(node_id, by, with_minutes=with_minutes)
+    waiting: list[pa.Table] = []
+    for place, chunk in enumerate(chunks):
+        table = read_chunk(chunk.chunk, (*_COLUMNS, *by))
+        check_kinds(table, chunk.chunk)
+        is_here = pc.equal(table["node_id"], node_id)
+        waiting.append(table if pc.all(is_here).as_py() else table.filter(is_here))
+        until_seq = chunks[place + 1].first_seq if place + 1 < len(chunks) else MAX_INT64
+        if max(each.last_seq for each in chunks[: place + 1]) < until_seq:
+            ready, waiting = waiting, []
+        else:
+            ready = [each.filter(pc.less(each["seq"], until_seq)) for each in waiting]
+            waiting = [each.filter(pc.greater_equal(each["seq"], until_seq)) for each in waiting]
+        yield from node.parts(pa.concat_tables(ready).unify_dictionaries().combine_chunks())
+
+
+def usage_parts_of_nodes(
+    rows: Iterator[pa.RecordBatch], *, by: Sequence[str], with_minutes: bool
+) -> Iterator[pa.RecordBatch]:
+    """Do `usage_parts` for the nodes in `CHUNKS_OF_NODES`: what executors run."""
+    schema = to_arrow_schema(usage_parts_schema(by))
+    for batch in rows:
+        for row in batch.to_pylist():
+            chunks = [
+                NodeChunk(each["first_seq"], each["last_seq"], Chunk(each["path"], each["row_group"]))
+                for each in row["chunks"]
+            ]
+            for part in usage_parts(row["node_id"], chunks, by, with_minutes=with_minutes):
+                yield from part.cast(schema).to_batches()
+
+
+def too_large() -> UsageFilesError:
+    """Return the error of a sum that has no room in 64 bits."""
+    return UsageFilesError(
+        "a sum over the usage files does not fit into 64 bits: some row holds an impossible number"
+    )
+
+
+class _Node:
+    """The groups and sensors of a node."""
+
+    def __init__(self, node_id: int, by: Sequence[str], *, with_minutes: bool) -> None:
+        self._node_id = node_id
+        self._by = by
+        self._with_minutes = with_minutes
+        self._numbers: dict[tuple[str, ...], int] = {}
+        window = Windows().rate
+        self._settings = np.zeros(4, np.int64)
+        self._settings[kernel.SAMPLES], self._settings[kernel.WINDOW_MS] = window.samples, window.window_ms
+        self._sensor_of = np.full((SENSORS, _FEW_SENSORS), -1, np.int32)
+        self._sensors = 0
+        self._counts = _FEW_COUNTS
+        slots = window.samples + 1
+        self._floats = np.zeros((_FEW_SENSORS, FLOAT_SLOTS + slots))
+        self._ints = np.zeros((_FEW_SENSORS, INT_SLOTS + 2 * slots), np.int64)
+        self._start = np.full(_FEW_SENSORS, -1, np.int64)
+
+    def parts(self, table: pa.Table) -> Iterator[pa.Table]:
+        """Yield one table of parts, or none."""
+        if not len(table):
+            return
+        seq = table["seq"].to_numpy()
+        if (np.diff(seq) < 0).any():
+            table = table.take(pa.array(np.argsort(seq, kind="stable"))).combine_chunks()
+        kind = _kinds(table)
+        counts = kind < kernel.RESTART
+        _check(table, counts)
+        if not counts.any():
+            self._settings[kernel.STARTS] += int((kind == kernel.RESTART).sum())
+            return
+        names, group_of_row = self._groups(table, counts)
+        ts_ms = _numbers(table, "ts_ms")
+        minute_ms = ts_ms - ts_ms % _MS_PER_MINUTE if self._with_minutes else np.full(len(ts_ms), ALL_TIME_MS)
+        cell, groups, minutes = _cells(group_of_row, minute_ms, counts)
+        group = self._find(names)
+        rows = _rows(table, kind, cell, group[group_of_row])
+        self._make_sensors(rows, counts)
+        yield self._added_up(rows, names.take(pa.array(groups)), minutes)
+
+    def _groups(self, table: pa.Table, counts: npt.NDArray[np.bool_]) -> tuple[pa.Table, Int64s]:
+        """Return the groups that occur, columns `by`, and the place of each row among them."""
+        code, sizes, dictionaries = np.zeros(len(table), np.int64), [], []
+        for name in self._by:
+            places, names = _encoded(table, name)
+            code = code * len(names) + places
+            sizes.append(len(names))
+            dictionaries.append(names)
+        used, place = _used(code, counts, int(np.prod(sizes)))
+        columns = []
+        for size, names in zip(reversed(sizes), reversed(dictionaries), strict=True):
+            used, of_name = np.divmod(used, size)
+            columns.append(names.take(pa.array(of_name)))
+        return pa.table(columns[::-1], names=list(self._by)), place
+
+    def _find(self, names: pa.Table) -> Int64s:
+        """Return the numbers of groups, those that are not known with one of their own."""
+        keys = zip(*(names[name].to_pylist() for name in self._by), strict=True)
+        numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in keys]
+        while self._sensor_of.shape[1] < len(self._numbers):
+            more = np.full_like(self._sensor_of, -1)
+            self._sensor_of = np.concatenate([self._sensor_of, more], axis=1)
+        return np.array(numbers, np.int64)
+
+    def _make_sensors(self, rows: UsageRows, counts: npt.NDArray[np.bool_]) -> None:
+        """Have a sensor for all that the rows use."""
+        uses = (rows.produce_bytes != 0, rows.fetch_bytes != 0, ~rows.exempt & (rows.kind <= kernel.NETWORK))
+        for kind, used in enumerate(uses):
+            is_used = np.zeros(len(self._numbers), bool)
+            is_used[rows.group[used & counts]] = True
+            made = np.flatnonzero(is_used & (self._sensor_of[kind, : len(is_used)] < 0))
+            self._sensor_of[kind, made] = np.arange(self._sensors, self._sensors + len(made))
+            self._sensors += len(made)
+        while len(self._start) < self._sensors:
+            self._floats = np.concatenate([self._floats, np.zeros_like(self._floats)])
+            self._ints = np.concatenate([self._ints, np.zeros_like(self._ints)])
+            self._start = np.concatenate([self._start, np.full_like(self._start, -1)])
+
+    def _added_up(self, rows: UsageRows, names: pa.Table, minutes: Int64s) -> pa.Table:
+        cells = len(minutes)
+        sums = np.zeros((cells, kernel.SUMS), np.int64)
+        sums[:, kernel.FIRST_TS_MS], sums[:, kernel.LAST_TS_MS] = MAX_INT64, -MAX_INT64
+        peaks = np.zeros((cells, SENSORS))
+        keys, counts = _table_of_counts(self._counts)
+        self._settings[kernel.COUNTED] = 0
+        rate_cell = np.full(len(self._start), -1, np.int64)
+        first, add_up = 0, add_up_kernel()
+        while first < len(rows.kind):
+            sensors = (self._sensor_of, self._floats, self._ints, self._start, rate_cell)
+            first = add_up(Cells(self._settings, sums, peaks, keys, counts, *sensors), rows, first)
+            if first < len(rows.kind):
+                keys, counts = _larger(keys, counts)
+        self._counts = len(keys)
+        columns = {
+            "minute_ms": minutes,
+            "node_id": np.full(cells, self._node_id, np.int32),
+            **{name: names[name] for name in self._by},
+            **{name: sums[:, place] for place, name in enumerate((*USAGE_SUMS, *TIMES))},
+            **{name: peaks[:, place] for place, name in enumerate(USAGE_PEAKS)},
+        }
+        return pa.table({**columns, **_lists(keys, counts, cells)})
+
+
+def _check(table: pa.Table, counts: npt.NDArray[np.bool_]) -> None:
+    """Raise where numbers make no sense that are added up or counted."""
+    for name in (*_AMOUNTS, *_THROTTLES):
+        values = _numbers(table, name)
+        if values.sum(where=counts, dtype=np.float64) > _LARGEST_SUM:
+            raise too_large()
+        if name not in _THROTTLES and (values[counts] < 0).any():
+            raise UsageFilesError(f"{name} must be at least 0, got {int(values[counts].min())}")
+
+
+def _rows(table: pa.Table, kind: npt.NDArray[np.int8], cell: Int64s, group: Int64s) -> UsageRows:
+    numbers: dict[str, Any] = {name: _numbers(table, name) for name in ("ts_ms", *_AMOUNTS)}
+    flags: dict[str, Any] = {name: _flags(table, name) for name in _FLAGS}
+    throttles_ms = np.stack([_numbers(table, name) for name in _THROTTLES]).astype(np.int32)
+    return UsageRows(kind=kind, cell=cell, group=group, throttles_ms=throttles_ms, **numbers, **flags)
+
+
+def _kinds(table: pa.Table) -> npt.NDArray[np.int8]:
+    places, names = _encoded(table, "kind")
+    kinds = np.array([_KINDS.get(name, kernel.OTHER) for name in names.to_pylist()], np.int8)
+    return kinds[places]
+
+
+def _encoded(table: pa.Table, name: str) -> tuple[Int64s, pa.Array]:
+    """Return each row's place in the names, and the names; a missing one is the empty one, at the first place."""
+    encoded = table[name].combine_chunks()
+    if not pa.types.is_dictionary(encoded.type):
+        encoded = encoded.dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.chunk(0)
+    names = encoded.dictionary.cast(pa.string())
+    places = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+    empty = pc.index(names, "").as_py()
+    if empty >= 0:
+        places[places == empty + 1] = 0
+    return places, pa.concat_arrays([pa.array([""]), names])
+
+
+def _used(code: Int64s, counts: npt.NDArray[np.bool_], codes: int) -> tuple[Int64s, Int64s]:
+    """Return which codes occur in rows that count, rising, and each row's place among them, 0 in others."""
+    if codes > _LARGEST_TABLE:
+        used, of_counted = np.unique(code[counts], return_inverse=True)
+        place = np.zeros(len(code), np.int64)
+        place[counts] = of_counted
+        return used, place
+    occurs = np.zeros(codes, bool)
+    occurs[code[counts]] = True
+    used = np.flatnonzero(occurs)
+    place_of = np.zeros(codes, np.int64)
+    place_of[used] = np.arange(len(used))
+    return used, place_of[code]
+
+
+def _cells(group: Int64s, minute_ms: Int64s, counts: npt.NDArray[np.bool_]) -> tuple[Int64s, Int64s, Int64s]:
+    """Return the cell of each row, and of each cell its group and minute."""
+    first_ms = minute_ms.min()
+    minute = (minute_ms - first_ms) // _MS_PER_MINUTE
+    minutes, minute = _used(minute, counts, int(minute.max()) + 1)
+    groups = int(group.max()) + 1
+    used, cell = _used(minute * groups + group, counts, len(minutes) * groups)
+    of_minute, of_group = np.divmod(used, groups)
+    return cell, of_group, minutes[of_minute] * _MS_PER_MINUTE + first_ms
+
+
+def _table_of_counts(size: int) -> tuple[Int64s, Int64s]:
+    return np.full(size, -1, np.int64), np.zeros(size, np.int64)
+
+
+def _larger(keys: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the counts in a table of four times the size."""
+    larger = _table_of_counts(4 * len(keys))
+    put_counts_kernel()(*larger, keys, counts)
+    return larger
+
+
+def _lists(keys: Int64s, counts: Int64s, cells: int) -> dict[str, pa.Array]:
+    """Return the columns `COUNTS`."""
+    there = np.flatnonzero(keys >= 0)
+    there = there[np.argsort(keys[there])]
+    cell, code = np.divmod(keys[there], MEASURES * BUCKETS)
+    offsets = pa.array(np.searchsorted(cell, np.arange(cells + 1)).astype(np.int32))
+    values = (code, counts[there])
+    return {
+        name: pa.ListArray.from_arrays(offsets, pa.array(column))
+        for name, column in zip(COUNTS, values, strict=True)
+    }
+
+
+def _numbers(table: pa.Table, name: str) -> Int64s:
+    column = table[name]
+    if column.null_count:
+        column = pc.fill_null(column, 0)
+    values: Int64s = column.to_numpy().astype(np.int64, copy=False)
+    return values
+
+
+def _flags(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
+    values: npt.NDArray[np.bool_] = pc.fill_null(table[name], False).to_numpy()
+    return values

@@ -1,0 +1,67 @@
+"""What is missing in a record is said by every job, and what nobody knows is refused."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.replaying.files import write_events
+from tests.replaying.logs import START_MS
+from tests.replaying.node import RecordingNode
+
+from tidegate.cli.main import main
+from tidegate.usage.arrow import arrow_schema
+
+
+def _node():
+    node = RecordingNode()
+    node.start(START_MS)
+    for second in range(6):
+        node.produce("alice", "c1", 10, START_MS + 1000 * second)
+    return node
+
+
+@pytest.fixture(scope="module")
+def usage(tmp_path_factory):
+    """Return a directory with a record that has lost events, and a file."""
+    node = _node()
+    node.gap(START_MS + 7000)
+    node.produce("alice", "c1", 10, START_MS + 8000)
+    del node.events[7]
+    directory: Path = tmp_path_factory.mktemp("usage")
+    write_events(directory, node.events)
+    return directory
+
+
+@pytest.mark.parametrize("command", ["usage", "limits", "obedience", "recommend"])
+def test_missing_rows_are_said(usage, command, capsys):
+    """Where, and how one knows."""
+    assert main([command, str(usage)]) == 0
+    said = " ".join(capsys.readouterr().out.replace("#", "").split()).lower()
+    assert "rows of node 1 are missing before 2023-11-14 22:13:23 utc (a file is not there)" in said
+    assert "events of node 1 were lost before 2023-11-14 22:13:28 utc (gap): 1" in said
+
+
+@pytest.mark.parametrize("command", ["usage", "limits", "obedience"])
+def test_documents_have_what_is_missing(usage, command, capsys):
+    """With the reason, as for a replay."""
+    assert main([command, str(usage), "--json"]) == 0
+    missing = json.loads(capsys.readouterr().out)["missing"]
+    assert [(place["reason"], place["lost_events"]) for place in missing] == [
+        ("missing rows", None),
+        ("gap", 1),
+    ]
+
+
+@pytest.mark.parametrize("command", ["usage", "limits", "obedience", "recommend", "report"])
+def test_unknown_kinds_are_refused(tmp_path, command, capsys):
+    """By name: the rows may be anything."""
+    node = _node()
+    node.events[-1]["kind"] = "lease"
+    (tmp_path / "usage").mkdir()
+    table = pa.Table.from_pylist(node.events, schema=arrow_schema())
+    pq.write_table(table, tmp_path / "usage" / "rows.parquet")
+    more = ["--out", str(tmp_path / "report.html")] if command == "report" else []
+    assert main([command, str(tmp_path / "usage"), *more]) == 2
+    assert "kind 'lease' of 1 rows" in capsys.readouterr().err
