@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from tidegate.cli.job_options import from_option, json_option, shown, top_option
 
 if TYPE_CHECKING:
     from tidegate.pipeline.replay.plan import Plan
+    from tidegate.pipeline.watch.checkpoint import Checkpoint
     from tidegate.pipeline.watch.node import Advance
     from tidegate.pipeline.watch.totals import Totals
 
@@ -36,18 +38,21 @@ examples:
                               goes on where it ended, also after kill -9
   tidegate watch ./usage --from 2026-11-22T14:00 --once
                               what is there since then, and end
+  tidegate watch ./usage --master 'local[2]' --checkpoint ./watched
+                              on Spark, as structured streaming
 
 DIR is the usage directory of `tidegate serve`; where it is empty, the command
 waits. It begins with the newest hour that has rows, so that it finds the state
 of the server's quotas which is written at its beginning (docs/watch.md). Sums
 since then are those of `tidegate replay` and `tidegate usage` over the same
 rows. The rows hold user names and client ids: personal data.
-Needs the extra: pip install 'tidegate[pipeline]'
+Needs the extra: pip install 'tidegate[pipeline]'; with --master Java 17 or
+later.
 
 exit codes:
   0    --once: done
-  2    an option, the files or the checkpoint cannot be used; the reason is on
-       stderr
+  2    an option, the files, the checkpoint, Java or Spark cannot be used; the
+       reason is on stderr
   130  interrupted with Ctrl-C"""
 
 
@@ -98,45 +103,81 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="also show who was never throttled and has no limit of its own",
     )
     json_option(parser, "print JSON documents, one a line (docs/watch.md)")
+    parser.add_argument(
+        "--master", metavar="M", help="run on Spark, there, in its own notation (default: in this process)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Watch, and print what comes of it."""
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
-    from tidegate.pipeline.replay.warm_up import kernel_at_hand
     from tidegate.pipeline.watch.checkpoint import Checkpoint
-    from tidegate.pipeline.watch.here import WatchHere
 
     plans = load_plans(args.quotas)
     if args.in_force or not plans:
         plans.append(in_force_plan())
     with contextlib.ExitStack() as stack:
-        checkpoint = None
-        if args.checkpoint is not None:
-            checkpoint = stack.enter_context(Checkpoint(args.checkpoint))
-        watch = WatchHere(
+        checkpoint, where = None, args.checkpoint
+        if where is None and args.master is not None:
+            where = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-watch-")))
+        if where is not None:
+            checkpoint = stack.enter_context(Checkpoint(where))
+        shows = stack.enter_context(_Shows(args, plans))
+        if args.master is not None:
+            assert checkpoint is not None, "it was made above"
+            return _run_on_spark(args, plans, checkpoint, shows)
+        return _run_here(args, plans, checkpoint, shows)
+
+
+def _run_here(
+    args: argparse.Namespace, plans: "Sequence[Plan]", checkpoint: "Checkpoint | None", shows: "_Shows"
+) -> int:
+    from tidegate.pipeline.replay.warm_up import kernel_at_hand
+    from tidegate.pipeline.watch.here import WatchHere
+
+    watch = WatchHere(
+        args.directory,
+        plans,
+        window_ms=args.window * 60_000,
+        from_ms=args.from_ms,
+        checkpoint=checkpoint,
+    )
+    kernel_at_hand(plans)
+    has_waited = False
+    while True:
+        done = watch.step()
+        if done:
+            shows.update(watch.totals, done)
+        elif args.once:
+            shows.end(watch.totals)
+            return 0
+        else:
+            if not has_waited and not watch.totals.events:
+                shows.wait(args.directory)
+            has_waited = True
+            time.sleep(args.every)
+
+
+def _run_on_spark(
+    args: argparse.Namespace, plans: "Sequence[Plan]", checkpoint: "Checkpoint", shows: "_Shows"
+) -> int:
+    from tidegate.pipeline.session import running_spark
+    from tidegate.pipeline.watch.on_spark import watch_on_spark
+
+    with running_spark(app_name="tidegate watch", master=args.master, rows=0) as spark:
+        totals = watch_on_spark(
+            spark,
             args.directory,
             plans,
             window_ms=args.window * 60_000,
             from_ms=args.from_ms,
             checkpoint=checkpoint,
+            every_s=args.every,
+            is_once=args.once,
+            show=shows.update,
         )
-        kernel_at_hand(plans)
-        shows = stack.enter_context(_Shows(args, plans))
-        is_empty = True
-        while True:
-            done = watch.step()
-            if done:
-                is_empty = False
-                shows.update(watch.totals, done)
-            elif args.once:
-                shows.end(watch.totals)
-                return 0
-            else:
-                if is_empty and not watch.totals.events:
-                    shows.wait(args.directory)
-                is_empty = False
-                time.sleep(args.every)
+    shows.end(totals)
+    return 0
 
 
 class _Shows:

@@ -24,7 +24,10 @@ _LOCK = "lock"
 
 @dataclass(slots=True, kw_only=True)
 class WatchState:
-    """All that a watch has to know. from_ms: rows of earlier hours are not read."""
+    """All that a watch has to know. from_ms: rows of earlier hours are not read.
+
+    On Spark, which has offsets and nodes itself, `last_batch` is the last one that is in the totals.
+    """
 
     directory: str
     plans: Sequence[Plan]
@@ -32,6 +35,7 @@ class WatchState:
     from_ms: int | None = None
     offsets: dict[int, int] = field(default_factory=dict)
     nodes: dict[int, NodeWatch] = field(default_factory=dict)
+    last_batch: int = -1
     version: int = _VERSION
 
 
@@ -39,6 +43,7 @@ class Checkpoint:
     """A directory of one watch at a time. Raises `ConfigError` where another one holds it, `OSError`."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._path = directory / _STATE
         make_private_directory(directory)
         lock = lock_file(directory / _LOCK)
