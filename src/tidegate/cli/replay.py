@@ -43,6 +43,8 @@ examples:
                                         from an hour on, UTC
   tidegate replay ./usage --quotas quotas.yaml --loop closed
                                         a forecast: docs/closed-loop.md
+  tidegate replay ./usage --quotas quotas.yaml --limits
+                                        and what would have been enough
   tidegate replay ./usage --quotas quotas.yaml --json
                                         for programs: docs/results.md
   tidegate replay ./usage --quotas quotas.yaml --out ./replay-out --decisions
@@ -106,6 +108,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--decisions", action="store_true", help="also write every single decision (needs --out)"
     )
     parser.add_argument(
+        "--limits",
+        action="store_true",
+        help="also find, for the entities of each plan, the smallest limits that would have done, as "
+        "`tidegate limits` does: takes several times as long",
+    )
+    parser.add_argument(
         "--loop",
         choices=("open", "closed"),
         default="open",
@@ -128,7 +136,9 @@ def run(args: argparse.Namespace) -> int:
     _check_options(args)
     from tidegate.pipeline.jobs import saved_states
     from tidegate.pipeline.output import check_output
+    from tidegate.pipeline.replay.limits import Tolerance, levels_of_file
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
+    from tidegate.pipeline.report.compared import with_limits
 
     plans = [replace(plan, is_closed=args.loop == "closed") for plan in load_plans(args.quotas)]
     if args.in_force:
@@ -145,6 +155,10 @@ def run(args: argparse.Namespace) -> int:
         }
         with running_jobs(args, files, plans=plans) as jobs:
             found = jobs.replay(plans, **results)
+            if args.limits:
+                levels = {path.stem: levels_of_file(path) for path in args.quotas}
+                limits = {name: jobs.limits(plan, Tolerance(), out=None)[0] for name, plan in levels.items()}
+                found = replace(found, entities=with_limits(found.entities, limits))
     _print(args, plans, found, events=files.rows)
     in_force = [row for row in found.entities if row["plan"] == plans[-1].name]
     return _exit_code(in_force) if args.in_force else 0
@@ -168,6 +182,8 @@ def _check_options(args: argparse.Namespace) -> None:
             "--continue is for plans replayed in open loop",
             hint="the quotas in force have states in the record",
         )
+    if args.limits and not args.quotas:
+        raise ConfigError("--limits are those of the entities of a plan", hint="give --quotas quotas.yaml")
     if args.decisions and args.out is None:
         raise ConfigError("--decisions writes a table", hint="give --out DIR as well")
     if args.decisions and args.loop == "closed":

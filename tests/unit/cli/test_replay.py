@@ -50,3 +50,40 @@ def test_a_limit_of_several_nodes_is_theirs_or_has_changed(tmp_path, capsys, bou
     entities = json.loads(capsys.readouterr().out)["entities"]
     ((plan,),) = [entity["plans"] for entity in entities if entity["quota_type"] == "Produce"]
     assert (plan["limit_bytes_per_second"], plan["limit_of"], plan["limit_changed"]) == limit
+
+
+def test_limits_stand_beside_a_plan(tmp_path, capsys):
+    """Those that `tidegate limits` finds for its entities; none for who has none in it."""
+    node = RecordingNode()
+    node.start(_T0)
+    for second in range(30):
+        node.produce("alice", "c1", 10_000, _T0 + 1000 * second)
+        node.produce("bob", "c2", 10, _T0 + 1000 * second)
+    write_events(tmp_path / "usage", node.events)
+    plan = tmp_path / "tight.yaml"
+    plan.write_text("quotas:\n  - user: {name: alice}\n    producer_byte_rate: 5000\n")
+    command = ["replay", str(tmp_path / "usage"), "--quotas", str(plan), "--limits", "--all"]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split() for line in lines if line.startswith(("  enough", "  nearly"))][:2] == [
+        ["enough", "11000"], ["nearly", "11000"]
+    ]  # fmt: skip
+    assert main([*command, "--json"]) == 0
+    entities = json.loads(capsys.readouterr().out)["entities"]
+    assert main(["limits", str(tmp_path / "usage"), "--quotas", str(plan), "--json"]) == 0
+    names = ("never_throttled_bytes_per_second", "tolerable_bytes_per_second")
+    (expected,) = [
+        [row[name] for name in names]
+        for row in json.loads(capsys.readouterr().out)["entities"]
+        if row["quota_type"] == "Produce" and row["user"] == "alice"
+    ]
+    found = {row["user"]: row["plans"][0] for row in entities if row["quota_type"] == "Produce"}
+    assert [found["alice"][name] for name in names] == expected
+    assert [found["bob"][name] for name in names] == [None, None]
+
+
+def test_limits_need_a_plan(tmp_path, capsys):
+    """Of the quotas in force `tidegate limits` tells."""
+    assert main(["replay", str(tmp_path), "--in-force", "--limits"]) == 2
+    assert "--limits are those of the entities of a plan" in capsys.readouterr().err

@@ -6,7 +6,7 @@ from typing import Any
 
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 
-__all__ = ["KEY_OF_TYPE", "Compared", "Row", "compared", "total"]
+__all__ = ["KEY_OF_TYPE", "Compared", "Row", "compared", "total", "with_limits"]
 
 KEY_OF_TYPE = {quota_type.value: quota_type.key for quota_type in QUOTA_TYPES}
 """Kafka's quota key by quota type."""
@@ -17,6 +17,7 @@ Row = Mapping[str, Any]
 _Entity = tuple[str | None, str | None]
 _OUTCOME = ("throttled_requests", "throttle_ms", "delayed_amount", "rejected_mutations")
 _SUMS = ("requests", "amount", *_OUTCOME, *(f"recorded_{name}" for name in _OUTCOME))
+_SMALLEST = ("never_throttled", "tolerable")
 _LARGEST = ("longest_throttle_ms", "recorded_longest_throttle_ms")
 _FIRST = ("first_throttled_ts_ms", "recorded_first_throttled_ts_ms")
 
@@ -63,6 +64,21 @@ def compared(plans: Sequence[Plan], rows: Iterable[Row]) -> list[Compared]:
         groups.setdefault(key, {})[row["plan"]] = row
     named = _named(plans)
     return sorted((_compared(by_plan, named) for by_plan in groups.values()), key=_rank)
+
+
+def with_limits(rows: Iterable[Row], limits: Mapping[str, Iterable[Row]]) -> list[dict[str, Any]]:
+    """Return the rows with the smallest limits of their entities, as far as there are any.
+
+    limits: rows of `LIMITS_BY_ENTITY` by plan, of its entities.
+    """
+    found = {
+        (plan, row["quota_type"], *_entity(row)): row for plan, of_plan in limits.items() for row in of_plan
+    }
+    with_them = []
+    for row in rows:
+        limit = found.get((row["plan"], row["quota_type"], *_entity(row)), {})
+        with_them.append({**row, **{name: limit.get(name) for name in _SMALLEST}})
+    return with_them
 
 
 def total(rows: Collection[Row]) -> Row:

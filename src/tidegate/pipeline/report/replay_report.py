@@ -1,6 +1,7 @@
 """What a replay found, for the terminal: a table for each quota type, the record and the plans beside one another."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 from rich.text import Text
@@ -19,6 +20,7 @@ from tidegate.pipeline.report.text import (
     size_text,
     time_text,
 )
+from tidegate.pipeline.rounding import limit_text
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
@@ -33,6 +35,10 @@ QUOTA_NAMES = {
 _BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
 _REQUEST = QuotaType.REQUEST.value
 _NS_PER_MS = 1_000_000
+_SMALLEST = {"enough": "never_throttled", "nearly": "tolerable"}
+_SMALLEST_LEGEND = """\
+enough: the smallest limit that would have throttled nothing; nearly: that
+delays at most 1 % of it by at most 1 s"""
 _LEVELS = {
     "default client-id": "client default",
     "default user": "user default",
@@ -145,6 +151,8 @@ def _legend(plans: Sequence[Plan], shown: Sequence[Compared]) -> Iterator[str]:
         dates = _dates(shown)
         on = f" on {dates.pop()}" if len(dates) == 1 else ""
         yield from f"{_LEGEND}{on}".splitlines()
+    if any("tolerable" in row for entity in shown for row in entity.rows.values()):
+        yield from _SMALLEST_LEGEND.splitlines()
     if any(len(entity.rows) < len(plans) for entity in shown):
         yield "nothing below a plan: it counts these clients together with others"
 
@@ -201,6 +209,9 @@ def _limits(plans: Sequence[Plan], entity: Compared, rows: Sequence[Row | None])
     levels = {_level(row) for row in entity.rows.values()} - {_NOTHING}
     if len(levels) > 1 or not levels <= _NAMED_LEVELS:
         yield measure("limit of", lambda row, _: _level(row))
+    for label, name in _SMALLEST.items():
+        if any(row.get(name) is not None for row in entity.rows.values()):
+            yield measure(label, partial(_smallest_text, name=name))
     if len({row["requests"] for row in entity.rows.values()} - {0}) > 1:
         yield measure("requests", lambda row, _: count_text(row["requests"]))
 
@@ -230,6 +241,11 @@ def _limit_text(row: Row, plan: Plan) -> str:
         return (f"{written} B" if written.isdecimal() else written) or size_text(bound)
     number = written or f"{bound:g}"
     return f"{number} %" if quota_type == _REQUEST else number
+
+
+def _smallest_text(row: Row, _: Plan, *, name: str) -> str:
+    limit = row.get(name)
+    return _NOTHING if limit is None else limit_text(row["quota_type"], limit)
 
 
 def _throttled(row: Row, prefix: str) -> str:
