@@ -133,6 +133,15 @@ def test_submitted_where_it_is_installed(usage: Path, expected: dict[str, str]) 
     assert _done(command, {"PYSPARK_PYTHON": sys.executable}) == expected["usage"]
 
 
+def test_submitted_to_executors_of_its_own(usage: Path, expected: dict[str, str]) -> None:
+    """`local-cluster`: executors in processes of their own, to which the installed package goes along."""
+    options = ["--master", "local-cluster[2,1,1024]", "--conf", "spark.sql.shuffle.partitions=2"]
+    submit = [str(_SUBMIT), *options, str(_PACKAGE / "__main__.py")]
+    python = {"PYSPARK_PYTHON": sys.executable}
+    assert _done([*submit, "usage", str(usage)], python) == expected["usage"]
+    assert _done([*submit, "replay", str(usage), "--in-force"], python) == expected["replay"]
+
+
 @pytest.mark.parametrize(
     ("python", "reason"),
     [

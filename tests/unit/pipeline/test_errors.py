@@ -24,9 +24,10 @@ def _raised(text, log=None):
     return caught.value
 
 
-def test_our_own_error_comes_back_from_a_worker():
-    """What a partition found wrong with its rows is said as it was raised there."""
-    error = _raised(_WORKER)
+@pytest.mark.parametrize("name", ["UsageFilesError", "FilesystemError"])
+def test_our_own_error_comes_back_from_a_worker(name):
+    """What a partition found wrong with its rows, or its filesystem, is said as it was raised there."""
+    error = _raised(_WORKER.replace("UsageFilesError", name))
     assert isinstance(error, UsageFilesError)
     assert str(error) == "seq 6 of node 3 occurs twice"
 
