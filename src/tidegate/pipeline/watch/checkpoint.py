@@ -72,7 +72,7 @@ class Checkpoint:
             raise self._unusable("is of another version of Tidegate")
         if state.directory != str(directory.resolve()):
             raise self._unusable(f"is of the record {state.directory!r}")
-        if list(state.plans) != list(plans):
+        if repr(list(state.plans)) != repr(list(plans)):  # a limit may be NaN
             names = ", ".join(repr(plan.name) for plan in state.plans)
             raise self._unusable(f"is of other plans (called {names})")
         return state

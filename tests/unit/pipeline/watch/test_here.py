@@ -18,11 +18,14 @@ from tidegate.pipeline.replay.kernel import replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.replay.warm_up import compile_replay_kernel
 from tidegate.pipeline.schemas import CLIENT, USAGE_SUMS
-from tidegate.pipeline.watch.checkpoint import Checkpoint
+from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState
 from tidegate.pipeline.watch.here import WatchHere
+from tidegate.pipeline.watch.totals import Totals
+from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.usage.convert import compact
 
 WINDOW_MS = 300_000
+USED = (*CLIENT, "first_ts_ms", "last_ts_ms", *USAGE_SUMS)
 
 
 @pytest.fixture
@@ -227,3 +230,14 @@ def test_the_kernel_is_compiled_once(tmp_path):
     watch = WatchHere(tmp_path, [in_force_plan()], window_ms=WINDOW_MS)
     assert watch.step()
     assert len(replay_kernel().signatures) == forms
+
+
+def test_a_plan_whose_limit_is_no_number_is_itself(tmp_path):
+    """A checkpoint of it is gone on from, though NaN is not equal to NaN."""
+    record = tmp_path / "usage"
+    record.mkdir()
+    limit = QuotaRecord(entity=(("user", "alice"),), key="producer_byte_rate", value=float("nan"))
+    wanted = [Plan(name="a", records=(limit,))]
+    with Checkpoint(tmp_path / "watched") as held:
+        held.write(WatchState(directory=str(record), plans=wanted, totals=Totals(window_ms=WINDOW_MS)))
+        assert held.read(directory=record, plans=wanted) is not None
