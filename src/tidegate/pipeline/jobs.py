@@ -173,9 +173,7 @@ def usage_job(
 ) -> UsageSummary:
     """Sum up the usage files by the columns `by`; write the tables to `out` if given. Raises `TidegateError`."""
     in_all_name, by_minute_name = tables = usage_tables(by)
-    results = (
-        None if out is None else prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
-    )
+    results = prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
         parts = _usage_parts(spark.session, files, by, with_minutes=results is not None).cache()
         in_all = _put_together(parts, by, by, usage_schema(by)).cache()
@@ -320,9 +318,7 @@ def replay_job(
     """
     leaves_state = out is not None and any(plan.leaves_state for plan in plans)
     tables = replay_tables(with_decisions=with_decisions, with_state=leaves_state)
-    results = (
-        None if out is None else prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
-    )
+    results = prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "replaying"):
         blocks, task = replay_blocks(spark, files.paths, plans, carried=carried, leaves_state=leaves_state)
         table = REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT

@@ -110,9 +110,7 @@ def local_replay(
     """Do what `jobs.replay_job` does."""
     leaves_state = out is not None and any(plan.leaves_state for plan in plans)
     tables = replay_tables(with_decisions=with_decisions, with_state=leaves_state)
-    results = (
-        None if out is None else prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
-    )
+    results = prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
     chunks = list_chunks(files.paths)
     is_closed = any(plan.is_closed for plan in plans)
     surveys = [survey_chunk(chunk, with_connections=is_closed) for chunk in _shown(chunks, "looking")]
@@ -215,9 +213,7 @@ def local_usage(
 ) -> UsageSummary:
     """Do what `jobs.usage_job` does."""
     in_all_name, by_minute_name = tables = usage_tables(by)
-    results = (
-        None if out is None else prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
-    )
+    results = prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
     nodes = chunks_of_nodes(_evidence(files))
     parts = [
         part
