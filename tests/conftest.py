@@ -1,5 +1,6 @@
 """What holds for every test: tiers run from quick to slow, and a test that did not run is a failure."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,16 @@ def _tier(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tiers in order; within one, the random order stays."""
     items.sort(key=_tier)
+
+
+def pytest_runtest_setup() -> None:
+    """Let collections of garbage pass over what was imported: many tests ask for one, half a second each.
+
+    Tests that put aside what lives themselves (`gc.unfreeze`) end that.
+    """
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
 
 
 def _not_run(config: pytest.Config) -> list[str]:
