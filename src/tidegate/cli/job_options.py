@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate.config.locations import Location, location
@@ -22,6 +23,7 @@ __all__ = [
     "json_option",
     "location_type",
     "opened",
+    "plans_option",
     "running_jobs",
     "shown",
     "top_option",
@@ -130,6 +132,18 @@ def top_option(parser: argparse.ArgumentParser, lines: str, *, default: int | No
     otherwise = f"default: {_SHOWN}" if default else f"default: {_SHOWN}; in JSON {_MOST_LINES}"
     parser.add_argument(
         "--top", metavar="N", type=_count, default=default, help=f"how many {lines} to print ({otherwise})"
+    )
+
+
+def plans_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the plans to replay."""
+    parser.add_argument(
+        "--quotas",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a plan: quotas.yaml; may be given several times",
     )
 
 

@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.cli.job_options import (
@@ -12,6 +11,7 @@ from tidegate.cli.job_options import (
     json_option,
     location_type,
     opened,
+    plans_option,
     running_jobs,
     shown,
     top_option,
@@ -86,14 +86,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     directory_argument(parser)
-    parser.add_argument(
-        "--quotas",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        default=[],
-        help="a plan: quotas.yaml; may be given several times",
-    )
+    plans_option(parser)
     parser.add_argument(
         "--in-force", action="store_true", help="also replay the quotas that were in force, and compare"
     )

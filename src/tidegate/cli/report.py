@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate import __version__
-from tidegate.cli.job_options import directory_argument, opened, running_jobs, where_options
+from tidegate.cli.job_options import directory_argument, opened, plans_option, running_jobs, where_options
 
 if TYPE_CHECKING:
     from tidegate.pipeline.findings import Findings
@@ -59,14 +59,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="where to write it (default: report.html)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE where there is one")
-    parser.add_argument(
-        "--quotas",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        default=[],
-        help="a plan: quotas.yaml; may be given several times",
-    )
+    plans_option(parser)
     parser.add_argument("--limits", action="store_true", help="also find the smallest limits (takes longer)")
     parser.add_argument(
         "--loop",

@@ -28,8 +28,15 @@ from tidegate.pipeline.backlogs import STEP_MS
 from tidegate.pipeline.read.chunks import list_chunks, read_chunk
 from tidegate.pipeline.replay.limits import ENTITIES_BY, Replays, find_limits, levels_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
-from tidegate.pipeline.report.limits_report import ESTIMATED, entity_text, quota_text, was_throttled
-from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, name_text, percent_text
+from tidegate.pipeline.report.limits_report import ESTIMATED, entity_text, was_throttled
+from tidegate.pipeline.report.text import (
+    QUOTA_NAMES,
+    bytes_text,
+    count_text,
+    duration_text,
+    name_text,
+    percent_text,
+)
 from tidegate.pipeline.rounding import limit_text, rounded_down, rounded_up
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
@@ -158,7 +165,7 @@ def recommend(replays: Replays, by: str, wanted: Wanted, backlogs: Sequence[Row]
     outcomes = [row for row in found if row["bound"] is not None]
     for row in outcomes:
         if _name(row) in proposal.protected and _is_touched(row):
-            who = f"{quota_text(row['quota_type'])} {entity_text(row)}"
+            who = f"{QUOTA_NAMES[row['quota_type']]} {entity_text(row)}"
             raise ConfigError(f"the quotas found would throttle {who}, which is to be protected")
     return Recommendation(
         by=by, quotas=quotas, entities=entities, nodes=nodes, outcomes=outcomes, backlogs=backlogs
@@ -195,7 +202,7 @@ def propose(by: str, entities: Sequence[Row], nodes: Sequence[Row], wanted: Want
             ENTITIES_BY[by], of_type, on_nodes, protected, wanted, quota_type
         ).items():
             values.setdefault(entity, {})[quota_type.key] = limit.value
-            reasons.setdefault(entity, []).append(f"{quota_text(quota_type.value)}: {limit.reason}")
+            reasons.setdefault(entity, []).append(f"{QUOTA_NAMES[quota_type.value]}: {limit.reason}")
     entries = [
         QuotaEntry(entity=entity, values=of_entity, reason=_cut("; ".join(reasons[entity])))
         for entity, of_entity in values.items()
@@ -211,7 +218,7 @@ def outcome_notes(outcomes: Sequence[Row]) -> list[str]:
         return ["Replayed against what was recorded, it throttles nobody."]
     notes = ["Replayed against what was recorded, it would have throttled:"]
     notes += [
-        f"  {quota_text(row['quota_type'])} {entity_text(row)}: "
+        f"  {QUOTA_NAMES[row['quota_type']]} {entity_text(row)}: "
         f"{count_text(row['throttled_requests'])} of {count_text(row['requests'])} requests, "
         f"{duration_text(row['throttle_ms'])} in all, {duration_text(row['longest_throttle_ms'])} at most"
         + (f", {count_text(row['capped_fetches'])} fetches cut" if row["capped_fetches"] else "")
@@ -232,7 +239,7 @@ def hidden_notes(entities: Sequence[Row]) -> list[str]:
         return []
     notes = ["Throttled when recorded, so that what they wanted is hidden:"]
     notes += [
-        f"  {quota_text(row['quota_type'])} {entity_text(row)}: {count_text(row['recorded_throttled_requests'])} of "
+        f"  {QUOTA_NAMES[row['quota_type']]} {entity_text(row)}: {count_text(row['recorded_throttled_requests'])} of "
         f"{count_text(row['requests'])} requests, {duration_text(row['recorded_throttle_ms'])} in all"
         + (
             f", {count_text(row['recorded_rejected_mutations'])} mutations refused"
@@ -285,7 +292,7 @@ def _behind_text(row: Row, lag_bytes: int, value: float) -> str:
     else:
         how_long = "is never enough"
     return (
-        f"  {quota_text(QuotaType.FETCH.value)} {entity_text(row)}: {bytes_text(lag_bytes)} behind on node "
+        f"  {QUOTA_NAMES[QuotaType.FETCH.value]} {entity_text(row)}: {bytes_text(lag_bytes)} behind on node "
         f"{row['node_id']}; {limit_text(QuotaType.FETCH.value, value)} a second {how_long}, with "
         f"{bytes_text(coming)} a second coming in"
     )
@@ -318,7 +325,7 @@ def skew_notes(nodes: Sequence[Row]) -> list[str]:
             whose = "all" if who is None else entity_text(_named(who))
             share = percent_text(amount, total)
             notes.append(
-                f"{quota_text(quota_type)}: node {node} has {share} of what {whose} used of {len(node_ids)}"
+                f"{QUOTA_NAMES[quota_type]}: node {node} has {share} of what {whose} used of {len(node_ids)}"
             )
     if notes:
         notes.append("A quota holds on each broker by itself: evened out, less of it would do.")
@@ -396,7 +403,7 @@ def _cut_to_budget(
         rest = [limit.value for limit in here if not limit.is_protected]
         if fixed > budget or (rest and fixed >= budget):
             raise BudgetError(
-                f"{quota_text(quota_type)}: of the {limit_text(quota_type, budget)} of node {node_id} the "
+                f"{QUOTA_NAMES[quota_type]}: of the {limit_text(quota_type, budget)} of node {node_id} the "
                 f"protected need {limit_text(quota_type, fixed)}: nothing is left",
                 hint="protect fewer, or change --budget or --headroom",
             )

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate.pipeline.page.parts import Column, Section, Table
-from tidegate.pipeline.report.limits_report import entity_text, limits_notes, quota_text
-from tidegate.pipeline.report.text import count_text
+from tidegate.pipeline.report.limits_report import entity_text, limits_notes
+from tidegate.pipeline.report.text import QUOTA_NAMES, count_text
 from tidegate.pipeline.rounding import limit_text
 
 __all__ = ["limits_section"]
@@ -49,7 +49,7 @@ def _cells(row: Row) -> list[str]:
     limits = [limit_text(row["quota_type"], row[name]) for name in _LIMITS]
     return [
         entity_text(row),
-        quota_text(row["quota_type"]),
+        QUOTA_NAMES[row["quota_type"]],
         *limits,
         count_text(row["recorded_throttled_requests"]),
     ]

@@ -6,8 +6,7 @@ from tidegate.config.quotas_file import QuotaEntry
 from tidegate.pipeline.page.parts import Column, Section, Table
 from tidegate.pipeline.recommend import Recommendation, Wanted
 from tidegate.pipeline.replay.plan import QUOTA_TYPES
-from tidegate.pipeline.report.limits_report import quota_text
-from tidegate.pipeline.report.text import count_text, name_text
+from tidegate.pipeline.report.text import QUOTA_NAMES, count_text, name_text
 from tidegate.pipeline.rounding import limit_text
 
 __all__ = ["recommend_section"]
@@ -32,7 +31,7 @@ def recommend_section(found: Recommendation | str | None, *, rows: int, is_impor
         caption="Proposed quotas, per second and broker",
         columns=[
             Column("entity"),
-            *(Column(quota_text(quota_type.value), True) for quota_type in QUOTA_TYPES),
+            *(Column(QUOTA_NAMES[quota_type.value], True) for quota_type in QUOTA_TYPES),
             Column("why"),
         ],
         rows=[_cells(entry) for entry in entries[:_MOST_ROWS]],

@@ -26,6 +26,7 @@ from tidegate.pipeline.report.forecast_report import forecast_notes
 from tidegate.pipeline.report.missing_report import missing_notes
 from tidegate.pipeline.report.replay_report import replay_notes, unmatched_notes
 from tidegate.pipeline.report.text import (
+    QUOTA_NAMES,
     bytes_text,
     count_text,
     duration_text,
@@ -52,12 +53,6 @@ _BAR_ENTITIES = 8  # of the chart of plans
 _PLAN_ROWS = 50
 _WAITED_NAMED = 3
 _STRIP_STEPS = 100
-_QUOTA_NAMES = {
-    QuotaType.PRODUCE.value: "produce",
-    QuotaType.FETCH.value: "fetch",
-    QuotaType.REQUEST.value: "request",
-    QuotaType.CONTROLLER_MUTATION.value: "mutation",
-}
 _BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
 _BYTE_UNITS = ((1 << 30, "GiB/s"), (1 << 20, "MiB/s"), (1 << 10, "KiB/s"), (1, "B/s"))
 _NS_PER_PERCENT = 10_000_000  # of a second of one thread
@@ -463,7 +458,7 @@ def _named(quota_type: str, user: str | None, client_id: str | None) -> str:
         for kind, name in (("user", user), ("client-id", client_id))
         if name is not None
     ]
-    return f"{' '.join(parts) or 'clients without an id'} ({_QUOTA_NAMES[quota_type]})"
+    return f"{' '.join(parts) or 'clients without an id'} ({QUOTA_NAMES[quota_type]})"
 
 
 def _client_text(row: Row) -> str:

@@ -8,9 +8,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.pipeline.report.text import count_text, name_text
+from tidegate.pipeline.report.text import QUOTA_NAMES, count_text, name_text
 from tidegate.pipeline.rounding import limit_text
-from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
     "ESTIMATED",
@@ -19,18 +18,11 @@ __all__ = [
     "largest_limits",
     "limits_notes",
     "limits_table",
-    "quota_text",
     "was_throttled",
 ]
 
 Row = Mapping[str, Any]
 _WIDTH = 80  # columns
-_QUOTA_TEXTS = {
-    QuotaType.PRODUCE.value: "produce",
-    QuotaType.FETCH.value: "fetch",
-    QuotaType.REQUEST.value: "request",
-    QuotaType.CONTROLLER_MUTATION.value: "mutation",
-}
 ESTIMATED = "request time is an estimate: Kafka's request log does not have all of it"
 """What is to be said of a record that was imported."""
 
@@ -71,7 +63,7 @@ def largest_limits(rows: Sequence[Row], quota_type: str, *, top: int) -> list[Ro
 def default_limits(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return, for each type of quota, what a default would have to be to be as good as each entity's own limit."""
     found = []
-    for quota_type in _QUOTA_TEXTS:
+    for quota_type in QUOTA_NAMES:
         of_type = [row for row in rows if row["quota_type"] == quota_type]
         if of_type:
             largest = {name: max(row[name] for row in of_type) for name in _LIMITS}
@@ -105,11 +97,6 @@ def entity_text(row: Row) -> str:
     return " ".join(f"{kind}={name_text(name)}" for kind, name in parts if name is not None) or "–"
 
 
-def quota_text(quota_type: str) -> str:
-    """Return the short name of a type of quota."""
-    return _QUOTA_TEXTS[quota_type]
-
-
 def was_throttled(row: Row) -> bool:
     """Return whether the entity of a row of `LIMITS_BY_ENTITY` waited when it was recorded."""
     return bool(row["recorded_throttled_requests"] or row.get("recorded_rejected_mutations"))
@@ -121,4 +108,4 @@ def _largest_first(row: Row) -> tuple[Any, ...]:
 
 def _cells(row: Row, entity: str) -> list[str]:
     limits = [limit_text(row["quota_type"], row[name]) for name in _LIMITS]
-    return [quota_text(row["quota_type"]), entity, *limits, count_text(row["recorded_throttled_requests"])]
+    return [QUOTA_NAMES[row["quota_type"]], entity, *limits, count_text(row["recorded_throttled_requests"])]

@@ -11,6 +11,7 @@ from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import KEY_OF_TYPE, Compared, Row, total
 from tidegate.pipeline.report.side_by_side import Block, Measure, side_by_side
 from tidegate.pipeline.report.text import (
+    QUOTA_NAMES,
     bytes_text,
     count_text,
     duration_text,
@@ -24,14 +25,8 @@ from tidegate.pipeline.rounding import limit_text
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["QUOTA_NAMES", "replay_lines", "replay_notes", "unmatched_notes"]
+__all__ = ["replay_lines", "replay_notes", "unmatched_notes"]
 
-QUOTA_NAMES = {
-    QuotaType.PRODUCE.value: "produce",
-    QuotaType.FETCH.value: "fetch",
-    QuotaType.REQUEST.value: "request",
-    QuotaType.CONTROLLER_MUTATION.value: "mutation",
-}
 _BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
 _REQUEST = QuotaType.REQUEST.value
 _NS_PER_MS = 1_000_000

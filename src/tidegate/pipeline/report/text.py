@@ -4,7 +4,10 @@ from datetime import UTC, datetime
 
 from rich.cells import cell_len, set_cell_size
 
+from tidegate.quota.managers.quota_type import QuotaType
+
 __all__ = [
+    "QUOTA_NAMES",
     "bytes_text",
     "count_text",
     "duration_text",
@@ -15,6 +18,14 @@ __all__ = [
     "size_text",
     "time_text",
 ]
+
+QUOTA_NAMES = {
+    QuotaType.PRODUCE.value: "produce",
+    QuotaType.FETCH.value: "fetch",
+    QuotaType.REQUEST.value: "request",
+    QuotaType.CONTROLLER_MUTATION.value: "mutation",
+}
+"""Short names of the types of quota, in the order in which they are shown."""
 
 _LONGEST_NAME = 40  # characters of a user or client id that a table shows
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")

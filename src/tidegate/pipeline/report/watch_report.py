@@ -11,12 +11,12 @@ from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import Row, compared
 from tidegate.pipeline.report.documents import replay_document
 from tidegate.pipeline.report.replay_report import (
-    QUOTA_NAMES,
     replay_lines,
     replay_notes,
     unmatched_notes,
 )
 from tidegate.pipeline.report.text import (
+    QUOTA_NAMES,
     bytes_text,
     count_text,
     duration_text,
