@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -111,6 +112,11 @@ def _table(first_seq: int, rows: int, *, hot: bool) -> pa.Table:
         "handler_ns": rng.integers(5_000, 400_000, rows),
         "network_ns": rng.integers(1_000, 50_000, rows),
     }
+    return columns_of(values, rows)
+
+
+def columns_of(values: Mapping[str, Any], rows: int) -> pa.Table:
+    """Return rows of the usage record that have these columns, and nothing in the others."""
     return pa.table(
         [_column(field, values.get(field.name), rows) for field in arrow_schema()], arrow_schema()
     )

@@ -78,7 +78,8 @@ def driver_names() -> dict[str, Any]:
         **vars(compile_kernel(compiled)),
         **compile_together(PENDING_KERNEL, vars(pending)),
     }
-    names |= compile_together((*CERTAINTY_KERNEL, *ROW_KERNEL, *_TALLY_KERNEL), names)
+    names |= compile_together(CERTAINTY_KERNEL, names, inlined=True)
+    names |= compile_together((*ROW_KERNEL, *_TALLY_KERNEL), names)
     return names | compile_together((*INLINED, _tally_row), names, inlined=True)
 
 
