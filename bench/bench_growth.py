@@ -4,7 +4,8 @@
 
 nodes: so many nodes with 100,000 rows together, a file each. clients: so many client ids of one user, two rows each,
 a file a million rows. Files are made once, under .cache/bench. Each command is a process of its own, its start, Java's
-too, is in its time; memory is the largest that the driver's Python had resident, on Spark Java's too.
+too, is in its time and its CPU time (on a busy machine look at that); memory is the largest that the driver's Python
+had resident, on Spark Java's too.
 `--only replay spark`: measurements whose names have these words.
 """
 
@@ -107,14 +108,18 @@ def measure(name: str, directory: Path, command: list[str], master: str | None) 
     started = time.perf_counter()
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
     most_mb = {"python": 0, "java": 0}
-    while process.poll() is None:
+    ended, status, used = 0, 0, None
+    while not ended:
         for kind, size in _resident_mb(process.pid).items():
             most_mb[kind] = max(most_mb[kind], size)
         time.sleep(0.2)
+        ended, status, used = os.wait4(process.pid, os.WNOHANG)
+    process.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.perf_counter() - started
     memory = ", ".join(f"{kind} {size:5} MB" for kind, size in most_mb.items() if size)
     done = "" if process.returncode == 0 else f"  exit code {process.returncode}"
-    print(f"{name:34} {seconds:6.1f} s  {memory}{done}", flush=True)
+    cpu = used.ru_utime + used.ru_stime
+    print(f"{name:34} {seconds:6.1f} s, CPU {cpu:6.1f} s  {memory}{done}", flush=True)
 
 
 def _resident_mb(pid: int) -> dict[str, int]:

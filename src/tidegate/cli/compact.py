@@ -23,8 +23,8 @@ examples:
 
 DIR is the usage directory, with `parquet` or `spool` in it. Nothing is done
 while a broker, its writer or an import is at work on it. Killed at any point,
-nothing is lost or twice; run it again. A job that reads the record meanwhile
-may say that a file vanished: run that again, too.
+nothing is lost or twice; run it again. The files that were merged stay for an
+hour, for jobs that are reading them; a later run or the broker deletes them.
 Files are made for the owner only (mode 0600): they hold user names and client
 ids, personal data.
 Needs the extra: pip install 'tidegate[pipeline]'

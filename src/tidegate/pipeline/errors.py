@@ -17,12 +17,14 @@ __all__ = [
     "MissingJavaError",
     "OutputError",
     "UsageFilesError",
+    "VanishedFileError",
     "spark_errors_as_ours",
     "start_error",
 ]
 
 _OWN_MESSAGE = re.compile(
-    r"^(?:tidegate\.pipeline\.errors\.)?(?:UsageFiles|Filesystem)Error: (?P<message>.+)$", re.MULTILINE
+    r"^(?:tidegate\.pipeline\.errors\.)?(?:UsageFiles|VanishedFile|Filesystem)Error: (?P<message>.+)$",
+    re.MULTILINE,
 )
 _UNREADABLE_FILE = re.compile(r"while reading file (?:file:/*)?(?P<path>/?[^\s'\"]+\.parquet)")
 _VANISHED_FILE = re.compile(r"FILE_NOT_EXIST|FileNotFoundException")
@@ -42,6 +44,7 @@ _SAYS_NOTHING = re.compile(
 )
 _SPARKS_OWN = re.compile(r"^(?:(?:org\.apache\.spark|pyspark|py4j)[\w.$]*: )+")
 _CLUSTER_HINT = "docs/clusters.md says what executors need; PYSPARK_PYTHON names the Python that they run"
+_VANISHED_HINT = "run again: old files are compacted"
 _LONGEST_REASON = 300  # characters of a foreign message that are shown
 
 
@@ -51,6 +54,14 @@ class MissingJavaError(TidegateError):
 
 class UsageFilesError(ConfigError):
     """Raise when the usage files given cannot be used; names the file."""
+
+
+class VanishedFileError(UsageFilesError):
+    """Raise when a usage file that was listed is not there any more."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path!r} vanished while it was read", hint=_VANISHED_HINT)
+        self.path = path
 
 
 class FilesystemError(ConfigError):
@@ -78,9 +89,7 @@ def _as_ours(text: str, spark_log: Path | None) -> TidegateError:
     if own := _OWN_MESSAGE.search(text):
         return UsageFilesError(own["message"])
     if _VANISHED_FILE.search(text):
-        return UsageFilesError(
-            "a usage file vanished while it was read", hint="run again: old files are compacted"
-        )
+        return UsageFilesError("a usage file vanished while it was read", hint=_VANISHED_HINT)
     if unreadable := _UNREADABLE_FILE.search(text):
         path = "/" + unquote(unreadable["path"]).lstrip("/")
         return UsageFilesError(

@@ -1,9 +1,10 @@
 """The jobs: read, transform, write. The one place in the pipeline that does input and output."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from pyspark.sql.types import StructType
 from tidegate.config.locations import Location
 from tidegate.pipeline.backlogs import BY_CONNECTION, BY_STEP, STEP_KEYS, backlogs_of_chunks
 from tidegate.pipeline.backlogs import ENTITY_KEYS as BACKLOG_KEYS
-from tidegate.pipeline.errors import spark_errors_as_ours
+from tidegate.pipeline.errors import VanishedFileError, spark_errors_as_ours
 from tidegate.pipeline.history import (
     BUCKET_SUMS,
     SECOND_KEYS,
@@ -107,7 +108,8 @@ __all__ = [
     "usage_tables",
 ]
 
-_SLICES_PER_CORE = 4  # tasks of the passes over the files
+_SLICES_PER_CORE = 4  # tasks of the passes over the files, at least
+_SLICE_BYTES = 1 << 28  # uncompressed, at most
 
 OBEDIENCE_TABLES = ("obedience_by_software", "obedience_by_client")
 LIMITS_TABLES = ("limits_by_entity", "limits_by_node")
@@ -143,12 +145,21 @@ def open_usage(
 ) -> Iterator[UsageFiles]:
     """Find and check the usage files in `directory`, to be read meanwhile; its spool is in copies.
 
-    from_ms, to_ms: only those of the hours in between; None: no end.
+    from_ms, to_ms: only those of the hours in between; None: no end. Where a file has gone since it was listed, the
+    files are listed once more.
 
     Needs no Spark. Raises `UsageFilesError`.
     """
-    with find_all_files(directory, from_ms=from_ms, to_ms=to_ms) as paths:
-        yield UsageFiles(paths=paths, rows=check_files(paths))
+    with ExitStack() as stack:
+        for is_last in (False, True):
+            paths = stack.enter_context(find_all_files(directory, from_ms=from_ms, to_ms=to_ms))
+            try:
+                files = UsageFiles(paths=paths, rows=check_files(paths))
+                break
+            except VanishedFileError:
+                if is_last:
+                    raise
+        yield files
 
 
 def usage_tables(by: Sequence[str]) -> tuple[str, str]:
@@ -298,8 +309,9 @@ def _grouped(table: DataFrame, keys: Sequence[str], wanted: Mapping[str, str]) -
 
 
 def _slices(session: SparkSession, chunks: Sequence[Chunk]) -> int:
-    """Return in how many tasks the chunks are read."""
-    return max(1, min(len(chunks), _SLICES_PER_CORE * session.sparkContext.defaultParallelism))
+    """Return in how many tasks the chunks are read: by their bytes, and by the executors that have registered."""
+    wanted = -(-sum(chunk.size_bytes for chunk in chunks) // _SLICE_BYTES)
+    return max(1, min(len(chunks), max(wanted, _SLICES_PER_CORE * session.sparkContext.defaultParallelism)))
 
 
 def replay_job(
@@ -459,17 +471,20 @@ def replay_blocks(
     broadcast = context.broadcast(task)
     work = _spread(session, chunks, numbers, slices=slices)
     blocks = work.mapInArrow(partial(pack_chunks, task=broadcast), BLOCKS)
-    placed = blocks.repartitionById(max(1, len(task.node_id)), F.col("partition"))
-    return placed.sortWithinPartitions("first_seq"), broadcast
+    tasks = int(task.task.max(initial=0)) + 1
+    placed = blocks.repartitionById(tasks, F.col("task"))
+    return placed.sortWithinPartitions("partition", "first_seq"), broadcast
 
 
 def _spread(
     session: SparkSession, chunks: Sequence[Chunk], numbers: Sequence[Sequence[int]], *, slices: int
 ) -> DataFrame:
-    """Return the table `NUMBERED_CHUNKS` in as many partitions, each a run of chunks."""
-    paths, row_groups = zip(*map(astuple, chunks), strict=True) if chunks else ((), ())
-    columns = [pa.array(column) for column in (paths, row_groups, numbers)]
-    table = pa.table(columns, schema=to_arrow_schema(NUMBERED_CHUNKS))
-    slice_of = pa.array([at * slices // len(chunks) for at in range(len(chunks))], pa.int32())
+    """Return the table `NUMBERED_CHUNKS` in as many partitions, each a run of chunks, of about equally many bytes."""
+    schema = to_arrow_schema(NUMBERED_CHUNKS)
+    columns = [[chunk.path for chunk in chunks], [chunk.row_group for chunk in chunks], numbers]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    table = pa.table(arrays, schema=schema)
+    ends = list(accumulate(max(1, chunk.size_bytes) for chunk in chunks))
+    slice_of = pa.array([(end - 1) * slices // ends[-1] for end in ends], pa.int32())
     spread = session.createDataFrame(table.append_column("slice", slice_of))
     return spread.repartitionById(slices, F.col("slice")).select(NUMBERED_CHUNKS.names)

@@ -118,11 +118,7 @@ def local_replay(
     held: Any = _Held(task)
     partitions = _partitions(chunks, numbers, held)
     kernel_at_hand(plans)
-    batches = [
-        batch
-        for number in _shown(sorted(partitions), "replaying")
-        for batch in replay_tallies(iter(partitions[number]), task=held)
-    ]
+    batches = replay_tallies(_blocks(partitions, "replaying"), task=held)
     found = pa.Table.from_batches(
         batches, _schema(REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT)
     )
@@ -195,11 +191,7 @@ class LocalReplays:
         what: str,
     ) -> pa.Table:
         held: Any = _Held(replace(self._task, plans=tuple(plans)))
-        batches = [
-            batch
-            for number in _shown(sorted(self._partitions), what)
-            for batch in function(iter(self._partitions[number]), task=held)
-        ]
+        batches = function(_blocks(self._partitions, what), task=held)
         return pa.Table.from_batches(batches, _schema(table))
 
 
@@ -287,11 +279,16 @@ def _partitions(
     }
 
 
+def _blocks(partitions: Mapping[int, Sequence[pa.RecordBatch]], what: str) -> Iterator[pa.RecordBatch]:
+    """Yield the blocks of one partition after another."""
+    for number in _shown(sorted(partitions), what):
+        yield from partitions[number]
+
+
 def _write_decisions(results: Results, partitions: Mapping[int, Sequence[pa.RecordBatch]], task: Any) -> None:
     with results.replaced("decisions") as path, pq.ParquetWriter(path, _schema(DECISIONS)) as writer:
-        for number in _shown(sorted(partitions), "deciding"):
-            for batch in replay_decisions(iter(partitions[number]), task=task):
-                writer.write_batch(batch)
+        for batch in replay_decisions(_blocks(partitions, "deciding"), task=task):
+            writer.write_batch(batch)
 
 
 def _write(table: pa.Table, results: Results, name: str) -> None:

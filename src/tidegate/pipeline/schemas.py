@@ -302,5 +302,7 @@ ENTITY_SECONDS = _table(
 )
 """What an entity, by its number, used in a second of the clock on one node; `amount` as in `REPLAY_BY_CLIENT`."""
 
-BLOCKS = _table([("partition", _INT), ("first_seq", _LONG), ("rows", _INT), ("data", BinaryType())])
+BLOCKS = _table(
+    [("task", _INT), ("partition", _INT), ("first_seq", _LONG), ("rows", _INT), ("data", BinaryType())]
+)
 """Packed rows, see `packing`."""

@@ -22,18 +22,23 @@ from tidegate.usage.directory import (
     parquet_directory,
     spool_directory,
 )
-from tidegate.usage.files import ParquetFile, hour_directories, remove_temporary_files
+from tidegate.usage.files import (
+    ParquetFile,
+    hour_directories,
+    remove_temporary_files,
+    split_superseded,
+)
 from tidegate.usage.segment import BAD_SUFFIX, segment_paths
 
 __all__ = ["Compacted", "compact_record"]
 
-_END_OF_TIME_MS = 2**62  # every hour is over, and every superseded file old
+_END_OF_TIME_MS = 2**62  # every hour is over
 _HINT = "stop the broker first; its writer then ends by itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What was done: segments that became Parquet, files before (and from the spool) and after.
+    """What was done: segments that became Parquet, files before (and from the spool) and after, of those that count.
 
     unreadable: hours that were left as they are, as a file in them cannot be read; damaged: segments set aside.
     """
@@ -68,9 +73,14 @@ def compact_record(directory: Path) -> Compacted:
         unreadable: set[Path] = set()
         for node_id in sorted({*nodes, *(file.node_id for file in files_before)}):
             remove_temporary_files(parquet, node_id)
-            for _ in range(2):  # merge, then delete what was merged
-                for _ in compact(parquet, node_id=node_id, now_ms=_END_OF_TIME_MS, unreadable=unreadable):
-                    pass
+            for _ in compact(
+                parquet,
+                node_id=node_id,
+                now_ms=_END_OF_TIME_MS,
+                wall_ms=SystemClock().now_ms(),
+                unreadable=unreadable,
+            ):
+                pass
     return Compacted(
         segments=segments,
         files_before=len(files_before),
@@ -103,5 +113,7 @@ def _held(spool: Path) -> Iterator[int]:
 
 
 def _files(parquet: Path) -> list[ParquetFile]:
-    found = (ParquetFile.parse(path) for _, hour in hour_directories(parquet) for path in hour.iterdir())
-    return [file for file in found if file is not None]
+    """Return the files that count: those that are superseded are not among them."""
+    hours = (hour.iterdir() for _, hour in hour_directories(parquet))
+    found = ([file for file in map(ParquetFile.parse, hour) if file is not None] for hour in hours)
+    return [file for hour in found for file in split_superseded(hour)[0]]

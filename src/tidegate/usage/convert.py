@@ -117,10 +117,17 @@ def _set_aside(path: Path, parquet: Path, *, node_id: int) -> None:
 
 
 def compact(
-    parquet: Path, *, node_id: int, now_ms: int, unreadable: set[Path] | None = None
+    parquet: Path,
+    *,
+    node_id: int,
+    now_ms: int,
+    wall_ms: int | None = None,
+    unreadable: set[Path] | None = None,
 ) -> Iterator[None]:
     """Merge the node's files of each hour that is over into one, sorted by `seq`, and delete what it supersedes.
 
+    Superseded files stay for `SUPERSEDED_KEEP_MS`, for readers that have listed them. wall_ms: the wall clock, if
+    `now_ms` is another.
     Yields now and then, so that segments that have closed meanwhile can be turned into Parquet in between.
     Hours with a file that cannot be read, or with files that overlap, are left as they are and added to `unreadable`.
     """
@@ -132,7 +139,7 @@ def compact(
         if len(current) > 1:
             yield from _compact_hour(directory, current, unreadable)
         elif superseded:
-            _delete_superseded(current[0], superseded, now_ms)
+            _delete_superseded(current[0], superseded, now_ms if wall_ms is None else wall_ms)
 
 
 def _compact_hour(directory: Path, files: list[ParquetFile], unreadable: set[Path]) -> Iterator[None]:

@@ -58,6 +58,21 @@ def test_one_file_an_hour_and_node(usage):
     assert (again.segments, again.files_before, again.files) == (0, 4, 4)
 
 
+def test_what_was_merged_stays_for_those_who_read_it(usage):
+    """A job that has listed the files reads on; an hour later the next run deletes them."""
+    with complete_files(usage) as files:
+        listed = [file for file in files if usage in file.parents]
+        compact_record(usage)
+        assert all(file.exists() for file in listed)
+        compact_record(usage)
+        assert all(file.exists() for file in listed)
+    for compacted in parquet_directory(usage).rglob("*-compacted.parquet"):
+        os.utime(compacted, (0, 0))
+    compact_record(usage)
+    assert not any(file.exists() for file in listed)
+    assert len(list(parquet_directory(usage).rglob("*.parquet"))) == 4
+
+
 def test_it_stays_private(usage):
     """Files and directories are for the owner only."""
     compact_record(usage)

@@ -5,6 +5,7 @@ kernel takes is computed with whole columns.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidegate.config.locations import Location, Uri, location
-from tidegate.pipeline.errors import FilesystemError, UsageFilesError
+from tidegate.pipeline.errors import FilesystemError, UsageFilesError, VanishedFileError
 from tidegate.pipeline.filesystems import opened_parquet, reason_of
 from tidegate.pipeline.layout import (
     EXEMPT,
@@ -38,6 +39,7 @@ from tidegate.usage.columns import KINDS, SEQ_PER_US
 
 __all__ = [
     "ALL_COLUMNS",
+    "FILES_AT_ONCE",
     "Arrived",
     "Chunk",
     "ClientKey",
@@ -99,6 +101,8 @@ _IMPORTED_WITHIN_MS = (
 )
 _ASKING = list(STRICT_SINCE)  # APIs whose answers tell the throttle time of the permits that they ask for
 _BATCH_ROWS = 1 << 17
+FILES_AT_ONCE = 16
+"""How many files are opened at a time to see what is in them: on a distant filesystem each opening waits."""
 _LARGEST_TABLE = 1 << 22  # pairs of names that are looked up in an array
 
 ALL_COLUMNS = tuple(
@@ -115,6 +119,8 @@ class Chunk:
 
     path: str
     row_group: int
+    size_bytes: int = 0
+    """What it takes uncompressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +155,9 @@ class Survey(NamedTuple):
 
 
 def list_chunks(paths: Sequence[Location]) -> list[Chunk]:
-    """Return the chunks of the files, in order."""
-    found = []
-    for path in paths:
-        name = str(path if isinstance(path, Uri) else path.absolute())
-        with _opened(name) as file:
-            found += [Chunk(name, group) for group in range(file.metadata.num_row_groups)]
-    return found
+    """Return the chunks of the files, in order; several files are opened at a time."""
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        return [chunk for chunks in pool.map(_chunks_of, paths) for chunk in chunks]
 
 
 def survey_chunk(chunk: Chunk | Arrived, *, with_connections: bool = False) -> Survey:
@@ -333,6 +335,13 @@ def _number_batches(chunk: Chunk | Arrived) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batch])
 
 
+def _chunks_of(path: Location) -> list[Chunk]:
+    name = str(path if isinstance(path, Uri) else path.absolute())
+    with _opened(name) as file:
+        groups = range(file.metadata.num_row_groups)
+        return [Chunk(name, group, file.metadata.row_group(group).total_byte_size) for group in groups]
+
+
 @contextmanager
 def _opened(path: str) -> Iterator[pq.ParquetFile]:
     try:
@@ -341,8 +350,7 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
     except FilesystemError:
         raise
     except FileNotFoundError as error:
-        reason = f"{path!r} vanished while it was read"
-        raise UsageFilesError(reason, hint="run again: old files are compacted") from error
+        raise VanishedFileError(path) from error
     except (pa.ArrowException, OSError) as error:
         raise UsageFilesError(f"cannot read {path!r}: {_why(path, error)}") from error
 

@@ -6,6 +6,7 @@ Only names that the writer has finished are read (see `docs/usage-record.md`), w
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.locations import Location, Uri
 from tidegate.errors import ConfigError
-from tidegate.pipeline.errors import FilesystemError, UsageFilesError
+from tidegate.pipeline.errors import FilesystemError, UsageFilesError, VanishedFileError
 from tidegate.pipeline.filesystems import opened_parquet, place_of
-from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_chunk
+from tidegate.pipeline.read.chunks import FILES_AT_ONCE, Chunk, list_chunks, read_chunk
 from tidegate.pipeline.schemas import EVENTS
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import LATER_COLUMNS
@@ -87,7 +88,8 @@ def check_files(files: Sequence[Location]) -> int:
 
     Raises `UsageFilesError` naming the first file that is no Parquet file or lacks a column.
     """
-    return sum(_rows_in(path) for path in files)
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        return sum(pool.map(_rows_in, files))
 
 
 def read_events(session: SparkSession, files: Sequence[Location]) -> DataFrame:
@@ -151,6 +153,8 @@ def _rows_in(path: Location) -> int:
             return rows
     except FilesystemError:
         raise
+    except FileNotFoundError as error:
+        raise VanishedFileError(str(path)) from error
     except (pa.ArrowException, OSError) as error:
         raise UsageFilesError(
             f"{str(path)!r} is not a usable Parquet file: {_first_sentence(error)}",

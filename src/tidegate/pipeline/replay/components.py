@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Assignment", "assign_partitions", "components"]
+__all__ = ["Assignment", "assign_partitions", "components", "tasks_of"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -24,6 +24,7 @@ class Assignment:
     partition: Ints  # [client as given]
     number: Ints  # [client as given]
     first_number: Ints  # [partition]; one more at the end: how many clients there are
+    rows: Ints  # [partition]
 
     @property
     def partitions(self) -> int:
@@ -57,7 +58,17 @@ def assign_partitions(*, component: Ints, node_id: Ints, rows: Ints, wanted: int
         local = _pack(component[of_node], rows[of_node], share)
         partition[of_node] = partitions + local
         partitions += int(local.max()) + 1
-    return _numbered(partition, partitions)
+    return _numbered(partition, partitions, rows)
+
+
+def tasks_of(rows: Ints, wanted: int) -> Ints:
+    """Return for each partition the task that replays it: `wanted` at most, with about equally many rows.
+
+    A node has a partition of its own, however few its rows, and a task of Spark costs more than replaying ten thousand.
+    """
+    if len(rows) <= wanted:
+        return np.arange(len(rows))
+    return _pack(np.arange(len(rows)), rows, wanted)
 
 
 def _root(parent: list[int], client: int) -> int:
@@ -80,9 +91,14 @@ def _pack(component: Ints, rows: Ints, partitions: int) -> Ints:
     return target[member]
 
 
-def _numbered(partition: Ints, partitions: int) -> Assignment:
+def _numbered(partition: Ints, partitions: int, rows: Ints) -> Assignment:
     order = np.argsort(partition, kind="stable")
     number = np.empty(len(partition), np.int64)
     number[order] = np.arange(len(partition))
     first = np.searchsorted(partition[order], np.arange(partitions + 1))
-    return Assignment(partition=partition, number=number, first_number=first.astype(np.int64))
+    return Assignment(
+        partition=partition,
+        number=number,
+        first_number=first.astype(np.int64),
+        rows=np.bincount(partition, weights=rows, minlength=partitions).astype(np.int64),
+    )

@@ -5,7 +5,7 @@ Everything here is reached through the installed package, never pickled: executo
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,8 @@ Batches = Iterator[pa.RecordBatch]
 class ReplayTask:
     """What every partition needs: the plans, the clients by number, and what happened to their nodes.
 
-    first_client: the first number of each partition, and one more for the end. node_id: of each partition.
+    first_client: the first number of each partition, and one more for the end. node_id, task: of each partition its
+    node, and the task of Spark that replays it, among others.
     carried: what the plans left of the nodes in the hours before, by plan and node. leaves_state: this replay is to
     leave the same. ends: where the record of each node begins and ends.
     """
@@ -72,6 +73,7 @@ class ReplayTask:
     client_ids: pa.Array
     first_client: npt.NDArray[np.int64]
     node_id: npt.NDArray[np.int64]
+    task: npt.NDArray[np.int64]
     timelines: Mapping[int, Timeline]
     carried: Mapping[tuple[str, int], Carried] = field(default_factory=dict)
     leaves_state: bool = False
@@ -148,40 +150,37 @@ def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
         batches_of_rows = read_rows(chunk, numbers, with_software=is_closed)
         blocks = chain.from_iterable(pack(rows, task.value.first_client) for rows in batches_of_rows)
         while some := list(islice(blocks, _BLOCKS_AT_ONCE)):
-            yield _batch([block._asdict() for block in some], to_arrow_schema(BLOCKS))
+            rows = [{**block._asdict(), "task": int(task.value.task[block.partition])} for block in some]
+            yield _batch(rows, to_arrow_schema(BLOCKS))
 
 
 def replay_tallies(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
-    """Replay a partition and yield its tallies at the end, columns `REPLAY_BY_CLIENT`.
+    """Replay partitions, one after another, and yield their tallies, columns `REPLAY_BY_CLIENT`.
 
     If the task leaves state, the columns are `REPLAY_LEAVING_STATE`.
     """
-    partition: Partition | None = None
-    for number, rows in _partition_rows(batches):
-        partition = partition or Partition(task.value, number)
-        partition.replay(rows)
-    if partition is not None:
-        partition.finish()
-        yield from _tally_batches(partition, leaves_state=task.value.leaves_state)
+    leaves_state = task.value.leaves_state
+    table = REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT
+    results = (_results(partition, leaves_state=leaves_state) for partition in _replayed(batches, task.value))
+    yield from _in_batches(chain.from_iterable(results), table)
 
 
 def replay_peaks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
-    """Replay a partition and yield, at the end, the largest rates of a plan that measures, columns `LIMITS_BY_NODE`."""
-    partition: Partition | None = None
-    for number, rows in _partition_rows(batches):
-        partition = partition or Partition(task.value, number)
-        partition.replay(rows)
-    if partition is not None:
-        for _, replay in partition.replays:
-            yield from _in_batches(peak_results(partition.node_id, replay), LIMITS_BY_NODE)
+    """Replay partitions and yield the largest rates of a plan that measures, columns `LIMITS_BY_NODE`."""
+    results = (
+        peak_results(partition.node_id, replay)
+        for partition in _replayed(batches, task.value)
+        for _, replay in partition.replays
+    )
+    yield from _in_batches(chain.from_iterable(results), LIMITS_BY_NODE)
 
 
 def replay_decisions(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
-    """Replay a partition and yield what was decided, row by row, columns `DECISIONS`."""
-    partition: Partition | None = None
-    for number, rows in _partition_rows(batches):
-        partition = partition or Partition(task.value, number)
-        yield from partition.decide(rows)
+    """Replay partitions and yield what was decided, row by row, columns `DECISIONS`."""
+    for number, batches_of_rows in _by_partition(batches):
+        partition = Partition(task.value, number)
+        for rows in batches_of_rows:
+            yield from partition.decide(rows)
 
 
 def replay_of(plan: Plan, *, names: Names, timeline: Timeline, carried: Carried | None) -> PlanReplay:
@@ -197,32 +196,38 @@ def _chunks(batches: Batches) -> Iterator[tuple[Chunk, dict[str, Any]]]:
             yield Chunk(row["path"], row["row_group"]), row
 
 
-def _partition_rows(batches: Batches) -> Iterator[tuple[int, Rows]]:
-    """Yield the number of the partition and its rows, in order of `seq`, out of its blocks."""
-    partitions: set[int] = set()
-
-    def blocks() -> Iterator[tuple[int, Rows]]:
-        for batch in batches:
-            for at in range(batch.num_rows):
-                partition, first_seq, rows = (batch.column(name)[at].as_py() for name in _BLOCK_NUMBERS)
-                partitions.add(partition)
-                yield first_seq, unpack(batch.column("data")[at].as_buffer(), rows)
-
-    for rows in merged(blocks()):
-        (number,) = partitions  # one partition has the clients of one node only
-        yield number, rows
+def _replayed(batches: Batches, task: ReplayTask) -> Iterator[Partition]:
+    """Yield each partition when all its rows have been replayed."""
+    for number, batches_of_rows in _by_partition(batches):
+        partition = Partition(task, number)
+        for rows in batches_of_rows:
+            partition.replay(rows)
+        partition.finish()
+        yield partition
 
 
-def _tally_batches(partition: Partition, *, leaves_state: bool) -> Batches:
-    table = REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT
+def _by_partition(batches: Batches) -> Iterator[tuple[int, Iterator[Rows]]]:
+    """Yield the number of each partition and its rows, in order of `seq`, out of blocks in order of both."""
+    for number, blocks in groupby(_blocks(batches), key=lambda block: block[0]):
+        yield number, merged((first_seq, rows) for _, first_seq, rows in blocks)
+
+
+def _blocks(batches: Batches) -> Iterator[tuple[int, int, Rows]]:
+    """Yield partition, first `seq` and rows of each block."""
+    for batch in batches:
+        for at in range(batch.num_rows):
+            partition, first_seq, rows = (batch.column(name)[at].as_py() for name in _BLOCK_NUMBERS)
+            yield partition, first_seq, unpack(batch.column("data")[at].as_buffer(), rows)
+
+
+def _results(partition: Partition, *, leaves_state: bool) -> Iterator[Mapping[str, Any]]:
     for plan, replay in partition.replays:
-        results = client_results(plan, partition.node_id, partition.names, replay)
-        yield from _in_batches(results, table)
+        yield from client_results(plan, partition.node_id, partition.names, replay)
         if leaves_state and plan.leaves_state:
-            yield from _in_batches(replay.left(partition.node_id), table)
+            yield from replay.left(partition.node_id)
 
 
-def _in_batches(rows: Iterator[dict[str, Any]], table: StructType) -> Batches:
+def _in_batches(rows: Iterator[Mapping[str, Any]], table: StructType) -> Batches:
     schema = to_arrow_schema(table)
     while some := list(islice(rows, _RESULT_ROWS)):
         yield _batch(some, schema)

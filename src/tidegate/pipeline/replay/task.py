@@ -20,7 +20,7 @@ from tidegate.pipeline.read.timeline import (
     timelines,
 )
 from tidegate.pipeline.replay.carried import Carried, End, StateRow, ends_of, sensors_of, without_new
-from tidegate.pipeline.replay.components import assign_partitions, components
+from tidegate.pipeline.replay.components import assign_partitions, components, tasks_of
 from tidegate.pipeline.replay.partition import ReplayTask
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
@@ -74,7 +74,7 @@ def lay_out(
     by_node: dict[int, dict[int, tuple[str, str]]] = {}
     for place, (node_id, user, client_id) in enumerate(clients):
         by_node.setdefault(node_id, {})[place] = (user, client_id)
-        found.setdefault(node_id, empty_timeline())
+    found |= {node_id: empty_timeline() for node_id in by_node if node_id not in found}
     shared = chain(
         shared_sensors(plans, by_node, found),
         shared_connections(surveys, places, [key[0] for key in clients]),
@@ -90,6 +90,7 @@ def lay_out(
         client_ids=pa.array([clients[place][2] for place in order], pa.string()),
         first_client=given_out.first_number,
         node_id=node_ids[order][given_out.first_number[:-1]],
+        task=tasks_of(given_out.rows, wanted),
         timelines=found,
         carried=carried or {},
         leaves_state=leaves_state,

@@ -72,6 +72,7 @@ def compile_replay_kernel(loop: str = OPEN) -> None:
         client_ids=pa.array([""]),
         first_client=np.array([0, 1]),
         node_id=np.array([0]),
+        task=np.zeros(1, np.int64),
         timelines={0: empty_timeline()},
     )
     Partition(task, 0).replay(unpack(block.data, block.rows))

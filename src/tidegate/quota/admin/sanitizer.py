@@ -22,6 +22,7 @@ from tidegate.errors import TidegateError
 __all__ = ["SanitizeError", "desanitize", "jmx_sanitize", "sanitize"]
 
 _ESCAPES = re.compile(r"(?:%..)+", re.DOTALL)
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
 _NEEDS_NO_QUOTES = re.compile(r"[A-Za-z0-9_ %.\t-]*")
 _JMX_ESCAPED = re.compile(r'["*?\\]')
 _FULL_WIDTH_A = (0xFF21, 0xFF41)  # the letters A and a of East Asian typography
@@ -38,6 +39,8 @@ class SanitizeError(TidegateError, ValueError):
 
 def sanitize(name: str) -> str:
     """Return `name` with all but ASCII letters, digits, `.`, `-`, `_` escaped; a lone surrogate is `%3F`."""
+    if _PLAIN.fullmatch(name):
+        return name
     return quote(_utf8(name), safe="").replace("~", "%7E")
 
 

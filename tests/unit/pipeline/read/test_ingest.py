@@ -6,7 +6,7 @@ import pytest
 from tests.replaying.files import write_events
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.errors import UsageFilesError, VanishedFileError
 from tidegate.pipeline.read.ingest import check_files, find_files
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import LATER_COLUMNS
@@ -78,3 +78,11 @@ def test_column_of_another_type(usage):
         UsageFilesError, match=r"column 'seq' of '.*other\.parquet' is 'int32', expected 'int64'"
     ):
         check_files(find_files(usage))
+
+
+def test_a_file_that_goes_after_it_was_listed(usage):
+    """Is named, so that who listed it can list again."""
+    files = find_files(usage)
+    files[0].unlink()
+    with pytest.raises(VanishedFileError, match="vanished while it was read"):
+        check_files(files)

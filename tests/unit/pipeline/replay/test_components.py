@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.pipeline.replay.components import assign_partitions, components
+from tidegate.pipeline.replay.components import assign_partitions, components, tasks_of
 
 
 def _reachable(clients, shared):
@@ -62,3 +62,13 @@ def test_no_clients_need_no_partition():
     none = np.zeros(0, np.int64)
     given_out = assign_partitions(component=none, node_id=none, rows=none, wanted=4)
     assert given_out.partitions == 0
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=60), st.integers(1, 9))
+def test_tasks_share_partitions_evenly(rows, wanted):
+    """There are as many tasks as wanted, and none has more than a fair share and one partition."""
+    tasks = tasks_of(np.array(rows), wanted)
+    loads = np.bincount(tasks, weights=rows)
+    assert len(tasks) == len(rows)
+    assert len(loads) == min(wanted, len(rows)) or not any(rows)
+    assert loads.max() <= sum(rows) / len(loads) + max(rows)
