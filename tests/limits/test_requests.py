@@ -104,7 +104,7 @@ def test_metadata_creates_many_topics(broker):
 
 
 def test_a_topic_of_many_partitions_is_created_and_deleted(broker):
-    """Hundreds of directories and files at once; the metadata store's cache of pages is filled by the first deletion."""
+    """Hundreds of directories and files at once; the first deletion fills the metadata store's cache of pages."""
     topics = [f"many-{attempt}" for attempt in range(4)]
     made = [request(CREATE_TOPICS, 5, create_topics([new_topic(topic, PARTITIONS // 2)])) for topic in topics]
     judge(broker, "CreateTopics", *([frame] for frame in made), may_keep_bytes=PARTITIONS * PARTITION_BYTES)
