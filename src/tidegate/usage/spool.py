@@ -132,17 +132,23 @@ class _Channel(Protocol):
     def connection(self) -> _Connection: ...
 
 
+class _Header(Protocol):
+    api_key: int
+    api_version: int
+    client_id: str
+
+
 class DecidedRequest(Protocol):
     """A decided request as the front has it: what its row says is where the front keeps it.
 
-    header: api key, api version, correlation id, client id, and where the body begins. `connection.recorded` has the
-    clients of a connection by their client ids, as far as they are known; `early_ms` is taken from the channel.
+    `connection.recorded` has the clients of a connection by their client ids, as far as they are known; `early_ms` is
+    taken from the channel.
     """
 
     @property
     def channel(self) -> _Channel: ...
     @property
-    def header(self) -> tuple[int, int, int, str, int]: ...
+    def header(self) -> _Header: ...
     @property
     def response(self) -> _Sized | None: ...
     @property
@@ -231,8 +237,8 @@ class Recorder(Appender):
             channel = request.channel
             connection = channel.connection
             recorded = connection.recorded
-            api_key, api_version, _, client_id, _ = request.header
-            client = recorded.get(client_id) if recorded is not None else None
+            header = request.header
+            client = recorded.get(header.client_id) if recorded is not None else None
             if client is None:
                 client = new_client(request)
             early_ms = channel.early_ms
@@ -254,7 +260,8 @@ class Recorder(Appender):
                     _pack_unthrottled_fetch(
                         rows, at, now_ms, connection.id, request.frame_bytes, response_bytes,
                         request.produce_bytes, request.fetch_bytes, request.handler_ns, request.network_ns,
-                        request.lag + 1, request.lag_bytes + 1, NONE, client.number, api_key, api_version, flags,
+                        request.lag + 1, request.lag_bytes + 1, NONE, client.number,
+                        header.api_key, header.api_version, flags,
                     )  # fmt: skip
                     at += ROW_BYTES
                     continue
@@ -263,14 +270,14 @@ class Recorder(Appender):
                     rows, at, now_ms, connection.id, request.frame_bytes, response_bytes,
                     request.produce_bytes, request.fetch_bytes, request.handler_ns, request.network_ns,
                     *lags, request.produce_ms, request.fetch_ms, request.request_ms, request.mutation_ms,
-                    NONE if early_ms is None else early_ms, client.number, api_key, api_version,
+                    NONE if early_ms is None else early_ms, client.number, header.api_key, header.api_version,
                     flags | (row_flags & _IN_ROWS),
                 )  # fmt: skip
             else:
                 _pack_unthrottled(
                     rows, at, now_ms, connection.id, request.frame_bytes, response_bytes,
                     request.produce_bytes, request.fetch_bytes, request.handler_ns, request.network_ns,
-                    NONE, client.number, api_key, api_version, flags,
+                    NONE, client.number, header.api_key, header.api_version, flags,
                 )  # fmt: skip
             at += ROW_BYTES
         self._at = at

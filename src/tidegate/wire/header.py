@@ -5,7 +5,7 @@ version of the header need not be known to read as far as there. A null client i
 """
 
 import struct
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from tidegate.wire.apis import API_BY_KEY, spoken_pairs
 from tidegate.wire.errors import MalformedError, ProtocolError, UnsupportedVersionError
@@ -21,7 +21,7 @@ _TAGGED = {(key, version): API_BY_KEY[key].is_flexible(version) for key, version
 """Every (api key, api version) spoken, and whether its request header has tagged fields."""
 
 
-_new_header = tuple.__new__  # what the class does too, one call deeper
+_new_header = object.__new__  # without `__init__`: a call less
 
 MAX_KNOWN_CLIENT_IDS = 4096
 MAX_KNOWN_CLIENT_ID_BYTES = 64
@@ -29,8 +29,12 @@ _client_ids: dict[bytes, str] = {}
 """Short client ids by their bytes: one text for all requests of a client is decoded, and hashed, once. At most 2 MB."""
 
 
-class RequestHeader(NamedTuple):
-    """A decoded request header. `body_at` is the offset of the body in the frame; a null client id is `""`."""
+@dataclass(slots=True)
+class RequestHeader:
+    """A decoded request header. `body_at` is the offset of the body in the frame; a null client id is `""`.
+
+    Nobody changes it. A slot is read several times faster than a field of a named tuple, some fifteen times a request.
+    """
 
     api_key: int
     api_version: int
@@ -71,7 +75,13 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
         raise _unsupported(api_key, api_version, correlation_id, client_id)
     if tagged:
         at = at + 1 if at < len(frame) and not frame[at] else _after_tags(frame, at)
-    return _new_header(RequestHeader, (api_key, api_version, correlation_id, client_id, at))
+    header = _new_header(RequestHeader)
+    header.api_key = api_key
+    header.api_version = api_version
+    header.correlation_id = correlation_id
+    header.client_id = client_id
+    header.body_at = at
+    return header
 
 
 def _new_client_id(data: bytes) -> str:

@@ -19,6 +19,7 @@ from tidegate.usage.segment import (
     segment_paths,
 )
 from tidegate.usage.spool import NONE, Client, Recorder
+from tidegate.wire import RequestHeader
 
 __all__ = [
     "START_MS",
@@ -88,7 +89,7 @@ class Decided:
     response: _Response | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.header = (self.api_key, self.api_version, 5, self.client_id, 20)
+        self.header = RequestHeader(self.api_key, self.api_version, 5, self.client_id, 20)
         self.channel = _Channel(_Connection(self.connection_id), self.early_ms)
         self.response = None if self.response_bytes is None else _Response(self.response_bytes)
 

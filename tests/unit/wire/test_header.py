@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from tidegate.api_keys import API_VERSIONS
-from tidegate.wire import ProtocolError, UnsupportedVersionError, decode_request_header, header
+from tidegate.wire import ProtocolError, RequestHeader, UnsupportedVersionError, decode_request_header, header
 from tidegate.wire.header import encode_request_header
 
 
@@ -17,7 +17,7 @@ def frame(key, version, correlation_id, client_id, rest=b""):
 
 def test_header_without_tags():
     """A header of version 1 ends after the client id."""
-    assert decode_request_header(frame(3, 4, 77, b"abc", b"body")) == (3, 4, 77, "abc", 13)
+    assert decode_request_header(frame(3, 4, 77, b"abc", b"body")) == RequestHeader(3, 4, 77, "abc", 13)
 
 
 def test_header_with_tags():
@@ -108,7 +108,7 @@ def test_versions_not_spoken_carry_the_header(key, version, message):
 def test_encoded_header_comes_back(client_id, version):
     """A header that we write is read back; a null client id comes back as the empty one."""
     raw = encode_request_header(3, version, 5, client_id)
-    assert decode_request_header(raw) == (3, version, 5, client_id or "", len(raw))
+    assert decode_request_header(raw) == RequestHeader(3, version, 5, client_id or "", len(raw))
 
 
 def test_client_ids_that_are_kept_are_bounded():
