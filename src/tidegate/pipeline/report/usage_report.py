@@ -25,11 +25,13 @@ _GAP = "  "
 _NAMES = {"client_id": "client-id", "user": "user", "listener": "listener", "client_software": "software"}
 _HEADERS = (
     "requests", "mutations", "size p99",
-    "throttled", "throttle", "p99",
+    "throttled", "delay", "delay p99",
     "produced", "peak/s", "mean/s",
     "fetched", "peak/s", "mean/s",
     "time", "peak", "p99",
 )  # fmt: skip
+_ABOVE = {7: "produced", 8: "produced", 10: "fetched", 11: "fetched", 13: "time", 14: "time"}
+"""What stands above a header, by its place, where measures stand beside one another."""
 _FOLDED = 3  # lines of a client: as many measures stand below one another
 _THREE_DIGITS = 100
 _MOST_PERCENT = 99_999  # of a thread: there is no broker with a thousand of them
@@ -52,8 +54,10 @@ def usage_lines(
     names = [[fitted(name_text(row[key]), _LONGEST_NAME) for key in keys] for row in rows]
     table = [[*cells, *_measures(row)] for cells, row in zip(names, rows, strict=True)]
     header = [*(_NAMES[key] for key in keys), *_HEADERS]
-    if _width([header, *table]) <= width:
-        yield from _aligned([[line] for line in (header, *table)], len(by), _widths([header, *table]))
+    above = [*("" for _ in keys), *(_ABOVE.get(place, "") for place in range(len(_HEADERS)))]
+    if _width([above, header, *table]) <= width:
+        items = [[above, header], *([line] for line in table)]
+        yield from _aligned(items, len(by), _widths([above, header, *table]))
         return
     folded = [_folded(line, len(by)) for line in (header, *table)]
     widths = _widths([line for lines in folded for line in lines])

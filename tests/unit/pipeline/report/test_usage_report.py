@@ -25,9 +25,23 @@ _ALICE = {
 }  # fmt: skip
 
 
+def _ends(header, above):
+    """Return where words end in both lines."""
+    return [
+        at for at in range(len(header)) if above[at : at + 2].strip() and not above[at + 1 : at + 2].strip()
+    ]
+
+
 def test_a_file_has_a_line_for_each_client():
     """Names, requests, share throttled, bytes, thread time, each with what is told beside it."""
     lines = _lines([_row(**_ALICE)], width=240)
+    *_, above, header, _, _ = lines
+    named = [header[: at + 1].split()[-1] for at in _ends(header, above)]
+    assert list(zip(above.split(), named, strict=True)) == [
+        *(("produced", "peak/s"), ("produced", "mean/s"), ("fetched", "peak/s"), ("fetched", "mean/s")),
+        *(("time", "peak"), ("time", "p99")),
+    ]
+    assert all(what in header for what in ("size p99", "delay p99"))
     assert " ".join(lines[-1].split()) == (
         "app alice 200 5 1023 B 0.5% 1.5 s – 2.0 KiB 1.0 KiB 102 B 0 B 0 B 0 B 4 ms 31.7% 57 µs"
     )
@@ -37,8 +51,8 @@ def test_a_terminal_has_three():
     """Those below have what belongs to the one above."""
     *_, header, below, last, _, first, second, third = _lines([_row(**_ALICE)])
     assert header.split() == ["client-id", "requests", "throttled", "produced", "fetched", "time"]
-    assert below.split() == ["user", "mutations", "throttle", "peak/s", "peak/s", "peak"]
-    assert last.split() == ["size", "p99", "p99", "mean/s", "mean/s", "p99"]
+    assert below.split() == ["user", "mutations", "delay", "peak/s", "peak/s", "peak"]
+    assert last.split() == ["size", "p99", "delay", "p99", "mean/s", "mean/s", "p99"]
     assert first.split() == ["app", "200", "0.5%", "2.0", "KiB", "0", "B", "4", "ms"]
     assert second.split() == ["alice", "5", "1.5", "s", "1.0", "KiB", "0", "B", "31.7%"]
     assert third.split() == ["1023", "B", "–", "102", "B", "0", "B", "57", "µs"]
