@@ -41,11 +41,12 @@ examples:
   tidegate watch ./usage --master 'local[2]' --checkpoint ./watched
                               on Spark, as structured streaming
 
-DIR is the usage directory of `tidegate serve`; where it is empty, the command
-waits. It begins with the newest hour that has rows, so that it finds the state
-of the server's quotas which is written at its beginning (docs/watch.md). Sums
-since then are those of `tidegate replay` and `tidegate usage` over the same
-rows. The rows hold user names and client ids: personal data.
+DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
+has written; where it is empty, the command waits. It begins with the newest
+hour that has rows, so that it finds the state of the server's quotas which is
+written at its beginning (docs/watch.md). Sums since then are those of
+`tidegate replay` and `tidegate usage` over the same rows. The rows hold user
+names and client ids: personal data.
 Needs the extra: pip install 'tidegate[pipeline]'; with --master Java 17 or
 later.
 

@@ -104,3 +104,9 @@ def test_what_cannot_be(usage, tmp_path, capsys, arguments, reason):
         code = error.code
     assert code == 2
     assert reason in capsys.readouterr().err
+
+
+def test_no_rows(usage, capsys):
+    """Hours in which nothing is have no time."""
+    assert main(["watch", str(usage), "--from", "2033-01-01", "--once"]) == 0
+    assert capsys.readouterr().out.startswith("no rows · last 5 min · 0 events so far\n")

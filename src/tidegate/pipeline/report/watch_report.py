@@ -72,7 +72,8 @@ def screen_lines(
 
 def _usage_lines(clients: Rows, *, window_ms: int, last_ts_ms: int, events: int, top: int) -> Iterator[Text]:
     last = f"last {window_ms // _MS_PER_MINUTE} min" if window_ms > _MS_PER_MINUTE else "last minute"
-    yield Text(f"{time_text(last_ts_ms)} UTC · {last} · {count_text(events)} events so far", style="italic")
+    until = f"{time_text(last_ts_ms)} UTC" if events else "no rows"
+    yield Text(f"{until} · {last} · {count_text(events)} events so far", style="italic")
     yield Text()
     yield _line(_HEADER, style="bold")
     elapsed_ms = _elapsed_ms(clients, last_ts_ms)
