@@ -176,7 +176,10 @@ def _check_options(args: argparse.Namespace) -> None:
             hint="the quotas in force have states in the record",
         )
     if args.limits and not args.quotas:
-        raise ConfigError("--limits are those of the entities of a plan", hint="give --quotas quotas.yaml")
+        raise ConfigError(
+            "--limits are those of the entities of a plan in a file",
+            hint="the quotas in force may change from row to row: give --quotas, or ask `tidegate limits`",
+        )
     if args.decisions and args.out is None:
         raise ConfigError("--decisions writes a table", hint="give --out DIR as well")
     if args.decisions and args.loop == "closed":
@@ -190,6 +193,7 @@ def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySumm
     from tidegate.pipeline.report.console import print_lines, results_console
     from tidegate.pipeline.report.documents import json_text, replay_document
     from tidegate.pipeline.report.forecast_report import forecast_notes
+    from tidegate.pipeline.report.missing_report import missing_document, missing_notes
     from tidegate.pipeline.report.replay_report import replay_lines, replay_notes, unmatched_notes
     from tidegate.pipeline.report.text import count_text
 
@@ -198,7 +202,7 @@ def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySumm
         document = replay_document(
             plans, entities, top=shown(args), unmatched=found.unmatched, events=events, out=args.out
         )
-        print(json_text(document))
+        print(json_text(document | missing_document(found.missing)))
         return
     console = results_console()
     lines = replay_lines(plans, entities, top=shown(args), show_all=args.all, width=console.width)
@@ -210,7 +214,7 @@ def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySumm
             *forecast_notes(plan.name, of_plan, is_closed=plan.is_closed, top=shown(args)),
         ):
             console.print(note)
-    for note in unmatched_notes(found.unmatched):
+    for note in (*unmatched_notes(found.unmatched), *missing_notes(found.missing, with_cold_starts=False)):
         console.print(note)
     console.print(f"{count_text(events)} events")
     if args.out is not None:

@@ -71,7 +71,9 @@ def find_out(
     usage = jobs.usage(out=None, top=TOP_CLIENTS)
     wanted_plans = [*([] if extensions else [in_force_plan()]), *plans]
     summary = (
-        jobs.replay(wanted_plans, out=None) if wanted_plans else ReplaySummary(entities=[], unmatched=[])
+        jobs.replay(wanted_plans, out=None)
+        if wanted_plans
+        else ReplaySummary(entities=[], unmatched=[], missing=[])
     )
     replayed = {
         plan.name: [row for row in summary.entities if row["plan"] == plan.name] for plan in wanted_plans

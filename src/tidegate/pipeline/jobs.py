@@ -133,10 +133,11 @@ class UsageSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySummary:
-    """What `replay_job` found: rows of `REPLAY_BY_ENTITY`, and the entries of plans that are for nobody."""
+    """What `replay_job` found: rows of `REPLAY_BY_ENTITY`, entries of plans that are for nobody, and missing rows."""
 
     entities: Sequence[dict[str, Any]]
     unmatched: Sequence[Unmatched]
+    missing: Sequence[Missing]
 
 
 @contextmanager
@@ -352,7 +353,7 @@ def replay_job(
         rows = [row.asDict() for row in entities.collect()]
         found.unpersist()
     unmatched = unmatched_entries(plans, users=task.value.users, client_ids=task.value.client_ids)
-    return ReplaySummary(entities=rows, unmatched=unmatched)
+    return ReplaySummary(entities=rows, unmatched=unmatched, missing=task.value.missing)
 
 
 def saved_states(directory: Location, plans: Sequence[Plan]) -> dict[tuple[str, int], Carried]:

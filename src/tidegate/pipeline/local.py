@@ -137,7 +137,7 @@ def local_replay(
             _write(pa.Table.from_pylist(rows, _schema(REPLAY_STATE)), results, STATE_TABLE)
         results.finish()
     unmatched = unmatched_entries(plans, users=task.users, client_ids=task.client_ids)
-    return ReplaySummary(entities=by_entity.to_pylist(), unmatched=unmatched)
+    return ReplaySummary(entities=by_entity.to_pylist(), unmatched=unmatched, missing=task.missing)
 
 
 def local_limits(

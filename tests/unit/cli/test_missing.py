@@ -13,6 +13,8 @@ from tests.replaying.node import RecordingNode
 from tidegate.cli.main import main
 from tidegate.usage.arrow import arrow_schema
 
+REPLAY = ["replay", "--in-force"]
+
 
 def _node():
     node = RecordingNode()
@@ -34,19 +36,19 @@ def usage(tmp_path_factory):
     return directory
 
 
-@pytest.mark.parametrize("command", ["usage", "limits", "obedience", "recommend"])
+@pytest.mark.parametrize("command", [["usage"], ["limits"], ["obedience"], ["recommend"], REPLAY])
 def test_missing_rows_are_said(usage, command, capsys):
     """Where, and how one knows."""
-    assert main([command, str(usage)]) == 0
+    assert main([*command, str(usage)]) == 0
     said = " ".join(capsys.readouterr().out.replace("#", "").split()).lower()
     assert "rows of node 1 are missing before 2023-11-14 22:13:23 utc (a file is not there)" in said
     assert "events of node 1 were lost before 2023-11-14 22:13:28 utc (gap): 1" in said
 
 
-@pytest.mark.parametrize("command", ["usage", "limits", "obedience"])
+@pytest.mark.parametrize("command", [["usage"], ["limits"], ["obedience"], REPLAY])
 def test_documents_have_what_is_missing(usage, command, capsys):
-    """With the reason, as for a replay."""
-    assert main([command, str(usage), "--json"]) == 0
+    """With the reason."""
+    assert main([*command, str(usage), "--json"]) == 0
     missing = json.loads(capsys.readouterr().out)["missing"]
     assert [(place["reason"], place["lost_events"]) for place in missing] == [
         ("missing rows", None),

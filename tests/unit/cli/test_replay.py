@@ -86,4 +86,6 @@ def test_limits_stand_beside_a_plan(tmp_path, capsys):
 def test_limits_need_a_plan(tmp_path, capsys):
     """Of the quotas in force `tidegate limits` tells."""
     assert main(["replay", str(tmp_path), "--in-force", "--limits"]) == 2
-    assert "--limits are those of the entities of a plan" in capsys.readouterr().err
+    err = " ".join(capsys.readouterr().err.split())
+    assert "--limits are those of the entities of a plan in a file" in err
+    assert "the quotas in force may change from row to row" in err

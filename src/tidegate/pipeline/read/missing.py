@@ -9,9 +9,17 @@ import pyarrow.compute as pc
 
 from tidegate.pipeline.layout import EXACT, REASON_NAMES
 from tidegate.pipeline.read.chunks import Chunk, add_next_times, check_kinds, list_runs, read_chunk
-from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, Run, timelines
+from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, Run, Timeline, timelines
 
-__all__ = ["Evidence", "Missing", "NodeChunk", "chunk_evidence", "chunks_of_nodes", "missing_rows"]
+__all__ = [
+    "Evidence",
+    "Missing",
+    "NodeChunk",
+    "chunk_evidence",
+    "chunks_of_nodes",
+    "missing_in",
+    "missing_rows",
+]
 
 _KINDS = ("start", "gap")
 
@@ -64,7 +72,11 @@ def missing_rows(evidence: Iterable[Evidence]) -> list[Missing]:
     found = list(evidence)
     control = [event for each in found for event in each.control]
     lost = {(event["node_id"], event["seq"]): event["lost_events"] for event in control}
-    by_node = timelines(control, [run for each in found for run in each.runs])
+    return missing_in(timelines(control, [run for each in found for run in each.runs]), lost)
+
+
+def missing_in(by_node: Mapping[int, Timeline], lost: Mapping[tuple[int, int], int | None]) -> list[Missing]:
+    """Return what timelines of all rows, by node, show to be missing. lost: `lost_events` by node and `seq`."""
     return [
         Missing(
             node_id=node_id,

@@ -31,6 +31,7 @@ from tidegate.pipeline.layout import (
     Rows,
 )
 from tidegate.pipeline.read.chunks import Chunk, read_rows
+from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.read.packing import merged, pack, unpack
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.carried import Carried, End
@@ -65,7 +66,7 @@ class ReplayTask:
     first_client: the first number of each partition, and one more for the end. node_id, task: of each partition its
     node, and the task of Spark that replays it, among others.
     carried: what the plans left of the nodes in the hours before, by plan and node. leaves_state: this replay is to
-    leave the same. ends: where the record of each node begins and ends.
+    leave the same. ends: where the record of each node begins and ends. missing: which of its rows are not there.
     """
 
     plans: Sequence[Plan]
@@ -78,6 +79,7 @@ class ReplayTask:
     carried: Mapping[tuple[str, int], Carried] = field(default_factory=dict)
     leaves_state: bool = False
     ends: Mapping[int, End] = field(default_factory=dict)
+    missing: Sequence[Missing] = ()
 
 
 class Names:

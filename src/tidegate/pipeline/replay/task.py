@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.chunks import Chunk, ClientKey, Survey, read_sensors
+from tidegate.pipeline.read.missing import missing_in
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.timeline import (
     MAX_CONTROL_EVENTS,
@@ -66,6 +67,7 @@ def lay_out(
         (row["node_id"], row["seq"]): row["lost_events"] for row in control if row["kind"] == "gap"
     }
     ends = ends_of(runs, found, lost_events)
+    missing = missing_in(found, lost_events)
     _check_order(carried or {}, ends)
     if any(plan.is_in_force for plan in plans):
         refuse_extensions(found)
@@ -95,6 +97,7 @@ def lay_out(
         carried=carried or {},
         leaves_state=leaves_state,
         ends=ends,
+        missing=missing,
     )
     return Layout(task, [given_out.number[chunk].tolist() for chunk in places])
 
