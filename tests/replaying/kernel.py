@@ -9,7 +9,16 @@ import numpy as np
 from tidegate.pipeline import layout
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.software import client_bits
-from tidegate.pipeline.read.timeline import CONTROL_KINDS, NEXT_TS_MS, Run, empty_timeline, timelines
+from tidegate.pipeline.read.timeline import (
+    CONTROL_KINDS,
+    NEXT_TS_MS,
+    SWEEP_COLUMNS,
+    SWEEP_KIND,
+    Run,
+    Sweeps,
+    empty_timeline,
+    timelines,
+)
 from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
@@ -18,7 +27,15 @@ from tidegate.quota.managers.mutation import STRICT_SINCE
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.usage.columns import SEQ_PER_US
 
-__all__ = ["Forecast", "Replayed", "differences", "forecast_events", "kernel_rows", "replay_events"]
+__all__ = [
+    "Forecast",
+    "Replayed",
+    "differences",
+    "forecast_events",
+    "kernel_rows",
+    "replay_events",
+    "sweeps_of",
+]
 
 Event = dict[str, Any]
 Sensors = dict[tuple[QuotaType, str, str], tuple[list[float], list[int]]]
@@ -56,7 +73,8 @@ def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -
     control = [event for event in events if event["kind"] in CONTROL_KINDS or _is_end(event)]
     decided = [event for event in events if event["kind"] in _KINDS]
     names = sorted({(event["user"], event["client_id"]) for event in decided})
-    timeline = next(iter(timelines(control, _runs(events)).values()), empty_timeline())
+    found = timelines(control, _runs(events), sweeps_of(events))
+    timeline = next(iter(found.values()), empty_timeline())
     if plan.is_in_force:
         timeline = with_snapshots(timeline, lambda after, before: _sensor_rows(events, after, before))
     replay = PlanReplay(plan, names=names, timeline=timeline)
@@ -66,6 +84,12 @@ def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -
         batch = layout.Rows(*(column[first : first + batch_rows] for column in rows))
         replay.replay(batch, decisions[first : first + batch_rows])
     return Replayed(decided, decisions, list(client_results(plan, 1, names, replay)), _sensors(replay, names))
+
+
+def sweeps_of(events: Sequence[Event]) -> Sweeps:
+    """Return the sweeps among the events."""
+    found = [[event[name] for name in SWEEP_COLUMNS] for event in events if event["kind"] == SWEEP_KIND]
+    return np.array(found, np.int64).reshape(-1, len(SWEEP_COLUMNS))
 
 
 def _is_end(event: Event) -> bool:
@@ -81,7 +105,8 @@ def forecast_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7)
     control = [event for event in events if event["kind"] in CONTROL_KINDS]
     decided = [event for event in events if event["kind"] in _KINDS]
     names = sorted({(event["user"], event["client_id"]) for event in decided})
-    timeline = next(iter(timelines(control, _runs(events)).values()), empty_timeline())
+    found = timelines(control, _runs(events), sweeps_of(events))
+    timeline = next(iter(found.values()), empty_timeline())
     replay = ClosedLoopReplay(plan, names=names, timeline=timeline, log_rows=5)
     rows = kernel_rows(decided, {name: number for number, name in enumerate(names)}.__getitem__)
     for first in range(0, len(decided), batch_rows):

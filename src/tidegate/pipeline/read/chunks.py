@@ -32,7 +32,16 @@ from tidegate.pipeline.layout import (
 )
 from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
 from tidegate.pipeline.read.software import client_bits
-from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, CONTROL_KINDS, NEXT_TS_MS, Run
+from tidegate.pipeline.read.timeline import (
+    CONTROL_COLUMNS,
+    CONTROL_KINDS,
+    NEXT_TS_MS,
+    NO_SWEEPS,
+    SWEEP_COLUMNS,
+    SWEEP_KIND,
+    Run,
+    Sweeps,
+)
 from tidegate.quota.managers.mutation import STRICT_SINCE
 from tidegate.usage.arrow import whole_table
 from tidegate.usage.columns import KINDS, SEQ_PER_US
@@ -58,7 +67,7 @@ __all__ = [
 ClientKey = tuple[int, str, str]
 """Node, user, client id."""
 
-_CONTROL, _PASSED_BY, _TAGS, _SNAPSHOT, _UNKNOWN = -1, -2, -3, -4, -5
+_CONTROL, _PASSED_BY, _TAGS, _SNAPSHOT, _UNKNOWN, _SWEEP = -1, -2, -3, -4, -5, -6
 _KIND_CODES = {
     **dict.fromkeys(KINDS, _PASSED_BY),
     "request": REQUEST_ROW,
@@ -68,6 +77,7 @@ _KIND_CODES = {
     **dict.fromkeys(CONTROL_KINDS, _CONTROL),
     "tags": _TAGS,
     "snapshot": _SNAPSHOT,
+    SWEEP_KIND: _SWEEP,
 }
 _CLIENT_COLUMNS = ("kind", "node_id", "user", "client_id")
 _SOFTWARE = "client_software"
@@ -139,16 +149,18 @@ class Clients(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """The clients of a chunk, how many rows each has, and the events that are no requests (`CONTROL_COLUMNS`).
+    """The clients of a chunk, how many rows each has, and the events that are no requests.
 
-    Of many `tags` rows the first stands for all: there was a quota callback. Of a snapshot there are the first and the
-    last row. stated: the first and last `seq` of all its rows that are here, by node. runs: which rows are there.
+    control: all but sweeps, rows of `CONTROL_COLUMNS`. Of many `tags` rows the first stands for all: there was a quota
+    callback. Of a snapshot there are the first and the last row. stated: the first and last `seq` of all its rows that
+    are here, by node. runs: which rows are there.
     connections: if they were asked for, the pairs of a client, by its place, and a connection of its, each once.
     """
 
     keys: list[ClientKey]
     rows: Numbers
     control: list[dict[str, Any]]
+    sweeps: Sweeps
     stated: dict[int, tuple[int, int]]
     runs: list[Run]
     connections: Numbers  # [pair, (place, connection id)]
@@ -179,7 +191,8 @@ def survey_chunk(chunk: Chunk | Arrived, *, with_connections: bool = False) -> S
         connections = _pairs(clients.place, connection_ids)
     rows = np.bincount(clients.place, minlength=len(clients.keys))
     stated = _stated(chunk, kinds == _SNAPSHOT)
-    return Survey(clients.keys, rows, control, stated, list_runs(chunk), connections)
+    sweeps = _sweeps(chunk, kinds == _SWEEP)
+    return Survey(clients.keys, rows, control, sweeps, stated, list_runs(chunk), connections)
 
 
 def read_sensors(
@@ -248,6 +261,14 @@ def _at_ends(chunk: Chunk | Arrived, is_snapshot: Numbers) -> Numbers:
     if not is_snapshot.any():
         return is_snapshot
     return is_snapshot & ~_has(read_chunk(chunk, ("quota_user",)), "quota_user")
+
+
+def _sweeps(chunk: Chunk | Arrived, is_sweep: Numbers) -> Sweeps:
+    """Return the sweeps of idle sensors."""
+    if not is_sweep.any():
+        return NO_SWEEPS
+    table = read_chunk(chunk, SWEEP_COLUMNS)
+    return np.stack([_plain(table, name)[is_sweep].astype(np.int64) for name in SWEEP_COLUMNS], axis=1)
 
 
 def _stated(chunk: Chunk | Arrived, is_snapshot: Numbers) -> dict[int, tuple[int, int]]:

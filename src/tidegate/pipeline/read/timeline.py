@@ -3,13 +3,14 @@
 A *break* is where rows are missing: the node has lost events and says so (`gap`), a file is not there (`seq` jumps and
 no `start` follows), or the record begins in the middle of the node's life (a cold start).
 
-These events are few. They are collected on the driver and given to every partition of their node, which meets
-them in the order of `seq` among the requests.
+These events are few, but for the sweeps, which are arrays from the moment they are read. All are collected on the
+driver and given to every partition of their node, which meets them in the order of `seq` among the requests.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,17 +30,29 @@ __all__ = [
     "CONTROL_COLUMNS",
     "CONTROL_KINDS",
     "MAX_CONTROL_EVENTS",
+    "MAX_SWEEP_BYTES",
     "NEXT_TS_MS",
+    "NO_SWEEPS",
+    "SWEEP_COLUMNS",
+    "SWEEP_KIND",
     "Run",
     "SensorState",
     "Step",
+    "Sweeps",
     "Timeline",
     "empty_timeline",
     "refuse_extensions",
     "timelines",
 ]
 
-CONTROL_KINDS = ("start", "quota", "expire", "gap", "callback")
+Sweeps = npt.NDArray[np.int64]
+"""Sweeps of idle sensors: [sweep, `SWEEP_COLUMNS`], in any order."""
+
+SWEEP_KIND = "expire"
+SWEEP_COLUMNS = ("node_id", "seq", "ts_ms")
+NO_SWEEPS: Sweeps = np.zeros((0, len(SWEEP_COLUMNS)), np.int64)
+
+CONTROL_KINDS = ("start", "quota", "gap", "callback")
 CONTROL_COLUMNS = (
     "kind",
     "ts_ms",
@@ -58,9 +71,13 @@ NEXT_TS_MS = "next_ts_ms"
 """Of a `gap`, beside `CONTROL_COLUMNS`: the time of the row after it, up to which events may have been lost."""
 
 MAX_CONTROL_EVENTS = 2_000_000
-"""Events of these kinds in one replay: sweeps of twenty nodes over a month are 1.7 million."""
+"""Events of these kinds, and ends of snapshots, in one replay: a node has two an hour, and its quotas at each start."""
+
+MAX_SWEEP_BYTES = 1 << 28
+"""Sweeps in one replay, 24 bytes each: eleven million, those of twenty nodes over half a year."""
 
 _DEFAULT_NAME = "<default>"
+_NO_SWEEPS_OF_NODE = NO_SWEEPS[:, 1:].copy()
 _PART_COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "quota_ip"}
 
 
@@ -116,8 +133,10 @@ class Timeline:
     is_imported: bool = False
 
 
-def timelines(events: Iterable[Mapping[str, Any]], runs: Iterable[Run] = ()) -> dict[int, Timeline]:
-    """Return the timeline of each node out of all control events and all runs, in any order.
+def timelines(
+    events: Iterable[Mapping[str, Any]], runs: Iterable[Run] = (), sweeps: Sweeps = NO_SWEEPS
+) -> dict[int, Timeline]:
+    """Return the timeline of each node out of all control events, runs and sweeps, in any order.
 
     Without runs no hole shows. events: rows of `CONTROL_COLUMNS`.
     Raises `UsageFilesError` where a row makes no sense, or is there twice.
@@ -127,12 +146,16 @@ def timelines(events: Iterable[Mapping[str, Any]], runs: Iterable[Run] = ()) -> 
         by_node.setdefault(event["node_id"], ([], []))[0].append(event)
     for run in sorted(runs):
         by_node.setdefault(run.node_id, ([], []))[1].append(run)
-    return {node_id: _timeline(*of_node) for node_id, of_node in by_node.items()}
+    swept = _sweeps_by_node(sweeps)
+    return {
+        node_id: _timeline(*by_node.get(node_id, ([], [])), swept.get(node_id, _NO_SWEEPS_OF_NODE))
+        for node_id in sorted(by_node.keys() | swept.keys())
+    }
 
 
 def empty_timeline() -> Timeline:
     """Return the timeline of a node that nothing happened to."""
-    return _timeline([], [])
+    return _timeline([], [], _NO_SWEEPS_OF_NODE)
 
 
 def refuse_extensions(found: Mapping[int, Timeline]) -> None:
@@ -150,23 +173,36 @@ def refuse_extensions(found: Mapping[int, Timeline]) -> None:
                 )
 
 
-def _timeline(events: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> Timeline:
-    steps = [_step(event) for event in events if event["kind"] not in ("expire", "gap")]
-    steps += [*_gaps(events, runs), *_breaks(events, runs)]
+def _sweeps_by_node(sweeps: Sweeps) -> dict[int, npt.NDArray[np.int64]]:
+    """Return the sweeps of each node, (seq, ts_ms), in order."""
+    node_id, seq, _ = sweeps.T
+    ordered = sweeps[np.lexsort((seq, node_id))]
+    nodes, first = np.unique(ordered[:, 0], return_index=True)
+    pairs = np.ascontiguousarray(ordered[:, 1:])
+    ends = pairwise([*first.tolist(), len(pairs)])
+    return {node: pairs[begin:end] for node, (begin, end) in zip(nodes.tolist(), ends, strict=True)}
+
+
+def _timeline(
+    events: Sequence[Mapping[str, Any]], runs: Sequence[Run], sweeps: npt.NDArray[np.int64]
+) -> Timeline:
+    steps = [_step(event) for event in events if event["kind"] != "gap"]
+    steps += [*_gaps(events, runs, sweeps[:, 0]), *_breaks(events, runs)]
     steps.sort(key=lambda step: (step.seq, step.kind != "break"))  # a break is before the row where it shows
     following = (*steps[1:], None)[: len(steps)]
-    sweeps = [(event["seq"], event["ts_ms"]) for event in events if event["kind"] == "expire"]
     return Timeline(
         steps=tuple(
             replace(step, states_all=_states_all(step, after))
             for step, after in zip(steps, following, strict=True)
         ),
-        sweeps=np.array(sweeps, np.int64).reshape(-1, 2),
+        sweeps=sweeps,
         is_imported=any(run.is_imported for run in runs),
     )
 
 
-def _gaps(events: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> Iterator[Step]:
+def _gaps(
+    events: Sequence[Mapping[str, Any]], runs: Sequence[Run], swept: npt.NDArray[np.int64]
+) -> Iterator[Step]:
     """Yield the breaks that the node itself tells of. What an import says right after its start is a cold start."""
     first_ts_ms = {run.first_seq: run.first_ts_ms for run in runs}
     first_seqs = sorted(first_ts_ms)
@@ -177,7 +213,9 @@ def _gaps(events: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> Iterator[
             if next_ts_ms is None:  # the last row of its run
                 place = int(np.searchsorted(first_seqs, event["seq"], side="right"))
                 next_ts_ms = first_ts_ms[first_seqs[place]] if place < len(first_seqs) else event["ts_ms"]
-            is_first = before is not None and before["kind"] == "start" and event["lost_events"] is None
+            is_first = False
+            if before is not None and before["kind"] == "start" and event["lost_events"] is None:
+                is_first = not ((swept > before["seq"]) & (swept < event["seq"])).any()  # else it has lived
             yield Step(
                 seq=event["seq"],
                 ts_ms=max(event["ts_ms"], next_ts_ms),

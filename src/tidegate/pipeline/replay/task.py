@@ -15,6 +15,9 @@ from tidegate.pipeline.read.missing import missing_in
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.timeline import (
     MAX_CONTROL_EVENTS,
+    MAX_SWEEP_BYTES,
+    NO_SWEEPS,
+    Sweeps,
     Timeline,
     empty_timeline,
     refuse_extensions,
@@ -34,6 +37,7 @@ MAX_CLIENTS = 2_000_000
 
 _ROWS_PER_PARTITION = 2_000_000  # what a core sorts at once: blocks of 120 MB
 _FEWER = "give fewer hours, or one date=... directory at a time"
+_HOUR_BY_HOUR = "replay hours one by one: --from, --to, --out, then --continue"
 
 Ints = npt.NDArray[np.int64]
 
@@ -62,7 +66,7 @@ def lay_out(
     cannot be replayed.
     """
     control, runs = _control_events(surveys), [run for survey in surveys for run in survey.runs]
-    found = timelines(control, runs)
+    found = timelines(control, runs, _sweeps(surveys))
     lost_events = {
         (row["node_id"], row["seq"]): row["lost_events"] for row in control if row["kind"] == "gap"
     }
@@ -165,9 +169,17 @@ def _with_snapshots(
 def _control_events(surveys: Sequence[Survey]) -> list[dict[str, Any]]:
     events = [event for survey in surveys for event in survey.control]
     if len(events) > MAX_CONTROL_EVENTS:
-        reason = f"more than {MAX_CONTROL_EVENTS} starts, quota changes and sweeps"
-        raise UsageFilesError(reason, hint=_FEWER)
+        reason = f"more than {MAX_CONTROL_EVENTS} starts, quotas, gaps and the like"
+        raise UsageFilesError(reason, hint=_HOUR_BY_HOUR)
     return events
+
+
+def _sweeps(surveys: Sequence[Survey]) -> Sweeps:
+    if sum(survey.sweeps.nbytes for survey in surveys) > MAX_SWEEP_BYTES:
+        most = MAX_SWEEP_BYTES // (NO_SWEEPS.itemsize * NO_SWEEPS.shape[1])
+        reason = f"more than {most} sweeps of idle sensors ({MAX_SWEEP_BYTES >> 20} MB)"
+        raise UsageFilesError(reason, hint=_HOUR_BY_HOUR)
+    return np.concatenate([NO_SWEEPS, *(survey.sweeps for survey in surveys)])
 
 
 def _clients(surveys: Sequence[Survey]) -> tuple[list[ClientKey], Ints, list[Ints]]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.replaying.files import write_events
-from tests.replaying.kernel import kernel_rows
+from tests.replaying.kernel import kernel_rows, sweeps_of
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
@@ -42,7 +42,7 @@ def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table):
     directory = tmp_path_factory.mktemp("usage")
     node = _node(seed)
     write_events(directory, node.events, rows_per_file=64)
-    numbers, rows, counts, control = {}, [], {}, []
+    numbers, rows, counts, control, sweeps = {}, [], {}, [], []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "_LARGEST_TABLE", largest_table)
         patch.setattr(chunks, "_BATCH_ROWS", 50)
@@ -52,6 +52,7 @@ def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table):
             for key, count in zip(survey.keys, survey.rows.tolist(), strict=True):
                 counts[key] = counts.get(key, 0) + count
             control += survey.control
+            sweeps += survey.sweeps.tolist()
             for batch in read_rows(chunk, places):
                 rows += zip(*(column.tolist() for column in batch), strict=True)
     decided = [event for event in node.events if event["kind"] in ("request", "network", "mutation")]
@@ -60,6 +61,7 @@ def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table):
     assert sorted(event["seq"] for event in control) == [
         event["seq"] for event in node.events if event["kind"] in CONTROL_KINDS
     ]
+    assert sweeps == sweeps_of(node.events).tolist()
     assert sum(counts.values()) == len(decided)
 
 
@@ -129,7 +131,7 @@ def test_a_gap_knows_when_the_next_row_came(tmp_path):
     node.gap(START_MS + 80)
     pq.write_table(pa.Table.from_pylist(node.events, schema=arrow_schema()), tmp_path / "x.parquet")
     control = survey_chunk(*list_chunks([tmp_path / "x.parquet"])).control
-    assert [event.get(NEXT_TS_MS) for event in control] == [START_MS + 70, None, None]
+    assert [event.get(NEXT_TS_MS) for event in control] == [START_MS + 70, None]
 
 
 def test_one_row_of_tags_stands_for_all(tmp_path):

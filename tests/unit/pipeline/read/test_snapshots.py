@@ -33,7 +33,7 @@ def recorded(*, windows=None):
 
 def kinds(events):
     """Return the steps of the timeline but those of quotas, with how many sensors they state."""
-    control = [e for e in events if e["kind"] in ("start", "gap", "quota", "expire", "callback", "snapshot")]
+    control = [e for e in events if e["kind"] in ("start", "gap", "quota", "callback", "snapshot")]
     whole = [e for e in control if e["kind"] != "snapshot" or e["quota_user"] is None]
 
     def read(after_seq, before_seq):

@@ -1,6 +1,7 @@
 """Control events, in order and checked."""
 
 import pytest
+from tests.replaying.kernel import sweeps_of
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
@@ -25,12 +26,14 @@ def test_steps_come_in_order_of_seq():
     node.gap(3000)
     node.quota(QuotaRecord(entity=_ALICE.entity, key=_ALICE.key, value=None), 4000)
     control = [event for event in reversed(node.events) if event["kind"] in CONTROL_KINDS]
-    timeline = timelines(control, [Run(1, 1, 7, 1000, False), Run(1, 9, 10, 3000, False)])[1]
+    node.expire(5000)
+    runs = [Run(1, 1, 7, 1000, False), Run(1, 9, 11, 3000, False)]
+    timeline = timelines(control, runs, sweeps_of(node.events[::-1]))[1]
     assert [step.kind for step in timeline.steps] == ["start", *["quota"] * 5, "gap", "quota"]
     assert timeline.steps[1].setting == ("quota.window.num", 5)
     assert timeline.steps[5].record == _ALICE
     assert timeline.steps[7].record.value is None
-    assert timeline.sweeps.tolist() == [[7, 2000]]
+    assert timeline.sweeps.tolist() == [[7, 2000], [11, 5000]]
 
 
 def test_each_node_has_its_own():
@@ -38,7 +41,10 @@ def test_each_node_has_its_own():
     nodes = [RecordingNode(1), RecordingNode(2)]
     for node in nodes:
         node.expire(1)
-    assert timelines([*nodes[0].events, *nodes[1].events], []).keys() == {1, 2}
+    events = [*nodes[1].events, *nodes[0].events]
+    found = timelines([], [], sweeps_of(events))
+    assert {node_id: each.sweeps.tolist() for node_id, each in found.items()} == {1: [[1, 1]], 2: [[1, 1]]}
+    assert all(each.sweeps.flags.c_contiguous for each in found.values())
 
 
 def _breaks(control, *runs):
@@ -62,6 +68,15 @@ def test_a_hole_is_a_break_unless_something_explains_it():
     assert _breaks([start, _gap(9, 3) | {NEXT_TS_MS: 91}], *runs) == [("gap", 9, 91, AFTER_GAP)]
     assert _breaks([start, _gap(5, 4)], *runs) == [("gap", 5, 90, AFTER_GAP)]
     assert _breaks([start, _gap(5, 3)], *runs)[1:] == [("break", 9, 90, MISSING_ROWS)]
+
+
+def test_a_gap_after_a_sweep_is_no_beginning():
+    """What an import says right after its start is a cold start; a spool that was damaged later is a gap."""
+    start = empty_event("start") | {"node_id": 1, "seq": 1, "ts_ms": 0}
+    for seq, reason in ((2, AFTER_GAP), (4, COLD_START)):
+        sweep = empty_event("expire") | {"node_id": 1, "seq": seq, "ts_ms": 40}
+        timeline = timelines([start, _gap(3, None)], [Run(1, 1, 4, 0, False)], sweeps_of([sweep]))[1]
+        assert [step.reason for step in timeline.steps if step.reason] == [reason]
 
 
 def test_what_is_there_twice_is_named():
