@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 
 from tidegate.pipeline.jobs import UsageFiles, open_usage, replay_job
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.replay.warm_up import compile_replay_kernel
 from tidegate.pipeline.session import running_spark
+from tidegate.pipeline.warm_up import compile_replay_kernel
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.usage.arrow import arrow_schema
 

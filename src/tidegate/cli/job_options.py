@@ -109,8 +109,8 @@ def running_jobs(
     sums: Spark is to add rows up itself, for which its code is worth compiling. plans: what will be replayed.
     Raises `TidegateError`.
     """
-    from tidegate.pipeline.replay.warm_up import kernel_in_the_making
     from tidegate.pipeline.session import running_spark
+    from tidegate.pipeline.warm_up import kernel_in_the_making
     from tidegate.pipeline.where import jobs_here, jobs_on_spark, where_and_why
 
     is_local, reason = where_and_why(master=args.master, rows=files.rows)
@@ -121,7 +121,7 @@ def running_jobs(
         return
     app_name, rows = f"tidegate {args.command}", files.rows if sums else 0
     with (
-        kernel_in_the_making(plans),
+        kernel_in_the_making(plans, with_usage=sums),
         running_spark(app_name=app_name, master=args.master, rows=rows) as spark,
     ):
         yield jobs_on_spark(spark, files)

@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_here(
     args: argparse.Namespace, plans: "Sequence[Plan]", checkpoint: "Checkpoint | None", shows: "_Shows"
 ) -> int:
-    from tidegate.pipeline.replay.warm_up import kernel_at_hand
+    from tidegate.pipeline.warm_up import kernel_at_hand
     from tidegate.pipeline.watch.here import WatchHere
 
     watch = WatchHere(

@@ -56,7 +56,6 @@ from tidegate.pipeline.replay.partition import (
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out, states_left
 from tidegate.pipeline.replay.unmatched import unmatched_entries
-from tidegate.pipeline.replay.warm_up import kernel_at_hand
 from tidegate.pipeline.rollup.parts import usage_parts
 from tidegate.pipeline.rollup.tables import minute_keys, put_together
 from tidegate.pipeline.schemas import (
@@ -75,6 +74,7 @@ from tidegate.pipeline.schemas import (
     usage_schema,
 )
 from tidegate.pipeline.sums import by_entity_table, grouped
+from tidegate.pipeline.warm_up import kernel_at_hand
 
 __all__ = [
     "LocalReplays",
@@ -207,6 +207,7 @@ def local_usage(
     in_all_name, by_minute_name = tables = usage_tables(by)
     results = prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
     nodes = chunks_of_nodes(_evidence(files))
+    kernel_at_hand((), with_usage=True)
     parts = [
         part
         for node_id, chunks in _shown(list(nodes.items()), "summing up")

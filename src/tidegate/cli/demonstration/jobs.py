@@ -13,12 +13,12 @@ from tidegate.cli.demonstration.plans import write_plans
 from tidegate.cli.demonstration.results import Results
 from tidegate.pipeline.jobs import open_usage
 from tidegate.pipeline.replay.plan import IN_FORCE, Plan, in_force_plan, load_plans
-from tidegate.pipeline.replay.warm_up import kernel_in_the_making
 from tidegate.pipeline.report.console import print_lines
 from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, percent_text
 from tidegate.pipeline.report.usage_report import usage_lines
 from tidegate.pipeline.schemas import CLIENT
 from tidegate.pipeline.session import running_spark
+from tidegate.pipeline.warm_up import kernel_in_the_making
 from tidegate.pipeline.where import Jobs, jobs_on_spark
 
 __all__ = ["replay_checks", "replay_summary", "run_jobs"]
@@ -35,7 +35,7 @@ def run_jobs(console: Console, results: Results) -> list[Check]:
     with open_usage(results.usage) as files:
         console.print(f"\nthe broker recorded {count_text(files.rows)} events; starting Spark\n")
         with (
-            kernel_in_the_making([in_force_plan()]),
+            kernel_in_the_making([in_force_plan()], with_usage=True),
             running_spark(app_name="tidegate demo", rows=files.rows) as spark,
         ):
             jobs = jobs_on_spark(spark, files)

@@ -27,11 +27,19 @@ from tidegate.pipeline.rollup.kernel import (
     put_counts_kernel,
 )
 from tidegate.pipeline.rollup.percentiles import BUCKETS
-from tidegate.pipeline.schemas import USAGE_PEAKS, USAGE_SUMS, usage_parts_schema
+from tidegate.pipeline.schemas import CLIENT, EVENTS, USAGE_PEAKS, USAGE_SUMS, usage_parts_schema
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
 from tidegate.quota.measure.throttle import MAX_INT64
 
-__all__ = ["ALL_TIME_MS", "COUNTS", "TIMES", "too_large", "usage_parts", "usage_parts_of_nodes"]
+__all__ = [
+    "ALL_TIME_MS",
+    "COUNTS",
+    "TIMES",
+    "compile_usage_kernel",
+    "too_large",
+    "usage_parts",
+    "usage_parts_of_nodes",
+]
 
 TIMES = ("first_ts_ms", "last_ts_ms")
 COUNTS = ("codes", "counts")
@@ -100,6 +108,15 @@ def usage_parts_of_nodes(
             ]
             for part in usage_parts(row["node_id"], chunks, by, with_minutes=with_minutes):
                 yield from part.cast(schema).to_batches()
+
+
+def compile_usage_kernel() -> None:
+    """Compile the kernel for the types that it meets, by adding up one row."""
+    row = {"kind": "request", "node_id": 0, "seq": 0, "ts_ms": 0}
+    table = pa.Table.from_pylist([row], to_arrow_schema(EVENTS))
+    for _ in _Node(0, CLIENT, with_minutes=False).parts(table):
+        pass
+    _larger(*_table_of_counts(2))
 
 
 def too_large() -> UsageFilesError:

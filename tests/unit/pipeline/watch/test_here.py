@@ -16,8 +16,8 @@ from tidegate.pipeline.jobs import open_usage
 from tidegate.pipeline.local import local_replay, local_usage
 from tidegate.pipeline.replay.kernel import replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
-from tidegate.pipeline.replay.warm_up import compile_replay_kernel
 from tidegate.pipeline.schemas import CLIENT, USAGE_SUMS
+from tidegate.pipeline.warm_up import compile_replay_kernel
 from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState
 from tidegate.pipeline.watch.here import WatchHere
 from tidegate.pipeline.watch.totals import Totals

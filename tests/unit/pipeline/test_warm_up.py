@@ -1,22 +1,34 @@
 """Compiling the kernel ahead."""
 
+from functools import partial
+from random import Random
+
 import pytest
+from tests.replaying.files import write_events
 from tests.replaying.kernel import replay_events
+from tests.replaying.logs import START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
+from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.local import local_usage
 from tidegate.pipeline.replay.closed_loop_kernel import run_kernel, take_in_kernel
 from tidegate.pipeline.replay.compiled import cache_directory
 from tidegate.pipeline.replay.kernel import KERNEL_MODULES, replay_kernel
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.replay.warm_up import (
+from tidegate.pipeline.rollup.kernel import add_up_kernel, put_counts_kernel
+from tidegate.pipeline.rollup.parts import compile_usage_kernel
+from tidegate.pipeline.schemas import CLIENT
+from tidegate.pipeline.warm_up import (
     CLOSED,
     OPEN,
+    USAGE,
     compile_replay_kernel,
     kernel_at_hand,
     kernel_in_the_making,
 )
 
 PLANS = {loop: Plan(name="p", records=(), is_closed=loop == CLOSED) for loop in (OPEN, CLOSED)}
+KERNELS = {**{loop: partial(compile_replay_kernel, loop) for loop in PLANS}, USAGE: compile_usage_kernel}
 
 
 def test_one_form_of_the_kernel_serves_all():
@@ -31,12 +43,25 @@ def test_one_form_of_the_kernel_serves_all():
         assert len(kernel.signatures) == 1
 
 
-@pytest.mark.parametrize("loop", PLANS)
-def test_a_compiled_kernel_is_not_compiled_again(monkeypatch, tmp_path, loop):
+def test_one_form_of_the_kernel_serves_all_usage(tmp_path):
+    """Whatever the rows: types that differ would mean compiling twice."""
+    compile_usage_kernel()
+    node = RecordingNode()
+    random_traffic(node, Random(1), events=100, now_ms=START_MS)
+    write_events(tmp_path, node.events)
+    with open_usage(tmp_path) as files:
+        for by in (CLIENT, ("listener",)):
+            local_usage(files, out=None, top=1, by=by)
+    for kernel in (add_up_kernel(), put_counts_kernel()):
+        assert len(kernel.signatures) == 1
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_compiled_kernel_is_not_compiled_again(monkeypatch, tmp_path, name):
     """Where the cache holds it, no process is started."""
-    compile_replay_kernel(loop)
+    KERNELS[name]()
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-such-program"))
-    with kernel_in_the_making([PLANS[loop]]):
+    with kernel_in_the_making([PLANS[name]] if name in PLANS else [], with_usage=name == USAGE):
         pass
 
 
@@ -51,17 +76,20 @@ def test_the_other_loop_is_compiled_meanwhile(monkeypatch, tmp_path):
         pass
     with pytest.raises(FileNotFoundError, match="no-such-program"), kernel_in_the_making(PLANS.values()):
         pass
+    with pytest.raises(FileNotFoundError, match="no-such-program"), kernel_in_the_making([], with_usage=True):
+        pass
 
 
-@pytest.mark.parametrize("loop", PLANS)
+@pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_compiling_is_said_on_a_terminal_alone(is_terminal, loop, monkeypatch, tmp_path, capsys):
+def test_compiling_is_said_on_a_terminal_alone(is_terminal, name, monkeypatch, tmp_path, capsys):
     """Ten seconds of silence look like a fault; a pipe gets results only."""
-    compile_replay_kernel(loop)  # so that it is a matter of milliseconds here
+    KERNELS[name]()  # so that it is a matter of milliseconds here
     monkeypatch.setenv("TTY_COMPATIBLE", str(int(is_terminal)))
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    kernel_at_hand([PLANS[loop]])
+    kernel_at_hand([PLANS[name]] if name in PLANS else [], with_usage=name == USAGE)
     out, err = capsys.readouterr()
     assert out == ""
-    assert (f"compiling the {loop} loop" in err) is is_terminal
+    what = f"the {name} loop of the replay" if name in PLANS else "what adds usage up"
+    assert (f"compiling {what}, once" in err) is is_terminal
     assert is_terminal or err == ""

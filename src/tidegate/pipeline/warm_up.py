@@ -1,0 +1,119 @@
+"""Compile the kernels in a process of their own, while Spark starts, where they have not been compiled before.
+
+The open loop of the replay, the closed one and what adds usage up are compiled apart, ten to twenty seconds each. By
+hand, for an image or a cluster's node: `python -m tidegate.pipeline.warm_up` compiles all, with `open`, `closed`
+or `usage` behind it one of them.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from rich.console import Console
+
+from tidegate.child_python import module_command
+from tidegate.pipeline.layout import ROW_TYPES, Rows
+from tidegate.pipeline.read.packing import pack, unpack
+from tidegate.pipeline.read.timeline import empty_timeline
+from tidegate.pipeline.replay.closed_loop_kernel import CLOSED_LOOP_MODULES, run
+from tidegate.pipeline.replay.compiled import cache_directory
+from tidegate.pipeline.replay.kernel import KERNEL_MODULES, replay
+from tidegate.pipeline.replay.partition import Partition, ReplayTask
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.rollup import kernel as rollup_kernel
+from tidegate.pipeline.rollup.parts import compile_usage_kernel
+
+__all__ = [
+    "CLOSED",
+    "OPEN",
+    "USAGE",
+    "compile_replay_kernel",
+    "kernel_at_hand",
+    "kernel_in_the_making",
+]
+
+OPEN, CLOSED, USAGE = "open", "closed", "usage"
+
+
+class _Kernel(NamedTuple):
+    """The modules that go into a kernel, what is compiled last of it, what compiles it, and what is said meanwhile."""
+
+    modules: Sequence[ModuleType]
+    last: Callable[..., Any]
+    make: Callable[[], None]
+    what: str
+
+
+@contextmanager
+def kernel_in_the_making(plans: Iterable[Plan], *, with_usage: bool = False) -> Iterator[None]:
+    """Have compiled meanwhile what a replay of the plans takes, or usage; does nothing where it was before."""
+    missing = _not_compiled(plans, with_usage=with_usage)
+    if not missing:
+        yield
+        return
+    command = module_command(__spec__.name, *missing)
+    compiler = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        compiler.kill()  # if it is still at it, the executors were faster
+        compiler.wait()
+
+
+def kernel_at_hand(plans: Iterable[Plan], *, with_usage: bool = False) -> None:
+    """Have compiled what a replay of the plans takes, or usage; say so on a terminal where that takes its time."""
+    for name in _not_compiled(plans, with_usage=with_usage):
+        kernel = _KERNELS[name]
+        with Console(stderr=True).status(f"compiling {kernel.what}, once: some twenty seconds"):
+            kernel.make()
+
+
+def compile_replay_kernel(loop: str = OPEN) -> None:
+    """Compile the kernel of a loop for the types that it meets on Spark, by replaying one row."""
+    (block,) = pack(Rows._make(np.zeros(1, dtype) for dtype in ROW_TYPES), np.array([0, 1]))
+    task = ReplayTask(
+        plans=(Plan(name="", records=(), is_closed=loop == CLOSED),),
+        users=pa.array([""]),
+        client_ids=pa.array([""]),
+        first_client=np.array([0, 1]),
+        node_id=np.array([0]),
+        task=np.zeros(1, np.int64),
+        timelines={0: empty_timeline()},
+    )
+    Partition(task, 0).replay(unpack(block.data, block.rows))
+
+
+_KERNELS: Mapping[str, _Kernel] = {
+    OPEN: _Kernel(KERNEL_MODULES, replay, compile_replay_kernel, "the open loop of the replay"),
+    CLOSED: _Kernel(
+        CLOSED_LOOP_MODULES, run, partial(compile_replay_kernel, CLOSED), "the closed loop of the replay"
+    ),
+    USAGE: _Kernel(
+        rollup_kernel.KERNEL_MODULES, rollup_kernel.put_counts, compile_usage_kernel, "what adds usage up"
+    ),
+}
+
+
+def _not_compiled(plans: Iterable[Plan], *, with_usage: bool) -> list[str]:
+    """Return the kernels that are wanted and not kept from before."""
+    wanted = {CLOSED if plan.is_closed else OPEN for plan in plans} | ({USAGE} if with_usage else set())
+    return [name for name in _KERNELS if name in wanted and not _is_compiled(_KERNELS[name])]
+
+
+def _is_compiled(kernel: _Kernel) -> bool:
+    directory = cache_directory(os.environ, kernel.modules)
+    return any(directory.rglob(f"*.{kernel.last.__name__}-*.nbc"))
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or _KERNELS:
+        _KERNELS[wanted].make()
