@@ -83,7 +83,9 @@ def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -
     for first in range(0, len(decided), batch_rows):
         batch = layout.Rows(*(column[first : first + batch_rows] for column in rows))
         replay.replay(batch, decisions[first : first + batch_rows])
-    return Replayed(decided, decisions, list(client_results(plan, 1, names, replay)), _sensors(replay, names))
+    return Replayed(
+        decided, decisions, client_results(plan, 1, names, replay).to_pylist(), _sensors(replay, names)
+    )
 
 
 def sweeps_of(events: Sequence[Event]) -> Sweeps:
@@ -114,7 +116,7 @@ def forecast_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7)
         replay.replay(batch, np.zeros((0, layout.DECISIONS), np.int32))
     replay.finish()
     return Forecast(
-        [tuple(row) for row in replay.take_log().tolist()], list(client_results(plan, 1, names, replay))
+        [tuple(row) for row in replay.take_log().tolist()], client_results(plan, 1, names, replay).to_pylist()
     )
 
 

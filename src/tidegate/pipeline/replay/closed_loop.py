@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import KIND_BITS, MUTATION_ROW, ROW_TYPES, Int32s, Int64s, Rows
@@ -65,15 +66,16 @@ class ClosedLoopReplay(PlanReplay):
         """Decide what still waits: there are no more rows."""
         self._decide(MAX_INT64, MAX_INT64)
 
-    def felt(self, number: int) -> dict[str, int | None]:
-        """Return what an account felt, by the columns of `FELT_COLUMNS`."""
-        row = self._loop.felt[number].tolist() if number < len(self._loop.felt) else [0] * kernel.FELT
+    def felt(self, numbers: Int64s) -> dict[str, pa.Array]:
+        """Return what some accounts felt, by the columns of `FELT_COLUMNS`; a time is null where there was none."""
+        felt = _longer(self._loop.felt, int(numbers.max(initial=-1)) + 1)[numbers]
+        last_ms, recorded_ms = felt[:, kernel.LAST_TS_MS], felt[:, kernel.RECORDED_LAST_TS_MS]
         return {
-            "waited_ms": row[kernel.WAITED_MS],
-            "longest_wait_ms": row[kernel.LONGEST_WAIT_MS],
-            "last_ts_ms": row[kernel.LAST_TS_MS] or None,
-            "recorded_last_ts_ms": row[kernel.RECORDED_LAST_TS_MS] or None,
-            "sent_again": row[kernel.SENT_AGAIN],
+            "waited_ms": pa.array(felt[:, kernel.WAITED_MS]),
+            "longest_wait_ms": pa.array(felt[:, kernel.LONGEST_WAIT_MS]),
+            "last_ts_ms": pa.array(last_ms, mask=last_ms == 0),
+            "recorded_last_ts_ms": pa.array(recorded_ms, mask=recorded_ms == 0),
+            "sent_again": pa.array(felt[:, kernel.SENT_AGAIN]),
         }
 
     def take_log(self) -> Int64s:

@@ -36,6 +36,7 @@ from tidegate.pipeline.read.packing import merged, pack, unpack
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.carried import Carried, End
 from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
+from tidegate.pipeline.replay.names import Names
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results, peak_results
@@ -80,22 +81,6 @@ class ReplayTask:
     leaves_state: bool = False
     ends: Mapping[int, End] = field(default_factory=dict)
     missing: Sequence[Missing] = ()
-
-
-class Names:
-    """The clients of one partition, by number from 0."""
-
-    def __init__(self, users: pa.Array, client_ids: pa.Array) -> None:
-        self._users = users
-        self._client_ids = client_ids
-
-    def __len__(self) -> int:
-        """Return how many clients there are."""
-        return len(self._users)
-
-    def __getitem__(self, client: int) -> tuple[str, str]:
-        """Return user and client id."""
-        return self._users[client].as_py(), self._client_ids[client].as_py()
 
 
 class Partition:
@@ -161,10 +146,8 @@ def replay_tallies(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
 
     If the task leaves state, the columns are `REPLAY_LEAVING_STATE`.
     """
-    leaves_state = task.value.leaves_state
-    table = REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT
-    results = (_results(partition, leaves_state=leaves_state) for partition in _replayed(batches, task.value))
-    yield from _in_batches(chain.from_iterable(results), table)
+    for partition in _replayed(batches, task.value):
+        yield from _results(partition, leaves_state=task.value.leaves_state)
 
 
 def replay_peaks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
@@ -222,11 +205,15 @@ def _blocks(batches: Batches) -> Iterator[tuple[int, int, Rows]]:
             yield partition, first_seq, unpack(batch.column("data")[at].as_buffer(), rows)
 
 
-def _results(partition: Partition, *, leaves_state: bool) -> Iterator[Mapping[str, Any]]:
+def _results(partition: Partition, *, leaves_state: bool) -> Batches:
+    schema = to_arrow_schema(REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT)
     for plan, replay in partition.replays:
-        yield from client_results(plan, partition.node_id, partition.names, replay)
+        found = client_results(plan, partition.node_id, partition.names, replay)
+        for name in schema.names[len(found.schema) :]:
+            found = found.append_column(schema.field(name), pa.nulls(len(found), schema.field(name).type))
+        yield from found.to_batches(max_chunksize=_RESULT_ROWS)
         if leaves_state and plan.leaves_state:
-            yield from replay.left(partition.node_id)
+            yield from _in_batches(replay.left(partition.node_id), REPLAY_LEAVING_STATE)
 
 
 def _in_batches(rows: Iterator[Mapping[str, Any]], table: StructType) -> Batches:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tidegate.config.windows import Windows
 from tidegate.pipeline.layout import (
@@ -61,7 +62,7 @@ from tidegate.pipeline.replay.kernel import replay_kernel
 from tidegate.pipeline.replay.pending import TAKEN, empty_pending, lose_pending, pending_put, roomy_pending
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.pipeline.replay.stated import StatedSensors
-from tidegate.pipeline.replay.tables import Account, AccountTable, Limit, SensorTable
+from tidegate.pipeline.replay.tables import Account, AccountTable, Limit, SensorTable, Used
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
 from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED
@@ -184,13 +185,13 @@ class PlanReplay:
         vars(self).update(state)
         self._kernel = replay_kernel()
 
-    def felt(self, number: int) -> dict[str, int | None]:
-        """Return what is forecast of an account, by the columns of `FELT_COLUMNS`; nothing in open loop."""
-        return dict.fromkeys(FELT_COLUMNS)
+    def felt(self, numbers: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+        """Return what is forecast of some accounts, by the columns of `FELT_COLUMNS`; nulls in open loop."""
+        return dict.fromkeys(FELT_COLUMNS, pa.nulls(len(numbers), pa.int64()))
 
-    def tallies(self) -> Iterator[tuple[Account, Limit, npt.NDArray[np.int64]]]:
-        """Yield every account with what limited it and its tallies."""
-        return iter(self._accounts)
+    def used(self) -> Used:
+        """Return the accounts that were used, with what limited them and their tallies."""
+        return self._accounts.used()
 
     def peaks(self) -> Iterator[tuple[Account, npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
         """Yield every account that has a quota with its tallies and, of a plan that measures, its peaks."""

@@ -1,18 +1,25 @@
 """Tallies of the kernel as rows of the table `REPLAY_BY_CLIENT`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline import layout
+from tidegate.pipeline.replay.names import Names
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.plan_replay import ClientNames, PlanReplay
 from tidegate.pipeline.replay.tables import Limit
+from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
+from tidegate.quota.admin.entity import QuotaEntity
 from tidegate.quota.admin.sanitizer import desanitize
 
 __all__ = ["client_results", "peak_results"]
+
+_TYPE_NAMES = pa.array([quota_type.value for quota_type in QUOTA_TYPES])
 
 _COLUMNS = {
     "requests": layout.REQUESTS,
@@ -46,30 +53,31 @@ _PEAK_COLUMNS = (
 )
 
 
-def client_results(
-    plan: Plan, node_id: int, names: ClientNames, replay: PlanReplay
-) -> Iterator[dict[str, Any]]:
-    """Yield a row per account that was used, columns `REPLAY_BY_CLIENT`."""
-    for number, (account, limit, tally) in enumerate(replay.tallies()):
-        if not tally.any():
-            continue
-        user, client_id = names[account.client]
-        entity_user, entity_client_id = account.tags
-        yield {
-            "plan": plan.name,
-            "quota_type": QUOTA_TYPES[account.quota_type].value,
-            "entity_user": desanitize(entity_user) if entity_user else None,
-            "entity_client_id": entity_client_id or None,
-            **_limit_columns(limit),
-            "node_id": node_id,
-            "user": user,
-            "client_id": client_id,
-            **{name: int(tally[column]) for name, column in _COLUMNS.items()},
-            "approximate_requests": int(tally[layout.APPROXIMATE + 1 : layout.TALLIES].sum()),
-            "first_throttled_ts_ms": _first(tally, 0),
-            "recorded_first_throttled_ts_ms": _first(tally, layout.RECORDED),
-            **replay.felt(number),
-        }
+def client_results(plan: Plan, node_id: int, names: ClientNames, replay: PlanReplay) -> pa.Table:
+    """Return a row per account that was used, columns `REPLAY_BY_CLIENT`."""
+    accounts, limits, numbers, tallies = replay.used()
+    users, client_ids = _names(names, np.array([account.client for account in accounts], np.int64))
+    quota_types = np.array([account.quota_type for account in accounts], np.int8)
+    tag_users, tag_client_ids = (
+        zip(*(account.tags for account in accounts), strict=True) if accounts else ((), ())
+    )
+    columns = {
+        "plan": pa.repeat(plan.name, len(accounts)),
+        "quota_type": _TYPE_NAMES.take(pa.array(quota_types)),
+        "entity_user": _entity_users(tag_users),
+        "entity_client_id": pa.array([name or None for name in tag_client_ids], pa.string()),
+        **_limit_columns(limits),
+        "node_id": pa.repeat(pa.scalar(node_id, pa.int32()), len(accounts)),
+        "user": users,
+        "client_id": client_ids,
+        **{name: pa.array(tallies[:, column]) for name, column in _COLUMNS.items()},
+        "approximate_requests": pa.array(tallies[:, layout.APPROXIMATE + 1 : layout.TALLIES].sum(axis=1)),
+        "first_throttled_ts_ms": _first(tallies, 0),
+        "recorded_first_throttled_ts_ms": _first(tallies, layout.RECORDED),
+        **replay.felt(numbers),
+    }
+    schema = to_arrow_schema(REPLAY_BY_CLIENT)
+    return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
 def peak_results(node_id: int, replay: PlanReplay) -> Iterator[dict[str, Any]]:
@@ -88,15 +96,38 @@ def peak_results(node_id: int, replay: PlanReplay) -> Iterator[dict[str, Any]]:
             }
 
 
-def _limit_columns(limit: Limit) -> dict[str, Any]:
-    is_one = not limit.has_changed and not limit.is_unlimited
-    parts = limit.entity.config_entities() if is_one and limit.entity is not None else ()
+def _names(names: ClientNames, clients: npt.NDArray[np.int64]) -> tuple[pa.Array, pa.Array]:
+    """Return the users and the client ids of some clients."""
+    if isinstance(names, Names):
+        return names.take(clients)
+    pairs = [names[client] for client in clients.tolist()]
+    return tuple(pa.array([pair[part] for pair in pairs], pa.string()) for part in range(2))
+
+
+def _entity_users(tags: Sequence[str]) -> pa.Array:
+    """Return the users of the tags as they are written in results; null where the level is not used."""
+    written = {name: desanitize(name) if name else None for name in set(tags)}
+    return pa.array([written[name] for name in tags], pa.string())
+
+
+def _limit_columns(limits: Sequence[Limit]) -> dict[str, pa.Array]:
+    is_one = [not limit.has_changed and not limit.is_unlimited for limit in limits]
+    pairs = list(zip(limits, is_one, strict=True))
+    bounds = [limit.bound if is_known else None for limit, is_known in pairs]
+    kinds = [_kind(limit.entity) if is_known else None for limit, is_known in pairs]
     return {
-        "bound": limit.bound if is_one else None,
-        "bound_of": " and ".join(kind.value for kind, _ in parts) or None,
-        "bound_changed": limit.has_changed,
+        "bound": pa.array(bounds, pa.float64(), from_pandas=False),
+        "bound_of": pa.array(kinds, pa.string()),
+        "bound_changed": pa.array([limit.has_changed for limit in limits], pa.bool_()),
     }
 
 
-def _first(tally: npt.NDArray[np.int64], offset: int) -> int | None:
-    return int(tally[offset + layout.FIRST_TS_MS]) if tally[offset + layout.THROTTLED] else None
+def _kind(entity: QuotaEntity | None) -> str | None:
+    """Return what kind of entity it is, in Kafka's words; None: none."""
+    parts = () if entity is None else entity.config_entities()
+    return " and ".join(kind.value for kind, _ in parts) or None
+
+
+def _first(tallies: npt.NDArray[np.int64], offset: int) -> pa.Array:
+    """Return when the first throttle was; null where there was none."""
+    return pa.array(tallies[:, offset + layout.FIRST_TS_MS], mask=tallies[:, offset + layout.THROTTLED] == 0)

@@ -25,7 +25,7 @@ from tidegate.quota.admin.entity import QuotaEntity, Tags
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS
 from tidegate.quota.measure.throttle import UNLIMITED
 
-__all__ = ["Account", "AccountTable", "Limit", "SensorTable"]
+__all__ = ["Account", "AccountTable", "Limit", "SensorTable", "Used"]
 
 _FEW = 64  # rows that an array begins with
 
@@ -65,6 +65,15 @@ class Limit(NamedTuple):
     def is_unlimited(self) -> bool:
         """Whether nothing limits."""
         return self.bound == UNLIMITED and not self.has_changed
+
+
+class Used(NamedTuple):
+    """Accounts that were used, in the order of their numbers, a row of `tallies` each."""
+
+    accounts: list[Account]
+    limits: list[Limit]
+    numbers: Int64s
+    tallies: Int64s
 
 
 class SensorTable:
@@ -192,6 +201,14 @@ class AccountTable:
         self.accounts[number, CAP_BYTES] = cap_bytes
         self.bounds[number] = limit.bound
         return number
+
+    def used(self) -> Used:
+        """Return the accounts that have tallies."""
+        accounts = list(self._numbers)
+        numbers = np.flatnonzero(self.tallies[: len(accounts)].any(axis=1))
+        places = numbers.tolist()
+        found = [accounts[number] for number in places], [self._limits[number] for number in places]
+        return Used(*found, numbers, self.tallies[numbers])
 
     def __iter__(self) -> Iterator[tuple[Account, Limit, Int64s]]:
         """Yield every account with what limited it and its tallies."""

@@ -192,14 +192,13 @@ class NodeWatch:
             first = end
 
     def _tallies(self) -> pa.Table:
-        rows = [
-            {**row, "minute_ms": self.minute_ms}
-            for plan, replayed in zip(self.plans, self.replays, strict=True)
-            for row in client_results(plan, self.node_id, self.names, replayed)
-        ]
+        pairs = zip(self.plans, self.replays, strict=True)
+        of_plans = [client_results(plan, self.node_id, self.names, replayed) for plan, replayed in pairs]
+        found = pa.concat_tables([to_arrow_schema(REPLAY_BY_CLIENT).empty_table(), *of_plans])
         for replayed in self.replays:
             replayed.forget_tallies()
-        return pa.Table.from_pylist(rows, schema=_REPLAY_SCHEMA)
+        minute_ms = pa.repeat(pa.scalar(self.minute_ms, pa.int64()), len(found))
+        return found.append_column(_REPLAY_SCHEMA.field("minute_ms"), minute_ms)
 
 
 def advances(watch: NodeWatch, pieces: Sequence[Piece], *, after_seq: int, end_seq: int) -> Iterator[Advance]:
