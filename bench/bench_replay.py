@@ -2,7 +2,8 @@
 
     python bench/bench_replay.py [--rows N ...] [--master M] [--hot]
 
-Rows are made once, from a fixed seed, and kept under .cache/bench. `--hot`: 80 % of them are one client's.
+Rows are made once, from a fixed seed, and kept under .cache/bench; the first is the node's start. `--hot`: 80 % of them
+are one client's.
 Time is that of the job: both passes over the files, laying out, shuffle, sort and kernel. Starting Spark and Java, and
 a first replay of 100,000 rows (its time is shown) that Java needs to warm up, are not in it. On a busy machine look at
 the CPU time a row. Memory is the largest seen of the Java process and of all Python workers together; what they share
@@ -38,6 +39,7 @@ ROWS_PER_FILE = 1_000_000
 SEED = 1
 START_MS = 1_700_000_000_000
 USERS, CLIENT_IDS = 200, 5
+FIRST_KIND = "start"  # without it nothing is ever known of a sensor (decision 0058)
 WARM_UP_ROWS = 100_000
 LOOK_EVERY_SECONDS = 0.7  # looking at memory stops whoever is looked at
 MASTER = "local[2]"
@@ -51,13 +53,17 @@ class Memory:
     python: int
 
 
-def bench_plan() -> Plan:
-    """Return the plan of the benchmark: every quota that the rows can meet; one user in ten is over it."""
+def bench_plan(name: str = "bench", *, share: float = 1.0) -> Plan:
+    """Return the plan of the benchmark: every quota that the rows can meet; one user in ten is over it.
+
+    share: of these quotas; with more than one other users are within them, with less others are over them.
+    """
     enough = {"producer_byte_rate": 400_000.0, "consumer_byte_rate": 400_000.0, "request_percentage": 4.0}
+    enough = {key: value * share for key, value in enough.items()}
     records = [_quota(None, key, value) for key, value in enough.items()]
     tight = range(0, USERS, 10)
     records += [_quota(f"user-{user:03d}", key, value / 5) for user in tight for key, value in enough.items()]
-    return Plan(name="bench", records=tuple(records))
+    return Plan(name=name, records=tuple(records))
 
 
 def _quota(user: str | None, key: str, value: float) -> QuotaRecord:
@@ -66,8 +72,8 @@ def _quota(user: str | None, key: str, value: float) -> QuotaRecord:
 
 def bench_files(rows: int, *, hot: bool) -> UsageFiles:
     """Return usage files with `rows` rows, made if they are not there."""
-    columns = zlib.crc32(str(arrow_schema()).encode())  # those made with other columns are left alone
-    directory = CACHE / f"usage-{rows}{'-hot' if hot else ''}-{columns:08x}"
+    made_of = zlib.crc32(f"{FIRST_KIND} {arrow_schema()}".encode())  # those made otherwise are left alone
+    directory = CACHE / f"usage-{rows}{'-hot' if hot else ''}-{made_of:08x}"
     if not (directory / "done").exists():
         for number in range(-(-rows // ROWS_PER_FILE)):
             first = number * ROWS_PER_FILE
@@ -98,7 +104,7 @@ def _table(first_seq: int, rows: int, *, hot: bool) -> pa.Table:
     kind = rng.choice([0, 0, 1, 1, 3], rows)
     size = rng.integers(100, 20_000, rows)
     values = {
-        "kind": _repeated("request", rows),
+        "kind": pa.array(np.where(seq == 0, FIRST_KIND, "request")),
         "ts_ms": START_MS + seq // 5,
         "seq": seq,
         "node_id": np.ones(rows, np.int32),
@@ -228,12 +234,14 @@ def measure(rows: int, *, hot: bool, master: str) -> None:
     )
 
 
-def arguments(description: str | None) -> argparse.Namespace:
-    """Return the command line's arguments, and print what was run where."""
+def arguments(description: str | None, *, rows: list[int], pairs: int | None = None) -> argparse.Namespace:
+    """Return the command line's arguments, and print what was run where. rows, pairs: what is taken by default."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, nargs="+", default=[2_000_000, 20_000_000])
+    parser.add_argument("--rows", type=int, nargs="+", default=rows)
+    if pairs is not None:
+        parser.add_argument("--pairs", type=int, default=pairs)
     parser.add_argument("--master", default=MASTER)
     parser.add_argument("--hot", action="store_true", help="80 %% of the rows are one client's")
     args = parser.parse_args()
@@ -245,7 +253,7 @@ def arguments(description: str | None) -> argparse.Namespace:
 
 def main() -> None:
     """Measure what the command line asks for."""
-    args = arguments(__doc__)
+    args = arguments(__doc__, rows=[2_000_000, 20_000_000])
     compile_replay_kernel()
     for rows in args.rows:
         measure(rows, hot=args.hot, master=args.master)

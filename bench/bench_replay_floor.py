@@ -1,33 +1,39 @@
-"""What a replay cannot be faster than: the same rows read, shuffled and sorted, with nothing done to them.
+"""What a replay costs beyond its floor, and five plans beyond one.
 
-    python bench/bench_replay_floor.py [--rows N ...] [--master M] [--hot]
+    python bench/bench_replay_floor.py [--rows N ...] [--pairs N] [--master M] [--hot]
 
-*blocks*: the way `tidegate replay` takes, up to the kernel. *rows*: the same by Spark's own means, row by row: scan,
-join with the table of clients, shuffle, sort. Both begin with what a replay knows after its first look at the files.
+*floor*: the way `tidegate replay` takes, with nothing decided: both passes over the files, laying out, shuffle, sort,
+and rows unpacked. Both sides of a pair run in one session, after each of them has run thrice, and in turns: one first,
+then the other first. A ratio is that of a pair; of all pairs the median is shown, and the least and the largest.
 """
 
 import time
 from collections.abc import Callable, Iterator
+from statistics import median
+from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
-from bench_replay import arguments, bench_files, bench_plan
-from tidegate.pipeline.jobs import UsageFiles, replay_blocks
-from tidegate.pipeline.read.ingest import read_events
+from bench_replay import arguments, bench_files, bench_plan, cpu_seconds
+from tidegate.pipeline.jobs import UsageFiles, replay_blocks, replay_job
 from tidegate.pipeline.read.packing import unpack
+from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.session import RunningSpark, running_spark
+from tidegate.pipeline.warm_up import compile_replay_kernel
 
-NUMBERS = (
-    "seq",
-    "ts_ms",
-    "handler_ns",
-    "network_ns",
-    "connection_id",
-    "produce_throttle_ms",
-    "request_throttle_ms",
-)
+ONE = [bench_plan()]
+FIVE = [bench_plan(f"bench {share}", share=share) for share in (1.0, 0.5, 0.75, 1.5, 2.0)]
+
+WARM_UPS = 3
+
+Way = Callable[[RunningSpark, UsageFiles], None]
+
+
+class Taken(NamedTuple):
+    """Seconds that one run took."""
+
+    time: float
+    cpu: float
 
 
 def count_block_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -39,55 +45,61 @@ def count_block_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     yield pa.record_batch({"rows": pa.array([rows])})
 
 
-def count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Count rows."""
-    yield pa.record_batch({"rows": pa.array([sum(batch.num_rows for batch in batches)])})
-
-
-def by_blocks(spark: RunningSpark, files: UsageFiles) -> int:
+def floor(spark: RunningSpark, files: UsageFiles) -> None:
     """Take the way of the replay, up to the kernel."""
-    blocks, _ = replay_blocks(spark, files.paths, [bench_plan()])
-    return _total(blocks.mapInArrow(count_block_rows, "rows bigint"))
+    blocks, _ = replay_blocks(spark, files.paths, ONE)
+    counts = blocks.mapInArrow(count_block_rows, "rows bigint").collect()
+    assert sum(row.rows for row in counts) == files.rows - 1, "all but the start"
 
 
-def by_rows(spark: RunningSpark, files: UsageFiles) -> int:
-    """Take the way that Spark offers."""
-    names = ["node_id", "user", "client_id"]
-    events = read_events(spark.session, files.paths)
-    clients = events.select(*names).distinct().withColumn("client", F.monotonically_increasing_id())
-    amount = F.coalesce("produce_bytes", "fetch_bytes", F.lit(0)).alias("amount")
-    rows = events.where(F.col("kind") == "request").select(*names, *NUMBERS, amount)
-    placed = rows.join(F.broadcast(clients), on=names, how="inner").drop(*names)
-    partitions = 2 * spark.session.sparkContext.defaultParallelism
-    placed = placed.withColumn("partition", (F.hash("client") % partitions + partitions) % partitions)
-    ordered = placed.repartitionById(partitions, F.col("partition")).sortWithinPartitions("seq")
-    return _total(ordered.mapInArrow(count_rows, "rows bigint"))
+def replay_of(plans: list[Plan]) -> Way:
+    """Return what replays the plans."""
+
+    def replay(spark: RunningSpark, files: UsageFiles) -> None:
+        found = replay_job(spark, files, plans, out=None)
+        assert {row["plan"] for row in found.entities} == {plan.name for plan in plans}
+
+    return replay
 
 
-def _total(counts: DataFrame) -> int:
-    return sum(row.rows for row in counts.collect())
+def measure(name: str, ways: tuple[Way, Way], spark: RunningSpark, files: UsageFiles, *, pairs: int) -> None:
+    """Go both ways in turns, and print what the second takes of the first."""
+    for way in ways * WARM_UPS:
+        way(spark, files)
+    firsts, seconds = [], []
+    for number in range(pairs):
+        sides = [(ways[0], firsts), (ways[1], seconds)]
+        for way, taken in sides if number % 2 == 0 else reversed(sides):
+            taken.append(taken_by(way, spark, files))
+    for what in Taken._fields:
+        sides_of_pairs = [(getattr(a, what), getattr(b, what)) for a, b in zip(firsts, seconds, strict=True)]
+        ratios = [second / first for first, second in sides_of_pairs]
+        first, second = (median(side) for side in zip(*sides_of_pairs, strict=True))
+        span = f"({min(ratios):.2f} to {max(ratios):.2f})"
+        print(
+            f"{name:23} {files.rows:>10,} rows, {pairs} pairs, {what}: "
+            f"{first:5.2f} s, {second:5.2f} s, {median(ratios):.2f} times {span}",
+            flush=True,
+        )
 
 
-def measure(
-    name: str, way: Callable[[RunningSpark, UsageFiles], int], files: UsageFiles, master: str
-) -> None:
-    """Go one way once and print a line."""
-    java_rows = files.rows if way is by_rows else 0
-    with running_spark(app_name="bench", master=master, rows=java_rows) as spark:
-        started = time.perf_counter()
-        rows = way(spark, files)
-        seconds = time.perf_counter() - started
-    assert rows == files.rows
-    print(f"{name:7} {rows:>11,} rows  {rows / seconds / 1e6:5.2f} M rows/s  {seconds:6.1f} s", flush=True)
+def taken_by(way: Way, spark: RunningSpark, files: UsageFiles) -> Taken:
+    """Go one way and return what it took."""
+    cpu_before, started = cpu_seconds(), time.perf_counter()
+    way(spark, files)
+    return Taken(time.perf_counter() - started, cpu_seconds() - cpu_before)
 
 
 def main() -> None:
     """Measure what the command line asks for."""
-    args = arguments(__doc__)
+    args = arguments(__doc__, rows=[2_000_000], pairs=20)
+    compile_replay_kernel()
+    one, five = replay_of(ONE), replay_of(FIVE)
     for rows in args.rows:
         files = bench_files(rows, hot=args.hot)
-        measure("blocks", by_blocks, files, args.master)
-        measure("rows", by_rows, files, args.master)
+        with running_spark(app_name="bench", master=args.master, rows=0) as spark:
+            measure("one plan to the floor", (floor, one), spark, files, pairs=args.pairs)
+            measure("five plans to one", (one, five), spark, files, pairs=args.pairs)
 
 
 if __name__ == "__main__":

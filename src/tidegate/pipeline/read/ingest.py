@@ -4,7 +4,6 @@ Only names that the writer has finished are read (see `docs/usage-record.md`), w
 """
 
 import logging
-import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -12,28 +11,22 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import fs
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.locations import Location, Uri
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import FilesystemError, UsageFilesError, VanishedFileError
 from tidegate.pipeline.filesystems import opened_parquet, place_of
-from tidegate.pipeline.read.chunks import FILES_AT_ONCE, Chunk, list_chunks, read_chunk
-from tidegate.pipeline.schemas import EVENTS
+from tidegate.pipeline.read.chunks import FILES_AT_ONCE
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import LATER_COLUMNS
 from tidegate.usage.files import IMPORT_MANIFEST, in_hours, listed
 from tidegate.usage.readers import complete_files, list_files
 from tidegate.usage.readers import is_imported as is_imported_directory
 
-__all__ = ["check_files", "find_all_files", "find_files", "is_imported", "read_events"]
+__all__ = ["check_files", "find_all_files", "find_files", "is_imported"]
 
 _log = logging.getLogger(__name__)
 
-_GLOB = re.compile(r"([\\{}\[\]*?])")  # what Hadoop reads as a pattern in a path
-_ESCAPED = r"\\\1"
-_BATCH_ROWS = 1 << 14
 _HINT = "give the usage directory of `tidegate serve`"
 
 
@@ -90,30 +83,6 @@ def check_files(files: Sequence[Location]) -> int:
     """
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         return sum(pool.map(_rows_in, files))
-
-
-def read_events(session: SparkSession, files: Sequence[Location]) -> DataFrame:
-    """Return the usage record out of `files`, columns as in `EVENTS`.
-
-    Spark reads what lies on this machine; files elsewhere are read by Arrow in its tasks, so it needs no jars for them.
-    """
-    paths = [file for file in files if isinstance(file, Path)]
-    if len(paths) < len(files):
-        chunks = session.sparkContext.parallelize(list_chunks(files)).map(
-            lambda chunk: (chunk.path, chunk.row_group)
-        )
-        table = session.createDataFrame(chunks, "path string, row_group int")
-        return table.mapInArrow(_events_of, EVENTS)
-    names = [f"file:{_GLOB.sub(_ESCAPED, str(path.absolute()))}" for path in paths]
-    return session.read.schema(EVENTS).parquet(*names).select(EVENTS.names)
-
-
-def _events_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = to_arrow_schema(EVENTS)
-    for batch in batches:
-        for row in batch.to_pylist():
-            table = read_chunk(Chunk(row["path"], row["row_group"]), EVENTS.names)
-            yield from table.cast(schema).to_batches(max_chunksize=_BATCH_ROWS)
 
 
 def _found_elsewhere(directory: Uri, *, from_ms: int | None, to_ms: int | None) -> list[Uri]:
