@@ -10,12 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.e2e.usage_process import ROWS, START_MS, open_recorder, record
+from tests.e2e.usage_process import ROWS, START_MS, compact, open_recorder, record
 from tests.replaying.files import write_events
 
 from tidegate.errors import ConfigError
 from tidegate.testing import ManualClock
-from tidegate.usage.compaction import compact_record
 from tidegate.usage.convert import drain
 from tidegate.usage.directory import WRITER_LOCK, parquet_directory, spool_directory
 from tidegate.usage.events import read_segment
@@ -29,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 RUN = 10**6  # numbers of one run of the recording process
 KEEP_MS = 10**13
 WAIT_S = 60
-HAND_CHANGES_MAX = 32
+HAND_CHANGES_MAX = 48
 CHANGES_MAX = 22  # more than conversion and compaction of two segments make to the file system
 
 
@@ -162,7 +161,7 @@ def test_compaction_by_hand_killed_at_every_change_to_the_file_system(tmp_path):
             assert sorted_by_seq(event for file in files for event in read_events(file)) == sorted_by_seq(
                 expected
             )
-        compact_record(directory)
+        compact(directory)
         assert list(read_events(directory)) == sorted_by_seq(expected)
         names = [path.parent.parent.name + path.parent.name for path in directory.rglob("*.parquet")]
         assert len(names) == len(set(names))

@@ -75,9 +75,14 @@ def convert(directory: Path) -> None:
 
 
 def compact(directory: Path) -> None:
-    """Do what `tidegate compact` does."""
+    """Do what `tidegate compact` does, and again when what was merged is no longer kept for readers."""
     from tidegate.usage.compaction import compact_record
+    from tidegate.usage.convert import SUPERSEDED_KEEP_MS
 
+    compact_record(directory)
+    for path in parquet_directory(directory).rglob("*.parquet"):
+        status = path.stat()
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns - SUPERSEDED_KEEP_MS * 1_000_000))
     compact_record(directory)
 
 

@@ -31,6 +31,8 @@ TARGETS = (
 )
 TOOLS_OF_SETUP = ("bash", "cat", "cksum", "dirname", "env", "grep", "id", "sed", "xargs")
 
+MARKER = "[a-z_]+ [!=<>]+ '[A-Za-z0-9.]+'"
+
 
 def run(*command, cwd=ROOT, env=None):
     """Run a command to its end, knowing nothing of the `make` that may have started the tests."""
@@ -93,7 +95,7 @@ def test_pins_are_names_versions_and_hashes_only(pins):
     for pin in pins[1]:
         requirement = " ".join(part for part in pin if not part.startswith("--hash="))
         hashes = [part for part in pin if part.startswith("--hash=")]
-        assert re.fullmatch(r"[a-z0-9-]+==[a-z0-9.]+( ; [a-z_]+ [!=<>]+ '[A-Za-z0-9.]+')?", requirement), pin
+        assert re.fullmatch(rf"[a-z0-9-]+==[a-z0-9.]+( ; {MARKER}( and {MARKER})*)?", requirement), pin
         assert hashes, pin
         assert all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", text) for text in hashes), pin
 
