@@ -92,7 +92,7 @@ def taken_by(way: Way, spark: RunningSpark, files: UsageFiles) -> Taken:
 
 def main() -> None:
     """Measure what the command line asks for."""
-    args = arguments(__doc__, rows=[2_000_000], pairs=20)
+    args = arguments(__doc__, rows=[2_000_000], pairs=10)
     compile_replay_kernel()
     one, five = replay_of(ONE), replay_of(FIVE)
     for rows in args.rows:

@@ -187,7 +187,7 @@ def _timeline(
     events: Sequence[Mapping[str, Any]], runs: Sequence[Run], sweeps: npt.NDArray[np.int64]
 ) -> Timeline:
     steps = [_step(event) for event in events if event["kind"] != "gap"]
-    steps += [*_gaps(events, runs, sweeps[:, 0]), *_breaks(events, runs)]
+    steps += [*_gaps(events, runs), *_breaks(events, runs)]
     steps.sort(key=lambda step: (step.seq, step.kind != "break"))  # a break is before the row where it shows
     following = (*steps[1:], None)[: len(steps)]
     return Timeline(
@@ -200,29 +200,24 @@ def _timeline(
     )
 
 
-def _gaps(
-    events: Sequence[Mapping[str, Any]], runs: Sequence[Run], swept: npt.NDArray[np.int64]
-) -> Iterator[Step]:
+def _gaps(events: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> Iterator[Step]:
     """Yield the breaks that the node itself tells of. What an import says right after its start is a cold start."""
     first_ts_ms = {run.first_seq: run.first_ts_ms for run in runs}
     first_seqs = sorted(first_ts_ms)
-    before = None
+    starts = {event["seq"] for event in events if event["kind"] == "start"}
     for event in events:
         if event["kind"] == "gap":
             next_ts_ms = event.get(NEXT_TS_MS)
             if next_ts_ms is None:  # the last row of its run
                 place = int(np.searchsorted(first_seqs, event["seq"], side="right"))
                 next_ts_ms = first_ts_ms[first_seqs[place]] if place < len(first_seqs) else event["ts_ms"]
-            is_first = False
-            if before is not None and before["kind"] == "start" and event["lost_events"] is None:
-                is_first = not ((swept > before["seq"]) & (swept < event["seq"])).any()  # else it has lived
+            is_first = event["seq"] - 1 in starts and event["lost_events"] is None
             yield Step(
                 seq=event["seq"],
                 ts_ms=max(event["ts_ms"], next_ts_ms),
                 kind="gap",
                 reason=COLD_START if is_first else AFTER_GAP,
             )
-        before = event
 
 
 def _breaks(events: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> Iterator[Step]:

@@ -37,7 +37,7 @@ MAX_CLIENTS = 2_000_000
 
 _ROWS_PER_PARTITION = 2_000_000  # what a core sorts at once: blocks of 120 MB
 _FEWER = "give fewer hours, or one date=... directory at a time"
-_HOUR_BY_HOUR = "replay hours one by one: --from, --to, --out, then --continue"
+_HOUR_BY_HOUR = "give fewer hours (--from, --to); replay goes on with --out, --continue"
 
 Ints = npt.NDArray[np.int64]
 
