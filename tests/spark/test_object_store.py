@@ -1,5 +1,6 @@
 """The record in an object store, and results: what the jobs find there is what they find in a directory."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -130,6 +131,7 @@ def test_results_are_those_that_the_marker_names(usage: Path, store: ObjectStore
         assert len(names) == 3
         assert not {*names} & {*before} - {marker}
         data = store.filesystem.open_input_file(f"bucket/results/{marker}").read().decode()
+        assert json.loads(data)["record"]["rows"] == files.rows
         assert SECRET not in data
         assert KEY not in data
         local_replay(files, [in_force_plan()], out=out)
@@ -152,5 +154,5 @@ def test_what_is_not_ours_stays(store: ObjectStore) -> None:
     assert results is not None
     with results.replaced("a") as file:
         pq.write_table(pa.table({"a": [1]}), file)
-    results.finish()
+    results.finish({})
     assert "thesis.txt" in store.names("theirs")

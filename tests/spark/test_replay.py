@@ -1,5 +1,6 @@
 """Replay on Spark and in this process: the record of a throttled node, the engine, and the kernel alone all agree."""
 
+from datetime import UTC, datetime
 from random import Random
 
 import pyarrow.parquet as pq
@@ -75,10 +76,19 @@ def test_decisions_are_those_of_the_kernel_alone(job, logs, tmp_path):
     nodes, directory = logs
     plans = [Plan(name=name, records=random_records(Random(name), at_most=6)) for name in ("a", "b")]
     rows = job(directory, plans, out=tmp_path)
+    decided = _rows(tmp_path / "decisions.parquet")
     found = {
-        (row["plan"], row["node_id"], row["seq"]): tuple(row[name] for name in _DECIDED)
-        for row in _rows(tmp_path / "decisions.parquet")
+        (row["plan"], row["node_id"], row["seq"]): tuple(row[name] for name in _DECIDED) for row in decided
     }
+    recorded = {(event["node_id"], event["seq"]): event for node in nodes for event in node.events}
+    for row in decided:
+        event = recorded[row["node_id"], row["seq"]]
+        assert [row[name] for name in ("ts_ms", "user", "client_id")] == [
+            event[name] for name in ("ts_ms", "user", "client_id")
+        ]
+        assert row["date"] == f"{datetime.fromtimestamp(row['ts_ms'] / 1000, UTC):%Y-%m-%d}"
+    files = (tmp_path / "decisions.parquet").glob("date=*/*.parquet")
+    assert sum(pq.read_metadata(file).num_rows for file in files) == len(decided)
     expected = {}
     for plan in plans:
         for node_id, node in zip(_NODES, nodes, strict=True):

@@ -57,8 +57,8 @@ DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
 has written; quotas.yaml is described in docs/quotas-file.md. A plan is named
 after its file. With --out: replay_by_entity.parquet, replay_by_client.parquet,
 state.parquet (what --continue goes on from) and, with --decisions,
-decisions.parquet (one row per plan and request). They hold user names and
-client ids: personal data.
+decisions.parquet (one row per plan and request, by date). They hold user names
+and client ids: personal data.
 
 A recorded fetch that is larger than a plan's cap (B = limit * (windows - 1)) is
 replayed as an answer with that much of records; a fetch that was throttled when

@@ -29,6 +29,7 @@ from tidegate.pipeline.history import (
     quota_events,
     step_ms,
 )
+from tidegate.pipeline.manifest import made_of
 from tidegate.pipeline.obedience import (
     CLIENT_KEYS,
     CLIENT_SUMS,
@@ -39,7 +40,7 @@ from tidegate.pipeline.obedience import (
 from tidegate.pipeline.output import STATE_TABLE, prepare_output, saved_table
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
-from tidegate.pipeline.read.ingest import check_files, find_all_files
+from tidegate.pipeline.read.ingest import UsageFiles, check_files, find_all_files
 from tidegate.pipeline.read.missing import (
     Evidence,
     Missing,
@@ -102,6 +103,7 @@ __all__ = [
     "recommend_job",
     "replay_blocks",
     "replay_job",
+    "replay_made_of",
     "replay_tables",
     "saved_states",
     "usage_job",
@@ -113,14 +115,6 @@ _SLICE_BYTES = 1 << 28  # uncompressed, at most
 
 OBEDIENCE_TABLES = ("obedience_by_software", "obedience_by_client")
 LIMITS_TABLES = ("limits_by_entity", "limits_by_node")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageFiles:
-    """Usage files that were looked at: all are Parquet with our columns, and hold `rows` rows."""
-
-    paths: Sequence[Location]
-    rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +149,8 @@ def open_usage(
         for is_last in (False, True):
             paths = stack.enter_context(find_all_files(directory, from_ms=from_ms, to_ms=to_ms))
             try:
-                files = UsageFiles(paths=paths, rows=check_files(paths))
+                rows = check_files(paths)
+                files = UsageFiles(paths=paths, rows=rows, record=directory, from_ms=from_ms, to_ms=to_ms)
                 break
             except VanishedFileError:
                 if is_last:
@@ -187,14 +182,17 @@ def usage_job(
     in_all_name, by_minute_name = tables = usage_tables(by)
     results = prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
-        parts = _usage_parts(spark.session, files, by, with_minutes=results is not None).cache()
+        evidence = _evidence(spark.session, files)
+        nodes = chunks_of_nodes(evidence)
+        parts = _usage_parts(spark.session, nodes, by, with_minutes=results is not None).cache()
         in_all = _put_together(parts, by, by, usage_schema(by)).cache()
         if results is not None:
             keys = minute_keys(by)
             by_minute = _put_together(parts, by, keys, usage_by_minute_schema(by)).orderBy(*keys)
             results.write(in_all.orderBy(*by), in_all_name)
             results.write(by_minute, by_minute_name)
-            results.finish()
+            missing = missing_rows(evidence)
+            results.finish(made_of(files, nodes=nodes, missing=missing, options={"by": list(by)}))
         most_bytes = (F.col("produce_bytes") + F.col("fetch_bytes")).desc()
         rows = in_all.orderBy(most_bytes, F.col("requests").desc(), *by).limit(top).collect()
         summary = UsageSummary(groups=in_all.count(), top=[row.asDict() for row in rows])
@@ -204,10 +202,9 @@ def usage_job(
 
 
 def _usage_parts(
-    session: SparkSession, files: UsageFiles, by: Sequence[str], *, with_minutes: bool
+    session: SparkSession, nodes: Mapping[int, Sequence[NodeChunk]], by: Sequence[str], *, with_minutes: bool
 ) -> DataFrame:
     """Return the parts of usage: a task goes through the rows of some nodes, in order."""
-    nodes = chunks_of_nodes(_evidence(session, files))
     rows = [
         {"node_id": node_id, "chunks": [_chunk_row(each) for each in chunks]}
         for node_id, chunks in nodes.items()
@@ -268,7 +265,9 @@ def obedience_job(
         if results is not None:
             results.write(by_client.orderBy(*CLIENT_KEYS), "obedience_by_client")
             results.write(by_software, "obedience_by_software")
-            results.finish()
+            evidence = _evidence(spark.session, files)
+            nodes, missing = chunks_of_nodes(evidence), missing_rows(evidence)
+            results.finish(made_of(files, nodes=nodes, missing=missing, options={}))
         rows = [row.asDict() for row in by_software.orderBy(*SOFTWARE_KEYS).collect()]
         by_client.unpersist()
     return rows
@@ -343,17 +342,24 @@ def replay_job(
             results.write(entities, "replay_by_entity")
             if with_decisions:
                 decisions = blocks.mapInArrow(partial(replay_decisions, task=task), DECISIONS)
-                results.write(decisions, "decisions")
+                results.write(decisions, "decisions", by_date=True)
             if leaves_state:
                 left = found.where("state is not null").select(REPLAY_STATE.names).toArrow()
                 rows = list(states_left(task.value, left.to_pylist()))
                 states = pa.Table.from_pylist(rows, to_arrow_schema(REPLAY_STATE))
                 results.write(spark.session.createDataFrame(states), STATE_TABLE)
-            results.finish()
+            options = {"decisions": with_decisions, "continued": carried is not None}
+            results.finish(replay_made_of(files, task.value, options))
         rows = [row.asDict() for row in entities.collect()]
         found.unpersist()
     unmatched = unmatched_entries(plans, users=task.value.users, client_ids=task.value.client_ids)
     return ReplaySummary(entities=rows, unmatched=unmatched, missing=task.value.missing)
+
+
+def replay_made_of(files: UsageFiles, task: ReplayTask, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the manifest of a replay's results says."""
+    nodes = {node_id: [end] for node_id, end in task.ends.items()}
+    return made_of(files, nodes=nodes, missing=task.missing, plans=task.plans, options=options)
 
 
 def saved_states(directory: Location, plans: Sequence[Plan]) -> dict[tuple[str, int], Carried]:
@@ -386,7 +392,7 @@ def limits_job(
             ):
                 written = pa.Table.from_pylist(rows, to_arrow_schema(table))
                 results.write(spark.session.createDataFrame(written), name)
-            results.finish()
+            results.finish(replay_made_of(files, replays.task, asdict(tolerance)))
     return entities, nodes
 
 
@@ -445,6 +451,11 @@ class SparkReplays:
         """Return what became of the plans, columns `REPLAY_BY_ENTITY`."""
         function = partial(replay_tallies, task=self._task_of(plans))
         return by_entity(self._blocks.mapInArrow(function, REPLAY_BY_CLIENT)).toArrow()
+
+    @property
+    def task(self) -> ReplayTask:
+        """Return what all of them need."""
+        return self._task.value
 
     def _task_of(self, plans: Sequence[Plan]) -> Broadcast[ReplayTask]:
         return self._context.broadcast(replace(self._task.value, plans=tuple(plans)))

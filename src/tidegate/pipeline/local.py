@@ -6,7 +6,8 @@ Results are equal, which `tests/spark/test_local.py` holds.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -32,9 +33,11 @@ from tidegate.pipeline.jobs import (
     ReplaySummary,
     UsageFiles,
     UsageSummary,
+    replay_made_of,
     replay_tables,
     usage_tables,
 )
+from tidegate.pipeline.manifest import made_of
 from tidegate.pipeline.obedience import (
     chunk_obedience,
     obedience_by_client_table,
@@ -49,7 +52,6 @@ from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
 from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER
 from tidegate.pipeline.replay.partition import (
     pack_chunks,
-    replay_decisions,
     replay_peaks,
     replay_tallies,
 )
@@ -118,10 +120,11 @@ def local_replay(
     held: Any = _Held(task)
     partitions = _partitions(chunks, numbers, held)
     kernel_at_hand(plans)
-    batches = replay_tallies(_blocks(partitions, "replaying"), task=held)
-    found = pa.Table.from_batches(
-        batches, _schema(REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT)
-    )
+    with _decisions(results if with_decisions else None) as decided:
+        batches = replay_tallies(_blocks(partitions, "replaying"), task=held, decided=decided)
+        found = pa.Table.from_batches(
+            batches, _schema(REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT)
+        )
     by_client = found
     if leaves_state:
         by_client = found.filter(pc.field("state").is_null()).select(REPLAY_BY_CLIENT.names)
@@ -129,13 +132,12 @@ def local_replay(
     if results is not None:
         _write(by_client, results, "replay_by_client")
         _write(by_entity, results, "replay_by_entity")
-        if with_decisions:
-            _write_decisions(results, partitions, held)
         if leaves_state:
             left = found.filter(pc.field("state").is_valid()).select(REPLAY_STATE.names)
             rows = list(states_left(task, left.to_pylist()))
             _write(pa.Table.from_pylist(rows, _schema(REPLAY_STATE)), results, STATE_TABLE)
-        results.finish()
+        options = {"decisions": with_decisions, "continued": carried is not None}
+        results.finish(replay_made_of(files, task, options))
     unmatched = unmatched_entries(plans, users=task.users, client_ids=task.client_ids)
     return ReplaySummary(entities=by_entity.to_pylist(), unmatched=unmatched, missing=task.missing)
 
@@ -145,11 +147,12 @@ def local_limits(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Do what `jobs.limits_job` does."""
     results = prepare_output(out, command="limits", tables=LIMITS_TABLES, overwrite=overwrite)
-    entities, nodes = find_limits(LocalReplays(files, levels), levels, tolerance)
+    replays = LocalReplays(files, levels)
+    entities, nodes = find_limits(replays, levels, tolerance)
     if results is not None:
         _write(pa.Table.from_pylist(entities, _schema(LIMITS_BY_ENTITY)), results, "limits_by_entity")
         _write(pa.Table.from_pylist(nodes, _schema(LIMITS_BY_NODE)), results, "limits_by_node")
-        results.finish()
+        results.finish(replay_made_of(files, replays.task, asdict(tolerance)))
     return entities, nodes
 
 
@@ -169,7 +172,7 @@ class LocalReplays:
         chunks = list_chunks(files.paths)
         surveys = [survey_chunk(chunk) for chunk in _shown(chunks, "looking")]
         task, numbers = lay_out(chunks, surveys, [levels], cores=1)
-        self._task = task
+        self.task = task
         self._partitions = _partitions(chunks, numbers, _Held(task))
 
     def peaks(self, plan: Plan) -> pa.Table:
@@ -190,7 +193,7 @@ class LocalReplays:
         table: StructType,
         what: str,
     ) -> pa.Table:
-        held: Any = _Held(replace(self._task, plans=tuple(plans)))
+        held: Any = _Held(replace(self.task, plans=tuple(plans)))
         batches = function(_blocks(self._partitions, what), task=held)
         return pa.Table.from_batches(batches, _schema(table))
 
@@ -206,7 +209,8 @@ def local_usage(
     """Do what `jobs.usage_job` does."""
     in_all_name, by_minute_name = tables = usage_tables(by)
     results = prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
-    nodes = chunks_of_nodes(_evidence(files))
+    evidence = _evidence(files)
+    nodes = chunks_of_nodes(evidence)
     kernel_at_hand((), with_usage=True)
     parts = [
         part
@@ -218,7 +222,8 @@ def local_usage(
         _write(in_all, results, in_all_name)
         by_minute = put_together(parts, minute_keys(by), usage_by_minute_schema(by))
         _write(by_minute, results, by_minute_name)
-        results.finish()
+        missing = missing_rows(evidence)
+        results.finish(made_of(files, nodes=nodes, missing=missing, options={"by": list(by)}))
     most = in_all.append_column("bytes", pc.add(in_all["produce_bytes"], in_all["fetch_bytes"]))
     order = [("bytes", "descending"), ("requests", "descending"), *((name, "ascending") for name in by)]
     rows = most.sort_by(order).slice(0, top).drop_columns(["bytes"]).to_pylist()
@@ -246,7 +251,9 @@ def local_obedience(
     if results is not None:
         _write(by_client.cast(_schema(OBEDIENCE_BY_CLIENT)), results, "obedience_by_client")
         _write(by_software, results, "obedience_by_software")
-        results.finish()
+        evidence = _evidence(files)
+        nodes, missing = chunks_of_nodes(evidence), missing_rows(evidence)
+        results.finish(made_of(files, nodes=nodes, missing=missing, options={}))
     rows: list[dict[str, Any]] = by_software.to_pylist()
     return rows
 
@@ -286,10 +293,14 @@ def _blocks(partitions: Mapping[int, Sequence[pa.RecordBatch]], what: str) -> It
         yield from partitions[number]
 
 
-def _write_decisions(results: Results, partitions: Mapping[int, Sequence[pa.RecordBatch]], task: Any) -> None:
-    with results.replaced("decisions") as path, pq.ParquetWriter(path, _schema(DECISIONS)) as writer:
-        for batch in replay_decisions(_blocks(partitions, "deciding"), task=task):
-            writer.write_batch(batch)
+@contextmanager
+def _decisions(results: Results | None) -> Iterator[Callable[[pa.RecordBatch], None] | None]:
+    """Give what takes decisions, where they are to be written."""
+    if results is None:
+        yield None
+        return
+    with results.dated("decisions", _schema(DECISIONS)) as writer:
+        yield writer.write
 
 
 def _write(table: pa.Table, results: Results, name: str) -> None:

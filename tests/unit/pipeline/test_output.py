@@ -1,12 +1,15 @@
 """Where results may be written."""
 
 import json
+import os
+import stat
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tidegate.errors import ConfigError
+from tidegate.pipeline.by_date import DAY_MS
 from tidegate.pipeline.errors import OutputError
 from tidegate.pipeline.output import MARKER, prepare_output, saved_table
 
@@ -19,7 +22,68 @@ def test_new_directory_is_made_and_marked(tmp_path):
     """The marker says which command wrote which tables."""
     _prepare(tmp_path / "deep" / "out")
     marker = json.loads((tmp_path / "deep" / "out" / MARKER).read_text())
-    assert marker == {"command": "usage", "tables": ["a", "b"], "stale": [], "complete": False}
+    assert marker.pop("run").startswith("run-")
+    assert marker == {
+        "format": 1,
+        "command": "usage",
+        "complete": False,
+        "tables": {"a": [], "b": []},
+        "stale": [],
+    }
+
+
+def test_results_are_the_owners_alone(tmp_path):
+    """Directories, tables and marker, whatever the process would give others; the marker names the files."""
+    before = os.umask(0o022)
+    try:
+        results = _prepare(tmp_path / "deep" / "out")
+        with results.replaced("a") as path:
+            pq.write_table(pa.table({"number": [1]}), path)
+        with results.dated("b", pa.schema([("ts_ms", pa.int64())])) as writer:
+            writer.write(pa.RecordBatch.from_pydict({"ts_ms": [0, DAY_MS]}))
+        results.finish({"version": "1"})
+    finally:
+        os.umask(before)
+    modes = {path.is_dir(): set() for path in tmp_path.rglob("*")}
+    for path in tmp_path.rglob("*"):
+        modes[path.is_dir()].add(stat.S_IMODE(path.stat().st_mode))
+    assert modes == {True: {0o700}, False: {0o600}}
+    marker = json.loads((tmp_path / "deep" / "out" / MARKER).read_text())
+    assert marker.pop("run").startswith("run-")
+    assert marker == {
+        "format": 1,
+        "command": "usage",
+        "complete": True,
+        "tables": {
+            "a": ["a.parquet/part-00000.parquet"],
+            "b": [
+                "b.parquet/date=1970-01-01/part-00000.parquet",
+                "b.parquet/date=1970-01-02/part-00001.parquet",
+            ],
+        },
+        "version": "1",
+    }
+
+
+def test_two_runs_at_once_are_not_mixed(tmp_path):
+    """The one that began first ends with an error, and puts nothing in its place."""
+    first, second = _prepare(tmp_path), _prepare(tmp_path)
+    with pytest.raises(OutputError, match="another run has begun"), first.replaced("a") as path:
+        pq.write_table(pa.table({"number": [1]}), path)
+    with pytest.raises(OutputError, match="another run has begun"):
+        first.finish({})
+    assert list(tmp_path.glob("*.parquet")) == []
+    second.finish({})
+
+
+def test_a_marker_of_somebody_else_removes_nothing(tmp_path):
+    """Names in it are no paths."""
+    (tmp_path / "mine.parquet").mkdir()
+    (tmp_path / "out").mkdir()
+    strange = {"tables": {"../mine": []}, "stale": ["../mine", 5], "complete": False}
+    (tmp_path / "out" / MARKER).write_text(json.dumps(strange))
+    _prepare(tmp_path / "out").finish({})
+    assert (tmp_path / "mine.parquet").is_dir()
 
 
 def test_our_own_directory_is_written_again(tmp_path):
@@ -54,7 +118,7 @@ def test_a_table_takes_the_place_of_another_when_it_is_complete(tmp_path):
         pq.write_table(first, path)
     with pytest.raises(ConfigError, match=r"has no complete table 'a'"):
         saved_table(tmp_path, "a")
-    results.finish()
+    results.finish({})
     assert saved_table(tmp_path, "a") == first
     results = _prepare(tmp_path)
     killed = results.replaced("a")
@@ -65,18 +129,22 @@ def test_a_table_takes_the_place_of_another_when_it_is_complete(tmp_path):
         saved_table(tmp_path, "a")
     with results.replaced("a") as path:
         pq.write_table(second, path)
-    results.finish()
+    results.finish({})
     assert saved_table(tmp_path, "a") == second
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.parquet", MARKER]
 
 
 def test_tables_of_another_command_go_when_this_one_is_complete(tmp_path):
-    """Also if one in between was killed; tables that nobody of ours wrote stay."""
+    """Also if one in between was killed, and what it was at; tables that nobody of ours wrote stay."""
     results = _prepare(tmp_path)
-    for name in ("a", "b", "mine"):
-        (tmp_path / f"{name}.parquet").mkdir()
-    results.finish()
-    for tables in (["c"], ["b"]):
-        results = prepare_output(tmp_path, command="replay", tables=tables, overwrite=False)
-    results.finish()
-    assert sorted(path.name for path in tmp_path.glob("*.parquet")) == ["b.parquet", "mine.parquet"]
+    for name in ("a", "b"):
+        with results.replaced(name) as path:
+            pq.write_table(pa.table({"number": [1]}), path)
+    (tmp_path / "mine.parquet").mkdir()
+    results.finish({})
+    killed = prepare_output(tmp_path, command="limits", tables=["c"], overwrite=False)
+    half = killed.replaced("c")
+    half.__enter__().write_text("half")  # and no more
+    results = prepare_output(tmp_path, command="replay", tables=["b"], overwrite=False)
+    results.finish({})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.parquet", "mine.parquet", MARKER]

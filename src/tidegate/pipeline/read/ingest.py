@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,11 +24,25 @@ from tidegate.usage.files import IMPORT_MANIFEST, in_hours, listed
 from tidegate.usage.readers import complete_files, list_files
 from tidegate.usage.readers import is_imported as is_imported_directory
 
-__all__ = ["check_files", "find_all_files", "find_files", "is_imported"]
+__all__ = ["UsageFiles", "check_files", "find_all_files", "find_files", "is_imported"]
 
 _log = logging.getLogger(__name__)
 
 _HINT = "give the usage directory of `tidegate serve`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageFiles:
+    """Usage files that were looked at: all are Parquet with our columns, and hold `rows` rows.
+
+    record: where they were looked for, in the hours from `from_ms` to `to_ms` (None: no end).
+    """
+
+    paths: Sequence[Location]
+    rows: int
+    record: Location | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
 
 
 def find_files(directory: Path) -> list[Location]:

@@ -3,7 +3,7 @@
 Everything here is reached through the installed package, never pickled: executors need it importable.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from typing import Any
@@ -111,14 +111,31 @@ class Partition:
             replay.finish()
 
     def decide(self, rows: Rows) -> Batches:
-        """Replay the rows and yield a table of decisions per plan; forecasts have none."""
+        """Replay the rows against every plan and yield a table of decisions for each; forecasts have none."""
         self._check(rows)
         for plan, replay in self.replays:
-            if plan.is_closed:
-                continue
-            decisions = np.zeros((len(rows.seq), DECISIONS), np.int32)
+            decisions = np.zeros((0 if plan.is_closed else len(rows.seq), DECISIONS), np.int32)
             replay.replay(rows, decisions)
-            yield _decision_batch(plan, self.node_id, rows, decisions)
+            if not plan.is_closed:
+                yield self._decision_batch(plan, rows, decisions)
+
+    def _decision_batch(self, plan: Plan, rows: Rows, decisions: Int32s) -> pa.RecordBatch:
+        """Return the decisions of one batch; rows of network time have none."""
+        decided = (rows.flags & KIND_BITS) != NETWORK_ROW
+        rows_decided = int(decided.sum())
+        made = decisions[decided]
+        columns = [
+            pa.repeat(pa.scalar(plan.name), rows_decided),
+            pa.repeat(pa.scalar(self.node_id, pa.int32()), rows_decided),
+            pa.array(rows.seq[decided]),
+            pa.array(rows.ts_ms[decided]),
+            *self.names.take(rows.client[decided]),
+            pa.array(made[:, BYTE_MS]),
+            pa.array(made[:, REQUEST_MS]),
+            *(pa.array(made[:, column] != 0) for column in (IS_REJECTED, IS_CAPPED)),
+            *(_REASONS.take(pa.array(made[:, column])) for column in (BYTE_REASON, REQUEST_REASON)),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=to_arrow_schema(DECISIONS_TABLE))
 
     def _check(self, rows: Rows) -> None:
         steps = np.diff(rows.seq, prepend=self._last_seq)
@@ -141,12 +158,15 @@ def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
             yield _batch(rows, to_arrow_schema(BLOCKS))
 
 
-def replay_tallies(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
+def replay_tallies(
+    batches: Batches, *, task: Broadcast[ReplayTask], decided: Callable[[pa.RecordBatch], None] | None = None
+) -> Batches:
     """Replay partitions, one after another, and yield their tallies, columns `REPLAY_BY_CLIENT`.
 
+    decided: takes what `replay_decisions` yields, in the same pass.
     If the task leaves state, the columns are `REPLAY_LEAVING_STATE`.
     """
-    for partition in _replayed(batches, task.value):
+    for partition in _replayed(batches, task.value, decided):
         yield from _results(partition, leaves_state=task.value.leaves_state)
 
 
@@ -181,12 +201,18 @@ def _chunks(batches: Batches) -> Iterator[tuple[Chunk, dict[str, Any]]]:
             yield Chunk(row["path"], row["row_group"]), row
 
 
-def _replayed(batches: Batches, task: ReplayTask) -> Iterator[Partition]:
+def _replayed(
+    batches: Batches, task: ReplayTask, decided: Callable[[pa.RecordBatch], None] | None = None
+) -> Iterator[Partition]:
     """Yield each partition when all its rows have been replayed."""
     for number, batches_of_rows in _by_partition(batches):
         partition = Partition(task, number)
         for rows in batches_of_rows:
-            partition.replay(rows)
+            if decided is None:
+                partition.replay(rows)
+                continue
+            for batch in partition.decide(rows):
+                decided(batch)
         partition.finish()
         yield partition
 
@@ -224,20 +250,3 @@ def _in_batches(rows: Iterator[Mapping[str, Any]], table: StructType) -> Batches
 
 def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=schema)
-
-
-def _decision_batch(plan: Plan, node_id: int, rows: Rows, decisions: Int32s) -> pa.RecordBatch:
-    """Return the decisions of one batch; rows of network time have none."""
-    decided = (rows.flags & KIND_BITS) != NETWORK_ROW
-    rows_decided = int(decided.sum())
-    made = decisions[decided]
-    columns = [
-        pa.repeat(pa.scalar(plan.name), rows_decided),
-        pa.repeat(pa.scalar(node_id, pa.int32()), rows_decided),
-        pa.array(rows.seq[decided]),
-        pa.array(made[:, BYTE_MS]),
-        pa.array(made[:, REQUEST_MS]),
-        *(pa.array(made[:, column] != 0) for column in (IS_REJECTED, IS_CAPPED)),
-        *(_REASONS.take(pa.array(made[:, column])) for column in (BYTE_REASON, REQUEST_REASON)),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=to_arrow_schema(DECISIONS_TABLE))

@@ -1,0 +1,113 @@
+"""Rows in a file for each date that they are of: `date=2026-11-22/part-00000.parquet`, in UTC, by `ts_ms`."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidegate.pipeline.errors import UsageFilesError
+
+__all__ = ["DAY_MS", "MOST_FILES", "DatedWriter"]
+
+DAY_MS = 86_400_000
+MOST_FILES = 10_000
+"""Files of one writer: a date has one, or several where rows go to and fro between many dates."""
+
+_MOST_OPEN = 16
+_GROUP_ROWS = 1 << 17  # some 8 MB of decisions
+_RISING = ("seq", "ts_ms")
+
+Opened = Callable[[str], AbstractContextManager[Any]]
+
+
+class DatedWriter:
+    """Writes rows with a column `ts_ms`; `files` are the names of what it wrote, complete after the `with` block.
+
+    opened: gives what Arrow writes the file of a name to. part: how names begin. Without rows there is one empty file.
+    """
+
+    def __init__(
+        self, opened: Opened, schema: pa.Schema, *, part: str = "part", most_files: int = MOST_FILES
+    ) -> None:
+        self.files: list[str] = []
+        self._opened, self._schema, self._part, self._most_files = opened, schema, part, most_files
+        self._writers: dict[int, _File] = {}  # by day; the one that was used last comes last
+
+    def __enter__(self) -> "DatedWriter":
+        """Begin."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Complete the files."""
+        with ExitStack() as stack:
+            for writer in self._writers.values():
+                stack.callback(writer.close)
+        if error[0] is None and not self.files:
+            self._begin("").close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows. Raises `UsageFilesError` where there are too many dates."""
+        if not batch.num_rows:
+            return
+        days = batch.column("ts_ms").to_numpy() // DAY_MS
+        if days.min() == days.max():
+            self._file(int(days[0])).write(batch)
+            return
+        for day in np.unique(days).tolist():
+            self._file(day).write(batch.filter(pa.array(days == day)))
+
+    def _file(self, day: int) -> "_File":
+        file = self._writers.pop(day, None)
+        if file is None:
+            if len(self._writers) == _MOST_OPEN:
+                self._writers.pop(next(iter(self._writers))).close()
+            file = self._begin(f"date={np.datetime64(day, 'D')}/")
+        self._writers[day] = file
+        return file
+
+    def _begin(self, directory: str) -> "_File":
+        if len(self.files) == self._most_files:
+            raise UsageFilesError(
+                f"the rows are of more than {self._most_files} dates, or to and fro between them",
+                hint="give fewer hours",
+            )
+        self.files.append(f"{directory}{self._part}-{len(self.files):05d}.parquet")
+        return _File(self._opened(self.files[-1]), self._schema)
+
+
+class _File:
+    """A file that is written, and the rows of its next row group."""
+
+    def __init__(self, opened: AbstractContextManager[Any], schema: pa.Schema) -> None:
+        self._schema = schema
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        with ExitStack() as stack:
+            sink = stack.enter_context(opened)
+            rising = [name for name in _RISING if name in schema.names]
+            writer = pq.ParquetWriter(
+                sink,
+                schema,
+                use_dictionary=[name for name in schema.names if name not in rising],
+                column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
+            )
+            self._writer = stack.enter_context(writer)
+            self._stack = stack.pop_all()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        if self._rows >= _GROUP_ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        with self._stack:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(pa.Table.from_batches(self._batches, self._schema))
+        self._batches, self._rows = [], 0
