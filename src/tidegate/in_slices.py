@@ -1,6 +1,6 @@
 """Work in slices: generators that yield where others may have their turn, and return a result at the end."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 __all__ = ["batched", "release", "release_messages", "run_at_once"]
@@ -26,13 +26,15 @@ def run_at_once(work: Generator[None, None, T]) -> T:
             return result
 
 
-def release(*containers: list[Any] | dict[Any, Any]) -> Generator[None, None, None]:
-    """Empty what many elements are in, yielding in between: freeing what was read of a long request takes time, too.
+def release(*containers: list[Any] | dict[Any, Any]) -> Iterable[None]:
+    """Empty what many elements are in, a part at a time: freeing what was read of a long request takes time, too.
 
     Few elements are left as they are.
     """
-    if sum(map(len, containers)) <= _RELEASED_AT_ONCE:
-        return
+    return _release(containers) if sum(map(len, containers)) > _RELEASED_AT_ONCE else ()
+
+
+def _release(containers: Iterable[list[Any] | dict[Any, Any]]) -> Iterator[None]:
     released = 0
     for items in containers:
         while items:

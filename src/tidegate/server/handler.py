@@ -19,7 +19,7 @@ What takes time without working, such as an answer of another machine, is waited
 """
 
 import enum
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -134,17 +134,18 @@ class Request:
         header = self.header
         return read_request_in_slices(header.api_key, header.api_version, self.frame, header.body_at)
 
-    def release(self, *messages: list[Any]) -> Generator[None, None, None]:
-        """Empty what was read of this request, or made for its elements, and all lists in it, yielding in between.
+    def release(self, *messages: list[Any]) -> Iterable[None]:
+        """Empty what was read of this request, or made for its elements, and all lists in it, a part at a time.
 
         Where the request is short little was made of it: that is left as it is.
         """
-        if len(self.frame) > AT_ONCE_BYTES:
-            yield from release_messages(*messages)
+        return release_messages(*messages) if len(self.frame) > AT_ONCE_BYTES else ()
 
-    def release_body(self, body: Message) -> Generator[None, None, None]:
-        """Empty all lists of this request's body, yielding in between: freeing a long one takes its time, too."""
-        return self.release(*[value for value in body.values() if type(value) is list])
+    def release_body(self, body: Message) -> Iterable[None]:
+        """Empty all lists of this request's body, a part at a time: freeing a long one takes its time, too."""
+        if len(self.frame) <= AT_ONCE_BYTES:
+            return ()
+        return release_messages(*[value for value in body.values() if type(value) is list])
 
     def encode(self, message: Message) -> Encoded:
         """Return `message` encoded as the response to this request."""

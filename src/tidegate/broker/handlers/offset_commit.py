@@ -11,7 +11,7 @@ version 9 on 69), expiry of offsets.
 """
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from itertools import islice
 
 from tidegate import error_codes
@@ -133,7 +133,7 @@ class _Commit:
                 answer["error_code"] = error_codes.COORDINATOR_NOT_AVAILABLE
             yield
 
-    def release(self) -> Generator[None, None, None]:
+    def release(self) -> Iterable[None]:
         """Empty all lists and tables but what is answered."""
         return release(self._found, self._kept, self._missing, self._accepted)
 
