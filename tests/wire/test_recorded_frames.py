@@ -70,7 +70,8 @@ def test_requests_decode_as_recorded(name):
     """A recorded request has the recorded header and body."""
     for step in filter(spoken, recorded(name)):
         header = decode_request_header(step.request)
-        assert header[:3] == (step.api_key, step.version, step.correlation_id), step.where
+        found = header.api_key, header.api_version, header.correlation_id
+        assert found == (step.api_key, step.version, step.correlation_id), step.where
         message = read_request(header.api_key, header.api_version, step.request, header.body_at)
         if step.request_plain is not None:
             assert same(plain(message), step.request_plain), step.where
@@ -134,7 +135,9 @@ def test_odd_frames_that_a_broker_answers_are_read(frame):
         return
     header = decode_request_header(frame.content)
     message = read_request(header.api_key, header.api_version, frame.content, header.body_at)
-    again = encode_request(*header[:4], message)[4:]
+    again = encode_request(
+        header.api_key, header.api_version, header.correlation_id, header.client_id, message
+    )[4:]
     assert (again == frame.content) != excepted(frame.scenario)
 
 

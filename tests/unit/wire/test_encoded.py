@@ -4,6 +4,7 @@ import pytest
 
 from tidegate.wire import (
     MessageError,
+    RequestHeader,
     decode_request_header,
     encode_request,
     encode_response,
@@ -50,7 +51,7 @@ def test_request_frame():
     frame = encode_request(12, 0, 9, "me", {"group_id": "g", "generation_id": 1, "member_id": "m"})
     assert int.from_bytes(frame[:4]) == len(frame) - 4
     header = decode_request_header(frame[4:])
-    assert header[:4] == (12, 0, 9, "me")
+    assert header == RequestHeader(12, 0, 9, "me", header.body_at)
     assert read_request(12, 0, frame[4:], header.body_at)["member_id"] == "m"
 
 
