@@ -34,6 +34,8 @@ def test_executors_in_processes_of_their_own_decide_as_recorded(tmp_path):
 def test_the_session_of_a_host_keeps_its_settings(spark):
     """In a notebook the jobs use its executors, with settings of their own, and leave it running."""
     host = spark.session
+    # A streaming query before may have left another one active.
+    host._jvm.SparkSession.setActiveSession(host._jsparkSession)
     zone = "spark.sql.session.timeZone"
     host.conf.set(zone, "Asia/Tokyo")
     try:
