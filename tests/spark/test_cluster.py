@@ -34,8 +34,9 @@ def test_executors_in_processes_of_their_own_decide_as_recorded(tmp_path):
 def test_the_session_of_a_host_keeps_its_settings(spark):
     """In a notebook the jobs use its executors, with settings of their own, and leave it running."""
     host = spark.session
-    # A streaming query before may have left another one active.
-    host._jvm.SparkSession.setActiveSession(host._jsparkSession)
+    active = SparkSession.getActiveSession()
+    assert active is not None  # `host`, or where a streaming query ran before, what it has left
+    of_java = host._jvm.SparkSession.getActiveSession().get()
     zone = "spark.sql.session.timeZone"
     host.conf.set(zone, "Asia/Tokyo")
     try:
@@ -44,7 +45,8 @@ def test_the_session_of_a_host_keeps_its_settings(spark):
             assert guest.session.sparkContext is host.sparkContext
             assert guest.session.conf.get(zone) == "UTC"
             assert dict(host.conf.getAll) == before
-        assert SparkSession.getActiveSession() is host
+        assert SparkSession.getActiveSession() is active
+        assert host._jvm.SparkSession.getActiveSession().get().equals(of_java)
         assert host.range(3).count() == 3
     finally:
         host.conf.set(zone, "UTC")
