@@ -18,6 +18,7 @@ __all__ = [
     "OutputError",
     "UsageFilesError",
     "VanishedFileError",
+    "check_sum",
     "spark_errors_as_ours",
     "start_error",
 ]
@@ -46,6 +47,7 @@ _SPARKS_OWN = re.compile(r"^(?:(?:org\.apache\.spark|pyspark|py4j)[\w.$]*: )+")
 _CLUSTER_HINT = "docs/clusters.md says what executors need; PYSPARK_PYTHON names the Python that they run"
 _VANISHED_HINT = "run again: old files are compacted"
 _LONGEST_REASON = 300  # characters of a foreign message that are shown
+_LARGEST_SUM = 2.0**62  # as a double; half of what 64 bits hold
 
 
 class MissingJavaError(TidegateError):
@@ -97,9 +99,7 @@ def _as_ours(text: str, spark_log: Path | None) -> TidegateError:
             hint="move the file away, or fetch an undamaged copy of it, and run again",
         )
     if _OVERFLOW.search(text):
-        return UsageFilesError(
-            "a sum over the usage files does not fit into 64 bits: some row holds an impossible number"
-        )
+        return _sum_error()
     if _OUT_OF_MEMORY.search(text):
         return JobError("Spark ran out of memory", hint="give it more: SPARK_DRIVER_MEMORY=4g tidegate ...")
     if missing := _MISSING_MODULE.search(text):
@@ -107,6 +107,19 @@ def _as_ours(text: str, spark_log: Path | None) -> TidegateError:
     if not_run := _NOT_RUN.search(text):
         return JobError(f"the executors cannot run {not_run['program']!r}", hint=_CLUSTER_HINT)
     return JobError(f"the Spark job failed: {_reason_of(text)}", hint=_log_hint(spark_log))
+
+
+def check_sum(total: float) -> None:
+    """Raise `UsageFilesError` where a sum of numbers, none below 0, has no room in 64 bits."""
+    if total > _LARGEST_SUM:
+        raise _sum_error()
+
+
+def _sum_error() -> UsageFilesError:
+    return UsageFilesError(
+        "a sum over the usage files does not fit into 64 bits: some row holds an impossible number",
+        hint="leave out the hour that has it: --from, --to",
+    )
 
 
 def start_error(text: str, said: str, *, spark_log: Path | None) -> JobError:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.errors import check_sum
 from tidegate.pipeline.replay.outcome import ENTITY_KEYS, ONLY, TOGETHER
 from tidegate.pipeline.schemas import CLIENT, REPLAY_BY_ENTITY, USAGE_SUMS
 
@@ -20,7 +20,6 @@ _COUNTED_KINDS = ("request", "network", "mutation")
 _THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
 _OF_REQUESTS = ("request_bytes", "response_bytes", "produce_bytes", "handler_ns")
 _TIMES = {"first_ts_ms": "min", "last_ts_ms": "max"}
-_LARGEST_SUM = 2.0**62
 
 _COLUMNS = (
     "kind", "ts_ms", "node_id", *_OF_REQUESTS, "fetch_bytes", "network_ns", "mutations", "rejected",
@@ -53,10 +52,8 @@ def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> 
     NaN is the largest number there is, as for Spark.
     """
     for name, function in wanted.items():
-        if function == "sum" and _float_sum(table[name]) > _LARGEST_SUM:
-            raise UsageFilesError(
-                "a sum over the usage files does not fit into 64 bits: some row holds an impossible number"
-            )
+        if function == "sum":
+            check_sum(_float_sum(table[name]))
     doubles = [name for name, function in wanted.items() if function == "max" and _is_double(table, name)]
     for name in doubles:
         table = table.append_column(f"nan {name}", pc.is_nan(table[name]))

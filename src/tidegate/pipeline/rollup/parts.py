@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.windows import Windows
-from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.errors import UsageFilesError, check_sum
 from tidegate.pipeline.read.chunks import Chunk, check_kinds, read_chunk
 from tidegate.pipeline.read.missing import NodeChunk
 from tidegate.pipeline.rollup import kernel
@@ -36,7 +36,6 @@ __all__ = [
     "COUNTS",
     "TIMES",
     "compile_usage_kernel",
-    "too_large",
     "usage_parts",
     "usage_parts_of_nodes",
 ]
@@ -66,7 +65,6 @@ _COLUMNS = ("kind", "node_id", "seq", "ts_ms", *_AMOUNTS, *_THROTTLES, *_FLAGS)
 _MS_PER_MINUTE = 60_000
 _FEW_COUNTS = 1 << 14
 _FEW_SENSORS = 64
-_LARGEST_SUM = 2.0**62
 _LARGEST_TABLE = 1 << 22  # codes that are looked up in an array
 
 Int64s = npt.NDArray[np.int64]
@@ -117,13 +115,6 @@ def compile_usage_kernel() -> None:
     for _ in _Node(0, CLIENT, with_minutes=False).parts(table):
         pass
     _larger(*_table_of_counts(2))
-
-
-def too_large() -> UsageFilesError:
-    """Return the error of a sum that has no room in 64 bits."""
-    return UsageFilesError(
-        "a sum over the usage files does not fit into 64 bits: some row holds an impossible number"
-    )
 
 
 class _Node:
@@ -234,8 +225,7 @@ def _check(table: pa.Table, counts: npt.NDArray[np.bool_]) -> None:
     """Raise where numbers make no sense that are added up or counted."""
     for name in (*_AMOUNTS, *_THROTTLES):
         values = _numbers(table, name)
-        if values.sum(where=counts, dtype=np.float64) > _LARGEST_SUM:
-            raise too_large()
+        check_sum(values.sum(where=counts, dtype=np.float64))
         if name not in _THROTTLES and (values[counts] < 0).any():
             raise UsageFilesError(f"{name} must be at least 0, got {int(values[counts].min())}")
 

@@ -9,14 +9,14 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tidegate.pipeline.errors import check_sum
 from tidegate.pipeline.rollup.kernel import MEASURES
-from tidegate.pipeline.rollup.parts import COUNTS, too_large
+from tidegate.pipeline.rollup.parts import COUNTS
 from tidegate.pipeline.rollup.percentiles import BUCKETS, percentiles
 from tidegate.pipeline.schemas import USAGE_MEASURES, USAGE_PEAKS, USAGE_SUMS, usage_parts_schema
 
 __all__ = ["minute_keys", "put_together", "put_together_batches"]
 
-_LARGEST_SUM = 2.0**62
 _FUNCTIONS = {**dict.fromkeys(USAGE_SUMS, np.add), "first_ts_ms": np.minimum, "last_ts_ms": np.maximum,
               **dict.fromkeys(USAGE_PEAKS, np.maximum)}  # fmt: skip
 
@@ -44,8 +44,8 @@ def put_together(parts: Iterable[pa.Table], keys: Sequence[str], table: StructTy
     columns = {name: together[name].take(pa.array(first)) for name in keys}
     for name, function in _FUNCTIONS.items():
         values = together[name].to_numpy()
-        if name in USAGE_SUMS and np.add.reduceat(values.astype(np.float64), first).max() > _LARGEST_SUM:
-            raise too_large()
+        if name in USAGE_SUMS:
+            check_sum(np.add.reduceat(values.astype(np.float64), first).max())
         columns[name] = pa.array(function.reduceat(values, first))
     columns |= _percentile_columns(together, np.cumsum(begins) - 1, len(first))
     return pa.table({name: columns[name] for name in schema.names}).cast(schema)
