@@ -79,17 +79,20 @@ def usage_parts(
     """
     node = _Node(node_id, by, with_minutes=with_minutes)
     waiting: list[pa.Table] = []
+    reach = -1
     for place, chunk in enumerate(chunks):
         table = read_chunk(chunk.chunk, (*_COLUMNS, *by))
         check_kinds(table, chunk.chunk)
         is_here = pc.equal(table["node_id"], node_id)
         waiting.append(table if pc.all(is_here).as_py() else table.filter(is_here))
+        reach = max(reach, chunk.last_seq)
         until_seq = chunks[place + 1].first_seq if place + 1 < len(chunks) else MAX_INT64
-        if max(each.last_seq for each in chunks[: place + 1]) < until_seq:
+        if reach < until_seq:
             ready, waiting = waiting, []
         else:
             ready = [each.filter(pc.less(each["seq"], until_seq)) for each in waiting]
-            waiting = [each.filter(pc.greater_equal(each["seq"], until_seq)) for each in waiting]
+            later = (each.filter(pc.greater_equal(each["seq"], until_seq)) for each in waiting)
+            waiting = [each for each in later if len(each)]
         yield from node.parts(pa.concat_tables(ready).unify_dictionaries().combine_chunks())
 
 
@@ -226,8 +229,11 @@ def _check(table: pa.Table, counts: npt.NDArray[np.bool_]) -> None:
     for name in (*_AMOUNTS, *_THROTTLES):
         values = _numbers(table, name)
         check_sum(values.sum(where=counts, dtype=np.float64))
-        if name not in _THROTTLES and (values[counts] < 0).any():
-            raise UsageFilesError(f"{name} must be at least 0, got {int(values[counts].min())}")
+        impossible = (values < 0) & counts
+        if name not in _THROTTLES and impossible.any():
+            at = int(np.argmax(impossible))
+            row = f"seq {table['seq'][at]} of node {table['node_id'][at]}"
+            raise UsageFilesError(f"{name} must be at least 0, got {values[at]} in {row}")
 
 
 def _rows(table: pa.Table, kind: npt.NDArray[np.int8], cell: Int64s, group: Int64s) -> UsageRows:
