@@ -5,7 +5,6 @@ from the state before it; the totals know the last batch that they have, and do 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,13 +30,6 @@ _WAIT_S = 1
 _PIECE = ("node_id", "path", "row_group", "first_seq", "last_seq", "rows")
 
 Show = Callable[[Totals, Sequence[Advance]], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """What every executor needs."""
-
-    plans: Sequence[Plan]
 
 
 def watch_on_spark(
@@ -73,7 +65,7 @@ def watch_on_spark(
         reader.load(str(directory.absolute()))
         .groupBy("node_id")
         .applyInPandasWithState(
-            partial(_advanced, wanted=_Wanted(plans=plans)),
+            partial(_advanced, plans=plans),
             outputStructType="node_id int, advance binary",
             stateStructType="state binary",
             outputMode="update",
@@ -100,11 +92,11 @@ def watch_on_spark(
 
 
 def _advanced(
-    key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState, *, wanted: _Wanted
+    key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState, *, plans: Sequence[Plan]
 ) -> Iterator[pd.DataFrame]:
     """Have one node take in what has arrived, and keep its state."""
     (node_id,) = (int(part) for part in key)
-    node = loaded(state.get[0]) if state.exists else NodeWatch(node_id=node_id, plans=wanted.plans)
+    node = loaded(state.get[0]) if state.exists else NodeWatch(node_id=node_id, plans=plans)
     rows = [row for frame in frames for row in frame.to_dict("records")]
     pieces = [Piece(**{name: row[name] for name in _PIECE}) for row in rows]
     pieces.sort(key=lambda piece: (piece.first_seq, piece.last_seq))
