@@ -104,21 +104,20 @@ def run(args: argparse.Namespace) -> int:
             check_output(args.out, overwrite=args.overwrite)
         results = {"out": args.out, "overwrite": args.overwrite}
         with running_jobs(args, files, plans=[levels]) as jobs:
-            missing = jobs.missing()
-            rows, nodes = jobs.limits(levels, tolerance, **results)
+            found = jobs.limits(levels, tolerance, **results)
     if args.json:
         tolerated = {"delayed_percent": args.delayed, "longest_ms": tolerance.longest_ms}
         document = limits_document(
-            rows, nodes, tolerated=tolerated, top=shown(args), events=files.rows, out=args.out
+            found.entities, found.nodes, tolerated=tolerated, top=shown(args), events=files.rows, out=args.out
         )
-        print(json_text(document | missing_document(missing)))
+        print(json_text(document | missing_document(found.missing)))
         return 0
     console = results_console()
     heading = f"delays {args.delayed:g} %\nby {args.longest:g} s"
-    console.print(limits_table(rows, top=shown(args), tolerated=heading))
-    for note in [*limits_notes(rows), *([ESTIMATED] if is_imported(args.directory) else [])]:
+    console.print(limits_table(found.entities, top=shown(args), tolerated=heading))
+    for note in [*limits_notes(found.entities), *([ESTIMATED] if is_imported(args.directory) else [])]:
         console.print(note)
-    for note in missing_notes(missing, with_cold_starts=True):
+    for note in missing_notes(found.missing, with_cold_starts=True):
         console.print(note)
     console.print(f"{count_text(files.rows)} events")
     if args.out is not None:

@@ -85,19 +85,18 @@ def run(args: argparse.Namespace) -> int:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
         with running_jobs(args, files) as jobs:
-            missing = jobs.missing()
             found = jobs.obedience(out=args.out, overwrite=args.overwrite)
-    rows = worst_first(found)
+    rows = worst_first(found.libraries)
     if args.json:
         document = obedience_document(rows, top=shown(args), events=files.rows, out=args.out)
-        print(json_text(document | missing_document(missing)))
+        print(json_text(document | missing_document(found.missing)))
         return 0
     throttled = [row for row in rows if row["throttled_requests"] or row["early_requests"]][: shown(args)]
     console = results_console()
     if throttled:
         console.print(obedience_table(throttled))
     notes = obedience_notes(rows, shown=len(throttled))
-    for note in [*notes, *missing_notes(missing, with_cold_starts=False)]:
+    for note in [*notes, *missing_notes(found.missing, with_cold_starts=False)]:
         console.print(note)
     if args.out is not None:
         console.print(f"tables: {args.out}")

@@ -106,11 +106,10 @@ def run(args: argparse.Namespace) -> int:
     with opened(args) as files:
         by = args.by or what_tells_apart(files.paths, args.protect)
         with running_jobs(args, files, plans=[levels_of(by)]) as jobs:
-            missing = jobs.missing()
             found = jobs.recommend(by, wanted)
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
     notes = found.notes(wanted, events=files.rows, is_imported=is_imported(args.directory))
-    notes += [f"{note[0].upper()}{note[1:]}." for note in missing_notes(missing, with_cold_starts=True)]
+    notes += [f"{note[0].upper()}{note[1:]}." for note in missing_notes(found.missing, with_cold_starts=True)]
     print(text(found.quotas, notes), end="")
     return 0
 

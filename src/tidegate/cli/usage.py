@@ -83,15 +83,14 @@ def run(args: argparse.Namespace) -> int:
         if args.out is not None:
             check_output(args.out, overwrite=args.overwrite)
         with running_jobs(args, files, sums=True) as jobs:
-            missing = jobs.missing()
             summary = jobs.usage(**wanted)
     if args.json:
         document = usage_document(summary.top, by=by, groups=summary.groups, events=files.rows, out=args.out)
-        print(json_text(document | missing_document(missing)))
+        print(json_text(document | missing_document(summary.missing)))
         return 0
     console = results_console()
     print_lines(console, usage_lines(summary.top, by=by, groups=summary.groups, width=console.width))
-    for note in missing_notes(missing, with_cold_starts=False):
+    for note in missing_notes(summary.missing, with_cold_starts=False):
         console.print(note)
     console.print(f"{count_text(files.rows)} events")
     if args.out is not None:

@@ -62,7 +62,6 @@ def find_out(
 ) -> Findings:
     """Run the jobs. is_imported: the record was made of request logs; recommend_by: what tells entities apart that
     quotas are to be proposed for, None for no proposal. Raises `TidegateError`."""
-    missing = jobs.missing()
     events = jobs.quota_events()
     found = timelines(events)
     extensions = [
@@ -90,13 +89,13 @@ def find_out(
         replayed=replayed,
         unmatched=summary.unmatched,
         history=history_of(buckets, wanted.entities, known),
-        limits=jobs.limits(levels_of(_LIMITS_BY), Tolerance(), out=None)[0] if with_limits else [],
-        obedience=None if is_imported else jobs.obedience(out=None),
+        limits=jobs.limits(levels_of(_LIMITS_BY), Tolerance(), out=None).entities if with_limits else [],
+        obedience=None if is_imported else jobs.obedience(out=None).libraries,
         recommendation=None if recommend_by is None else _recommendation(jobs, recommend_by),
         is_imported=is_imported,
         nodes=sorted({*found, *(row["node_id"] for row in buckets.rows)}),
         is_forecast=any(plan.is_closed for plan in plans),
-        missing=missing,
+        missing=usage.missing,
         extension=extensions[0] if extensions else None,
     )
 

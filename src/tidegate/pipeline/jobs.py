@@ -41,14 +41,7 @@ from tidegate.pipeline.output import STATE_TABLE, prepare_output, saved_table
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
 from tidegate.pipeline.read.ingest import UsageFiles, check_files, find_all_files
-from tidegate.pipeline.read.missing import (
-    Evidence,
-    Missing,
-    NodeChunk,
-    chunk_evidence,
-    chunks_of_nodes,
-    missing_rows,
-)
+from tidegate.pipeline.read.missing import Coverage, Missing, NodeChunk, chunk_evidence, coverage_of
 from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
 from tidegate.pipeline.replay.carried import Carried, carried_states
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
@@ -90,13 +83,14 @@ from tidegate.pipeline.session import RunningSpark
 __all__ = [
     "LIMITS_TABLES",
     "OBEDIENCE_TABLES",
+    "LimitsSummary",
+    "ObedienceSummary",
     "ReplaySummary",
     "SparkReplays",
     "UsageFiles",
     "UsageSummary",
     "history_job",
     "limits_job",
-    "missing_job",
     "obedience_job",
     "open_usage",
     "quota_events_job",
@@ -119,10 +113,30 @@ LIMITS_TABLES = ("limits_by_entity", "limits_by_node")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSummary:
-    """How many groups (by default clients) `usage_job` found, and those with most bytes (columns `usage_schema`)."""
+    """What `usage_job` found: how many groups (by default clients), those with most bytes (columns `usage_schema`), and
+    missing rows.
+    """
 
     groups: int
     top: Sequence[dict[str, Any]]
+    missing: Sequence[Missing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObedienceSummary:
+    """What `obedience_job` found: rows of `OBEDIENCE_BY_SOFTWARE`, and missing rows."""
+
+    libraries: Sequence[dict[str, Any]]
+    missing: Sequence[Missing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsSummary:
+    """What `limits_job` found: rows of `LIMITS_BY_ENTITY` and of `LIMITS_BY_NODE`, and missing rows."""
+
+    entities: Sequence[dict[str, Any]]
+    nodes: Sequence[dict[str, Any]]
+    missing: Sequence[Missing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,22 +194,23 @@ def usage_job(
 ) -> UsageSummary:
     """Sum up the usage files by the columns `by`; write the tables to `out` if given. Raises `TidegateError`."""
     in_all_name, by_minute_name = tables = usage_tables(by)
-    results = prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
-        evidence = _evidence(spark.session, files)
-        nodes = chunks_of_nodes(evidence)
-        parts = _usage_parts(spark.session, nodes, by, with_minutes=results is not None).cache()
+        coverage = _coverage(spark.session, files)
+        results = prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
+        parts = _usage_parts(spark.session, coverage.nodes, by, with_minutes=results is not None).cache()
         in_all = _put_together(parts, by, by, usage_schema(by)).cache()
         if results is not None:
             keys = minute_keys(by)
             by_minute = _put_together(parts, by, keys, usage_by_minute_schema(by)).orderBy(*keys)
             results.write(in_all.orderBy(*by), in_all_name)
             results.write(by_minute, by_minute_name)
-            missing = missing_rows(evidence)
-            results.finish(made_of(files, nodes=nodes, missing=missing, options={"by": list(by)}))
+            options = {"by": list(by)}
+            results.finish(made_of(files, nodes=coverage.nodes, missing=coverage.missing, options=options))
         most_bytes = (F.col("produce_bytes") + F.col("fetch_bytes")).desc()
         rows = in_all.orderBy(most_bytes, F.col("requests").desc(), *by).limit(top).collect()
-        summary = UsageSummary(groups=in_all.count(), top=[row.asDict() for row in rows])
+        summary = UsageSummary(
+            groups=in_all.count(), top=[row.asDict() for row in rows], missing=coverage.missing
+        )
         in_all.unpersist()
         parts.unpersist()
     return summary
@@ -227,28 +242,22 @@ def _put_together(parts: DataFrame, by: Sequence[str], keys: Sequence[str], tabl
     return parts.repartition(*keys).mapInArrow(function, table)
 
 
-def _evidence(session: SparkSession, files: UsageFiles) -> list[Evidence]:
+def _coverage(session: SparkSession, files: UsageFiles) -> Coverage:
     chunks = list_chunks(files.paths)
     work = session.sparkContext.parallelize(chunks, _slices(session, chunks))
-    found: list[Evidence] = work.map(chunk_evidence).collect()
-    return found
-
-
-def missing_job(spark: RunningSpark, files: UsageFiles) -> list[Missing]:
-    """Return which rows are missing in the usage files. Raises `TidegateError`."""
-    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "looking"):
-        return missing_rows(_evidence(spark.session, files))
+    return coverage_of(work.map(chunk_evidence).collect())
 
 
 def obedience_job(
     spark: RunningSpark, files: UsageFiles, *, out: Location | None, overwrite: bool = False
-) -> list[dict[str, Any]]:
+) -> ObedienceSummary:
     """Find out which client libraries came back too early; write the tables to `out` if given.
 
-    Returns the rows of `OBEDIENCE_BY_SOFTWARE`. Raises `TidegateError`.
+    Raises `TidegateError`.
     """
-    results = prepare_output(out, command="obedience", tables=OBEDIENCE_TABLES, overwrite=overwrite)
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
+        coverage = _coverage(spark.session, files)
+        results = prepare_output(out, command="obedience", tables=OBEDIENCE_TABLES, overwrite=overwrite)
         chunks = list_chunks(files.paths)
         slices = _slices(spark.session, chunks)
         work = _spread(spark.session, chunks, [[]] * len(chunks), slices=slices)
@@ -265,12 +274,10 @@ def obedience_job(
         if results is not None:
             results.write(by_client.orderBy(*CLIENT_KEYS), "obedience_by_client")
             results.write(by_software, "obedience_by_software")
-            evidence = _evidence(spark.session, files)
-            nodes, missing = chunks_of_nodes(evidence), missing_rows(evidence)
-            results.finish(made_of(files, nodes=nodes, missing=missing, options={}))
+            results.finish(made_of(files, nodes=coverage.nodes, missing=coverage.missing, options={}))
         rows = [row.asDict() for row in by_software.orderBy(*SOFTWARE_KEYS).collect()]
         by_client.unpersist()
-    return rows
+    return ObedienceSummary(libraries=rows, missing=coverage.missing)
 
 
 def quota_events_job(spark: RunningSpark, files: UsageFiles) -> list[dict[str, Any]]:
@@ -377,10 +384,10 @@ def limits_job(
     *,
     out: Location | None,
     overwrite: bool = False,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> LimitsSummary:
     """Find the smallest limits of the entities of `levels`; write the tables to `out` if given.
 
-    Returns the rows of `LIMITS_BY_ENTITY` and of `LIMITS_BY_NODE`. Raises `TidegateError`.
+    Raises `TidegateError`.
     """
     results = prepare_output(out, command="limits", tables=LIMITS_TABLES, overwrite=overwrite)
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "finding limits"):
@@ -393,7 +400,7 @@ def limits_job(
                 written = pa.Table.from_pylist(rows, to_arrow_schema(table))
                 results.write(spark.session.createDataFrame(written), name)
             results.finish(replay_made_of(files, replays.task, asdict(tolerance)))
-    return entities, nodes
+    return LimitsSummary(entities=entities, nodes=nodes, missing=replays.task.missing)
 
 
 def recommend_job(spark: RunningSpark, files: UsageFiles, by: str, wanted: Wanted) -> Recommendation:
@@ -403,7 +410,7 @@ def recommend_job(spark: RunningSpark, files: UsageFiles, by: str, wanted: Wante
         progress_of(spark.session.sparkContext, "finding limits"),
         SparkReplays(spark, files, levels_of(by)) as replays,
     ):
-        return recommend(replays, by, wanted, _backlogs(spark, files, by))
+        return recommend(replays, by, wanted, _backlogs(spark, files, by), missing=replays.task.missing)
 
 
 def _backlogs(spark: RunningSpark, files: UsageFiles, by: str) -> list[dict[str, Any]]:

@@ -30,6 +30,8 @@ from tidegate.pipeline.history import (
 from tidegate.pipeline.jobs import (
     LIMITS_TABLES,
     OBEDIENCE_TABLES,
+    LimitsSummary,
+    ObedienceSummary,
     ReplaySummary,
     UsageFiles,
     UsageSummary,
@@ -45,7 +47,7 @@ from tidegate.pipeline.obedience import (
 )
 from tidegate.pipeline.output import STATE_TABLE, Results, prepare_output
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
-from tidegate.pipeline.read.missing import Evidence, Missing, chunk_evidence, chunks_of_nodes, missing_rows
+from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
 from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
 from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
@@ -82,7 +84,6 @@ __all__ = [
     "LocalReplays",
     "local_history",
     "local_limits",
-    "local_missing",
     "local_obedience",
     "local_quota_events",
     "local_recommend",
@@ -144,7 +145,7 @@ def local_replay(
 
 def local_limits(
     files: UsageFiles, levels: Plan, tolerance: Tolerance, *, out: Location | None, overwrite: bool = False
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> LimitsSummary:
     """Do what `jobs.limits_job` does."""
     results = prepare_output(out, command="limits", tables=LIMITS_TABLES, overwrite=overwrite)
     replays = LocalReplays(files, levels)
@@ -153,7 +154,7 @@ def local_limits(
         _write(pa.Table.from_pylist(entities, _schema(LIMITS_BY_ENTITY)), results, "limits_by_entity")
         _write(pa.Table.from_pylist(nodes, _schema(LIMITS_BY_NODE)), results, "limits_by_node")
         results.finish(replay_made_of(files, replays.task, asdict(tolerance)))
-    return entities, nodes
+    return LimitsSummary(entities=entities, nodes=nodes, missing=replays.task.missing)
 
 
 def local_recommend(files: UsageFiles, by: str, wanted: Wanted) -> Recommendation:
@@ -161,7 +162,8 @@ def local_recommend(files: UsageFiles, by: str, wanted: Wanted) -> Recommendatio
     empty = _schema(BACKLOG_STEPS).empty_table()
     parts = [chunk_backlogs(chunk, by) for chunk in _shown(list_chunks(files.paths), "looking")]
     backlogs = backlogs_table(pa.concat_tables(parts or [empty])).to_pylist()
-    return recommend(LocalReplays(files, levels_of(by)), by, wanted, backlogs)
+    replays = LocalReplays(files, levels_of(by))
+    return recommend(replays, by, wanted, backlogs, missing=replays.task.missing)
 
 
 class LocalReplays:
@@ -208,13 +210,12 @@ def local_usage(
 ) -> UsageSummary:
     """Do what `jobs.usage_job` does."""
     in_all_name, by_minute_name = tables = usage_tables(by)
+    coverage = _coverage(files)
     results = prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
-    evidence = _evidence(files)
-    nodes = chunks_of_nodes(evidence)
     kernel_at_hand((), with_usage=True)
     parts = [
         part
-        for node_id, chunks in _shown(list(nodes.items()), "summing up")
+        for node_id, chunks in _shown(list(coverage.nodes.items()), "summing up")
         for part in usage_parts(node_id, chunks, by, with_minutes=results is not None)
     ]
     in_all = put_together(parts, by, usage_schema(by))
@@ -222,27 +223,23 @@ def local_usage(
         _write(in_all, results, in_all_name)
         by_minute = put_together(parts, minute_keys(by), usage_by_minute_schema(by))
         _write(by_minute, results, by_minute_name)
-        missing = missing_rows(evidence)
-        results.finish(made_of(files, nodes=nodes, missing=missing, options={"by": list(by)}))
+        options = {"by": list(by)}
+        results.finish(made_of(files, nodes=coverage.nodes, missing=coverage.missing, options=options))
     most = in_all.append_column("bytes", pc.add(in_all["produce_bytes"], in_all["fetch_bytes"]))
     order = [("bytes", "descending"), ("requests", "descending"), *((name, "ascending") for name in by)]
     rows = most.sort_by(order).slice(0, top).drop_columns(["bytes"]).to_pylist()
-    return UsageSummary(groups=len(in_all), top=rows)
+    return UsageSummary(groups=len(in_all), top=rows, missing=coverage.missing)
 
 
-def local_missing(files: UsageFiles) -> list[Missing]:
-    """Do what `jobs.missing_job` does."""
-    return missing_rows(_evidence(files))
-
-
-def _evidence(files: UsageFiles) -> list[Evidence]:
-    return [chunk_evidence(chunk) for chunk in _shown(list_chunks(files.paths), "looking")]
+def _coverage(files: UsageFiles) -> Coverage:
+    return coverage_of(chunk_evidence(chunk) for chunk in _shown(list_chunks(files.paths), "looking"))
 
 
 def local_obedience(
     files: UsageFiles, *, out: Location | None, overwrite: bool = False
-) -> list[dict[str, Any]]:
+) -> ObedienceSummary:
     """Do what `jobs.obedience_job` does."""
+    coverage = _coverage(files)
     results = prepare_output(out, command="obedience", tables=OBEDIENCE_TABLES, overwrite=overwrite)
     parts = [chunk_obedience(chunk) for chunk in _shown(list_chunks(files.paths), "summing up")]
     empty = _schema(OBEDIENCE_BY_CLIENT).empty_table()
@@ -251,11 +248,8 @@ def local_obedience(
     if results is not None:
         _write(by_client.cast(_schema(OBEDIENCE_BY_CLIENT)), results, "obedience_by_client")
         _write(by_software, results, "obedience_by_software")
-        evidence = _evidence(files)
-        nodes, missing = chunks_of_nodes(evidence), missing_rows(evidence)
-        results.finish(made_of(files, nodes=nodes, missing=missing, options={}))
-    rows: list[dict[str, Any]] = by_software.to_pylist()
-    return rows
+        results.finish(made_of(files, nodes=coverage.nodes, missing=coverage.missing, options={}))
+    return ObedienceSummary(libraries=by_software.to_pylist(), missing=coverage.missing)
 
 
 def local_quota_events(files: UsageFiles) -> list[dict[str, Any]]:

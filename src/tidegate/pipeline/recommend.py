@@ -26,6 +26,7 @@ from tidegate.config.values import checked_entity
 from tidegate.errors import ConfigError
 from tidegate.pipeline.backlogs import STEP_MS
 from tidegate.pipeline.read.chunks import list_chunks, read_chunk
+from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.limits import ENTITIES_BY, Replays, find_limits, levels_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.report.limits_report import ESTIMATED, entity_text, was_throttled
@@ -109,16 +110,16 @@ class Recommendation:
     """Quotas to set for entities of the level `by`, and what they come of.
 
     entities, nodes: rows of `LIMITS_BY_ENTITY` and `LIMITS_BY_NODE`. outcomes: what the quotas would have done, rows of
-    `REPLAY_BY_ENTITY`. backlogs: how far behind consumers read, rows of `BACKLOGS`.
+    `REPLAY_BY_ENTITY`. backlogs: how far behind consumers read, rows of `BACKLOGS`. missing: rows that are not there.
     """
 
     by: str
-
     quotas: QuotasFile
     entities: Sequence[Row]
     nodes: Sequence[Row]
     outcomes: Sequence[Row]
     backlogs: Sequence[Row]
+    missing: Sequence[Missing]
 
     def notes(self, wanted: Wanted, *, events: int, is_imported: bool) -> list[str]:
         """Return what is to be said of the quotas, in sentences; what lists something is indented by two."""
@@ -148,10 +149,13 @@ class _Limit:
     reason: str
 
 
-def recommend(replays: Replays, by: str, wanted: Wanted, backlogs: Sequence[Row]) -> Recommendation:
+def recommend(
+    replays: Replays, by: str, wanted: Wanted, backlogs: Sequence[Row], *, missing: Sequence[Missing]
+) -> Recommendation:
     """Return quotas for entities of the level `by`, replayed as they will be read from their file.
 
-    backlogs: rows of `BACKLOGS`. Raises `NothingToRecommendError`, and what `propose` raises.
+    backlogs: rows of `BACKLOGS`. missing: which rows of the record are not there.
+    Raises `NothingToRecommendError`, and what `propose` raises.
     """
     levels = levels_of(by)
     entities, nodes = find_limits(replays, levels, None)
@@ -168,7 +172,13 @@ def recommend(replays: Replays, by: str, wanted: Wanted, backlogs: Sequence[Row]
             who = f"{QUOTA_NAMES[row['quota_type']]} {entity_text(row)}"
             raise ConfigError(f"the quotas found would throttle {who}, which is to be protected")
     return Recommendation(
-        by=by, quotas=quotas, entities=entities, nodes=nodes, outcomes=outcomes, backlogs=backlogs
+        by=by,
+        quotas=quotas,
+        entities=entities,
+        nodes=nodes,
+        outcomes=outcomes,
+        backlogs=backlogs,
+        missing=missing,
     )
 
 

@@ -9,12 +9,13 @@ from pyspark.sql import SparkSession
 
 from tidegate.pipeline.history import Buckets
 from tidegate.pipeline.jobs import (
+    LimitsSummary,
+    ObedienceSummary,
     ReplaySummary,
     UsageFiles,
     UsageSummary,
     history_job,
     limits_job,
-    missing_job,
     obedience_job,
     quota_events_job,
     recommend_job,
@@ -24,14 +25,12 @@ from tidegate.pipeline.jobs import (
 from tidegate.pipeline.local import (
     local_history,
     local_limits,
-    local_missing,
     local_obedience,
     local_quota_events,
     local_recommend,
     local_replay,
     local_usage,
 )
-from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.recommend import Recommendation
 from tidegate.pipeline.session import RunningSpark, is_submitted
 
@@ -48,12 +47,11 @@ class Jobs:
     """The jobs over some usage files; each takes what the function of that name in `jobs` takes after the files."""
 
     usage: Callable[..., UsageSummary]
-    obedience: Callable[..., Rows]
-    missing: Callable[..., list[Missing]]
+    obedience: Callable[..., ObedienceSummary]
     quota_events: Callable[..., Rows]
     history: Callable[..., Buckets]
     replay: Callable[..., ReplaySummary]
-    limits: Callable[..., tuple[Rows, Rows]]
+    limits: Callable[..., LimitsSummary]
     recommend: Callable[..., Recommendation]
 
 
@@ -75,7 +73,6 @@ def jobs_here(files: UsageFiles) -> Jobs:
     return Jobs(
         usage=partial(local_usage, files),
         obedience=partial(local_obedience, files),
-        missing=partial(local_missing, files),
         quota_events=partial(local_quota_events, files),
         history=partial(local_history, files),
         replay=partial(local_replay, files),
@@ -89,7 +86,6 @@ def jobs_on_spark(spark: RunningSpark, files: UsageFiles) -> Jobs:
     return Jobs(
         usage=partial(usage_job, spark, files),
         obedience=partial(obedience_job, spark, files),
-        missing=partial(missing_job, spark, files),
         quota_events=partial(quota_events_job, spark, files),
         history=partial(history_job, spark, files),
         replay=partial(replay_job, spark, files),

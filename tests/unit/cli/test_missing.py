@@ -11,6 +11,7 @@ from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.cli.main import main
+from tidegate.pipeline.output import MARKER
 from tidegate.usage.arrow import arrow_schema
 
 REPLAY = ["replay", "--in-force"]
@@ -22,6 +23,15 @@ def _node():
     for second in range(6):
         node.produce("alice", "c1", 10, START_MS + 1000 * second)
     return node
+
+
+def _write_unknown_kind(directory):
+    """Write a record whose last row is of a kind that is none."""
+    node = _node()
+    node.events[-1]["kind"] = "lease"
+    directory.mkdir()
+    table = pa.Table.from_pylist(node.events, schema=arrow_schema())
+    pq.write_table(table, directory / "rows.parquet")
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +69,18 @@ def test_documents_have_what_is_missing(usage, command, capsys):
 @pytest.mark.parametrize("command", ["usage", "limits", "obedience", "recommend", "report"])
 def test_unknown_kinds_are_refused(tmp_path, command, capsys):
     """By name: the rows may be anything."""
-    node = _node()
-    node.events[-1]["kind"] = "lease"
-    (tmp_path / "usage").mkdir()
-    table = pa.Table.from_pylist(node.events, schema=arrow_schema())
-    pq.write_table(table, tmp_path / "usage" / "rows.parquet")
+    _write_unknown_kind(tmp_path / "usage")
     more = ["--out", str(tmp_path / "report.html")] if command == "report" else []
     assert main([command, str(tmp_path / "usage"), *more]) == 2
     assert "kind 'lease' of 1 rows" in capsys.readouterr().err
+
+@pytest.mark.parametrize("command", ["usage", "obedience"])
+def test_results_stay_where_the_next_rows_are_refused(usage, tmp_path, command):
+    """Rows are looked at before the results of an earlier run are touched."""
+    out = tmp_path / "out"
+    assert main([command, str(usage), "--out", str(out)]) == 0
+    before = (out / MARKER).read_bytes()
+    _write_unknown_kind(tmp_path / "usage")
+    assert main([command, str(tmp_path / "usage"), "--out", str(out)]) == 2
+    assert (out / MARKER).read_bytes() == before
+

@@ -1,6 +1,6 @@
-"""Which rows of a usage record are not there, and how one knows: by what each chunk shows of itself."""
+"""Which rows of a usage record are there, and which are not: by what each chunk shows of itself."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,13 +12,13 @@ from tidegate.pipeline.read.chunks import Chunk, add_next_times, check_kinds, li
 from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, Run, Timeline, timelines
 
 __all__ = [
+    "Coverage",
     "Evidence",
     "Missing",
     "NodeChunk",
     "chunk_evidence",
-    "chunks_of_nodes",
+    "coverage_of",
     "missing_in",
-    "missing_rows",
 ]
 
 _KINDS = ("start", "gap")
@@ -55,6 +55,14 @@ class Missing:
     lost_events: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """The chunks that have rows of each node, in order of the first, and what is missing, by node and in order."""
+
+    nodes: Mapping[int, Sequence[NodeChunk]]
+    missing: Sequence[Missing]
+
+
 def chunk_evidence(chunk: Chunk) -> Evidence:
     """Look at a chunk. Raises `UsageFilesError` for a kind of row that is none of the usage record."""
     table = read_chunk(chunk, ("kind",))
@@ -67,12 +75,13 @@ def chunk_evidence(chunk: Chunk) -> Evidence:
     return Evidence(chunk, control, list_runs(chunk))
 
 
-def missing_rows(evidence: Iterable[Evidence]) -> list[Missing]:
-    """Return what is missing, by node and in order. Raises `UsageFilesError` where rows are there twice."""
+def coverage_of(evidence: Iterable[Evidence]) -> Coverage:
+    """Return what the chunks show together. Raises `UsageFilesError` where rows are there twice."""
     found = list(evidence)
     control = [event for each in found for event in each.control]
     lost = {(event["node_id"], event["seq"]): event["lost_events"] for event in control}
-    return missing_in(timelines(control, [run for each in found for run in each.runs]), lost)
+    missing = missing_in(timelines(control, [run for each in found for run in each.runs]), lost)
+    return Coverage(nodes=_chunks_of_nodes(found), missing=missing)
 
 
 def missing_in(by_node: Mapping[int, Timeline], lost: Mapping[tuple[int, int], int | None]) -> list[Missing]:
@@ -91,8 +100,7 @@ def missing_in(by_node: Mapping[int, Timeline], lost: Mapping[tuple[int, int], i
     ]
 
 
-def chunks_of_nodes(evidence: Iterable[Evidence]) -> Mapping[int, list[NodeChunk]]:
-    """Return the chunks that have rows of each node, in order of the first."""
+def _chunks_of_nodes(evidence: Iterable[Evidence]) -> dict[int, list[NodeChunk]]:
     found: dict[int, dict[Chunk, NodeChunk]] = {}
     for chunk, _, runs in evidence:
         for run in runs:

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.windows import Windows
 from tidegate.pipeline.errors import UsageFilesError, check_sum
-from tidegate.pipeline.read.chunks import Chunk, check_kinds, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.missing import NodeChunk
 from tidegate.pipeline.rollup import kernel
 from tidegate.pipeline.rollup.kernel import (
@@ -82,7 +82,6 @@ def usage_parts(
     reach = -1
     for place, chunk in enumerate(chunks):
         table = read_chunk(chunk.chunk, (*_COLUMNS, *by))
-        check_kinds(table, chunk.chunk)
         is_here = pc.equal(table["node_id"], node_id)
         waiting.append(table if pc.all(is_here).as_py() else table.filter(is_here))
         reach = max(reach, chunk.last_seq)

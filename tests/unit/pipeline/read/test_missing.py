@@ -9,7 +9,7 @@ from tests.replaying.node import RecordingNode
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs import open_usage
 from tidegate.pipeline.read.chunks import list_chunks
-from tidegate.pipeline.read.missing import chunk_evidence, chunks_of_nodes, missing_rows
+from tidegate.pipeline.read.missing import chunk_evidence, coverage_of
 
 
 def _evidence(directory):
@@ -41,7 +41,7 @@ def test_reasons_are_those_of_a_replay(tmp_path, left_out, lost, expected):
     node = _node(lost=lost)
     del node.events[left_out]
     write_events(tmp_path, node.events, rows_per_file=3)
-    found = missing_rows(_evidence(tmp_path))
+    found = coverage_of(_evidence(tmp_path)).missing
     assert [(place.reason, place.lost_events) for place in found] == expected
     assert all(place.node_id == 1 and place.ts_ms >= START_MS for place in found)
 
@@ -53,7 +53,7 @@ def test_rows_that_are_there_twice_are_refused(tmp_path):
     write_events(tmp_path / "b", node.events)
     evidence = [*_evidence(tmp_path / "a"), *_evidence(tmp_path / "b")]
     with pytest.raises(UsageFilesError, match="are there twice"):
-        missing_rows(evidence)
+        coverage_of(evidence)
 
 
 def test_chunks_are_found_by_node(tmp_path):
@@ -61,7 +61,7 @@ def test_chunks_are_found_by_node(tmp_path):
     nodes = _node(1), _node(2)
     for node in nodes:
         write_events(tmp_path, node.events, rows_per_file=4)
-    found = chunks_of_nodes(reversed(_evidence(tmp_path)))
+    found = coverage_of(reversed(_evidence(tmp_path))).nodes
     assert [len(found[node_id]) for node_id in (1, 2)] == [3, 3]
     for node_id, node in zip((1, 2), nodes, strict=True):
         seqs = [event["seq"] for event in node.events]

@@ -18,7 +18,7 @@ from tidegate.api_keys import CREATE_TOPICS
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs import open_usage
 from tidegate.pipeline.read.chunks import list_chunks
-from tidegate.pipeline.read.missing import chunk_evidence, chunks_of_nodes
+from tidegate.pipeline.read.missing import chunk_evidence, coverage_of
 from tidegate.pipeline.rollup.parts import usage_parts
 from tidegate.pipeline.rollup.percentiles import PERCENTS, bucket_of, largest_of
 from tidegate.pipeline.rollup.tables import minute_keys, put_together
@@ -111,10 +111,10 @@ def _counted(events, key):
 def _found(directory, keys, table, by=CLIENT_KEYS):
     """Return the rows of a table, by key."""
     with open_usage(directory) as files:
-        evidence = [chunk_evidence(chunk) for chunk in list_chunks(files.paths)]
+        coverage = coverage_of(chunk_evidence(chunk) for chunk in list_chunks(files.paths))
         parts = [
             part
-            for node_id, chunks in chunks_of_nodes(evidence).items()
+            for node_id, chunks in coverage.nodes.items()
             for part in usage_parts(node_id, chunks, by, with_minutes="minute_ms" in keys)
         ]
     found = put_together(parts, keys, table)
