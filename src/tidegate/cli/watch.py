@@ -143,7 +143,7 @@ def _run_here(
         from_ms=args.from_ms,
         checkpoint=checkpoint,
     )
-    kernel_at_hand(plans)
+    kernel_at_hand(plans, with_usage=True)
     has_waited = False
     while True:
         done = watch.step()
@@ -163,9 +163,13 @@ def _run_on_spark(
     args: argparse.Namespace, plans: "Sequence[Plan]", checkpoint: "Checkpoint", shows: "_Shows"
 ) -> int:
     from tidegate.pipeline.session import running_spark
+    from tidegate.pipeline.warm_up import kernel_in_the_making
     from tidegate.pipeline.watch.on_spark import watch_on_spark
 
-    with running_spark(app_name="tidegate watch", master=args.master, rows=0) as spark:
+    with (
+        kernel_in_the_making(plans, with_usage=True),
+        running_spark(app_name="tidegate watch", master=args.master, rows=0) as spark,
+    ):
         totals = watch_on_spark(
             spark,
             args.directory,

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, Timeline
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions
-from tidegate.pipeline.sums import grouped, usage_by_second, usage_columns
+from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
+from tidegate.pipeline.sums import grouped
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.sanitizer import sanitize
 
@@ -178,7 +179,7 @@ def entity_seconds(table: pa.Table, wanted: WantedEntities) -> pa.Table:
 
     Columns: second_ms, node_id, entity (its place in `wanted`), amount, throttle_ms.
     """
-    seconds = usage_by_second([table.filter(_may_belong(table, wanted.entities))])
+    seconds = sums_by_step(table.filter(_may_belong(table, wanted.entities)), step_ms=_SECOND_MS)
     member = _membership(seconds, wanted)
     joined = seconds.join(member, keys=["user", "client_id"], join_type="inner")
     places = joined["entity"].to_numpy()
@@ -187,8 +188,8 @@ def entity_seconds(table: pa.Table, wanted: WantedEntities) -> pa.Table:
     joined = joined.append_column("ns", ns)
     found = pa.table(
         {
-            "second_ms": joined["second_ms"].cast(pa.int64()),
-            "node_id": joined["node_id"].cast(pa.int32()),
+            "second_ms": joined["step_ms"],
+            "node_id": joined["node_id"],
             "entity": places,
             "amount": _chosen(joined, _AMOUNTS, kinds),
             "throttle_ms": _chosen(joined, _THROTTLES, kinds),

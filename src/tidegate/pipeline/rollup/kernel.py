@@ -29,7 +29,7 @@ from tidegate.quota.measure.rate_kernel import (
 )
 from tidegate.quota.measure.throttle import MAX_INT64
 
-__all__ = ["KERNEL_MODULES", "MEASURES", "SENSORS", "SUMS", "Cells", "UsageRows", "add_up_kernel",
+__all__ = ["KERNEL_MODULES", "MEASURES", "SENSORS", "SETTINGS", "SUMS", "Cells", "UsageRows", "add_up_kernel",
            "put_counts_kernel"]  # fmt: skip
 
 # What a row is.
@@ -50,8 +50,10 @@ SENSORS = 3
 HANDLER, THROTTLE, SIZE = range(3)
 MEASURES = 3
 
-# Entries of `Cells.settings`: how often the node has started; how many buckets are counted in; window of the rates.
-STARTS, COUNTED, SAMPLES, WINDOW_MS = range(4)
+# Entries of `Cells.settings`: how often the node has started; how many buckets are counted in; window of the rates;
+# whether there are peaks and percentiles, or sums alone.
+STARTS, COUNTED, SAMPLES, WINDOW_MS, WITH_PEAKS = range(5)
+SETTINGS = 5
 
 _BUCKET_BITS = 9
 _NOTHING = -1  # a place of the table of counts that is free
@@ -114,6 +116,7 @@ def put_counts_kernel() -> Callable[[Int64s, Int64s, Int64s, Int64s], None]:
 
 def add_up(cells: Cells, rows: UsageRows, first: int) -> int:
     """Add the rows from `first` on; return the first that was not, for the table of counts is half full."""
+    with_peaks = cells.settings[WITH_PEAKS] != 0
     for at in range(first, len(rows.kind)):
         kind = rows.kind[at]
         if kind == RESTART:
@@ -129,7 +132,7 @@ def add_up(cells: Cells, rows: UsageRows, first: int) -> int:
             sums[cell, REJECTED if rows.rejected[at] else MUTATIONS] += rows.mutations[at]
             continue
         sums[cell, NETWORK_NS] += rows.network_ns[at]
-        if not rows.exempt[at]:
+        if with_peaks and not rows.exempt[at]:
             _record(cells, rows, at, TIME, rows.network_ns[at] * PERCENT_PER_NS)
         if kind == NETWORK:
             continue
@@ -151,8 +154,10 @@ def add_up(cells: Cells, rows: UsageRows, first: int) -> int:
         )
         if not is_taken_back:
             sums[cell, FETCH_BYTES] += rows.fetch_bytes[at]
-            if rows.fetch_bytes[at] != 0:
-                _measure(cells, rows, at, FETCH, float(rows.fetch_bytes[at]))
+        if not with_peaks:
+            continue
+        if not is_taken_back and rows.fetch_bytes[at] != 0:
+            _measure(cells, rows, at, FETCH, float(rows.fetch_bytes[at]))
         if rows.produce_bytes[at] != 0:
             _measure(cells, rows, at, PRODUCE, float(rows.produce_bytes[at]))
         if not rows.exempt[at]:

@@ -36,6 +36,8 @@ __all__ = [
     "COUNTS",
     "TIMES",
     "compile_usage_kernel",
+    "sums_by_step",
+    "usage_columns",
     "usage_parts",
     "usage_parts_of_nodes",
 ]
@@ -66,8 +68,14 @@ _MS_PER_MINUTE = 60_000
 _FEW_COUNTS = 1 << 14
 _FEW_SENSORS = 64
 _LARGEST_TABLE = 1 << 22  # codes that are looked up in an array
+_LATEST_MS = 2**53
 
 Int64s = npt.NDArray[np.int64]
+
+
+def usage_columns(by: Sequence[str] = CLIENT) -> list[str]:
+    """Return the columns of the usage record that usage by the columns `by` is made of."""
+    return [*_COLUMNS, *by]
 
 
 def usage_parts(
@@ -77,11 +85,11 @@ def usage_parts(
 
     chunks: sorted. Raises `UsageFilesError` for rows that are no usage record, or too large to be added up.
     """
-    node = _Node(node_id, by, with_minutes=with_minutes)
+    node = _Node(node_id, by, step_ms=_MS_PER_MINUTE if with_minutes else None)
     waiting: list[pa.Table] = []
     reach = -1
     for place, chunk in enumerate(chunks):
-        table = read_chunk(chunk.chunk, (*_COLUMNS, *by))
+        table = read_chunk(chunk.chunk, usage_columns(by))
         is_here = pc.equal(table["node_id"], node_id)
         waiting.append(table if pc.all(is_here).as_py() else table.filter(is_here))
         reach = max(reach, chunk.last_seq)
@@ -110,25 +118,46 @@ def usage_parts_of_nodes(
                 yield from part.cast(schema).to_batches()
 
 
+def sums_by_step(table: pa.Table, by: Sequence[str] = CLIENT, *, step_ms: int) -> pa.Table:
+    """Return what rows (`usage_columns`) add up to in steps of time: step_ms (its first ms), node_id, `by`, sums, times.
+
+    Needs no rows before, as nothing is measured. Raises `UsageFilesError` as `usage_parts` does.
+    """
+    keys = ("node_id", *by, *USAGE_SUMS, *TIMES)
+    schema = to_arrow_schema(usage_parts_schema(by))
+    found = [pa.schema([schema.field(name) for name in ("minute_ms", *keys)]).empty_table()]
+    for node_id in pc.unique(table["node_id"]).to_pylist():
+        of_node = table.filter(pc.field("node_id") == node_id).unify_dictionaries().combine_chunks()
+        parts = _Node(node_id, by, step_ms=step_ms, with_peaks=False).parts(of_node)
+        found += (part.select(found[0].column_names) for part in parts)
+    return pa.concat_tables(found).rename_columns(["step_ms", *keys])
+
+
 def compile_usage_kernel() -> None:
     """Compile the kernel for the types that it meets, by adding up one row."""
     row = {"kind": "request", "node_id": 0, "seq": 0, "ts_ms": 0}
     table = pa.Table.from_pylist([row], to_arrow_schema(EVENTS))
-    for _ in _Node(0, CLIENT, with_minutes=False).parts(table):
+    for _ in _Node(0, CLIENT).parts(table):
         pass
     _larger(*_table_of_counts(2))
 
 
 class _Node:
-    """The groups and sensors of a node."""
+    """The groups of a node, and their sensors.
 
-    def __init__(self, node_id: int, by: Sequence[str], *, with_minutes: bool) -> None:
+    step_ms: parts are of steps of time; None: of all time. with_peaks: and percentiles; else there are sums alone.
+    """
+
+    def __init__(
+        self, node_id: int, by: Sequence[str], *, step_ms: int | None = None, with_peaks: bool = True
+    ) -> None:
         self._node_id = node_id
         self._by = by
-        self._with_minutes = with_minutes
+        self._step_ms = step_ms
         self._numbers: dict[tuple[str, ...], int] = {}
         window = Windows().rate
-        self._settings = np.zeros(4, np.int64)
+        self._settings = np.zeros(kernel.SETTINGS, np.int64)
+        self._settings[kernel.WITH_PEAKS] = with_peaks
         self._settings[kernel.SAMPLES], self._settings[kernel.WINDOW_MS] = window.samples, window.window_ms
         self._sensor_of = np.full((SENSORS, _FEW_SENSORS), -1, np.int32)
         self._sensors = 0
@@ -153,12 +182,13 @@ class _Node:
             return
         names, group_of_row = self._groups(table, counts)
         ts_ms = _numbers(table, "ts_ms")
-        minute_ms = ts_ms - ts_ms % _MS_PER_MINUTE if self._with_minutes else np.full(len(ts_ms), ALL_TIME_MS)
-        cell, groups, minutes = _cells(group_of_row, minute_ms, counts)
+        step = np.full(len(ts_ms), ALL_TIME_MS) if self._step_ms is None else ts_ms // self._step_ms
+        cell, groups, steps = _cells(group_of_row, step, counts)
         group = self._find(names)
         rows = _rows(table, kind, cell, group[group_of_row])
-        self._make_sensors(rows, counts)
-        yield self._added_up(rows, names.take(pa.array(groups)), minutes)
+        if self._settings[kernel.WITH_PEAKS]:
+            self._make_sensors(rows, counts)
+        yield self._added_up(rows, names.take(pa.array(groups)), steps * (self._step_ms or 1))
 
     def _groups(self, table: pa.Table, counts: npt.NDArray[np.bool_]) -> tuple[pa.Table, Int64s]:
         """Return the groups that occur, columns `by`, and the place of each row among them."""
@@ -226,13 +256,14 @@ class _Node:
 def _check(table: pa.Table, counts: npt.NDArray[np.bool_]) -> None:
     """Raise where numbers make no sense that are added up or counted."""
     for name in (*_AMOUNTS, *_THROTTLES):
+        check_sum(_numbers(table, name).sum(where=counts, dtype=np.float64))
+    for name, largest in (("ts_ms", _LATEST_MS), *((name, MAX_INT64) for name in _AMOUNTS)):
         values = _numbers(table, name)
-        check_sum(values.sum(where=counts, dtype=np.float64))
-        impossible = (values < 0) & counts
-        if name not in _THROTTLES and impossible.any():
+        impossible = counts & ((values < 0) | (values > largest))
+        if impossible.any():
             at = int(np.argmax(impossible))
             row = f"seq {table['seq'][at]} of node {table['node_id'][at]}"
-            raise UsageFilesError(f"{name} must be at least 0, got {values[at]} in {row}")
+            raise UsageFilesError(f"{name} must be from 0 to {largest}, got {values[at]} in {row}")
 
 
 def _rows(table: pa.Table, kind: npt.NDArray[np.int8], cell: Int64s, group: Int64s) -> UsageRows:
@@ -278,15 +309,15 @@ def _used(code: Int64s, counts: npt.NDArray[np.bool_], codes: int) -> tuple[Int6
     return used, place_of[code]
 
 
-def _cells(group: Int64s, minute_ms: Int64s, counts: npt.NDArray[np.bool_]) -> tuple[Int64s, Int64s, Int64s]:
-    """Return the cell of each row, and of each cell its group and minute."""
-    first_ms = minute_ms.min()
-    minute = (minute_ms - first_ms) // _MS_PER_MINUTE
-    minutes, minute = _used(minute, counts, int(minute.max()) + 1)
+def _cells(group: Int64s, step: Int64s, counts: npt.NDArray[np.bool_]) -> tuple[Int64s, Int64s, Int64s]:
+    """Return the cell of each row, and of each cell its group and step."""
+    first = int(step[counts].min())
+    step = np.where(counts, step - first, 0)
+    steps, place = _used(step, counts, int(step.max()) + 1)
     groups = int(group.max()) + 1
-    used, cell = _used(minute * groups + group, counts, len(minutes) * groups)
-    of_minute, of_group = np.divmod(used, groups)
-    return cell, of_group, minutes[of_minute] * _MS_PER_MINUTE + first_ms
+    used, cell = _used(place * groups + group, counts, len(steps) * groups)
+    of_step, of_group = np.divmod(used, groups)
+    return cell, of_group, steps[of_step] + first
 
 
 def _table_of_counts(size: int) -> tuple[Int64s, Int64s]:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.chunks import ALL_COLUMNS, Chunk, read_chunk
-from tidegate.pipeline.sums import usage_columns
+from tidegate.pipeline.rollup.parts import usage_columns
 from tidegate.usage.files import ParquetFile, hour_directories, in_hours, list_files
 from tidegate.usage.readers import is_imported
 

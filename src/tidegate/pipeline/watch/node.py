@@ -14,22 +14,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.layout import ROW_TYPES, Rows
-from tidegate.pipeline.read.chunks import Arrived, read_chunk, read_rows, read_sensors, survey_chunk
+from tidegate.pipeline.layout import DECISIONS, ROW_TYPES, Rows
+from tidegate.pipeline.read.chunks import Arrived, read_rows, read_sensors, survey_chunk
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.timeline import Run, Timeline, empty_timeline, refuse_extensions, timelines
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results
-from tidegate.pipeline.schemas import CLIENT, REPLAY_BY_CLIENT, USAGE_SUMS
-from tidegate.pipeline.sums import grouped, usage_by_second, usage_columns
+from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
+from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
 from tidegate.pipeline.watch.arrivals import Piece, read_pieces, together
 from tidegate.usage.snapshots import BEGINS
 
@@ -43,10 +42,7 @@ _HELD_ROWS = 1_000_000  # a snapshot of the largest table, and what comes meanwh
 _HELD_KINDS = pa.array(["start", "gap"])
 _ENDS_SNAPSHOT = pa.array(["start", "gap", "callback"])
 _REPLAY_SCHEMA = to_arrow_schema(REPLAY_BY_CLIENT).append(pa.field("minute_ms", pa.int64()))
-_USAGE_TIMES = {"first_ts_ms": "min", "last_ts_ms": "max"}
-_NO_DECISIONS = np.zeros((0, 6), np.int32)
-
-Places = npt.NDArray[np.int64]
+_NO_DECISIONS = np.zeros((0, DECISIONS), np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,13 +91,13 @@ class NodeWatch:
         self.held = table_bytes(table.slice(taken)) if waiting else None
         table = table.slice(0, taken)
         if taken == 0:
-            return self._advance(_no_rows(), _no_usage(), events=0, waiting=waiting)
+            return self._advance(_no_rows(), _usage(table), events=0, waiting=waiting)
         arrived = Arrived(table, f"node {self.node_id}")
         self._check_order(table)
         parts = list(self._replayed(arrived))
         self.last_seq, self.last_ts_ms = table["seq"][-1].as_py(), table["ts_ms"][-1].as_py()
         replayed = pa.concat_tables(parts) if parts else _no_rows()
-        return self._advance(replayed, _usage(arrived), events=taken, waiting=waiting)
+        return self._advance(replayed, _usage(table), events=taken, waiting=waiting)
 
     def _advance(self, replay: pa.Table, usage: pa.Table, *, events: int, waiting: int) -> Advance:
         return Advance(
@@ -259,24 +255,14 @@ def _open_snapshot(table: pa.Table, kinds: pa.ChunkedArray) -> int:
     return place
 
 
-def _usage(arrived: Arrived) -> pa.Table:
+def _usage(table: pa.Table) -> pa.Table:
     """Return what was used, by minute, node and client."""
-    seconds = usage_by_second([read_chunk(arrived, usage_columns())])
-    second_ms = seconds["second_ms"].to_numpy()
-    minutes = seconds.append_column("minute_ms", pa.array(second_ms - second_ms % _MINUTE_MS))
-    wanted = {**dict.fromkeys(USAGE_SUMS, "sum"), **_USAGE_TIMES}
-    return grouped(minutes, ("minute_ms", "node_id", *CLIENT), wanted)
+    found = sums_by_step(table.select(usage_columns()), step_ms=_MINUTE_MS)
+    return found.rename_columns(["minute_ms", *found.column_names[1:]])
 
 
 def _no_rows() -> pa.Table:
     return _REPLAY_SCHEMA.empty_table()
-
-
-def _no_usage() -> pa.Table:
-    wanted = {**dict.fromkeys(USAGE_SUMS, "sum"), **_USAGE_TIMES}
-    empty = usage_by_second([])
-    minutes = empty.append_column("minute_ms", pa.array([], pa.int64()))
-    return grouped(minutes, ("minute_ms", "node_id", *CLIENT), wanted)
 
 
 def table_bytes(table: pa.Table) -> bytes:

@@ -185,7 +185,9 @@ def test_groups_may_be_of_any_names(events):
 @pytest.mark.parametrize(
     ("column", "value", "reason"),
     [("request_bytes", 2**62, "does not fit into 64 bits"),
-     ("handler_ns", -1, r"handler_ns must be at least 0, got -1 in seq \d+ of node 1"),
+     ("handler_ns", -1, r"handler_ns must be from 0 to \d+, got -1 in seq \d+ of node 1"),
+     ("ts_ms", 2**62, r"ts_ms must be from 0 to \d+, got \d+ in seq \d+ of node 1"),
+     ("ts_ms", -1, r"ts_ms must be from 0 to \d+, got -1 in seq \d+ of node 1"),
      ("kind", "requset", "kind 'requset' of 1 rows")],
 )  # fmt: skip
 def test_rows_that_make_no_sense_are_refused(tmp_path, column, value, reason):
