@@ -1,21 +1,34 @@
 """Where a watch in one process goes on after it has ended, however: one file, replaced whole.
 
-Offsets, the state of each node and the totals belong together, so what was counted is in all of them or in none.
+Offsets, the state of each node and the totals belong together, so what was counted is in all of them or in none. All is
+one pickle, which only `loaded` reads: it makes the classes that a watch consists of, and calls nothing else. What they
+hold is not looked at, so a checkpoint is as much its owner's own as the programs that he runs.
 """
 
+import io
 import os
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
-from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.watch.node import NodeWatch, dumped, loaded
+from tidegate.pipeline.read.timeline import SensorState, Step, Timeline
+from tidegate.pipeline.replay.plan import Definitions, Plan
+from tidegate.pipeline.replay.plan_replay import PlanReplay
+from tidegate.pipeline.replay.stated import StatedSensors
+from tidegate.pipeline.replay.tables import Account, AccountTable, Limit, SensorTable
+from tidegate.pipeline.watch.node import NodeWatch
 from tidegate.pipeline.watch.totals import Totals
+from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.admin.entity import Default, EntityQuotas, Level, QuotaEntity
+from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.directory import lock_file, make_private_directory, write_private_file
 
-__all__ = ["Checkpoint", "WatchState"]
+__all__ = ["Checkpoint", "WatchState", "dumped", "loaded"]
 
 _VERSION = 1
 _STATE = "watch"
@@ -69,7 +82,7 @@ class Checkpoint:
             return None
         state = loaded(data)
         if not isinstance(state, WatchState) or state.version != _VERSION:
-            raise self._unusable("is of another version of Tidegate")
+            raise _unreadable()
         if state.directory != str(directory.resolve()):
             raise self._unusable(f"is of the record {state.directory!r}")
         if repr(list(state.plans)) != repr(list(plans)):  # a limit may be NaN
@@ -84,3 +97,50 @@ class Checkpoint:
     def _unusable(self, reason: str) -> ConfigError:
         where = str(self._path.parent)
         return ConfigError(f"the checkpoint {where!r} {reason}", hint="begin with another directory")
+
+def dumped(state: object) -> bytes:
+    """Return a state as bytes."""
+    return pickle.dumps(state, protocol=5)
+
+
+def loaded(data: bytes) -> Any:
+    """Return the state that `dumped` has written. Raises `ConfigError` where it is none, whatever it is instead."""
+    try:
+        return _Unpickler(io.BytesIO(data)).load()
+    except Exception as error:
+        raise _unreadable() from error
+
+
+def _unreadable() -> ConfigError:
+    return ConfigError(
+        "the checkpoint is damaged, or of another version of Tidegate", hint="begin with another directory"
+    )
+
+
+_PARTS = {
+    (part.__module__, part.__qualname__): part
+    for part in (
+        WatchState, Totals, NodeWatch, Plan, Windows, QuotaWindow, QuotaRecord,
+        PlanReplay, Definitions, EntityQuotas, QuotaEntity, Default, Level,
+        Timeline, Step, SensorState, StatedSensors, SensorTable, AccountTable, Account, Limit,
+    )
+}  # fmt: skip
+_PARTS_OF_ARRAYS = {
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("numpy._core.multiarray", "scalar"),
+    ("numpy._core.numeric", "_frombuffer"),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes the parts of a checkpoint and arrays, and nothing else: a checkpoint is input."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _PARTS_OF_ARRAYS:
+            return super().find_class(module, name)
+        try:
+            return _PARTS[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a checkpoint") from None
+

@@ -1,14 +1,13 @@
 """One node of a live record: the replays of the plans on it, carried from one batch of rows to the next.
 
 `NodeWatch.advance` takes the rows that have arrived and returns what was decided of them: Arrow in, Arrow out. All that
-it keeps can be written down (`dumped`) and gone on with elsewhere (`loaded`), in this process or by Spark.
+it keeps can be written down and gone on with elsewhere (`checkpoint`), in this process or by Spark.
 
 What comes last in a batch may be decided by what follows: a `gap` ends where the next row is, and a snapshot counts
 only if it has an end. Such rows are held until the next batch, so that all is decided as in a replay of the whole.
 """
 
 import io
-import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import DECISIONS, ROW_TYPES, Rows
 from tidegate.pipeline.read.chunks import Arrived, read_rows, read_sensors, survey_chunk
@@ -32,7 +30,7 @@ from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
 from tidegate.pipeline.watch.arrivals import Piece, read_pieces, together
 from tidegate.usage.snapshots import BEGINS
 
-__all__ = ["Advance", "NodeWatch", "advances", "dumped", "loaded", "read_table", "table_bytes"]
+__all__ = ["Advance", "NodeWatch", "advances", "read_table", "table_bytes"]
 
 MAX_CLIENTS = 500_000
 """Clients of one node: their names and sensors are held."""
@@ -201,43 +199,6 @@ def advances(watch: NodeWatch, pieces: Sequence[Piece], *, after_seq: int, end_s
     """Have a node take in the rows of `pieces` after `after_seq` and up to `end_seq`; some are in memory at a time."""
     for run in together(pieces):
         yield watch.advance(read_pieces(run, after_seq=after_seq, end_seq=end_seq))
-
-
-def dumped(state: object) -> bytes:
-    """Return a state as bytes."""
-    return pickle.dumps(state, protocol=5)
-
-
-def loaded(data: bytes) -> Any:
-    """Return the state that `dumped` has written. Raises `ConfigError` where it is none, whatever it is instead."""
-    try:
-        return _Unpickler(io.BytesIO(data)).load()
-    except Exception as error:
-        raise ConfigError(
-            "the checkpoint is damaged, or of another version of Tidegate", hint="begin with another one"
-        ) from error
-
-
-class _Unpickler(pickle.Unpickler):
-    """Makes values, arrays and classes of our own, and calls nothing else: a checkpoint is input."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module.startswith("tidegate.") or (module, name) in _FOREIGN:
-            found = super().find_class(module, name)
-            if isinstance(found, type) or (module, name) in _FOREIGN:
-                return found
-        raise pickle.UnpicklingError(f"{module}.{name} is no part of a checkpoint")
-
-
-_FOREIGN = {
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "scalar"),
-    ("numpy._core.numeric", "_frombuffer"),
-    ("copyreg", "_reconstructor"),
-    ("builtins", "object"),
-}
 
 
 def _open_snapshot(table: pa.Table, kinds: pa.ChunkedArray) -> int:

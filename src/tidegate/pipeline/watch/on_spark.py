@@ -18,8 +18,8 @@ from tidegate.pipeline.errors import spark_errors_as_ours
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.session import RunningSpark
 from tidegate.pipeline.watch.arrivals import Piece
-from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState
-from tidegate.pipeline.watch.node import Advance, NodeWatch, advances, dumped, loaded, read_table, table_bytes
+from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState, dumped, loaded
+from tidegate.pipeline.watch.node import Advance, NodeWatch, advances, read_table, table_bytes
 from tidegate.pipeline.watch.source import SOURCE_NAME, UsageSource
 from tidegate.pipeline.watch.totals import Totals
 
