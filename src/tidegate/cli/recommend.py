@@ -100,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.recommend import Wanted, what_tells_apart
     from tidegate.pipeline.replay.limits import levels_of
     from tidegate.pipeline.report.missing_report import missing_notes
+    from tidegate.pipeline.report.recommend_notes import recommend_notes
     from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text
 
     wanted = Wanted(headroom=args.headroom, budgets=dict(args.budget), protect=args.protect)
@@ -108,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         with running_jobs(args, files, plans=[levels_of(by)]) as jobs:
             found = jobs.recommend(by, wanted)
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
-    notes = found.notes(wanted, events=files.rows, is_imported=is_imported(args.directory))
+    notes = recommend_notes(found, wanted, events=files.rows, is_imported=is_imported(args.directory))
     notes += [f"{note[0].upper()}{note[1:]}." for note in missing_notes(found.missing, with_cold_starts=True)]
     print(text(found.quotas, notes), end="")
     return 0

@@ -24,20 +24,12 @@ from tidegate.config.quotas_file import (
 )
 from tidegate.config.values import checked_entity
 from tidegate.errors import ConfigError
-from tidegate.pipeline.backlogs import STEP_MS
 from tidegate.pipeline.read.chunks import list_chunks, read_chunk
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.limits import ENTITIES_BY, Replays, find_limits, levels_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
-from tidegate.pipeline.report.limits_report import ESTIMATED, entity_text, was_throttled
-from tidegate.pipeline.report.text import (
-    QUOTA_NAMES,
-    bytes_text,
-    count_text,
-    duration_text,
-    name_text,
-    percent_text,
-)
+from tidegate.pipeline.report.limits_report import entity_text, was_throttled
+from tidegate.pipeline.report.text import QUOTA_NAMES, count_text
 from tidegate.pipeline.rounding import limit_text, rounded_down, rounded_up
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
@@ -45,15 +37,16 @@ from tidegate.quota.managers.quota_type import QuotaType
 __all__ = [
     "LEAST",
     "BudgetError",
+    "Name",
     "NothingToRecommendError",
     "Recommendation",
+    "Row",
     "Wanted",
-    "hidden_notes",
-    "outcome_notes",
+    "entity_of",
+    "is_touched",
+    "name_of",
     "propose",
     "recommend",
-    "skew_notes",
-    "starved_notes",
     "what_tells_apart",
 ]
 
@@ -69,12 +62,8 @@ _FEW = 3  # overrides that a small cluster may have at least
 _FEW_OF = 10  # one in so many entities may have one
 _MOST = 1000  # overrides
 _TWICE = 2.0  # how much more than the next an entity needs to be one of the few
-_UNEVEN = 1.5  # times its fair share that a node has when it is worth a word
-_LINES = 10  # entities that a note lists
-_BEHIND = 10  # seconds of a quota that a backlog may take
 
 Row = Mapping[str, Any]
-_TYPE_BY_KEY = {quota_type.key: quota_type.value for quota_type in QUOTA_TYPES}
 
 Name = tuple[str | None, str | None]
 """User and client id of an entity."""
@@ -121,23 +110,6 @@ class Recommendation:
     backlogs: Sequence[Row]
     missing: Sequence[Missing]
 
-    def notes(self, wanted: Wanted, *, events: int, is_imported: bool) -> list[str]:
-        """Return what is to be said of the quotas, in sentences; what lists something is indented by two."""
-        budgets = "".join(
-            f", budget {key}={limit_text(_TYPE_BY_KEY[key], value)}" for key, value in wanted.budgets.items()
-        )
-        notes = [
-            f"Proposed by tidegate recommend: headroom {wanted.headroom:g}{budgets}; of {count_text(events)} events.",
-            *outcome_notes(self.outcomes),
-        ]
-        if wanted.protect:
-            protected = " ".join(f"{kind}={name_text(name)}" for kind, name in wanted.protect)
-            notes.append(f"Protected, and not throttled in it: {protected}.")
-        notes += hidden_notes(self.entities)
-        notes += starved_notes(self.by, self.quotas, self.entities, self.backlogs)
-        notes += skew_notes(self.nodes)
-        return [*notes, f"{ESTIMATED}."] if is_imported else notes
-
 
 @dataclass(slots=True)
 class _Limit:
@@ -168,7 +140,7 @@ def recommend(
     found = replays.outcomes([Plan(name="proposal", records=tuple(quotas.records()))]).to_pylist()
     outcomes = [row for row in found if row["bound"] is not None]
     for row in outcomes:
-        if _name(row) in proposal.protected and _is_touched(row):
+        if name_of(row) in proposal.protected and is_touched(row):
             who = f"{QUOTA_NAMES[row['quota_type']]} {entity_text(row)}"
             raise ConfigError(f"the quotas found would throttle {who}, which is to be protected")
     return Recommendation(
@@ -221,127 +193,6 @@ def propose(by: str, entities: Sequence[Row], nodes: Sequence[Row], wanted: Want
     return Proposal(quotas=QuotasFile(entries=tuple(entries)), protected=protected)
 
 
-def outcome_notes(outcomes: Sequence[Row]) -> list[str]:
-    """Return what the proposal would have done to the recorded requests: rows of `REPLAY_BY_ENTITY`."""
-    touched = sorted((row for row in outcomes if _is_touched(row)), key=lambda row: -row["throttle_ms"])
-    if not touched:
-        return ["Replayed against what was recorded, it throttles nobody."]
-    notes = ["Replayed against what was recorded, it would have throttled:"]
-    notes += [
-        f"  {QUOTA_NAMES[row['quota_type']]} {entity_text(row)}: "
-        f"{count_text(row['throttled_requests'])} of {count_text(row['requests'])} requests, "
-        f"{duration_text(row['throttle_ms'])} in all, {duration_text(row['longest_throttle_ms'])} at most"
-        + (f", {count_text(row['capped_fetches'])} fetches cut" if row["capped_fetches"] else "")
-        + (
-            f", {count_text(row['rejected_mutations'])} mutations refused"
-            if row["rejected_mutations"]
-            else ""
-        )
-        for row in touched[:_LINES]
-    ]
-    return notes + _more(touched)
-
-
-def hidden_notes(entities: Sequence[Row]) -> list[str]:
-    """Return whose demand the record does not show, as they were throttled: rows of `LIMITS_BY_ENTITY`."""
-    hidden = [row for row in entities if was_throttled(row)]
-    if not hidden:
-        return []
-    notes = ["Throttled when recorded, so that what they wanted is hidden:"]
-    notes += [
-        f"  {QUOTA_NAMES[row['quota_type']]} {entity_text(row)}: {count_text(row['recorded_throttled_requests'])} of "
-        f"{count_text(row['requests'])} requests, {duration_text(row['recorded_throttle_ms'])} in all"
-        + (
-            f", {count_text(row['recorded_rejected_mutations'])} mutations refused"
-            if row["recorded_rejected_mutations"]
-            else ""
-        )
-        for row in sorted(hidden, key=lambda row: -row["recorded_throttle_ms"])[:_LINES]
-    ]
-    return [*notes, *_more(hidden), "Raise their quotas for a while, record that, and ask again."]
-
-
-def starved_notes(by: str, quotas: QuotasFile, entities: Sequence[Row], backlogs: Sequence[Row]) -> list[str]:
-    """Return which consumers the quotas would keep behind: rows of `LIMITS_BY_ENTITY` and of `BACKLOGS`.
-
-    That is who has yet to read more than ten seconds of its quota hold: at the end of the record, as what it caught up
-    with before needed no more; where the quota is less than it needed, whenever it was furthest behind.
-    How long it takes is arithmetic: the backlog over what the quota leaves beside what comes in.
-    """
-    key = QuotaType.FETCH.key
-    values = {entry.entity: entry.values[key] for entry in quotas.entries if key in entry.values}
-    needs = {
-        _name(row): row["never_throttled"] for row in entities if row["quota_type"] == QuotaType.FETCH.value
-    }
-    behind: list[tuple[float, str]] = []
-    for row in backlogs:
-        value = values.get(_entity(ENTITIES_BY[by], row), values.get(ENTITIES_BY[by]))
-        if value is None or row["largest_lag_bytes"] is None:
-            continue
-        is_enough = value >= needs.get(_name(row), math.inf)
-        lag_bytes = row["last_lag_bytes"] if is_enough else row["largest_lag_bytes"]
-        if lag_bytes > _BEHIND * value:
-            behind.append((lag_bytes / value, _behind_text(row, lag_bytes, value)))
-    if not behind:
-        return []
-    shown = [text for _, text in sorted(behind, key=lambda found: (-found[0], found[1]))]
-    return [
-        f"Their quota keeps them behind, with more to read than {_BEHIND} seconds of it hold:",
-        *shown[:_LINES],
-        *_more(shown),
-        "Let them catch up first, or give them a larger quota.",
-    ]
-
-
-def _behind_text(row: Row, lag_bytes: int, value: float) -> str:
-    seconds = (row["last_ms"] + STEP_MS - row["first_ms"]) / 1000
-    grown = row["fetched_bytes"] + row["last_lag_bytes"] - row["first_lag_bytes"]
-    coming = max(0.0, grown / seconds)
-    if value > coming:
-        how_long = f"takes {duration_text(round(1000 * lag_bytes / (value - coming)))}"
-    else:
-        how_long = "is never enough"
-    return (
-        f"  {QUOTA_NAMES[QuotaType.FETCH.value]} {entity_text(row)}: {bytes_text(lag_bytes)} behind on node "
-        f"{row['node_id']}; {limit_text(QuotaType.FETCH.value, value)} a second {how_long}, with "
-        f"{bytes_text(coming)} a second coming in"
-    )
-
-
-def skew_notes(nodes: Sequence[Row]) -> list[str]:
-    """Return where brokers, or one entity's use of them, are uneven: rows of `LIMITS_BY_NODE`.
-
-    A quota holds on each broker by itself: who uses one of three most is throttled there, and only there.
-    """
-    node_ids = {row["node_id"] for row in nodes}
-    if len(node_ids) < 2:
-        return []
-    notes = []
-    for quota_type in (QuotaType.PRODUCE.value, QuotaType.FETCH.value, QuotaType.REQUEST.value):
-        of_type = [row for row in nodes if row["quota_type"] == quota_type]
-        groups: dict[Name | None, list[Row]] = {None: of_type}
-        for row in of_type:
-            groups.setdefault(_name(row), []).append(row)
-        uneven = sorted(
-            (
-                (amount, who, node, total)
-                for who, rows in groups.items()
-                for amount, node, total in [_largest_share(rows)]
-                if amount * len(node_ids) >= _UNEVEN * total > 0
-            ),
-            key=lambda found: (found[1] is not None, -found[0]),
-        )
-        for amount, who, node, total in uneven[:_FEW]:
-            whose = "all" if who is None else entity_text(_named(who))
-            share = percent_text(amount, total)
-            notes.append(
-                f"{QUOTA_NAMES[quota_type]}: node {node} has {share} of what {whose} used of {len(node_ids)}"
-            )
-    if notes:
-        notes.append("A quota holds on each broker by itself: evened out, less of it would do.")
-    return notes
-
-
 # --- one type of quota ------------------------------------------------------------------------------------------------
 
 
@@ -356,8 +207,8 @@ def _of_type(
     """Return the limits of one type by entity, the default first."""
     busiest: dict[Name, Row] = {}
     for node in sorted(nodes, key=lambda node: (node["peak"], node["amount"])):
-        busiest[_name(node)] = node
-    limits = [_needed(row, busiest[_name(row)], _name(row) in protected, wanted.headroom) for row in rows]
+        busiest[name_of(node)] = node
+    limits = [_needed(row, busiest[name_of(row)], name_of(row) in protected, wanted.headroom) for row in rows]
     own, others = _the_few(default, limits)
     largest = (
         max(others, key=lambda limit: limit.value) if others else min(own, key=lambda limit: limit.value)
@@ -371,7 +222,7 @@ def _of_type(
     found = {default: everybody}
     for limit in own:
         if limit.is_protected or limit.value > everybody.value:
-            found[_entity(default, limit.row)] = limit
+            found[entity_of(default, limit.row)] = limit
     return found
 
 
@@ -405,10 +256,10 @@ def _cut_to_budget(
 ) -> None:
     """Cut the largest limits to one height, so that all of a node together stay within its budget."""
     quota_type = everybody.row["quota_type"]
-    limit_of = {_name(limit.row): everybody for limit in others} | {_name(limit.row): limit for limit in own}
+    limit_of = {name_of(limit.row): everybody for limit in others} | {name_of(limit.row): limit for limit in own}
     height = math.inf
     for node_id in sorted({row["node_id"] for row in nodes}):
-        here = [limit_of[_name(row)] for row in nodes if row["node_id"] == node_id]
+        here = [limit_of[name_of(row)] for row in nodes if row["node_id"] == node_id]
         fixed = math.fsum(limit.value for limit in here if limit.is_protected)
         rest = [limit.value for limit in here if not limit.is_protected]
         if fixed > budget or (rest and fixed >= budget):
@@ -445,7 +296,7 @@ def _protected(entities: Sequence[Row], protect: Sequence[tuple[str, str]]) -> f
     found: set[Name] = set()
     for kind, name in protect:
         column = "entity_user" if kind == "user" else "entity_client_id"
-        named = {_name(row) for row in entities if row[column] == name}
+        named = {name_of(row) for row in entities if row[column] == name}
         if not named:
             raise ConfigError(
                 f"nobody in the record is {kind}={name!r}, so it cannot be protected",
@@ -457,40 +308,27 @@ def _protected(entities: Sequence[Row], protect: Sequence[tuple[str, str]]) -> f
 
 def _can_be_named(default: EntityParts, row: Row) -> bool:
     try:
-        checked_entity(_entity(default, row))
+        checked_entity(entity_of(default, row))
     except ConfigError:
         return False
     return True
 
 
-def _entity(default: EntityParts, row: Row) -> EntityParts:
+def entity_of(default: EntityParts, row: Row) -> EntityParts:
+    """Return the entity of a row, of the level that the default is of."""
     columns = {"user": "entity_user", "client-id": "entity_client_id"}
     return tuple((kind, row[columns[kind]]) for kind, _ in default)
 
 
-def _name(row: Row) -> Name:
+def name_of(row: Row) -> Name:
+    """Return user and client id of the entity of a row."""
     return row["entity_user"], row["entity_client_id"]
 
 
-def _named(name: Name) -> Row:
-    return {"entity_user": name[0], "entity_client_id": name[1]}
-
-
-def _is_touched(row: Row) -> bool:
+def is_touched(row: Row) -> bool:
+    """Return whether anything of a row of `REPLAY_BY_ENTITY` was held back, refused or cut."""
     return bool(row["throttled_requests"] or row["rejected_mutations"] or row["capped_fetches"])
 
-
-def _largest_share(rows: Sequence[Row]) -> tuple[int, int, int]:
-    """Return the largest amount on one node, the node, and the amount on all."""
-    by_node: dict[int, int] = {}
-    for row in rows:
-        by_node[row["node_id"]] = by_node.get(row["node_id"], 0) + row["amount"]
-    node = max(by_node, key=lambda node: by_node[node]) if by_node else 0
-    return by_node.get(node, 0), node, sum(by_node.values())
-
-
-def _more(rows: Sequence[object]) -> list[str]:
-    return [f"  and {count_text(len(rows) - _LINES)} more"] if len(rows) > _LINES else []
 
 
 def _cut(text: str) -> str:

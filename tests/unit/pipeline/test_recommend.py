@@ -5,15 +5,8 @@ import pytest
 from tidegate.config.quotas_file import QuotaEntry, QuotasFile
 from tidegate.errors import ConfigError
 from tidegate.pipeline.backlogs import STEP_MS
-from tidegate.pipeline.recommend import (
-    LEAST,
-    BudgetError,
-    Wanted,
-    hidden_notes,
-    propose,
-    skew_notes,
-    starved_notes,
-)
+from tidegate.pipeline.recommend import LEAST, BudgetError, Wanted, propose
+from tidegate.pipeline.report.recommend_notes import hidden_notes, skew_notes, starved_notes
 from tidegate.quota import QuotaType
 
 _MB = 1_000_000.0

@@ -6,6 +6,7 @@ from tidegate.config.quotas_file import QuotaEntry
 from tidegate.pipeline.page.parts import Column, Section, Table
 from tidegate.pipeline.recommend import Recommendation, Wanted
 from tidegate.pipeline.replay.plan import QUOTA_TYPES
+from tidegate.pipeline.report.recommend_notes import recommend_notes
 from tidegate.pipeline.report.text import QUOTA_NAMES, count_text, name_text
 from tidegate.pipeline.rounding import limit_text
 
@@ -23,7 +24,7 @@ def recommend_section(found: Recommendation | str | None, *, rows: int, is_impor
     if isinstance(found, str):
         return Section(anchor="recommendation", title=_TITLE, sentences=[found])
     entries = found.quotas.entries
-    sentences = _sentences(found.notes(Wanted(), events=rows, is_imported=is_imported))
+    sentences = _sentences(recommend_notes(found, Wanted(), events=rows, is_imported=is_imported))
     if len(entries) > _MOST_ROWS:
         sentences.append(f"{count_text(len(entries) - _MOST_ROWS)} more quotas are left out here.")
     sentences.append("The command tidegate recommend writes them as a quotas.yaml, or as commands of Kafka.")
