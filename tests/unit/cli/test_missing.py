@@ -59,8 +59,9 @@ def test_missing_rows_are_said(usage, command, capsys):
 def test_documents_have_what_is_missing(usage, command, capsys):
     """With the reason."""
     assert main([*command, str(usage), "--json"]) == 0
-    missing = json.loads(capsys.readouterr().out)["missing"]
-    assert [(place["reason"], place["lost_events"]) for place in missing] == [
+    document = json.loads(capsys.readouterr().out)
+    assert document["missing_in_all"] == 2
+    assert [(place["reason"], place["lost_events"]) for place in document["missing"]] == [
         ("missing rows", None),
         ("gap", 1),
     ]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tidegate.pipeline.manifest import MOST_LISTED
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.report.text import count_text, time_text
 
@@ -31,8 +32,9 @@ def missing_notes(missing: Sequence[Missing], *, with_cold_starts: bool) -> list
 
 
 def missing_document(missing: Sequence[Missing]) -> dict[str, Any]:
-    """Return what is missing as a part of a document."""
-    return {"missing": [asdict(place) for place in missing]}
+    """Return what is missing as a part of a document: the first places, and how many there are."""
+    listed = [asdict(place) for place in missing[:MOST_LISTED]]
+    return {"missing_in_all": len(missing), "missing": listed}
 
 
 def _note(place: Missing) -> str:

@@ -45,7 +45,7 @@ def usage_lines(
 ) -> Iterator[Text]:
     """Yield the lines of the table of `rows`, the first of `groups` in all.
 
-    rows: columns `usage_by(by)`. by: the columns that they are grouped by. width: cells of a line.
+    rows: columns `usage_schema(by)`. by: the columns that they are grouped by. width: cells of a line.
     """
     shown = "" if len(rows) == groups else f" (the {len(rows)} with most bytes of {count_text(groups)})"
     yield Text(f"usage by {' and '.join(_NAMES[key] for key in by)}{shown}", style="italic")

@@ -1,0 +1,47 @@
+"""What a checkpoint may hold."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tidegate.errors import ConfigError
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.watch.checkpoint import Checkpoint, dumped, loaded
+from tidegate.pipeline.watch.here import WatchHere
+from tidegate.pipeline.watch.totals import Totals
+
+
+class _Made:
+    """Has something made while it is read."""
+
+    def __init__(self, made, *given):
+        self._made, self._given = made, given
+
+    def __reduce__(self):
+        return self._made, self._given
+
+
+@pytest.mark.parametrize("of_ours", [Checkpoint, WatchHere])
+def test_no_other_class_of_ours_is_made(tmp_path, of_ours):
+    """Whose making has an effect: a directory with a lock. Said as of anything else that is no checkpoint."""
+    victim = tmp_path / "victim"
+    data = pickle.dumps(_Made(of_ours, victim, ()))
+    with pytest.raises(ConfigError, match="is damaged, or of another version of Tidegate") as raised:
+        loaded(data)
+    assert raised.value.hint == "begin with another directory"
+    assert "is no part of a checkpoint" in str(raised.value.__cause__)
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize("made", [(eval, "1"), (Path, "/"), (pickle.loads, pickle.dumps(1)), (getattr, Plan, "records")])
+def test_nothing_is_called(made):
+    """Of Python's own, or of what is installed."""
+    with pytest.raises(ConfigError):
+        loaded(pickle.dumps(_Made(*made)))
+
+
+def test_its_parts_are():
+    """As they were."""
+    state = {"plans": [Plan(name="a", records=())], "totals": Totals(window_ms=1)}
+    assert loaded(dumped(state)) == state
