@@ -150,7 +150,9 @@ def run(args: argparse.Namespace) -> int:
             found = jobs.replay(plans, **results)
             if args.limits:
                 levels = {path.stem: levels_of_file(path) for path in args.quotas}
-                limits = {name: jobs.limits(plan, Tolerance(), out=None).entities for name, plan in levels.items()}
+                limits = {
+                    name: jobs.limits(plan, Tolerance(), out=None).entities for name, plan in levels.items()
+                }
                 found = replace(found, entities=with_limits(found.entities, limits))
     _print(args, plans, found, events=files.rows)
     in_force = [row for row in found.entities if row["plan"] == plans[-1].name]

@@ -235,9 +235,7 @@ def _coverage(files: UsageFiles) -> Coverage:
     return coverage_of(chunk_evidence(chunk) for chunk in _shown(list_chunks(files.paths), "looking"))
 
 
-def local_obedience(
-    files: UsageFiles, *, out: Location | None, overwrite: bool = False
-) -> ObedienceSummary:
+def local_obedience(files: UsageFiles, *, out: Location | None, overwrite: bool = False) -> ObedienceSummary:
     """Do what `jobs.obedience_job` does."""
     coverage = _coverage(files)
     results = prepare_output(out, command="obedience", tables=OBEDIENCE_TABLES, overwrite=overwrite)

@@ -256,7 +256,9 @@ def _cut_to_budget(
 ) -> None:
     """Cut the largest limits to one height, so that all of a node together stay within its budget."""
     quota_type = everybody.row["quota_type"]
-    limit_of = {name_of(limit.row): everybody for limit in others} | {name_of(limit.row): limit for limit in own}
+    limit_of = {name_of(limit.row): everybody for limit in others} | {
+        name_of(limit.row): limit for limit in own
+    }
     height = math.inf
     for node_id in sorted({row["node_id"] for row in nodes}):
         here = [limit_of[name_of(row)] for row in nodes if row["node_id"] == node_id]
@@ -328,7 +330,6 @@ def name_of(row: Row) -> Name:
 def is_touched(row: Row) -> bool:
     """Return whether anything of a row of `REPLAY_BY_ENTITY` was held back, refused or cut."""
     return bool(row["throttled_requests"] or row["rejected_mutations"] or row["capped_fetches"])
-
 
 
 def _cut(text: str) -> str:

@@ -13,6 +13,7 @@ from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
 
 __all__ = ["by_entity_table", "grouped"]
 
+
 def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> pa.Table:
     """Return one row per `keys`: columns by name, each the sum, min or max of what has its name.
 
@@ -65,5 +66,3 @@ def _is_double(table: pa.Table, name: str) -> bool:
 def _float_sum(column: pa.ChunkedArray) -> float:
     absolute = pc.sum(pc.abs(column.cast(pa.float64(), safe=False))).as_py()
     return absolute or 0.0
-
-

@@ -75,6 +75,7 @@ def test_unknown_kinds_are_refused(tmp_path, command, capsys):
     assert main([command, str(tmp_path / "usage"), *more]) == 2
     assert "kind 'lease' of 1 rows" in capsys.readouterr().err
 
+
 @pytest.mark.parametrize("command", ["usage", "obedience"])
 def test_results_stay_where_the_next_rows_are_refused(usage, tmp_path, command):
     """Rows are looked at before the results of an earlier run are touched."""
@@ -84,4 +85,3 @@ def test_results_stay_where_the_next_rows_are_refused(usage, tmp_path, command):
     _write_unknown_kind(tmp_path / "usage")
     assert main([command, str(tmp_path / "usage"), "--out", str(out)]) == 2
     assert (out / MARKER).read_bytes() == before
-

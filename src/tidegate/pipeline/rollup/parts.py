@@ -118,17 +118,17 @@ def usage_parts_of_nodes(
                 yield from part.cast(schema).to_batches()
 
 
-def sums_by_step(table: pa.Table, by: Sequence[str] = CLIENT, *, step_ms: int) -> pa.Table:
-    """Return what rows (`usage_columns`) add up to in steps of time: step_ms (its first ms), node_id, `by`, sums, times.
+def sums_by_step(table: pa.Table, *, step_ms: int) -> pa.Table:
+    """Return what rows (`usage_columns`) add up to by step of time: step_ms (first ms), node_id, `CLIENT`, sums, times.
 
     Needs no rows before, as nothing is measured. Raises `UsageFilesError` as `usage_parts` does.
     """
-    keys = ("node_id", *by, *USAGE_SUMS, *TIMES)
-    schema = to_arrow_schema(usage_parts_schema(by))
+    keys = ("node_id", *CLIENT, *USAGE_SUMS, *TIMES)
+    schema = to_arrow_schema(usage_parts_schema())
     found = [pa.schema([schema.field(name) for name in ("minute_ms", *keys)]).empty_table()]
     for node_id in pc.unique(table["node_id"]).to_pylist():
         of_node = table.filter(pc.field("node_id") == node_id).unify_dictionaries().combine_chunks()
-        parts = _Node(node_id, by, step_ms=step_ms, with_peaks=False).parts(of_node)
+        parts = _Node(node_id, CLIENT, step_ms=step_ms, with_peaks=False).parts(of_node)
         found += (part.select(found[0].column_names) for part in parts)
     return pa.concat_tables(found).rename_columns(["step_ms", *keys])
 

@@ -98,6 +98,7 @@ class Checkpoint:
         where = str(self._path.parent)
         return ConfigError(f"the checkpoint {where!r} {reason}", hint="begin with another directory")
 
+
 def dumped(state: object) -> bytes:
     """Return a state as bytes."""
     return pickle.dumps(state, protocol=5)
@@ -128,6 +129,7 @@ _PARTS = {
 _PARTS_OF_ARRAYS = {
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
+    ("numpy._core.multiarray", "_reconstruct"),
     ("numpy._core.multiarray", "scalar"),
     ("numpy._core.numeric", "_frombuffer"),
 }
@@ -143,4 +145,3 @@ class _Unpickler(pickle.Unpickler):
             return _PARTS[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a checkpoint") from None
-

@@ -25,8 +25,8 @@ from tidegate.pipeline.read.timeline import Run, Timeline, empty_timeline, refus
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results
-from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
+from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.pipeline.watch.arrivals import Piece, read_pieces, together
 from tidegate.usage.snapshots import BEGINS
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import ConfigError
+from tidegate.pipeline.errors import OutputError
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.watch.checkpoint import Checkpoint, dumped, loaded
-from tidegate.pipeline.watch.here import WatchHere
 from tidegate.pipeline.watch.totals import Totals
 
 
@@ -22,19 +22,18 @@ class _Made:
         return self._made, self._given
 
 
-@pytest.mark.parametrize("of_ours", [Checkpoint, WatchHere])
-def test_no_other_class_of_ours_is_made(tmp_path, of_ours):
-    """Whose making has an effect: a directory with a lock. Said as of anything else that is no checkpoint."""
-    victim = tmp_path / "victim"
-    data = pickle.dumps(_Made(of_ours, victim, ()))
+@pytest.mark.parametrize("of_ours", [Checkpoint, OutputError])
+def test_no_other_class_of_ours_is_made(of_ours):
+    """Its making may have effects. It is said as of anything else that is no checkpoint."""
     with pytest.raises(ConfigError, match="is damaged, or of another version of Tidegate") as raised:
-        loaded(data)
+        loaded(pickle.dumps(_Made(of_ours, "x")))
     assert raised.value.hint == "begin with another directory"
-    assert "is no part of a checkpoint" in str(raised.value.__cause__)
-    assert not victim.exists()
+    assert f"{of_ours.__name__} is no part of a checkpoint" in str(raised.value.__cause__)
 
 
-@pytest.mark.parametrize("made", [(eval, "1"), (Path, "/"), (pickle.loads, pickle.dumps(1)), (getattr, Plan, "records")])
+@pytest.mark.parametrize(
+    "made", [(eval, "1"), (Path, "/"), (pickle.loads, pickle.dumps(1)), (getattr, Plan, "records")]
+)
 def test_nothing_is_called(made):
     """Of Python's own, or of what is installed."""
     with pytest.raises(ConfigError):
