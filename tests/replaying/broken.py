@@ -61,14 +61,18 @@ def _up_to(events: Sequence[Event], last: Event) -> list[Event]:
 
 
 def _noticed(before: Sequence[Event], lost: Sequence[Event]) -> list[Event]:
-    """The node tells how many events it has lost, and states what is in force, if that has room."""
+    """The node tells how many events it has lost, and states what is in force, if that has room: a callback first."""
     in_force: dict[tuple[Any, ...], Event] = {}
+    callbacks: list[Event] = []
     for event in before:
         if event["kind"] == "start":
             in_force.clear()
+            callbacks.clear()
+        elif event["kind"] == "callback":
+            callbacks = [event]
         elif event["kind"] == "quota":
             in_force[tuple(event[name] for name in _NAMES)] = event
-    stated = [event for event in in_force.values() if event["quota_value"] is not None]
+    stated = callbacks + [event for event in in_force.values() if event["quota_value"] is not None]
     if len(lost) <= len(stated) or any(event["kind"] == "start" for event in lost):
         return _missing(before, lost)
     last = lost[-1]

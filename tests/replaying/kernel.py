@@ -70,7 +70,7 @@ class Replayed:
 
 def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -> Replayed:
     """Replay the events of one node, some rows at a time."""
-    control = [event for event in events if event["kind"] in CONTROL_KINDS or _is_end(event)]
+    control = [event for event in events if event["kind"] in (*CONTROL_KINDS, "tags") or _is_end(event)]
     decided = [event for event in events if event["kind"] in _KINDS]
     names = sorted({(event["user"], event["client_id"]) for event in decided})
     found = timelines(control, _runs(events), sweeps_of(events))

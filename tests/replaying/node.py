@@ -102,6 +102,10 @@ class RecordingNode:
         self._said.clear()
         run_at_once(self.managers.exchange_in_slices(callback, [*self._in_force.values()], at_exchange=note))
 
+    def segment(self) -> None:
+        """Say again what a callback answers, as in each segment of the spool."""
+        self._said.clear()
+
     def snapshot(self, now_ms: int, *, steps: int = 10**9) -> None:
         """State quotas and sensors, so many steps of the snapshot that is under way; begins one where none is."""
         self._now_ms = now_ms

@@ -8,11 +8,11 @@ from random import Random
 
 import pyarrow.parquet as pq
 import pytest
+from tests.replaying.callbacks import quota_groups
 from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
-from tidegate.callbacks.own_rules import OwnRules
 from tidegate.cli.main import main
 
 _QUOTAS = "quotas:\n  - user: {default: true}\n    producer_byte_rate: 1KiB\n    request_percentage: 0.01\n"
@@ -100,20 +100,18 @@ def test_a_record_that_does_not_come_out_again_fails_the_check(on_spark, tmp_pat
     assert "in force: 1 of 2 decisions as recorded" in out
 
 
-def test_quotas_in_force_are_not_replayed_where_a_callback_decided(on_spark, tmp_path):
-    """The kernel knows Kafka's own rules: what was found, and what to do."""
+def test_what_a_callback_decided_is_replayed(on_spark, tmp_path):
+    """Whoever shares a limit is told by the tags."""
     node = RecordingNode()
     node.start(START_MS)
-    node.exchange(OwnRules(), "tidegate.callbacks:QuotaGroups", START_MS)
-    node.produce("alice", "c1", 10, START_MS)
+    node.exchange(quota_groups(), "tidegate.callbacks:QuotaGroups", START_MS)
+    for user in ("alice", "bob") * 3:
+        node.produce(user, "c1", 10_000, START_MS + 10)
     write_events(tmp_path, node.events)
-    code, out, errors = on_spark("replay", tmp_path, "--in-force")
-    assert (code, out) == (2, "")
-    error, hint = errors.splitlines()
-    assert error.startswith(
-        "error: client.quota.callback.class=tidegate.callbacks:QuotaGroups was set on node 1 (seq=6)"
-    )
-    assert hint == "hint: leave out --in-force, or give hours in which it was not set"
+    code, out, _ = on_spark("replay", tmp_path, "--in-force")
+    assert code == 0
+    assert "in force: 12 of 12 decisions as recorded" in out
+    assert "group=etl" in out
 
 
 @pytest.mark.parametrize("command", ["usage", "replay"])

@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.pipeline.history import Entity, History, WantedEntities, definitions_over_time, history_of
 from tidegate.pipeline.jobs import ReplaySummary, UsageSummary
 from tidegate.pipeline.read.missing import Missing
-from tidegate.pipeline.read.timeline import timelines
+from tidegate.pipeline.read.timeline import callback_in, setting_not_known, timelines
 from tidegate.pipeline.recommend import NothingToRecommendError, Recommendation, Wanted
 from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of
 from tidegate.pipeline.replay.plan import IN_FORCE, Definitions, Plan, in_force_plan
@@ -31,7 +31,7 @@ class Findings:
     """All that the sections of a report need.
 
     replayed: rows `REPLAY_BY_ENTITY` by plan, of the quotas in force first. is_forecast: the plans were replayed in
-    closed loop. extension: what was set beyond Kafka, so that the quotas in force cannot be followed; None: they can.
+    closed loop. extension: what was set beyond Kafka, so that the definitions do not say all; None: they do.
     limits: rows `LIMITS_BY_ENTITY`, none where they were not asked for. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None
     where it cannot be known. recommendation: quotas to set, or why there are none; None: nobody asked.
     """
@@ -64,11 +64,10 @@ def find_out(
     quotas are to be proposed for, None for no proposal. Raises `TidegateError`."""
     events = jobs.quota_events()
     found = timelines(events)
-    extensions = [
-        step.extension for line in found.values() for step in line.steps if step.extension is not None
-    ]
+    unknown = setting_not_known(found)
+    extension = callback_in(found) or unknown
     usage = jobs.usage(out=None, top=TOP_CLIENTS)
-    wanted_plans = [*([] if extensions else [in_force_plan()]), *plans]
+    wanted_plans = [*([] if unknown else [in_force_plan()]), *plans]
     summary = (
         jobs.replay(wanted_plans, out=None)
         if wanted_plans
@@ -77,9 +76,10 @@ def find_out(
     replayed = {
         plan.name: [row for row in summary.entities if row["plan"] == plan.name] for plan in wanted_plans
     }
-    known = {} if extensions else found
+    known = {} if extension is not None else found
     definitions = definitions_over_time(known)
-    wanted = wanted_entities(replayed.get(IN_FORCE, ()), definitions)
+    in_force = replayed.get(IN_FORCE, ()) if extension is None else ()
+    wanted = wanted_entities(in_force, definitions)
     if not wanted.entities:  # no quota in force is known
         wanted = WantedEntities(entities=_top_client_ids(usage), definitions=[Definitions()])
     buckets = jobs.history(wanted, most=MOST_STEPS)
@@ -96,7 +96,7 @@ def find_out(
         nodes=sorted({*found, *(row["node_id"] for row in buckets.rows)}),
         is_forecast=any(plan.is_closed for plan in plans),
         missing=usage.missing,
-        extension=extensions[0] if extensions else None,
+        extension=extension,
     )
 
 

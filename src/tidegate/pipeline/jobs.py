@@ -483,7 +483,11 @@ def replay_blocks(
     session, context = spark.session, spark.session.sparkContext
     chunks = list_chunks(paths)
     slices = _slices(session, chunks)
-    survey = partial(survey_chunk, with_connections=any(plan.is_closed for plan in plans))
+    survey = partial(
+        survey_chunk,
+        with_connections=any(plan.is_closed for plan in plans),
+        with_answers=any(plan.is_in_force for plan in plans),
+    )
     surveys = context.parallelize(chunks, slices).map(survey).collect()
     cores = context.defaultParallelism
     task, numbers = lay_out(chunks, surveys, plans, cores=cores, carried=carried, leaves_state=leaves_state)

@@ -115,8 +115,11 @@ def local_replay(
     tables = replay_tables(with_decisions=with_decisions, with_state=leaves_state)
     results = prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
     chunks = list_chunks(files.paths)
-    is_closed = any(plan.is_closed for plan in plans)
-    surveys = [survey_chunk(chunk, with_connections=is_closed) for chunk in _shown(chunks, "looking")]
+    wanted = {
+        "with_connections": any(plan.is_closed for plan in plans),
+        "with_answers": any(plan.is_in_force for plan in plans),
+    }
+    surveys = [survey_chunk(chunk, **wanted) for chunk in _shown(chunks, "looking")]
     task, numbers = lay_out(chunks, surveys, plans, cores=1, carried=carried, leaves_state=leaves_state)
     held: Any = _Held(task)
     partitions = _partitions(chunks, numbers, held)

@@ -192,13 +192,15 @@ _ENTITY: list[_Column] = [
     ("quota_type", _STRING),
     ("entity_user", _STRING),
     ("entity_client_id", _STRING),
+    ("entity_tags", _STRING),
     ("bound", DoubleType()),
     ("bound_of", _STRING),
     ("bound_changed", BooleanType()),
 ]
 
 REPLAY_BY_CLIENT = _table([*_ENTITY, ("node_id", _INT), ("user", _STRING), ("client_id", _STRING), *_TALLY])
-"""What a plan would have done to one client. An entity part is null where its level is not used. `bound`: what limited
+"""What a plan would have done to one client. An entity part is null where its level is not used.
+`entity_tags`: those that a quota callback chose, as JSON, unless they are `user` and `client-id`. `bound`: what limited
 whenever it was used, and `bound_of` what kind of entity has that quota (`user`, `default user`, `user and client-id`,
 ...); both null where nothing limits, or where `bound_changed`: it was not always the same.
 `amount`: bytes (Produce, Fetch), ns (Request) or permits (ControllerMutation). Of `requests`,

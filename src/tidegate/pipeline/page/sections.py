@@ -30,6 +30,7 @@ from tidegate.pipeline.report.text import (
     bytes_text,
     count_text,
     duration_text,
+    entity_parts_of,
     name_text,
     percent_text,
     time_text,
@@ -100,7 +101,7 @@ def _waited_sentence(found: Findings) -> str:
         if row["recorded_throttle_ms"]
     ]
     if not named:
-        return "Nobody was throttled." if found.extension is None else "Who shared a limit is not known here."
+        return "Nobody was throttled."
     return f"Throttled most, in all: {', '.join(named)}."
 
 
@@ -355,7 +356,7 @@ def _plan_bars(plans: Mapping[str, Sequence[Row]]) -> Iterator[Bar]:
     for name, rows in plans.items():
         for row in rows:
             if row["throttle_ms"] or row["recorded_throttle_ms"]:
-                key = (row["quota_type"], row["entity_user"], row["entity_client_id"])
+                key = (row["quota_type"], row["entity_user"], row["entity_client_id"], row["entity_tags"])
                 by_entity.setdefault(key, {})[name] = row
     ordered = sorted(
         by_entity.values(),
@@ -431,7 +432,7 @@ def _not_exact(found: Findings) -> Section:
     ]
     if found.extension is not None:
         notes.append(
-            f"{name_text(found.extension)} was set: which limits were in force is not shown, and usage is by client id."
+            f"{name_text(found.extension)} was set: limits over time are not shown, and usage is by client id."
         )
     notes += [f"{note[0].upper()}{note[1:]}." for note in missing_notes(found.missing, with_cold_starts=True)]
     if any(name != IN_FORCE for name in found.replayed):
@@ -448,16 +449,12 @@ def _entity_text(entity: Entity) -> str:
 
 
 def _row_text(row: Row) -> str:
-    return _named(row["quota_type"], row["entity_user"], row["entity_client_id"])
+    return _named(row["quota_type"], row["entity_user"], row["entity_client_id"], row["entity_tags"])
 
 
-def _named(quota_type: str, user: str | None, client_id: str | None) -> str:
+def _named(quota_type: str, user: str | None, client_id: str | None, tags: str | None = None) -> str:
     """Return whose quota it is, in the words of the command line, and of what."""
-    parts = [
-        f"{kind}={name_text(name)}"
-        for kind, name in (("user", user), ("client-id", client_id))
-        if name is not None
-    ]
+    parts = [f"{kind}={name_text(name)}" for kind, name in entity_parts_of(user, client_id, tags)]
     return f"{' '.join(parts) or 'clients without an id'} ({QUOTA_NAMES[quota_type]})"
 
 

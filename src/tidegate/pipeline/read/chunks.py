@@ -30,6 +30,7 @@ from tidegate.pipeline.layout import (
     STRICT,
     Rows,
 )
+from tidegate.pipeline.read.answers import are_repeated
 from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
 from tidegate.pipeline.read.software import client_bits
 from tidegate.pipeline.read.timeline import (
@@ -39,6 +40,7 @@ from tidegate.pipeline.read.timeline import (
     NO_SWEEPS,
     SWEEP_COLUMNS,
     SWEEP_KIND,
+    TAGS_COLUMNS,
     Run,
     Sweeps,
 )
@@ -106,6 +108,7 @@ _MAX_MS = 2**53
 _LIMITS = {"ts_ms": _MAX_MS, "amount": _MAX_BYTES, "handler_ns": _MAX_NS, "network_ns": _MAX_NS}
 _NO_CONNECTION = -1
 _RUN_COLUMNS = ("node_id", "seq", "ts_ms")
+_TAGS_KEYS = ("node_id", "user", "client_id", "quota_key")
 _IMPORTED_WITHIN_MS = (
     1000  # `seq` of an imported row is this close to its time, that of `tidegate serve` never
 )
@@ -116,7 +119,9 @@ FILES_AT_ONCE = 16
 _LARGEST_TABLE = 1 << 22  # pairs of names that are looked up in an array
 
 ALL_COLUMNS = tuple(
-    dict.fromkeys(("kind", "node_id", *_NAMES, *_NUMBER_COLUMNS, *CONTROL_COLUMNS, *SENSOR_COLUMNS))
+    dict.fromkeys(
+        ("kind", "node_id", *_NAMES, *_NUMBER_COLUMNS, *CONTROL_COLUMNS, *TAGS_COLUMNS, *SENSOR_COLUMNS)
+    )
 )
 """What `survey_chunk`, `read_rows` and `read_sensors` look at."""
 
@@ -151,9 +156,9 @@ class Clients(NamedTuple):
 class Survey(NamedTuple):
     """The clients of a chunk, how many rows each has, and the events that are no requests.
 
-    control: all but sweeps, rows of `CONTROL_COLUMNS`. Of many `tags` rows the first stands for all: there was a quota
-    callback. Of a snapshot there are the first and the last row. stated: the first and last `seq` of all its rows that
-    are here, by node. runs: which rows are there.
+    control: all but sweeps, rows of `CONTROL_COLUMNS`. Of `tags` rows, if they were asked for, those that say what is
+    not known, with `TAGS_COLUMNS`. Of a snapshot there are the first and the last row. stated: the first and last `seq`
+    of all its rows that are here, by node. runs: which rows are there.
     connections: if they were asked for, the pairs of a client, by its place, and a connection of its, each once.
     """
 
@@ -172,18 +177,23 @@ def list_chunks(paths: Sequence[Location]) -> list[Chunk]:
         return [chunk for chunks in pool.map(_chunks_of, paths) for chunk in chunks]
 
 
-def survey_chunk(chunk: Chunk | Arrived, *, with_connections: bool = False) -> Survey:
-    """Look at what a chunk holds. Raises `UsageFilesError` for a kind of row that is none of the usage record."""
+def survey_chunk(
+    chunk: Chunk | Arrived, *, with_connections: bool = False, with_answers: bool = False
+) -> Survey:
+    """Look at what a chunk holds. with_answers: what a quota callback said is wanted, too.
+
+    Raises `UsageFilesError` for a kind of row that is none of the usage record.
+    """
     table = read_chunk(chunk, _CLIENT_COLUMNS)
     kinds = _kinds(table)
     check_kinds(table, chunk)
     clients = _clients(table.filter(pa.array(kinds >= 0)))
     control: list[dict[str, Any]] = []
-    wanted = kinds == _CONTROL
-    wanted[np.flatnonzero(kinds == _TAGS)[:1]] = True
-    wanted |= _at_ends(chunk, kinds == _SNAPSHOT)
+    answers = _news(chunk, kinds) if with_answers and (kinds == _TAGS).any() else np.zeros(len(kinds), bool)
+    wanted = (kinds == _CONTROL) | answers | _at_ends(chunk, kinds == _SNAPSHOT)
     if wanted.any():
-        control = read_chunk(chunk, CONTROL_COLUMNS).filter(pa.array(wanted)).to_pylist()
+        columns = (*CONTROL_COLUMNS, *(TAGS_COLUMNS if answers.any() else ()))
+        control = read_chunk(chunk, columns).filter(pa.array(wanted)).to_pylist()
         add_next_times(chunk, control)
     connections = np.zeros((0, 2), np.int64)
     if with_connections:
@@ -261,6 +271,36 @@ def _at_ends(chunk: Chunk | Arrived, is_snapshot: Numbers) -> Numbers:
     if not is_snapshot.any():
         return is_snapshot
     return is_snapshot & ~_has(read_chunk(chunk, ("quota_user",)), "quota_user")
+
+
+def _news(chunk: Chunk | Arrived, kinds: Numbers) -> Numbers:
+    """Return which `tags` rows say what those before them in this chunk did not, since rows were missing."""
+    table = read_chunk(chunk, (*_TAGS_KEYS, "seq", "callback", "tags", "quota_value"))
+    node_id, seq = _plain(table, "node_id"), _plain(table, "seq")
+    order = np.lexsort((seq, node_id))
+    is_break = np.diff(seq[order], prepend=-1) != 1
+    is_break[1:] |= np.diff(node_id[order]) != 0
+    era = np.cumsum(is_break | (kinds[order] == _CONTROL))
+    places = order[kinds[order] == _TAGS]
+    era = era[kinds[order] == _TAGS]
+    of = {name: _codes(table, name)[places] for name in (*_TAGS_KEYS[1:], "callback", "tags")}
+    limit, has_limit = _plain(table, "quota_value")[places], _has(table, "quota_value")[places]
+    to_client = are_repeated(
+        (era, of["user"], of["client_id"], of["quota_key"]), (of["tags"], of["callback"])
+    )
+    of_tags = are_repeated((era, of["quota_key"], of["tags"]), (limit.view(np.int64), has_limit))
+    news = np.zeros(len(kinds), bool)
+    news[places] = ~(to_client & of_tags)
+    return news
+
+
+def _codes(table: pa.Table, column: str) -> Numbers:
+    """Return a number for each row that is the same where the text is."""
+    found = table[column].combine_chunks()
+    if not pa.types.is_dictionary(found.type):
+        found = found.dictionary_encode()
+    codes: Numbers = pc.fill_null(found.indices, -1).to_numpy(zero_copy_only=False)
+    return codes
 
 
 def _sweeps(chunk: Chunk | Arrived, is_sweep: Numbers) -> Sweeps:

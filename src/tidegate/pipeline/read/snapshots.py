@@ -37,7 +37,7 @@ def with_snapshots(timeline: Timeline, read: ReadSensors, *, is_known: bool = Fa
     steps: list[Step] = []
     for place, step in enumerate(timeline.steps):
         if step.kind in _BREAKS:
-            is_known = step.kind == "start"
+            is_known = step.kind == "start" or (is_known and step.is_exchange)
         if step.kind != "snapshot":
             steps.append(step)
         elif not is_known and (end := _end_of(timeline.steps[place:])) is not None:

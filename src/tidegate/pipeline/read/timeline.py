@@ -20,6 +20,7 @@ from tidegate.config.windows import Windows
 from tidegate.errors import TidegateError
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import AFTER_GAP, COLD_START, EXACT, MISSING_ROWS
+from tidegate.pipeline.read.answers import Answer, Answers, parsed_answer
 from tidegate.quota.admin.definitions import EntityParts, QuotaRecord, entity_parts
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS
@@ -35,13 +36,16 @@ __all__ = [
     "NO_SWEEPS",
     "SWEEP_COLUMNS",
     "SWEEP_KIND",
+    "TAGS_COLUMNS",
     "Run",
     "SensorState",
     "Step",
     "Sweeps",
     "Timeline",
+    "callback_in",
     "empty_timeline",
     "refuse_extensions",
+    "setting_not_known",
     "timelines",
 ]
 
@@ -67,6 +71,9 @@ CONTROL_COLUMNS = (
     "snapshot",
     "lost_events",
 )
+TAGS_COLUMNS = ("user", "client_id", "tags")
+"""Of a `tags` row, beside `CONTROL_COLUMNS`: who is counted under which tags."""
+
 NEXT_TS_MS = "next_ts_ms"
 """Of a `gap`, beside `CONTROL_COLUMNS`: the time of the row after it, up to which events may have been lost."""
 
@@ -77,6 +84,8 @@ MAX_SWEEP_BYTES = 1 << 28
 """Sweeps in one replay, 24 bytes each: eleven million, those of twenty nodes over half a year."""
 
 _DEFAULT_NAME = "<default>"
+_LARGEST_SETTING = 2**31 - 1
+_UNKNOWN = EXTENSION_SETTINGS - {EXEMPT_CLIENTS}  # of whom their rows say that they are
 _NO_SWEEPS_OF_NODE = NO_SWEEPS[:, 1:].copy()
 _PART_COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "quota_ip"}
 
@@ -102,11 +111,12 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A start, a changed definition (`record`) or window setting (`setting`), a break, or a trace of a quota callback.
+    """A start, a changed definition (`record`) or window setting (`setting`), a break, what a quota callback says.
 
     kind: of a break `gap` where a row tells of it, else `break`.
     reason: of a break, why decisions after it are not exact; then `ts_ms` is the time up to which rows may be missing.
-    extension: the setting that is on about here, if it changes decisions of rows that do not say so.
+    record: a quota, or a setting beyond Kafka. callback: the class that is asked from here on; None: Kafka's own rules.
+    answer: what it answered, None where that was not read. is_exchange: sensors are empty from here on.
     states_all: the steps after it state all definitions that are in force; what they do not state is not.
     text: what a `snapshot` row says that begins or ends one. With `with_snapshots` there are `begins`, `sensors` (their
     `states`) and `ends` instead, where a replay needs them.
@@ -118,7 +128,9 @@ class Step:
     reason: int = EXACT
     record: QuotaRecord | None = None
     setting: tuple[str, int] | None = None
-    extension: str | None = None
+    callback: str | None = None
+    answer: Answer | None = None
+    is_exchange: bool = False
     states_all: bool = False
     text: str = ""
     states: tuple[SensorState, ...] = ()
@@ -158,19 +170,36 @@ def empty_timeline() -> Timeline:
     return _timeline([], [], _NO_SWEEPS_OF_NODE)
 
 
-def refuse_extensions(found: Mapping[int, Timeline]) -> None:
-    """Raise `UsageFilesError` where a setting beyond Kafka was on, or a quota callback decided who shares a limit.
+def callback_in(found: Mapping[int, Timeline]) -> str | None:
+    """Return the setting of a quota callback that was asked on any node; None: Kafka's own rules were, all the time."""
+    for timeline in found.values():
+        for step in timeline.steps:
+            if step.kind in ("callback", "tags"):  # where one is taken away, there was one before
+                name = "" if step.callback is None else f"={step.callback}"
+                return f"client.quota.callback.class{name}"
+    return None
 
-    The kernel would decide otherwise, unnoticed.
-    """
+
+def setting_not_known(found: Mapping[int, Timeline]) -> str | None:
+    """Return a setting beyond Kafka that was on and that the kernel would not know; None: there is none."""
+    return next((setting for _, _, setting in _settings_not_known(found)), None)
+
+
+def refuse_extensions(found: Mapping[int, Timeline]) -> None:
+    """Raise `UsageFilesError` where a setting beyond Kafka was on that the kernel would not know."""
+    for node_id, seq, setting in _settings_not_known(found):
+        raise UsageFilesError(
+            f"{setting} was set on node {node_id} (seq={seq}): "
+            "a replay of the quotas in force does not know it yet",
+            hint="leave out --in-force, or give hours in which it was not set",
+        )
+
+
+def _settings_not_known(found: Mapping[int, Timeline]) -> Iterator[tuple[int, int, str]]:
     for node_id, timeline in found.items():
         for step in timeline.steps:
-            if step.extension is not None:
-                raise UsageFilesError(
-                    f"{step.extension} was set on node {node_id} (seq={step.seq}): "
-                    "a replay of the quotas in force does not know it yet",
-                    hint="leave out --in-force, or give hours in which it was not set",
-                )
+            if step.record is not None and step.record.key in _UNKNOWN and step.record.value is not None:
+                yield node_id, step.seq, step.record.key
 
 
 def _sweeps_by_node(sweeps: Sweeps) -> dict[int, npt.NDArray[np.int64]]:
@@ -189,12 +218,8 @@ def _timeline(
     steps = [_step(event) for event in events if event["kind"] != "gap"]
     steps += [*_gaps(events, runs), *_breaks(events, runs)]
     steps.sort(key=lambda step: (step.seq, step.kind != "break"))  # a break is before the row where it shows
-    following = (*steps[1:], None)[: len(steps)]
     return Timeline(
-        steps=tuple(
-            replace(step, states_all=_states_all(step, after))
-            for step, after in zip(steps, following, strict=True)
-        ),
+        steps=tuple(_without_repeats(_in_context(steps))),
         sweeps=sweeps,
         is_imported=any(run.is_imported for run in runs),
     )
@@ -251,23 +276,56 @@ def _twice(run: Run, last_seq: int) -> UsageFilesError:
     )
 
 
-def _states_all(step: Step, after: Step | None) -> bool:
+def _in_context(steps: Sequence[Step]) -> Iterator[Step]:
+    """Yield the steps with what those beside them say of them."""
+    for place, step in enumerate(steps):
+        if step.kind in ("start", "gap"):
+            yield replace(step, states_all=_states_all(step, steps[place + 1 : place + 3]))
+        elif step.kind == "callback":
+            before = steps[place - 1] if place else None
+            is_said_again = before is not None and before.kind == "gap" and before.seq + 1 == step.seq
+            yield replace(step, is_exchange=not is_said_again)
+        else:
+            yield step
+
+
+def _without_repeats(steps: Iterable[Step]) -> Iterator[Step]:
+    """Yield the steps but for answers of a callback that say what is known."""
+    answers = Answers()
+    for step in steps:
+        if step.kind in ("start", "callback"):
+            answers.forget()
+        elif step.reason != EXACT:
+            answers.lose()
+        if step.answer is None or answers.take(step.answer):
+            yield step
+
+
+def _states_all(step: Step, following: Sequence[Step]) -> bool:
     """A start does. A gap does where the node noticed it itself, and states its window settings first; or an import.
 
-    Not where a file of the spool was damaged, though a quota may happen to change right after it.
+    Before them it says which callback is asked. Not where a file of the spool was damaged, though a quota may happen to
+    change right after it.
     """
     if step.kind == "start":
         return True
-    if step.kind != "gap" or after is None or after.kind != "quota" or after.seq != step.seq + 1:
-        return False
-    return after.setting is not None or step.reason == COLD_START
+    seq = step.seq
+    for after in following:
+        seq += 1
+        if after.seq != seq or after.kind not in ("quota", "callback"):
+            return False
+        if after.kind == "quota":
+            return after.setting is not None or step.reason == COLD_START
+    return False
 
 
 def _step(event: Mapping[str, Any]) -> Step:
     seq, ts_ms, kind = event["seq"], event["ts_ms"], event["kind"]
-    if kind in ("callback", "tags"):  # where one is taken away, there was one before
-        name = "" if event["callback"] is None else f"={event['callback']}"
-        return Step(seq=seq, ts_ms=ts_ms, kind=kind, extension=f"client.quota.callback.class{name}")
+    if kind == "callback":
+        return Step(seq=seq, ts_ms=ts_ms, kind=kind, callback=event["callback"])
+    if kind == "tags":
+        answer = _answer(event) if "tags" in event else None
+        return Step(seq=seq, ts_ms=ts_ms, kind=kind, callback=event["callback"], answer=answer)
     if kind == "snapshot":
         return Step(seq=seq, ts_ms=ts_ms, kind=kind, text=event["snapshot"] or "")
     if kind != "quota":
@@ -275,13 +333,19 @@ def _step(event: Mapping[str, Any]) -> Step:
     key = event["quota_key"]
     if key in WINDOW_SETTINGS:
         return Step(seq=seq, ts_ms=ts_ms, kind=kind, setting=(key, _setting_value(event)))
-    if key in EXTENSION_SETTINGS:  # exempt clients: their rows say it
-        is_on = event["quota_value"] is not None and key != EXEMPT_CLIENTS
-        return Step(seq=seq, ts_ms=ts_ms, kind=kind, extension=key if is_on else None)
+    if key in EXTENSION_SETTINGS:
+        return Step(seq=seq, ts_ms=ts_ms, kind=kind, record=_extension(event))
     if key not in QUOTA_KEYS:
         raise _error(event, f"quota_key must be a key of Kafka's or a setting, got {key!r}")
     record = QuotaRecord(entity=_entity(event), key=key, value=event["quota_value"])
     return Step(seq=seq, ts_ms=ts_ms, kind=kind, record=record)
+
+
+def _answer(event: Mapping[str, Any]) -> Answer:
+    try:
+        return parsed_answer(event)
+    except ValueError as error:
+        raise _error(event, str(error)) from error
 
 
 def _setting_value(event: Mapping[str, Any]) -> int:
@@ -295,10 +359,24 @@ def _setting_value(event: Mapping[str, Any]) -> int:
     return int(value)
 
 
+def _extension(event: Mapping[str, Any]) -> QuotaRecord:
+    """Return a setting beyond Kafka: of an entity, or of all, or a number."""
+    key, value = event["quota_key"], event["quota_value"]
+    record = QuotaRecord(entity=_parts(event), key=key, value=value)
+    if value is not None and not (0 <= value <= _LARGEST_SETTING and value == int(value)):
+        raise _error(event, f"{key} must be a whole number from 0 to {_LARGEST_SETTING}, got {value!r}")
+    return record
+
+
 def _entity(event: Mapping[str, Any]) -> EntityParts:
-    parts = {entity_type: event[column] for entity_type, column in _PART_COLUMNS.items()}
-    if all(name is None for name in parts.values()):
+    found = _parts(event)
+    if not found:
         raise _error(event, f"{event['quota_key']} needs a user, a client id or an ip")
+    return found
+
+
+def _parts(event: Mapping[str, Any]) -> EntityParts:
+    parts = {entity_type: event[column] for entity_type, column in _PART_COLUMNS.items()}
     try:
         return entity_parts(
             (entity_type, None if name == _DEFAULT_NAME else desanitize(name))
@@ -310,4 +388,4 @@ def _entity(event: Mapping[str, Any]) -> EntityParts:
 
 
 def _error(event: Mapping[str, Any], reason: str) -> UsageFilesError:
-    return UsageFilesError(f"quota event seq={event['seq']} of node {event['node_id']}: {reason}")
+    return UsageFilesError(f"{event['kind']} event seq={event['seq']} of node {event['node_id']}: {reason}")

@@ -7,7 +7,7 @@ from tidegate.pipeline.schemas import LIMITS_BY_NODE, REPLAY_BY_CLIENT, REPLAY_B
 
 __all__ = ["ENTITY_KEYS", "NODE_KEYS", "ONLY", "PEAKS_TOGETHER", "TOGETHER", "by_entity"]
 
-ENTITY_KEYS = ("plan", "quota_type", "entity_user", "entity_client_id")
+ENTITY_KEYS = ("plan", "quota_type", "entity_user", "entity_client_id", "entity_tags")
 _OF_EXTREMES = {
     "longest_throttle_ms": "max",
     "recorded_longest_throttle_ms": "max",

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tidegate.config.quotas_file import QuotasFile, load_quotas_file
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
+from tidegate.pipeline.read.answers import Answer
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, EntityQuotas, QuotaEntity, Tags
 from tidegate.quota.admin.sanitizer import sanitize
@@ -25,6 +26,7 @@ __all__ = [
     "between",
     "in_force_plan",
     "load_plans",
+    "resolved_answer",
 ]
 
 IN_FORCE = "in force"
@@ -89,12 +91,26 @@ class Plan:
 
 
 class Resolved(NamedTuple):
-    """Which sensor a client has, its bound per second, the largest fetch in bytes, and whose quota limits it."""
+    """Which sensor a client has, its bound per second, the largest fetch in bytes, and whose quota limits it.
 
-    tags: Tags
+    tags: as Kafka's own rules have them, else those of a callback as JSON. sensor: by what it is found among those of
+    its quota type.
+    """
+
+    tags: Tags | str
+    sensor: Tags | str
     bound: float
     cap_bytes: int
     entity: QuotaEntity | None
+
+
+def resolved_answer(answer: Answer | None, user: str, client_id: str) -> Resolved:
+    """Return what a callback answered to a client; None: that is not in the record, and nothing limits."""
+    if answer is None:
+        tags = sanitize(user), client_id
+        return Resolved(tags, tags, UNLIMITED, MAX_INT64, None)
+    bound = UNLIMITED if answer.limit is None else answer.limit
+    return Resolved(answer.pair or answer.tags, answer.name, bound, MAX_INT64, None)
 
 
 class Definitions:
@@ -148,7 +164,7 @@ class Definitions:
         cap_bytes = MAX_INT64
         if index == _FETCH and bound is not None:
             cap_bytes = saturate_to_int32(windows.rate.max_value(bound))
-        return Resolved(tags, UNLIMITED if bound is None else bound, cap_bytes, entity)
+        return Resolved(tags, tags, UNLIMITED if bound is None else bound, cap_bytes, entity)
 
 
 def in_force_plan() -> Plan:

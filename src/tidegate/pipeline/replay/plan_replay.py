@@ -30,6 +30,7 @@ from tidegate.pipeline.layout import (
     IMPORTED,
     KIND_BITS,
     MEASURES,
+    MISSING_ROWS,
     MUTATION,
     MUTATION_ROW,
     PERMITS_REASON,
@@ -45,6 +46,7 @@ from tidegate.pipeline.layout import (
     Rows,
     State,
 )
+from tidegate.pipeline.read.answers import Answers
 from tidegate.pipeline.read.timeline import Step, Timeline
 from tidegate.pipeline.replay.carried import (
     Carried,
@@ -60,7 +62,14 @@ from tidegate.pipeline.replay.carried import (
 from tidegate.pipeline.replay.certainty import FOREVER
 from tidegate.pipeline.replay.kernel import replay_kernel
 from tidegate.pipeline.replay.pending import TAKEN, empty_pending, lose_pending, pending_put, roomy_pending
-from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
+from tidegate.pipeline.replay.plan import (
+    INDEX_BY_KEY,
+    QUOTA_TYPES,
+    Definitions,
+    Plan,
+    Resolved,
+    resolved_answer,
+)
 from tidegate.pipeline.replay.stated import StatedSensors
 from tidegate.pipeline.replay.tables import Account, AccountTable, Limit, SensorTable, Used
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
@@ -97,6 +106,9 @@ class PlanReplay:
         self._rates = SensorTable(**_rate_widths(plan.windows.rate))
         self._buckets = SensorTable(floats=BUCKET_FLOATS, ints=BUCKET_INTS)
         self._stated = StatedSensors(self._rates, self._buckets)
+        self._answers = Answers()
+        self._asks_callback = False
+        self._uncertain: set[tuple[int, int]] = set()
         self._accounts = AccountTable()
         self._account_of = np.zeros((len(QUOTA_TYPES), len(names)), np.int32)
         self._looked_up = np.zeros((len(QUOTA_TYPES), len(names)), np.int64)
@@ -105,8 +117,9 @@ class PlanReplay:
         self._settings = np.zeros(SETTINGS, np.int64)
         self._settings[MEASURES] = plan.measures
         self._reason = EXACT
+        self._quotas_reason = EXACT
         if plan.is_in_force:  # until the first start nobody knows which quotas are
-            self._settings[QUOTAS_REASON] = COLD_START
+            self._quotas_reason = COLD_START
         if timeline.is_imported:
             self._lose_sensors(IMPORTED, since_ms=FOREVER)
         self._kernel = replay_kernel()
@@ -212,13 +225,18 @@ class PlanReplay:
                 self._break(step)
             case "quota" if self._plan.is_in_force:
                 self._change_quota(step)
+            case "callback" if self._plan.is_in_force:
+                self._exchange_callback(step)
+            case "tags" if self._plan.is_in_force:
+                self._take_answer(step)
             case "begins" if self._plan.is_in_force:
+                self._forget_answers()  # under a callback there are no snapshots
                 pending = self._pending
                 self._forget_sensors()
                 self._lose_sensors(self._reason or COLD_START, since_ms=FOREVER)
                 self._pending = pending  # requests that are under way, and may end when all is known
                 lose_pending(pending, self._reason)
-                self._settings[QUOTAS_REASON] = self._reason
+                self._quotas_reason = self._reason
             case "sensors" if self._plan.is_in_force:
                 sweep = int(np.searchsorted(self._timeline.sweeps[:, 0], step.seq))
                 self._stated.take(step.states, sweep=sweep)
@@ -236,16 +254,46 @@ class PlanReplay:
             self._buckets.make_known()
         self._forget_sensors()
         if self._plan.is_in_force:
-            self._settings[QUOTAS_REASON] = EXACT
+            self._quotas_reason = EXACT
+            self._forget_answers()
             self._set_windows(Windows())
 
     def _break(self, step: Step) -> None:
         """Go on from sensors as they were, which is the best guess; what depends on it is approximate."""
         if self._plan.is_in_force:
-            self._settings[QUOTAS_REASON] = EXACT if step.states_all else step.reason
+            self._quotas_reason = EXACT if step.states_all else step.reason
+            self._answers.lose()
+            self._look_up_again()
         if not self._timeline.is_imported:
             self._settings[SWEEPS_BEFORE] = np.searchsorted(self._timeline.sweeps[:, 0], step.seq)
             self._lose_sensors(step.reason, since_ms=step.ts_ms)
+
+    def _exchange_callback(self, step: Step) -> None:
+        """Follow another callback, or Kafka's own rules, with empty sensors; or know which one after a gap."""
+        self._forget_answers()
+        self._asks_callback = step.callback is not None
+        self._look_up_again()
+        if step.is_exchange and not self._timeline.is_imported:
+            pending = self._pending  # requests that are under way know their throttle already
+            self._rates.make_known()
+            self._buckets.make_known()
+            self._forget_sensors()
+            self._pending = pending
+
+    def _take_answer(self, step: Step) -> None:
+        """Count a client as a callback said."""
+        assert step.answer is not None, "they are read for quotas in force"
+        if not self._asks_callback:  # the row that says so is not there, so window settings may not be either
+            self._asks_callback = True
+            self._quotas_reason = self._quotas_reason or MISSING_ROWS
+            self._look_up_again()
+        if self._answers.take(step.answer):
+            self._versions[INDEX_BY_KEY[step.answer.quota_key]] += 1
+
+    def _forget_answers(self) -> None:
+        self._answers.forget()
+        self._asks_callback = False
+        self._uncertain.clear()
 
     def _lose_sensors(self, reason: int, *, since_ms: int) -> None:
         """Have all sensors in a state that is not known: anything may have been recorded up to `since_ms`."""
@@ -257,8 +305,8 @@ class PlanReplay:
 
     def _know_quotas(self) -> None:
         """From here on it is known which quotas are in force."""
-        if self._settings[QUOTAS_REASON] != EXACT:
-            self._settings[QUOTAS_REASON] = EXACT
+        if self._quotas_reason != EXACT:
+            self._quotas_reason = EXACT
             self._look_up_again()
 
     def _look_up_again(self) -> None:
@@ -322,51 +370,82 @@ class PlanReplay:
             return
         mutations = self._open_accounts(rows.flags[first:end], rows.client[first:end])
         self._pending = roomy_pending(self._pending, mutations)
-        self._kernel(self.state(), rows, decisions, first, end)
+        if self._uncertain:
+            first = self._run_uncertain(rows, decisions, first, end)
+        if first < end:
+            self._kernel(self.state(), rows, decisions, first, end)
+
+    def _run_uncertain(self, rows: Rows, decisions: Int32s, first: int, end: int) -> int:
+        """Replay the rows up to the last whose client shares a limit with nobody knows whom; return where it ends.
+
+        It may have been counted in any sensor.
+        """
+        needs = _needed(rows.flags[first:end])
+        uncertain = np.zeros(end - first, bool)
+        for index, needed in enumerate(needs):
+            clients = [client for quota_type, client in self._uncertain if quota_type == index]
+            uncertain |= needed & np.isin(rows.client[first:end], clients)
+        places = np.flatnonzero(uncertain)
+        if not len(places):
+            return first
+        certain = first + int(places[-1]) + 1
+        state = self.state()
+        reason = self._reason or MISSING_ROWS
+        state.settings[QUOTAS_REASON] = reason
+        self._kernel(state, rows, decisions, first, certain)
+        self._lose_sensors(reason, since_ms=int(rows.ts_ms[first:certain].max()))
+        return certain
 
     def _open_accounts(self, flags: npt.NDArray[np.int16], client: npt.NDArray[np.int32]) -> int:
         """Look up the accounts that the rows need; return how many rows ask for permits."""
-        is_mutation = (flags & KIND_BITS) == MUTATION_ROW
-        charge = flags & CHARGE_BITS
-        needs = (
-            charge == PRODUCE_CHARGE,
-            charge == FETCH_CHARGE,
-            ~is_mutation & ((flags & EXEMPT) == 0),
-            is_mutation,
-        )
+        needs = _needed(flags)
         for index, needed in enumerate(needs):
             clients = client[needed]
             stale = clients[self._looked_up[index, clients] != self._versions[index]]
             for number in np.unique(stale).tolist():
                 self._look_up(index, number)
-        return int(is_mutation.sum())
+        return int(needs[MUTATION].sum())
 
     def _look_up(self, index: int, client: int) -> None:
         """Find the client's account and sensor under the definitions as they are now."""
         user, client_id = self._names[client]
-        resolved = self._definitions.resolve(index, user, client_id, self._windows)
+        resolved = self._resolved(index, client, user, client_id)
         sensors = self._buckets if index == MUTATION else self._rates
         cap_ms = self._windows.rate.window_ms if index == REQUEST else MAX_INT64  # B§2.1
         cap_bytes = MAX_INT64  # what was recorded had its cap
         if not self._plan.is_in_force and resolved.cap_bytes != MAX_INT64:
             cap_bytes = resolved.cap_bytes + FETCH_ANSWER_BYTES
-        sensor = sensors.number((index, resolved.tags), bound=resolved.bound)
-        self._stated.note_used((index, resolved.tags), sensor)
+        sensor = sensors.number((index, resolved.sensor), bound=resolved.bound)
+        if isinstance(resolved.sensor, tuple):  # of those of a callback no state is in the record
+            self._stated.note_used((index, resolved.sensor), sensor)
+        is_known = self._quotas_reason == EXACT and (index, client) not in self._uncertain
         self._account_of[index, client] = self._accounts.number(
             Account(index, client, resolved.tags),
             sensor=sensor,
-            limit=Limit(resolved.bound, resolved.entity, self._settings[QUOTAS_REASON] == EXACT),
+            limit=Limit(resolved.bound, resolved.entity, is_known),
             cap_ms=cap_ms,
             cap_bytes=cap_bytes,
         )
         self._looked_up[index, client] = self._versions[index]
 
+    def _resolved(self, index: int, client: int, user: str, client_id: str) -> Resolved:
+        """Return where a client is counted, by the definitions or as the callback said."""
+        if not self._asks_callback:
+            return self._definitions.resolve(index, user, client_id, self._windows)
+        of_client = QUOTA_TYPES[index].key, user, client_id
+        if self._answers.is_certain(*of_client):
+            self._uncertain.discard((index, client))
+        else:
+            self._uncertain.add((index, client))
+        return resolved_answer(self._answers.find(*of_client), user, client_id)
+
     def state(self) -> State:
         """Return what the kernel works on as it is now; it changes with every row."""
         rate, mutation = self._windows.rate, self._windows.mutation
         self._settings[: len(QUOTA_TYPES)] = [
-            self._definitions.is_enabled(index) for index in range(len(QUOTA_TYPES))
+            self._asks_callback or self._definitions.is_enabled(index) for index in range(len(QUOTA_TYPES))
         ]
+        self._settings[QUOTAS_REASON] = self._quotas_reason
         asks = self._plan.is_in_force or self._definitions.is_enabled(MUTATION)
         self._settings[PERMITS_REASON] = self._reason if asks else EXACT
         self._settings[SAMPLES], self._settings[WINDOW_MS] = rate.samples, rate.window_ms
@@ -395,3 +474,11 @@ class PlanReplay:
 def _rate_widths(window: QuotaWindow) -> dict[str, int]:
     slots = window.samples + 1
     return {"floats": FLOAT_SLOTS + slots, "ints": INT_SLOTS + 2 * slots}
+
+
+def _needed(flags: npt.NDArray[np.int16]) -> tuple[npt.NDArray[np.bool_], ...]:
+    """Return for each quota type, in the order of `QUOTA_TYPES`, which rows may be charged to it."""
+    is_mutation = (flags & KIND_BITS) == MUTATION_ROW
+    charge = flags & CHARGE_BITS
+    is_timed = ~is_mutation & ((flags & EXEMPT) == 0)
+    return charge == PRODUCE_CHARGE, charge == FETCH_CHARGE, is_timed, is_mutation

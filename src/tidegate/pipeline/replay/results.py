@@ -58,14 +58,15 @@ def client_results(plan: Plan, node_id: int, names: ClientNames, replay: PlanRep
     accounts, limits, numbers, tallies = replay.used()
     users, client_ids = _names(names, np.array([account.client for account in accounts], np.int64))
     quota_types = np.array([account.quota_type for account in accounts], np.int8)
-    tag_users, tag_client_ids = (
-        zip(*(account.tags for account in accounts), strict=True) if accounts else ((), ())
-    )
+    pairs = [account.tags if isinstance(account.tags, tuple) else ("", "") for account in accounts]
     columns = {
         "plan": pa.repeat(plan.name, len(accounts)),
         "quota_type": _TYPE_NAMES.take(pa.array(quota_types)),
-        "entity_user": _entity_users(tag_users),
-        "entity_client_id": pa.array([name or None for name in tag_client_ids], pa.string()),
+        "entity_user": _entity_users([user for user, _ in pairs]),
+        "entity_client_id": pa.array([client_id or None for _, client_id in pairs], pa.string()),
+        "entity_tags": pa.array(
+            [account.tags if isinstance(account.tags, str) else None for account in accounts], pa.string()
+        ),
         **_limit_columns(limits),
         "node_id": pa.repeat(pa.scalar(node_id, pa.int32()), len(accounts)),
         "user": users,
@@ -84,6 +85,7 @@ def peak_results(node_id: int, replay: PlanReplay) -> Iterator[dict[str, Any]]:
     """Yield a row per account with a quota that was used, columns `LIMITS_BY_NODE`."""
     for account, tally, peaks in replay.peaks():
         if tally.any():
+            assert isinstance(account.tags, tuple), "plans that measure have no callback"
             entity_user, entity_client_id = account.tags
             yield {
                 "quota_type": QUOTA_TYPES[account.quota_type].value,

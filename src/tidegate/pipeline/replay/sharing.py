@@ -2,7 +2,7 @@
 
 A sensor that only one client can have (its tags name user and client id) joins nobody and is left out. Under the
 quotas in force, tags change when the set of entities with a quota changes; every set that was in force while there
-were requests counts. In closed loop those touch, too, who share a connection.
+were requests counts, and all that a quota callback answered. In closed loop those touch, too, who share a connection.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tidegate.pipeline.layout import EXACT
 from tidegate.pipeline.read.chunks import Survey
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
@@ -64,6 +65,7 @@ def _on_node(plan: Plan, clients: Mapping[int, Client], timeline: Timeline) -> S
     if plan.records is not None:
         yield from _under(Definitions(plan.records), clients)
         return
+    yield from _as_answered(clients, timeline)
     seen: set[Hashable] = set()
     for definitions in _in_force(timeline):
         entities = tuple(definitions.entities(index) for index in range(len(QUOTA_TYPES)))
@@ -76,16 +78,32 @@ def _on_node(plan: Plan, clients: Mapping[int, Client], timeline: Timeline) -> S
         yield from _under(definitions, clients)
 
 
+def _as_answered(clients: Mapping[int, Client], timeline: Timeline) -> Shared:
+    """Yield the sensors that a quota callback named. Where rows are missing anybody may have been counted in any."""
+    answers = [step.answer for step in timeline.steps if step.answer is not None]
+    if answers and any(step.reason != EXACT for step in timeline.steps):
+        yield from ((number, "all") for number in clients)
+        return
+    numbers = {client: number for number, client in clients.items()}
+    for answer in answers:
+        number = numbers.get((answer.user, answer.client_id))
+        if number is not None:
+            yield number, (answer.quota_key, answer.name)
+
+
 def _in_force(timeline: Timeline) -> Iterator[Definitions]:
     """Yield the definitions after every run of steps that a request may have followed."""
     definitions = Definitions()
     following = (*timeline.steps[1:], None)[: len(timeline.steps)]
+    asks_callback = False
     for step, after in zip(timeline.steps, following, strict=True):
         if step.states_all:
             definitions.clear()
         if step.record is not None:
             definitions.apply(step.record)
-        if after is None or after.seq != step.seq + 1:
+        if step.kind in ("start", "callback", "tags"):
+            asks_callback = step.kind == "tags" or step.callback is not None
+        if not asks_callback and (after is None or after.seq != step.seq + 1):
             yield definitions
 
 

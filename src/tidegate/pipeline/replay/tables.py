@@ -33,11 +33,11 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Account(NamedTuple):
-    """A client under one quota type (an index of `QUOTA_TYPES`) and one pair of tags."""
+    """A client under one quota type (an index of `QUOTA_TYPES`) and some tags, those of a quota callback as JSON."""
 
     quota_type: int
     client: int
-    tags: Tags
+    tags: Tags | str
 
 
 class Limit(NamedTuple):

@@ -14,7 +14,7 @@ KEY_OF_TYPE = {quota_type.value: quota_type.key for quota_type in QUOTA_TYPES}
 Row = Mapping[str, Any]
 """A row of `REPLAY_BY_ENTITY`."""
 
-_Entity = tuple[str | None, str | None]
+_Entity = tuple[str | None, str | None, str | None]  # user, client id, other tags
 _OUTCOME = ("throttled_requests", "throttle_ms", "delayed_amount", "rejected_mutations")
 _SUMS = ("requests", "amount", *_OUTCOME, *(f"recorded_{name}" for name in _OUTCOME))
 _SMALLEST = ("never_throttled", "tolerable")
@@ -26,12 +26,15 @@ _FIRST = ("first_throttled_ts_ms", "recorded_first_throttled_ts_ms")
 class Compared:
     """An entity, or the only client of several, with a row for each plan; is_named: it has a limit of its own in one.
 
+    tags: as JSON, where a quota callback chose other ones than a user and a client id.
+
     A plan that counts these clients together with others has no row.
     """
 
     quota_type: str
     user: str | None
     client_id: str | None
+    tags: str | None
     rows: Mapping[str, Row]
     is_named: bool
 
@@ -97,16 +100,17 @@ def _key(row: Row) -> tuple[Any, ...]:
 
 
 def _entity(row: Row) -> _Entity:
-    return row["entity_user"], row["entity_client_id"]
+    return row["entity_user"], row["entity_client_id"], row.get("entity_tags")
 
 
 def _compared(by_plan: Mapping[str, Row], named: Collection[tuple[str, _Entity]]) -> Compared:
     first, *_ = rows = list(by_plan.values())
     entities = {_entity(row) for row in rows}
-    user, client_id = _entity(first) if len(entities) == 1 else (first["only_user"], first["only_client_id"])
+    only = first["only_user"], first["only_client_id"], None
+    user, client_id, tags = _entity(first) if len(entities) == 1 else only
     quota_type = first["quota_type"]
     is_named = any((quota_type, entity) in named for entity in entities)
-    return Compared(quota_type, user, client_id, by_plan, is_named)
+    return Compared(quota_type, user, client_id, tags, by_plan, is_named)
 
 
 def _named(plans: Sequence[Plan]) -> set[tuple[str, _Entity]]:
@@ -115,7 +119,7 @@ def _named(plans: Sequence[Plan]) -> set[tuple[str, _Entity]]:
     records = [record for plan in plans for record in plan.records or () if record.key in types]
     parts = [(types[record.key], dict(record.entity)) for record in records]
     return {
-        (quota_type, (names.get("user"), names.get("client-id")))
+        (quota_type, (names.get("user"), names.get("client-id"), None))
         for quota_type, names in parts
         if None not in names.values()
     }
@@ -125,4 +129,5 @@ def _rank(found: Compared) -> tuple[Any, ...]:
     waits = (found.largest("throttle_ms"), found.largest("recorded_throttle_ms"))
     refused = (found.largest("rejected_mutations"), found.largest("recorded_rejected_mutations"))
     order = (*waits, *refused, found.is_named, found.largest("requests"))
-    return *(-number for number in order), found.quota_type, found.user or "", found.client_id or ""
+    names = (found.user or "", found.client_id or "", found.tags or "")
+    return *(-number for number in order), found.quota_type, *names

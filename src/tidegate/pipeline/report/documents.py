@@ -26,7 +26,7 @@ _UNITS = {
 }
 """What `amount` and `bound` are of a quota type."""
 _LIMITED = ("quota_type", "entity_user", "entity_client_id")
-_ENTITY = ("plan", *_LIMITED)
+_ENTITY = ("plan", *_LIMITED, "entity_tags")
 
 Row = Mapping[str, Any]
 
@@ -123,6 +123,7 @@ def _entity(found: Compared, plans: Sequence[Plan]) -> dict[str, Any]:
         "quota_type": found.quota_type,
         "user": found.user,
         "client_id": found.client_id,
+        "tags": None if found.tags is None else json.loads(found.tags),
         "plans": [_outcome(row) for row in rows],
     }
 

@@ -15,6 +15,7 @@ from tidegate.pipeline.report.text import (
     bytes_text,
     count_text,
     duration_text,
+    entity_parts_of,
     fitted,
     name_text,
     percent_text,
@@ -177,8 +178,7 @@ def _heading(entity: Compared, *, width: int) -> str:
     """Return whose quota it is, in the words of the command line, and what there is of it in the record."""
     record = entity.record
     amount = f"{count_text(record['requests'])} requests, {_amount_text(entity.quota_type, record['amount'])}"
-    names = (("user", entity.user), ("client-id", entity.client_id))
-    parts = [(kind, name) for kind, name in names if name is not None]
+    parts = entity_parts_of(entity.user, entity.client_id, entity.tags)
     if not parts:
         return f"no entity · {amount}"
     taken = len(f" · {amount}") + sum(len(f"{kind}= ") for kind, _ in parts)

@@ -1,6 +1,8 @@
 """Numbers and foreign names as they are shown on a terminal."""
 
+import json
 from datetime import UTC, datetime
+from itertools import islice
 
 from rich.cells import cell_len, set_cell_size
 
@@ -11,6 +13,7 @@ __all__ = [
     "bytes_text",
     "count_text",
     "duration_text",
+    "entity_parts_of",
     "fitted",
     "name_text",
     "nanoseconds_text",
@@ -28,6 +31,7 @@ QUOTA_NAMES = {
 """Short names of the types of quota, in the order in which they are shown."""
 
 _LONGEST_NAME = 40  # characters of a user or client id that a table shows
+_LONGEST_KIND, _MOST_TAGS = 20, 2
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _BYTES_STEP = 1024
 _NS_PER_US, _NS_PER_MS = 1000, 1_000_000
@@ -57,6 +61,19 @@ def name_text(name: str | None, *, longest: int = _LONGEST_NAME) -> str:
         return "–"
     shown = "".join(char if char.isprintable() else _escaped(char) for char in name) or "''"
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
+def entity_parts_of(user: str | None, client_id: str | None, tags: str | None) -> list[tuple[str, str]]:
+    """Return what a quota entity is told by, as pairs of a kind and a name. tags: of a quota callback, as JSON.
+
+    >>> entity_parts_of("alice", None, None), entity_parts_of(None, None, '{"group":"etl"}')
+    ([('user', 'alice')], [('group', 'etl')])
+    """
+    parts = [(kind, name) for kind, name in (("user", user), ("client-id", client_id)) if name is not None]
+    if tags is not None:
+        some = islice(json.loads(tags).items(), _MOST_TAGS)
+        parts += [(name_text(kind, longest=_LONGEST_KIND), name) for kind, name in some]
+    return parts
 
 
 def fitted(text: str, cells: int) -> str:

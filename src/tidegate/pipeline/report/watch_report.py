@@ -20,6 +20,7 @@ from tidegate.pipeline.report.text import (
     bytes_text,
     count_text,
     duration_text,
+    entity_parts_of,
     fitted,
     name_text,
     percent_text,
@@ -178,8 +179,7 @@ def _throttled_line(row: Row) -> str:
     if rejected:
         found.append(f"{count_text(rejected)} partitions refused")
     end = ": " + ", ".join(found)
-    parts = [("user", row["entity_user"]), ("client-id", row["entity_client_id"])]
-    named = [(kind, name) for kind, name in parts if name is not None]
+    named = entity_parts_of(row["entity_user"], row["entity_client_id"], row["entity_tags"])
     begin = f"  {name_text(row['plan'])} {QUOTA_NAMES[row['quota_type']]}"
     room = _WIDTH - len(begin) - len(end) - sum(len(f" {kind}=") for kind, _ in named)
     cells = max(_SHORTEST, room // max(1, len(named)))

@@ -128,7 +128,7 @@ class NodeWatch:
 
     def _replayed(self, arrived: Arrived) -> Iterator[pa.Table]:
         """Yield what was decided, minute by minute."""
-        survey = survey_chunk(arrived)
+        survey = survey_chunk(arrived, with_answers=any(plan.is_in_force for plan in self.plans))
         before = [Run(self.node_id, self.last_seq, self.last_seq, self.last_ts_ms, self.is_imported)]
         runs = [*(before if self.last_seq >= 0 else []), *survey.runs]
         timeline = timelines(survey.control, runs, survey.sweeps).get(self.node_id, empty_timeline())

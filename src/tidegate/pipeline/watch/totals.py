@@ -22,7 +22,15 @@ MAX_ROWS = 200_000
 """Rows of a table of totals; past it those with fewest requests are added up under no name."""
 
 _MINUTE_MS = 60_000
-_REPLAY_KEYS = ("plan", "quota_type", "entity_user", "entity_client_id", "node_id", *CLIENT)
+_REPLAY_KEYS = (
+    "plan",
+    "quota_type",
+    "entity_user",
+    "entity_client_id",
+    "entity_tags",
+    "node_id",
+    *CLIENT,
+)
 _IN_ORDER = {
     "bound": "last",
     "bound_of": "last",
@@ -34,7 +42,7 @@ _NULLS = {"bound": UNLIMITED, "bound_of": ""}
 _REPLAY_SUMS = {**TOGETHER, **_IN_ORDER}
 _USAGE_SUMS = {**dict.fromkeys(USAGE_SUMS, "sum"), "first_ts_ms": "min", "last_ts_ms": "max"}
 _REPLAY_SCHEMA = to_arrow_schema(REPLAY_BY_CLIENT)
-_NAMES = ("entity_user", "entity_client_id", *CLIENT)
+_NAMES = ("entity_user", "entity_client_id", "entity_tags", *CLIENT)
 
 Row = dict[str, Any]
 

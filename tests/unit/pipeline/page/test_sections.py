@@ -121,4 +121,4 @@ def test_what_is_missing_or_unknown_is_said(tmp_path):
     said = " ".join(sections["not-exact"].sentences)
     assert "tidegate.quota.smooth was set" in said
     assert "Events of node 1 were lost before" in said
-    assert sections["in-words"].sentences == ["Who shared a limit is not known here."]
+    assert sections["in-words"].sentences == ["Nobody was throttled."]

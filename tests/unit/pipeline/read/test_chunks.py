@@ -134,21 +134,25 @@ def test_a_gap_knows_when_the_next_row_came(tmp_path):
     assert [event.get(NEXT_TS_MS) for event in control] == [START_MS + 70, None]
 
 
-def test_one_row_of_tags_stands_for_all(tmp_path):
-    """There may be as many as requests, and what matters is that there was a callback; no client comes of them."""
+def test_rows_of_tags_count_that_say_something(tmp_path):
+    """There may be as many as requests, and most say again what is known; a gap makes all news."""
     node = RecordingNode(4)
     node.start(START_MS)
     node.exchange(OwnRules(), "a:Callback", START_MS)
-    for number in range(20):
-        node.produce("alice", f"c{number}", 1, START_MS)
-    said = [event for event in node.events if event["kind"] == "tags"]
-    for events, kinds in ((node.events, ["start", *["quota"] * 4, "callback", "tags"]), (said, ["tags"])):
-        pq.write_table(pa.Table.from_pylist(events, schema=arrow_schema()), tmp_path / "x.parquet")
-        survey = survey_chunk(*list_chunks([tmp_path / "x.parquet"]))
-        assert [event["kind"] for event in survey.control] == kinds
-        assert survey.control[-1]["seq"] == said[0]["seq"]
-        assert survey.control[-1]["callback"] == "a:Callback"
-        assert len(survey.keys) == (20 if events is node.events else 0)
+    for segment in range(5):
+        if segment == 3:
+            node.gap(START_MS)
+        for number in range(4):
+            node.produce("alice", f"c{number}", 1, START_MS)
+        node.segment()
+    said = [event["seq"] for event in node.events if event["kind"] == "tags"]
+    pq.write_table(pa.Table.from_pylist(node.events[::-1], schema=arrow_schema()), tmp_path / "x.parquet")
+    [chunk] = list_chunks([tmp_path / "x.parquet"])
+    assert "tags" not in {event["kind"] for event in survey_chunk(chunk).control}
+    found = sorted(event["seq"] for event in survey_chunk(chunk, with_answers=True).control if event["tags"])
+    assert found == [*said[:8], *said[24:32]]
+    assert len(said) == 40
+    assert len(survey_chunk(chunk).keys) == 4
 
 
 def test_connections_are_surveyed_with_their_clients(tmp_path):

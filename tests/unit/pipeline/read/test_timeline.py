@@ -6,7 +6,14 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import AFTER_GAP, COLD_START, MISSING_ROWS
-from tidegate.pipeline.read.timeline import CONTROL_KINDS, NEXT_TS_MS, Run, refuse_extensions, timelines
+from tidegate.pipeline.read.timeline import (
+    CONTROL_KINDS,
+    NEXT_TS_MS,
+    Run,
+    callback_in,
+    refuse_extensions,
+    timelines,
+)
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.columns import empty_event
@@ -119,16 +126,44 @@ def test_what_the_kernel_does_not_know_is_refused(key):
     refuse_extensions(timelines([_quota(quota_key=key, quota_value=None)], []))
 
 
-@pytest.mark.parametrize("kind", ["callback", "tags"])
-def test_what_a_callback_decided_is_refused(kind):
-    """Who shared a limit is in rows that the kernel does not know; also where the callback was taken away."""
-    row = empty_event(kind) | {"node_id": 7, "seq": 3, "callback": "tidegate.callbacks:QuotaGroups"}
-    name = r"client\.quota\.callback\.class=tidegate\.callbacks:QuotaGroups"
-    with pytest.raises(UsageFilesError, match=rf"^{name} was set on node 7 \(seq=3\)") as caught:
-        refuse_extensions(timelines([row], []))
-    assert caught.value.hint == "leave out --in-force, or give hours in which it was not set"
-    with pytest.raises(UsageFilesError, match=r"^client\.quota\.callback\.class was set on node 7"):
-        refuse_extensions(timelines([row | {"callback": None}], []))
+def _said(seq, tags='{"group":"etl"}', limit=1.0, kind="tags", **columns):
+    names = {"quota_key": "producer_byte_rate", "user": "alice", "client_id": "c1", "callback": "a:B"}
+    said = {"tags": tags, "quota_value": limit} if kind == "tags" else {}
+    return empty_event(kind) | {"node_id": 1, "seq": seq, "ts_ms": 0} | names | said | columns
+
+
+def test_answers_of_a_callback_are_steps_where_they_are_news():
+    """Whoever is said to share a limit, or has another one; after a break, and another callback, all over again."""
+    events = [
+        empty_event("start") | {"node_id": 1, "seq": 1, "ts_ms": 0},
+        _said(2, kind="callback"),
+        _said(3),
+        _said(4),
+        _said(5, limit=None),
+        _said(6, client_id="c2", limit=None),
+        _said(7, tags='{"x":"etl"}', limit=None),
+        _gap(8, 1),
+        _said(9, kind="callback"),
+        _said(10, tags='{"user":"a","client-id":""}'),
+        _said(11, kind="callback"),
+        _said(12, tags='{"user":"%"}'),
+    ]
+    steps = timelines(events, [])[1].steps
+    assert [step.seq for step in steps] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert [step.is_exchange for step in steps if step.kind == "callback"] == [True, False, True]
+    answers = [step.answer for step in steps if step.answer is not None]
+    assert [answer.name for answer in answers] == ["etl"] * 4 + ["a:", "%"]
+    assert [answer.pair for answer in answers] == [None] * 4 + [("a", ""), None]
+    assert callback_in(timelines(events, [])) == "client.quota.callback.class=a:B"
+
+
+@pytest.mark.parametrize("tags", [None, "", "7", "[]", '{"a":1}', "{", "[" * 100_000])
+def test_senseless_answers_are_named(tags):
+    """No JSON, or none of names with values."""
+    with pytest.raises(UsageFilesError, match=r"^tags event seq=3 of node 1: its tags are no "):
+        timelines([_said(3, tags=tags)], [])
+    with pytest.raises(UsageFilesError, match="quota_key must be a key of Kafka's, got 'x'"):
+        timelines([_said(3, quota_key="x")], [])
 
 
 def test_exempt_clients_are_replayed():

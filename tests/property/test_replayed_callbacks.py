@@ -1,0 +1,70 @@
+"""The replay of the quotas in force where a callback decided who shares a limit: as the live engine did, or said so."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.replaying.broken import broken
+from tests.replaying.callbacks import disturbed_node
+from tests.replaying.files import write_events
+from tests.replaying.kernel import differences, replay_events
+
+from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.layout import BYTE_REASON, REQUEST_REASON
+from tidegate.pipeline.local import local_replay
+from tidegate.pipeline.replay.plan import in_force_plan
+
+_SEEDS = st.integers(0, 2**32 - 1)
+_LONG = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+Event = dict[str, Any]
+
+
+@_LONG
+@given(_SEEDS, st.integers(1, 50))
+def test_what_callbacks_decided_is_decided_again(seed: int, batch_rows: int) -> None:
+    """Every throttle time and refusal, exact: callbacks are exchanged and change their minds, nodes start again."""
+    events = disturbed_node(seed).events
+    replayed = replay_events(events, in_force_plan(), batch_rows=batch_rows)
+    assert differences(replayed, replayed.events) == []
+    assert sum(result["approximate_requests"] for result in replayed.results) == 0
+
+
+@_LONG
+@given(_SEEDS)
+def test_what_counts_as_exact_is_as_recorded_where_rows_are_missing(seed: int) -> None:
+    """Also before it was said again who shares a limit; and something counts."""
+    events = broken(disturbed_node(seed).events, Random(seed))
+    replayed = replay_events(events, in_force_plan())
+    counted = (replayed.decisions[:, BYTE_REASON] == 0) & (replayed.decisions[:, REQUEST_REASON] == 0)
+    wrong = {event["seq"] for event, _ in differences(replayed, replayed.events)}
+    exact = {event["seq"] for event, is_one in zip(replayed.events, counted, strict=True) if is_one}
+    assert exact & wrong == set()
+    assert sum(result["different_decisions"] for result in replayed.results) == 0
+
+
+@pytest.mark.parametrize("seed", [Random().randrange(2**32) for _ in range(4)])
+def test_from_files_it_is_the_same(tmp_path: Path, seed: int) -> None:
+    """Two nodes in several files, one with rows missing: partitions have all who share a limit, and know its height."""
+    nodes = [disturbed_node(seed + number, node_id=1 + number).events for number in range(2)]
+    nodes[1] = broken(nodes[1], Random(seed))
+    for events in nodes:
+        write_events(tmp_path / "usage", events, rows_per_file=250)
+    with open_usage(tmp_path / "usage") as files:
+        summary = local_replay(files, [in_force_plan()], out=tmp_path / "out", with_decisions=True)
+    assert sum(row["different_decisions"] for row in summary.entities) == 0
+    order = [("node_id", "ascending"), ("seq", "ascending")]
+    found = pq.read_table(tmp_path / "out" / "decisions.parquet").sort_by(order).to_pylist()
+    expected = [replay_events(events, in_force_plan()) for events in nodes]
+    decided = [
+        decision[:4]
+        for replayed in expected
+        for event, decision in zip(replayed.events, replayed.decisions.tolist(), strict=True)
+        if event["kind"] != "network"
+    ]
+    names = ("throttle_ms", "request_throttle_ms", "rejected", "capped")
+    assert [[int(row[name]) for name in names] for row in found] == decided
