@@ -1,9 +1,11 @@
 """The replay of the quotas in force where a callback decided who shares a limit: as the live engine did, or said so."""
 
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +19,9 @@ from tidegate.pipeline.jobs import open_usage
 from tidegate.pipeline.layout import BYTE_REASON, REQUEST_REASON
 from tidegate.pipeline.local import local_replay
 from tidegate.pipeline.replay.plan import in_force_plan
+from tidegate.pipeline.watch.checkpoint import dumped, loaded
+from tidegate.pipeline.watch.node import NodeWatch
+from tidegate.usage.arrow import arrow_schema
 
 _SEEDS = st.integers(0, 2**32 - 1)
 _LONG = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -45,6 +50,31 @@ def test_what_counts_as_exact_is_as_recorded_where_rows_are_missing(seed: int) -
     exact = {event["seq"] for event, is_one in zip(replayed.events, counted, strict=True) if is_one}
     assert exact & wrong == set()
     assert sum(result["different_decisions"] for result in replayed.results) == 0
+
+
+def _arrived(events: list[Event]) -> pa.Table:
+    """Return rows as they are read, some names dictionary-encoded."""
+    table = pa.Table.from_pylist(events, schema=arrow_schema())
+    for name in ("kind", "user", "client_id", "client_software"):
+        table = table.set_column(table.column_names.index(name), name, table[name].dictionary_encode())
+    return table
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(_SEEDS)
+def test_part_by_part_it_is_the_same(seed: int) -> None:
+    """A watch, whose checkpoint is read again after each part; a part may end anywhere."""
+    rng, events = Random(seed), disturbed_node(seed).events
+    watch = NodeWatch(node_id=1, plans=[in_force_plan()])
+    found = Counter[str]()
+    while events:
+        end = rng.randrange(1, 300)
+        advance = watch.advance(_arrived(events[:end]))
+        for name in ("requests", "different_decisions", "approximate_requests"):
+            found[name] += sum(advance.replay[name].to_pylist())
+        watch, events = loaded(dumped(watch)), events[end:]
+    assert found["requests"] > 100
+    assert (found["different_decisions"], found["approximate_requests"]) == (0, 0)
 
 
 @pytest.mark.parametrize("seed", [Random().randrange(2**32) for _ in range(4)])

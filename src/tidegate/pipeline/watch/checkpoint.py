@@ -16,6 +16,7 @@ from typing import Any
 
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
+from tidegate.pipeline.read.answers import Answer, Answers
 from tidegate.pipeline.read.timeline import SensorState, Step, Timeline
 from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
@@ -123,7 +124,7 @@ _PARTS = {
     for part in (
         WatchState, Totals, NodeWatch, Plan, Windows, QuotaWindow, QuotaRecord,
         PlanReplay, Definitions, EntityQuotas, QuotaEntity, Default, Level,
-        Timeline, Step, SensorState, StatedSensors, SensorTable, AccountTable, Account, Limit,
+        Timeline, Step, Answer, Answers, SensorState, StatedSensors, SensorTable, AccountTable, Account, Limit,
     )
 }  # fmt: skip
 _PARTS_OF_ARRAYS = {
