@@ -18,7 +18,7 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.pipeline.errors import OutputError, UsageFilesError
 from tidegate.pipeline.jobs import open_usage
 from tidegate.pipeline.local import local_replay, local_usage
-from tidegate.pipeline.output import MARKER, prepare_output, saved_table
+from tidegate.pipeline.output import MARKER, Results, opened_results, saved_table
 from tidegate.pipeline.read.ingest import is_imported
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.usage.files import HOUR_MS
@@ -117,12 +117,13 @@ def test_results_are_those_that_the_marker_names(usage: Path, store: ObjectStore
         assert len(first) > 1
         marker = f"deep/{MARKER}"
         assert [name for name in store.names("results") if name == marker] == [marker]
-        killed = prepare_output(out, command="usage", tables=["usage_by_client"], overwrite=False)
+        opened = opened_results(out, command="usage", overwrite=False)  # and no more: it is killed
+        killed = opened.__enter__()
         assert killed is not None
         with killed.replaced("usage_by_client") as file:
             pq.write_table(first.slice(0, 1), file)
         half = killed.replaced("usage_by_minute")
-        half.__enter__().write(b"half")  # and no more
+        half.__enter__().write(b"half")
         assert saved_table(out, "usage_by_client") == first
         before = store.names("results")
         local_usage(files, out=out, top=1)
@@ -143,16 +144,64 @@ def test_what_is_not_ours_stays(store: ObjectStore) -> None:
     """Unless the user says so, and even then."""
     with store.filesystem.open_output_stream("bucket/theirs/thesis.txt") as file:
         file.write(b"precious")
-    wanted = {"command": "usage", "tables": ["a"]}
     for path, reason in (
         ("theirs", r"is not empty .*found 'thesis.txt'"),
         ("theirs/thesis.txt", "is a file"),
     ):
-        with pytest.raises(OutputError, match=reason):
-            prepare_output(store.uri(path), overwrite=False, **wanted)
-    results = prepare_output(store.uri("theirs"), overwrite=True, **wanted)
+        with (
+            pytest.raises(OutputError, match=reason),
+            opened_results(store.uri(path), command="usage", overwrite=False),
+        ):
+            pass
+    with opened_results(store.uri("theirs"), command="usage", overwrite=True) as results:
+        _write(results, 1)
+    assert "thesis.txt" in store.names("theirs")
+
+
+def _write(results: Results | None, number: int) -> None:
     assert results is not None
     with results.replaced("a") as file:
-        pq.write_table(pa.table({"a": [1]}), file)
+        pq.write_table(pa.table({"a": [number]}), file)
     results.finish({})
-    assert "thesis.txt" in store.names("theirs")
+
+
+def _fail(out: Location) -> None:
+    with opened_results(out, command="usage", overwrite=False) as results:
+        assert results is not None
+        with results.replaced("a") as file:
+            pq.write_table(pa.table({"a": [3]}), file)
+        raise OutputError("disk")
+
+
+def test_of_two_runs_the_one_that_began_last_counts(store: ObjectStore) -> None:
+    """Whichever ends first; what a run that failed has written is gone."""
+    out = store.uri("two")
+    for is_first_earlier in (False, True):
+        with opened_results(out, command="usage", overwrite=False) as first:
+            with opened_results(out, command="usage", overwrite=False) as second:
+                if is_first_earlier:
+                    _write(first, 1)
+                    assert saved_table(out, "a")["a"].to_pylist() == [1]
+                _write(second, 2)
+            if not is_first_earlier:
+                with pytest.raises(OutputError, match="a run that began later has written to"):
+                    _write(first, 1)
+        assert saved_table(out, "a")["a"].to_pylist() == [2]
+        assert len(store.names("two")) == 2
+    with pytest.raises(OutputError, match="disk"):
+        _fail(out)
+    assert saved_table(out, "a")["a"].to_pylist() == [2]
+    assert len(store.names("two")) == 2
+
+
+def test_a_clock_that_was_ahead_stops_nobody(store: ObjectStore) -> None:
+    """Results of a run of next year are replaced, and go."""
+    out = store.uri("ahead")
+    run = "run-29991122T163012004711-5f1c09aa"
+    for name, data in ((MARKER, json.dumps({"run": run})), (f"{run}/a", "")):
+        with store.filesystem.open_output_stream(f"bucket/ahead/{name}") as file:
+            file.write(data.encode())
+    with opened_results(out, command="usage", overwrite=False) as results:
+        _write(results, 1)
+    assert saved_table(out, "a")["a"].to_pylist() == [1]
+    assert len(store.names("ahead")) == 2

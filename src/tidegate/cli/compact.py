@@ -4,6 +4,7 @@ import argparse
 from contextlib import nullcontext
 from pathlib import Path
 
+from tidegate.cli.job_options import path_type
 from tidegate.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
@@ -46,7 +47,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory")
+    parser.add_argument("directory", metavar="DIR", type=path_type, help="usage directory")
 
 
 def run(args: argparse.Namespace) -> int:

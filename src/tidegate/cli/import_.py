@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from tidegate.cli.job_options import path_type
 from tidegate.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
@@ -56,7 +57,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="file or directory; NODE=LOG for a node other than --node-id",
     )
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, required=True, help="where the usage record is, or begins"
+        "--out", metavar="DIR", type=path_type, required=True, help="where the usage record is, or begins"
     )
     parser.add_argument(
         "--node-id", metavar="N", type=_node_id, default=1, help="the broker that wrote the logs (default: 1)"
@@ -67,7 +68,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--in-force",
         metavar="FILE",
-        type=Path,
+        type=path_type,
         help="quotas.yaml: what was set before the first request of a log",
     )
     parser.add_argument(

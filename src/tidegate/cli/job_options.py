@@ -23,6 +23,7 @@ __all__ = [
     "json_option",
     "location_type",
     "opened",
+    "path_type",
     "plans_option",
     "running_jobs",
     "shown",
@@ -48,6 +49,15 @@ def location_type(text: str) -> Location:
     except ConfigError as error:
         hint = f" (hint: {error.hint})" if error.hint else ""
         raise argparse.ArgumentTypeError(f"{error}{hint}") from error
+
+
+def path_type(text: str, *, hint: str | None = None) -> Path:
+    """Return the path of an option that takes no other URI than `file:`. Raises `argparse.ArgumentTypeError`."""
+    found = location_type(text)
+    if isinstance(found, Path):
+        return found
+    ending = f" (hint: {hint})" if hint else ""
+    raise argparse.ArgumentTypeError(f"expected a path on this machine, got {text!r}{ending}")
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
@@ -140,7 +150,7 @@ def plans_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quotas",
         metavar="FILE",
-        type=Path,
+        type=path_type,
         action="append",
         default=[],
         help="a plan: quotas.yaml; may be given several times",

@@ -2,13 +2,13 @@
 
 import argparse
 import math
-from pathlib import Path
 
 from tidegate.cli.job_options import (
     add_job_options,
     directory_argument,
     json_option,
     opened,
+    path_type,
     running_jobs,
     shown,
     top_option,
@@ -69,7 +69,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="what tells entities apart (default: both)",
     )
     which.add_argument(
-        "--quotas", metavar="FILE", type=Path, help="the entities and windows of this quotas.yaml"
+        "--quotas", metavar="FILE", type=path_type, help="the entities and windows of this quotas.yaml"
     )
     parser.add_argument(
         "--delayed",

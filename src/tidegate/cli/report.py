@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate import __version__
-from tidegate.cli.job_options import directory_argument, opened, plans_option, running_jobs, where_options
+from tidegate.cli.job_options import (
+    directory_argument,
+    opened,
+    path_type,
+    plans_option,
+    running_jobs,
+    where_options,
+)
 
 if TYPE_CHECKING:
     from tidegate.pipeline.findings import Findings
@@ -54,7 +61,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--out",
         metavar="FILE",
-        type=Path,
+        type=path_type,
         default=Path("report.html"),
         help="where to write it (default: report.html)",
     )

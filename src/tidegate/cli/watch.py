@@ -6,10 +6,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.cli.job_options import from_option, json_option, shown, top_option
+from tidegate.cli.job_options import from_option, json_option, path_type, shown, top_option
 
 if TYPE_CHECKING:
     from tidegate.pipeline.replay.plan import Plan
@@ -21,6 +22,7 @@ __all__ = ["add_parser", "run"]
 
 _MOST_MINUTES = 60
 _MOST_SECONDS = 3600.0
+_WHERE = "rows arrive on the disk of their server: watch there; usage and replay read copies elsewhere"
 
 _DESCRIPTION = """\
 Follow the usage record of a running server: who used what in the last minutes,
@@ -66,13 +68,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="usage directory of a server")
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        type=partial(path_type, hint=_WHERE),
+        help="usage directory of a server, on its disk",
+    )
     parser.add_argument(
         "--plan",
         "--quotas",
         metavar="FILE",
         dest="quotas",
-        type=Path,
+        type=path_type,
         action="append",
         default=[],
         help="a plan: quotas.yaml; may be given several times (default: the quotas in force)",
@@ -86,7 +93,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="how long the last minutes are (default: 5)",
     )
     parser.add_argument(
-        "--checkpoint", metavar="DIR", type=Path, help="write down there how far it is, and go on from there"
+        "--checkpoint",
+        metavar="DIR",
+        type=path_type,
+        help="write down there how far it is, and go on from there",
     )
     from_option(parser)
     parser.add_argument(

@@ -1,16 +1,21 @@
 """Rows in a file for each date that they are of: `date=2026-11-22/part-00000.parquet`, in UTC, by `ts_ms`."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark import TaskContext
 
+from tidegate.config.locations import Location, Uri, location
 from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.filesystems import place_of
 
-__all__ = ["DAY_MS", "MOST_FILES", "DatedWriter"]
+__all__ = ["DAY_MS", "MOST_FILES", "DatedParts", "DatedWriter", "name_of_task", "opened_below"]
 
 DAY_MS = 86_400_000
 MOST_FILES = 10_000
@@ -26,7 +31,7 @@ Opened = Callable[[str], AbstractContextManager[Any]]
 class DatedWriter:
     """Writes rows with a column `ts_ms`; `files` are the names of what it wrote, complete after the `with` block.
 
-    opened: gives what Arrow writes the file of a name to. part: how names begin. Without rows there is one empty file.
+    opened: gives what Arrow writes the file of a name to. part: how names begin. Without rows there is no file.
     """
 
     def __init__(
@@ -45,8 +50,6 @@ class DatedWriter:
         with ExitStack() as stack:
             for writer in self._writers.values():
                 stack.callback(writer.close)
-        if error[0] is None and not self.files:
-            self._begin("").close()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows. Raises `UsageFilesError` where there are too many dates."""
@@ -64,7 +67,7 @@ class DatedWriter:
         if file is None:
             if len(self._writers) == _MOST_OPEN:
                 self._writers.pop(next(iter(self._writers))).close()
-            file = self._begin(f"date={np.datetime64(day, 'D')}/")
+            file = self._begin(f"date={np.datetime64(day, 'D')}")
         self._writers[day] = file
         return file
 
@@ -74,7 +77,7 @@ class DatedWriter:
                 f"the rows are of more than {self._most_files} dates, or to and fro between them",
                 hint="give fewer hours",
             )
-        self.files.append(f"{directory}{self._part}-{len(self.files):05d}.parquet")
+        self.files.append(f"{directory}/{self._part}-{len(self.files):05d}.parquet")
         return _File(self._opened(self.files[-1]), self._schema)
 
 
@@ -111,3 +114,36 @@ class _File:
         if self._rows:
             self._writer.write_table(pa.Table.from_batches(self._batches, self._schema))
         self._batches, self._rows = [], 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatedParts:
+    """A table with files for each date that Spark's tasks write, each task files of its own, below `directory`."""
+
+    name: str
+    directory: str
+    schema: pa.Schema
+
+    def writer(self) -> DatedWriter:
+        """Return what takes the rows of this task."""
+        opened = partial(opened_below, location(self.directory))
+        return DatedWriter(opened, self.schema, part=name_of_task())
+
+
+def name_of_task() -> str:
+    """Return how the files of this task begin, and of no other task nor of another attempt at it."""
+    context = TaskContext.get()
+    assert context is not None, "this runs in tasks"
+    return f"part-{context.partitionId():05d}-{context.taskAttemptId()}"
+
+
+@contextmanager
+def opened_below(directory: Location, name: str) -> Iterator[Any]:
+    """Give what Arrow writes the file `name` below `directory` to; directories that are missing are made."""
+    if isinstance(directory, Uri):
+        with place_of(directory / name).written() as stream:
+            yield stream
+        return
+    path = directory / name
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    yield path

@@ -37,7 +37,7 @@ from tidegate.pipeline.obedience import (
     SOFTWARE_SUMS,
     obedience_of_chunks,
 )
-from tidegate.pipeline.output import STATE_TABLE, prepare_output, saved_table
+from tidegate.pipeline.output import STATE_TABLE, opened_results, saved_table
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
 from tidegate.pipeline.read.ingest import UsageFiles, check_files, find_all_files
@@ -49,9 +49,9 @@ from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER, by_entit
 from tidegate.pipeline.replay.partition import (
     ReplayTask,
     pack_chunks,
-    replay_decisions,
     replay_peaks,
     replay_tallies,
+    replay_tallies_and_decisions,
 )
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out, states_left
@@ -74,6 +74,7 @@ from tidegate.pipeline.schemas import (
     REPLAY_BY_CLIENT,
     REPLAY_LEAVING_STATE,
     REPLAY_STATE,
+    REPLAY_WITH_DECISIONS,
     usage_by_minute_schema,
     usage_parts_schema,
     usage_schema,
@@ -81,8 +82,6 @@ from tidegate.pipeline.schemas import (
 from tidegate.pipeline.session import RunningSpark
 
 __all__ = [
-    "LIMITS_TABLES",
-    "OBEDIENCE_TABLES",
     "LimitsSummary",
     "ObedienceSummary",
     "ReplaySummary",
@@ -98,7 +97,6 @@ __all__ = [
     "replay_blocks",
     "replay_job",
     "replay_made_of",
-    "replay_tables",
     "saved_states",
     "usage_job",
     "usage_tables",
@@ -106,9 +104,6 @@ __all__ = [
 
 _SLICES_PER_CORE = 4  # tasks of the passes over the files, at least
 _SLICE_BYTES = 1 << 28  # uncompressed, at most
-
-OBEDIENCE_TABLES = ("obedience_by_software", "obedience_by_client")
-LIMITS_TABLES = ("limits_by_entity", "limits_by_node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,12 +172,6 @@ def usage_tables(by: Sequence[str]) -> tuple[str, str]:
     return f"usage_by_{'client' if tuple(by) == CLIENT else '_'.join(by)}", "usage_by_minute"
 
 
-def replay_tables(*, with_decisions: bool, with_state: bool) -> list[str]:
-    """Return the names of the tables of a replay."""
-    also = ["decisions"] * with_decisions + [STATE_TABLE] * with_state
-    return ["replay_by_entity", "replay_by_client", *also]
-
-
 def usage_job(
     spark: RunningSpark,
     files: UsageFiles,
@@ -193,10 +182,13 @@ def usage_job(
     by: Sequence[str] = CLIENT,
 ) -> UsageSummary:
     """Sum up the usage files by the columns `by`; write the tables to `out` if given. Raises `TidegateError`."""
-    in_all_name, by_minute_name = tables = usage_tables(by)
-    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
+    in_all_name, by_minute_name = usage_tables(by)
+    with (
+        opened_results(out, command="usage", overwrite=overwrite) as results,
+        spark_errors_as_ours(spark_log=spark.log),
+        progress_of(spark.session.sparkContext, "summing up"),
+    ):
         coverage = _coverage(spark.session, files)
-        results = prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
         parts = _usage_parts(spark.session, coverage.nodes, by, with_minutes=results is not None).cache()
         in_all = _put_together(parts, by, by, usage_schema(by)).cache()
         if results is not None:
@@ -255,9 +247,12 @@ def obedience_job(
 
     Raises `TidegateError`.
     """
-    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
+    with (
+        opened_results(out, command="obedience", overwrite=overwrite) as results,
+        spark_errors_as_ours(spark_log=spark.log),
+        progress_of(spark.session.sparkContext, "summing up"),
+    ):
         coverage = _coverage(spark.session, files)
-        results = prepare_output(out, command="obedience", tables=OBEDIENCE_TABLES, overwrite=overwrite)
         chunks = list_chunks(files.paths)
         slices = _slices(spark.session, chunks)
         work = _spread(spark.session, chunks, [[]] * len(chunks), slices=slices)
@@ -336,20 +331,30 @@ def replay_job(
     carried: what `saved_states` returns of the hours before, by plan and node.
     """
     leaves_state = out is not None and any(plan.leaves_state for plan in plans)
-    tables = replay_tables(with_decisions=with_decisions, with_state=leaves_state)
-    results = prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
-    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "replaying"):
+    with (
+        opened_results(out, command="replay", overwrite=overwrite) as results,
+        spark_errors_as_ours(spark_log=spark.log),
+        progress_of(spark.session.sparkContext, "replaying"),
+    ):
         blocks, task = replay_blocks(spark, files.paths, plans, carried=carried, leaves_state=leaves_state)
+        replay, parts = partial(replay_tallies, task=task), None
         table = REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT
-        found = blocks.mapInArrow(partial(replay_tallies, task=task), table).cache()
-        by_client = found.where("state is null").select(REPLAY_BY_CLIENT.names) if leaves_state else found
+        if results is not None and with_decisions:
+            parts = results.parts("decisions", to_arrow_schema(DECISIONS))
+            replay = partial(replay_tallies_and_decisions, task=task, parts=parts)
+            table = REPLAY_WITH_DECISIONS
+        found = blocks.mapInArrow(replay, table).cache()
+        by_client = found
+        for name in table.names[len(REPLAY_BY_CLIENT.names) :]:
+            by_client = by_client.where(F.col(name).isNull())
+        by_client = by_client.select(REPLAY_BY_CLIENT.names)
         entities = by_entity(by_client)
         if results is not None:
             results.write(by_client, "replay_by_client")
             results.write(entities, "replay_by_entity")
-            if with_decisions:
-                decisions = blocks.mapInArrow(partial(replay_decisions, task=task), DECISIONS)
-                results.write(decisions, "decisions", by_date=True)
+            if parts is not None:
+                written = found.where("file is not null").select("file").toArrow()
+                results.keep(parts, written["file"].to_pylist())
             if leaves_state:
                 left = found.where("state is not null").select(REPLAY_STATE.names).toArrow()
                 rows = list(states_left(task.value, left.to_pylist()))
@@ -389,13 +394,17 @@ def limits_job(
 
     Raises `TidegateError`.
     """
-    results = prepare_output(out, command="limits", tables=LIMITS_TABLES, overwrite=overwrite)
-    with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "finding limits"):
+    with (
+        opened_results(out, command="limits", overwrite=overwrite) as results,
+        spark_errors_as_ours(spark_log=spark.log),
+        progress_of(spark.session.sparkContext, "finding limits"),
+    ):
         with SparkReplays(spark, files, levels) as replays:
             entities, nodes = find_limits(replays, levels, tolerance)
         if results is not None:
-            for rows, table, name in zip(
-                (entities, nodes), (LIMITS_BY_ENTITY, LIMITS_BY_NODE), LIMITS_TABLES, strict=True
+            for rows, table, name in (
+                (entities, LIMITS_BY_ENTITY, "limits_by_entity"),
+                (nodes, LIMITS_BY_NODE, "limits_by_node"),
             ):
                 written = pa.Table.from_pylist(rows, to_arrow_schema(table))
                 results.write(spark.session.createDataFrame(written), name)

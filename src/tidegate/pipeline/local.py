@@ -28,15 +28,12 @@ from tidegate.pipeline.history import (
     quota_events,
 )
 from tidegate.pipeline.jobs import (
-    LIMITS_TABLES,
-    OBEDIENCE_TABLES,
     LimitsSummary,
     ObedienceSummary,
     ReplaySummary,
     UsageFiles,
     UsageSummary,
     replay_made_of,
-    replay_tables,
     usage_tables,
 )
 from tidegate.pipeline.manifest import made_of
@@ -45,7 +42,7 @@ from tidegate.pipeline.obedience import (
     obedience_by_client_table,
     obedience_by_software_table,
 )
-from tidegate.pipeline.output import STATE_TABLE, Results, prepare_output
+from tidegate.pipeline.output import STATE_TABLE, Results, opened_results
 from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
 from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
 from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
@@ -112,36 +109,35 @@ def local_replay(
 ) -> ReplaySummary:
     """Do what `jobs.replay_job` does."""
     leaves_state = out is not None and any(plan.leaves_state for plan in plans)
-    tables = replay_tables(with_decisions=with_decisions, with_state=leaves_state)
-    results = prepare_output(out, command="replay", tables=tables, overwrite=overwrite)
-    chunks = list_chunks(files.paths)
-    wanted = {
-        "with_connections": any(plan.is_closed for plan in plans),
-        "with_answers": any(plan.is_in_force for plan in plans),
-    }
-    surveys = [survey_chunk(chunk, **wanted) for chunk in _shown(chunks, "looking")]
-    task, numbers = lay_out(chunks, surveys, plans, cores=1, carried=carried, leaves_state=leaves_state)
-    held: Any = _Held(task)
-    partitions = _partitions(chunks, numbers, held)
-    kernel_at_hand(plans)
-    with _decisions(results if with_decisions else None) as decided:
-        batches = replay_tallies(_blocks(partitions, "replaying"), task=held, decided=decided)
-        found = pa.Table.from_batches(
-            batches, _schema(REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT)
-        )
-    by_client = found
-    if leaves_state:
-        by_client = found.filter(pc.field("state").is_null()).select(REPLAY_BY_CLIENT.names)
-    by_entity = by_entity_table(by_client)
-    if results is not None:
-        _write(by_client, results, "replay_by_client")
-        _write(by_entity, results, "replay_by_entity")
+    with opened_results(out, command="replay", overwrite=overwrite) as results:
+        chunks = list_chunks(files.paths)
+        wanted = {
+            "with_connections": any(plan.is_closed for plan in plans),
+            "with_answers": any(plan.is_in_force for plan in plans),
+        }
+        surveys = [survey_chunk(chunk, **wanted) for chunk in _shown(chunks, "looking")]
+        task, numbers = lay_out(chunks, surveys, plans, cores=1, carried=carried, leaves_state=leaves_state)
+        held: Any = _Held(task)
+        partitions = _partitions(chunks, numbers, held)
+        kernel_at_hand(plans)
+        with _decisions(results if with_decisions else None) as decided:
+            batches = replay_tallies(_blocks(partitions, "replaying"), task=held, decided=decided)
+            found = pa.Table.from_batches(
+                batches, _schema(REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT)
+            )
+        by_client = found
         if leaves_state:
-            left = found.filter(pc.field("state").is_valid()).select(REPLAY_STATE.names)
-            rows = list(states_left(task, left.to_pylist()))
-            _write(pa.Table.from_pylist(rows, _schema(REPLAY_STATE)), results, STATE_TABLE)
-        options = {"decisions": with_decisions, "continued": carried is not None}
-        results.finish(replay_made_of(files, task, options))
+            by_client = found.filter(pc.field("state").is_null()).select(REPLAY_BY_CLIENT.names)
+        by_entity = by_entity_table(by_client)
+        if results is not None:
+            _write(by_client, results, "replay_by_client")
+            _write(by_entity, results, "replay_by_entity")
+            if leaves_state:
+                left = found.filter(pc.field("state").is_valid()).select(REPLAY_STATE.names)
+                rows = list(states_left(task, left.to_pylist()))
+                _write(pa.Table.from_pylist(rows, _schema(REPLAY_STATE)), results, STATE_TABLE)
+            options = {"decisions": with_decisions, "continued": carried is not None}
+            results.finish(replay_made_of(files, task, options))
     unmatched = unmatched_entries(plans, users=task.users, client_ids=task.client_ids)
     return ReplaySummary(entities=by_entity.to_pylist(), unmatched=unmatched, missing=task.missing)
 
@@ -150,13 +146,13 @@ def local_limits(
     files: UsageFiles, levels: Plan, tolerance: Tolerance, *, out: Location | None, overwrite: bool = False
 ) -> LimitsSummary:
     """Do what `jobs.limits_job` does."""
-    results = prepare_output(out, command="limits", tables=LIMITS_TABLES, overwrite=overwrite)
-    replays = LocalReplays(files, levels)
-    entities, nodes = find_limits(replays, levels, tolerance)
-    if results is not None:
-        _write(pa.Table.from_pylist(entities, _schema(LIMITS_BY_ENTITY)), results, "limits_by_entity")
-        _write(pa.Table.from_pylist(nodes, _schema(LIMITS_BY_NODE)), results, "limits_by_node")
-        results.finish(replay_made_of(files, replays.task, asdict(tolerance)))
+    with opened_results(out, command="limits", overwrite=overwrite) as results:
+        replays = LocalReplays(files, levels)
+        entities, nodes = find_limits(replays, levels, tolerance)
+        if results is not None:
+            _write(pa.Table.from_pylist(entities, _schema(LIMITS_BY_ENTITY)), results, "limits_by_entity")
+            _write(pa.Table.from_pylist(nodes, _schema(LIMITS_BY_NODE)), results, "limits_by_node")
+            results.finish(replay_made_of(files, replays.task, asdict(tolerance)))
     return LimitsSummary(entities=entities, nodes=nodes, missing=replays.task.missing)
 
 
@@ -212,22 +208,22 @@ def local_usage(
     by: Sequence[str] = CLIENT,
 ) -> UsageSummary:
     """Do what `jobs.usage_job` does."""
-    in_all_name, by_minute_name = tables = usage_tables(by)
-    coverage = _coverage(files)
-    results = prepare_output(out, command="usage", tables=tables, overwrite=overwrite)
-    kernel_at_hand((), with_usage=True)
-    parts = [
-        part
-        for node_id, chunks in _shown(list(coverage.nodes.items()), "summing up")
-        for part in usage_parts(node_id, chunks, by, with_minutes=results is not None)
-    ]
-    in_all = put_together(parts, by, usage_schema(by))
-    if results is not None:
-        _write(in_all, results, in_all_name)
-        by_minute = put_together(parts, minute_keys(by), usage_by_minute_schema(by))
-        _write(by_minute, results, by_minute_name)
-        options = {"by": list(by)}
-        results.finish(made_of(files, nodes=coverage.nodes, missing=coverage.missing, options=options))
+    in_all_name, by_minute_name = usage_tables(by)
+    with opened_results(out, command="usage", overwrite=overwrite) as results:
+        coverage = _coverage(files)
+        kernel_at_hand((), with_usage=True)
+        parts = [
+            part
+            for node_id, chunks in _shown(list(coverage.nodes.items()), "summing up")
+            for part in usage_parts(node_id, chunks, by, with_minutes=results is not None)
+        ]
+        in_all = put_together(parts, by, usage_schema(by))
+        if results is not None:
+            _write(in_all, results, in_all_name)
+            by_minute = put_together(parts, minute_keys(by), usage_by_minute_schema(by))
+            _write(by_minute, results, by_minute_name)
+            options = {"by": list(by)}
+            results.finish(made_of(files, nodes=coverage.nodes, missing=coverage.missing, options=options))
     most = in_all.append_column("bytes", pc.add(in_all["produce_bytes"], in_all["fetch_bytes"]))
     order = [("bytes", "descending"), ("requests", "descending"), *((name, "ascending") for name in by)]
     rows = most.sort_by(order).slice(0, top).drop_columns(["bytes"]).to_pylist()
@@ -240,16 +236,16 @@ def _coverage(files: UsageFiles) -> Coverage:
 
 def local_obedience(files: UsageFiles, *, out: Location | None, overwrite: bool = False) -> ObedienceSummary:
     """Do what `jobs.obedience_job` does."""
-    coverage = _coverage(files)
-    results = prepare_output(out, command="obedience", tables=OBEDIENCE_TABLES, overwrite=overwrite)
-    parts = [chunk_obedience(chunk) for chunk in _shown(list_chunks(files.paths), "summing up")]
-    empty = _schema(OBEDIENCE_BY_CLIENT).empty_table()
-    by_client = obedience_by_client_table(pa.concat_tables(parts or [empty]))
-    by_software = obedience_by_software_table(by_client).cast(_schema(OBEDIENCE_BY_SOFTWARE))
-    if results is not None:
-        _write(by_client.cast(_schema(OBEDIENCE_BY_CLIENT)), results, "obedience_by_client")
-        _write(by_software, results, "obedience_by_software")
-        results.finish(made_of(files, nodes=coverage.nodes, missing=coverage.missing, options={}))
+    with opened_results(out, command="obedience", overwrite=overwrite) as results:
+        coverage = _coverage(files)
+        parts = [chunk_obedience(chunk) for chunk in _shown(list_chunks(files.paths), "summing up")]
+        empty = _schema(OBEDIENCE_BY_CLIENT).empty_table()
+        by_client = obedience_by_client_table(pa.concat_tables(parts or [empty]))
+        by_software = obedience_by_software_table(by_client).cast(_schema(OBEDIENCE_BY_SOFTWARE))
+        if results is not None:
+            _write(by_client.cast(_schema(OBEDIENCE_BY_CLIENT)), results, "obedience_by_client")
+            _write(by_software, results, "obedience_by_software")
+            results.finish(made_of(files, nodes=coverage.nodes, missing=coverage.missing, options={}))
     return ObedienceSummary(libraries=by_software.to_pylist(), missing=coverage.missing)
 
 

@@ -3,11 +3,17 @@
 A directory that holds our results has a marker file. It may be written again; a directory with anything else
 in it may not, unless the user says so, and even then only our own tables in it are replaced.
 
-On this machine a table is made beside the one that is there and takes its place when it is complete; the marker says
-`complete` when all have. Directories and files are their owner's alone, for names of clients are in them. Elsewhere
-nothing can be relied on to rename a directory: each run writes into one of its own, and the marker, written last and at
-once, names that and every file in it (decision 0072). What it does not name counts for nothing, and is removed by the
-next run that completes.
+Each run writes into a directory of its own, and what it wrote counts at once and as a whole, when it is complete
+(decision 0081). On this machine that is below `.tidegate`, where one link names the run that counts; tables and marker
+are links through that one:
+
+    usage_by_client.parquet  ->  .tidegate/latest/usage_by_client.parquet
+    tidegate-results.json    ->  .tidegate/latest/tidegate-results.json
+    .tidegate/latest         ->  run-20261122T163012004711-5f1c09aa
+    .tidegate/lock               held by the run that writes
+
+`.tidegate` is its owner's alone, for names of clients are in it. Elsewhere there are no links: the marker, written last
+and at once, names the directory of the run and every file in it (decision 0072).
 
 The marker is also the manifest: it names the files of each table, and says what they were made of (`manifest`).
 """
@@ -15,9 +21,10 @@ The marker is also the manifest: it names the files of each table, and says what
 import contextlib
 import json
 import logging
+import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -29,24 +36,22 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidegate.config.locations import Location, Uri, location
-from tidegate.errors import ConfigError
-from tidegate.pipeline.by_date import DAY_MS, DatedWriter
+from tidegate.config.locations import Location, Uri
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.pipeline.by_date import DatedParts, DatedWriter, name_of_task, opened_below
 from tidegate.pipeline.errors import OutputError
 from tidegate.pipeline.filesystems import opened_parquet, place_of
-from tidegate.usage.directory import make_private_directory, write_private_file
+from tidegate.usage.directory import lock_file, make_private_directory, sync_directory
 
 __all__ = [
     "MARKER",
     "STATE_TABLE",
     "Results",
     "check_output",
-    "prepare_output",
+    "opened_results",
     "saved_table",
 ]
 
@@ -56,9 +61,10 @@ STATE_TABLE = "state"
 
 _FORMAT = 1
 _TABLE = re.compile(r"[a-z_]+")
-_RUN = re.compile(r"run-\d{8}T\d{6}-[0-9a-f]{8}")
+_RUN = re.compile(r"run-\d{8}T\d{12}-[0-9a-f]{8}")
+_OURS, _LATEST, _LOCK = ".tidegate", "latest", "lock"
+_PART = "part-00000.parquet"
 _PART_FILES = "file string"
-_DATE = f"date_add(DATE'1970-01-01', CAST(ts_ms DIV {DAY_MS} AS INT))"  # whatever the session's time zone is
 _log = logging.getLogger(__name__)
 
 Batches = Iterator[pa.RecordBatch]
@@ -68,31 +74,38 @@ class Results(Protocol):
     """The tables of one run, while they are written. All raise `OutputError` where they cannot be."""
 
     def replaced(self, name: str) -> AbstractContextManager[Any]:
-        """Give what Arrow writes the Parquet file of a table to, which is then in place of what stood there."""
+        """Give what Arrow writes the Parquet file of a table to."""
 
     def dated(self, name: str, schema: pa.Schema) -> AbstractContextManager[DatedWriter]:
-        """Give what takes the rows of a table with a file for each date, which is then in place likewise."""
+        """Give what takes the rows of a table with a file for each date."""
 
-    def write(self, table: DataFrame, name: str, *, by_date: bool = False) -> None:
-        """Have Spark write a table, in place of what stood there; by_date: with files for each date."""
+    def write(self, table: DataFrame, name: str) -> None:
+        """Have Spark write a table."""
+
+    def parts(self, name: str, schema: pa.Schema) -> DatedParts:
+        """Return where Spark's tasks write the rows of a table with files for each date."""
+
+    def keep(self, parts: DatedParts, files: Sequence[str]) -> None:
+        """Let those files count, of all that tasks wrote to `parts`: a task may have been tried again."""
 
     def finish(self, made_of: Mapping[str, Any]) -> None:
-        """Say that all tables are there, and what they were `made_of`; remove those of an earlier run."""
+        """Put all tables in the place of those of an earlier run, at once; say what they were `made_of`."""
 
 
-def prepare_output(
-    directory: Location | None, *, command: str, tables: Iterable[str], overwrite: bool
-) -> Results | None:
-    """Make `directory` ready for the tables of `command`, and return what writes them; None: nothing is written.
+@contextmanager
+def opened_results(directory: Location | None, *, command: str, overwrite: bool) -> Iterator[Results | None]:
+    """Give what writes the tables of `command`; None: nothing is written. What is not finished leaves nothing.
 
-    Raises `OutputError` where it is a file, cannot be made, or holds what is not ours and `overwrite` is not given.
+    Raises `OutputError` where `directory` is a file, cannot be made, holds what is not ours and `overwrite` is not
+    given, or where another run writes to it.
     """
     if directory is None:
-        return None
+        yield None
+        return
     check_output(directory, overwrite=overwrite)
-    if isinstance(directory, Uri):
-        return _ElsewhereResults(directory, command)
-    return _LocalResults(directory, command, sorted(tables))
+    kind = _ElsewhereResults if isinstance(directory, Uri) else _LocalResults
+    with kind(directory, command) as results:  # type: ignore[arg-type]  # each has its own kind of directory
+        yield results
 
 
 def check_output(directory: Location, *, overwrite: bool) -> None:
@@ -109,21 +122,38 @@ def check_output(directory: Location, *, overwrite: bool) -> None:
 
 def saved_table(directory: Location, name: str) -> pa.Table:
     """Return a table of complete results. Raises `ConfigError` where there are none, or it is none of theirs."""
-    marked = _marked_elsewhere(directory) if isinstance(directory, Uri) else _marked(directory)
-    files = [str(directory / file) for file in _tables(marked).get(name, ())]
-    if not marked.get("complete") or not files:
+    marked, place = _marked(directory)
+    files = _tables(marked).get(name)
+    if not marked.get("complete") or not isinstance(files, list) or not files:
         raise ConfigError(
             f"{str(directory)!r} has no complete table {name!r}",
             hint="give what --out of such a command has written",
         )
     tables = []
     for file in files:
-        with opened_parquet(file) as opened:
+        with opened_parquet(str(place / str(file))) as opened:
             tables.append(opened.read())
     return pa.concat_tables(tables)
 
 
-def _tables(marked: Mapping[str, Any]) -> Mapping[str, Any]:
+def _marked(directory: Location) -> tuple[dict[str, Any], Location]:
+    """Return what the marker says, and where its files are: all of one run, whatever is put in its place meanwhile."""
+    data, place = b"", directory
+    if isinstance(directory, Uri):
+        data = place_of(directory / MARKER).read() or b""
+    else:
+        marker = Path(os.path.realpath(directory / MARKER))
+        place = marker.parent
+        with contextlib.suppress(OSError):
+            data = marker.read_bytes()
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(data)
+        if isinstance(found, dict):
+            return found, place
+    return {}, place
+
+
+def _tables(marked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tables that a marker names, with their files."""
     tables = marked.get("tables")
     return (
@@ -131,32 +161,11 @@ def _tables(marked: Mapping[str, Any]) -> Mapping[str, Any]:
     )
 
 
-def _stale(marked: Mapping[str, Any]) -> list[str]:
-    """Return the tables that runs before one that was not completed may have left."""
-    stale = marked.get("stale")
-    names = stale if isinstance(stale, list) else []
-    return [name for name in names if isinstance(name, str) and _TABLE.fullmatch(name)]
-
-
-def _manifest(command: str, run: str, files: Mapping[str, Any], made_of: Mapping[str, Any]) -> bytes:
-    """Return what the marker of complete results says."""
-    marked = {"format": _FORMAT, "command": command, "complete": True, "run": run, "tables": files}
-    return _json({**marked, **made_of})
-
-
-def _json(marked: Mapping[str, Any]) -> bytes:
-    return (json.dumps(marked, indent=2) + "\n").encode()
-
-
-def _new_run() -> str:
-    return f"run-{datetime.now(UTC):%Y%m%dT%H%M%S}-{token_hex(4)}"
-
-
 def _foreign_here(directory: Path) -> str | None:
     """Return the name of something that is not ours; None: there is nothing."""
-    if not directory.is_dir() or (directory / MARKER).is_file():
+    if not directory.is_dir() or os.path.lexists(directory / MARKER):
         return None
-    return next((path.name for path in directory.iterdir()), None)
+    return next((path.name for path in directory.iterdir() if path.name != _OURS), None)
 
 
 def _foreign_elsewhere(directory: Uri) -> str | None:
@@ -169,211 +178,263 @@ def _foreign_elsewhere(directory: Uri) -> str | None:
     return next((name for name in sorted(names) if not _RUN.fullmatch(name)), None)
 
 
-# --- on this machine --------------------------------------------------------------------------------------------------
+class _RunResults:
+    """What is the same everywhere: the tables of a run lie in a directory of its own."""
 
-
-class _LocalResults:
-    def __init__(self, directory: Path, command: str, tables: list[str]) -> None:
-        self._directory, self._command, self._run = directory, command, _new_run()
+    def __init__(self, directory: Location, made_in: Location, command: str) -> None:
+        self._directory, self._command = directory, command
+        self._run = f"run-{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{token_hex(4)}"
+        self._made = made_in / self._run
         self._files: dict[str, list[str]] = {}
-        with self._errors():
-            make_private_directory(directory)
-            before = _marked(directory)
-            self._stale = sorted({*_tables(before), *_stale(before)} - set(tables))
-            marked = {
-                "format": _FORMAT,
-                "command": command,
-                "complete": False,
-                "run": self._run,
-                "tables": {name: [] for name in tables},
-                "stale": self._stale,
-            }
-            write_private_file(directory / MARKER, _json(marked))
+        self._is_finished = False
 
     @contextmanager
-    def replaced(self, name: str) -> Iterator[Path]:
-        with self._errors():
-            made = self._staging(name)
-            yield made / "part-00000.parquet"
-            self._put(name, made)
+    def replaced(self, name: str) -> Iterator[Any]:
+        table = f"{name}.parquet"
+        with self._errors(), opened_below(self._made / table, _PART) as sink:
+            yield sink
+        self._files[name] = [f"{table}/{_PART}"]
 
     @contextmanager
     def dated(self, name: str, schema: pa.Schema) -> Iterator[DatedWriter]:
-        with self._errors():
-            made = self._staging(name)
-            with DatedWriter(partial(_file_below, made), schema) as writer:
-                yield writer
-            self._put(name, made)
+        table = f"{name}.parquet"
+        with self._errors(), DatedWriter(partial(opened_below, self._made / table), schema) as writer:
+            yield writer
+        self._count(name, schema, writer.files)
 
-    def write(self, table: DataFrame, name: str, *, by_date: bool = False) -> None:
-        with self._errors():
-            staging = self._staging(name)
-            made = staging / "table"  # below what is ours alone, for Spark makes it with modes of its own
-            writer = (
-                table.withColumn("date", F.expr(_DATE)).write.partitionBy("date") if by_date else table.write
-            )
-            writer.parquet(f"file:{made.absolute()}")
-            if next(made.rglob("*.parquet"), None) is None:  # of no rows there are no dates
-                pq.write_table(to_arrow_schema(table.schema).empty_table(), made / "part-00000.parquet")
-            self._put(name, made)
-            staging.rmdir()
+    def _count(self, name: str, schema: pa.Schema, files: Sequence[str]) -> None:
+        """Let files of a table count; a table without rows is one that is empty."""
+        self._files[name] = sorted(f"{name}.parquet/{file}" for file in files)
+        if not files:
+            with self.replaced(name) as sink:
+                pq.write_table(schema.empty_table(), sink)
 
-    def finish(self, made_of: Mapping[str, Any]) -> None:
-        with self._errors():
-            self._check_alone()
-            for name in self._stale:
-                for left in (f"{name}.parquet", f".{name}.parquet.new", f".{name}.parquet.old"):
-                    shutil.rmtree(self._directory / left, ignore_errors=True)
-            marked = _manifest(self._command, self._run, self._files, made_of)
-            write_private_file(self._directory / MARKER, marked)
-
-    def _staging(self, name: str) -> Path:
-        """Return an empty directory, the owner's alone, that a table is made in."""
-        made = self._directory / f".{name}.parquet.new"
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir(mode=0o700)
-        return made
-
-    def _put(self, name: str, made: Path) -> None:
-        """Put a complete table in its place."""
-        for path in (made, *made.rglob("*")):
-            path.chmod(0o700 if path.is_dir() else 0o600)
-        self._check_alone()
-        files = sorted(path.relative_to(made).as_posix() for path in made.rglob("*.parquet"))
-        _replace(made, self._directory / f"{name}.parquet")
-        self._files[name] = [f"{name}.parquet/{file}" for file in files]
-
-    def _check_alone(self) -> None:
-        """Raise `OutputError` where another run has begun since: tables would be of both."""
-        if _marked(self._directory).get("run") != self._run:
-            raise OutputError(
-                f"another run has begun to write to {str(self._directory)!r}",
-                hint="give each run a directory of its own",
-            )
+    def _manifest(self, made_of: Mapping[str, Any], *, below: str = "") -> bytes:
+        """Return what the marker says; below: how the names of files begin."""
+        tables = {name: [below + file for file in files] for name, files in self._files.items()}
+        marked = {"format": _FORMAT, "command": self._command, "complete": True, "run": self._run}
+        return (json.dumps({**marked, "tables": tables, **made_of}, indent=2) + "\n").encode()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise _cannot_write(self._directory, error) from error
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise OutputError(f"cannot write to {str(self._directory)!r}: {reason}") from error
 
 
-@contextmanager
-def _file_below(directory: Path, name: str) -> Iterator[Path]:
-    path = directory / name
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    yield path
+# --- on this machine --------------------------------------------------------------------------------------------------
 
 
-def _cannot_write(directory: Path, error: OSError) -> OutputError:
-    return OutputError(f"cannot write to {str(directory)!r}: {error.strerror or error}")
+class _LocalResults(_RunResults):
+    _directory: Path
+    _made: Path
+
+    def __init__(self, directory: Path, command: str) -> None:
+        self._ours = directory / _OURS
+        super().__init__(directory, self._ours, command)
+
+    def __enter__(self) -> "_LocalResults":
+        with self._errors():
+            make_private_directory(self._directory)
+            if self._ours.is_symlink():
+                raise OutputError(f"{str(self._ours)!r} is a link, expected a directory")
+            make_private_directory(self._ours)
+            self._ours.chmod(0o700)
+            lock = lock_file(self._ours / _LOCK)
+        if lock is None:
+            raise OutputError(
+                f"another run is writing to {str(self._directory)!r}",
+                hint="wait for it, or give each run a directory of its own",
+            )
+        self._lock = lock
+        try:
+            self._clean()
+            with self._errors():
+                self._made.mkdir(mode=0o700)
+        except BaseException:
+            os.close(lock)
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self._is_finished:
+            shutil.rmtree(self._made, ignore_errors=True)
+        os.close(self._lock)
+
+    def write(self, table: DataFrame, name: str) -> None:
+        with self._errors():
+            made = self._made / f"{name}.parquet"
+            table.write.parquet(f"file:{made.absolute()}")
+            files = [path.relative_to(made).as_posix() for path in made.rglob("*.parquet")]
+        self._count(name, to_arrow_schema(table.schema), files)
+
+    def parts(self, name: str, schema: pa.Schema) -> DatedParts:
+        directory = self._made / f".{name}"
+        with self._errors():
+            directory.mkdir(mode=0o700)
+        return DatedParts(name=name, directory=str(directory.absolute()), schema=schema)
+
+    def keep(self, parts: DatedParts, files: Sequence[str]) -> None:
+        tried, kept = self._made / f".{parts.name}", self._made / f"{parts.name}.parquet"
+        with self._errors():
+            for file in files:
+                (kept / file).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                (tried / file).rename(kept / file)
+            shutil.rmtree(tried, ignore_errors=True)
+        self._count(parts.name, parts.schema, files)
+
+    def finish(self, made_of: Mapping[str, Any]) -> None:
+        with self._errors():
+            (self._made / MARKER).write_bytes(self._manifest(made_of))
+            _settle(self._made)
+            was_link = (self._directory / MARKER).is_symlink()
+            before = (
+                [] if was_link else [*_tables(_marked(self._directory)[0])]
+            )  # of a directory that was copied
+            self._link(MARKER)
+            for name in before:
+                _remove(self._directory / f"{name}.parquet")
+            for name in self._files:
+                self._link(f"{name}.parquet")
+            self._put_link(self._ours / _LATEST, self._run)
+            self._is_finished = True
+        self._clean()
+
+    def _link(self, name: str) -> None:
+        """Let a name mean what the run that counts has by that name: nothing, as long as it has none."""
+        path = self._directory / name
+        if not _is_link_to(path, _through_latest(name)):
+            self._put_link(path, _through_latest(name))
+
+    def _put_link(self, path: Path, target: str) -> None:
+        """Put a link in the place of a file or a link, at once; or of a directory, which is gone first."""
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        link = self._made / ".link"
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        link.replace(path)
+        sync_directory(path.parent)
+
+    def _clean(self) -> None:
+        """Remove what runs before have left. None of them is at work, for this one has the lock."""
+        latest = self._ours / _LATEST
+        try:
+            counts = latest.readlink().name if latest.is_symlink() else None
+            for path in self._ours.iterdir():
+                if _RUN.fullmatch(path.name) and path.name != counts:
+                    _remove(path)
+            for path in self._directory.glob("*.parquet"):
+                if _is_link_to(path, _through_latest(path.name)) and not path.exists():
+                    path.unlink()
+        except OSError as error:
+            _log.warning("what earlier runs have left in %s is still there: %s", self._directory, error)
 
 
-def _replace(made: Path, path: Path) -> None:
-    """Put a complete table in its place; what stood there is gone then."""
-    old = path.with_name(f".{path.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if path.is_dir():
-        path.rename(old)
-    elif path.exists():
-        path.unlink()
-    made.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
+def _through_latest(name: str) -> str:
+    return f"{_OURS}/{_LATEST}/{name}"
 
 
-def _marked(directory: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((directory / MARKER).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _is_link_to(path: Path, target: str) -> bool:
+    return path.is_symlink() and str(path.readlink()) == target
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a link or a directory, where there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _settle(directory: Path) -> None:
+    """Make all below a directory its owner's alone, and wait until it is on disk."""
+    for path in (directory, *directory.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+        sync_directory(path)  # of a file, what is in it
 
 
 # --- elsewhere --------------------------------------------------------------------------------------------------------
 
 
-class _ElsewhereResults:
+class _ElsewhereResults(_RunResults):
+    _directory: Uri
+    _made: Uri
+
     def __init__(self, directory: Uri, command: str) -> None:
-        self._directory, self._command = directory, command
-        self._run = _new_run()
-        self._files: dict[str, list[str]] = {}
+        super().__init__(directory, directory, command)
 
-    @contextmanager
-    def replaced(self, name: str) -> Iterator[Any]:
-        file = f"{self._run}/{name}.parquet/part-00000.parquet"
-        with place_of(self._directory / file).written() as stream:
-            yield stream
-        self._files[name] = [file]
+    def __enter__(self) -> "_ElsewhereResults":
+        self._before = self._counts()
+        return self
 
-    @contextmanager
-    def dated(self, name: str, schema: pa.Schema) -> Iterator[DatedWriter]:
-        below = self._directory / f"{self._run}/{name}.parquet"
-        with DatedWriter(lambda file: place_of(below / file).written(), schema) as writer:
-            yield writer
-        self._files[name] = [f"{self._run}/{name}.parquet/{file}" for file in writer.files]
+    def __exit__(self, *error: object) -> None:
+        if not self._is_finished:
+            with self._warnings():
+                self._remove_run(self._run)
 
-    def write(self, table: DataFrame, name: str, *, by_date: bool = False) -> None:
-        below = f"{self._run}/{name}.parquet"
+    def write(self, table: DataFrame, name: str) -> None:
+        below = self._made / f"{name}.parquet"
         schema = to_arrow_schema(table.schema)
-        write_part = partial(
-            _write_part, directory=str(self._directory / below), schema=schema, by_date=by_date
-        )
-        parts = table.mapInArrow(write_part, _PART_FILES)
-        self._files[name] = sorted(f"{below}/{row['file']}" for row in parts.collect())
-        if not self._files[name]:
-            with self.replaced(name) as stream:
-                pq.write_table(schema.empty_table(), stream)
+        parts = table.mapInArrow(partial(_write_part, directory=below, schema=schema), _PART_FILES)
+        self._count(name, schema, [row["file"] for row in parts.collect()])
+
+    def parts(self, name: str, schema: pa.Schema) -> DatedParts:
+        return DatedParts(name=name, directory=str(self._made / f"{name}.parquet"), schema=schema)
+
+    def keep(self, parts: DatedParts, files: Sequence[str]) -> None:
+        self._count(parts.name, parts.schema, files)
 
     def finish(self, made_of: Mapping[str, Any]) -> None:
-        place = place_of(self._directory)
-        marked = _manifest(self._command, self._run, self._files, made_of)
-        place_of(self._directory / MARKER).write(marked)
-        named = {f"{place.path}/{file}" for files in self._files.values() for file in files}
+        run = place_of(self._made)
+        found = {
+            info.path.rpartition(f"{self._run}/")[2]: info.path
+            for info in run.below(recursive=True)
+            if info.is_file
+        }
+        named = {file for files in self._files.values() for file in files}
+        counts = self._counts()
+        if (counts != self._before and counts > self._run) or not named <= found.keys():
+            raise OutputError(
+                f"a run that began later has written to {str(self._directory)!r}",
+                hint="give each run a directory of its own",
+            )
+        place_of(self._directory / MARKER).write(self._manifest(made_of, below=f"{self._run}/"))
+        self._is_finished = True
+        with self._warnings():
+            for file in found.keys() - named:  # of tasks that were tried again
+                run.filesystem.delete_file(found[file])
+            for info in place_of(self._directory).below(recursive=False):
+                run_name = info.base_name
+                if _RUN.fullmatch(run_name) and (run_name < self._run or run_name == self._before):
+                    self._remove_run(run_name)
+
+    def _counts(self) -> str:
+        """Return the run that counts, or nothing."""
+        return str(_marked(self._directory)[0].get("run", ""))
+
+    def _remove_run(self, run: str) -> None:
+        place = place_of(self._directory / run)
+        if place.below(recursive=False):
+            place.filesystem.delete_dir(place.path)
+
+    @contextmanager
+    def _warnings(self) -> Iterator[None]:
         try:
-            for info in place.below(recursive=False):
-                if _RUN.fullmatch(info.base_name) and info.base_name != self._run:
-                    place.filesystem.delete_dir(info.path)
-            for info in place_of(self._directory / self._run).below(recursive=True):
-                if info.is_file and info.path not in named:  # of a task that was tried again
-                    place.filesystem.delete_file(info.path)
-        except (ConfigError, OSError, pa.ArrowException) as error:
+            yield
+        except (TidegateError, OSError, pa.ArrowException) as error:
             _log.warning("what earlier runs have left in %s is still there: %s", self._directory, error)
 
 
-def _write_part(batches: Batches, *, directory: str, schema: pa.Schema, by_date: bool) -> Batches:
-    """Write the rows of a task to files of its own, unless there are none, and yield their names."""
-    context = TaskContext.get()
-    assert context is not None, "this runs in tasks"
-    part = f"part-{context.partitionId():05d}-{context.taskAttemptId()}"
-    parent = location(directory)
-    assert isinstance(parent, Uri), "on this machine Spark writes"
+def _write_part(batches: Batches, *, directory: Uri, schema: pa.Schema) -> Batches:
+    """Write the rows of a task to a file of its own, unless there are none, and yield its name."""
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return
-    rows = (of_schema for batch in chain((first,), batches) for of_schema in _cast(batch, schema))
-    if by_date:
-        with DatedWriter(lambda file: place_of(parent / file).written(), schema, part=part) as dated:
-            for batch in rows:
-                dated.write(batch)
-        files = dated.files
-    else:
-        files = [f"{part}.parquet"]
-        with place_of(parent / files[0]).written() as stream, pq.ParquetWriter(stream, schema) as writer:
-            for batch in rows:
-                writer.write_batch(batch)
-    yield pa.RecordBatch.from_pydict({"file": files})
-
-
-def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.RecordBatch]:
-    found: list[pa.RecordBatch] = pa.Table.from_batches([batch]).cast(schema).to_batches()
-    return found
-
-
-def _marked_elsewhere(directory: Uri) -> dict[str, Any]:
-    data = place_of(directory / MARKER).read()
-    with contextlib.suppress(ValueError):
-        found = json.loads(data or b"")
-        if isinstance(found, dict):
-            return found
-    return {}
+    file = f"{name_of_task()}.parquet"
+    with place_of(directory / file).written() as stream, pq.ParquetWriter(stream, schema) as writer:
+        for batch in chain((first,), batches):
+            writer.write_table(pa.Table.from_batches([batch]).cast(schema))
+    yield pa.RecordBatch.from_pydict({"file": [file]})

@@ -41,6 +41,7 @@ __all__ = [
     "REPLAY_BY_ENTITY",
     "REPLAY_LEAVING_STATE",
     "REPLAY_STATE",
+    "REPLAY_WITH_DECISIONS",
     "USAGE_MEASURES",
     "USAGE_PEAKS",
     "USAGE_SUMS",
@@ -222,6 +223,9 @@ tags that it counts under."""
 
 REPLAY_LEAVING_STATE = _table([*_columns(REPLAY_BY_CLIENT), ("kind", _STRING), ("state", _STRING)])
 """Rows of `REPLAY_BY_CLIENT`, where `state` is null, and of `REPLAY_STATE`."""
+
+REPLAY_WITH_DECISIONS = _table([*_columns(REPLAY_LEAVING_STATE), ("file", _STRING)])
+"""The same, where `file` is null; else the name of a file that a task has written decisions to."""
 
 REPLAY_BY_ENTITY = _table([*_ENTITY, ("only_user", _STRING), ("only_client_id", _STRING), *_TALLY])
 """The same for all clients, on all nodes, that share a quota. `only_user`: that of all of them; null: of several."""

@@ -6,7 +6,8 @@ import pytest
 from tests.replaying.files import write_events
 from tests.replaying.node import RecordingNode
 
-from tidegate.cli.job_options import add_job_options, opened
+from tidegate.cli.job_options import add_job_options, location_type, opened, path_type
+from tidegate.cli.main import main
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.where import jobs_here
@@ -137,3 +138,36 @@ def rows_in(directory, *arguments):
     """Return how many rows a job is given."""
     with opened(options(directory, *arguments)) as files:
         return files.rows
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["watch", "s3://bucket/usage"],
+        ["watch", "usage", "--checkpoint", "gs://bucket/watched"],
+        ["watch", "usage", "--plan", "hdfs://head/plan.yaml"],
+        ["compact", "abfs://container@account/usage"],
+        ["import", "kafka.log", "--out", "s3://bucket/usage"],
+        ["report", "usage", "--out", "s3://bucket/report.html"],
+        ["limits", "usage", "--quotas", "webhdfs://head/plan.yaml"],
+        ["replay", "usage", "--quotas", "s3://bucket/plan.yaml"],
+    ],
+)
+def test_where_only_a_path_can_be_a_uri_is_refused(arguments, capsys):
+    """It would be a path of that name; `watch` says what to do instead."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert f"expected a path on this machine, got {arguments[-1]!r}" in said
+    is_watched = arguments[:2] == ["watch", arguments[-1]]
+    assert ("rows arrive on the disk of their server: watch there" in said) == is_watched
+
+
+def test_a_file_uri_is_a_path(tmp_path):
+    """With its escapes undone."""
+    (tmp_path / "a b").mkdir()
+    uri = f"file://{tmp_path}/a%20b"
+    assert path_type(uri) == location_type(uri) == tmp_path / "a b"
+    write_hours(tmp_path / "a b", hours=1)
+    assert rows_in(location_type(uri)) == rows_in(tmp_path / "a b") == 1

@@ -15,6 +15,7 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tidegate.pipeline.by_date import DatedParts
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import (
     BYTE_MS,
@@ -40,16 +41,22 @@ from tidegate.pipeline.replay.names import Names
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results, peak_results
-from tidegate.pipeline.schemas import BLOCKS, LIMITS_BY_NODE, REPLAY_BY_CLIENT, REPLAY_LEAVING_STATE
+from tidegate.pipeline.schemas import (
+    BLOCKS,
+    LIMITS_BY_NODE,
+    REPLAY_BY_CLIENT,
+    REPLAY_LEAVING_STATE,
+    REPLAY_WITH_DECISIONS,
+)
 from tidegate.pipeline.schemas import DECISIONS as DECISIONS_TABLE
 
 __all__ = [
     "Partition",
     "ReplayTask",
     "pack_chunks",
-    "replay_decisions",
     "replay_peaks",
     "replay_tallies",
+    "replay_tallies_and_decisions",
 ]
 
 _BLOCK_NUMBERS = ("partition", "first_seq", "rows")
@@ -163,7 +170,7 @@ def replay_tallies(
 ) -> Batches:
     """Replay partitions, one after another, and yield their tallies, columns `REPLAY_BY_CLIENT`.
 
-    decided: takes what `replay_decisions` yields, in the same pass.
+    decided: takes what was decided, row by row, columns `DECISIONS`.
     If the task leaves state, the columns are `REPLAY_LEAVING_STATE`.
     """
     for partition in _replayed(batches, task.value, decided):
@@ -180,12 +187,16 @@ def replay_peaks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
     yield from _in_batches(chain.from_iterable(results), LIMITS_BY_NODE)
 
 
-def replay_decisions(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
-    """Replay partitions and yield what was decided, row by row, columns `DECISIONS`."""
-    for number, batches_of_rows in _by_partition(batches):
-        partition = Partition(task.value, number)
-        for rows in batches_of_rows:
-            yield from partition.decide(rows)
+def replay_tallies_and_decisions(
+    batches: Batches, *, task: Broadcast[ReplayTask], parts: DatedParts
+) -> Batches:
+    """Do what `replay_tallies` does, and write what was decided; then yield the names of the files, columns
+    `REPLAY_WITH_DECISIONS`."""
+    schema = to_arrow_schema(REPLAY_WITH_DECISIONS)
+    with parts.writer() as writer:
+        for batch in replay_tallies(batches, task=task, decided=writer.write):
+            yield from _with_nulls(pa.Table.from_batches([batch]), schema).to_batches()
+    yield from _in_batches(({"file": name} for name in writer.files), REPLAY_WITH_DECISIONS)
 
 
 def replay_of(plan: Plan, *, names: Names, timeline: Timeline, carried: Carried | None) -> PlanReplay:
@@ -235,11 +246,16 @@ def _results(partition: Partition, *, leaves_state: bool) -> Batches:
     schema = to_arrow_schema(REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT)
     for plan, replay in partition.replays:
         found = client_results(plan, partition.node_id, partition.names, replay)
-        for name in schema.names[len(found.schema) :]:
-            found = found.append_column(schema.field(name), pa.nulls(len(found), schema.field(name).type))
-        yield from found.to_batches(max_chunksize=_RESULT_ROWS)
+        yield from _with_nulls(found, schema).to_batches(max_chunksize=_RESULT_ROWS)
         if leaves_state and plan.leaves_state:
             yield from _in_batches(replay.left(partition.node_id), REPLAY_LEAVING_STATE)
+
+
+def _with_nulls(found: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table with the columns of `schema` that it does not have, at its end."""
+    for name in schema.names[len(found.schema) :]:
+        found = found.append_column(schema.field(name), pa.nulls(len(found), schema.field(name).type))
+    return found
 
 
 def _in_batches(rows: Iterator[Mapping[str, Any]], table: StructType) -> Batches:
