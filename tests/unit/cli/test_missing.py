@@ -25,12 +25,13 @@ def _node():
     return node
 
 
-def _write_unknown_kind(directory):
-    """Write a record whose last row is of a kind that is none."""
+def _write_changed(directory, column, value, at=-1):
+    """Write a record with another value in one row, as who knows no columns without nulls."""
     node = _node()
-    node.events[-1]["kind"] = "lease"
+    node.events[at][column] = value
     directory.mkdir()
-    table = pa.Table.from_pylist(node.events, schema=arrow_schema())
+    schema = pa.schema([field.with_nullable(True) for field in arrow_schema()])
+    table = pa.Table.from_pylist(node.events, schema=schema)
     pq.write_table(table, directory / "rows.parquet")
 
 
@@ -70,10 +71,30 @@ def test_documents_have_what_is_missing(usage, command, capsys):
 @pytest.mark.parametrize("command", ["usage", "limits", "obedience", "recommend", "report"])
 def test_unknown_kinds_are_refused(tmp_path, command, capsys):
     """By name: the rows may be anything."""
-    _write_unknown_kind(tmp_path / "usage")
+    _write_changed(tmp_path / "usage", "kind", "lease")
     more = ["--out", str(tmp_path / "report.html")] if command == "report" else []
     assert main([command, str(tmp_path / "usage"), *more]) == 2
     assert "kind 'lease' of 1 rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "at", "reason"),
+    [
+        ("ts_ms", None, -1, "1 rows of 'FILE' have no ts_ms"),
+        ("seq", None, -1, "1 rows of 'FILE' have no seq"),
+        ("node_id", None, -1, "1 rows of 'FILE' have no node_id"),
+        ("seq", 9, -2, "seq 9 of node 1 occurs twice"),
+    ],
+)
+@pytest.mark.parametrize("command", ["usage", "limits", "recommend", REPLAY])
+def test_rows_that_are_not_told_apart_are_refused(tmp_path, command, column, value, at, reason, capsys):
+    """By their number and file, with a hint."""
+    _write_changed(tmp_path / "usage", column, value, at)
+    arguments = command if isinstance(command, list) else [command]
+    assert main([*arguments, str(tmp_path / "usage")]) == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error == f"error: {reason}".replace("FILE", str(tmp_path / "usage" / "rows.parquet"))
+    assert hint.startswith("hint: ")
 
 
 @pytest.mark.parametrize("command", ["usage", "obedience"])
@@ -82,6 +103,6 @@ def test_results_stay_where_the_next_rows_are_refused(usage, tmp_path, command):
     out = tmp_path / "out"
     assert main([command, str(usage), "--out", str(out)]) == 0
     before = (out / MARKER).read_bytes()
-    _write_unknown_kind(tmp_path / "usage")
+    _write_changed(tmp_path / "usage", "kind", "lease")
     assert main([command, str(tmp_path / "usage"), "--out", str(out)]) == 2
     assert (out / MARKER).read_bytes() == before

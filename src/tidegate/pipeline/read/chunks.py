@@ -50,6 +50,7 @@ from tidegate.usage.columns import KINDS, SEQ_PER_US
 
 __all__ = [
     "ALL_COLUMNS",
+    "DAMAGED_HINT",
     "FILES_AT_ONCE",
     "Arrived",
     "Chunk",
@@ -57,6 +58,7 @@ __all__ = [
     "Survey",
     "add_next_times",
     "check_kinds",
+    "check_rising",
     "in_order",
     "list_chunks",
     "list_runs",
@@ -109,6 +111,7 @@ _LIMITS = {"ts_ms": _MAX_MS, "amount": _MAX_BYTES, "handler_ns": _MAX_NS, "netwo
 _NO_CONNECTION = -1
 _RUN_COLUMNS = ("node_id", "seq", "ts_ms")
 _TAGS_KEYS = ("node_id", "user", "client_id", "quota_key")
+DAMAGED_HINT = "the file is damaged, or of something else: leave out its hour (--from, --to)"
 _IMPORTED_WITHIN_MS = (
     1000  # `seq` of an imported row is this close to its time, that of `tidegate serve` never
 )
@@ -247,6 +250,17 @@ def read_rows(chunk: Chunk | Arrived, numbers: Numbers, *, with_software: bool =
         yield in_order(rows)
 
 
+def check_rising(seq: Numbers, *, after: int, node_id: int) -> None:
+    """Raise `UsageFilesError` where a row of a node is not after the one before, or the first not after `after`."""
+    steps = np.diff(seq, prepend=after)
+    if not (steps > 0).all():
+        twice = int(seq[int(np.argmax(steps <= 0))])
+        raise UsageFilesError(
+            f"seq {twice} of node {node_id} occurs twice",
+            hint="a file was given twice, or two nodes have one id",
+        )
+
+
 def in_order(rows: Rows) -> Rows:
     """Return the rows in order of `seq`."""
     if not (np.diff(rows.seq) < 0).any():
@@ -262,8 +276,18 @@ def read_chunk(chunk: Chunk | Arrived, columns: Sequence[str]) -> pa.Table:
     else:
         with _opened(chunk.path) as file:
             table = file.read_row_group(chunk.row_group, columns=list(columns), use_threads=False)
-        table = whole_table(table, columns)
+        table = _checked(whole_table(table, columns), chunk.path)
     return table.unify_dictionaries().combine_chunks()
+
+
+def _checked(table: pa.Table, path: str) -> pa.Table:
+    """Return the table. Raises `UsageFilesError` where it has nulls in columns that say which row it is."""
+    for name in _RUN_COLUMNS:
+        if name in table.column_names and table[name].null_count:
+            raise UsageFilesError(
+                f"{table[name].null_count} rows of {path!r} have no {name}", hint=DAMAGED_HINT
+            )
+    return table
 
 
 def _at_ends(chunk: Chunk | Arrived, is_snapshot: Numbers) -> Numbers:
@@ -393,7 +417,7 @@ def _number_batches(chunk: Chunk | Arrived) -> Iterator[pa.Table]:
     options = {"row_groups": [chunk.row_group], "columns": list(_NUMBER_COLUMNS), "use_threads": False}
     with _opened(chunk.path) as file:
         for batch in file.iter_batches(_BATCH_ROWS, **options):
-            yield pa.Table.from_batches([batch])
+            yield _checked(pa.Table.from_batches([batch]), chunk.path)
 
 
 def _chunks_of(path: Location) -> list[Chunk]:
@@ -560,5 +584,6 @@ def _check(rows: Rows, chunk: Chunk | Arrived) -> None:
             at = int(np.argmax((column < 0) | (column > largest)))
             raise UsageFilesError(
                 f"{name} must be from 0 to {largest}, got {int(column[at])} "
-                f"in seq {int(rows.seq[at])} of {chunk.path!r}"
+                f"in seq {int(rows.seq[at])} of {chunk.path!r}",
+                hint=DAMAGED_HINT,
             )

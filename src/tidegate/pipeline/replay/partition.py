@@ -16,7 +16,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.pipeline.by_date import DatedParts
-from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import (
     BYTE_MS,
     BYTE_REASON,
@@ -31,7 +30,7 @@ from tidegate.pipeline.layout import (
     Int32s,
     Rows,
 )
-from tidegate.pipeline.read.chunks import Chunk, read_rows
+from tidegate.pipeline.read.chunks import Chunk, check_rising, read_rows
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.read.packing import merged, pack, unpack
 from tidegate.pipeline.read.timeline import Timeline
@@ -145,11 +144,7 @@ class Partition:
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow_schema(DECISIONS_TABLE))
 
     def _check(self, rows: Rows) -> None:
-        steps = np.diff(rows.seq, prepend=self._last_seq)
-        if not (steps > 0).all():
-            seq = int(rows.seq[int(np.argmax(steps <= 0))])
-            reason = f"seq {seq} of node {self.node_id} occurs twice"
-            raise UsageFilesError(f"{reason}: a file was given twice, or two nodes have one id")
+        check_rising(rows.seq, after=self._last_seq, node_id=self.node_id)
         self._last_seq = int(rows.seq[-1])
 
 

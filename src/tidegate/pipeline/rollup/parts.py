@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.windows import Windows
 from tidegate.pipeline.errors import UsageFilesError, check_sum
-from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.read.chunks import DAMAGED_HINT, Chunk, check_rising, read_chunk
 from tidegate.pipeline.read.missing import NodeChunk
 from tidegate.pipeline.rollup import kernel
 from tidegate.pipeline.rollup.kernel import (
@@ -174,6 +174,7 @@ class _Node:
         seq = table["seq"].to_numpy()
         if (np.diff(seq) < 0).any():
             table = table.take(pa.array(np.argsort(seq, kind="stable"))).combine_chunks()
+        check_rising(table["seq"].to_numpy(), after=-1, node_id=self._node_id)
         kind = _kinds(table)
         counts = kind < kernel.RESTART
         _check(table, counts)
@@ -263,7 +264,9 @@ def _check(table: pa.Table, counts: npt.NDArray[np.bool_]) -> None:
         if impossible.any():
             at = int(np.argmax(impossible))
             row = f"seq {table['seq'][at]} of node {table['node_id'][at]}"
-            raise UsageFilesError(f"{name} must be from 0 to {largest}, got {values[at]} in {row}")
+            raise UsageFilesError(
+                f"{name} must be from 0 to {largest}, got {values[at]} in {row}", hint=DAMAGED_HINT
+            )
 
 
 def _rows(table: pa.Table, kind: npt.NDArray[np.int8], cell: Int64s, group: Int64s) -> UsageRows:

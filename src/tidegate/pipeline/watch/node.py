@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import DECISIONS, ROW_TYPES, Rows
-from tidegate.pipeline.read.chunks import Arrived, read_rows, read_sensors, survey_chunk
+from tidegate.pipeline.read.chunks import Arrived, check_rising, read_rows, read_sensors, survey_chunk
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.timeline import Run, Timeline, empty_timeline, refuse_extensions, timelines
 from tidegate.pipeline.replay.plan import Plan
@@ -91,7 +91,7 @@ class NodeWatch:
         if taken == 0:
             return self._advance(_no_rows(), _usage(table), events=0, waiting=waiting)
         arrived = Arrived(table, f"node {self.node_id}")
-        self._check_order(table)
+        check_rising(table["seq"].to_numpy(), after=self.last_seq, node_id=self.node_id)
         parts = list(self._replayed(arrived))
         self.last_seq, self.last_ts_ms = table["seq"][-1].as_py(), table["ts_ms"][-1].as_py()
         replayed = pa.concat_tables(parts) if parts else _no_rows()
@@ -118,13 +118,6 @@ class NodeWatch:
         if any(plan.is_in_force for plan in self.plans):
             taken = min(taken, _open_snapshot(table, kinds))
         return len(table) if len(table) - taken > _HELD_ROWS else taken
-
-    def _check_order(self, table: pa.Table) -> None:
-        steps = np.diff(table["seq"].to_numpy(), prepend=self.last_seq)
-        if not (steps > 0).all():
-            seq = table["seq"][int(np.argmax(steps <= 0))].as_py()
-            reason = f"seq {seq} of node {self.node_id} occurs twice"
-            raise UsageFilesError(f"{reason}: two nodes have one id, or a file was put there by hand")
 
     def _replayed(self, arrived: Arrived) -> Iterator[pa.Table]:
         """Yield what was decided, minute by minute."""
