@@ -8,7 +8,8 @@ hold is not looked at, so a checkpoint is as much its owner's own as the program
 import io
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -54,15 +55,16 @@ class WatchState:
 
 
 class Checkpoint:
-    """A directory of one watch at a time. Raises `ConfigError` where another one holds it, `OSError`."""
+    """A directory of one watch at a time. All raise `ConfigError`: where another one holds it, or it cannot be used."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._path = directory / _STATE
-        make_private_directory(directory)
-        lock = lock_file(directory / _LOCK)
+        with self._errors():
+            make_private_directory(directory)
+            lock = lock_file(directory / _LOCK)
         if lock is None:
-            raise ConfigError(f"another watch is at work on the checkpoint {str(directory)!r}")
+            raise self._unusable("is that of another watch, which is at work")
         self._lock = lock
 
     def __enter__(self) -> "Checkpoint":
@@ -77,12 +79,12 @@ class Checkpoint:
 
     def read(self, *, directory: Path, plans: Sequence[Plan]) -> WatchState | None:
         """Return what was written last; None: nothing. Raises `ConfigError` where that is of something else."""
-        try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
+        with self._errors():
+            data = self._path.read_bytes() if self._path.exists() else None
+        if data is None:
             return None
         state = loaded(data)
-        if not isinstance(state, WatchState) or state.version != _VERSION:
+        if not isinstance(state, WatchState) or getattr(state, "version", None) != _VERSION:
             raise _unreadable()
         if state.directory != str(directory.resolve()):
             raise self._unusable(f"is of the record {state.directory!r}")
@@ -92,8 +94,16 @@ class Checkpoint:
         return state
 
     def write(self, state: WatchState) -> None:
-        """Put a state in the place of the one before, on disk. Raises `OSError`."""
-        write_private_file(self._path, dumped(state))
+        """Put a state in the place of the one before, on disk."""
+        with self._errors():
+            write_private_file(self._path, dumped(state))
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._unusable(f"cannot be used: {error.strerror or error}") from error
 
     def _unusable(self, reason: str) -> ConfigError:
         where = str(self._path.parent)

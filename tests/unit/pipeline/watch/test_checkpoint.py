@@ -8,7 +8,7 @@ import pytest
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import OutputError
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.watch.checkpoint import Checkpoint, dumped, loaded
+from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState, dumped, loaded
 from tidegate.pipeline.watch.totals import Totals
 
 
@@ -44,3 +44,20 @@ def test_its_parts_are():
     """As they were."""
     state = {"plans": [Plan(name="a", records=())], "totals": Totals(window_ms=1)}
     assert loaded(dumped(state)) == state
+
+
+def test_a_file_is_no_checkpoint(tmp_path):
+    """Nor is what lies below it; by name, with a hint."""
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match=rf"^the checkpoint '{path}' cannot be used: ") as raised:
+            Checkpoint(path)
+        assert raised.value.hint == "begin with another directory"
+
+
+def test_an_empty_state_is_damaged(tmp_path):
+    """A state that lacks all it should have."""
+    with Checkpoint(tmp_path) as held:
+        (tmp_path / "watch").write_bytes(dumped(object.__new__(WatchState)))
+        with pytest.raises(ConfigError, match="is damaged, or of another version"):
+            held.read(directory=tmp_path, plans=[])

@@ -207,7 +207,7 @@ def test_a_checkpoint_is_of_one_watch(tmp_path):
     wanted = [in_force_plan()]
     with Checkpoint(path) as held:
         WatchHere(record, wanted, window_ms=WINDOW_MS, checkpoint=held).step()
-        with pytest.raises(ConfigError, match="another watch"):
+        with pytest.raises(ConfigError, match="is that of another watch"):
             Checkpoint(path)
         with pytest.raises(ConfigError, match="is of the record"):
             held.read(directory=other, plans=wanted)
