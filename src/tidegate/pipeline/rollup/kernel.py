@@ -147,8 +147,9 @@ def add_up(cells: Cells, rows: UsageRows, first: int) -> int:
                 one_ms = max(0, rows.throttles_ms[place, at])
                 sums[cell, PRODUCE_MS + place] += one_ms
                 throttle_ms = max(throttle_ms, one_ms)
-            if throttle_ms > 0:
+            if throttle_ms > 0:  # those of 0 are the other requests
                 sums[cell, THROTTLED] += 1
+                _count(cells, cell, THROTTLE, throttle_ms)
         is_taken_back = (
             not rows.observed_only[at] and max(rows.throttles_ms[1, at], rows.throttles_ms[2, at]) > 0
         )
@@ -163,7 +164,6 @@ def add_up(cells: Cells, rows: UsageRows, first: int) -> int:
         if not rows.exempt[at]:
             _measure(cells, rows, at, TIME, rows.handler_ns[at] * PERCENT_PER_NS)
         _count(cells, cell, HANDLER, rows.handler_ns[at])
-        _count(cells, cell, THROTTLE, throttle_ms)
         _count(cells, cell, SIZE, rows.request_bytes[at])
     return len(rows.kind)
 

@@ -65,12 +65,14 @@ _THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms",
 _FLAGS = ("rejected", "observed_only", "exempt")
 _COLUMNS = ("kind", "node_id", "seq", "ts_ms", *_AMOUNTS, *_THROTTLES, *_FLAGS)
 _MS_PER_MINUTE = 60_000
+_SMALL = 1 << 32  # the sum of as many such numbers as a chunk can have rows has room
 _FEW_COUNTS = 1 << 14
 _FEW_SENSORS = 64
 _LARGEST_TABLE = 1 << 22  # codes that are looked up in an array
 _LATEST_MS = 2**53
 
 Int64s = npt.NDArray[np.int64]
+Numbers = dict[str, npt.NDArray[Any]]
 
 
 def usage_columns(by: Sequence[str] = CLIENT) -> list[str]:
@@ -177,16 +179,17 @@ class _Node:
         check_rising(table["seq"].to_numpy(), after=-1, node_id=self._node_id)
         kind = _kinds(table)
         counts = kind < kernel.RESTART
-        _check(table, counts)
+        numbers = {name: _numbers(table, name) for name in ("ts_ms", *_AMOUNTS, *_THROTTLES)}
+        _check(table, numbers, counts)
         if not counts.any():
             self._settings[kernel.STARTS] += int((kind == kernel.RESTART).sum())
             return
         names, group_of_row = self._groups(table, counts)
-        ts_ms = _numbers(table, "ts_ms")
+        ts_ms = numbers["ts_ms"]
         step = np.full(len(ts_ms), ALL_TIME_MS) if self._step_ms is None else ts_ms // self._step_ms
         cell, groups, steps = _cells(group_of_row, step, counts)
         group = self._find(names)
-        rows = _rows(table, kind, cell, group[group_of_row])
+        rows = _rows(table, numbers, kind, cell, group[group_of_row])
         if self._settings[kernel.WITH_PEAKS]:
             self._make_sensors(rows, counts)
         yield self._added_up(rows, names.take(pa.array(groups)), steps * (self._step_ms or 1))
@@ -251,15 +254,18 @@ class _Node:
             **{name: sums[:, place] for place, name in enumerate((*USAGE_SUMS, *TIMES))},
             **{name: peaks[:, place] for place, name in enumerate(USAGE_PEAKS)},
         }
-        return pa.table({**columns, **_lists(keys, counts, cells)})
+        return pa.table({**columns, **_lists(*_with_unthrottled(keys, counts, sums), cells)})
 
 
-def _check(table: pa.Table, counts: npt.NDArray[np.bool_]) -> None:
+def _check(table: pa.Table, numbers: Numbers, counts: npt.NDArray[np.bool_]) -> None:
     """Raise where numbers make no sense that are added up or counted."""
     for name in (*_AMOUNTS, *_THROTTLES):
-        check_sum(_numbers(table, name).sum(where=counts, dtype=np.float64))
+        if numbers[name].max() > _SMALL:
+            check_sum(numbers[name].sum(where=counts, dtype=np.float64))
     for name, largest in (("ts_ms", _LATEST_MS), *((name, MAX_INT64) for name in _AMOUNTS)):
-        values = _numbers(table, name)
+        values = numbers[name]
+        if values.min() >= 0 and values.max() <= largest:
+            continue
         impossible = counts & ((values < 0) | (values > largest))
         if impossible.any():
             at = int(np.argmax(impossible))
@@ -269,11 +275,13 @@ def _check(table: pa.Table, counts: npt.NDArray[np.bool_]) -> None:
             )
 
 
-def _rows(table: pa.Table, kind: npt.NDArray[np.int8], cell: Int64s, group: Int64s) -> UsageRows:
-    numbers: dict[str, Any] = {name: _numbers(table, name) for name in ("ts_ms", *_AMOUNTS)}
+def _rows(
+    table: pa.Table, numbers: Numbers, kind: npt.NDArray[np.int8], cell: Int64s, group: Int64s
+) -> UsageRows:
+    amounts: dict[str, Any] = {name: numbers[name] for name in ("ts_ms", *_AMOUNTS)}
     flags: dict[str, Any] = {name: _flags(table, name) for name in _FLAGS}
-    throttles_ms = np.stack([_numbers(table, name) for name in _THROTTLES]).astype(np.int32)
-    return UsageRows(kind=kind, cell=cell, group=group, throttles_ms=throttles_ms, **numbers, **flags)
+    throttles_ms = np.stack([numbers[name] for name in _THROTTLES])
+    return UsageRows(kind=kind, cell=cell, group=group, throttles_ms=throttles_ms, **amounts, **flags)
 
 
 def _kinds(table: pa.Table) -> npt.NDArray[np.int8]:
@@ -334,25 +342,32 @@ def _larger(keys: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:
     return larger
 
 
+def _with_unthrottled(keys: Int64s, counts: Int64s, sums: Int64s) -> tuple[Int64s, Int64s]:
+    """Return what was counted, and of each cell its requests that were not throttled."""
+    there = np.flatnonzero(keys >= 0)
+    unthrottled = sums[:, kernel.REQUESTS] - sums[:, kernel.THROTTLED]
+    cells = np.flatnonzero(unthrottled)
+    keys_of_cells = (cells * MEASURES + kernel.THROTTLE) * BUCKETS
+    return np.concatenate([keys[there], keys_of_cells]), np.concatenate([counts[there], unthrottled[cells]])
+
+
 def _lists(keys: Int64s, counts: Int64s, cells: int) -> dict[str, pa.Array]:
     """Return the columns `COUNTS`."""
-    there = np.flatnonzero(keys >= 0)
-    there = there[np.argsort(keys[there])]
-    cell, code = np.divmod(keys[there], MEASURES * BUCKETS)
+    order = np.argsort(keys)
+    cell, code = np.divmod(keys[order], MEASURES * BUCKETS)
     offsets = pa.array(np.searchsorted(cell, np.arange(cells + 1)).astype(np.int32))
-    values = (code, counts[there])
+    values = (code, counts[order])
     return {
         name: pa.ListArray.from_arrays(offsets, pa.array(column))
         for name, column in zip(COUNTS, values, strict=True)
     }
 
 
-def _numbers(table: pa.Table, name: str) -> Int64s:
+def _numbers(table: pa.Table, name: str) -> npt.NDArray[Any]:
+    """Return a column, nulls as 0: throttle times in 32 bits, all else in 64."""
     column = table[name]
-    if column.null_count:
-        column = pc.fill_null(column, 0)
-    values: Int64s = column.to_numpy().astype(np.int64, copy=False)
-    return values
+    values = (pc.fill_null(column, 0) if column.null_count else column).to_numpy()
+    return values.astype(np.int32 if name in _THROTTLES else np.int64, copy=False)  # type: ignore[no-any-return]
 
 
 def _flags(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:

@@ -7,8 +7,6 @@ largest value of its bucket: it is too large by an eighth at the most.
 [0, 15, 17, 17, 1023, 1006632959]
 """
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
@@ -29,9 +27,11 @@ def bucket_of(value: int) -> int:
     """Return the bucket of a value, which is not below 0 and less than 2**63. Written for numba."""
     if value < _PLAIN:
         return value
-    shift = math.frexp(float(value))[1] - _PARTS_BITS - 1
-    if value >> shift < 1 << _PARTS_BITS:  # rounded up to a power of two
-        shift -= 1
+    shift, rest = 1, value >> _PLAIN_BITS
+    for bits in (32, 16, 8, 4, 2, 1):
+        if rest >> bits:
+            rest >>= bits
+            shift += bits
     return (
         _PLAIN + ((shift + _PARTS_BITS - _PLAIN_BITS) << _PARTS_BITS) + (value >> shift) - (1 << _PARTS_BITS)
     )
