@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from tidegate.errors import ConfigError, TidegateError
 
 __all__ = [
+    "DAMAGED_HINT",
     "FilesystemError",
     "JobError",
     "MissingJavaError",
@@ -45,6 +46,7 @@ _SAYS_NOTHING = re.compile(
 )
 _SPARKS_OWN = re.compile(r"^(?:(?:org\.apache\.spark|pyspark|py4j)[\w.$]*: )+")
 _CLUSTER_HINT = "docs/clusters.md says what executors need; PYSPARK_PYTHON names the Python that they run"
+DAMAGED_HINT = "move the file away, or fetch an undamaged copy of it, and run again"
 _VANISHED_HINT = "run again: old files are compacted"
 _LONGEST_REASON = 300  # characters of a foreign message that are shown
 _LARGEST_SUM = 2.0**62  # as a double; half of what 64 bits hold
@@ -96,7 +98,7 @@ def _as_ours(text: str, spark_log: Path | None) -> TidegateError:
         path = "/" + unquote(unreadable["path"]).lstrip("/")
         return UsageFilesError(
             f"cannot read {path!r}: its data is damaged",
-            hint="move the file away, or fetch an undamaged copy of it, and run again",
+            hint=DAMAGED_HINT,
         )
     if _OVERFLOW.search(text):
         return _sum_error()

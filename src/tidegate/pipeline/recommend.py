@@ -133,7 +133,8 @@ def recommend(
     entities, nodes = find_limits(replays, levels, None)
     if not entities:
         raise NothingToRecommendError(
-            "nothing to recommend: the record has no request of an entity that can have a quota"
+            "nothing to recommend: the record has no request of an entity that can have a quota",
+            hint="tidegate usage shows what there is; give more hours",
         )
     proposal = propose(by, entities, nodes, wanted)
     quotas = parse_quotas_file(dump_quotas_file(proposal.quotas))

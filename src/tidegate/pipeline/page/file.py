@@ -16,7 +16,10 @@ def check_page(path: Path, *, overwrite: bool) -> None:
     if not overwrite and os.path.lexists(path):
         raise OutputError(f"{str(path)!r} is there already", hint="give another name, or --overwrite")
     if not path.parent.is_dir():
-        raise OutputError(f"cannot write to {str(path)!r}: there is no directory {str(path.parent)!r}")
+        raise OutputError(
+            f"cannot write to {str(path)!r}: there is no directory {str(path.parent)!r}",
+            hint="make it, or give another name",
+        )
 
 
 def write_page(path: Path, text: str, *, overwrite: bool) -> None:

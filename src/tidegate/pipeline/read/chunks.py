@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidegate.config.locations import Location, Uri, location
-from tidegate.pipeline.errors import FilesystemError, UsageFilesError, VanishedFileError
+from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
 from tidegate.pipeline.filesystems import opened_parquet, reason_of
 from tidegate.pipeline.layout import (
     EXEMPT,
@@ -50,7 +50,6 @@ from tidegate.usage.columns import KINDS, SEQ_PER_US
 
 __all__ = [
     "ALL_COLUMNS",
-    "DAMAGED_HINT",
     "FILES_AT_ONCE",
     "Arrived",
     "Chunk",
@@ -111,7 +110,6 @@ _LIMITS = {"ts_ms": _MAX_MS, "amount": _MAX_BYTES, "handler_ns": _MAX_NS, "netwo
 _NO_CONNECTION = -1
 _RUN_COLUMNS = ("node_id", "seq", "ts_ms")
 _TAGS_KEYS = ("node_id", "user", "client_id", "quota_key")
-DAMAGED_HINT = "the file is damaged, or of something else: leave out its hour (--from, --to)"
 _IMPORTED_WITHIN_MS = (
     1000  # `seq` of an imported row is this close to its time, that of `tidegate serve` never
 )
@@ -437,13 +435,9 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
     except FileNotFoundError as error:
         raise VanishedFileError(path) from error
     except (pa.ArrowException, OSError) as error:
-        raise UsageFilesError(f"cannot read {path!r}: {_why(path, error)}") from error
-
-
-def _why(path: str, error: Exception) -> str:
-    """Return what is wrong with a file that cannot be read."""
-    is_elsewhere = isinstance(location(path), Uri) and not isinstance(error, pa.ArrowException)
-    return reason_of(error) if is_elsewhere else "its data is damaged"
+        if isinstance(location(path), Uri) and not isinstance(error, pa.ArrowException):
+            raise UsageFilesError(f"cannot read {path!r}: {reason_of(error)}") from error
+        raise UsageFilesError(f"cannot read {path!r}: its data is damaged", hint=DAMAGED_HINT) from error
 
 
 def _names(table: pa.Table, column: str) -> tuple[Numbers, pa.Array]:

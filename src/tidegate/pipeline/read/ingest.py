@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from tidegate.config.locations import Location, Uri
 from tidegate.errors import ConfigError
-from tidegate.pipeline.errors import FilesystemError, UsageFilesError, VanishedFileError
+from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
 from tidegate.pipeline.filesystems import opened_parquet, place_of
 from tidegate.pipeline.read.chunks import FILES_AT_ONCE
 from tidegate.usage.arrow import arrow_schema
@@ -142,7 +142,7 @@ def _rows_in(path: Location) -> int:
     except (pa.ArrowException, OSError) as error:
         raise UsageFilesError(
             f"{str(path)!r} is not a usable Parquet file: {_first_sentence(error)}",
-            hint="move the file away, or fetch an undamaged copy of it, and run again",
+            hint=DAMAGED_HINT,
         ) from error
 
 
@@ -153,11 +153,13 @@ def _check_columns(path: Location, found: pa.Schema) -> None:
             continue
         if field.name not in types:
             raise UsageFilesError(
-                f"{str(path)!r} has no column {field.name!r}: not a usage file of this version"
+                f"{str(path)!r} has no column {field.name!r}: not a usage file of this version",
+                hint=_HINT,
             )
         if types[field.name] != field.type:
             raise UsageFilesError(
-                f"column {field.name!r} of {str(path)!r} is {str(types[field.name])!r}, expected {str(field.type)!r}"
+                f"column {field.name!r} of {str(path)!r} is {str(types[field.name])!r}, expected {str(field.type)!r}",
+                hint=_HINT,
             )
 
 

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.windows import Windows
-from tidegate.pipeline.errors import UsageFilesError, check_sum
-from tidegate.pipeline.read.chunks import DAMAGED_HINT, Chunk, check_rising, read_chunk
+from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError, check_sum
+from tidegate.pipeline.read.chunks import Chunk, check_rising, read_chunk
 from tidegate.pipeline.read.missing import NodeChunk
 from tidegate.pipeline.rollup import kernel
 from tidegate.pipeline.rollup.kernel import (

@@ -49,7 +49,10 @@ def watch_on_spark(
     Raises `TidegateError`.
     """
     if not directory.is_dir():
-        raise ConfigError(f"no usage record at {str(directory)!r}, expected a directory")
+        raise ConfigError(
+            f"no usage record at {str(directory)!r}, expected a directory",
+            hint="give the usage directory of `tidegate serve`",
+        )
     state = checkpoint.read(directory=directory, plans=plans)
     if state is None:
         totals = Totals(window_ms=window_ms)

@@ -66,8 +66,9 @@ def test_file_from_before(usage):
 def test_missing_column(usage):
     """A Parquet file of something else is named with the first column that it lacks."""
     pq.write_table(pa.table({"kind": ["request"]}), usage / "other.parquet")
-    with pytest.raises(UsageFilesError, match=r"other\.parquet' has no column 'ts_ms'"):
+    with pytest.raises(UsageFilesError, match=r"other\.parquet' has no column 'ts_ms'") as caught:
         check_files(find_files(usage))
+    assert caught.value.hint is not None
 
 
 def test_column_of_another_type(usage):
