@@ -9,6 +9,7 @@ from hypothesis import settings
 ROOT = Path(__file__).parent.parent
 SLOW_TIERS = ("tests/spark", "src/tidegate/pipeline", "tests/e2e", "tests/limits")
 NOT_RUN = ("skipped", "xfailed", "xpassed")
+MANY_OBJECTS = 100_000  # fewer than are imported; to list so many takes a millisecond or two
 
 # A shared machine stalls now and then: a deadline per example would fail tests that are right.
 settings.register_profile("tidegate", deadline=None, print_blob=True)
@@ -30,9 +31,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup() -> None:
     """Let collections of garbage pass over what was imported: many tests ask for one, half a second each.
 
-    Tests that put aside what lives themselves (`gc.unfreeze`) end that.
+    Tests that put aside what lives themselves (`gc.unfreeze`) end that: then much is old. To ask for it by
+    `gc.get_freeze_count` would take as long as to walk over all that was imported, before each of thousands of tests.
     """
-    if not gc.get_freeze_count():
+    if len(gc.get_objects(generation=2)) > MANY_OBJECTS:
         gc.collect()
         gc.freeze()
 
