@@ -10,7 +10,7 @@ from tests.replaying.kernel import replay_events
 from tests.replaying.logs import START_MS, random_records, random_traffic, random_window
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
 from tidegate.pipeline.jobs import open_usage
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
@@ -177,8 +177,11 @@ def test_damaged_data_is_named(job, tmp_path):
     content = bytearray(path.read_bytes())
     content[4 : len(content) // 2] = b"\xff" * (len(content) // 2 - 4)
     path.write_bytes(content)
-    with pytest.raises(UsageFilesError, match=r"^cannot read '.*rows\.parquet': its data is damaged$"):
+    with pytest.raises(
+        UsageFilesError, match=r"^cannot read '.*rows\.parquet': its data is damaged$"
+    ) as caught:
         job(tmp_path, [Plan(name="p", records=())])
+    assert caught.value.hint == DAMAGED_HINT
 
 
 def test_a_log_without_requests_gives_nothing(job, tmp_path):

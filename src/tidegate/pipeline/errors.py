@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JError
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from tidegate.errors import ConfigError, TidegateError
@@ -25,7 +26,8 @@ __all__ = [
 ]
 
 _OWN_MESSAGE = re.compile(
-    r"^(?:tidegate\.pipeline\.errors\.)?(?:UsageFiles|VanishedFile|Filesystem)Error: (?P<message>.+)$",
+    r"^(?:tidegate\.pipeline\.errors\.)?(?:UsageFiles|VanishedFile|Filesystem)Error: (?P<message>.+)$"
+    r"(?:\nhint: (?P<hint>.+)$)?",
     re.MULTILINE,
 )
 _UNREADABLE_FILE = re.compile(r"while reading file (?:file:/*)?(?P<path>/?[^\s'\"]+\.parquet)")
@@ -56,7 +58,16 @@ class MissingJavaError(TidegateError):
     """Raise when there is no Java that Spark can run on."""
 
 
-class UsageFilesError(ConfigError):
+class _FromExecutorsError(ConfigError):
+    """Has its hint as a note in an executor, of whose errors nothing but the traceback comes back."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        if hint is not None and TaskContext.get() is not None:
+            self.add_note(f"hint: {hint}")
+
+
+class UsageFilesError(_FromExecutorsError):
     """Raise when the usage files given cannot be used; names the file."""
 
 
@@ -68,7 +79,7 @@ class VanishedFileError(UsageFilesError):
         self.path = path
 
 
-class FilesystemError(ConfigError):
+class FilesystemError(_FromExecutorsError):
     """Raise when a filesystem that a URI names cannot be opened, or does not do what it is asked for."""
 
 
@@ -91,7 +102,7 @@ def spark_errors_as_ours(*, spark_log: Path | None) -> Iterator[None]:
 
 def _as_ours(text: str, spark_log: Path | None) -> TidegateError:
     if own := _OWN_MESSAGE.search(text):
-        return UsageFilesError(own["message"])
+        return UsageFilesError(own["message"], hint=own["hint"])
     if _VANISHED_FILE.search(text):
         return UsageFilesError("a usage file vanished while it was read", hint=_VANISHED_HINT)
     if unreadable := _UNREADABLE_FILE.search(text):

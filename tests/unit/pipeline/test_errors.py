@@ -30,6 +30,13 @@ def test_our_own_error_comes_back_from_a_worker(name):
     error = _raised(_WORKER.replace("UsageFilesError", name))
     assert isinstance(error, UsageFilesError)
     assert str(error) == "seq 6 of node 3 occurs twice"
+    assert error.hint is None
+
+
+def test_its_hint_comes_with_it():
+    """As a worker's traceback has it."""
+    error = _raised(f"{_WORKER}hint: a file was given twice\n\n\tat org.apache.spark...")
+    assert (str(error), error.hint) == ("seq 6 of node 3 occurs twice", "a file was given twice")
 
 
 def test_a_file_that_cannot_be_read_is_named():
