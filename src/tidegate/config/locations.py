@@ -31,6 +31,7 @@ _HARMLESS = frozenset(
         "endpoint_override",
         "region",
         "replication",
+        "retry_limit_seconds",
         "scheme",
         "tls_verify_certificates",
         "user",

@@ -17,15 +17,16 @@ from tidegate.config.locations import Uri, location
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import FilesystemError
 
-__all__ = ["Place", "opened_parquet", "place_of", "reason_of"]
+__all__ = ["Place", "hint_of", "opened_parquet", "place_of", "reason_of"]
 
 _ARROWS = frozenset({"s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"})
 _SAME = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names
-_CLIENTS = {
-    "hdfs": "Hadoop's libhdfs and a Java: set HADOOP_HOME, JAVA_HOME and CLASSPATH, or give webhdfs://"
-}
+_HADOOPS = frozenset({"hdfs", "viewfs"})
+_GOOGLES = frozenset({"gs", "gcs"})
+_NO_CREDENTIALS = ("access_denied", "forbidden", "credential", "authenticat", "http status 403")
 _WITHOUT_DIRECTORIES = frozenset({"s3", "gcs"})  # a name with slashes is all that it takes
 _LONGEST_REASON = 200
+_RETRIES_S = 30  # of Google's client, which otherwise goes on for 15 minutes
 
 
 class Place:
@@ -103,7 +104,7 @@ def opened_parquet(name: str, *, read_dictionary: Sequence[str] = ()) -> Iterato
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise FilesystemError(f"{name!r}: {reason_of(error)}", hint=_hint(found, error)) from error
+        raise FilesystemError(f"{name!r}: {reason_of(error)}", hint=hint_of(found, error)) from error
     with opened, pq.ParquetFile(opened, pre_buffer=True, **options) as file:
         yield file
 
@@ -116,7 +117,7 @@ def _reasons_of(uri: Uri) -> Iterator[None]:
     except ConfigError:
         raise
     except (pa.ArrowException, OSError, ValueError, ImportError, NotImplementedError) as error:
-        raise FilesystemError(f"{str(uri)!r}: {reason_of(error)}", hint=_hint(uri, error)) from error
+        raise FilesystemError(f"{str(uri)!r}: {reason_of(error)}", hint=hint_of(uri, error)) from error
 
 
 def reason_of(error: BaseException) -> str:
@@ -129,6 +130,8 @@ def reason_of(error: BaseException) -> str:
 def _arrows(base: str, query: str) -> tuple[fs.FileSystem, str]:
     """Return one of Arrow's filesystems, and how the paths of its files begin."""
     scheme, _, authority = base.partition("://")
+    if scheme in _GOOGLES and "retry_limit_seconds=" not in query:
+        query = "&".join(filter(None, (query, f"retry_limit_seconds={_RETRIES_S}")))
     filesystem, path = fs.FileSystem.from_uri(
         f"{_SAME.get(scheme, scheme)}://{authority}/{'?' if query else ''}{query}"
     )
@@ -144,19 +147,23 @@ def _fsspecs(base: str) -> tuple[fs.FileSystem, str]:
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), path
 
 
-def _hint(uri: Uri, error: BaseException) -> str | None:
+def hint_of(uri: Uri, error: BaseException) -> str | None:
+    """Return what helps against what a filesystem raised; None: nobody knows."""
     scheme = uri.base.partition("://")[0]
     if isinstance(error, ImportError):
         missing = (
             "fsspec, and a library that fsspec names" if error.name == "fsspec" else error.name or "a library"
         )
         return f"{scheme}:// needs {missing}; install it for executors, too"
-    if scheme in _CLIENTS and "Unable to load" in str(error):
-        return f"{scheme}:// needs {_CLIENTS[scheme]}"
+    if scheme in _HADOOPS and ("libhdfs" in str(error) or "libjvm" in str(error)):
+        return (
+            f"{scheme}:// needs Hadoop's libhdfs and a Java: set HADOOP_HOME, JAVA_HOME and CLASSPATH, "
+            "or give webhdfs://"
+        )
     if "without" in str(error) and "support" in str(error):
         return f"this pyarrow was built without {scheme}://; the wheels of PyPI have it"
     if "Protocol not known" in str(error):
         return "give a path, or a URI of s3, gs, abfs, hdfs, or of a filesystem of fsspec"
-    if any(word in str(error) for word in ("ACCESS_DENIED", "FORBIDDEN", "credentials", "HTTP status 403")):
+    if any(word in str(error).lower() for word in _NO_CREDENTIALS):
         return "credentials come from the environment of each process: docs/clusters.md"
     return None
