@@ -47,7 +47,7 @@ def count_block_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 def floor(spark: RunningSpark, files: UsageFiles) -> None:
     """Take the way of the replay, up to the kernel."""
-    blocks, _ = replay_blocks(spark, files.paths, ONE)
+    blocks = replay_blocks(spark, files, ONE).blocks
     counts = blocks.mapInArrow(count_block_rows, "rows bigint").collect()
     assert sum(row.rows for row in counts) == files.rows - 1, "all but the start"
 

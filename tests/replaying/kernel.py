@@ -22,7 +22,7 @@ from tidegate.pipeline.read.timeline import (
 from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
-from tidegate.pipeline.replay.results import client_results
+from tidegate.pipeline.replay.results import client_results, counted
 from tidegate.quota.managers.mutation import STRICT_SINCE
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.usage.columns import SEQ_PER_US
@@ -84,7 +84,10 @@ def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -
         batch = layout.Rows(*(column[first : first + batch_rows] for column in rows))
         replay.replay(batch, decisions[first : first + batch_rows])
     return Replayed(
-        decided, decisions, client_results(plan, 1, names, replay).to_pylist(), _sensors(replay, names)
+        decided,
+        decisions,
+        client_results([counted(plan, 1, names, replay)]).to_pylist(),
+        _sensors(replay, names),
     )
 
 
@@ -116,7 +119,8 @@ def forecast_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7)
         replay.replay(batch, np.zeros((0, layout.DECISIONS), np.int32))
     replay.finish()
     return Forecast(
-        [tuple(row) for row in replay.take_log().tolist()], client_results(plan, 1, names, replay).to_pylist()
+        [tuple(row) for row in replay.take_log().tolist()],
+        client_results([counted(plan, 1, names, replay)]).to_pylist(),
     )
 
 

@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
     wanted = Wanted(headroom=args.headroom, budgets=dict(args.budget), protect=args.protect)
     with opened(args) as files:
-        by = args.by or what_tells_apart(files.paths, args.protect)
+        by = args.by or what_tells_apart(files.chunks, args.protect)
         with running_jobs(args, files, plans=[levels_of(by)]) as jobs:
             found = jobs.recommend(by, wanted)
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     plans = [replace(plan, is_closed=args.loop == "closed") for plan in load_plans(args.quotas)]
     wanted = {"is_imported": is_imported(args.directory), "with_limits": args.limits}
     with opened(args) as files, running_jobs(args, files, sums=True, plans=[in_force_plan(), *plans]) as jobs:
-        by = what_tells_apart(files.paths, ())
+        by = what_tells_apart(files.chunks, ())
         found = find_out(jobs, plans, rows=files.rows, recommend_by=by, **wanted)
     write_page(args.out, _page(found), overwrite=args.overwrite)
     print(f"report: {args.out}")

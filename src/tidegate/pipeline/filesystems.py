@@ -95,7 +95,7 @@ def opened_parquet(name: str, *, read_dictionary: Sequence[str] = ()) -> Iterato
     found = location(name)
     options = {"read_dictionary": list(read_dictionary)}
     if isinstance(found, Path):
-        with pq.ParquetFile(found, **options) as file:
+        with pa.OSFile(str(found)) as opened, pq.ParquetFile(opened, **options) as file:
             yield file
         return
     place = place_of(found)

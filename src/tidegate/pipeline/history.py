@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, opened_chunk, read_chunk
 from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, Timeline
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions
 from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
@@ -139,15 +139,16 @@ def step_ms(first_ms: int, last_ms: int, *, most: int) -> int:
 
 def quota_events(chunk: Chunk) -> list[dict[str, Any]]:
     """Return starts, changed quotas, gaps and callbacks of a chunk, and one `tags` row: rows of `CONTROL_COLUMNS`."""
-    kinds = read_chunk(chunk, ("kind",))["kind"]
-    wanted = pc.is_in(kinds, pa.array(_QUOTA_KINDS))
-    places = np.flatnonzero(wanted.to_numpy())
-    tags = np.flatnonzero(pc.equal(kinds, "tags").fill_null(False).to_numpy())[:1]
-    places = np.sort(np.concatenate([places, tags]))
-    if not len(places):
-        return []
-    events: list[dict[str, Any]] = read_chunk(chunk, CONTROL_COLUMNS).take(pa.array(places)).to_pylist()
-    return events
+    with opened_chunk(chunk, CONTROL_COLUMNS) as opened:
+        kinds = read_chunk(opened, ("kind",))["kind"]
+        wanted = pc.is_in(kinds, pa.array(_QUOTA_KINDS))
+        places = np.flatnonzero(wanted.to_numpy())
+        tags = np.flatnonzero(pc.equal(kinds, "tags").fill_null(False).to_numpy())[:1]
+        places = np.sort(np.concatenate([places, tags]))
+        if not len(places):
+            return []
+        events: list[dict[str, Any]] = read_chunk(opened, CONTROL_COLUMNS).take(pa.array(places)).to_pylist()
+        return events
 
 
 def definitions_over_time(found: Mapping[int, Timeline]) -> list[Definitions]:

@@ -1,11 +1,11 @@
 """The jobs: read, transform, write. The one place in the pipeline that does input and output."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import StorageLevel
@@ -39,14 +39,15 @@ from tidegate.pipeline.obedience import (
 )
 from tidegate.pipeline.output import STATE_TABLE, opened_results, saved_table
 from tidegate.pipeline.progress import progress_of
-from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
-from tidegate.pipeline.read.ingest import UsageFiles, check_files, find_all_files
+from tidegate.pipeline.read.chunks import Chunk, survey_chunk
+from tidegate.pipeline.read.ingest import UsageFiles, find_all_files, list_chunks
 from tidegate.pipeline.read.missing import Coverage, Missing, NodeChunk, chunk_evidence, coverage_of
 from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
 from tidegate.pipeline.replay.carried import Carried, carried_states
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
 from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER, by_entity
 from tidegate.pipeline.replay.partition import (
+    Grouped,
     ReplayTask,
     pack_chunks,
     replay_peaks,
@@ -54,7 +55,7 @@ from tidegate.pipeline.replay.partition import (
     replay_tallies_and_decisions,
 )
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.replay.task import lay_out, states_left
+from tidegate.pipeline.replay.task import Layout, lay_out, states_left
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
 from tidegate.pipeline.rollup.parts import usage_parts_of_nodes
 from tidegate.pipeline.rollup.tables import minute_keys, put_together_batches
@@ -104,6 +105,7 @@ __all__ = [
 
 _SLICES_PER_CORE = 4  # tasks of the passes over the files, at least
 _SLICE_BYTES = 1 << 28  # uncompressed, at most
+_MEMBER_GROUPS = 16  # broadcasts of what partitions need: each is for as many of the tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +160,8 @@ def open_usage(
         for is_last in (False, True):
             paths = stack.enter_context(find_all_files(directory, from_ms=from_ms, to_ms=to_ms))
             try:
-                rows = check_files(paths)
-                files = UsageFiles(paths=paths, rows=rows, record=directory, from_ms=from_ms, to_ms=to_ms)
+                chunks = list_chunks(paths)
+                files = UsageFiles(paths=paths, chunks=chunks, record=directory, from_ms=from_ms, to_ms=to_ms)
                 break
             except VanishedFileError:
                 if is_last:
@@ -235,8 +237,7 @@ def _put_together(parts: DataFrame, by: Sequence[str], keys: Sequence[str], tabl
 
 
 def _coverage(session: SparkSession, files: UsageFiles) -> Coverage:
-    chunks = list_chunks(files.paths)
-    work = session.sparkContext.parallelize(chunks, _slices(session, chunks))
+    work = session.sparkContext.parallelize(files.chunks, _slices(session, files.chunks))
     return coverage_of(work.map(chunk_evidence).collect())
 
 
@@ -253,9 +254,7 @@ def obedience_job(
         progress_of(spark.session.sparkContext, "summing up"),
     ):
         coverage = _coverage(spark.session, files)
-        chunks = list_chunks(files.paths)
-        slices = _slices(spark.session, chunks)
-        work = _spread(spark.session, chunks, [[]] * len(chunks), slices=slices)
+        work = _spread(spark.session, files.chunks)
         parts = work.mapInArrow(obedience_of_chunks, OBEDIENCE_BY_CLIENT)
         by_client = _grouped(parts, CLIENT_KEYS, CLIENT_SUMS).cache()
         counted = by_client.withColumns(
@@ -278,8 +277,7 @@ def obedience_job(
 def quota_events_job(spark: RunningSpark, files: UsageFiles) -> list[dict[str, Any]]:
     """Return what `history.quota_events` finds in the usage files. Raises `TidegateError`."""
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "looking"):
-        chunks = list_chunks(files.paths)
-        work = spark.session.sparkContext.parallelize(chunks, _slices(spark.session, chunks))
+        work = spark.session.sparkContext.parallelize(files.chunks, _slices(spark.session, files.chunks))
         events: list[dict[str, Any]] = work.flatMap(quota_events).collect()
     return events
 
@@ -287,8 +285,7 @@ def quota_events_job(spark: RunningSpark, files: UsageFiles) -> list[dict[str, A
 def history_job(spark: RunningSpark, files: UsageFiles, wanted: WantedEntities, *, most: int) -> Buckets:
     """Return what the entities used, in `most` steps of time at the most. Raises `TidegateError`."""
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "summing up"):
-        chunks = list_chunks(files.paths)
-        work = _spread(spark.session, chunks, [[]] * len(chunks), slices=_slices(spark.session, chunks))
+        work = _spread(spark.session, files.chunks)
         parts = work.mapInArrow(partial(entity_seconds_of_chunks, wanted=wanted), ENTITY_SECONDS)
         seconds = _grouped(parts, SECOND_KEYS, SECOND_SUMS).cache()
         [(first_ms, last_ms)] = seconds.agg(F.min("second_ms"), F.max("second_ms")).collect()
@@ -336,14 +333,15 @@ def replay_job(
         spark_errors_as_ours(spark_log=spark.log),
         progress_of(spark.session.sparkContext, "replaying"),
     ):
-        blocks, task = replay_blocks(spark, files.paths, plans, carried=carried, leaves_state=leaves_state)
-        replay, parts = partial(replay_tallies, task=task), None
+        placed = replay_blocks(spark, files, plans, carried=carried, leaves_state=leaves_state)
+        layout = placed.layout
+        replay, parts = placed.on_executors(replay_tallies), None
         table = REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT
         if results is not None and with_decisions:
             parts = results.parts("decisions", to_arrow_schema(DECISIONS))
-            replay = partial(replay_tallies_and_decisions, task=task, parts=parts)
+            replay = placed.on_executors(replay_tallies_and_decisions, parts=parts)
             table = REPLAY_WITH_DECISIONS
-        found = blocks.mapInArrow(replay, table).cache()
+        found = placed.blocks.mapInArrow(replay, table).cache()
         by_client = found
         for name in table.names[len(REPLAY_BY_CLIENT.names) :]:
             by_client = by_client.where(F.col(name).isNull())
@@ -357,21 +355,21 @@ def replay_job(
                 results.keep(parts, written["file"].to_pylist())
             if leaves_state:
                 left = found.where("state is not null").select(REPLAY_STATE.names).toArrow()
-                rows = list(states_left(task.value, left.to_pylist()))
+                rows = list(states_left(layout, left.to_pylist()))
                 states = pa.Table.from_pylist(rows, to_arrow_schema(REPLAY_STATE))
                 results.write(spark.session.createDataFrame(states), STATE_TABLE)
             options = {"decisions": with_decisions, "continued": carried is not None}
-            results.finish(replay_made_of(files, task.value, options))
+            results.finish(replay_made_of(files, layout, options))
         rows = [row.asDict() for row in entities.collect()]
         found.unpersist()
-    unmatched = unmatched_entries(plans, users=task.value.users, client_ids=task.value.client_ids)
-    return ReplaySummary(entities=rows, unmatched=unmatched, missing=task.value.missing)
+    unmatched = unmatched_entries(plans, users=layout.users, client_ids=layout.client_ids)
+    return ReplaySummary(entities=rows, unmatched=unmatched, missing=layout.missing)
 
 
-def replay_made_of(files: UsageFiles, task: ReplayTask, options: Mapping[str, Any]) -> dict[str, Any]:
+def replay_made_of(files: UsageFiles, layout: Layout, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the manifest of a replay's results says."""
-    nodes = {node_id: [end] for node_id, end in task.ends.items()}
-    return made_of(files, nodes=nodes, missing=task.missing, plans=task.plans, options=options)
+    nodes = {node_id: [end] for node_id, end in layout.ends.items()}
+    return made_of(files, nodes=nodes, missing=layout.missing, plans=layout.task.plans, options=options)
 
 
 def saved_states(directory: Location, plans: Sequence[Plan]) -> dict[tuple[str, int], Carried]:
@@ -408,8 +406,8 @@ def limits_job(
             ):
                 written = pa.Table.from_pylist(rows, to_arrow_schema(table))
                 results.write(spark.session.createDataFrame(written), name)
-            results.finish(replay_made_of(files, replays.task, asdict(tolerance)))
-    return LimitsSummary(entities=entities, nodes=nodes, missing=replays.task.missing)
+            results.finish(replay_made_of(files, replays.layout, asdict(tolerance)))
+    return LimitsSummary(entities=entities, nodes=nodes, missing=replays.layout.missing)
 
 
 def recommend_job(spark: RunningSpark, files: UsageFiles, by: str, wanted: Wanted) -> Recommendation:
@@ -419,13 +417,12 @@ def recommend_job(spark: RunningSpark, files: UsageFiles, by: str, wanted: Wante
         progress_of(spark.session.sparkContext, "finding limits"),
         SparkReplays(spark, files, levels_of(by)) as replays,
     ):
-        return recommend(replays, by, wanted, _backlogs(spark, files, by), missing=replays.task.missing)
+        return recommend(replays, by, wanted, _backlogs(spark, files, by), missing=replays.layout.missing)
 
 
 def _backlogs(spark: RunningSpark, files: UsageFiles, by: str) -> list[dict[str, Any]]:
     """Return the rows that `backlogs.backlogs_table` makes."""
-    chunks = list_chunks(files.paths)
-    work = _spread(spark.session, chunks, [[]] * len(chunks), slices=_slices(spark.session, chunks))
+    work = _spread(spark.session, files.chunks)
     parts = work.mapInArrow(partial(backlogs_of_chunks, by=by), BACKLOG_STEPS)
     by_connection = _grouped(parts, (*STEP_KEYS, "connection_id"), BY_CONNECTION)
     steps = _grouped(by_connection, STEP_KEYS, BY_STEP)
@@ -446,8 +443,8 @@ class SparkReplays:
 
     def __init__(self, spark: RunningSpark, files: UsageFiles, levels: Plan) -> None:
         self._context = spark.session.sparkContext
-        blocks, self._task = replay_blocks(spark, files.paths, [levels])
-        self._blocks = blocks.persist(StorageLevel.DISK_ONLY)
+        placed = replay_blocks(spark, files, [levels])
+        self._placed = placed._replace(blocks=placed.blocks.persist(StorageLevel.DISK_ONLY))
 
     def __enter__(self) -> "SparkReplays":
         """Keep the rows."""
@@ -455,64 +452,79 @@ class SparkReplays:
 
     def __exit__(self, *error: object) -> None:
         """Let go of the rows."""
-        self._blocks.unpersist()
+        self._placed.blocks.unpersist()
 
     def peaks(self, plan: Plan) -> pa.Table:
         """Return what was measured, columns `LIMITS_BY_NODE`."""
-        function = partial(replay_peaks, task=self._task_of([plan]))
-        found = _grouped(self._blocks.mapInArrow(function, LIMITS_BY_NODE), NODE_KEYS, PEAKS_TOGETHER)
-        return found.select(LIMITS_BY_NODE.names).toArrow()
+        replay = self._under([plan]).on_executors(replay_peaks)
+        found = self._placed.blocks.mapInArrow(replay, LIMITS_BY_NODE)
+        return _grouped(found, NODE_KEYS, PEAKS_TOGETHER).select(LIMITS_BY_NODE.names).toArrow()
 
     def outcomes(self, plans: Sequence[Plan]) -> pa.Table:
         """Return what became of the plans, columns `REPLAY_BY_ENTITY`."""
-        function = partial(replay_tallies, task=self._task_of(plans))
-        return by_entity(self._blocks.mapInArrow(function, REPLAY_BY_CLIENT)).toArrow()
+        replay = self._under(plans).on_executors(replay_tallies)
+        return by_entity(self._placed.blocks.mapInArrow(replay, REPLAY_BY_CLIENT)).toArrow()
 
     @property
-    def task(self) -> ReplayTask:
-        """Return what all of them need."""
-        return self._task.value
+    def layout(self) -> Layout:
+        """Return what all of them begin with."""
+        return self._placed.layout
 
-    def _task_of(self, plans: Sequence[Plan]) -> Broadcast[ReplayTask]:
-        return self._context.broadcast(replace(self._task.value, plans=tuple(plans)))
+    def _under(self, plans: Sequence[Plan]) -> "Placed":
+        task = replace(self._placed.layout.task, plans=tuple(plans))
+        return self._placed._replace(task=self._context.broadcast(task))
+
+
+class Placed(NamedTuple):
+    """The rows of files as blocks, where they belong and in order, and what a replay of them needs."""
+
+    blocks: DataFrame
+    layout: Layout
+    task: Broadcast[ReplayTask]
+    members: Grouped
+
+    def on_executors(self, function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
+        """Return a function of `replay.partition` with what it needs there; in: the blocks."""
+        return partial(function, task=self.task, members=self.members, **more)
 
 
 def replay_blocks(
     spark: RunningSpark,
-    paths: Sequence[Location],
+    files: UsageFiles,
     plans: Sequence[Plan],
     *,
     carried: Mapping[tuple[str, int], Carried] | None = None,
     leaves_state: bool = False,
-) -> tuple[DataFrame, Broadcast[ReplayTask]]:
-    """Return the rows of the files as blocks, where they belong and in order, and what a replay of them needs.
+) -> Placed:
+    """Return the rows of the files where they belong.
 
     The first pass over the files finds out who there is; the second, which is still to be run, reads the rows.
     """
     session, context = spark.session, spark.session.sparkContext
-    chunks = list_chunks(paths)
-    slices = _slices(session, chunks)
     survey = partial(
         survey_chunk,
         with_connections=any(plan.is_closed for plan in plans),
         with_answers=any(plan.is_in_force for plan in plans),
     )
-    surveys = context.parallelize(chunks, slices).map(survey).collect()
+    surveys = context.parallelize(files.chunks, _slices(session, files.chunks)).map(survey).collect()
     cores = context.defaultParallelism
-    task, numbers = lay_out(chunks, surveys, plans, cores=cores, carried=carried, leaves_state=leaves_state)
-    broadcast = context.broadcast(task)
-    work = _spread(session, chunks, numbers, slices=slices)
-    blocks = work.mapInArrow(partial(pack_chunks, task=broadcast), BLOCKS)
-    tasks = int(task.task.max(initial=0)) + 1
-    placed = blocks.repartitionById(tasks, F.col("task"))
-    return placed.sortWithinPartitions("partition", "first_seq"), broadcast
+    layout = lay_out(files.chunks, surveys, plans, cores=cores, carried=carried, leaves_state=leaves_state)
+    task = context.broadcast(layout.task)
+    tasks = layout.task.tasks
+    members: Grouped = [context.broadcast(group) for group in layout.members(min(tasks, _MEMBER_GROUPS))]
+    blocks = _spread(session, files.chunks, layout.numbers).mapInArrow(
+        partial(pack_chunks, task=task), BLOCKS
+    )
+    placed = blocks.repartitionById(tasks, F.col("task")).sortWithinPartitions("partition", "first_seq")
+    return Placed(placed, layout, task, members)
 
 
 def _spread(
-    session: SparkSession, chunks: Sequence[Chunk], numbers: Sequence[Sequence[int]], *, slices: int
+    session: SparkSession, chunks: Sequence[Chunk], numbers: Sequence[Sequence[int]] | None = None
 ) -> DataFrame:
     """Return the table `NUMBERED_CHUNKS` in as many partitions, each a run of chunks, of about equally many bytes."""
-    schema = to_arrow_schema(NUMBERED_CHUNKS)
+    schema, slices = to_arrow_schema(NUMBERED_CHUNKS), _slices(session, chunks)
+    numbers = [[]] * len(chunks) if numbers is None else numbers
     columns = [[chunk.path for chunk in chunks], [chunk.row_group for chunk in chunks], numbers]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     table = pa.table(arrays, schema=schema)

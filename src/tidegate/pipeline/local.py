@@ -43,7 +43,7 @@ from tidegate.pipeline.obedience import (
     obedience_by_software_table,
 )
 from tidegate.pipeline.output import STATE_TABLE, Results, opened_results
-from tidegate.pipeline.read.chunks import Chunk, list_chunks, survey_chunk
+from tidegate.pipeline.read.chunks import Chunk, survey_chunk
 from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
 from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
 from tidegate.pipeline.replay.carried import Carried
@@ -55,7 +55,7 @@ from tidegate.pipeline.replay.partition import (
     replay_tallies,
 )
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.replay.task import lay_out, states_left
+from tidegate.pipeline.replay.task import Layout, lay_out, states_left
 from tidegate.pipeline.replay.unmatched import unmatched_entries
 from tidegate.pipeline.rollup.parts import usage_parts
 from tidegate.pipeline.rollup.tables import minute_keys, put_together
@@ -110,18 +110,18 @@ def local_replay(
     """Do what `jobs.replay_job` does."""
     leaves_state = out is not None and any(plan.leaves_state for plan in plans)
     with opened_results(out, command="replay", overwrite=overwrite) as results:
-        chunks = list_chunks(files.paths)
         wanted = {
             "with_connections": any(plan.is_closed for plan in plans),
             "with_answers": any(plan.is_in_force for plan in plans),
         }
-        surveys = [survey_chunk(chunk, **wanted) for chunk in _shown(chunks, "looking")]
-        task, numbers = lay_out(chunks, surveys, plans, cores=1, carried=carried, leaves_state=leaves_state)
-        held: Any = _Held(task)
-        partitions = _partitions(chunks, numbers, held)
+        surveys = [survey_chunk(chunk, **wanted) for chunk in _shown(files.chunks, "looking")]
+        layout = lay_out(files.chunks, surveys, plans, cores=1, carried=carried, leaves_state=leaves_state)
+        task, members = _held(layout)
+        partitions = _partitions(files.chunks, layout.numbers, task)
         kernel_at_hand(plans)
         with _decisions(results if with_decisions else None) as decided:
-            batches = replay_tallies(_blocks(partitions, "replaying"), task=held, decided=decided)
+            blocks = _blocks(partitions, "replaying")
+            batches = replay_tallies(blocks, task=task, members=members, decided=decided)
             found = pa.Table.from_batches(
                 batches, _schema(REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT)
             )
@@ -134,12 +134,12 @@ def local_replay(
             _write(by_entity, results, "replay_by_entity")
             if leaves_state:
                 left = found.filter(pc.field("state").is_valid()).select(REPLAY_STATE.names)
-                rows = list(states_left(task, left.to_pylist()))
+                rows = list(states_left(layout, left.to_pylist()))
                 _write(pa.Table.from_pylist(rows, _schema(REPLAY_STATE)), results, STATE_TABLE)
             options = {"decisions": with_decisions, "continued": carried is not None}
-            results.finish(replay_made_of(files, task, options))
-    unmatched = unmatched_entries(plans, users=task.users, client_ids=task.client_ids)
-    return ReplaySummary(entities=by_entity.to_pylist(), unmatched=unmatched, missing=task.missing)
+            results.finish(replay_made_of(files, layout, options))
+    unmatched = unmatched_entries(plans, users=layout.users, client_ids=layout.client_ids)
+    return ReplaySummary(entities=by_entity.to_pylist(), unmatched=unmatched, missing=layout.missing)
 
 
 def local_limits(
@@ -152,17 +152,17 @@ def local_limits(
         if results is not None:
             _write(pa.Table.from_pylist(entities, _schema(LIMITS_BY_ENTITY)), results, "limits_by_entity")
             _write(pa.Table.from_pylist(nodes, _schema(LIMITS_BY_NODE)), results, "limits_by_node")
-            results.finish(replay_made_of(files, replays.task, asdict(tolerance)))
-    return LimitsSummary(entities=entities, nodes=nodes, missing=replays.task.missing)
+            results.finish(replay_made_of(files, replays.layout, asdict(tolerance)))
+    return LimitsSummary(entities=entities, nodes=nodes, missing=replays.layout.missing)
 
 
 def local_recommend(files: UsageFiles, by: str, wanted: Wanted) -> Recommendation:
     """Do what `jobs.recommend_job` does."""
     empty = _schema(BACKLOG_STEPS).empty_table()
-    parts = [chunk_backlogs(chunk, by) for chunk in _shown(list_chunks(files.paths), "looking")]
+    parts = [chunk_backlogs(chunk, by) for chunk in _shown(files.chunks, "looking")]
     backlogs = backlogs_table(pa.concat_tables(parts or [empty])).to_pylist()
     replays = LocalReplays(files, levels_of(by))
-    return recommend(replays, by, wanted, backlogs, missing=replays.task.missing)
+    return recommend(replays, by, wanted, backlogs, missing=replays.layout.missing)
 
 
 class LocalReplays:
@@ -170,11 +170,10 @@ class LocalReplays:
 
     def __init__(self, files: UsageFiles, levels: Plan) -> None:
         kernel_at_hand([levels])
-        chunks = list_chunks(files.paths)
-        surveys = [survey_chunk(chunk) for chunk in _shown(chunks, "looking")]
-        task, numbers = lay_out(chunks, surveys, [levels], cores=1)
-        self.task = task
-        self._partitions = _partitions(chunks, numbers, _Held(task))
+        surveys = [survey_chunk(chunk) for chunk in _shown(files.chunks, "looking")]
+        self.layout = lay_out(files.chunks, surveys, [levels], cores=1)
+        task, self._members = _held(self.layout)
+        self._partitions = _partitions(files.chunks, self.layout.numbers, task)
 
     def peaks(self, plan: Plan) -> pa.Table:
         """Return what was measured, columns `LIMITS_BY_NODE`."""
@@ -194,8 +193,8 @@ class LocalReplays:
         table: StructType,
         what: str,
     ) -> pa.Table:
-        held: Any = _Held(replace(self.task, plans=tuple(plans)))
-        batches = function(_blocks(self._partitions, what), task=held)
+        task: Any = _Held(replace(self.layout.task, plans=tuple(plans)))
+        batches = function(_blocks(self._partitions, what), task=task, members=self._members)
         return pa.Table.from_batches(batches, _schema(table))
 
 
@@ -231,14 +230,14 @@ def local_usage(
 
 
 def _coverage(files: UsageFiles) -> Coverage:
-    return coverage_of(chunk_evidence(chunk) for chunk in _shown(list_chunks(files.paths), "looking"))
+    return coverage_of(chunk_evidence(chunk) for chunk in _shown(files.chunks, "looking"))
 
 
 def local_obedience(files: UsageFiles, *, out: Location | None, overwrite: bool = False) -> ObedienceSummary:
     """Do what `jobs.obedience_job` does."""
     with opened_results(out, command="obedience", overwrite=overwrite) as results:
         coverage = _coverage(files)
-        parts = [chunk_obedience(chunk) for chunk in _shown(list_chunks(files.paths), "summing up")]
+        parts = [chunk_obedience(chunk) for chunk in _shown(files.chunks, "summing up")]
         empty = _schema(OBEDIENCE_BY_CLIENT).empty_table()
         by_client = obedience_by_client_table(pa.concat_tables(parts or [empty]))
         by_software = obedience_by_software_table(by_client).cast(_schema(OBEDIENCE_BY_SOFTWARE))
@@ -251,13 +250,18 @@ def local_obedience(files: UsageFiles, *, out: Location | None, overwrite: bool 
 
 def local_quota_events(files: UsageFiles) -> list[dict[str, Any]]:
     """Do what `jobs.quota_events_job` does."""
-    return [event for chunk in _shown(list_chunks(files.paths), "looking") for event in quota_events(chunk)]
+    return [event for chunk in _shown(files.chunks, "looking") for event in quota_events(chunk)]
 
 
 def local_history(files: UsageFiles, wanted: WantedEntities, *, most: int) -> Buckets:
     """Do what `jobs.history_job` does."""
-    chunks = _shown(list_chunks(files.paths), "summing up")
+    chunks = _shown(files.chunks, "summing up")
     return entity_buckets([chunk_entity_seconds(chunk, wanted) for chunk in chunks], most=most)
+
+
+def _held(layout: Layout) -> Any:
+    """Return what executors have of a replay."""
+    return _Held(layout.task), [_Held(members) for members in layout.members(1)]
 
 
 def _partitions(

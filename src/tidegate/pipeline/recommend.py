@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.config.locations import Location
 from tidegate.config.quotas_file import (
     MAX_TEXT_CHARS,
     QuotaEntry,
@@ -24,7 +23,7 @@ from tidegate.config.quotas_file import (
 )
 from tidegate.config.values import checked_entity
 from tidegate.errors import ConfigError
-from tidegate.pipeline.read.chunks import list_chunks, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.limits import ENTITIES_BY, Replays, find_limits, levels_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
@@ -155,13 +154,13 @@ def recommend(
     )
 
 
-def what_tells_apart(files: Sequence[Location], protect: Sequence[tuple[str, str]]) -> str:
+def what_tells_apart(chunks: Sequence[Chunk], protect: Sequence[tuple[str, str]]) -> str:
     """Return what `--by` is where nobody says: what is protected by, else the user, if there is more than one."""
     kinds = {kind for kind, _ in protect}
     if kinds:
         return kinds.pop() if len(kinds) == 1 else "both"
     users: set[str] = set()
-    for chunk in list_chunks(files):
+    for chunk in chunks:
         users.update(filter(None, read_chunk(chunk, ("user",))["user"].unique().to_pylist()))
         if len(users) > 1:
             return "user"

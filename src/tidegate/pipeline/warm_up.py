@@ -25,7 +25,7 @@ from tidegate.pipeline.read.timeline import empty_timeline
 from tidegate.pipeline.replay.closed_loop_kernel import CLOSED_LOOP_MODULES, run
 from tidegate.pipeline.replay.compiled import cache_directory
 from tidegate.pipeline.replay.kernel import KERNEL_MODULES, replay
-from tidegate.pipeline.replay.partition import Partition, ReplayTask
+from tidegate.pipeline.replay.partition import Members, Partition
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.rollup import kernel as rollup_kernel
 from tidegate.pipeline.rollup.parts import compile_usage_kernel
@@ -80,16 +80,9 @@ def kernel_at_hand(plans: Iterable[Plan], *, with_usage: bool = False) -> None:
 def compile_replay_kernel(loop: str = OPEN) -> None:
     """Compile the kernel of a loop for the types that it meets on Spark, by replaying one row."""
     (block,) = pack(Rows._make(np.zeros(1, dtype) for dtype in ROW_TYPES), np.array([0, 1]))
-    task = ReplayTask(
-        plans=(Plan(name="", records=(), is_closed=loop == CLOSED),),
-        users=pa.array([""]),
-        client_ids=pa.array([""]),
-        first_client=np.array([0, 1]),
-        node_id=np.array([0]),
-        task=np.zeros(1, np.int64),
-        timelines={0: empty_timeline()},
-    )
-    Partition(task, 0).replay(unpack(block.data, block.rows))
+    members = Members(node_id=0, users=pa.array([""]), client_ids=pa.array([""]), timeline=empty_timeline())
+    plan = Plan(name="", records=(), is_closed=loop == CLOSED)
+    Partition([plan], members).replay(unpack(block.data, block.rows))
 
 
 _KERNELS: Mapping[str, _Kernel] = {

@@ -5,7 +5,7 @@ import pytest
 from tests.replaying.files import write_events
 
 from tidegate.pipeline.backlogs import backlogs_table, chunk_backlogs
-from tidegate.pipeline.read.chunks import list_chunks
+from tidegate.pipeline.read.ingest import list_chunks
 from tidegate.pipeline.schemas import BACKLOGS
 from tidegate.usage.files import list_files
 

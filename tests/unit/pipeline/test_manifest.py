@@ -69,7 +69,7 @@ def test_it_is_bounded():
     digests = []
     for last in ("a", "b"):
         paths = [record / f"parquet/{number}.parquet" for number in range(5 * MOST_LISTED)] + [record / last]
-        files = UsageFiles(paths=paths, rows=0, record=record)
+        files = UsageFiles(paths=paths, chunks=(), record=record)
         found = made_of(files, nodes=nodes, missing=holes, options={})["record"]
         assert [len(found[name]) for name in ("files", "nodes", "missing")] == [MOST_LISTED] * 3
         in_all = [found[f"{name}_in_all"] for name in ("files", "nodes", "missing")]
@@ -83,6 +83,6 @@ def test_it_is_bounded():
 def test_what_lay_in_a_spool_is_told(tmp_path):
     """Its copies had names for the time of the job."""
     copy = Path("/tmp/tidegate-usage-x/date=2026-11-22/hour=01/node-1.parquet")
-    files = UsageFiles(paths=[tmp_path / "parquet/a.parquet", copy], rows=0, record=tmp_path)
+    files = UsageFiles(paths=[tmp_path / "parquet/a.parquet", copy], chunks=(), record=tmp_path)
     found = made_of(files, nodes={}, missing=[], options={})["record"]
     assert found["files"] == ["parquet/a.parquet", "spool/date=2026-11-22/hour=01/node-1.parquet"]

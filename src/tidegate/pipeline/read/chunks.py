@@ -4,8 +4,7 @@ A chunk is one row group of one file. Names stay dictionary-encoded and are neve
 kernel takes is computed with whole columns.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidegate.config.locations import Location, Uri, location
+from tidegate.config.locations import Uri, location
 from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
 from tidegate.pipeline.filesystems import opened_parquet, reason_of
 from tidegate.pipeline.layout import (
@@ -50,17 +49,17 @@ from tidegate.usage.columns import KINDS, SEQ_PER_US
 
 __all__ = [
     "ALL_COLUMNS",
-    "FILES_AT_ONCE",
     "Arrived",
     "Chunk",
     "ClientKey",
+    "OpenChunk",
     "Survey",
     "add_next_times",
     "check_kinds",
     "check_rising",
     "in_order",
-    "list_chunks",
     "list_runs",
+    "opened_chunk",
     "read_chunk",
     "read_rows",
     "read_sensors",
@@ -115,8 +114,7 @@ _IMPORTED_WITHIN_MS = (
 )
 _ASKING = list(STRICT_SINCE)  # APIs whose answers tell the throttle time of the permits that they ask for
 _BATCH_ROWS = 1 << 17
-FILES_AT_ONCE = 16
-"""How many files are opened at a time to see what is in them: on a distant filesystem each opening waits."""
+_FEW_ROWS = 1 << 14  # are read at once: each reading of a file takes longer than they do
 _LARGEST_TABLE = 1 << 22  # pairs of names that are looked up in an array
 
 ALL_COLUMNS = tuple(
@@ -137,6 +135,27 @@ class Chunk:
     row_group: int
     size_bytes: int = 0
     """What it takes uncompressed."""
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenChunk:
+    """A chunk whose file is open, so that what is read of it piece by piece takes one opening.
+
+    group: what the footer says of it. places: of the columns in the file, by name.
+    """
+
+    path: str
+    row_group: int
+    file: pq.ParquetFile
+    group: pq.RowGroupMetaData
+    places: Mapping[str, int]
+
+    def column(self, name: str) -> pq.ColumnChunkMetaData | None:
+        """Return what the footer says of a column; None: it says nothing."""
+        place = self.places.get(name, self.group.num_columns)
+        found = self.group.column(place) if place < self.group.num_columns else None
+        return found if found is not None and found.path_in_schema == name else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +191,19 @@ class Survey(NamedTuple):
     connections: Numbers  # [pair, (place, connection id)]
 
 
-def list_chunks(paths: Sequence[Location]) -> list[Chunk]:
-    """Return the chunks of the files, in order; several files are opened at a time."""
-    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-        return [chunk for chunks in pool.map(_chunks_of, paths) for chunk in chunks]
+@contextmanager
+def opened_chunk(chunk: Chunk | Arrived, columns: Iterable[str]) -> Iterator[OpenChunk | Arrived]:
+    """Give a chunk to read these columns from; few rows are read at once. Raises `UsageFilesError`."""
+    if isinstance(chunk, Arrived):
+        yield chunk
+        return
+    with _opened(chunk.path) as file:
+        places = {name: place for place, name in enumerate(file.schema_arrow.names)}
+        opened = OpenChunk(
+            chunk.path, chunk.row_group, file, file.metadata.row_group(chunk.row_group), places
+        )
+        is_small = opened.group.num_rows <= _FEW_ROWS
+        yield Arrived(read_chunk(opened, [*dict.fromkeys(columns)]), chunk.path) if is_small else opened
 
 
 def survey_chunk(
@@ -185,9 +213,15 @@ def survey_chunk(
 
     Raises `UsageFilesError` for a kind of row that is none of the usage record.
     """
+    also = (*["connection_id"] * with_connections, *TAGS_COLUMNS * with_answers)
+    with opened_chunk(chunk, (*_CLIENT_COLUMNS, *CONTROL_COLUMNS, *also)) as opened:
+        return _survey(opened, with_connections=with_connections, with_answers=with_answers)
+
+
+def _survey(chunk: OpenChunk | Arrived, *, with_connections: bool, with_answers: bool) -> Survey:
     table = read_chunk(chunk, _CLIENT_COLUMNS)
     kinds = _kinds(table)
-    check_kinds(table, chunk)
+    check_kinds(table, chunk.path)
     clients = _clients(table.filter(pa.array(kinds >= 0)))
     control: list[dict[str, Any]] = []
     answers = _news(chunk, kinds) if with_answers and (kinds == _TAGS).any() else np.zeros(len(kinds), bool)
@@ -227,7 +261,13 @@ def read_rows(chunk: Chunk | Arrived, numbers: Numbers, *, with_software: bool =
     numbers: of the clients, in the order of `survey_chunk`. with_software: say in their flags how clients send.
     Raises `UsageFilesError` for impossible rows.
     """
-    names = read_chunk(chunk, (*_CLIENT_COLUMNS, _SOFTWARE) if with_software else _CLIENT_COLUMNS)
+    names = (*_CLIENT_COLUMNS, *[_SOFTWARE] * with_software)
+    with opened_chunk(chunk, (*names, *_NUMBER_COLUMNS)) as opened:
+        yield from _rows_of(opened, numbers, names)
+
+
+def _rows_of(chunk: OpenChunk | Arrived, numbers: Numbers, name_columns: Sequence[str]) -> Iterator[Rows]:
+    names = read_chunk(chunk, name_columns)
     kinds = _kinds(names)
     known = kinds >= 0
     clients = _clients(names.filter(pa.array(known)))
@@ -267,14 +307,15 @@ def in_order(rows: Rows) -> Rows:
     return Rows._make(column[order] for column in rows)
 
 
-def read_chunk(chunk: Chunk | Arrived, columns: Sequence[str]) -> pa.Table:
+def read_chunk(chunk: Chunk | OpenChunk | Arrived, columns: Sequence[str]) -> pa.Table:
     """Return columns of a chunk, names dictionary-encoded. Raises `UsageFilesError` where it cannot be read."""
+    if isinstance(chunk, Chunk):
+        with opened_chunk(chunk, columns) as opened:
+            return read_chunk(opened, columns)
     if isinstance(chunk, Arrived):
         table = chunk.table.select(list(columns))
     else:
-        with _opened(chunk.path) as file:
-            table = file.read_row_group(chunk.row_group, columns=list(columns), use_threads=False)
-        table = _checked(whole_table(table, columns), chunk.path)
+        table = _checked(whole_table(_read_columns(chunk, columns), columns), chunk.path)
     return table.unify_dictionaries().combine_chunks()
 
 
@@ -288,14 +329,38 @@ def _checked(table: pa.Table, path: str) -> pa.Table:
     return table
 
 
-def _at_ends(chunk: Chunk | Arrived, is_snapshot: Numbers) -> Numbers:
+def _read_columns(chunk: OpenChunk, columns: Sequence[str]) -> pa.Table:
+    """Return columns of a chunk; those that the footer says are all null are not read: in a small file most are."""
+    wanted = [name for name in columns if name in chunk.places]
+    read = [name for name in wanted if not _is_null(chunk, name)]
+    table = chunk.file.read_row_group(chunk.row_group, columns=read, use_threads=False)
+    if len(read) == len(wanted):
+        return table.select(wanted)
+    schema = chunk.file.schema_arrow
+    found = dict(zip(table.column_names, table.columns, strict=True))
+    types = {name: schema.field(chunk.places[name]).type for name in wanted if name not in found}
+    return pa.table(
+        {
+            name: found[name] if name in found else pa.nulls(chunk.group.num_rows, types[name])
+            for name in wanted
+        }
+    )
+
+
+def _is_null(chunk: OpenChunk, name: str) -> bool:
+    column = chunk.column(name)
+    found = None if column is None else column.statistics
+    return found is not None and found.has_null_count and found.null_count == chunk.group.num_rows
+
+
+def _at_ends(chunk: OpenChunk | Arrived, is_snapshot: Numbers) -> Numbers:
     """Return which rows begin or end a snapshot: those of no sensor."""
     if not is_snapshot.any():
         return is_snapshot
     return is_snapshot & ~_has(read_chunk(chunk, ("quota_user",)), "quota_user")
 
 
-def _news(chunk: Chunk | Arrived, kinds: Numbers) -> Numbers:
+def _news(chunk: OpenChunk | Arrived, kinds: Numbers) -> Numbers:
     """Return which `tags` rows say what those before them in this chunk did not, since rows were missing."""
     table = read_chunk(chunk, (*_TAGS_KEYS, "seq", "callback", "tags", "quota_value"))
     node_id, seq = _plain(table, "node_id"), _plain(table, "seq")
@@ -325,7 +390,7 @@ def _codes(table: pa.Table, column: str) -> Numbers:
     return codes
 
 
-def _sweeps(chunk: Chunk | Arrived, is_sweep: Numbers) -> Sweeps:
+def _sweeps(chunk: OpenChunk | Arrived, is_sweep: Numbers) -> Sweeps:
     """Return the sweeps of idle sensors."""
     if not is_sweep.any():
         return NO_SWEEPS
@@ -333,7 +398,7 @@ def _sweeps(chunk: Chunk | Arrived, is_sweep: Numbers) -> Sweeps:
     return np.stack([_plain(table, name)[is_sweep].astype(np.int64) for name in SWEEP_COLUMNS], axis=1)
 
 
-def _stated(chunk: Chunk | Arrived, is_snapshot: Numbers) -> dict[int, tuple[int, int]]:
+def _stated(chunk: OpenChunk | Arrived, is_snapshot: Numbers) -> dict[int, tuple[int, int]]:
     """Return the first and last `seq` of all rows of snapshots, by node."""
     if not is_snapshot.any():
         return {}
@@ -343,18 +408,18 @@ def _stated(chunk: Chunk | Arrived, is_snapshot: Numbers) -> dict[int, tuple[int
     return {node: (int(of_node.min()), int(of_node.max())) for node, of_node in of_nodes}
 
 
-def check_kinds(table: pa.Table, chunk: Chunk | Arrived) -> None:
-    """Raise `UsageFilesError` where a row of a chunk is of a kind that is none of the usage record."""
+def check_kinds(table: pa.Table, path: str) -> None:
+    """Raise `UsageFilesError` where a row of `path` is of a kind that is none of the usage record."""
     unknown = np.flatnonzero(_kinds(table) == _UNKNOWN)
     if len(unknown):
         kind = table["kind"][int(unknown[0])].as_py()
         raise UsageFilesError(
-            f"kind {kind!r} of {len(unknown)} rows of {chunk.path!r} is not known here",
+            f"kind {kind!r} of {len(unknown)} rows of {path!r} is not known here",
             hint="the file is of a later version of Tidegate, or of something else",
         )
 
 
-def add_next_times(chunk: Chunk | Arrived, control: list[dict[str, Any]]) -> None:
+def add_next_times(chunk: OpenChunk | Arrived, control: list[dict[str, Any]]) -> None:
     """Add to each gap the time of the row after it; None where that is not in this chunk."""
     gaps = [event for event in control if event["kind"] == "gap"]
     if not gaps:
@@ -368,18 +433,16 @@ def add_next_times(chunk: Chunk | Arrived, control: list[dict[str, Any]]) -> Non
         event[NEXT_TS_MS] = int(ts_ms[after]) if after < len(seq) else None
 
 
-def list_runs(chunk: Chunk | Arrived) -> list[Run]:
+def list_runs(chunk: OpenChunk | Arrived) -> list[Run]:
     """Return which rows are there: from the statistics of the chunk if they tell, else from the rows."""
     if isinstance(chunk, Arrived):
         return _runs_of_rows(*(_plain(read_chunk(chunk, _RUN_COLUMNS), name) for name in _RUN_COLUMNS))
-    with _opened(chunk.path) as file:
-        group = file.metadata.row_group(chunk.row_group)
-        columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
-        found = [columns[name].statistics for name in _RUN_COLUMNS]
-    if all(each is not None and each.has_min_max for each in found):
+    columns = [chunk.column(name) for name in _RUN_COLUMNS]
+    found = [column.statistics for column in columns if column is not None]
+    if len(found) == len(columns) and all(each is not None and each.has_min_max for each in found):
         node_id, seq, ts_ms = ((each.min, each.max) for each in found)
         is_imported = all(_is_imported(*ends) for ends in zip(seq, ts_ms, strict=True))
-        has_no_hole = seq[1] - seq[0] + 1 == group.num_rows
+        has_no_hole = seq[1] - seq[0] + 1 == chunk.group.num_rows
         if node_id[0] == node_id[1] and (is_imported or has_no_hole):
             return [Run(node_id[0], seq[0], seq[1], ts_ms[0], is_imported)]
     return _runs_of_rows(*(_plain(read_chunk(chunk, _RUN_COLUMNS), name) for name in _RUN_COLUMNS))
@@ -407,22 +470,14 @@ def _is_imported(seq: Any, ts_ms: Any) -> Any:
     return abs(seq // (SEQ_PER_US * 1000) - ts_ms) <= _IMPORTED_WITHIN_MS
 
 
-def _number_batches(chunk: Chunk | Arrived) -> Iterator[pa.Table]:
+def _number_batches(chunk: OpenChunk | Arrived) -> Iterator[pa.Table]:
     """Yield all that is no name, a part at a time that the processor's cache can hold."""
     if isinstance(chunk, Arrived):
         yield read_chunk(chunk, _NUMBER_COLUMNS)
         return
     options = {"row_groups": [chunk.row_group], "columns": list(_NUMBER_COLUMNS), "use_threads": False}
-    with _opened(chunk.path) as file:
-        for batch in file.iter_batches(_BATCH_ROWS, **options):
-            yield _checked(pa.Table.from_batches([batch]), chunk.path)
-
-
-def _chunks_of(path: Location) -> list[Chunk]:
-    name = str(path if isinstance(path, Uri) else path.absolute())
-    with _opened(name) as file:
-        groups = range(file.metadata.num_row_groups)
-        return [Chunk(name, group, file.metadata.row_group(group).total_byte_size) for group in groups]
+    for batch in chunk.file.iter_batches(_BATCH_ROWS, **options):
+        yield _checked(pa.Table.from_batches([batch]), chunk.path)
 
 
 @contextmanager
@@ -571,7 +626,7 @@ def _connection_ids(table: pa.Table, kinds: Numbers) -> Numbers:
     return np.where((kinds == MUTATION_ROW) & ~is_told, _NO_CONNECTION, _plain(table, "connection_id"))
 
 
-def _check(rows: Rows, chunk: Chunk | Arrived) -> None:
+def _check(rows: Rows, chunk: OpenChunk | Arrived) -> None:
     for name, largest in _LIMITS.items():
         column = getattr(rows, name)
         if len(column) and (column.min() < 0 or column.max() > largest):

@@ -17,32 +17,38 @@ from tidegate.config.locations import Location, Uri
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
 from tidegate.pipeline.filesystems import opened_parquet, place_of
-from tidegate.pipeline.read.chunks import FILES_AT_ONCE
+from tidegate.pipeline.read.chunks import Chunk
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import LATER_COLUMNS
 from tidegate.usage.files import IMPORT_MANIFEST, in_hours, listed
 from tidegate.usage.readers import complete_files, list_files
 from tidegate.usage.readers import is_imported as is_imported_directory
 
-__all__ = ["UsageFiles", "check_files", "find_all_files", "find_files", "is_imported"]
+__all__ = ["UsageFiles", "find_all_files", "find_files", "is_imported", "list_chunks"]
 
 _log = logging.getLogger(__name__)
 
+_FILES_AT_ONCE = 16  # on a distant filesystem each opening waits
 _HINT = "give the usage directory of `tidegate serve`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageFiles:
-    """Usage files that were looked at: all are Parquet with our columns, and hold `rows` rows.
+    """Usage files that were looked at: all are Parquet with our columns.
 
     record: where they were looked for, in the hours from `from_ms` to `to_ms` (None: no end).
     """
 
     paths: Sequence[Location]
-    rows: int
+    chunks: Sequence[Chunk]
     record: Location | None = None
     from_ms: int | None = None
     to_ms: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows they hold."""
+        return sum(chunk.rows for chunk in self.chunks)
 
 
 def find_files(directory: Path) -> list[Location]:
@@ -91,13 +97,13 @@ def is_imported(directory: Location) -> bool:
     return any(place.info(name).type == fs.FileType.File for name in names)
 
 
-def check_files(files: Sequence[Location]) -> int:
-    """Read the footer of every file and return how many rows they hold in all.
+def list_chunks(paths: Sequence[Location]) -> list[Chunk]:
+    """Read the footer of every file, several at a time, and return their chunks, in order.
 
     Raises `UsageFilesError` naming the first file that is no Parquet file or lacks a column.
     """
-    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-        return sum(pool.map(_rows_in, files))
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        return [chunk for chunks in pool.map(_chunks_of, paths) for chunk in chunks]
 
 
 def _found_elsewhere(directory: Uri, *, from_ms: int | None, to_ms: int | None) -> list[Uri]:
@@ -129,12 +135,16 @@ def _not_none(files: Sequence[Location], directory: Location, of_what: str = "")
     return list(files)
 
 
-def _rows_in(path: Location) -> int:
+def _chunks_of(path: Location) -> list[Chunk]:
+    name = str(path if isinstance(path, Uri) else path.absolute())
     try:
-        with opened_parquet(str(path)) as file:
+        with opened_parquet(name) as file:
             _check_columns(path, file.schema_arrow)
-            rows: int = file.metadata.num_rows
-            return rows
+            groups = (file.metadata.row_group(place) for place in range(file.metadata.num_row_groups))
+            return [
+                Chunk(name, place, size_bytes=group.total_byte_size, rows=group.num_rows)
+                for place, group in enumerate(groups)
+            ]
     except FilesystemError:
         raise
     except FileNotFoundError as error:

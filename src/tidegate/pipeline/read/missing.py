@@ -8,7 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.pipeline.layout import EXACT, REASON_NAMES
-from tidegate.pipeline.read.chunks import Chunk, add_next_times, check_kinds, list_runs, read_chunk
+from tidegate.pipeline.read.chunks import (
+    Chunk,
+    add_next_times,
+    check_kinds,
+    list_runs,
+    opened_chunk,
+    read_chunk,
+)
 from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, Run, Timeline, timelines
 
 __all__ = [
@@ -65,14 +72,15 @@ class Coverage:
 
 def chunk_evidence(chunk: Chunk) -> Evidence:
     """Look at a chunk. Raises `UsageFilesError` for a kind of row that is none of the usage record."""
-    table = read_chunk(chunk, ("kind",))
-    check_kinds(table, chunk)
-    wanted = pc.is_in(table["kind"].cast(pa.string()), pa.array(_KINDS))
-    control: list[dict[str, Any]] = []
-    if pc.any(wanted).as_py():
-        control = read_chunk(chunk, CONTROL_COLUMNS).filter(wanted).to_pylist()
-        add_next_times(chunk, control)
-    return Evidence(chunk, control, list_runs(chunk))
+    with opened_chunk(chunk, CONTROL_COLUMNS) as opened:
+        table = read_chunk(opened, ("kind",))
+        check_kinds(table, opened.path)
+        wanted = pc.is_in(table["kind"].cast(pa.string()), pa.array(_KINDS))
+        control: list[dict[str, Any]] = []
+        if pc.any(wanted).as_py():
+            control = read_chunk(opened, CONTROL_COLUMNS).filter(wanted).to_pylist()
+            add_next_times(opened, control)
+        return Evidence(chunk, control, list_runs(opened))
 
 
 def coverage_of(evidence: Iterable[Evidence]) -> Coverage:

@@ -31,15 +31,14 @@ from tidegate.pipeline.layout import (
     Rows,
 )
 from tidegate.pipeline.read.chunks import Chunk, check_rising, read_rows
-from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.read.packing import merged, pack, unpack
 from tidegate.pipeline.read.timeline import Timeline
-from tidegate.pipeline.replay.carried import Carried, End
+from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
 from tidegate.pipeline.replay.names import Names
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
-from tidegate.pipeline.replay.results import client_results, peak_results
+from tidegate.pipeline.replay.results import Counted, client_results, counted, peak_results
 from tidegate.pipeline.schemas import (
     BLOCKS,
     LIMITS_BY_NODE,
@@ -50,6 +49,8 @@ from tidegate.pipeline.schemas import (
 from tidegate.pipeline.schemas import DECISIONS as DECISIONS_TABLE
 
 __all__ = [
+    "Grouped",
+    "Members",
     "Partition",
     "ReplayTask",
     "pack_chunks",
@@ -68,39 +69,53 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayTask:
-    """What every partition needs: the plans, the clients by number, and what happened to their nodes.
+    """What every task needs: the plans, and which partition a client is of.
 
-    first_client: the first number of each partition, and one more for the end. node_id, task: of each partition its
-    node, and the task of Spark that replays it, among others.
-    carried: what the plans left of the nodes in the hours before, by plan and node. leaves_state: this replay is to
-    leave the same. ends: where the record of each node begins and ends. missing: which of its rows are not there.
+    first_client: the first number of each partition, and one more for the end. task: of each partition the task of
+    Spark that replays it, among others. leaves_state: what the plans leave of their nodes is wanted.
     """
 
     plans: Sequence[Plan]
+    first_client: npt.NDArray[np.int64]
+    task: npt.NDArray[np.int64]
+    leaves_state: bool = False
+
+    @property
+    def tasks(self) -> int:
+        """Return how many tasks replay all partitions."""
+        return int(self.task.max(initial=0)) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """The clients of one partition, and what happened to their node.
+
+    carried: what the plans left of the node in the hours before, by plan.
+    """
+
+    node_id: int
     users: pa.Array
     client_ids: pa.Array
-    first_client: npt.NDArray[np.int64]
-    node_id: npt.NDArray[np.int64]
-    task: npt.NDArray[np.int64]
-    timelines: Mapping[int, Timeline]
-    carried: Mapping[tuple[str, int], Carried] = field(default_factory=dict)
-    leaves_state: bool = False
-    ends: Mapping[int, End] = field(default_factory=dict)
-    missing: Sequence[Missing] = ()
+    timeline: Timeline
+    carried: Mapping[str, Carried] = field(default_factory=dict)
+
+
+Grouped = Sequence[Broadcast[Mapping[int, Members]]]
+"""Members by partition, those of as many tasks in each: a task looks into one."""
 
 
 class Partition:
     """The clients, node and replays of one partition."""
 
-    def __init__(self, task: ReplayTask, number: int) -> None:
-        first, end = task.first_client[number : number + 2].tolist()
-        self.node_id = int(task.node_id[number])
-        self.names = Names(task.users.slice(first, end - first), task.client_ids.slice(first, end - first))
-        timeline = task.timelines[self.node_id]
-        before = [task.carried.get((plan.name, self.node_id)) for plan in task.plans]
+    def __init__(self, plans: Sequence[Plan], members: Members) -> None:
+        self.node_id, timeline = members.node_id, members.timeline
+        self.names = Names(members.users, members.client_ids)
         self.replays = [
-            (plan, replay_of(plan, names=self.names, timeline=timeline, carried=carried))
-            for plan, carried in zip(task.plans, before, strict=True)
+            (
+                plan,
+                replay_of(plan, names=self.names, timeline=timeline, carried=members.carried.get(plan.name)),
+            )
+            for plan in plans
         ]
         self._last_seq = -1
 
@@ -150,6 +165,7 @@ class Partition:
 
 def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
     """Yield the rows of each chunk, columns `BLOCKS`; in: path, row_group, numbers."""
+    schema = to_arrow_schema(BLOCKS)
     for chunk, row in _chunks(batches):
         numbers = np.array(row["numbers"], np.int64)
         is_closed = any(plan.is_closed for plan in task.value.plans)
@@ -157,39 +173,54 @@ def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
         blocks = chain.from_iterable(pack(rows, task.value.first_client) for rows in batches_of_rows)
         while some := list(islice(blocks, _BLOCKS_AT_ONCE)):
             rows = [{**block._asdict(), "task": int(task.value.task[block.partition])} for block in some]
-            yield _batch(rows, to_arrow_schema(BLOCKS))
+            yield _batch(rows, schema)
 
 
 def replay_tallies(
-    batches: Batches, *, task: Broadcast[ReplayTask], decided: Callable[[pa.RecordBatch], None] | None = None
+    batches: Batches,
+    *,
+    task: Broadcast[ReplayTask],
+    members: Grouped,
+    decided: Callable[[pa.RecordBatch], None] | None = None,
 ) -> Batches:
     """Replay partitions, one after another, and yield their tallies, columns `REPLAY_BY_CLIENT`.
 
     decided: takes what was decided, row by row, columns `DECISIONS`.
     If the task leaves state, the columns are `REPLAY_LEAVING_STATE`.
     """
-    for partition in _replayed(batches, task.value, decided):
-        yield from _results(partition, leaves_state=task.value.leaves_state)
+    schema = to_arrow_schema(REPLAY_LEAVING_STATE if task.value.leaves_state else REPLAY_BY_CLIENT)
+    waiting: list[Counted] = []
+    for partition in _replayed(batches, task.value, members, decided):
+        waiting += [
+            counted(plan, partition.node_id, partition.names, replay) for plan, replay in partition.replays
+        ]
+        if sum(len(part.users) for part in waiting) >= _RESULT_ROWS:
+            yield from _results(waiting, schema)
+            waiting = []
+        if task.value.leaves_state:
+            yield from _states(partition)
+    if waiting:
+        yield from _results(waiting, schema)
 
 
-def replay_peaks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
+def replay_peaks(batches: Batches, *, task: Broadcast[ReplayTask], members: Grouped) -> Batches:
     """Replay partitions and yield the largest rates of a plan that measures, columns `LIMITS_BY_NODE`."""
     results = (
         peak_results(partition.node_id, replay)
-        for partition in _replayed(batches, task.value)
+        for partition in _replayed(batches, task.value, members)
         for _, replay in partition.replays
     )
     yield from _in_batches(chain.from_iterable(results), LIMITS_BY_NODE)
 
 
 def replay_tallies_and_decisions(
-    batches: Batches, *, task: Broadcast[ReplayTask], parts: DatedParts
+    batches: Batches, *, task: Broadcast[ReplayTask], members: Grouped, parts: DatedParts
 ) -> Batches:
     """Do what `replay_tallies` does, and write what was decided; then yield the names of the files, columns
     `REPLAY_WITH_DECISIONS`."""
     schema = to_arrow_schema(REPLAY_WITH_DECISIONS)
     with parts.writer() as writer:
-        for batch in replay_tallies(batches, task=task, decided=writer.write):
+        for batch in replay_tallies(batches, task=task, members=members, decided=writer.write):
             yield from _with_nulls(pa.Table.from_batches([batch]), schema).to_batches()
     yield from _in_batches(({"file": name} for name in writer.files), REPLAY_WITH_DECISIONS)
 
@@ -208,11 +239,14 @@ def _chunks(batches: Batches) -> Iterator[tuple[Chunk, dict[str, Any]]]:
 
 
 def _replayed(
-    batches: Batches, task: ReplayTask, decided: Callable[[pa.RecordBatch], None] | None = None
+    batches: Batches,
+    task: ReplayTask,
+    members: Grouped,
+    decided: Callable[[pa.RecordBatch], None] | None = None,
 ) -> Iterator[Partition]:
     """Yield each partition when all its rows have been replayed."""
     for number, batches_of_rows in _by_partition(batches):
-        partition = Partition(task, number)
+        partition = _partition(number, task, members)
         for rows in batches_of_rows:
             if decided is None:
                 partition.replay(rows)
@@ -221,6 +255,11 @@ def _replayed(
                 decided(batch)
         partition.finish()
         yield partition
+
+
+def _partition(number: int, task: ReplayTask, members: Grouped) -> Partition:
+    group = int(task.task[number]) * len(members) // task.tasks
+    return Partition(task.plans, members[group].value[number])
 
 
 def _by_partition(batches: Batches) -> Iterator[tuple[int, Iterator[Rows]]]:
@@ -237,12 +276,14 @@ def _blocks(batches: Batches) -> Iterator[tuple[int, int, Rows]]:
             yield partition, first_seq, unpack(batch.column("data")[at].as_buffer(), rows)
 
 
-def _results(partition: Partition, *, leaves_state: bool) -> Batches:
-    schema = to_arrow_schema(REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT)
+def _results(parts: Sequence[Counted], schema: pa.Schema) -> Batches:
+    """Yield the results of small partitions together: a table for each would take longer than to replay it."""
+    yield from _with_nulls(client_results(parts), schema).to_batches(max_chunksize=_RESULT_ROWS)
+
+
+def _states(partition: Partition) -> Batches:
     for plan, replay in partition.replays:
-        found = client_results(plan, partition.node_id, partition.names, replay)
-        yield from _with_nulls(found, schema).to_batches(max_chunksize=_RESULT_ROWS)
-        if leaves_state and plan.leaves_state:
+        if plan.leaves_state:
             yield from _in_batches(replay.left(partition.node_id), REPLAY_LEAVING_STATE)
 
 

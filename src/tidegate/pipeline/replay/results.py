@@ -1,7 +1,7 @@
 """Tallies of the kernel as rows of the table `REPLAY_BY_CLIENT`."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,12 @@ from tidegate.pipeline import layout
 from tidegate.pipeline.replay.names import Names
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.plan_replay import ClientNames, PlanReplay
-from tidegate.pipeline.replay.tables import Limit
+from tidegate.pipeline.replay.tables import Limit, Used
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.quota.admin.entity import QuotaEntity
 from tidegate.quota.admin.sanitizer import desanitize
 
-__all__ = ["client_results", "peak_results"]
+__all__ = ["Counted", "client_results", "counted", "peak_results"]
 
 _TYPE_NAMES = pa.array([quota_type.value for quota_type in QUOTA_TYPES])
 
@@ -53,14 +53,36 @@ _PEAK_COLUMNS = (
 )
 
 
-def client_results(plan: Plan, node_id: int, names: ClientNames, replay: PlanReplay) -> pa.Table:
-    """Return a row per account that was used, columns `REPLAY_BY_CLIENT`."""
-    accounts, limits, numbers, tallies = replay.used()
-    users, client_ids = _names(names, np.array([account.client for account in accounts], np.int64))
+class Counted(NamedTuple):
+    """The accounts of one replay that were used: who they are, and what was counted."""
+
+    plan: Plan
+    node_id: int
+    users: pa.Array
+    client_ids: pa.Array
+    used: Used
+    felt: dict[str, pa.Array]
+
+
+def counted(plan: Plan, node_id: int, names: ClientNames, replay: PlanReplay) -> Counted:
+    """Return what a replay has counted."""
+    used = replay.used()
+    clients = _names(names, np.array([account.client for account in used.accounts], np.int64))
+    return Counted(plan, node_id, *clients, used, replay.felt(used.numbers))
+
+
+def client_results(parts: Sequence[Counted]) -> pa.Table:
+    """Return a row per account, columns `REPLAY_BY_CLIENT`."""
+    accounts = [account for part in parts for account in part.used.accounts]
+    limits = [limit for part in parts for limit in part.used.limits]
+    tallies = np.concatenate([part.used.tallies for part in parts])
+    counts = [len(part.used.accounts) for part in parts]
     quota_types = np.array([account.quota_type for account in accounts], np.int8)
     pairs = [account.tags if isinstance(account.tags, tuple) else ("", "") for account in accounts]
     columns = {
-        "plan": pa.repeat(plan.name, len(accounts)),
+        "plan": pa.concat_arrays(
+            [pa.repeat(part.plan.name, count) for part, count in zip(parts, counts, strict=True)]
+        ),
         "quota_type": _TYPE_NAMES.take(pa.array(quota_types)),
         "entity_user": _entity_users([user for user, _ in pairs]),
         "entity_client_id": pa.array([client_id or None for _, client_id in pairs], pa.string()),
@@ -68,14 +90,14 @@ def client_results(plan: Plan, node_id: int, names: ClientNames, replay: PlanRep
             [account.tags if isinstance(account.tags, str) else None for account in accounts], pa.string()
         ),
         **_limit_columns(limits),
-        "node_id": pa.repeat(pa.scalar(node_id, pa.int32()), len(accounts)),
-        "user": users,
-        "client_id": client_ids,
+        "node_id": pa.array(np.repeat(np.array([part.node_id for part in parts], np.int32), counts)),
+        "user": pa.concat_arrays([part.users for part in parts]),
+        "client_id": pa.concat_arrays([part.client_ids for part in parts]),
         **{name: pa.array(tallies[:, column]) for name, column in _COLUMNS.items()},
         "approximate_requests": pa.array(tallies[:, layout.APPROXIMATE + 1 : layout.TALLIES].sum(axis=1)),
         "first_throttled_ts_ms": _first(tallies, 0),
         "recorded_first_throttled_ts_ms": _first(tallies, layout.RECORDED),
-        **replay.felt(numbers),
+        **{name: pa.concat_arrays([part.felt[name] for part in parts]) for name in layout.FELT_COLUMNS},
     }
     schema = to_arrow_schema(REPLAY_BY_CLIENT)
     return pa.table([columns[name] for name in schema.names], schema=schema)

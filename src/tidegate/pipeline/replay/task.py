@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.chunks import Chunk, ClientKey, Survey, read_sensors
-from tidegate.pipeline.read.missing import missing_in
+from tidegate.pipeline.read.missing import Missing, missing_in
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.timeline import (
     MAX_CONTROL_EVENTS,
@@ -25,7 +26,7 @@ from tidegate.pipeline.read.timeline import (
 )
 from tidegate.pipeline.replay.carried import Carried, End, StateRow, ends_of, sensors_of, without_new
 from tidegate.pipeline.replay.components import assign_partitions, components, tasks_of
-from tidegate.pipeline.replay.partition import ReplayTask
+from tidegate.pipeline.replay.partition import Members, ReplayTask
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.sharing import shared_connections, shared_sensors
@@ -42,11 +43,40 @@ _HOUR_BY_HOUR = "give fewer hours (--from, --to); replay goes on with --out, --c
 Ints = npt.NDArray[np.int64]
 
 
-class Layout(NamedTuple):
-    """What a replay needs to begin: the task of every partition, and the client numbers of every chunk."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What a replay begins with: what its tasks need, and what only the driver does.
+
+    numbers: the client numbers of every chunk. users, client_ids: by client number. node_id: of each partition.
+    carried: what the plans left of the nodes in the hours before, by plan and node. ends: where the record of each
+    node begins and ends. missing: which of its rows are not there.
+    """
 
     task: ReplayTask
-    numbers: list[list[int]]
+    numbers: Sequence[Sequence[int]]
+    users: pa.Array
+    client_ids: pa.Array
+    node_id: Ints
+    timelines: Mapping[int, Timeline]
+    carried: Mapping[tuple[str, int], Carried]
+    ends: Mapping[int, End]
+    missing: Sequence[Missing]
+
+    def members(self, groups: int) -> list[dict[int, Members]]:
+        """Return the members of each partition, by its number, in so many groups of tasks."""
+        found: list[dict[int, Members]] = [{} for _ in range(groups)]
+        group_of = self.task.task * groups // self.task.tasks
+        for number, (group, node_id) in enumerate(zip(group_of.tolist(), self.node_id.tolist(), strict=True)):
+            clients = pa.array(np.arange(*self.task.first_client[number : number + 2]))
+            before = {plan.name: self.carried.get((plan.name, node_id)) for plan in self.task.plans}
+            found[group][number] = Members(
+                node_id=node_id,
+                users=self.users.take(clients),
+                client_ids=self.client_ids.take(clients),
+                timeline=self.timelines[node_id],
+                carried={name: carried for name, carried in before.items() if carried is not None},
+            )
+        return found
 
 
 def lay_out(
@@ -60,7 +90,7 @@ def lay_out(
 ) -> Layout:
     """Return who goes where. surveys: of every chunk, in order; those with a needed snapshot are read again.
 
-    carried, leaves_state: see `ReplayTask`.
+    carried: see `Layout`. leaves_state: see `ReplayTask`.
 
     Raises `UsageFilesError` where there is too much of something, an event makes no sense, or the quotas in force
     cannot be replayed.
@@ -92,48 +122,55 @@ def lay_out(
     order = np.argsort(given_out.number).tolist()
     task = ReplayTask(
         plans=tuple(plans),
+        first_client=given_out.first_number,
+        task=tasks_of(given_out.rows, wanted),
+        leaves_state=leaves_state,
+    )
+    return Layout(
+        task=task,
+        numbers=[given_out.number[chunk].tolist() for chunk in places],
         users=pa.array([clients[place][1] for place in order], pa.string()),
         client_ids=pa.array([clients[place][2] for place in order], pa.string()),
-        first_client=given_out.first_number,
         node_id=node_ids[order][given_out.first_number[:-1]],
-        task=tasks_of(given_out.rows, wanted),
         timelines=found,
         carried=carried or {},
-        leaves_state=leaves_state,
         ends=ends,
         missing=missing,
     )
-    return Layout(task, [given_out.number[chunk].tolist() for chunk in places])
 
 
-def states_left(task: ReplayTask, rows: Iterable[StateRow]) -> Iterator[StateRow]:
+def states_left(layout: Layout, rows: Iterable[StateRow]) -> Iterator[StateRow]:
     """Yield the rows of `REPLAY_STATE`: those that the partitions have left, and what none of them has used."""
     by_node: dict[tuple[str, int], list[StateRow]] = {}
     for row in rows:
         by_node.setdefault((row["plan"], row["node_id"]), []).append(row)
-    clients = _clients_by_node(task)
-    nodes = sorted({*task.ends, *(node_id for _, node_id in task.carried)})
-    for plan in filter(lambda plan: plan.leaves_state, task.plans):
+    clients = _clients_by_node(layout)
+    nodes = sorted({*layout.ends, *(node_id for _, node_id in layout.carried)})
+    for plan in filter(lambda plan: plan.leaves_state, layout.task.plans):
         for node_id in nodes:
             of_node = by_node.get((plan.name, node_id), [])
-            before = task.carried.get((plan.name, node_id))
-            end = task.ends.get(node_id)
+            before = layout.carried.get((plan.name, node_id))
+            end = layout.ends.get(node_id)
             if before is not None:
                 end = end or before.end
                 before = before.without(sensors_of(of_node), clients.get(node_id, set()))
             assert end is not None, "a node has rows here, or had some before"
-            timeline = task.timelines.get(node_id, empty_timeline())
+            timeline = layout.timelines.get(node_id, empty_timeline())
             unused = PlanReplay(plan, names=[], timeline=timeline, carried=before)
             yield from without_new([*of_node, *unused.left_unused(node_id, end)])
 
 
-def _clients_by_node(task: ReplayTask) -> dict[int, set[tuple[str, str]]]:
+def _clients_by_node(layout: Layout) -> dict[int, set[tuple[str, str]]]:
     """Return who has permits that a partition knows of, if anybody may have some."""
     found: dict[int, set[tuple[str, str]]] = {}
-    if not any(carried.permits for carried in task.carried.values()):
+    if not any(carried.permits for carried in layout.carried.values()):
         return found
-    users, client_ids, first = task.users.to_pylist(), task.client_ids.to_pylist(), task.first_client.tolist()
-    for number, node_id in enumerate(task.node_id.tolist()):
+    users, client_ids, first = (
+        layout.users.to_pylist(),
+        layout.client_ids.to_pylist(),
+        layout.task.first_client.tolist(),
+    )
+    for number, node_id in enumerate(layout.node_id.tolist()):
         here = slice(first[number], first[number + 1])
         found.setdefault(node_id, set()).update(zip(users[here], client_ids[here], strict=True))
     return found

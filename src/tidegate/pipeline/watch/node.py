@@ -24,7 +24,7 @@ from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.timeline import Run, Timeline, empty_timeline, refuse_extensions, timelines
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
-from tidegate.pipeline.replay.results import client_results
+from tidegate.pipeline.replay.results import client_results, counted
 from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.pipeline.watch.arrivals import Piece, read_pieces, together
@@ -180,7 +180,9 @@ class NodeWatch:
 
     def _tallies(self) -> pa.Table:
         pairs = zip(self.plans, self.replays, strict=True)
-        of_plans = [client_results(plan, self.node_id, self.names, replayed) for plan, replayed in pairs]
+        of_plans = [
+            client_results([counted(plan, self.node_id, self.names, replayed)]) for plan, replayed in pairs
+        ]
         found = pa.concat_tables([to_arrow_schema(REPLAY_BY_CLIENT).empty_table(), *of_plans])
         for replayed in self.replays:
             replayed.forget_tallies()

@@ -17,8 +17,8 @@ from tidegate.callbacks.own_rules import OwnRules
 from tidegate.pipeline import layout
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read import chunks
-from tidegate.pipeline.read.chunks import Chunk, list_chunks, read_rows, survey_chunk
-from tidegate.pipeline.read.ingest import find_files
+from tidegate.pipeline.read.chunks import Chunk, read_rows, survey_chunk
+from tidegate.pipeline.read.ingest import find_files, list_chunks
 from tidegate.pipeline.read.timeline import CONTROL_KINDS, NEXT_TS_MS, Run
 from tidegate.quota import QuotaRecord
 from tidegate.usage.arrow import arrow_schema

@@ -8,13 +8,12 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs import open_usage
-from tidegate.pipeline.read.chunks import list_chunks
 from tidegate.pipeline.read.missing import chunk_evidence, coverage_of
 
 
 def _evidence(directory):
     with open_usage(directory) as files:
-        return [chunk_evidence(chunk) for chunk in list_chunks(files.paths)]
+        return [chunk_evidence(chunk) for chunk in files.chunks]
 
 
 def _node(node_id=1, *, lost=False):

@@ -11,7 +11,8 @@ from tests.replaying.node import RecordingNode
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs import UsageFiles
 from tidegate.pipeline.local import local_replay
-from tidegate.pipeline.read.chunks import list_chunks, read_sensors, survey_chunk
+from tidegate.pipeline.read.chunks import read_sensors, survey_chunk
+from tidegate.pipeline.read.ingest import list_chunks
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.timeline import timelines
 from tidegate.pipeline.replay.plan import in_force_plan
@@ -172,4 +173,5 @@ def test_a_replay_of_files_begins_from_a_snapshot_in_them(tmp_path):
 
 
 def _files(directory):
-    return UsageFiles(paths=list_files(directory), rows=0)
+    paths = list_files(directory)
+    return UsageFiles(paths=paths, chunks=list_chunks(paths))

@@ -8,8 +8,8 @@ from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.chunks import list_chunks, survey_chunk
-from tidegate.pipeline.read.ingest import find_files
+from tidegate.pipeline.read.chunks import survey_chunk
+from tidegate.pipeline.read.ingest import find_files, list_chunks
 from tidegate.pipeline.replay import task
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out
@@ -28,7 +28,7 @@ def _laid_out(directory, *, sweeps, gaps=0):
     write_events(directory, node.events, rows_per_file=50)
     chunks = list_chunks(find_files(directory))
     surveys = [survey_chunk(chunk) for chunk in chunks]
-    return lay_out(chunks, surveys, [Plan(name="p", records=())], cores=1).task
+    return lay_out(chunks, surveys, [Plan(name="p", records=())], cores=1)
 
 
 def test_sweeps_are_bounded_by_their_bytes(tmp_path, monkeypatch):

@@ -17,7 +17,6 @@ from tests.server.test_several_nodes import run as run_nodes
 from tidegate.api_keys import CREATE_TOPICS
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs import open_usage
-from tidegate.pipeline.read.chunks import list_chunks
 from tidegate.pipeline.read.missing import chunk_evidence, coverage_of
 from tidegate.pipeline.rollup.parts import usage_parts
 from tidegate.pipeline.rollup.percentiles import PERCENTS, bucket_of, largest_of
@@ -111,7 +110,7 @@ def _counted(events, key):
 def _found(directory, keys, table, by=CLIENT_KEYS):
     """Return the rows of a table, by key."""
     with open_usage(directory) as files:
-        coverage = coverage_of(chunk_evidence(chunk) for chunk in list_chunks(files.paths))
+        coverage = coverage_of(chunk_evidence(chunk) for chunk in files.chunks)
         parts = [
             part
             for node_id, chunks in coverage.nodes.items()
