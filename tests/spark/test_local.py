@@ -13,7 +13,8 @@ from tests.replaying.node import RecordingNode
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.findings import MOST_STEPS, wanted_entities
 from tidegate.pipeline.history import definitions_over_time
-from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.jobs import open_usage, replay_blocks, slices_of
+from tidegate.pipeline.read.chunks import Chunk
 from tidegate.pipeline.read.timeline import timelines
 from tidegate.pipeline.recommend import Wanted
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
@@ -167,3 +168,18 @@ def test_sums_without_room_are_refused(tmp_path):
     pq.write_table(pa.Table.from_pylist(node.events, schema=arrow_schema()), tmp_path / "x" / "rows.parquet")
     with open_usage(tmp_path) as files, pytest.raises(UsageFilesError, match="does not fit into 64 bits"):
         jobs_here(files).usage(out=None, top=5)
+
+
+def test_tasks_are_as_many_as_bytes_or_cores_ask_for(spark, tmp_path):
+    """However many nodes and files there are."""
+    cores = spark.session.sparkContext.defaultParallelism
+    with open_usage(_nodes(tmp_path / "usage", observed=False, nodes=range(1, 13))) as files:
+        placed = replay_blocks(spark, files, [Plan(name="a", records=())])
+        assert len(files.chunks) > 4 * cores
+        assert slices_of(spark.session, files.chunks) == 4 * cores
+        assert (
+            placed.blocks.rdd.getNumPartitions() == placed.layout.task.tasks == len(placed.members) == cores
+        )
+    large = [Chunk("x", place, size_bytes=1 << 26) for place in range(400)]
+    assert slices_of(spark.session, large) == 100
+    assert slices_of(spark.session, large[:3]) == 3

@@ -99,6 +99,7 @@ __all__ = [
     "replay_job",
     "replay_made_of",
     "saved_states",
+    "slices_of",
     "usage_job",
     "usage_tables",
 ]
@@ -237,7 +238,7 @@ def _put_together(parts: DataFrame, by: Sequence[str], keys: Sequence[str], tabl
 
 
 def _coverage(session: SparkSession, files: UsageFiles) -> Coverage:
-    work = session.sparkContext.parallelize(files.chunks, _slices(session, files.chunks))
+    work = session.sparkContext.parallelize(files.chunks, slices_of(session, files.chunks))
     return coverage_of(work.map(chunk_evidence).collect())
 
 
@@ -277,7 +278,7 @@ def obedience_job(
 def quota_events_job(spark: RunningSpark, files: UsageFiles) -> list[dict[str, Any]]:
     """Return what `history.quota_events` finds in the usage files. Raises `TidegateError`."""
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "looking"):
-        work = spark.session.sparkContext.parallelize(files.chunks, _slices(spark.session, files.chunks))
+        work = spark.session.sparkContext.parallelize(files.chunks, slices_of(spark.session, files.chunks))
         events: list[dict[str, Any]] = work.flatMap(quota_events).collect()
     return events
 
@@ -307,7 +308,7 @@ def _grouped(table: DataFrame, keys: Sequence[str], wanted: Mapping[str, str]) -
     )
 
 
-def _slices(session: SparkSession, chunks: Sequence[Chunk]) -> int:
+def slices_of(session: SparkSession, chunks: Sequence[Chunk]) -> int:
     """Return in how many tasks the chunks are read: by their bytes, and by the executors that have registered."""
     wanted = -(-sum(chunk.size_bytes for chunk in chunks) // _SLICE_BYTES)
     return max(1, min(len(chunks), max(wanted, _SLICES_PER_CORE * session.sparkContext.defaultParallelism)))
@@ -506,7 +507,7 @@ def replay_blocks(
         with_connections=any(plan.is_closed for plan in plans),
         with_answers=any(plan.is_in_force for plan in plans),
     )
-    surveys = context.parallelize(files.chunks, _slices(session, files.chunks)).map(survey).collect()
+    surveys = context.parallelize(files.chunks, slices_of(session, files.chunks)).map(survey).collect()
     cores = context.defaultParallelism
     layout = lay_out(files.chunks, surveys, plans, cores=cores, carried=carried, leaves_state=leaves_state)
     task = context.broadcast(layout.task)
@@ -523,7 +524,7 @@ def _spread(
     session: SparkSession, chunks: Sequence[Chunk], numbers: Sequence[Sequence[int]] | None = None
 ) -> DataFrame:
     """Return the table `NUMBERED_CHUNKS` in as many partitions, each a run of chunks, of about equally many bytes."""
-    schema, slices = to_arrow_schema(NUMBERED_CHUNKS), _slices(session, chunks)
+    schema, slices = to_arrow_schema(NUMBERED_CHUNKS), slices_of(session, chunks)
     numbers = [[]] * len(chunks) if numbers is None else numbers
     columns = [[chunk.path for chunk in chunks], [chunk.row_group for chunk in chunks], numbers]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]

@@ -16,8 +16,8 @@ from tests.replaying.node import RecordingNode
 from tidegate.callbacks.own_rules import OwnRules
 from tidegate.pipeline import layout
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read import chunks
-from tidegate.pipeline.read.chunks import Chunk, read_rows, survey_chunk
+from tidegate.pipeline.read import chunks, ingest
+from tidegate.pipeline.read.chunks import Chunk, read_chunk, read_rows, survey_chunk
 from tidegate.pipeline.read.ingest import find_files, list_chunks
 from tidegate.pipeline.read.timeline import CONTROL_KINDS, NEXT_TS_MS, Run
 from tidegate.quota import QuotaRecord
@@ -36,15 +36,16 @@ def _node(seed, events=200):
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([1, 1 << 22]))
-def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table):
-    """Every number of every row, every client and every control event, whichever way names are looked up."""
+@given(st.integers(0, 2**32), st.sampled_from([1, 1 << 22]), st.sampled_from([0, 1 << 14]))
+def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table, few_rows):
+    """Every number of every row, client and control event, however names are looked up and files are read."""
     directory = tmp_path_factory.mktemp("usage")
     node = _node(seed)
     write_events(directory, node.events, rows_per_file=64)
     numbers, rows, counts, control, sweeps = {}, [], {}, [], []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "_LARGEST_TABLE", largest_table)
+        patch.setattr(chunks, "_FEW_ROWS", few_rows)
         patch.setattr(chunks, "_BATCH_ROWS", 50)
         for chunk in list_chunks(find_files(directory)):
             survey = survey_chunk(chunk)
@@ -173,3 +174,36 @@ def test_connections_are_surveyed_with_their_clients(tmp_path):
     java = layout.PIPELINES | layout.READS_AHEAD
     bits = [java | layout.SENDS_ON, java, 0]
     assert (rows.flags - layout.PRODUCE_CHARGE).tolist() == bits * 4
+
+
+@pytest.mark.parametrize("few_rows", [0, 1 << 14])
+def test_a_file_is_opened_once_a_pass(tmp_path, monkeypatch, few_rows):
+    """To be listed, to be surveyed, and for its rows: of many small files each opening is most of the time."""
+    opened = []
+    for module in (chunks, ingest):
+        real = module.opened_parquet
+        monkeypatch.setattr(
+            module,
+            "opened_parquet",
+            lambda name, real=real, **options: opened.append(name) or real(name, **options),
+        )
+    monkeypatch.setattr(chunks, "_FEW_ROWS", few_rows)
+    write_events(tmp_path, _node(1).events)
+    (chunk,) = list_chunks(find_files(tmp_path)[:1])
+    survey = survey_chunk(chunk, with_connections=True, with_answers=True)
+    assert survey.control
+    assert sum(len(rows.seq) for rows in read_rows(chunk, np.arange(len(survey.keys)))) == survey.rows.sum()
+    assert opened == [chunk.path] * 3
+
+
+def test_columns_that_are_all_null_are_not_read(tmp_path):
+    """Nor are those missed that are null in one row group only."""
+    table = pa.Table.from_pylist(_node(1).events, schema=arrow_schema())
+    place = table.column_names.index("produce_bytes")
+    first = table.slice(0, 200).set_column(place, table.field(place), pa.nulls(200, pa.int64()))
+    with pq.ParquetWriter(tmp_path / "x.parquet", arrow_schema()) as writer:
+        writer.write_table(first)
+        writer.write_table(table.slice(200))
+    wanted = ["produce_bytes", "quota_user", "kind", "quota_value", "seq"]
+    for chunk, expected in zip(list_chunks([tmp_path / "x.parquet"]), (first, table.slice(200)), strict=True):
+        assert repr(read_chunk(chunk, wanted).to_pylist()) == repr(expected.select(wanted).to_pylist())

@@ -1,5 +1,6 @@
 """What the driver holds of a replay is bounded."""
 
+import pickle
 import re
 
 import pytest
@@ -50,3 +51,27 @@ def test_other_events_have_a_limit_of_their_own(tmp_path, monkeypatch):
     with pytest.raises(UsageFilesError, match=r"^more than 20 starts, quotas, gaps and the like$") as caught:
         _laid_out(tmp_path / "more", sweeps=0, gaps=21 - events)
     assert "--continue" in caught.value.hint
+
+
+def test_a_task_gets_what_its_own_nodes_need(tmp_path):
+    """The clients of its partitions, and what happened to their nodes: no other's."""
+    for node_id in range(1, 9):
+        node = RecordingNode(node_id)
+        node.start(START_MS)
+        node.expire(START_MS + node_id)
+        node.produce("alice", f"of-{node_id}", 5, START_MS)
+        write_events(tmp_path, node.events)
+    chunks = list_chunks(find_files(tmp_path))
+    surveys = [survey_chunk(chunk) for chunk in chunks]
+    layout = lay_out(chunks, surveys, [Plan(name="p", records=())], cores=4)
+    assert layout.task.tasks == 4
+    for groups in (1, 2, 3, 4):
+        found = layout.members(groups)
+        assert sorted(number for group in found for number in group) == list(range(8))
+        for group, members in enumerate(found):
+            tasks = {int(layout.task.task[number]) for number in members}
+            assert {task * groups // 4 for task in tasks} == {group}
+            for each in members.values():
+                assert each.client_ids.to_pylist() == [f"of-{each.node_id}"]
+                assert each.timeline.sweeps[:, 1].tolist() == [START_MS + each.node_id]
+    assert len(pickle.dumps(layout.members(4)[0])) < len(pickle.dumps(layout.members(1)[0])) / 3
