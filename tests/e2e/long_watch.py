@@ -96,7 +96,9 @@ def test_a_watch_that_is_killed_says_what_a_replay_says(
         assert time.monotonic() < deadline, "the writer does not end"
         time.sleep(0.1)
     watched = _document(*options, "--once")
-    replayed = _document("replay", str(usage), "--quotas", str(plan), "--in-force", "--json")
+    replayed = _document(
+        "replay", str(usage), "--quotas", str(plan), "--in-force", "--loop", "open", "--json"
+    )
     used = _document("usage", str(usage), "--json")
     print(f"{where}: {kills} kills, {watched['events']} events, {watched['update']} updates")
     assert watched["events"] + watched["waiting_events"] == used["events"] > 1000

@@ -22,7 +22,7 @@ _LIBRDKAFKA = "librdkafka"
 _PIPELINING = (_LIBRDKAFKA, "apache-kafka-java", "kafka-python")
 _READING_AHEAD = (_LIBRDKAFKA, "apache-kafka-java")
 _LOOKING_IN_STEPS, _STEP_MS = "kafka-python", 100
-_IN_FLIGHT, _GIVES_UP_MS, _BACKOFF_MS, _IDLE_MS, _ATTEMPTS = 5, 60_000, 100, 600_000, 1000
+_IN_FLIGHT, _GIVES_UP_MS, _BACKOFF_MS, _IDLE_MS, _ATTEMPTS = 5, 60_000, 100, 600_000, 100
 _THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
 
 

@@ -1,5 +1,6 @@
 """Closed loop against a plain simulation with the live engine, and against open loop where nothing is throttled."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -102,3 +103,25 @@ def test_without_limits_nothing_comes_later(seed):
     unfelt = [result | dict.fromkeys(layout.FELT_COLUMNS) for result in closed.results]
     assert sorted(map(repr, unfelt)) == sorted(map(repr, opened.results))
     assert all(result["waited_ms"] == 0 for result in closed.results)
+
+
+@_MANY
+@given(_SEEDS, st.booleans())
+def test_what_was_recorded_is_counted_once(seed, is_throttled):
+    """However often a fetch is tried, and where it is left out: as open loop counts it, uncut.
+
+    Who had nothing but fetches that are left out has no row.
+    """
+    rng = Random(seed)
+    events = _sent(rng, records=random_records(rng, at_most=8) if is_throttled else ())
+    plan = Plan(name="p", records=random_records(rng, at_most=8))
+    found = forecast_events(events, replace(plan, is_closed=True), batch_rows=rng.randint(1, 99)).results
+    uncut = replay_events(events, Plan(name="p", records=())).results
+    assert _by_client(found, "recorded_amount") == _by_client(uncut, "amount")
+    assert _by_client(found, "recorded_requests") == _by_client(
+        replay_events(events, plan).results, "requests"
+    )
+
+
+def _by_client(results, column):
+    return {(row["quota_type"], row["user"], row["client_id"]): row[column] for row in results if row[column]}

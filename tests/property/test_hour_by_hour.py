@@ -168,7 +168,7 @@ def test_hours_by_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     hour_0, hour_1 = str(tmp_path / "0"), str(tmp_path / "1")
 
     def replay(*arguments: str) -> int:
-        return main(["replay", str(tmp_path), "--quotas", str(plan), *arguments])
+        return main(["replay", str(tmp_path), "--quotas", str(plan), "--loop", "open", *arguments])
 
     assert replay("--to", "1970-01-01T01", "--out", hour_0, "--decisions") == 0
     after = ["--from", "1970-01-01T01", "--overwrite", "--out", hour_1]

@@ -76,6 +76,8 @@ def test_replay_prints_a_table_per_plan_and_checks_the_record(usage, tmp_path):
         "--out",
         tmp_path / "out",
         "--decisions",
+        "--loop",
+        "open",
         "--master",
         "local[1]",
     )
@@ -144,8 +146,12 @@ def test_little_input_needs_no_java(command, usage, on_spark, tmp_path):
         (("replay", "{usage}", "--quotas", "{tmp}/none.yaml"), "error: {tmp}/none.yaml: cannot be read"),
         (("replay", "{usage}", "--in-force", "--decisions"), "error: --decisions writes a table"),
         (
-            ("replay", "{usage}", "--in-force", "--loop", "closed", "--decisions", "--out", "{usage}"),
+            ("replay", "{usage}", "--quotas", "{tmp}/none.yaml", "--decisions", "--out", "{usage}"),
             "error: --decisions are those of the recorded times",
+        ),
+        (
+            ("replay", "{usage}", "--quotas", "{tmp}/none.yaml", "--continue", "{usage}"),
+            "hint: add --loop open, in the hours before as well",
         ),
         (("usage", "{usage}", "--out", "{tmp}/full"), "error: '{tmp}/full' is not empty"),
         (("usage", "{usage}", "--top", "0"), "expected a whole number from 1 to 100000, got '0'"),

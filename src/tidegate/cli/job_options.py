@@ -22,6 +22,7 @@ __all__ = [
     "from_option",
     "json_option",
     "location_type",
+    "loop_option",
     "opened",
     "path_type",
     "plans_option",
@@ -154,6 +155,17 @@ def plans_option(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="a plan: quotas.yaml; may be given several times",
+    )
+
+
+def loop_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says when the requests of a plan come."""
+    parser.add_argument(
+        "--loop",
+        choices=("open", "closed"),
+        default="closed",
+        help="closed (default): who is throttled under a plan comes later, a forecast; "
+        "open: all times as recorded, a check; the quotas in force are always replayed open",
     )
 
 

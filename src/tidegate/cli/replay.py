@@ -10,6 +10,7 @@ from tidegate.cli.job_options import (
     directory_argument,
     json_option,
     location_type,
+    loop_option,
     opened,
     plans_option,
     running_jobs,
@@ -30,8 +31,9 @@ _DESCRIPTION = """\
 Feed the requests that a server has recorded to the quota engine again, under
 the quotas of a file, and show per quota entity how many of them would have been
 throttled, for how long, and since when; several plans beside one another, and
-beside what really happened. In open loop, the default, times stay as recorded:
-a check. In closed loop a client that is throttled comes later: a forecast."""
+beside what really happened. In closed loop, the default, a client that is
+throttled comes later: a forecast (docs/closed-loop.md). In open loop all times
+stay as recorded: a check."""
 
 _EPILOG = """\
 examples:
@@ -41,24 +43,29 @@ examples:
   tidegate replay ./usage --in-force    check the record: every decision again
   tidegate replay ./usage --in-force --from 2026-11-22T14:00
                                         from an hour on, UTC
-  tidegate replay ./usage --quotas quotas.yaml --loop closed
-                                        a forecast: docs/closed-loop.md
+  tidegate replay ./usage --quotas quotas.yaml --loop open
+                                        the same requests at the same times
   tidegate replay ./usage --quotas quotas.yaml --limits
                                         and what would have been enough
   tidegate replay ./usage --quotas quotas.yaml --json
                                         for programs: docs/results.md
-  tidegate replay ./usage --quotas quotas.yaml --out ./replay-out --decisions
-  tidegate replay ./usage --quotas quotas.yaml --continue ./before --out ./now
-                                        on from what the hours before left
+  tidegate replay ./usage --quotas quotas.yaml --loop open --out ./out \\
+      --decisions                       every decision, one by one
+  tidegate replay ./usage --quotas quotas.yaml --loop open \\
+      --continue ./before --out ./now   on from what the hours before left
   tidegate replay s3://bucket/usage --in-force --out s3://bucket/out
                                         by URI: docs/clusters.md
 
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
 has written; quotas.yaml is described in docs/quotas-file.md. A plan is named
-after its file. With --out: replay_by_entity.parquet, replay_by_client.parquet,
-state.parquet (what --continue goes on from) and, with --decisions,
+after its file. With --out: replay_by_entity.parquet, replay_by_client.parquet;
+in open loop state.parquet (what --continue goes on from) and, with --decisions,
 decisions.parquet (one row per plan and request, by date). They hold user names
 and client ids: personal data.
+
+The head of the tables says in which loop each plan was replayed. Single
+decisions, --continue and what --limits finds are those of the recorded times:
+the first two need --loop open.
 
 A recorded fetch that is larger than a plan's cap (B = limit * (windows - 1)) is
 replayed as an answer with that much of records; a fetch that was throttled when
@@ -106,14 +113,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="also find, for the entities of each plan, the smallest limits that would have done, as "
         "`tidegate limits` does: takes several times as long",
     )
-    parser.add_argument(
-        "--loop",
-        choices=("open", "closed"),
-        default="open",
-        help="open: all times as recorded (default, for it checks decisions; that of report is closed, "
-        "for it foretells); closed: who is throttled comes later, a forecast; "
-        "the quotas in force are always replayed open",
-    )
+    loop_option(parser)
     top_option(parser, "entities", default=None)
     parser.add_argument(
         "--all",
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
     from tidegate.pipeline.report.compared import with_limits
 
-    plans = [replace(plan, is_closed=args.loop == "closed") for plan in load_plans(args.quotas)]
+    plans = load_plans(args.quotas, is_closed=args.loop == "closed")
     if args.in_force:
         plans.append(in_force_plan())
     with opened(args) as files:
@@ -175,7 +175,9 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.before is not None and (args.loop == "closed" or not args.quotas):
         raise ConfigError(
             "--continue is for plans replayed in open loop",
-            hint="the quotas in force have states in the record",
+            hint="add --loop open, in the hours before as well"
+            if args.quotas
+            else "the quotas in force have states in the record",
         )
     if args.limits and not args.quotas:
         raise ConfigError(
@@ -184,9 +186,10 @@ def _check_options(args: argparse.Namespace) -> None:
         )
     if args.decisions and args.out is None:
         raise ConfigError("--decisions writes a table", hint="give --out DIR as well")
-    if args.decisions and args.loop == "closed":
+    if args.decisions and args.quotas and args.loop == "closed":
         raise ConfigError(
-            "--decisions are those of the recorded times", hint="leave it out, or --loop closed"
+            "--decisions are those of the recorded times, and these plans would be forecasts",
+            hint="add --loop open, or leave --decisions out",
         )
 
 

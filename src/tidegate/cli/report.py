@@ -1,7 +1,6 @@
 """`tidegate report`: the usage record and what other quotas would have done to it, as one HTML file."""
 
 import argparse
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING
 from tidegate import __version__
 from tidegate.cli.job_options import (
     directory_argument,
+    loop_option,
     opened,
     path_type,
     plans_option,
@@ -68,13 +68,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--overwrite", action="store_true", help="replace FILE where there is one")
     plans_option(parser)
     parser.add_argument("--limits", action="store_true", help="also find the smallest limits (takes longer)")
-    parser.add_argument(
-        "--loop",
-        choices=("open", "closed"),
-        default="closed",
-        help="closed: who is throttled under a plan comes later, a forecast (default, for a report "
-        "foretells; that of replay is open, for it checks decisions); open: all times as recorded",
-    )
+    loop_option(parser)
     where_options(parser)
 
 
@@ -87,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
 
     check_page(args.out, overwrite=args.overwrite)
-    plans = [replace(plan, is_closed=args.loop == "closed") for plan in load_plans(args.quotas)]
+    plans = load_plans(args.quotas, is_closed=args.loop == "closed")
     wanted = {"is_imported": is_imported(args.directory), "with_limits": args.limits}
     with opened(args) as files, running_jobs(args, files, sums=True, plans=[in_force_plan(), *plans]) as jobs:
         by = what_tells_apart(files.chunks, ())

@@ -47,8 +47,8 @@ DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
 has written; where it is empty, the command waits. It begins with the newest
 hour that has rows, so that it finds the state of the server's quotas which is
 written at its beginning (docs/watch.md). Sums since then are those of
-`tidegate replay` and `tidegate usage` over the same rows. The rows hold user
-names and client ids: personal data.
+`tidegate replay --loop open` and `tidegate usage` over the same rows. They hold
+user names and client ids: personal data.
 Needs the extra: pip install 'tidegate[pipeline]'; with --master Java 17 or
 later.
 

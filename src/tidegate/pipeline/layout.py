@@ -57,8 +57,17 @@ RATE, LARGEST = range(2)
 PEAKS = 2
 
 # What a forecast (closed loop) says of an account beyond its tallies; null in open loop. How long requests waited for
-# their muted connections, when the last was answered and when that was recorded, how many were sent again.
-FELT_COLUMNS = ("waited_ms", "longest_wait_ms", "last_ts_ms", "recorded_last_ts_ms", "sent_again")
+# their muted connections, when the last was answered and when that was recorded, how many were sent again; and what was
+# recorded, where each attempt of a fetch counts in the tallies.
+FELT_COLUMNS = (
+    "waited_ms",
+    "longest_wait_ms",
+    "last_ts_ms",
+    "recorded_last_ts_ms",
+    "sent_again",
+    "recorded_requests",
+    "recorded_amount",
+)
 
 # Columns of the decisions, one row each; no rows where nobody asks.
 BYTE_MS, REQUEST_MS, IS_REJECTED, IS_CAPPED, BYTE_REASON, REQUEST_REASON = range(6)

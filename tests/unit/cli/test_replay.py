@@ -1,4 +1,4 @@
-"""`tidegate replay --in-force` over records of which something is missing."""
+"""`tidegate replay`: what it checks of the quotas in force, and in which loop it replays plans."""
 
 import json
 import math
@@ -89,3 +89,75 @@ def test_limits_need_a_plan(tmp_path, capsys):
     err = " ".join(capsys.readouterr().err.split())
     assert "--limits are those of the entities of a plan in a file" in err
     assert "the quotas in force may change from row to row" in err
+
+
+@pytest.fixture
+def hurried(tmp_path):
+    """Return a record of a client that sends 10 kB a second for a minute, and a plan that lets it send half of that."""
+    node = RecordingNode()
+    node.start(_T0)
+    for second in range(60):
+        node.produce("alice", "c1", 10_000, _T0 + 1000 * second)
+    write_events(tmp_path / "usage", node.events)
+    plan = tmp_path / "half.yaml"
+    plan.write_text("quotas:\n  - user: {name: alice}\n    producer_byte_rate: 5000\n")
+    return [str(tmp_path / "usage"), "--quotas", str(plan)]
+
+
+@pytest.mark.parametrize(
+    ("options", "loops", "said"),
+    [
+        ([], ["closed"], "half: closed loop, a forecast: who is throttled comes later"),
+        (
+            ["--loop", "closed", "--in-force"],
+            ["closed", "open"],
+            "in force: open loop, all times as recorded",
+        ),
+        (["--loop", "open"], ["open"], "half: open loop, all times as recorded"),
+    ],
+)
+def test_a_plan_is_forecast_and_the_head_says_so(hurried, capsys, options, loops, said):
+    """The quotas in force never are; a document says it too. What is forecast waits less than what is piled up."""
+    assert main(["replay", *hurried, *options]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].split() == ["loop", *loops]
+    assert said in out.splitlines()
+    assert main(["replay", *hurried, *options, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [plan["loop"] for plan in document["plans"]] == loops
+    (half,) = [entity["plans"][0] for entity in document["entities"] if entity["quota_type"] == "Produce"]
+    assert (half["throttle_ms"] > 600_000) == (loops[0] == "open")
+    assert half["recorded_requests"] == (60 if loops[0] == "closed" else None)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--decisions"], "--decisions are those of the recorded times, and these plans would be forecasts"),
+        (["--decisions", "--in-force"], "add --loop open, or leave --decisions out"),
+        (["--continue", "{out}"], "--continue is for plans replayed in open loop"),
+        (["--loop", "closed", "--continue", "{out}"], "add --loop open, in the hours before as well"),
+    ],
+)
+def test_what_a_forecast_cannot_do_is_refused(hurried, tmp_path, capsys, options, error):
+    """Never is it done in another loop than was asked for; the hint says what to ask for."""
+    out = str(tmp_path / "out")
+    options = [option.format(out=out) for option in options]
+    assert main(["replay", *hurried, "--out", out, *options]) == 2
+    assert error in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_of_the_recorded_times_goes_with_them(hurried, tmp_path):
+    """Single decisions in open loop, and always of the quotas in force; a forecast leaves no state to go on from."""
+    out = str(tmp_path / "out")
+    usage, *plan = hurried
+    assert main(["replay", usage, "--in-force", "--decisions", "--out", out]) == 0
+    assert main(["replay", usage, *plan, "--decisions", "--loop", "open", "--out", out]) == 0
+    assert {"decisions", "state"} <= _tables(tmp_path / "out")
+    assert main(["replay", usage, *plan, "--out", out]) == 0
+    assert _tables(tmp_path / "out") == {"replay_by_client", "replay_by_entity"}
+
+
+def _tables(out):
+    return set(json.loads((out / "tidegate-results.json").read_text())["tables"])

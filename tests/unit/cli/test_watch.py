@@ -44,7 +44,7 @@ def test_one_document(usage, tmp_path, capsys):
     plan = str(tmp_path / "plan.yaml")
     assert main(["watch", str(usage), "--plan", plan, "--in-force", "--once", "--json"]) == 0
     watched = json.loads(capsys.readouterr().out)
-    assert main(["replay", str(usage), "--quotas", plan, "--in-force", "--json"]) == 0
+    assert main(["replay", str(usage), "--quotas", plan, "--in-force", "--loop", "open", "--json"]) == 0
     replayed = json.loads(capsys.readouterr().out)
     assert main(["usage", str(usage), "--json"]) == 0
     used = json.loads(capsys.readouterr().out)

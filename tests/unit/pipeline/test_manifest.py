@@ -36,7 +36,9 @@ def test_results_say_what_they_were_made_of(usage, tmp_path, command, capsys):
     plan = tmp_path / "tight.yaml"
     plan.write_text("quotas:\n  - user: {name: alice}\n    producer_byte_rate: 5\n")
     out = tmp_path / "out"
-    more = ["--quotas", str(plan), "--in-force", "--decisions"] if command == "replay" else []
+    more = (
+        ["--quotas", str(plan), "--in-force", "--decisions", "--loop", "open"] if command == "replay" else []
+    )
     assert main([command, str(usage), "--out", str(out), "--from", "2023-11-14", *more]) == 0
     found = json.loads((out / MARKER).read_text())
     assert (found["format"], found["command"], found["complete"]) == (1, command, True)

@@ -25,26 +25,27 @@ __all__ = ["replay_checks", "replay_summary", "run_jobs"]
 
 _BYTE_QUOTAS = ("Produce", "Fetch")
 _USAGE_LINES = 5
+_LOOPS = """\
+in force: all times as recorded, a check; the others: who would have been
+throttled comes later, a forecast (docs/closed-loop.md)"""
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def run_jobs(console: Console, results: Results) -> list[Check]:
     """Sum up and replay what the broker recorded, print both, and return what must have come out."""
-    plans = load_plans(write_plans(results.plans).values())
+    plans = load_plans(write_plans(results.plans).values(), is_closed=True)
     with open_usage(results.usage) as files:
         console.print(f"\nthe broker recorded {count_text(files.rows)} events; starting Spark\n")
         with (
-            kernel_in_the_making([in_force_plan()], with_usage=True),
+            kernel_in_the_making([in_force_plan(), *plans], with_usage=True),
             running_spark(app_name="tidegate demo", rows=files.rows) as spark,
         ):
             jobs = jobs_on_spark(spark, files)
             checks = [_sum_up(console, results, jobs)]
             found = jobs.replay([in_force_plan(), *plans], out=results.replays)
     console.print(replay_summary(found.entities, plans))
-    console.print(
-        "times are kept as recorded: a client that would have waited does not come later", style="dim"
-    )
+    console.print(_LOOPS, style="dim")
     return [*checks, *replay_checks(found.entities)]
 
 

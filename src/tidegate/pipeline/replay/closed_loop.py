@@ -7,6 +7,7 @@ node, at a gap and where events are missing all that waits is decided first: wha
 """
 
 import mmap
+import os
 import tempfile
 from typing import Any
 
@@ -76,6 +77,8 @@ class ClosedLoopReplay(PlanReplay):
             "last_ts_ms": pa.array(last_ms, mask=last_ms == 0),
             "recorded_last_ts_ms": pa.array(recorded_ms, mask=recorded_ms == 0),
             "sent_again": pa.array(felt[:, kernel.SENT_AGAIN]),
+            "recorded_requests": pa.array(felt[:, kernel.RECORDED_REQUESTS]),
+            "recorded_amount": pa.array(felt[:, kernel.RECORDED_AMOUNT]),
         }
 
     def take_log(self) -> Int64s:
@@ -110,10 +113,9 @@ class ClosedLoopReplay(PlanReplay):
             felt=_longer(self._loop.felt, len(self._accounts.bounds)), heap=self._roomy_heap()
         )
         state = self.state()
-        self._run_loop(state, self._loop, until_ms, end_seq)
-        while len(self._loop.log) and self._loop.counts[kernel.LOGGED] == len(self._loop.log):
-            self._empty_log()
-            self._run_loop(state, self._loop, until_ms, end_seq)
+        while not self._run_loop(state, self._loop, until_ms, end_seq):
+            if len(self._loop.log):
+                self._empty_log()
 
     def _empty_log(self) -> None:
         logged = int(self._loop.counts[kernel.LOGGED])
@@ -202,13 +204,24 @@ class ClosedLoopReplay(PlanReplay):
 
 
 def _slots(size: int) -> list[npt.NDArray[Any]]:
-    """Return columns for so many rows that wait, in a file that has no name where they are many."""
+    """Return columns for so many rows that wait, in a file that has no name where they are many.
+
+    Raises `UsageFilesError` where there is no room for it.
+    """
     if size <= MEMORY_ROWS:
         return [np.zeros(size, dtype) for dtype in _SLOT_TYPES]
     width = sum(dtype.itemsize for dtype in _SLOT_TYPES)
-    with tempfile.TemporaryFile() as file:
-        file.truncate(size * width)
-        room = mmap.mmap(file.fileno(), size * width)
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.posix_fallocate(
+                file.fileno(), 0, size * width
+            )  # a hole that cannot be filled ends the process
+            room = mmap.mmap(file.fileno(), size * width)
+    except OSError as error:
+        raise UsageFilesError(
+            f"requests that wait need {size * width:,} bytes in {tempfile.gettempdir()!r}: {error.strerror}",
+            hint="set TMPDIR to a directory with more room, give fewer hours, or --loop open",
+        ) from error
     columns, at = [], 0
     for dtype in _SLOT_TYPES:
         columns.append(np.frombuffer(room, dtype, size, at))

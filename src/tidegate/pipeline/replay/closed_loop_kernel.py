@@ -32,7 +32,7 @@ from tidegate.pipeline.layout import (
     State,
 )
 from tidegate.pipeline.replay.compiled import compile_cached, compile_together
-from tidegate.pipeline.replay.kernel import KERNEL_MODULES, _tally_row, _tally_throttle, driver_names
+from tidegate.pipeline.replay.kernel import KERNEL_MODULES, _add, _tally_row, _tally_throttle, driver_names
 from tidegate.pipeline.replay.row_decision import decide_row, pass_sweeps
 
 __all__ = ["CLOSED_LOOP_MODULES", "ClosedLoop", "run_kernel", "take_in_kernel"]
@@ -47,8 +47,10 @@ IDLE_MS = 600_000
 """A connection without a request for so long begins anew: `connections.max.idle.ms`."""
 STEP_MS = 100
 """So long sleeps a consumer that has nothing to wait for, again and again: `retry_backoff_ms` of kafka-python."""
-MOST_ATTEMPTS = 1000
+MOST_ATTEMPTS = 100
 """So often a fetch is tried that is throttled each time, or comes in parts."""
+AT_ONCE = 1 << 20
+"""Decisions in one call: less than a second."""
 
 # Columns of `ClosedLoop.connections`.
 HEAD, TAIL = 0, 1
@@ -90,7 +92,8 @@ COUNTS = 5
 
 # Columns of `ClosedLoop.felt`, one row per account.
 WAITED_MS, LONGEST_WAIT_MS, LAST_TS_MS, RECORDED_LAST_TS_MS, SENT_AGAIN = range(5)
-FELT = 5
+RECORDED_REQUESTS, RECORDED_AMOUNT = 5, 6
+FELT = 7
 
 # Columns of `ClosedLoop.log`.
 LOG_SEQ, LOG_NOW_MS, LOG_BYTE_MS, LOG_REQUEST_MS, LOG_IS_REJECTED, LOG_AMOUNT = range(6)
@@ -150,12 +153,17 @@ def take_in(loop: ClosedLoop, rows: Rows, connection: Int32s, order_ms: Int64s, 
             connections[number, TAIL] = slot
 
 
-def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> None:
-    """Decide what is taken up to `until_ms`, in order, or until the log is full; sweeps only before `end_seq`."""
+def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
+    """Decide what is taken up to `until_ms`, in order; sweeps only before `end_seq`.
+
+    Returns whether that was all: not where the log is full, nor after `AT_ONCE` decisions, for Ctrl-C to be heard.
+    """
     counts, heap, rows = loop.counts, loop.heap, loop.rows
-    while counts[IN_HEAP] > 0 and heap[0, ORDER_MS] <= until_ms:
+    for _ in range(AT_ONCE):
+        if counts[IN_HEAP] == 0 or heap[0, ORDER_MS] > until_ms:
+            return True
         if len(loop.log) > 0 and counts[LOGGED] == len(loop.log):
-            return
+            return False
         number, now_ms = heap[0, CONNECTION], heap[0, NOW_MS]
         slot = loop.connections[number, HEAD]
         heap_pop(heap, counts)
@@ -167,6 +175,8 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> None:
             continue
         decided = decide_row(state, rows, slot, now_ms)
         _tally_row(state, rows, slot, now_ms, decided)
+        if loop.connections[number, ATTEMPTS] == 0:
+            _note_recorded(state, loop, slot, decided.account)
         if len(loop.log) > 0:
             logged = counts[LOGGED]
             loop.log[logged, LOG_SEQ] = rows.seq[slot]
@@ -180,6 +190,7 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> None:
             state, loop, number, slot, now_ms, decided.byte_ms, decided.request_ms, decided.is_capped,
             decided.account, decided.amount,
         )  # fmt: skip
+    return False
 
 
 # --- what comes of a decision -----------------------------------------------------------------------------------------
@@ -265,6 +276,7 @@ def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int) -> None:
     """Pass over a fetch that was recorded because the one before it was throttled, and here it was not."""
     connections, rows = loop.connections, loop.rows
     account = state.account_of[FETCH, rows.client[slot]]
+    _note_recorded(state, loop, slot, account)
     recorded_ms = max(rows.throttle_ms[slot], rows.request_throttle_ms[slot], 0)
     if recorded_ms == 0:
         connections[number, HAS_DELIVERED] = 0
@@ -285,6 +297,19 @@ def _feel(loop: ClosedLoop, number: int, account: int, waited_ms: int) -> None:
 def _note_last(loop: ClosedLoop, account: int, now_ms: int, ts_ms: int) -> None:
     loop.felt[account, LAST_TS_MS] = max(loop.felt[account, LAST_TS_MS], now_ms)
     loop.felt[account, RECORDED_LAST_TS_MS] = max(loop.felt[account, RECORDED_LAST_TS_MS], ts_ms)
+
+
+def _note_recorded(state: State, loop: ClosedLoop, slot: int, account: int) -> None:
+    """Count what was recorded of a row: once, however often it is tried."""
+    rows, felt = loop.rows, loop.felt
+    is_request = 1 if rows.flags[slot] & KIND_BITS == REQUEST_ROW else 0
+    if account >= 0:
+        felt[account, RECORDED_REQUESTS] += is_request
+        _add(felt, account, RECORDED_AMOUNT, rows.amount[slot])
+    if rows.flags[slot] & (MUTATION_ROW | EXEMPT) == 0:
+        of_time = state.account_of[REQUEST, rows.client[slot]]
+        felt[of_time, RECORDED_REQUESTS] += is_request
+        _add(felt, of_time, RECORDED_AMOUNT, rows.network_ns[slot] + is_request * rows.handler_ns[slot])
 
 
 def _note_sent_again(loop: ClosedLoop, number: int) -> None:
@@ -410,6 +435,7 @@ _CLOSED_LOOP_KERNEL = (
     _sent_ms,
     _note_sent_again,
     _note_last,
+    _note_recorded,
     _feel,
     _schedule,
     _advance,
@@ -426,7 +452,7 @@ def take_in_kernel() -> Callable[[ClosedLoop, Rows, Int32s, Int64s, int, int], N
 
 
 @functools.cache
-def run_kernel() -> Callable[[State, ClosedLoop, int, int], None]:
+def run_kernel() -> Callable[[State, ClosedLoop, int, int], bool]:
     """Return `run` compiled."""
     return compile_cached(run, _names(), modules=CLOSED_LOOP_MODULES)
 

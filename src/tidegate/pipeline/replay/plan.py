@@ -172,8 +172,11 @@ def in_force_plan() -> Plan:
     return Plan(name=IN_FORCE, records=None)
 
 
-def load_plans(paths: Iterable[Path]) -> list[Plan]:
-    """Return a plan per file, named after it. Raises `ConfigError` for a bad file, or the same name twice."""
+def load_plans(paths: Iterable[Path], *, is_closed: bool = False) -> list[Plan]:
+    """Return a plan per file, named after it. Raises `ConfigError` for a bad file, or the same name twice.
+
+    is_closed: they are replayed in closed loop.
+    """
     plans: dict[str, Plan] = {}
     for path in paths:
         file = load_quotas_file(path)
@@ -187,6 +190,7 @@ def load_plans(paths: Iterable[Path]) -> list[Plan]:
             records=tuple(file.records()),
             windows=Windows.of(file.windows),
             limit_texts=_limit_texts(file),
+            is_closed=is_closed,
         )
     return list(plans.values())
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 
-__all__ = ["KEY_OF_TYPE", "Compared", "Row", "compared", "total", "with_limits"]
+__all__ = ["KEY_OF_TYPE", "Compared", "Row", "compared", "record_of", "total", "with_limits"]
 
 KEY_OF_TYPE = {quota_type.value: quota_type.key for quota_type in QUOTA_TYPES}
 """Kafka's quota key by quota type."""
@@ -16,7 +16,8 @@ Row = Mapping[str, Any]
 
 _Entity = tuple[str | None, str | None, str | None]  # user, client id, other tags
 _OUTCOME = ("throttled_requests", "throttle_ms", "delayed_amount", "rejected_mutations")
-_SUMS = ("requests", "amount", *_OUTCOME, *(f"recorded_{name}" for name in _OUTCOME))
+_COUNTED = ("requests", "amount", *_OUTCOME)
+_SUMS = (*_COUNTED, *(f"recorded_{name}" for name in _COUNTED))
 _SMALLEST = ("never_throttled", "tolerable")
 _LARGEST = ("longest_throttle_ms", "recorded_longest_throttle_ms")
 _FIRST = ("first_throttled_ts_ms", "recorded_first_throttled_ts_ms")
@@ -41,7 +42,7 @@ class Compared:
     @property
     def record(self) -> Row:
         """Return the row that counts most: its columns of what really happened stand for the record."""
-        return max(self.rows.values(), key=lambda row: int(row["requests"]))
+        return record_of(self.rows.values())
 
     @property
     def is_throttled(self) -> bool:
@@ -69,6 +70,11 @@ def compared(plans: Sequence[Plan], rows: Iterable[Row]) -> list[Compared]:
     return sorted((_compared(by_plan, named) for by_plan in groups.values()), key=_rank)
 
 
+def record_of(rows: Iterable[Row]) -> Row:
+    """Return the row of most requests, as they were recorded: forecasts count each attempt of a fetch."""
+    return max(map(_recorded, rows), key=lambda row: int(row["requests"]))
+
+
 def with_limits(rows: Iterable[Row], limits: Mapping[str, Iterable[Row]]) -> list[dict[str, Any]]:
     """Return the rows with the smallest limits of their entities, as far as there are any.
 
@@ -88,10 +94,22 @@ def total(rows: Collection[Row]) -> Row:
     """Return the row of all entities of a plan and a quota type together, as far as a table shows it."""
     firsts = {name: [row[name] for row in rows if row[name] is not None] for name in _FIRST}
     return {
-        **{name: sum(row[name] for row in rows) for name in _SUMS},
+        **{name: _sum([row[name] for row in rows]) for name in _SUMS},
         **{name: max((row[name] for row in rows), default=0) for name in _LARGEST},
         **{name: min(times, default=None) for name, times in firsts.items()},
     }
+
+
+def _sum(numbers: Collection[int | None]) -> int | None:
+    """Return the sum; None where a plan in open loop has none."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+def _recorded(row: Row) -> Row:
+    if row["recorded_requests"] is None:
+        return row
+    return {**row, "requests": row["recorded_requests"], "amount": row["recorded_amount"]}
 
 
 def _key(row: Row) -> tuple[Any, ...]:

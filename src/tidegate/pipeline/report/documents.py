@@ -148,6 +148,7 @@ def _with_units(row: Row, without: Sequence[str]) -> dict[str, Any]:
         "bound_changed": "limit_changed",
         "amount": amount,
         "delayed_amount": f"delayed_{amount}",
+        "recorded_amount": f"recorded_{amount}",
         "recorded_delayed_amount": f"recorded_delayed_{amount}",
         "largest_amount": f"largest_{amount}",
         **{name: f"{name}_{rate}" for name in ("never_throttled", "tolerable", "peak")},

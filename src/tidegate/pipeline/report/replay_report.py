@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
-from tidegate.pipeline.report.compared import KEY_OF_TYPE, Compared, Row, total
+from tidegate.pipeline.report.compared import KEY_OF_TYPE, Compared, Row, record_of, total
 from tidegate.pipeline.report.side_by_side import Block, Measure, side_by_side
 from tidegate.pipeline.report.text import (
     QUOTA_NAMES,
@@ -34,7 +34,7 @@ _NS_PER_MS = 1_000_000
 _SMALLEST = {"enough": "never_throttled", "nearly": "tolerable"}
 _SMALLEST_LEGEND = """\
 enough: the smallest limit that would have throttled nothing; nearly: that
-delays at most 1 % of it by at most 1 s"""
+delays at most 1 % of it by at most 1 s, all times as recorded"""
 _LEVELS = {
     "default client-id": "client default",
     "default user": "user default",
@@ -73,6 +73,7 @@ def replay_lines(
     of_interest = [entity for entity in found if show_all or entity.is_throttled or entity.is_named]
     shown = of_interest[:top]
     names = ["recorded", *(name_text(plan.name) for plan in plans)]
+    loops = Measure("loop", ["", *("closed" if plan.is_closed else "open" for plan in plans)])
     with_date = len(_dates(shown)) > 1
     for quota_type, title in QUOTA_NAMES.items():
         entities = [entity for entity in shown if entity.quota_type == quota_type]
@@ -80,7 +81,7 @@ def replay_lines(
             of_type = [entity for entity in found if entity.quota_type == quota_type]
             blocks = [_block(plans, entity, width=width, with_date=with_date) for entity in entities]
             together = _together(plans, of_type, with_date=with_date) if len(of_type) > 1 else []
-            yield from side_by_side(title, names, [*together, *blocks], width=width)
+            yield from side_by_side(title, names, [*together, *blocks], head=loops, width=width)
     yield from (Text(line, style="dim") for line in _legend(plans, shown))
     if len(of_interest) > len(shown):
         yield Text(f"{count_text(len(of_interest) - len(shown))} more, see --top")
@@ -169,8 +170,7 @@ def _together(plans: Sequence[Plan], of_type: Sequence[Compared], *, with_date: 
     """Return the block of all entities of a quota type; none where nobody was throttled."""
     names = [plan.name for plan in plans]
     totals = [total([entity.rows[name] for entity in of_type if name in entity.rows]) for name in names]
-    record = max(totals, key=lambda row: int(row["requests"]))
-    measures = list(_outcomes(record, totals, with_date=with_date))
+    measures = list(_outcomes(record_of(totals), totals, with_date=with_date))
     return [Block("all together", measures)] if len(measures) > 1 else []
 
 
@@ -207,8 +207,10 @@ def _limits(plans: Sequence[Plan], entity: Compared, rows: Sequence[Row | None])
     for label, name in _SMALLEST.items():
         if any(row.get(name) is not None for row in entity.rows.values()):
             yield measure(label, partial(_smallest_text, name=name))
-    if len({row["requests"] for row in entity.rows.values()} - {0}) > 1:
-        yield measure("requests", lambda row, _: count_text(row["requests"]))
+    requests = [entity.record["requests"], *(row["requests"] for row in entity.rows.values())]
+    if len(set(requests) - {0}) > 1:
+        line = measure("requests", lambda row, _: count_text(row["requests"]))
+        yield Measure(line.label, [count_text(requests[0]), *line.cells[1:]])
 
 
 def _outcomes(record: Row, rows: Sequence[Row | None], *, with_date: bool) -> Iterator[Measure]:

@@ -35,22 +35,26 @@ class Block:
     measures: Sequence[Measure]
 
 
-def side_by_side(title: str, names: Sequence[str], blocks: Sequence[Block], *, width: int) -> Iterator[Text]:
-    """Yield the lines of the tables. names: of the columns; the first is in each table. width: cells of a line."""
+def side_by_side(
+    title: str, names: Sequence[str], blocks: Sequence[Block], *, head: Measure, width: int
+) -> Iterator[Text]:
+    """Yield the lines of the tables. names: of the columns; the first is in each table. width: cells of a line.
+
+    head: what belongs to the names, a line below them.
+    """
+    measures = [head, *(line for block in blocks for line in block.measures)]
     label_width = max(
         cell_len(title),
-        *(len(_INDENT) + cell_len(line.label) for block in blocks for line in block.measures),
-        0,
+        *(len(_INDENT) + cell_len(line.label) for line in measures),
     )
-    contents = [
-        max((cell_len(line.cells[at]) for block in blocks for line in block.measures), default=1)
-        for at in range(len(names))
-    ]
+    contents = [max(1, *(cell_len(line.cells[at]) for line in measures)) for at in range(len(names))]
     for columns in _parted(contents, width - label_width):
         widths = _widened(
             [contents[at] for at in columns], [names[at] for at in columns], width - label_width
         )
         yield from _header(title, [names[at] for at in columns], label_width, widths)
+        yield _line(_INDENT + head.label, [head.cells[at] for at in columns], label_width, widths)
+        yield Text("─" * (label_width + sum(widths)))
         for block in blocks:
             yield Text(fitted(block.name, width), style="bold")
             for line in block.measures:
@@ -94,7 +98,6 @@ def _header(title: str, names: Sequence[str], label_width: int, widths: Sequence
         line = _line(title if at == lines - 1 else "", cells, label_width, widths)
         line.stylize("bold")
         yield line
-    yield Text("─" * (label_width + sum(widths)))
 
 
 def _folded(name: str, width: int) -> list[str]:

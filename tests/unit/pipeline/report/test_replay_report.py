@@ -15,7 +15,7 @@ _LARGEST = 2**63 - 1
 
 
 def _plan(name="p", records=(), **texts):
-    return Plan(name=name, records=tuple(records), limit_texts=texts.get("limit_texts", {}))
+    return Plan(name=name, records=tuple(records), **texts)
 
 
 def _lines(plans, rows, *, top=20, show_all=False, width=80):
@@ -45,7 +45,8 @@ def test_plans_stand_beside_one_another_and_what_really_happened():
     ]  # fmt: skip
     lines = _lines(plans, rows)
     assert lines[0].split() == ["produce", "recorded", "loose", "tight"]
-    assert lines[2] == "client-id=loader · 1,000 requests, 3.9 KiB"
+    assert lines[1].split() == ["loop", "open", "open"]
+    assert lines[3] == "client-id=loader · 1,000 requests, 3.9 KiB"
     assert _cells(lines, "limit/s") == ["4", "MiB", "1", "MiB"]
     assert _cells(lines, "throttled") == ["1.0%", "never", "25.0%"]
     assert _cells(lines, "delay") == ["700", "ms", "–", "1m30s"]
@@ -53,6 +54,26 @@ def test_plans_stand_beside_one_another_and_what_really_happened():
     assert _cells(lines, "delayed") == ["–", "–", "25.0%"]
     assert _cells(lines, "since") == ["–", "–", "22:13:20"]
     assert "throttle, UTC on 2023-11-14" in lines
+
+
+def test_the_head_says_in_which_loop_each_plan_was_replayed():
+    """A forecast counts each attempt of a fetch; the record is told in what was recorded."""
+    plans = [_plan("p", is_closed=True), in_force_plan()]
+    rows = [
+        _throttled(plan, client_id=client, quota_type="Fetch", recorded_throttled_requests=100)
+        for plan in ("p", IN_FORCE)
+        for client in ("c", "d")
+    ]
+    for row in rows[:2]:
+        row |= {"requests": 1600, "amount": 9000, "recorded_requests": 1000, "recorded_amount": 4000}
+    lines = _lines(plans, rows)
+    assert lines[1].split() == ["loop", "closed", "open"]
+    (heading,) = [line for line in lines if line.startswith("client-id=c · ")]
+    assert heading.endswith(" · 1,000 requests, 3.9 KiB")
+    assert _cells(lines, "requests") == ["1,000", "1,600", "1,000"]
+    assert _cells(lines, "throttled") == ["10.0%", "15.6%", "25.0%"]  # both together
+    of_client = lines[lines.index("client-id=c · 1,000 requests, 3.9 KiB") :]
+    assert _cells(of_client, "throttled") == ["10.0%", "15.6%", "25.0%"]
 
 
 def test_dates_are_shown_where_there_are_several():
@@ -117,7 +138,7 @@ def test_a_client_that_is_alone_is_compared_whatever_level_its_quota_is_of():
         _throttled("b", client_id="batch", bound=2e6, **only),
     ]
     lines = _lines([_plan("a"), _plan("b")], rows)
-    assert lines[2].startswith("user=carol client-id=batch · ")
+    assert lines[3].startswith("user=carol client-id=batch · ")
     assert _cells(lines, "limit of") == ["user", "client-id"]
     assert sum(" · " in line for line in lines) == 1
 
@@ -133,7 +154,7 @@ def test_two_entities_of_one_client_in_one_plan_stay_two():
 def test_a_plan_that_counts_these_clients_with_others_is_blank():
     """Nothing is invented, and the blank is explained."""
     lines = _lines([_plan("a"), _plan("b")], [_throttled("a", client_id="x"), _throttled("b", user="y")])
-    assert _cells(lines[8:], "throttled") == ["never", "25.0%"]
+    assert _cells(lines[9:], "throttled") == ["never", "25.0%"]
     assert "nothing below a plan: it counts these clients together with others" in lines
 
 
@@ -170,7 +191,7 @@ def test_five_plans_fit_beside_one_another():
 def test_a_file_gets_whole_names():
     """Where there is room for them."""
     lines = _lines([_plan()], [_throttled("p", client_id="c" * 150)], width=240)
-    assert lines[2].startswith(f"client-id={'c' * 150} · ")
+    assert lines[3].startswith(f"client-id={'c' * 150} · ")
 
 
 def test_notes_tell_what_the_tables_do_not():
