@@ -1,5 +1,7 @@
 """What a forecast says of clients whose load is known: ends, waits, retries; and that its memory is bounded."""
 
+import errno
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -149,6 +151,19 @@ def test_waiting_rows_are_bounded(monkeypatch):
     monkeypatch.setattr(closed_loop, "MAX_WAITING_ROWS", 1024)
     with pytest.raises(UsageFilesError, match="more than 1024 requests would wait at once under plan 'p'"):
         forecast_events(events, plan)
+
+
+def test_a_disk_without_room_for_what_waits_is_said(monkeypatch):
+    """In words, before the file is written to: a hole that cannot be filled would end the process."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(closed_loop, "MEMORY_ROWS", 1)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UsageFilesError, match="No space left on device") as error:
+        forecast_events(_node(3000, connections=7), _plan("producer_byte_rate", _MB))
+    assert "TMPDIR" in error.value.hint
 
 
 def test_idle_connections_are_forgotten(monkeypatch):
