@@ -1,7 +1,8 @@
 """What a watch has found: in all, and in the last minutes. Advances of nodes are added, each once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -74,15 +75,18 @@ class Totals:
 
     def add(self, advances: Sequence[Advance]) -> None:
         """Add what came of the next rows."""
-        for advance in advances:
-            self.events += advance.events
-            self.waiting[advance.node_id] = advance.waiting
-            if advance.events:
-                self.nodes[advance.node_id] = advance.last_seq, advance.last_ts_ms
-                self.replay = _replay_sums(_joined(self.replay, advance.replay), self.most_rows)
-                self.usage = _usage_sums(_joined(self.usage, advance.usage), self.most_rows)
-                self._add_minutes(advance)
         self.updates += 1
+        self.waiting |= {advance.node_id: advance.waiting for advance in advances}
+        done = [advance for advance in advances if advance.events]
+        if not done:
+            return
+        self.events += sum(advance.events for advance in done)
+        self.nodes |= {advance.node_id: (advance.last_seq, advance.last_ts_ms) for advance in done}
+        replay = pa.concat_tables([advance.replay for advance in done])
+        usage = pa.concat_tables([advance.usage for advance in done])
+        self.replay = _replay_sums(_joined(self.replay, replay), self.most_rows)
+        self.usage = _usage_sums(_joined(self.usage, usage), self.most_rows)
+        self._add_minutes({"replay": replay, "usage": usage})
 
     def in_all(self) -> Found:
         """Return what was found since the beginning."""
@@ -138,16 +142,18 @@ class Totals:
         usage = pa.concat_tables([advance.usage for advance in advances])
         return _found(_replay_sums(replay, self.most_rows), _usage_sums(usage, self.most_rows))
 
-    def _add_minutes(self, advance: Advance) -> None:
-        for name, table in (("replay", advance.replay), ("usage", advance.usage)):
-            for minute_ms in pc.unique(table["minute_ms"]).to_pylist():
-                of_minute = self.minutes.setdefault(minute_ms, {})
+    def _add_minutes(self, tables: Mapping[str, pa.Table]) -> None:
+        """Add rows of replay and usage to their minutes, those of the last minutes."""
+        arrived = {name: pc.unique(table["minute_ms"]).to_pylist() for name, table in tables.items()}
+        last_ms = max((*self.minutes, *chain.from_iterable(arrived.values())), default=0)
+        first_ms = last_ms - self.window_ms + _MINUTE_MS
+        minutes = {minute_ms: of for minute_ms, of in self.minutes.items() if minute_ms >= first_ms}
+        for name, table in tables.items():
+            for minute_ms in (minute_ms for minute_ms in arrived[name] if minute_ms >= first_ms):
+                of_minute = minutes.setdefault(minute_ms, {})
                 rows = table.filter(pc.field("minute_ms") == minute_ms)
                 of_minute[name] = _SUMS[name](_joined(of_minute.get(name), rows), self.most_rows)
-        first_ms = max(self.minutes, default=0) - self.window_ms + _MINUTE_MS
-        self.minutes = {
-            minute_ms: self.minutes[minute_ms] for minute_ms in sorted(self.minutes) if minute_ms >= first_ms
-        }
+        self.minutes = dict(sorted(minutes.items()))
 
 
 def _found(replay: pa.Table | None, usage: pa.Table | None) -> Found:

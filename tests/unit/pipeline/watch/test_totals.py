@@ -6,6 +6,7 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.watch.here import WatchHere
+from tidegate.pipeline.watch.totals import Totals
 from tidegate.quota.admin.definitions import QuotaRecord
 
 
@@ -42,3 +43,29 @@ def test_the_window_follows_the_rows(tmp_path):
     assert sorted(row["client_id"] for row in watch.totals.in_window().clients) == ["c7", "c8", "c9"]
     assert len(watch.totals.in_all().clients) == 10
     assert {row["only_client_id"] for row in watch.totals.in_window().entities} == {"c7", "c8", "c9"}
+
+
+def test_nodes_of_one_update_are_those_of_many(tmp_path):
+    """What several nodes did is added up at once, and is what it is one after the other."""
+    for node_id in (1, 2, 3):
+        node = RecordingNode(node_id)
+        limit = QuotaRecord(entity=(("user", "alice"),), key="producer_byte_rate", value=100.0 * node_id)
+        node.start(START_MS, records=(limit,))
+        for minute in range(8):
+            node.produce("alice", f"c{minute % 3}", 2000, START_MS + minute * 60_000 + node_id)
+        write_events(tmp_path, node.events)
+    done = WatchHere(tmp_path, [in_force_plan()], window_ms=180_000).step()
+    assert len(done) == 3
+    at_once, one_by_one = Totals(window_ms=180_000), Totals(window_ms=180_000)
+    at_once.add(done)
+    for advance in done:
+        one_by_one.add([advance])
+    for found, expected in (
+        (at_once.in_all(), one_by_one.in_all()),
+        (at_once.in_window(), one_by_one.in_window()),
+    ):
+        assert sorted(map(repr, found.entities)) == sorted(map(repr, expected.entities))
+        assert sorted(map(repr, found.clients)) == sorted(map(repr, expected.clients))
+    assert (at_once.events, at_once.nodes, [*at_once.minutes]) == (
+        one_by_one.events, one_by_one.nodes, [*one_by_one.minutes]
+    )  # fmt: skip
