@@ -83,7 +83,7 @@ def test_unknown_kinds_are_refused(tmp_path, command, capsys):
         ("ts_ms", None, -1, "1 rows of 'FILE' have no ts_ms"),
         ("seq", None, -1, "1 rows of 'FILE' have no seq"),
         ("node_id", None, -1, "1 rows of 'FILE' have no node_id"),
-        ("seq", 9, -2, "seq 9 of node 1 occurs twice"),
+        ("seq", 9, -2, "rows 9 to 9 (seq) of node 1 are there twice"),
     ],
 )
 @pytest.mark.parametrize("command", ["usage", "limits", "recommend", REPLAY])

@@ -17,7 +17,7 @@ from tidegate.callbacks.own_rules import OwnRules
 from tidegate.pipeline import layout
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read import chunks, ingest
-from tidegate.pipeline.read.chunks import Chunk, read_chunk, read_rows, survey_chunk
+from tidegate.pipeline.read.chunks import Chunk, check_rising, read_chunk, read_rows, survey_chunk
 from tidegate.pipeline.read.ingest import find_files, list_chunks
 from tidegate.pipeline.read.timeline import CONTROL_KINDS, NEXT_TS_MS, Run
 from tidegate.quota import QuotaRecord
@@ -207,3 +207,12 @@ def test_columns_that_are_all_null_are_not_read(tmp_path):
     wanted = ["produce_bytes", "quota_user", "kind", "quota_value", "seq"]
     for chunk, expected in zip(list_chunks([tmp_path / "x.parquet"]), (first, table.slice(200)), strict=True):
         assert repr(read_chunk(chunk, wanted).to_pylist()) == repr(expected.select(wanted).to_pylist())
+
+
+@pytest.mark.parametrize(("seq", "twice"), [([6, 7, 7, 8], 7), ([5, 6], 5), ([7, 6], 6)])
+def test_rows_come_one_after_another(seq, twice):
+    """Those of a node, also after what came before; the first that does not is named."""
+    check_rising(np.array([6, 7, 9]), after=5, node_id=3)
+    with pytest.raises(UsageFilesError, match=f"^seq {twice} of node 3 occurs twice$") as caught:
+        check_rising(np.array(seq), after=5, node_id=3)
+    assert caught.value.hint == "a file was given twice, or two nodes have one id"
