@@ -227,9 +227,10 @@ def outcomes() -> Iterator[Outcomes]:
         key: (median(foretold for foretold, _ in pairs), median(real for _, real in pairs))
         for key, pairs in found.items()
     }
-    print("\nof the runs of each share, by the median of each number")
-    print_table(medians)
-    print(f"each run by itself: met {sum(single)} of {len(single)}")
+    if len(single) > 3 * len(found):
+        print("\nof the runs of each share, by the median of each number")
+        print_table(medians)
+        print(f"each run by itself: met {sum(single)} of {len(single)}")
     met_of = [is_met for pair in medians.values() for is_met in kept(*pair).values()]
     print(f"met {sum(met_of)} of {len(met_of)}")
 
