@@ -13,12 +13,12 @@ from tidegate.pipeline.session import running_spark
 
 
 def main() -> None:
-    """Replay the quotas in force with two executors of two cores each."""
-    session = running_spark(app_name="cluster", master="local-cluster[2,2,1024]", rows=0)
+    """Replay the quotas in force with two executors of one core each."""
+    session = running_spark(app_name="cluster", master="local-cluster[2,1,1024]", rows=0)
     with open_usage(Path(sys.argv[1])) as files, session as spark:
+        executors = spark.session.sparkContext.defaultParallelism
         rows = replay_job(spark, files, [in_force_plan()], out=None).entities
-        cores = spark.session.sparkContext.defaultParallelism
-    print(json.dumps({"cores": cores, "rows": rows}))
+    print(json.dumps({"executors": executors, "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def test_executors_in_processes_of_their_own_decide_as_recorded(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
-    assert answer["cores"] == 4, "those of the executors that have registered"
+    assert answer["executors"] == 2
     assert sum(row["throttled_requests"] for row in answer["rows"]) > 0
     assert sum(row["different_decisions"] for row in answer["rows"]) == 0
 
