@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.pipeline.read.chunks import Chunk, opened_chunk, read_chunk
-from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, Timeline
+from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, CONTROL_KINDS, Timeline
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions
 from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
 from tidegate.pipeline.sums import grouped
@@ -48,7 +48,6 @@ _STEPS_MS = [
     for seconds in (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200, 86_400)
 ]
 _MAX_DEFINITIONS = 50  # sets of entities with a quota, one after another, that are told apart
-_QUOTA_KINDS = ("start", "quota", "gap", "callback")
 
 SECOND_KEYS = ("second_ms", "node_id", "entity")
 SECOND_SUMS = {"amount": "sum", "throttle_ms": "sum"}
@@ -141,7 +140,7 @@ def quota_events(chunk: Chunk) -> list[dict[str, Any]]:
     """Return starts, changed quotas, gaps and callbacks of a chunk, and one `tags` row: rows of `CONTROL_COLUMNS`."""
     with opened_chunk(chunk, CONTROL_COLUMNS) as opened:
         kinds = read_chunk(opened, ("kind",))["kind"]
-        wanted = pc.is_in(kinds, pa.array(_QUOTA_KINDS))
+        wanted = pc.is_in(kinds, pa.array(CONTROL_KINDS))
         places = np.flatnonzero(wanted.to_numpy())
         tags = np.flatnonzero(pc.equal(kinds, "tags").fill_null(False).to_numpy())[:1]
         places = np.sort(np.concatenate([places, tags]))
