@@ -68,6 +68,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--overwrite", action="store_true", help="replace FILE where there is one")
     plans_option(parser)
     parser.add_argument("--limits", action="store_true", help="also find the smallest limits (takes longer)")
+    parser.add_argument(
+        "--no-recommend",
+        dest="with_recommendation",
+        action="store_false",
+        help="leave out which quotas to set (about a third of the time)",
+    )
     loop_option(parser)
     where_options(parser)
 
@@ -84,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     plans = load_plans(args.quotas, is_closed=args.loop == "closed")
     wanted = {"is_imported": is_imported(args.directory), "with_limits": args.limits}
     with opened(args) as files, running_jobs(args, files, sums=True, plans=[in_force_plan(), *plans]) as jobs:
-        by = what_tells_apart(files.chunks, ())
+        by = what_tells_apart(files.chunks, ()) if args.with_recommendation else None
         found = find_out(jobs, plans, rows=files.rows, recommend_by=by, **wanted)
     write_page(args.out, _page(found), overwrite=args.overwrite)
     print(f"report: {args.out}")

@@ -65,6 +65,7 @@ _RUN = re.compile(r"run-\d{8}T\d{12}-[0-9a-f]{8}")
 _OURS, _LATEST, _LOCK = ".tidegate", "latest", "lock"
 _PART = "part-00000.parquet"
 _PART_FILES = "file string"
+_LONGEST_SHOWN = 4096  # characters of a path
 _log = logging.getLogger(__name__)
 
 Batches = Iterator[pa.RecordBatch]
@@ -110,9 +111,14 @@ def opened_results(directory: Location | None, *, command: str, overwrite: bool)
 
 def check_output(directory: Location, *, overwrite: bool) -> None:
     """Raise `OutputError` where `directory` holds what is not ours and `overwrite` is not given."""
+    try:
+        str(directory).encode()
+    except UnicodeEncodeError as error:
+        raise OutputError(f"cannot write to {str(directory)!r}: its name is not UTF-8") from error
     if overwrite:
         return
-    other = _foreign_elsewhere(directory) if isinstance(directory, Uri) else _foreign_here(directory)
+    with _errors_of(directory):
+        other = _foreign_elsewhere(directory) if isinstance(directory, Uri) else _foreign_here(directory)
     if other is not None:
         raise OutputError(
             f"{str(directory)!r} is not empty and does not hold results of tidegate (found {other!r})",
@@ -215,13 +221,18 @@ class _RunResults:
         marked = {"format": _FORMAT, "command": self._command, "complete": True, "run": self._run}
         return (json.dumps({**marked, "tables": tables, **made_of}, indent=2) + "\n").encode()
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise OutputError(f"cannot write to {str(self._directory)!r}: {reason}") from error
+    def _errors(self) -> AbstractContextManager[None]:
+        return _errors_of(self._directory)
+
+
+@contextmanager
+def _errors_of(directory: Location) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        shown = str(directory)[:_LONGEST_SHOWN]
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise OutputError(f"cannot write to {shown!r}: {reason}") from error
 
 
 # --- on this machine --------------------------------------------------------------------------------------------------

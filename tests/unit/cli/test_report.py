@@ -49,6 +49,24 @@ def test_a_file_that_is_there_stays(usage: Path, tmp_path: Path, capsys: pytest.
     assert page.read_text().startswith("<!DOCTYPE html>")
 
 
+def test_quotas_are_proposed_unless_they_are_left_out(usage: Path, tmp_path: Path) -> None:
+    """They take a third of the time."""
+    pages = tmp_path / "with.html", tmp_path / "without.html"
+    for page, more in zip(pages, ([], ["--no-recommend"]), strict=True):
+        assert main(["report", str(usage), "--out", str(page), *more]) == 0
+    is_proposed = ["Which quotas to set" in page.read_text(encoding="utf-8") for page in pages]
+    assert is_proposed == [True, False]
+
+
+@pytest.mark.parametrize("parts", [["x" * 300], ["x" * 40_000], ["no", "such.html"], ["x" * 300, "y.html"]])
+def test_what_can_be_no_file_is_one_clear_error(
+    usage: Path, tmp_path: Path, parts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a name that is too long to be one."""
+    assert main(["report", str(usage), "--out", str(tmp_path.joinpath(*parts))]) == 2
+    assert capsys.readouterr().err.startswith("error: cannot write to ")
+
+
 def test_the_help_is_80_columns_wide(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -234,6 +234,22 @@ def _killed_at_every_line(directory, then):
     return list(found.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("x" * 300, "File name too long"),
+        ("x" * 40_000, "File name too long"),
+        ("\udce9", "its name is not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_name_that_nothing_can_have_is_one_clear_error(tmp_path, name, reason, overwrite):
+    """Before anything is read, and of a length that can be shown."""
+    with pytest.raises(OutputError, match=rf"^cannot write to '.*: {reason}$") as caught:
+        _write(tmp_path / name, 1, "a", overwrite=overwrite)
+    assert len(str(caught.value)) < 5000
+
+
 def test_all_tables_take_the_place_of_those_before_at_once(tmp_path):
     """Killed before any line: what is there is whole, before or after; and the next run leaves nothing else."""
     out = tmp_path / "out"

@@ -11,11 +11,11 @@ __all__ = ["check_page", "write_page"]
 
 def check_page(path: Path, *, overwrite: bool) -> None:
     """Raise `OutputError` where a page cannot be written to `path`."""
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike `Path.is_dir` also where it is too long
         raise OutputError(f"{str(path)!r} is a directory", hint="give the name of a file")
     if not overwrite and os.path.lexists(path):
         raise OutputError(f"{str(path)!r} is there already", hint="give another name, or --overwrite")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise OutputError(
             f"cannot write to {str(path)!r}: there is no directory {str(path.parent)!r}",
             hint="make it, or give another name",
