@@ -12,6 +12,6 @@ def test_what_is_there_is_whole(tmp_path, capsys, master):
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     commands = write_records(tmp_path)
-    kills = 8 if master else 100
+    kills = 4 if master else 100
     killed_again_and_again(tmp_path / "out", commands, kills=kills, rng=random.Random(seed), master=master)
     capsys.readouterr()
