@@ -200,6 +200,8 @@ def _row(event: Event, client: int) -> tuple[int, ...]:
     is_strict = event["kind"] == "mutation" and event["api_version"] >= STRICT_SINCE.get(event["api_key"], 0)
     if is_asking or is_strict:
         flags += layout.STRICT
+    if event["observed_only"] or (is_strict and not event["strict"]):
+        flags += layout.OBSERVED
     is_untold = event["kind"] == "mutation" and event["api_key"] not in STRICT_SINCE
     connection_id = -1 if is_untold else event["connection_id"]
     return (

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.pipeline.history import Entity, History, WantedEntities, definitions_over_time, history_of
-from tidegate.pipeline.jobs import ReplaySummary, UsageSummary
+from tidegate.pipeline.jobs import UsageSummary
 from tidegate.pipeline.read.missing import Missing
-from tidegate.pipeline.read.timeline import callback_in, setting_not_known, timelines
+from tidegate.pipeline.read.timeline import callback_in, timelines
 from tidegate.pipeline.recommend import NothingToRecommendError, Recommendation, Wanted
 from tidegate.pipeline.replay.limits import Tolerance, TooManyEntitiesError, levels_of
 from tidegate.pipeline.replay.plan import IN_FORCE, Definitions, Plan, in_force_plan
@@ -31,7 +31,7 @@ class Findings:
     """All that the sections of a report need.
 
     replayed: rows `REPLAY_BY_ENTITY` by plan, of the quotas in force first. is_forecast: the plans were replayed in
-    closed loop. extension: what was set beyond Kafka, so that the definitions do not say all; None: they do.
+    closed loop. callback: the setting of a quota callback that decided who shares a limit; None: there was none.
     limits: rows `LIMITS_BY_ENTITY`, none where they were not asked for. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None
     where it cannot be known. recommendation: quotas to set, or why there are none; None: nobody asked.
     """
@@ -48,7 +48,7 @@ class Findings:
     nodes: Sequence[int]
     missing: Sequence[Missing]
     is_forecast: bool
-    extension: str | None
+    callback: str | None
 
 
 def find_out(
@@ -64,21 +64,16 @@ def find_out(
     quotas are to be proposed for, None for no proposal. Raises `TidegateError`."""
     events = jobs.quota_events()
     found = timelines(events)
-    unknown = setting_not_known(found)
-    extension = callback_in(found) or unknown
+    callback = callback_in(found)
     usage = jobs.usage(out=None, top=TOP_CLIENTS)
-    wanted_plans = [*([] if unknown else [in_force_plan()]), *plans]
-    summary = (
-        jobs.replay(wanted_plans, out=None)
-        if wanted_plans
-        else ReplaySummary(entities=[], unmatched=[], missing=[])
-    )
+    wanted_plans = [in_force_plan(), *plans]
+    summary = jobs.replay(wanted_plans, out=None)
     replayed = {
         plan.name: [row for row in summary.entities if row["plan"] == plan.name] for plan in wanted_plans
     }
-    known = {} if extension is not None else found
+    known = {} if callback is not None else found
     definitions = definitions_over_time(known)
-    in_force = replayed.get(IN_FORCE, ()) if extension is None else ()
+    in_force = replayed[IN_FORCE] if callback is None else ()
     wanted = wanted_entities(in_force, definitions)
     if not wanted.entities:  # no quota in force is known
         wanted = WantedEntities(entities=_top_client_ids(usage), definitions=[Definitions()])
@@ -96,7 +91,7 @@ def find_out(
         nodes=sorted({*found, *(row["node_id"] for row in buckets.rows)}),
         is_forecast=any(plan.is_closed for plan in plans),
         missing=usage.missing,
-        extension=extension,
+        callback=callback,
     )
 
 

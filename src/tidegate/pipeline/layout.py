@@ -16,6 +16,8 @@ KIND_BITS, REQUEST_ROW, NETWORK_ROW, MUTATION_ROW = 3, 0, 1, 2
 CHARGE_BITS, NO_CHARGE, PRODUCE_CHARGE, FETCH_CHARGE = 12, 0, 4, 8
 EXEMPT, STRICT, REJECTED = 16, 32, 64
 PIPELINES, SENDS_ON, READS_AHEAD, LOOKS_IN_STEPS = 128, 256, 512, 1024
+OBSERVED = 2048
+"""Of a request: nothing was done of what was decided. Of permits: they were not refused, though the API would."""
 
 # Rows of `State.account_of`, in the order of `QUOTA_TYPES`.
 PRODUCE, FETCH, REQUEST, MUTATION = range(4)
@@ -40,9 +42,10 @@ REASON_NAMES = ("", "gap", "missing rows", "cold start", "capped fetch", "import
 
 # Entries of `State.settings`: the first four say which quota types are enabled. Then: how many sweeps were before the
 # last gap; why the definitions are not known; why the permits are not, that a request without any had asked for.
+# `DEBT_MAX_S`: the deepest debt of a bucket of permits, in seconds of its rate; 0: no bound.
 SAMPLES, WINDOW_MS, BUCKET_SAMPLES, BUCKET_WINDOW_MS, SWEEP = range(4, 9)
-SWEEPS_BEFORE, QUOTAS_REASON, PERMITS_REASON, MEASURES = range(9, 13)
-SETTINGS = 13
+SWEEPS_BEFORE, QUOTAS_REASON, PERMITS_REASON, MEASURES, DEBT_MAX_S = range(9, 14)
+SETTINGS = 14
 
 # Columns of `State.tallies`. What was recorded stands `RECORDED` columns after what was decided; decisions that are not
 # exact are counted `APPROXIMATE` plus their reason.
@@ -68,6 +71,12 @@ FELT_COLUMNS = (
     "recorded_requests",
     "recorded_amount",
 )
+
+# Columns of `State.modes`: the number of the smooth mode that the sensor is in (0: none), and of the one that it has to
+# be in when it is used next; of that one the burst and the deepest debt in seconds, whether its clients are observed,
+# and whether the bucket is asked before it is charged.
+HELD, WANTED, BURST_S, MODE_DEBT_S, IS_OBSERVED, CHECKS_FIRST = range(6)
+MODE_COLUMNS = 6
 
 # Columns of the decisions, one row each; no rows where nobody asks.
 BYTE_MS, REQUEST_MS, IS_REJECTED, IS_CAPPED, BYTE_REASON, REQUEST_REASON = range(6)
@@ -118,3 +127,25 @@ class State(NamedTuple):
     bucket_use: Int64s
     sweeps: Int64s  # [sweep, (seq, ts_ms)]
     pending: Int64s
+
+
+class StateBeyondKafka(NamedTuple):
+    """The same for the kernel that knows what goes beyond Kafka: each more array would cost the plain one time."""
+
+    settings: Int64s
+    account_of: Int32s
+    accounts: Int64s
+    bounds: Floats
+    tallies: Int64s
+    peaks: Floats
+    rate_floats: Floats
+    rate_ints: Int64s
+    rate_use: Int64s
+    bucket_floats: Floats
+    bucket_ints: Int64s
+    bucket_use: Int64s
+    sweeps: Int64s
+    pending: Int64s
+    smooth_floats: Floats  # of smooth mode, beside the rates: [sensor, ...]
+    smooth_ints: Int64s
+    modes: Int64s  # [sensor, column]

@@ -1,6 +1,7 @@
 """What entities used over time, and the limits meanwhile."""
 
 import pytest
+from tests.replaying.callbacks import quota_groups
 from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
@@ -78,15 +79,15 @@ def test_steps_are_few_and_cover_all(usage):
 
 
 def test_a_callback_leaves_the_limits_out(tmp_path):
-    """Who shared a limit is not known then; usage is told by client id."""
+    """The stored definitions say nothing then; usage is told by client id, the decisions by what it said."""
     node = RecordingNode(1)
     node.start(START_MS)
-    node.quota(QuotaRecord(entity=(("user", "x"),), key="tidegate.quota.smooth", value=1.0), START_MS)
+    node.exchange(quota_groups(), "a:Groups", START_MS)
     node.produce("alice", "a", 300, START_MS)
     write_events(tmp_path, node.events)
     found = _found(tmp_path)
-    assert found.extension == "tidegate.quota.smooth"
-    assert found.replayed == {}
+    assert found.callback == "client.quota.callback.class=a:Groups"
+    assert {row["entity_tags"] for row in found.replayed["in force"]} == {'{"group":"etl"}'}
     [use] = found.history.uses
     assert use.entity == Entity(quota_type="Produce", user=None, client_id="a")
     assert use.limits == []

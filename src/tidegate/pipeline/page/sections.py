@@ -430,9 +430,9 @@ def _not_exact(found: Findings) -> Section:
         for name, rows in found.replayed.items()
         for note in replay_notes(name, rows, in_force=name == IN_FORCE)
     ]
-    if found.extension is not None:
+    if found.callback is not None:
         notes.append(
-            f"{name_text(found.extension)} was set: limits over time are not shown, and usage is by client id."
+            f"{name_text(found.callback)} was set: limits over time are not shown, and usage is by client id."
         )
     notes += [f"{note[0].upper()}{note[1:]}." for note in missing_notes(found.missing, with_cold_starts=True)]
     if any(name != IN_FORCE for name in found.replayed):

@@ -23,6 +23,7 @@ from tidegate.pipeline.layout import (
     FETCH_CHARGE,
     MUTATION_ROW,
     NETWORK_ROW,
+    OBSERVED,
     PRODUCE_CHARGE,
     REJECTED,
     REQUEST_ROW,
@@ -98,6 +99,7 @@ _NUMBER_COLUMNS = (
     "mutations",
     "rejected",
     "exempt",
+    "strict",
     "observed_only",
     "forwarded",
     *_THROTTLES,
@@ -599,11 +601,14 @@ def _flags(table: pa.Table, kinds: Numbers, produces: Numbers, fetches: Numbers)
     """Return kind, charge and flags in one byte, as `layout` has them."""
     flags = kinds + PRODUCE_CHARGE * produces.astype(np.int16) + FETCH_CHARGE * fetches.astype(np.int16)
     flags += EXEMPT * _plain(table, "exempt").astype(np.int16)
+    flags += OBSERVED * _plain(table, "observed_only").astype(np.int16)
     flags += STRICT * ((kinds == REQUEST_ROW) & np.isin(_plain(table, "api_key"), _ASKING)).astype(np.int16)
     mutations = np.flatnonzero(kinds == MUTATION_ROW)
     if len(mutations):
         asked = table.take(pa.array(mutations))
-        flags[mutations] += STRICT * _is_strict(asked) + REJECTED * _plain(asked, "rejected").astype(np.int16)
+        is_strict = _is_strict(asked)
+        flags[mutations] += STRICT * is_strict + REJECTED * _plain(asked, "rejected").astype(np.int16)
+        flags[mutations] += OBSERVED * (is_strict & ~_plain(asked, "strict"))
     return flags.astype(np.int16, copy=False)
 
 

@@ -25,7 +25,7 @@ from tidegate.quota.admin.definitions import EntityParts, QuotaRecord, entity_pa
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS
 from tidegate.quota.admin.sanitizer import desanitize
-from tidegate.quota.managers.extensions import EXEMPT_CLIENTS, EXTENSION_SETTINGS
+from tidegate.quota.managers.extensions import EXTENSION_SETTINGS
 
 __all__ = [
     "CONTROL_COLUMNS",
@@ -44,8 +44,6 @@ __all__ = [
     "Timeline",
     "callback_in",
     "empty_timeline",
-    "refuse_extensions",
-    "setting_not_known",
     "timelines",
 ]
 
@@ -85,7 +83,6 @@ MAX_SWEEP_BYTES = 1 << 28
 
 _DEFAULT_NAME = "<default>"
 _LARGEST_SETTING = 2**31 - 1
-_UNKNOWN = EXTENSION_SETTINGS - {EXEMPT_CLIENTS}  # of whom their rows say that they are
 _NO_SWEEPS_OF_NODE = NO_SWEEPS[:, 1:].copy()
 _PART_COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "quota_ip"}
 
@@ -178,28 +175,6 @@ def callback_in(found: Mapping[int, Timeline]) -> str | None:
                 name = "" if step.callback is None else f"={step.callback}"
                 return f"client.quota.callback.class{name}"
     return None
-
-
-def setting_not_known(found: Mapping[int, Timeline]) -> str | None:
-    """Return a setting beyond Kafka that was on and that the kernel would not know; None: there is none."""
-    return next((setting for _, _, setting in _settings_not_known(found)), None)
-
-
-def refuse_extensions(found: Mapping[int, Timeline]) -> None:
-    """Raise `UsageFilesError` where a setting beyond Kafka was on that the kernel would not know."""
-    for node_id, seq, setting in _settings_not_known(found):
-        raise UsageFilesError(
-            f"{setting} was set on node {node_id} (seq={seq}): "
-            "a replay of the quotas in force does not know it yet",
-            hint="leave out --in-force, or give hours in which it was not set",
-        )
-
-
-def _settings_not_known(found: Mapping[int, Timeline]) -> Iterator[tuple[int, int, str]]:
-    for node_id, timeline in found.items():
-        for step in timeline.steps:
-            if step.record is not None and step.record.key in _UNKNOWN and step.record.value is not None:
-                yield node_id, step.seq, step.record.key
 
 
 def _sweeps_by_node(sweeps: Sweeps) -> dict[int, npt.NDArray[np.int64]]:

@@ -67,6 +67,7 @@ from tidegate.quota.measure.throttle import (
 __all__ = [
     "CERTAINTY_KERNEL",
     "FOREVER",
+    "begin_unknown",
     "bucket_reason",
     "follow_bucket",
     "follow_rate",
@@ -94,6 +95,14 @@ def make_unknown(use: npt.NDArray[Any], reason: int, since_ms: int) -> None:
     use[:, SYNCED_MS] = _NEVER
     use[:, SUMS_FROM_MS] = use[:, PERIOD_MS] = since_ms
     use[:, SUM] = use[:, SUM_BEFORE] = 0
+
+
+def begin_unknown(use: Use, now_ms: int) -> None:
+    """Have a sensor that begins anew be not known: up to `now_ms` anything may have been recorded."""
+    use[UNKNOWN_MS] = max(use[UNKNOWN_MS], now_ms)
+    use[SEEN_MS] = use[SYNCED_MS] = _NEVER
+    use[SUMS_FROM_MS] = use[PERIOD_MS] = now_ms
+    use[SUM] = use[SUM_BEFORE] = 0
 
 
 def make_stated(use: npt.NDArray[Any]) -> None:
@@ -246,4 +255,5 @@ CERTAINTY_KERNEL = (
     bucket_reason,
     lose_bytes,
     forget_swept,
+    begin_unknown,
 )

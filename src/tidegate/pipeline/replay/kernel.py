@@ -59,11 +59,15 @@ from tidegate.quota.measure.engine_kernel import compile_kernel
 from tidegate.quota.measure.rate_kernel import rate_measure
 from tidegate.quota.measure.throttle import MAX_INT64
 
-__all__ = ["KERNEL_MODULES", "driver_names", "replay_kernel"]
+__all__ = ["KERNEL_MODULES", "Kernel", "driver_names", "replay", "replay_kernel"]
+
+
+Kernel = Callable[[State, Rows, Int32s, int, int], None]
+"""`replay` compiled."""
 
 
 @functools.cache
-def replay_kernel() -> Callable[[State, Rows, Int32s, int, int], None]:
+def replay_kernel() -> Kernel:
     """Return `replay` compiled."""
     return compile_cached(replay, driver_names(), modules=KERNEL_MODULES)
 

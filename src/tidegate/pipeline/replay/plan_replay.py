@@ -22,9 +22,11 @@ from tidegate.pipeline.layout import (
     BUCKET_WINDOW_MS,
     CHARGE_BITS,
     COLD_START,
+    DEBT_MAX_S,
     EXACT,
     EXEMPT,
     FELT_COLUMNS,
+    FETCH,
     FETCH_ANSWER_BYTES,
     FETCH_CHARGE,
     IMPORTED,
@@ -34,6 +36,7 @@ from tidegate.pipeline.layout import (
     MUTATION,
     MUTATION_ROW,
     PERMITS_REASON,
+    PRODUCE,
     PRODUCE_CHARGE,
     QUOTAS_REASON,
     REQUEST,
@@ -45,9 +48,11 @@ from tidegate.pipeline.layout import (
     Int32s,
     Rows,
     State,
+    StateBeyondKafka,
 )
 from tidegate.pipeline.read.answers import Answers
 from tidegate.pipeline.read.timeline import Step, Timeline
+from tidegate.pipeline.replay.beyond_kafka import replay_kernel_beyond_kafka
 from tidegate.pipeline.replay.carried import (
     Carried,
     End,
@@ -70,6 +75,7 @@ from tidegate.pipeline.replay.plan import (
     Resolved,
     resolved_answer,
 )
+from tidegate.pipeline.replay.settings import SettingsBeyondKafka
 from tidegate.pipeline.replay.stated import StatedSensors
 from tidegate.pipeline.replay.tables import Account, AccountTable, Limit, SensorTable, Used
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
@@ -109,6 +115,7 @@ class PlanReplay:
         self._answers = Answers()
         self._asks_callback = False
         self._uncertain: set[tuple[int, int]] = set()
+        self._beyond = SettingsBeyondKafka()
         self._accounts = AccountTable()
         self._account_of = np.zeros((len(QUOTA_TYPES), len(names)), np.int32)
         self._looked_up = np.zeros((len(QUOTA_TYPES), len(names)), np.int64)
@@ -217,6 +224,7 @@ class PlanReplay:
     def _take(self, step: Step) -> None:
         if step.states_all and self._plan.is_in_force:
             self._definitions.clear()
+            self._beyond.clear()
             self._look_up_again()
         match step.kind:
             case "start":
@@ -316,10 +324,13 @@ class PlanReplay:
     def _change_quota(self, step: Step) -> None:
         if step.setting is not None:
             self._set_windows(self._windows.replaced(*step.setting))
-        if step.record is not None:
-            changed = self._definitions.apply(step.record)
-            if changed is not None:
-                self._versions[changed] += 1
+        if step.record is None:
+            return
+        if self._beyond.apply(step.record):
+            self._versions[PRODUCE] += 1
+            self._versions[FETCH] += 1
+        elif (changed := self._definitions.apply(step.record)) is not None:
+            self._versions[changed] += 1
 
     def _set_windows(self, windows: Windows) -> None:
         """Measure in other windows from here on; the sensors begin anew."""
@@ -333,6 +344,7 @@ class PlanReplay:
     def _forget_sensors(self) -> None:
         self._rates.forget()
         self._buckets.forget()
+        self._beyond.forget()
         self._stated.forget()
         self._forget_permits()
 
@@ -373,7 +385,15 @@ class PlanReplay:
         if self._uncertain:
             first = self._run_uncertain(rows, decisions, first, end)
         if first < end:
-            self._kernel(self.state(), rows, decisions, first, end)
+            self._run_kernel(self.state(), rows, decisions, first, end)
+
+    def _run_kernel(self, state: State, rows: Rows, decisions: Int32s, first: int, end: int) -> None:
+        beyond = self._beyond
+        if beyond.is_needed:
+            wider: Any = StateBeyondKafka(*state, beyond.floats, beyond.ints, beyond.modes)
+            replay_kernel_beyond_kafka()(wider, rows, decisions, first, end)
+        else:
+            self._kernel(state, rows, decisions, first, end)
 
     def _run_uncertain(self, rows: Rows, decisions: Int32s, first: int, end: int) -> int:
         """Replay the rows up to the last whose client shares a limit with nobody knows whom; return where it ends.
@@ -392,7 +412,7 @@ class PlanReplay:
         state = self.state()
         reason = self._reason or MISSING_ROWS
         state.settings[QUOTAS_REASON] = reason
-        self._kernel(state, rows, decisions, first, certain)
+        self._run_kernel(state, rows, decisions, first, certain)
         self._lose_sensors(reason, since_ms=int(rows.ts_ms[first:certain].max()))
         return certain
 
@@ -418,6 +438,8 @@ class PlanReplay:
         sensor = sensors.number((index, resolved.sensor), bound=resolved.bound)
         if isinstance(resolved.sensor, tuple):  # of those of a callback no state is in the record
             self._stated.note_used((index, resolved.sensor), sensor)
+        if self._beyond.is_needed and index in (PRODUCE, FETCH):
+            self._beyond.choose(index, sensor, resolved.tags, rates=len(self._rates.use))
         is_known = self._quotas_reason == EXACT and (index, client) not in self._uncertain
         self._account_of[index, client] = self._accounts.number(
             Account(index, client, resolved.tags),
@@ -446,6 +468,7 @@ class PlanReplay:
             self._asks_callback or self._definitions.is_enabled(index) for index in range(len(QUOTA_TYPES))
         ]
         self._settings[QUOTAS_REASON] = self._quotas_reason
+        self._settings[DEBT_MAX_S] = self._beyond.debt_max_s
         asks = self._plan.is_in_force or self._definitions.is_enabled(MUTATION)
         self._settings[PERMITS_REASON] = self._reason if asks else EXACT
         self._settings[SAMPLES], self._settings[WINDOW_MS] = rate.samples, rate.window_ms

@@ -59,7 +59,16 @@ from tidegate.quota.measure.rate_kernel import rate_configure, rate_decide, rate
 from tidegate.quota.measure.sensors import EXPIRY_MS
 from tidegate.quota.measure.throttle import narrow_to_int32, tokens_throttle_ms
 
-__all__ = ["INLINED", "ROW_KERNEL", "Decided", "decide_row", "pass_sweeps"]
+__all__ = [
+    "INLINED",
+    "ROW_KERNEL",
+    "Decided",
+    "decide_row",
+    "is_forgotten",
+    "pass_sweeps",
+    "ready_bucket",
+    "ready_rate",
+]
 
 
 class Decided(NamedTuple):
@@ -106,7 +115,7 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
     elif flags & CHARGE_BITS == PRODUCE_CHARGE:
         account, amount = state.account_of[PRODUCE, client], rows.amount[at]
         if settings[PRODUCE]:
-            rate = _ready_rate(state, account, now_ms)
+            rate = ready_rate(state, account, now_ms)
             byte_ms = rate_decide(state.rate_floats[rate], state.rate_ints[rate], float(amount), now_ms)
             if state.rate_use[rate, REASON] != EXACT:
                 reason = follow_rate(state, account, rate, amount, False, now_ms)
@@ -123,7 +132,7 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
 
     if flags & (MUTATION_ROW | EXEMPT) == 0 and settings[REQUEST]:
         time_account = state.account_of[REQUEST, client]
-        rate = _ready_rate(state, time_account, now_ms)
+        rate = ready_rate(state, time_account, now_ms)
         floats, ints = state.rate_floats[rate], state.rate_ints[rate]
         rate_record(floats, ints, rows.network_ns[at] * PERCENT_PER_NS, now_ms)
         if flags & KIND_BITS == REQUEST_ROW:
@@ -141,7 +150,7 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
         is_capped = rows.amount[at] > state.accounts[account, CAP_BYTES]
         amount = min(rows.amount[at], state.accounts[account, CAP_BYTES])
         if settings[FETCH] or request_ms > 0:
-            rate = _ready_rate(state, account, now_ms)
+            rate = ready_rate(state, account, now_ms)
             floats, ints = state.rate_floats[rate], state.rate_ints[rate]
             if settings[FETCH]:
                 byte_ms = rate_decide(floats, ints, float(amount), now_ms)
@@ -170,7 +179,7 @@ def _take_permits(
     state: State, account: int, connection_id: int, flags: int, permits: int, now_ms: int
 ) -> bool:
     """Take permits, note with the connection how long they throttle, and return whether they are refused."""
-    bucket = _ready_bucket(state, account)
+    bucket = ready_bucket(state, account)
     floats, ints = state.bucket_floats[bucket], state.bucket_ints[bucket]
     last_ms, at_ms, _, reason = pending_take(state.pending, connection_id)
     if state.bucket_use[bucket, REASON] != EXACT:
@@ -197,7 +206,7 @@ def _take_permits(
 # --- sensors ----------------------------------------------------------------------------------------------------------
 
 
-def _ready_rate(state: State, account: int, now_ms: int) -> int:
+def ready_rate(state: State, account: int, now_ms: int) -> int:
     """Return the account's rate, ready for a record at `now_ms`."""
     rate: int = state.accounts[account, SENSOR]
     if state.rate_use[rate, READY] != state.settings[SWEEP]:
@@ -206,7 +215,7 @@ def _ready_rate(state: State, account: int, now_ms: int) -> int:
     return rate
 
 
-def _ready_bucket(state: State, account: int) -> int:
+def ready_bucket(state: State, account: int) -> int:
     """Return the account's bucket, ready to be asked; a refusal is no record."""
     bucket: int = state.accounts[account, SENSOR]
     if state.bucket_use[bucket, READY] != state.settings[SWEEP]:
@@ -217,7 +226,7 @@ def _ready_bucket(state: State, account: int) -> int:
 def _prepare_rate(state: State, account: int, rate: int) -> None:
     """Make a rate ready: forgotten if a sweep found it idle, configured, and marked with the sweep."""
     floats, ints, settings = state.rate_floats[rate], state.rate_ints[rate], state.settings
-    if _is_new(settings, state.rate_use, state.sweeps, rate):
+    if is_forgotten(settings, state.rate_use, state.sweeps, rate):
         floats[:] = 0.0
         ints[:] = 0
         if state.rate_use[rate, REASON] != EXACT:
@@ -230,7 +239,7 @@ def _prepare_rate(state: State, account: int, rate: int) -> None:
 def _prepare_bucket(state: State, account: int, bucket: int) -> None:
     """Make a bucket ready, likewise."""
     floats, ints, settings = state.bucket_floats[bucket], state.bucket_ints[bucket], state.settings
-    if _is_new(settings, state.bucket_use, state.sweeps, bucket):
+    if is_forgotten(settings, state.bucket_use, state.sweeps, bucket):
         floats[:] = 0.0
         ints[:] = 0
         if state.bucket_use[bucket, REASON] != EXACT:
@@ -240,7 +249,7 @@ def _prepare_bucket(state: State, account: int, bucket: int) -> None:
     state.bucket_use[bucket, READY] = state.bucket_use[bucket, SWEPT] = settings[SWEEP]
 
 
-def _is_new(settings: Int64s, use: Int64s, sweeps: Int64s, sensor: int) -> bool:
+def is_forgotten(settings: Int64s, use: Int64s, sweeps: Int64s, sensor: int) -> bool:
     """Return whether a sweep since its last use found the sensor idle. Follows: B§1.2 (expiry)."""
     for sweep in range(use[sensor, SWEPT], settings[SWEEP]):
         if sweeps[sweep, 1] - use[sensor, LAST_MS] > EXPIRY_MS:
@@ -248,5 +257,5 @@ def _is_new(settings: Int64s, use: Int64s, sweeps: Int64s, sensor: int) -> bool:
     return False
 
 
-ROW_KERNEL = (_is_new, _prepare_rate, _prepare_bucket, _ready_bucket, _take_permits)
-INLINED = (pass_sweeps, _ready_rate, decide_row)
+ROW_KERNEL = (is_forgotten, _prepare_rate, _prepare_bucket, ready_bucket, _take_permits)
+INLINED = (pass_sweeps, ready_rate, decide_row)

@@ -21,7 +21,6 @@ from tidegate.pipeline.read.timeline import (
     Sweeps,
     Timeline,
     empty_timeline,
-    refuse_extensions,
     timelines,
 )
 from tidegate.pipeline.replay.carried import Carried, End, StateRow, ends_of, sensors_of, without_new
@@ -104,7 +103,6 @@ def lay_out(
     missing = missing_in(found, lost_events)
     _check_order(carried or {}, ends)
     if any(plan.is_in_force for plan in plans):
-        refuse_extensions(found)
         found = {node_id: _with_snapshots(chunks, surveys, node_id, found[node_id]) for node_id in found}
     clients, rows, places = _clients(surveys)
     by_node: dict[int, dict[int, tuple[str, str]]] = {}

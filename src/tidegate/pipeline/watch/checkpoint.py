@@ -21,18 +21,22 @@ from tidegate.pipeline.read.answers import Answer, Answers
 from tidegate.pipeline.read.timeline import SensorState, Step, Timeline
 from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
+from tidegate.pipeline.replay.settings import SettingsBeyondKafka
 from tidegate.pipeline.replay.stated import StatedSensors
 from tidegate.pipeline.replay.tables import Account, AccountTable, Limit, SensorTable
 from tidegate.pipeline.watch.node import NodeWatch
 from tidegate.pipeline.watch.totals import Totals
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import Default, EntityQuotas, Level, QuotaEntity
+from tidegate.quota.admin.entity_selection import EntitySelection
+from tidegate.quota.managers.extensions import Extensions
+from tidegate.quota.measure.smooth import SmoothMode
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.directory import lock_file, make_private_directory, write_private_file
 
 __all__ = ["Checkpoint", "WatchState", "dumped", "loaded"]
 
-_VERSION = 1
+_VERSION = 2
 _STATE = "watch"
 _LOCK = "lock"
 
@@ -135,6 +139,7 @@ _PARTS = {
         WatchState, Totals, NodeWatch, Plan, Windows, QuotaWindow, QuotaRecord,
         PlanReplay, Definitions, EntityQuotas, QuotaEntity, Default, Level,
         Timeline, Step, Answer, Answers, SensorState, StatedSensors, SensorTable, AccountTable, Account, Limit,
+        SettingsBeyondKafka, Extensions, EntitySelection, SmoothMode,
     )
 }  # fmt: skip
 _PARTS_OF_ARRAYS = {

@@ -21,7 +21,7 @@ from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import DECISIONS, ROW_TYPES, Rows
 from tidegate.pipeline.read.chunks import Arrived, check_rising, read_rows, read_sensors, survey_chunk
 from tidegate.pipeline.read.snapshots import with_snapshots
-from tidegate.pipeline.read.timeline import Run, Timeline, empty_timeline, refuse_extensions, timelines
+from tidegate.pipeline.read.timeline import Run, Timeline, empty_timeline, timelines
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results, counted
@@ -129,7 +129,6 @@ class NodeWatch:
         self.is_imported |= timeline.is_imported
         timeline = replace(timeline, steps=steps, is_imported=self.is_imported)
         if any(plan.is_in_force for plan in self.plans):
-            refuse_extensions({self.node_id: timeline})
 
             def read(after_seq: int, before_seq: int) -> list[dict[str, Any]]:
                 ends = {"after_seq": after_seq, "before_seq": before_seq}

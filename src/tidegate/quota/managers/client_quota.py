@@ -29,7 +29,7 @@ from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.quota.metric import Metric
 
-__all__ = ["ClientQuotaManager"]
+__all__ = ["ClientQuotaManager", "smooth_mode_of"]
 
 
 class ClientQuotaManager(SensorManager[RateSensor]):
@@ -128,10 +128,15 @@ class ClientQuotaManager(SensorManager[RateSensor]):
         """Return how the bucket of smooth mode is kept, None where these tags are not smooth."""
         if self._extensions is None or not self._extensions.smooth.any:
             return None
-        return self._extensions.smooth_mode(_name_of(tags.get("user", "")), tags.get("client-id", ""))
+        return smooth_mode_of(self._extensions, tags)
 
     def _metrics(self, sensor: RateSensor, now_ms: int) -> list[Metric]:
         return [self._metric(self.quota_type.metric, sensor.tags, sensor.peek(now_ms), sensor.bound)]
+
+
+def smooth_mode_of(extensions: Extensions, tags: Mapping[str, str]) -> SmoothMode | None:
+    """Return how the bucket of smooth mode is kept of a sensor with these tags, None where they are not smooth."""
+    return extensions.smooth_mode(_name_of(tags.get("user", "")), tags.get("client-id", ""))
 
 
 def _name_of(tag: str) -> str:

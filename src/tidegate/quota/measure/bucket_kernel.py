@@ -33,6 +33,7 @@ __all__ = [
     "BUCKET_INTS",
     "BUCKET_KERNEL",
     "bucket_configure",
+    "bucket_forgive",
     "bucket_peek",
     "bucket_record",
     "bucket_state",
@@ -88,6 +89,15 @@ def bucket_throttle_ms(floats: Floats, ints: Ints, now_ms: int) -> int:
     return 0
 
 
+def bucket_forgive(floats: Floats, ints: Ints, debt_max_s: float, now_ms: int) -> float:
+    """Leave a debt of so many seconds of the rate at most; return how many tokens that takes. Not Kafka's."""
+    tokens, least = bucket_tokens(floats, ints, now_ms), -debt_max_s * floats[RATE]
+    if not tokens < least:
+        return 0.0
+    floats[TOKENS] = least
+    return least - tokens
+
+
 def _burst(floats: Floats, ints: Ints) -> float:
     """Return the most tokens that the bucket holds."""
     return ints[BUCKET_SAMPLES] * (ints[BUCKET_WINDOW_MS] / MS_PER_S) * floats[RATE]
@@ -106,6 +116,7 @@ BUCKET_KERNEL = (
     bucket_tokens,
     bucket_peek,
     bucket_throttle_ms,
+    bucket_forgive,
     _burst,
     _smaller,
 )

@@ -21,11 +21,11 @@ from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64, MIN_INT64
 from tidegate.quota.measure.token_bucket import TokenBucket
 from tidegate.quota.measure.window import QuotaWindow
 
-__all__ = ["SMOOTH_FETCH_S", "SmoothMode", "SmoothSensor"]
+__all__ = ["BURST_WINDOW_MS", "SMOOTH_FETCH_S", "SmoothMode", "SmoothSensor"]
 
 SMOOTH_FETCH_S = 0.1
 """How many seconds' worth a fetch may carry, if its first batch is not larger by itself."""
-_BURST_WINDOW_MS = 1000
+BURST_WINDOW_MS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class SmoothSensor(RateSensor):
         now_ms: int,
     ) -> None:
         super().__init__(name, tags, window=window, bound=bound, cap_ms=MAX_INT64, now_ms=now_ms)
-        self._bucket = TokenBucket(samples=mode.burst_s, window_ms=_BURST_WINDOW_MS, rate=bound)
+        self._bucket = TokenBucket(samples=mode.burst_s, window_ms=BURST_WINDOW_MS, rate=bound)
         self._mode = mode
         self._checks_first = checks_first and not mode.observed
         self._forgiven = 0.0  # of the last charge
@@ -70,7 +70,7 @@ class SmoothSensor(RateSensor):
     def set_bound(self, bound: float) -> None:
         """Set the bound; the tokens stay."""
         super().set_bound(bound)
-        self._bucket.configure(samples=self._mode.burst_s, window_ms=_BURST_WINDOW_MS, rate=bound)
+        self._bucket.configure(samples=self._mode.burst_s, window_ms=BURST_WINDOW_MS, rate=bound)
 
     def record(self, value: float, now_ms: int) -> None:
         """Record `value`, unchecked; a negative one takes back the last charge, less what was forgiven of it."""

@@ -12,8 +12,8 @@ Follows: Kafka `TokenBucket` (KIP-599, B§1.6); the rules are in `tidegate.quota
 
 from tidegate.quota.measure.bucket_kernel import (
     RATE,
-    TOKENS,
     bucket_configure,
+    bucket_forgive,
     bucket_peek,
     bucket_record,
     bucket_state,
@@ -57,11 +57,7 @@ class TokenBucket:
 
     def forgive(self, debt_max_s: float, now_ms: int) -> float:
         """Leave a debt of so many seconds of the rate at most; return how many tokens that takes. Not Kafka's."""
-        tokens, least = self.tokens(now_ms), -debt_max_s * self.rate
-        if not tokens < least:
-            return 0.0
-        self.floats[TOKENS] = least
-        return least - tokens
+        return bucket_forgive(self.floats, self.ints, debt_max_s, now_ms)
 
     def peek(self, now_ms: int) -> float:
         """Return what `tokens` would return, without any effect."""

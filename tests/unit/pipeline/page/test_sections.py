@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.replaying.callbacks import quota_groups
 from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
@@ -109,16 +110,15 @@ def test_a_limit_that_is_no_number_is_shown(tmp_path):
 
 
 def test_what_is_missing_or_unknown_is_said(tmp_path):
-    """A gap, and a setting beyond Kafka."""
+    """A gap, and a quota callback."""
     node = RecordingNode()
-    node.start(
-        START_MS, records=[QuotaRecord(entity=(("user", "x"),), key="tidegate.quota.smooth", value=1.0)]
-    )
+    node.start(START_MS)
+    node.exchange(quota_groups(), "a:Groups", START_MS)
     node.produce("u", "a", 10, START_MS)
     node.gap(START_MS + 1)
     write_events(tmp_path, node.events)
     sections, _ = _sections(tmp_path)
     said = " ".join(sections["not-exact"].sentences)
-    assert "tidegate.quota.smooth was set" in said
+    assert "client.quota.callback.class=a:Groups was set" in said
     assert "Events of node 1 were lost before" in said
     assert sections["in-words"].sentences == ["Nobody was throttled."]

@@ -11,7 +11,6 @@ from tidegate.pipeline.read.timeline import (
     NEXT_TS_MS,
     Run,
     callback_in,
-    refuse_extensions,
     timelines,
 )
 from tidegate.quota.admin.definitions import QuotaRecord
@@ -118,12 +117,14 @@ def test_senseless_events_are_named(event, reason):
     assert reason in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["tidegate.quota.observe", "tidegate.quota.throttle.max.ms"])
-def test_what_the_kernel_does_not_know_is_refused(key):
-    """A setting beyond Kafka that was on, even for a while, is named; not one that was taken back before."""
-    with pytest.raises(UsageFilesError, match=rf"^{key} was set on node 7 \(seq=3\)"):
-        refuse_extensions(timelines([_quota(quota_key=key, quota_value=1.0)], []))
-    refuse_extensions(timelines([_quota(quota_key=key, quota_value=None)], []))
+@pytest.mark.parametrize("value", [-1.0, 1.5, 1e300, float("nan"), float("inf")])
+def test_settings_beyond_kafka_are_whole_numbers(value):
+    """They are steps like quotas, and need no entity."""
+    key = "tidegate.quota.debt.max.seconds"
+    with pytest.raises(UsageFilesError, match=rf"{key} must be a whole number from 0 to 2147483647, got"):
+        timelines([_quota(quota_key=key, quota_value=value)], [])
+    steps = timelines([_quota(quota_key=key, quota_value=7.0)], [])[7].steps
+    assert [step.record for step in steps] == [QuotaRecord(entity=(), key=key, value=7.0)]
 
 
 def _said(seq, tags='{"group":"etl"}', limit=1.0, kind="tags", **columns):
@@ -164,8 +165,3 @@ def test_senseless_answers_are_named(tags):
         timelines([_said(3, tags=tags)], [])
     with pytest.raises(UsageFilesError, match="quota_key must be a key of Kafka's, got 'x'"):
         timelines([_said(3, quota_key="x")], [])
-
-
-def test_exempt_clients_are_replayed():
-    """Their rows say that they were charged to nobody."""
-    refuse_extensions(timelines([_quota(quota_key="tidegate.quota.exempt", quota_value=1.0)], []))
