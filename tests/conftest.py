@@ -1,15 +1,21 @@
 """What holds for every test: tiers run from quick to slow, and a test that did not run is a failure."""
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.room import Room
 
 ROOT = Path(__file__).parent.parent
 SLOW_TIERS = ("tests/spark", "src/tidegate/pipeline", "tests/e2e", "tests/limits")
 NOT_RUN = ("skipped", "xfailed", "xpassed")
 MANY_OBJECTS = 100_000  # fewer than are imported; to list so many takes a millisecond or two
+ROOM: "pytest.StashKey[Room]" = pytest.StashKey()
 
 # A shared machine stalls now and then: a deadline per example would fail tests that are right.
 settings.register_profile("tidegate", deadline=None, print_blob=True)
@@ -26,6 +32,32 @@ def _tier(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tiers in order; within one, the random order stays."""
     items.sort(key=_tier)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In one of several processes of pytest-xdist, share the room that tests run in with the others."""
+    if hasattr(config, "workerinput"):
+        from tests.room import Room
+
+        config.stash[ROOM] = Room(Path(config.option.basetemp).parent)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[Any]:
+    """Run a test that is marked `alone` while no other process runs any, and those of a file that follow it, too."""
+    room = item.config.stash.get(ROOM, None)
+    if room is None:
+        return (yield)
+    room.enter(alone=_is_alone(item))
+    try:
+        return (yield)
+    finally:
+        if not (_is_alone(item) and nextitem and _is_alone(nextitem) and nextitem.path == item.path):
+            room.leave()
+
+
+def _is_alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
 
 
 def pytest_runtest_setup() -> None:

@@ -48,6 +48,7 @@ def test_make_alone_prints_help():
     assert tuple(re.findall(r"^  make ([\w-]+)", done.stdout, re.MULTILINE)) == TARGETS
 
 
+@pytest.mark.alone
 def test_set_up_has_nothing_to_do_the_second_time():
     """With everything in place set-up is silent and takes less than a second."""
     started = time.monotonic()
@@ -139,34 +140,96 @@ def _dependency_tables():
     return text[text.index("\ndependencies = [") : text.index("[tool.setuptools")]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "pytest.skip('no time')",
-        "pytest.importorskip('no_such_module')",
-        "pytest.xfail('some day')",
-    ],
-)
-def test_a_test_that_did_not_run_fails_the_run(tmp_path, body):
-    """Skipped or expected to fail: the run fails and names the test."""
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
-    (tmp_path / "pytest.ini").touch()
-    (tmp_path / "test_it.py").write_text(f"import pytest\ndef test_runs(): pass\ndef test_not(): {body}\n")
-    done = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
+@pytest.fixture
+def small(tmp_path):
+    """Return the directory of a small project with the tests' own configuration."""
+    (tmp_path / "tests").mkdir()
+    for name in ("conftest.py", "room.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = alone\n")
+    return tmp_path
+
+
+def run_tests(project, *options):
+    """Run the tests of a small project."""
+    return run(sys.executable, "-m", "pytest", *options, "-p", "no:cacheprovider", cwd=project)
+
+
+IN_TWO = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+
+
+NOT_RUN = {
+    "test_skip.py::test_it": "def test_it(): pytest.skip('no time')",
+    "test_import.py::test_it": "def test_it(): pytest.importorskip('no_such_module')",
+    "test_xfail.py::test_it": "def test_it(): pytest.xfail('some day')",
+    "test_whole.py": "pytest.skip('no time', allow_module_level=True)",
+}
+
+
+@pytest.mark.parametrize("options", [(), IN_TWO], ids=["in one process", "in two"])
+def test_a_test_that_did_not_run_fails_the_run(small, options):
+    """Skipped or expected to fail: the run fails and names the test, or the file."""
+    (small / "tests" / "test_it.py").write_text("def test_runs(): pass\n")
+    for name, text in NOT_RUN.items():
+        (small / "tests" / name.partition("::")[0]).write_text(f"import pytest\n{text}\n")
+    done = run_tests(small, "-q", *options)
     assert done.returncode == 1, done.stdout
-    assert "tests that did not run" in done.stdout
-    assert "test_it.py::test_not" in done.stdout
+    named = done.stdout.partition("tests that did not run")[2]
+    assert sorted(re.findall(r"^tests/(\S+)$", named, re.MULTILINE)) == sorted(NOT_RUN), done.stdout
 
 
-def test_the_cheap_tests_run_first(tmp_path):
+def test_make_runs_the_tests_in_two_processes():
+    """What is proved below of two processes is how `make test` runs them, and ARGS come last."""
+    done = run("make", "--dry-run", "test", "ARGS=-k 'some name'")
+    assert f"-m pytest {' '.join(IN_TWO)} -k 'some name'\n" in done.stdout
+
+
+def test_what_is_alone_runs_beside_nothing(small):
+    """A test that is marked so, wherever it stands, and a file of such tests as a whole."""
+    (small / "tests" / "noted.py").write_text(NOTED)
+    mixed = "".join(
+        f"@pytest.mark.alone\ndef test_alone_{at}(): noted('alone {at}')\ndef test_{at}(): noted('together')\n"
+        for at in range(8)
+    )
+    for name in ("one", "two"):
+        text = mixed.replace("noted('", f"noted('{name} ")
+        (small / "tests" / f"test_{name}.py").write_text(
+            f"import pytest\nfrom tests.noted import noted\n{text}"
+        )
+    done = run_tests(small, "-q", *IN_TWO)
+    assert done.returncode == 0, done.stdout
+    lines = (small / "noted").read_text().splitlines()
+    begun = [at for at, line in enumerate(lines) if " alone " in line and line.startswith("begin ")]
+    assert len(begun) == 16
+    assert len({line.split()[1] for line in lines}) == 2
+    assert [lines[at + 1] for at in begun] == [lines[at].replace("begin ", "end ") for at in begun]
+
+
+def test_what_measures_time_is_alone():
+    """A file that takes the processor's time has the mark somewhere: the other process would make it longer."""
+    measures = re.compile(r"time\.(thread_time|process_time|perf_counter)|= longest_step_ms\(")
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    measuring = {path for path, text in texts.items() if measures.search(text)}
+    assert len(measuring) > 20
+    assert [path for path in measuring if "pytest.mark.alone" not in texts[path]] == []
+
+
+NOTED = """
+import os, time
+def noted(name):
+    for what in ("begin", "end"):
+        with open("noted", "a") as notes:
+            notes.write(f"{what} {os.getpid()} {name}\\n")
+        time.sleep(0.01)
+"""
+
+
+def test_the_cheap_tests_run_first(small):
     """Whatever the random order, the tiers come from cheap to dear: engine, then Spark, then end to end."""
-    tests = tmp_path / "tests"
     for tier in ("e2e", "spark", "unit"):
-        (tests / tier).mkdir(parents=True)
-        (tests / tier / f"test_{tier}.py").write_text("def test_it(): pass\n")
-    shutil.copy(ROOT / "tests" / "conftest.py", tests)
-    (tmp_path / "pytest.ini").touch()
-    done = run(sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", cwd=tmp_path)
+        (small / "tests" / tier).mkdir()
+        (small / "tests" / tier / f"test_{tier}.py").write_text("def test_it(): pass\n")
+    done = run_tests(small, "-v")
     assert re.findall(r"tests/(\w+)/", done.stdout) == ["unit", "spark", "e2e"], done.stdout
 
 

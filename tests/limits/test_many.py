@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 
+import pytest
 from tests.limits.bounds import MEMORY, PRODUCER_BYTES, judge_work
 from tests.limits.frames import (
     ALTER_QUOTAS,
@@ -25,6 +26,8 @@ from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES
 from tidegate.storage.log.producers import MAX_PRODUCER_BYTES
 from tidegate.usage.segment import NAMES_BYTES_MAX
 from tidegate.wire.batch_builder import build_batch
+
+pytestmark = pytest.mark.alone
 
 CONNECTIONS = size(2000, 9000)
 CONNECTION_BYTES = 10_000

@@ -9,6 +9,8 @@ from tests.limits.watched import Connection, WatchedBroker
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.wire import API_BY_KEY
 
+pytestmark = pytest.mark.alone
+
 SERVED = {0, 1, 2, 3, 8, 9, 10, 11, 18, 19, 20, 22, 32, 37, 44, 48, 49, 60, 68, 75}
 ENOUGH_FOR_CACHES = 5000  # what an id is as text is known of 4,096
 CREATES_ONLY_IF_ASKED_SINCE = 4  # of Metadata

@@ -36,6 +36,8 @@ from tests.limits.watched import Connection
 
 from tidegate.wire.batch_builder import build_batch
 
+pytestmark = pytest.mark.alone
+
 PARTITIONS = size(500, 1000)
 
 

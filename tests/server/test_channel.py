@@ -286,6 +286,7 @@ def test_who_waits_for_memory_is_not_read_and_then_served(with_pair) -> None:
     with_pair(scenario, most_bytes=1_000_000)
 
 
+@pytest.mark.alone
 def test_many_small_requests_of_one_client_do_not_hold_the_loop(with_pair) -> None:
     """Thousands of requests that came in one receive are served in turns, in order, the last before the end."""
 

@@ -149,6 +149,7 @@ def test_a_callback_is_exchanged_on_the_running_node(tmp_path: Path) -> None:
     run(tmp_path, scenario, **MODULES)
 
 
+@pytest.mark.alone
 def test_a_throttle_that_runs_ends_at_its_time(tmp_path: Path) -> None:
     """Whoever was told to wait does so, whatever callback there is by then."""
 

@@ -98,6 +98,7 @@ def test_requests_that_are_answered_together(with_node) -> None:
     with_node(scenario)
 
 
+@pytest.mark.alone
 def test_a_throttled_answer_arrives_and_what_was_sent_is_served_after_the_throttle(with_node) -> None:
     """The throttle of a client that sends no more is as long as any; its last request is served after it."""
 
@@ -150,6 +151,7 @@ def test_half_a_request_ends_the_connection(with_pair, whole: bool) -> None:
     with_pair(scenario)
 
 
+@pytest.mark.alone
 def test_a_broken_connection_is_noticed_during_a_long_poll(with_node) -> None:
     """A client that resets its connection is gone at once, whether or not it had sent its last byte before."""
 

@@ -17,6 +17,8 @@ from tidegate.server.handler import Connection
 from tidegate.server.muting import REAP_NS, Muting
 from tidegate.server.slices import Slices
 
+pytestmark = pytest.mark.alone
+
 SLACK_S = 0.5  # on a busy machine; a throttle that nobody thinks of is late by 10 s and more
 LONGEST_HOLD_S = 0.02
 RELEASES = 2000  # of the 4,000 or so before all 200 channels are muted for long

@@ -87,6 +87,7 @@ def test_a_bad_software_name_is_refused(with_node, name: str) -> None:
     with_node(scenario)
 
 
+@pytest.mark.alone
 def test_produce_is_answered_at_once_and_then_muted(with_node) -> None:
     """A burst over quota is told Kafka's throttle time at once; the next answer comes when that is over."""
 
@@ -149,6 +150,7 @@ def test_a_fetch_within_its_quota_is_delivered_after_its_wait(with_node) -> None
     with_node(scenario)
 
 
+@pytest.mark.alone
 def test_mutations_are_refused_topic_by_topic(with_node) -> None:
     """Strict: what makes the balance negative passes, the next topic gets error 89, and the channel is muted."""
 
@@ -213,6 +215,7 @@ def test_request_time_is_charged_once_handler_and_network(with_node) -> None:
     with_node(scenario)
 
 
+@pytest.mark.alone
 def test_clients_share_one_thread(with_node) -> None:
     """All that request quotas are charged is no more than the time that went by: a node's capacity is 100 %."""
 
@@ -230,6 +233,7 @@ def test_clients_share_one_thread(with_node) -> None:
     with_node(scenario)
 
 
+@pytest.mark.alone
 def test_acks_0_is_muted_without_an_answer(with_node) -> None:
     """A Produce without answer is charged and mutes; one that failed closes."""
 
@@ -456,6 +460,7 @@ def test_too_many_connections_of_one_address_are_closed(with_node) -> None:
     with_node(scenario, max_connections_per_ip="2")
 
 
+@pytest.mark.alone
 def test_an_address_over_its_connection_rate_is_parked_and_closed(with_node) -> None:
     """With connection_creation_rate, connections over the rate are kept unread and closed when their throttle ends."""
 

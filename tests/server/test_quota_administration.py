@@ -73,6 +73,7 @@ def run(
     asyncio.run(main())
 
 
+@pytest.mark.alone
 def test_thousands_of_definitions_do_not_hold_the_loop(tmp_path) -> None:
     """Altered and described with 5,000 clients known, no turn uses the processor for longer than 20 ms.
 
@@ -271,6 +272,7 @@ def name_server(monkeypatch) -> SilentNameServer:
 IP_RATE: list[Op] = [("connection_creation_rate", 10.0)]
 
 
+@pytest.mark.alone
 def test_others_are_served_while_names_are_looked_up(tmp_path, name_server) -> None:
     """A silent name server holds up the one who asks, not the loop, and not other alterations."""
 

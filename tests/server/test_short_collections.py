@@ -34,6 +34,7 @@ def _turn(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
     loop.run_until_complete(asyncio.sleep(seconds))
 
 
+@pytest.mark.alone
 def test_no_step_is_long_however_much_lives(loop) -> None:
     """Half a million objects are made and kept, a part in each turn: no collection takes 20 ms of the processor."""
     longest_ns = begun_ns = 0

@@ -20,6 +20,8 @@ from tidegate.server.handler import Answer, Deferred, Request, Work
 from tidegate.server.slices import FULL_COLLECTION_AFTER, SLICE_NS, Slices
 from tidegate.usage.readers import read_segment
 
+pytestmark = pytest.mark.alone
+
 LONG_S = 0.3
 STEP_S = 0.001
 LARGE = 20_000  # letters of a topic name: such a frame is not copied

@@ -311,6 +311,7 @@ def test_answers_that_wait_leave_whatever_follows(with_node, last: str) -> None:
     with_node(scenario)
 
 
+@pytest.mark.alone
 def test_beside_many_requests_of_one_others_wait_for_one(tmp_path: Path) -> None:
     """A client with 3,000 requests under way keeps another waiting for a turn, not for its requests."""
     served: list[str] = []
@@ -360,6 +361,7 @@ def test_what_failed_is_answered_otherwise(with_turn) -> None:
     with_turn(scenario)
 
 
+@pytest.mark.alone
 def test_time_of_the_turn_is_charged_to_those_who_have_a_part_in_it(with_turn) -> None:
     """Its time is handler time, in proportion to the bytes of the requests; who has no part in it pays nothing."""
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 
+import pytest
 from tests.server.nodes import FETCH, PRODUCE, NodeClient, RunningNode, fetch_body, spool_events, until
 from tests.server.test_half_close import reset
 
@@ -51,6 +52,7 @@ async def waiting_clients(node: RunningNode, waits: Waits) -> list[NodeClient]:
     return clients
 
 
+@pytest.mark.alone
 def test_many_that_are_woken_together_do_not_hold_the_loop(with_node) -> None:
     """The answers of 500 waiting requests are made and sent in slices, all of them."""
 

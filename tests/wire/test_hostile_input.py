@@ -111,6 +111,7 @@ def bodies_of_pure(byte, size):
         yield (key, version, "request"), header + bytes([byte]) * size
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("byte", [0x00, 0x01, 0x02, 0x7F, 0x80, 0xFF])
 def test_monotonous_bodies_are_read_or_refused(byte):
     """A body of one byte repeated is read or refused for every API and version, in time and space near its size."""
@@ -220,6 +221,7 @@ def pair_title(pair):
 FLEXIBLE = [pair for pair in spoken_pairs() if API_BY_KEY[pair[0]].is_flexible(pair[1])]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("pair", FLEXIBLE, ids=pair_title)
 def test_a_mountain_of_tagged_fields_is_refused_at_once(pair):
     """Millions of tagged fields, in the header or the body, are one clear error, and 1,000 are read."""
@@ -248,6 +250,7 @@ def test_tagged_fields_count_as_elements():
     read_request(3, 9, uvarint(91) + (b"\x02x" + few) * 90 + b"\x00\x00\x00\x00")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("pair", list(spoken_pairs()), ids=pair_title)
 def test_requests_read_in_one_step_are_read_soon(pair):
     """However many structures the bytes hold, reading up to 8 KB of them without slices takes some milliseconds."""

@@ -16,6 +16,7 @@ MOST_MS = 1000
 """No wait is longer than one sample's window."""
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "setting", ["max.connection.creation.rate", "listener.name.plaintext.max.connection.creation.rate"]
 )

@@ -115,6 +115,7 @@ def test_a_connection_that_cannot_be_served_takes_no_slot(with_node, caplog) -> 
     ]
 
 
+@pytest.mark.alone
 def test_connections_that_close_together_do_not_hold_the_loop(with_node) -> None:
     """2,000 clients that leave in the same moment are let go of in turns."""
 
@@ -132,6 +133,7 @@ def test_connections_that_close_together_do_not_hold_the_loop(with_node) -> None
     with_node(scenario)
 
 
+@pytest.mark.alone
 def test_idle_connections_are_closed_without_holding_the_loop(with_node) -> None:
     """2,000 connections that have become idle together are closed in slices."""
 

@@ -214,6 +214,7 @@ def test_many_metrics_are_read_in_slices(with_node) -> None:
     with_node(scenario)
 
 
+@pytest.mark.alone
 def test_a_slice_is_short(with_node) -> None:
     """No list takes much longer than `METRICS_SLICE_NS` to make; most of them do not on any machine."""
 
@@ -332,6 +333,7 @@ def test_connections_and_bytes_are_counted(with_node) -> None:
     with_node(scenario)
 
 
+@pytest.mark.alone
 def test_idleness_is_seen(with_node) -> None:
     """A node that computes is not idle, and one that waits is."""
 

@@ -83,6 +83,7 @@ def test_several_wait_for_one_log(logs: list[PartitionLog]) -> None:
         assert happened == expected
 
 
+@pytest.mark.alone
 def test_thousands_are_answered_over_many_turns(logs: list[PartitionLog]) -> None:
     """One append wakes 10,000 fetches: it holds nobody up, and each turn answers a few of them, in their order."""
     scheduler = ManualScheduler()

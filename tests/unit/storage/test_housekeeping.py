@@ -43,6 +43,7 @@ class MeasuringScheduler(ManualScheduler):
         return super().call_later(delay, measured)
 
 
+@pytest.mark.alone
 def test_most_partitions_hold_the_loop_for_a_moment_only(tmp_path: Path) -> None:
     """Looking after the files, saving positions and retention of 4000 partitions come in slices."""
     storage = Storage.open(tmp_path, StorageConfig(log_retention_ms=1000), SystemClock())
@@ -174,6 +175,7 @@ def test_nothing_is_written_for_a_topic_that_is_deleted_meanwhile(node: StorageN
     assert caplog.messages == []
 
 
+@pytest.mark.alone
 def test_removing_a_large_file_holds_nobody(tmp_path: Path) -> None:
     """A segment of 1 GB is renamed at once and removed by the disk thread; its last reader closes it on a thread."""
     storage = Storage.open(tmp_path, StorageConfig(log_retention_ms=1000), ManualClock(start_ms=NOW_MS))
@@ -201,6 +203,7 @@ def fill(log: PartitionLog, size: int) -> None:
     os.posix_fallocate(log.segments[-1].written_file().fd, 0, size)
 
 
+@pytest.mark.alone
 def test_most_producers_hold_the_loop_for_a_moment_only(tmp_path: Path) -> None:
     """A snapshot of all the producers that a partition may remember, with five batches each, is one slice."""
     log = new_log(tmp_path)

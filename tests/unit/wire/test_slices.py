@@ -158,6 +158,7 @@ def test_what_cannot_be_written_is_told_as_without_slices():
 NEWEST = {key: (key, version) for key, version in spoken_pairs()}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("pair", NEWEST.values(), ids=lambda pair: API_BY_KEY[pair[0]].name)
 def test_steps_are_short_whatever_the_bytes_hold(pair):
     """As many structures as 20 KB can hold, in each array of each API in turn: no step is long."""
@@ -166,6 +167,7 @@ def test_steps_are_short_whatever_the_bytes_hold(pair):
         assert min(longest_step_ms(read_request_in_slices(*pair, body)) for _ in range(2)) < MAX_STEP_MS, path
 
 
+@pytest.mark.alone
 def test_steps_are_short():
     """Many texts, 30 MB of bytes, texts that are no UTF-8 and an answer of 60,000 partitions, step by step."""
     finished(read_request_in_slices(3, 9, uvarint(9001) + b"\x02x\0" * 9000 + b"\0\0\0\0"))  # compiles

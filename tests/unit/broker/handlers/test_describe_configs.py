@@ -258,6 +258,7 @@ LONGEST_STEP_MS = 5.0
 """Steps take about a millisecond at most. A collection of garbage that falls into one makes it longer: two may be."""
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "resources",
     [
@@ -285,6 +286,7 @@ def test_long_requests_go_in_short_steps(
     assert most < measured.answer_bytes + 64 * len(frame) + 1_000_000
 
 
+@pytest.mark.alone
 def test_the_largest_honest_answer_is_whole(node: Node) -> None:
     """Everything about as many topics as a node can have, each with settings of its own, is half of the bound."""
     node.create("orders", **OWN)

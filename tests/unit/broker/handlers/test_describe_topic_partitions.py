@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.unit.broker.node import Node, decoded
 from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
 
@@ -69,6 +70,7 @@ def test_every_topic_is_told_of_a_wrong_cursor(node: Node) -> None:
     assert told(node, *names, cursor=("zzz", 0)) == [(name, 42, []) for name in names]
 
 
+@pytest.mark.alone
 def test_many_names_are_answered_in_slices(node: Node) -> None:
     """50,000 names that are not there: no step is long, and the answer is in order."""
     names = [f"n{at * 7919 % 50_000}" for at in range(50_000)]

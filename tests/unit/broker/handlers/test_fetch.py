@@ -425,6 +425,7 @@ def test_fetch_that_has_diverged_does_not_wait(filled: Node) -> None:
     assert isinstance(filled.ask(FETCH, 12, asked), Answer)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("parts", [[("orders", 0, 0)] * 20_000, [("u", at, 0) for at in range(20_000)]])
 def test_many_partitions_take_no_long_step(filled: Node, parts: list[tuple[str, int, int]]) -> None:
     """20,000 times the same, or as many that are not there: no step is long, and nothing is answered twice."""
@@ -439,6 +440,7 @@ def test_many_partitions_take_no_long_step(filled: Node, parts: list[tuple[str, 
     assert len(partitions(decoded(FETCH, 11, answer))) == len(set(parts))
 
 
+@pytest.mark.alone
 def test_long_poll_over_many_partitions_takes_no_long_step(node: Node) -> None:
     """3,000 partitions are waited for, woken by one append and answered over several turns."""
     node.create("orders", 3000)

@@ -250,6 +250,7 @@ def test_repeated_ids(node: Node) -> None:
     ]
 
 
+@pytest.mark.alone
 def test_many_positions_take_no_long_step(node: Node) -> None:
     """30,000 positions are kept, answered by name, and twice all together, without a long step."""
     for topic in range(10):

@@ -226,6 +226,7 @@ def test_names_of_one_request_may_collide(node: Node) -> None:
     assert list(node.storage.topics.by_name) == ["a.b", "a_b"]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("names", [["orders"] * 50_000, [f"n{at}" for at in range(50_000)], [""] * 50_000])
 def test_many_names_are_answered_in_slices(node: Node, names: list[str]) -> None:
     """50,000 names, the same one or all different: no step is long."""
@@ -236,6 +237,7 @@ def test_many_names_are_answered_in_slices(node: Node, names: list[str]) -> None
     assert len(decoded(METADATA, 9, answer)["topics"]) == len(set(names))
 
 
+@pytest.mark.alone
 def test_all_topics_are_answered_in_slices(node: Node) -> None:
     """A node full of partitions is described without a long step."""
     for count, name in ((3000, "large"), *((1, f"t{at}") for at in range(200))):

@@ -460,6 +460,7 @@ def test_synced_answer_over_many_partitions_takes_several_turns(node: Node) -> N
     assert [part["error_code"] for part in topic["partition_responses"]] == [0] * 300
 
 
+@pytest.mark.alone
 def test_many_partitions_take_no_long_step(node: Node) -> None:
     """20,000 batches for one partition, or for as many that are not there: no step is long."""
     node.create("orders")

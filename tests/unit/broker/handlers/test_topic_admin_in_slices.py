@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.unit.broker.node import Node, decoded
 from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, whole
 from tests.unit.storage.logs import append, batch
@@ -191,6 +192,7 @@ def test_deleted_topic_is_gone_at_once(node: Node) -> None:
     assert not node.storage.topics.is_taken("orders")
 
 
+@pytest.mark.alone
 def test_offsets_of_a_deleted_topic_are_forgotten_in_slices(node: Node) -> None:
     """20,000 positions in a topic go with it without a long step, others stay."""
     node.create("orders")
@@ -209,6 +211,7 @@ def test_offsets_of_a_deleted_topic_are_forgotten_in_slices(node: Node) -> None:
     assert not node.storage.store.has_offsets("g19999")
 
 
+@pytest.mark.alone
 def test_large_topics_take_no_long_step(node: Node) -> None:
     """3,000 partitions are created, doubled in part and deleted without a long step."""
     for api_key, version, message in (
@@ -227,6 +230,7 @@ def test_large_topics_take_no_long_step(node: Node) -> None:
     assert node.storage.topics.by_name == {}
 
 
+@pytest.mark.alone
 def test_many_topics_are_checked_in_slices(node: Node) -> None:
     """10,000 topics in one request, all right or all the same, are validated without a long step."""
     for topics in ([topic(f"t{at}") for at in range(3000)], [topic("same")] * 10_000):

@@ -62,6 +62,7 @@ def test_an_entity_is_named_once():
     assert len(_found({"user": "zzz"}, {"user": "zzz"})) == 1
 
 
+@pytest.mark.alone
 def test_many_names_cost_seconds():
     """A hundred thousand recorded names, long ones too, and as many mistakes as a file may have."""
     clients = [("ANONYMOUS", f"client-{number:06}" + "x" * (number % 300)) for number in range(100_000)]

@@ -200,6 +200,7 @@ def test_many_samples_leave_room_for_fewer_addresses() -> None:
     assert len(known) == MAX_IP_RATE_BYTES // (SENSOR_BYTES + 3601 * SAMPLE_BYTES) == 331
 
 
+@pytest.mark.alone
 def test_a_limit_for_all_addresses_touches_none_of_them() -> None:
     """A thousand changes with 5,000 known addresses take milliseconds, and hold for each at its next connection."""
     quotas = _quotas()

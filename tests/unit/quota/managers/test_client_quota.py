@@ -245,6 +245,7 @@ def _with_sensors(count: int) -> ClientQuotaManager:
     return manager
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("entity", [QuotaEntity(client_id=DEFAULT), QuotaEntity(user="u", client_id="c")])
 def test_changing_a_quota_costs_the_same_however_many_sensors_there_are(entity: QuotaEntity) -> None:
     """A thousand changes over 5,000 sensors take as long as over 10; refreshing each sensor took seconds."""

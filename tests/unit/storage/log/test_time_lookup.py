@@ -82,6 +82,7 @@ def test_times_survive_a_restart(tmp_path: Path) -> None:
     assert offset_of_latest_time(again) == (NOW_MS + 50, 12)
 
 
+@pytest.mark.alone
 def test_useless_time_index_is_walked_in_slices(tmp_path: Path) -> None:
     """30,000 batches older than the first one, then the one that is looked for: no step is long."""
     log = new_log(tmp_path)
@@ -125,6 +126,7 @@ def test_records_are_read_in_pieces(tmp_path: Path, value: bytes) -> None:
         assert offset_by_time(log, time_ms) == expected
 
 
+@pytest.mark.alone
 def test_many_records_in_one_batch_are_read_in_slices(tmp_path: Path) -> None:
     """100,000 records of eight bytes, the last of which is looked for: no step is long."""
     log = new_log(tmp_path)
