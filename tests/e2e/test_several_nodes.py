@@ -1,6 +1,7 @@
 """Three brokers in one process, as clients see a cluster: they find the leaders, and each throttles by itself."""
 
 import contextlib
+import itertools
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -59,13 +60,16 @@ def values_by_confluent(broker):
 def values_by_kafka_python(broker):
     """Return all values, likewise."""
     consumer = KafkaConsumer(
-        bootstrap_servers=f"127.0.0.1:{broker.ports[2]}", consumer_timeout_ms=1000, group_id=None
+        bootstrap_servers=f"127.0.0.1:{broker.ports[2]}",
+        consumer_timeout_ms=round(TIMEOUT_S * 1000),
+        group_id=None,
     )
     with contextlib.closing(consumer):
         partitions = [Partition(TOPIC, number) for number in range(PARTITIONS)]
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
-        return [record.value for record in consumer]
+        count = sum(consumer.end_offsets(partitions).values())
+        return [record.value for record in itertools.islice(consumer, count)]
 
 
 def produce(broker, count):
