@@ -21,8 +21,13 @@ from tidegate.pipeline.local import local_replay
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.watch.checkpoint import dumped, loaded
 from tidegate.pipeline.watch.node import NodeWatch
+from tidegate.quota import QuotaRecord
 from tidegate.usage.arrow import arrow_schema
 
+_SETTINGS = (
+    QuotaRecord(entity=(("user", None),), key="tidegate.quota.smooth", value=1.0),
+    QuotaRecord(entity=(("client-id", "c1"),), key="tidegate.quota.observe", value=1.0),
+)
 _SEEDS = st.integers(0, 2**32 - 1)
 _LONG = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -63,8 +68,8 @@ def _arrived(events: list[Event]) -> pa.Table:
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_SEEDS)
 def test_part_by_part_it_is_the_same(seed: int) -> None:
-    """A watch, whose checkpoint is read again after each part; a part may end anywhere."""
-    rng, events = Random(seed), disturbed_node(seed).events
+    """A watch, whose checkpoint is read again after each part; a part may end anywhere. With settings beyond Kafka."""
+    rng, events = Random(seed), disturbed_node(seed, extensions=_SETTINGS).events
     watch = NodeWatch(node_id=1, plans=[in_force_plan()])
     found = Counter[str]()
     while events:
