@@ -184,6 +184,13 @@ def test_make_runs_the_tests_in_two_processes():
     assert f"-m pytest {' '.join(IN_TWO)} -k 'some name'\n" in done.stdout
 
 
+def test_no_parameter_is_random():
+    """Both processes must find the same tests: a seed is drawn in the test, and printed."""
+    drawn = re.compile(r"parametrize\([^)]*\b(Random\(|randrange\(|urandom\(|uuid4\()")
+    tests = (ROOT / "tests").rglob("*.py")
+    assert [path for path in tests if drawn.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_what_is_alone_runs_beside_nothing(small):
     """A test that is marked so, wherever it stands, and a file of such tests as a whole."""
     (small / "tests" / "noted.py").write_text(NOTED)
