@@ -14,6 +14,7 @@ from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.cli.main import main
+from tidegate.quota import QuotaRecord
 
 _QUOTAS = "quotas:\n  - user: {default: true}\n    producer_byte_rate: 1KiB\n    request_percentage: 0.01\n"
 
@@ -127,16 +128,18 @@ def test_a_record_that_does_not_come_out_again_fails_the_check(on_spark, tmp_pat
 
 
 def test_what_a_callback_decided_is_replayed(on_spark, tmp_path):
-    """Whoever shares a limit is told by the tags."""
+    """Whoever shares a limit is told by the tags; and what is smooth by the settings."""
     node = RecordingNode()
     node.start(START_MS)
     node.exchange(quota_groups(), "tidegate.callbacks:QuotaGroups", START_MS)
     for user in ("alice", "bob") * 3:
         node.produce(user, "c1", 10_000, START_MS + 10)
+    node.quota(QuotaRecord(entity=(), key="tidegate.quota.smooth", value=1.0), START_MS + 10)
+    assert node.produce("bob", "c1", 10_000, START_MS + 11)["produce_throttle_ms"] == 4000
     write_events(tmp_path, node.events)
     code, out, _ = on_spark("replay", tmp_path, "--in-force")
     assert code == 0
-    assert "in force: 12 of 12 decisions as recorded" in out
+    assert "in force: 14 of 14 decisions as recorded" in out
     assert "group=etl" in out
 
 
