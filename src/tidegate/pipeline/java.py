@@ -16,21 +16,22 @@ _VERSION = re.compile(r'version "(?P<first>\d+)(?:\.(?P<second>\d+))?')
 _ANSWER_SECONDS = 30
 
 
-def require_java(environ: Mapping[str, str] = os.environ) -> int:
-    """Return the major version of the Java that Spark would start.
+def require_java(environ: Mapping[str, str] = os.environ) -> str:
+    """Return what the Java that Spark would start says of its version.
 
     Looks where Spark looks: `$JAVA_HOME/bin/java`, else `java` on the path.
     Raises `MissingJavaError` where there is none or it is too old.
     """
     command = _java_command(environ)
-    major = java_major(_version_text(command))
+    text = _version_text(command)
+    major = java_major(text)
     if major is None:
         raise MissingJavaError(f"{command!r} does not say which Java it is", hint=_HINT)
     if major < OLDEST_JAVA:
         raise MissingJavaError(
             f"Spark needs Java {OLDEST_JAVA} or later, {command!r} is Java {major}", hint=_HINT
         )
-    return major
+    return text
 
 
 def java_major(version_text: str) -> int | None:

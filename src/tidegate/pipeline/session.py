@@ -7,10 +7,11 @@ as it is, and running. To executors on other machines this package is sent along
 
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 import tidegate
 from tidegate.child_python import SAFE_PATH_VARIABLE, environment_variable, safe_path
+from tidegate.pipeline.class_archive import ClassArchive
 from tidegate.pipeline.errors import JobError, start_error
 from tidegate.pipeline.java import require_java
 
@@ -49,6 +52,8 @@ _SQL_SETTINGS = {
 }
 _PYTHON_VARIABLE = "PYSPARK_PYTHON"
 _DAEMON = "tidegate.pipeline.replay.daemon"
+_KEEPING = "keeping Spark's classes for the next start, once: some seconds, 170 MB"
+_KEEPING_SECONDS = 60  # on a busy machine it is left
 _FEW_ROWS = 300_000
 _FEW_ROWS_SETTINGS = {
     # Half of a short job's time goes into compiling what then hardly runs.
@@ -94,10 +99,11 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
         finally:
             session.stop()  # its Java ends with this process
         return
-    require_java()
+    java_version = require_java()
+    archive = ClassArchive(java_version) if settings["spark.master"].startswith("local") else None
     log = _new_log()
     is_wanted = True  # the hint of a `JobError` names it
-    gateway = _launch(settings, log)
+    gateway = _launch(settings if archive is None else archive.in_settings(settings), log)
     try:
         with _errors_of_the_start(log):
             session = _started(settings, gateway=gateway)
@@ -113,7 +119,7 @@ def running_spark(*, app_name: str, master: str | None = None, rows: int) -> Ite
         is_wanted = False
         raise
     finally:
-        _end(gateway)
+        _end(gateway, archive)
         if not is_wanted:
             log.unlink(missing_ok=True)
 
@@ -165,13 +171,28 @@ def _started(settings: Mapping[str, str], *, gateway: Any) -> SparkSession:
     return SparkSession(context)
 
 
-def _end(gateway: Any) -> None:
+def _end(gateway: Any, archive: ClassArchive | None) -> None:
     """End the Java process, so that the next session can be started with other settings."""
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait()
     SparkContext._gateway = None
     SparkContext._jvm = None
+    if archive is None:
+        gateway.proc.wait()
+        return
+    with Console(stderr=True).status(_KEEPING) if archive.is_made else nullcontext():
+        try:
+            gateway.proc.wait(_KEEPING_SECONDS if archive.is_made else None)
+            archive.keep()
+        except subprocess.TimeoutExpired:
+            gateway.proc.kill()
+            gateway.proc.wait()
+            archive.give_up()
+        except BaseException:
+            gateway.proc.kill()
+            gateway.proc.wait()
+            archive.give_up()
+            raise
 
 
 @contextmanager
