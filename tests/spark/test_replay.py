@@ -189,7 +189,7 @@ def test_a_log_without_requests_gives_nothing(job, tmp_path):
     node = RecordingNode()
     node.start(START_MS)
     write_events(tmp_path, node.events)
-    assert job(tmp_path, [in_force_plan()]) == []
+    assert len(job(tmp_path, [in_force_plan()])) == 0
 
 
 def test_missing_names_are_empty_ones(job, tmp_path):

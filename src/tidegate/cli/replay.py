@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidegate.cli.job_options import (
     add_job_options,
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.output import check_output
     from tidegate.pipeline.replay.limits import Tolerance, levels_of_file
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
-    from tidegate.pipeline.report.compared import with_limits
+    from tidegate.pipeline.report.compared import entity_rows, with_limits
 
     plans = load_plans(args.quotas, is_closed=args.loop == "closed")
     if args.in_force:
@@ -155,16 +155,15 @@ def run(args: argparse.Namespace) -> int:
                 }
                 found = replace(found, entities=with_limits(found.entities, limits))
     _print(args, plans, found, events=files.rows)
-    in_force = [row for row in found.entities if row["plan"] == plans[-1].name]
-    return _exit_code(in_force) if args.in_force else 0
+    in_force = entity_rows(found.entities).where(plan=plans[-1].name)
+    return _exit_code(in_force.sums()) if args.in_force else 0
 
 
-def _exit_code(rows: Sequence[Mapping[str, Any]]) -> int:
-    """Return what the check of --in-force found, out of its entities."""
-    if any(row["different_decisions"] for row in rows):
+def _exit_code(in_all: Mapping[str, int]) -> int:
+    """Return what the check of --in-force found, out of the sums over its entities."""
+    if in_all["different_decisions"]:
         return _EXIT_DIFFERENT
-    exact = sum(row["requests"] - row["approximate_requests"] for row in rows)
-    return 0 if exact else _EXIT_NOT_COMPARED
+    return 0 if in_all["requests"] > in_all["approximate_requests"] else _EXIT_NOT_COMPARED
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -194,7 +193,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySummary", *, events: int) -> None:
-    from tidegate.pipeline.report.compared import compared
+    from tidegate.pipeline.report.compared import compared, entity_rows
     from tidegate.pipeline.report.console import print_lines, results_console
     from tidegate.pipeline.report.documents import json_text, replay_document
     from tidegate.pipeline.report.forecast_report import forecast_notes
@@ -202,7 +201,8 @@ def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySumm
     from tidegate.pipeline.report.replay_report import replay_lines, replay_notes, unmatched_notes
     from tidegate.pipeline.report.text import count_text
 
-    entities = compared(plans, found.entities)
+    rows = entity_rows(found.entities)
+    entities = compared(plans, rows)
     if args.json:
         document = replay_document(
             plans, entities, top=shown(args), unmatched=found.unmatched, events=events, out=args.out
@@ -213,10 +213,11 @@ def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySumm
     lines = replay_lines(plans, entities, top=shown(args), show_all=args.all, width=console.width)
     print_lines(console, lines)
     for plan in plans:
-        of_plan = [row for row in found.entities if row["plan"] == plan.name]
+        of_plan = rows.where(plan=plan.name)
+        waiting = of_plan.largest("waited_ms", top=shown(args))
         for note in (
-            *replay_notes(plan.name, of_plan, in_force=plan.is_in_force),
-            *forecast_notes(plan.name, of_plan, is_closed=plan.is_closed, top=shown(args)),
+            *replay_notes(plan.name, [of_plan.sums()], in_force=plan.is_in_force),
+            *forecast_notes(plan.name, waiting, is_closed=plan.is_closed, top=shown(args)),
         ):
             console.print(note)
     for note in (*unmatched_notes(found.unmatched), *missing_notes(found.missing, with_cold_starts=False)):

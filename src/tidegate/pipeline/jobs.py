@@ -7,6 +7,8 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.core.broadcast import Broadcast
@@ -81,6 +83,7 @@ from tidegate.pipeline.schemas import (
     usage_schema,
 )
 from tidegate.pipeline.session import RunningSpark
+from tidegate.pipeline.table_rows import TableRows
 
 __all__ = [
     "LimitsSummary",
@@ -361,10 +364,10 @@ def replay_job(
                 results.write(spark.session.createDataFrame(states), STATE_TABLE)
             options = {"decisions": with_decisions, "continued": carried is not None}
             results.finish(replay_made_of(files, layout, options))
-        rows = [row.asDict() for row in entities.collect()]
+        of_entities = TableRows(entities.toArrow())
         found.unpersist()
     unmatched = unmatched_entries(plans, users=layout.users, client_ids=layout.client_ids)
-    return ReplaySummary(entities=rows, unmatched=unmatched, missing=layout.missing)
+    return ReplaySummary(entities=of_entities, unmatched=unmatched, missing=layout.missing)
 
 
 def replay_made_of(files: UsageFiles, layout: Layout, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -521,7 +524,9 @@ def replay_blocks(
 
 
 def _spread(
-    session: SparkSession, chunks: Sequence[Chunk], numbers: Sequence[Sequence[int]] | None = None
+    session: SparkSession,
+    chunks: Sequence[Chunk],
+    numbers: Sequence[Sequence[int] | npt.NDArray[np.int64]] | None = None,
 ) -> DataFrame:
     """Return the table `NUMBERED_CHUNKS` in as many partitions, each a run of chunks, of about equally many bytes."""
     schema, slices = to_arrow_schema(NUMBERED_CHUNKS), slices_of(session, chunks)

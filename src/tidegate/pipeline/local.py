@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -37,6 +39,7 @@ from tidegate.pipeline.jobs import (
     usage_tables,
 )
 from tidegate.pipeline.manifest import made_of
+from tidegate.pipeline.memory import give_back
 from tidegate.pipeline.obedience import (
     chunk_obedience,
     obedience_by_client_table,
@@ -69,12 +72,15 @@ from tidegate.pipeline.schemas import (
     OBEDIENCE_BY_CLIENT,
     OBEDIENCE_BY_SOFTWARE,
     REPLAY_BY_CLIENT,
+    REPLAY_BY_ENTITY,
     REPLAY_LEAVING_STATE,
     REPLAY_STATE,
     usage_by_minute_schema,
+    usage_parts_schema,
     usage_schema,
 )
-from tidegate.pipeline.sums import by_entity_table, grouped
+from tidegate.pipeline.sums import by_entity_table, compact, entities_together, grouped, together
+from tidegate.pipeline.table_rows import TableRows
 from tidegate.pipeline.warm_up import kernel_at_hand
 
 __all__ = [
@@ -87,6 +93,8 @@ __all__ = [
     "local_replay",
     "local_usage",
 ]
+
+_ROWS_AT_ONCE = 1 << 15  # of results
 
 _T = TypeVar("_T")
 
@@ -110,36 +118,40 @@ def local_replay(
     """Do what `jobs.replay_job` does."""
     leaves_state = out is not None and any(plan.leaves_state for plan in plans)
     with opened_results(out, command="replay", overwrite=overwrite) as results:
-        wanted = {
-            "with_connections": any(plan.is_closed for plan in plans),
-            "with_answers": any(plan.is_in_force for plan in plans),
-        }
-        surveys = [survey_chunk(chunk, **wanted) for chunk in _shown(files.chunks, "looking")]
-        layout = lay_out(files.chunks, surveys, plans, cores=1, carried=carried, leaves_state=leaves_state)
-        task, members = _held(layout)
-        partitions = _partitions(files.chunks, layout.numbers, task)
+        layout, partitions = _laid_out(files, plans, carried=carried, leaves_state=leaves_state)
         kernel_at_hand(plans)
-        with _decisions(results if with_decisions else None) as decided:
+        parts: list[pa.Table] = []
+        left: list[dict[str, Any]] = []
+        schema = _schema(REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT)
+        with (
+            _decisions(results if with_decisions else None) as decided,
+            _rows(results, "replay_by_client", REPLAY_BY_CLIENT) as write_clients,
+        ):
+            task, members = _held(layout)
             blocks = _blocks(partitions, "replaying")
             batches = replay_tallies(blocks, task=task, members=members, decided=decided)
-            found = pa.Table.from_batches(
-                batches, _schema(REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT)
-            )
-        by_client = found
-        if leaves_state:
-            by_client = found.filter(pc.field("state").is_null()).select(REPLAY_BY_CLIENT.names)
-        by_entity = by_entity_table(by_client)
+            for found in _tables(batches, schema):
+                by_client = found
+                if leaves_state:
+                    is_state = pc.field("state").is_valid()
+                    left += found.filter(is_state).select(REPLAY_STATE.names).to_pylist()
+                    by_client = found.filter(~is_state).select(REPLAY_BY_CLIENT.names)
+                parts.append(compact(by_entity_table(by_client)))
+                write_clients(by_client)
+                give_back()
+        by_entity = entities_together(parts)
+        give_back()
         if results is not None:
-            _write(by_client, results, "replay_by_client")
-            _write(by_entity, results, "replay_by_entity")
+            with _rows(results, "replay_by_entity", REPLAY_BY_ENTITY) as write_entities:
+                for batch in by_entity.to_batches(max_chunksize=_ROWS_AT_ONCE):
+                    write_entities(pa.Table.from_batches([batch]))
             if leaves_state:
-                left = found.filter(pc.field("state").is_valid()).select(REPLAY_STATE.names)
-                rows = list(states_left(layout, left.to_pylist()))
+                rows = list(states_left(layout, left))
                 _write(pa.Table.from_pylist(rows, _schema(REPLAY_STATE)), results, STATE_TABLE)
             options = {"decisions": with_decisions, "continued": carried is not None}
             results.finish(replay_made_of(files, layout, options))
     unmatched = unmatched_entries(plans, users=layout.users, client_ids=layout.client_ids)
-    return ReplaySummary(entities=by_entity.to_pylist(), unmatched=unmatched, missing=layout.missing)
+    return ReplaySummary(entities=TableRows(by_entity), unmatched=unmatched, missing=layout.missing)
 
 
 def local_limits(
@@ -170,10 +182,8 @@ class LocalReplays:
 
     def __init__(self, files: UsageFiles, levels: Plan) -> None:
         kernel_at_hand([levels])
-        surveys = [survey_chunk(chunk) for chunk in _shown(files.chunks, "looking")]
-        self.layout = lay_out(files.chunks, surveys, [levels], cores=1)
-        task, self._members = _held(self.layout)
-        self._partitions = _partitions(files.chunks, self.layout.numbers, task)
+        self.layout, self._partitions = _laid_out(files, [levels])
+        _, self._members = _held(self.layout)
 
     def peaks(self, plan: Plan) -> pa.Table:
         """Return what was measured, columns `LIMITS_BY_NODE`."""
@@ -194,7 +204,7 @@ class LocalReplays:
         what: str,
     ) -> pa.Table:
         task: Any = _Held(replace(self.layout.task, plans=tuple(plans)))
-        batches = function(_blocks(self._partitions, what), task=task, members=self._members)
+        batches = function(_blocks(dict(self._partitions), what), task=task, members=self._members)
         return pa.Table.from_batches(batches, _schema(table))
 
 
@@ -211,22 +221,35 @@ def local_usage(
     with opened_results(out, command="usage", overwrite=overwrite) as results:
         coverage = _coverage(files)
         kernel_at_hand((), with_usage=True)
-        parts = [
-            part
-            for node_id, chunks in _shown(list(coverage.nodes.items()), "summing up")
-            for part in usage_parts(node_id, chunks, by, with_minutes=results is not None)
-        ]
-        in_all = put_together(parts, by, usage_schema(by))
+        found = [compact(_schema(usage_parts_schema(by)).empty_table())]
+        for node_id, chunks in _shown(list(coverage.nodes.items()), "summing up"):
+            found += map(compact, usage_parts(node_id, chunks, by, with_minutes=results is not None))
+        parts = together(found)
+        give_back()
+        summary = usage_schema(by)
+        most, groups = _schema(summary).empty_table(), 0
+        with _rows(results, in_all_name, summary) as write:
+            for some in put_together(parts, by, summary):
+                most = _most_bytes(pa.concat_tables([most, some]), by, top)
+                groups += len(some)
+                write(some)
         if results is not None:
-            _write(in_all, results, in_all_name)
-            by_minute = put_together(parts, minute_keys(by), usage_by_minute_schema(by))
-            _write(by_minute, results, by_minute_name)
+            minutes = usage_by_minute_schema(by)
+            with _rows(results, by_minute_name, minutes) as write:
+                for some in put_together(parts, minute_keys(by), minutes):
+                    write(some)
             options = {"by": list(by)}
             results.finish(made_of(files, nodes=coverage.nodes, missing=coverage.missing, options=options))
-    most = in_all.append_column("bytes", pc.add(in_all["produce_bytes"], in_all["fetch_bytes"]))
+    return UsageSummary(groups=groups, top=most.to_pylist(), missing=coverage.missing)
+
+
+def _most_bytes(table: pa.Table, by: Sequence[str], top: int) -> pa.Table:
+    """Return the `top` rows with most bytes, then requests, in this order."""
+    all_bytes = table.append_column("bytes", pc.add(table["produce_bytes"], table["fetch_bytes"]))
     order = [("bytes", "descending"), ("requests", "descending"), *((name, "ascending") for name in by)]
-    rows = most.sort_by(order).slice(0, top).drop_columns(["bytes"]).to_pylist()
-    return UsageSummary(groups=len(in_all), top=rows, missing=coverage.missing)
+    if not len(table):
+        return table
+    return table.take(pc.select_k_unstable(all_bytes, min(top, len(table)), sort_keys=order))
 
 
 def _coverage(files: UsageFiles) -> Coverage:
@@ -264,8 +287,27 @@ def _held(layout: Layout) -> Any:
     return _Held(layout.task), [_Held(members) for members in layout.members(1)]
 
 
+def _laid_out(
+    files: UsageFiles,
+    plans: Sequence[Plan],
+    *,
+    carried: Mapping[tuple[str, int], Carried] | None = None,
+    leaves_state: bool = False,
+) -> tuple[Layout, dict[int, list[pa.RecordBatch]]]:
+    """Return what a replay needs, and its rows as `_partitions` has them."""
+    wanted = {
+        "with_connections": any(plan.is_closed for plan in plans),
+        "with_answers": any(plan.is_in_force for plan in plans),
+    }
+    surveys = [survey_chunk(chunk, **wanted) for chunk in _shown(files.chunks, "looking")]
+    layout = lay_out(files.chunks, surveys, plans, cores=1, carried=carried, leaves_state=leaves_state)
+    del surveys
+    give_back()
+    return layout, _partitions(files.chunks, layout.numbers, _Held(layout.task))
+
+
 def _partitions(
-    chunks: Sequence[Chunk], numbers: Sequence[Sequence[int]], task: Any
+    chunks: Sequence[Chunk], numbers: Sequence[npt.NDArray[np.int64]], task: Any
 ) -> dict[int, list[pa.RecordBatch]]:
     """Return the rows of the chunks as blocks, by partition, in the order in which a replay wants them."""
     schema = _schema(NUMBERED_CHUNKS)
@@ -282,10 +324,10 @@ def _partitions(
     }
 
 
-def _blocks(partitions: Mapping[int, Sequence[pa.RecordBatch]], what: str) -> Iterator[pa.RecordBatch]:
-    """Yield the blocks of one partition after another."""
+def _blocks(partitions: dict[int, list[pa.RecordBatch]], what: str) -> Iterator[pa.RecordBatch]:
+    """Yield the blocks of one partition after another, and let go of them."""
     for number in _shown(sorted(partitions), what):
-        yield from partitions[number]
+        yield from partitions.pop(number)
 
 
 @contextmanager
@@ -296,6 +338,31 @@ def _decisions(results: Results | None) -> Iterator[Callable[[pa.RecordBatch], N
         return
     with results.dated("decisions", _schema(DECISIONS)) as writer:
         yield writer.write
+
+
+def _tables(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of the batches, about `_ROWS_AT_ONCE` of them at a time."""
+    some: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        some.append(batch)
+        rows += batch.num_rows
+        if rows >= _ROWS_AT_ONCE:
+            yield pa.Table.from_batches(some, schema)
+            some, rows = [], 0
+    if some:
+        yield pa.Table.from_batches(some, schema)
+
+
+@contextmanager
+def _rows(results: Results | None, name: str, table: StructType) -> Iterator[Callable[[pa.Table], None]]:
+    """Give what takes the rows of a table, some after others; they go nowhere if there are no results."""
+    if results is None:
+        yield lambda some: None
+        return
+    schema = _schema(table)
+    with results.replaced(name) as path, pq.ParquetWriter(path, schema) as writer:
+        yield lambda some: writer.write_table(some.cast(schema))
 
 
 def _write(table: pa.Table, results: Results, name: str) -> None:

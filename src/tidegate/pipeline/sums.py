@@ -1,8 +1,11 @@
-"""Sums by Arrow, without Spark: those of `replay.outcome`."""
+"""Sums by Arrow, without Spark: those of `replay.outcome`; and tables of many rows in little memory."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -11,7 +14,31 @@ from tidegate.pipeline.errors import check_sum
 from tidegate.pipeline.replay.outcome import ENTITY_KEYS, ONLY, TOGETHER
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
 
-__all__ = ["by_entity_table", "grouped"]
+__all__ = [
+    "by_entity_table",
+    "compact",
+    "compact_column",
+    "decoded",
+    "entities_together",
+    "grouped",
+    "key_numbers",
+    "name_numbers",
+    "pieces",
+    "together",
+]
+
+_OF_PARTS = {
+    **TOGETHER,
+    **{f"{part} {only}": function for only in ONLY for part, function in (("first", "min"), ("last", "max"))},
+    **{f"several {only}": "max" for only in ONLY},
+    **{"bound": "max", "bound_of": "max", "bound_changed": "max", "first limit": "min", "last limit": "max"},
+}
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_ROWS_TOGETHER = 1 << 17
+_LARGEST_NUMBER = 1 << 31  # numbers of keys are made anew where they become larger
+
+Numbers = npt.NDArray[np.signedinteger[Any]]
+Flags = npt.NDArray[np.bool_]
 
 
 def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> pa.Table:
@@ -35,27 +62,114 @@ def grouped(table: pa.Table, keys: Sequence[str], wanted: Mapping[str, str]) -> 
     return found.select([*keys, *names]).rename_columns([*keys, *wanted])
 
 
-def by_entity_table(by_client: pa.Table) -> pa.Table:
-    """Do what `outcome.by_entity` does."""
-    wanted = dict(TOGETHER)
+def by_entity_table(parts: pa.Table) -> pa.Table:
+    """Do what `outcome.by_entity` does; out of rows of `REPLAY_BY_ENTITY`, too, several of them for an entity."""
     for only, name in ONLY.items():
-        by_client = by_client.append_column(only, by_client[name]).append_column(
-            f"last {name}", by_client[name]
-        )
-        wanted |= {only: "min", f"last {name}": "max"}
-    texts = by_client["bound"].cast(pa.string()), by_client["bound_of"], " "
+        of = parts[only if only in parts.column_names else name]
+        columns = {"first": of, "last": of, "several": pc.is_null(of)}
+        for part, column in columns.items():
+            parts = parts.append_column(f"{part} {only}", column)
+    texts = parts["bound"].cast(pa.string()), parts["bound_of"], " "
     limit = pc.binary_join_element_wise(*texts, null_handling="replace", null_replacement="none")
-    by_client = by_client.append_column("limit", limit).append_column("last limit", limit)
-    wanted |= {"bound": "max", "bound_of": "max", "bound_changed": "max", "limit": "min", "last limit": "max"}
-    found = grouped(by_client, ENTITY_KEYS, wanted)
-    changed = pc.or_(found["bound_changed"], pc.not_equal(found["limit"], found["last limit"]))
+    parts = parts.append_column("first limit", limit).append_column("last limit", limit)
+    found = grouped(parts, ENTITY_KEYS, _OF_PARTS)
+    changed = pc.or_(found["bound_changed"], pc.not_equal(found["first limit"], found["last limit"]))
     found = found.set_column(found.column_names.index("bound_changed"), "bound_changed", changed)
     for name in ("bound", "bound_of"):
         found = found.set_column(found.column_names.index(name), name, pc.if_else(changed, None, found[name]))
-    for only, name in ONLY.items():
-        common = pc.if_else(pc.equal(found[only], found[f"last {name}"]), found[only], None)
-        found = found.set_column(found.column_names.index(only), only, common)
+    for only in ONLY:
+        first, last, several = (found[f"{part} {only}"] for part in ("first", "last", "several"))
+        is_common = pc.and_not(pc.fill_null(pc.equal(first, last), False), several)
+        found = found.append_column(only, pc.if_else(is_common, first, None))
     return found.select(REPLAY_BY_ENTITY.names).cast(to_arrow_schema(REPLAY_BY_ENTITY))
+
+
+def entities_together(parts: list[pa.Table]) -> pa.Table:
+    """Return `compact` rows of `REPLAY_BY_ENTITY` out of such, of which an entity may have several; see `together`."""
+    parts.append(compact(to_arrow_schema(REPLAY_BY_ENTITY).empty_table()))
+    table = together(parts)
+    number = key_numbers(*(name_numbers(table[name]) for name in ENTITY_KEYS))
+    again = np.bincount(number)[number] > 1
+    if not again.any():
+        return table
+    several = table.filter(pa.array(again))
+    found = [compact(by_entity_table(decoded(several.take(places)))) for places in pieces(number[again])]
+    return together([table.filter(pa.array(~again)), *found])
+
+
+def compact(table: pa.Table) -> pa.Table:
+    """Return a table with its integers in as few bytes as they need, and each name of a column once."""
+    return pa.table({name: compact_column(table[name]) for name in table.column_names})
+
+
+def compact_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of a `compact` table."""
+    if pa.types.is_integer(column.type):
+        return column.cast(_narrowest(column))
+    if pa.types.is_list(column.type):
+        return column.cast(pa.list_(_narrowest(pc.list_flatten(column))))
+    return column.dictionary_encode() if pa.types.is_string(column.type) else column
+
+
+def decoded(table: pa.Table) -> pa.Table:
+    """Return a `compact` table with names as they are."""
+    for place, name in enumerate(table.column_names):
+        if pa.types.is_dictionary(table[name].type):
+            table = table.set_column(place, name, table[name].cast(pa.string()))
+    return table
+
+
+def pieces(number: Numbers) -> Iterator[pa.Array]:
+    """Yield the places of rows in order of their numbers, some at a time; those with equal numbers together."""
+    order = np.argsort(number, kind="stable")
+    in_order = number[order]
+    first = 0
+    while first < len(order):
+        last = in_order[min(first + _ROWS_TOGETHER, len(order)) - 1]
+        end = int(np.searchsorted(in_order, last, side="right"))
+        yield pa.array(order[first:end])
+        first = end
+
+
+def key_numbers(*columns: Numbers) -> Numbers:
+    """Return a number for each row, from 0: the same where all columns are, and in their order; none is below 0."""
+    number = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        number = number * (int(column.max(initial=0)) + 1) + column
+        if number.max(initial=0) >= _LARGEST_NUMBER:
+            number = np.unique(number, return_inverse=True)[1].reshape(-1)
+    numbers: Numbers = np.unique(number, return_inverse=True)[1].reshape(-1)
+    return numbers
+
+
+def name_numbers(column: pa.ChunkedArray) -> Numbers:
+    """Return a number for each name, the same for the same and in their order; 0: null."""
+    encoded = column.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = pa.concat_arrays(encoded.chunks)
+    place = np.zeros(1 + len(encoded.dictionary), np.int32)
+    place[1 + pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(1, len(place))
+    numbers: Numbers = place[1 + pc.fill_null(encoded.indices, -1).to_numpy()]
+    return numbers
+
+
+def together(tables: list[pa.Table]) -> pa.Table:
+    """Return all rows of `compact` tables, at least one. The list is emptied: a column at a time is there twice."""
+    names = tables[0].column_names
+    columns = {name: [table.select([name]) for table in tables] for name in names}
+    tables.clear()
+    made = []
+    for name in names:
+        column = pa.concat_tables(columns.pop(name), promote_options="permissive").unify_dictionaries()
+        made.append(column.combine_chunks()[name])
+        del column
+    return pa.table(made, names=names)
+
+
+def _narrowest(column: pa.ChunkedArray) -> pa.DataType:
+    least, most = (scalar.as_py() or 0 for scalar in pc.min_max(column).values())
+    bits = 1 + max((value if value >= 0 else -value - 1).bit_length() for value in (least, most))
+    return next(each for each in _INTEGERS if bits <= each.bit_width)
 
 
 def _is_double(table: pa.Table, name: str) -> bool:

@@ -50,9 +50,9 @@ from tidegate.usage.columns import KINDS, SEQ_PER_US
 
 __all__ = [
     "ALL_COLUMNS",
+    "CLIENT_KEYS",
     "Arrived",
     "Chunk",
-    "ClientKey",
     "OpenChunk",
     "Survey",
     "add_next_times",
@@ -67,8 +67,9 @@ __all__ = [
     "survey_chunk",
 ]
 
-ClientKey = tuple[int, str, str]
-"""Node, user, client id."""
+_NAME = pa.dictionary(pa.int32(), pa.string())
+CLIENT_KEYS = pa.schema([("node_id", pa.int64()), ("user", _NAME), ("client_id", _NAME)])
+"""Clients as columns: a client is a node, a user and a client id."""
 
 _CONTROL, _PASSED_BY, _TAGS, _SNAPSHOT, _UNKNOWN, _SWEEP = -1, -2, -3, -4, -5, -6
 _KIND_CODES = {
@@ -168,23 +169,17 @@ class Arrived:
     path: str
 
 
-class Clients(NamedTuple):
-    """The clients of a chunk: each row's place in `keys`, which has no order but always the same one."""
-
-    place: Numbers
-    keys: list[ClientKey]
-
-
 class Survey(NamedTuple):
     """The clients of a chunk, how many rows each has, and the events that are no requests.
 
+    keys: columns `CLIENT_KEYS`; its rows have no order, but always the same one.
     control: all but sweeps, rows of `CONTROL_COLUMNS`. Of `tags` rows, if they were asked for, those that say what is
     not known, with `TAGS_COLUMNS`. Of a snapshot there are the first and the last row. stated: the first and last `seq`
     of all its rows that are here, by node. runs: which rows are there.
     connections: if they were asked for, the pairs of a client, by its place, and a connection of its, each once.
     """
 
-    keys: list[ClientKey]
+    keys: pa.Table
     rows: Numbers
     control: list[dict[str, Any]]
     sweeps: Sweeps
@@ -224,7 +219,7 @@ def _survey(chunk: OpenChunk | Arrived, *, with_connections: bool, with_answers:
     table = read_chunk(chunk, _CLIENT_COLUMNS)
     kinds = _kinds(table)
     check_kinds(table, chunk.path)
-    clients = _clients(table.filter(pa.array(kinds >= 0)))
+    place, keys = _clients(table.filter(pa.array(kinds >= 0)))
     control: list[dict[str, Any]] = []
     answers = _news(chunk, kinds) if with_answers and (kinds == _TAGS).any() else np.zeros(len(kinds), bool)
     wanted = (kinds == _CONTROL) | answers | _at_ends(chunk, kinds == _SNAPSHOT)
@@ -235,11 +230,11 @@ def _survey(chunk: OpenChunk | Arrived, *, with_connections: bool, with_answers:
     connections = np.zeros((0, 2), np.int64)
     if with_connections:
         connection_ids = _plain(read_chunk(chunk, ("connection_id",)), "connection_id")[kinds >= 0]
-        connections = _pairs(clients.place, connection_ids)
-    rows = np.bincount(clients.place, minlength=len(clients.keys))
+        connections = _pairs(place, connection_ids)
+    rows = np.bincount(place, minlength=len(keys))
     stated = _stated(chunk, kinds == _SNAPSHOT)
     sweeps = _sweeps(chunk, kinds == _SWEEP)
-    return Survey(clients.keys, rows, control, sweeps, stated, list_runs(chunk), connections)
+    return Survey(keys, rows, control, sweeps, stated, list_runs(chunk), connections)
 
 
 def read_sensors(
@@ -272,11 +267,11 @@ def _rows_of(chunk: OpenChunk | Arrived, numbers: Numbers, name_columns: Sequenc
     names = read_chunk(chunk, name_columns)
     kinds = _kinds(names)
     known = kinds >= 0
-    clients = _clients(names.filter(pa.array(known)))
-    if len(clients.keys) != len(numbers):
+    place, keys = _clients(names.filter(pa.array(known)))
+    if len(keys) != len(numbers):
         raise UsageFilesError(f"{chunk.path!r} changed while it was read", hint="run again")
     client = np.zeros(len(kinds), np.int32)
-    client[known] = numbers[clients.place]
+    client[known] = numbers[place]
     sending = _client_bits(names)
     first = 0
     for table in _number_batches(chunk):
@@ -514,8 +509,8 @@ def _kinds(table: pa.Table) -> Numbers:
     return codes[places]
 
 
-def _clients(table: pa.Table) -> Clients:
-    """Return the clients of the rows. Follows what the rows hold, so it is the same at every reading."""
+def _clients(table: pa.Table) -> tuple[Numbers, pa.Table]:
+    """Return each row's place in its clients, and these. Follows what the rows hold: the same at every reading."""
     user, users = _names(table, "user")
     client_id, client_ids = _names(table, "client_id")
     nodes, node = np.unique(_plain(table, "node_id"), return_inverse=True)
@@ -523,8 +518,10 @@ def _clients(table: pa.Table) -> Clients:
     used, place = _used(code, len(nodes) * len(users) * len(client_ids))
     rest, client_place = np.divmod(used, len(client_ids))
     node_place, user_place = np.divmod(rest, len(users))
-    names = users.take(pa.array(user_place)).to_pylist(), client_ids.take(pa.array(client_place)).to_pylist()
-    return Clients(place, list(zip(nodes[node_place].tolist(), *names, strict=True)))
+    columns = [pa.array(nodes[node_place], pa.int64())]
+    for names, of_name in ((users, user_place), (client_ids, client_place)):
+        columns.append(pa.DictionaryArray.from_arrays(pa.array(of_name, pa.int32()), names))
+    return place, pa.table(columns, schema=CLIENT_KEYS)
 
 
 def _pairs(place: Numbers, connection_ids: Numbers) -> Numbers:

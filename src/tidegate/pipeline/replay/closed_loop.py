@@ -20,9 +20,10 @@ from tidegate.pipeline.layout import KIND_BITS, MUTATION_ROW, ROW_TYPES, Int32s,
 from tidegate.pipeline.read.timeline import Step, Timeline
 from tidegate.pipeline.replay import closed_loop_kernel as kernel
 from tidegate.pipeline.replay.closed_loop_kernel import ClosedLoop, run_kernel, take_in_kernel
+from tidegate.pipeline.replay.names import ClientNames
 from tidegate.pipeline.replay.pending import roomy_pending
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.replay.plan_replay import ClientNames, PlanReplay
+from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.quota.measure.throttle import MAX_INT64
 
 __all__ = ["MAX_WAITING_ROWS", "MEMORY_ROWS", "ClosedLoopReplay"]

@@ -6,15 +6,23 @@ A client is a (node, user, client id), for nodes measure apart; so a partition h
 """
 
 import heapq
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Assignment", "assign_partitions", "components", "tasks_of"]
+__all__ = ["Assignment", "Shared", "assign_partitions", "components", "tasks_of"]
 
 Ints = npt.NDArray[np.int64]
+
+
+class Shared(NamedTuple):
+    """Clients, and the number of what each of them has; those with the same number touch."""
+
+    client: Ints
+    number: Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +40,15 @@ class Assignment:
         return len(self.first_number) - 1
 
 
-def components(clients: int, shared: Iterable[tuple[int, Hashable]]) -> Ints:
-    """Return for each client the smallest client of its component; `shared` are (client, sensor) pairs."""
+def components(clients: int, shared: Iterable[Shared]) -> Ints:
+    """Return for each client the smallest client of its component."""
     parent = list(range(clients))
-    first_user: dict[Hashable, int] = {}
-    for client, sensor in shared:
-        other = first_user.setdefault(sensor, client)
-        if other != client:
-            left, right = _root(parent, other), _root(parent, client)
+    for client, number in shared:
+        order = np.argsort(number, kind="stable")
+        in_order = client[order]
+        is_next = np.flatnonzero(np.diff(number[order]) == 0)
+        for one, other in zip(in_order[is_next].tolist(), in_order[is_next + 1].tolist(), strict=True):
+            left, right = _root(parent, one), _root(parent, other)
             parent[max(left, right)] = min(left, right)
     return np.array([_root(parent, client) for client in range(clients)], np.int64)
 

@@ -166,8 +166,7 @@ class Partition:
 def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
     """Yield the rows of each chunk, columns `BLOCKS`; in: path, row_group, numbers."""
     schema = to_arrow_schema(BLOCKS)
-    for chunk, row in _chunks(batches):
-        numbers = np.array(row["numbers"], np.int64)
+    for chunk, numbers in _chunks(batches):
         is_closed = any(plan.is_closed for plan in task.value.plans)
         batches_of_rows = read_rows(chunk, numbers, with_software=is_closed)
         blocks = chain.from_iterable(pack(rows, task.value.first_client) for rows in batches_of_rows)
@@ -232,10 +231,11 @@ def replay_of(plan: Plan, *, names: Names, timeline: Timeline, carried: Carried 
     return PlanReplay(plan, names=names, timeline=timeline, carried=carried)
 
 
-def _chunks(batches: Batches) -> Iterator[tuple[Chunk, dict[str, Any]]]:
+def _chunks(batches: Batches) -> Iterator[tuple[Chunk, npt.NDArray[np.int64]]]:
+    """Yield the chunks, each with the numbers of its clients."""
     for batch in batches:
-        for row in batch.to_pylist():
-            yield Chunk(row["path"], row["row_group"]), row
+        for path, row_group, numbers in zip(*batch.columns, strict=True):
+            yield Chunk(path.as_py(), row_group.as_py()), numbers.values.to_numpy()
 
 
 def _replayed(

@@ -1,9 +1,14 @@
 """What to replay traffic against: quotas from a file, or those that were in force when it was recorded."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.config.quotas_file import QuotasFile, load_quotas_file
 from tidegate.config.windows import Windows
@@ -11,7 +16,7 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline.read.answers import Answer
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, EntityQuotas, QuotaEntity, Tags
-from tidegate.quota.admin.sanitizer import sanitize
+from tidegate.quota.admin.sanitizer import desanitize, sanitize
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED, saturate_to_int32
 
@@ -39,6 +44,8 @@ INDEX_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_T
 """Places in `QUOTA_TYPES` by the key of a quota."""
 
 _FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
+
+Ints = npt.NDArray[np.int64]
 
 
 class Rung(NamedTuple):
@@ -166,6 +173,38 @@ class Definitions:
             cap_bytes = saturate_to_int32(windows.rate.max_value(bound))
         return Resolved(tags, tags, UNLIMITED if bound is None else bound, cap_bytes, entity)
 
+    def resolved(
+        self, index: int, users: pa.Array, client_ids: pa.Array, windows: Windows
+    ) -> Iterator[Resolved]:
+        """Yield what `resolve` returns of each client."""
+        clients = zip(users.to_pylist(), client_ids.to_pylist(), strict=True)
+        if self._rung is not None or len(users) <= len(self._quotas[index]):
+            yield from (self.resolve(index, *client, windows) for client in clients)
+            return
+        alike, first = self.alike(index, users, client_ids)
+        found = [
+            self.resolve(index, users[place].as_py(), client_ids[place].as_py(), windows)
+            for place in first.tolist()
+        ]
+        for (user, client_id), number in zip(clients, alike.tolist(), strict=True):
+            (tag_user, tag_client_id), _, *rest = found[number]
+            tags = sanitize(user) if tag_user else "", client_id if tag_client_id else ""
+            yield Resolved(tags, tags, *rest)
+
+    def alike(self, index: int, users: pa.Array, client_ids: pa.Array) -> tuple[Ints, Ints]:
+        """Return which clients are alike, by a number for each, and the first client of each number.
+
+        Those are whose names no entity has, nor are empty: `resolve` tells them apart by their tags alone.
+        """
+        entities = self.entities(index)
+        user = _places(users, {desanitize(each.user) for each in entities if isinstance(each.user, str)})
+        client_id = _places(
+            client_ids, {each.client_id for each in entities if isinstance(each.client_id, str)}
+        )
+        code = user * (1 + int(client_id.max(initial=0))) + client_id
+        _, first, alike = np.unique(code, return_index=True, return_inverse=True)
+        return alike.reshape(-1), first
+
 
 def in_force_plan() -> Plan:
     """Return the plan that follows the recorded `quota` rows."""
@@ -213,3 +252,11 @@ def _entity(record: QuotaRecord) -> QuotaEntity:
     if "client-id" in parts:
         client_id = DEFAULT if parts["client-id"] is None else parts["client-id"]
     return QuotaEntity(user=user, client_id=client_id)
+
+
+def _places(names: pa.Array, known: Collection[str]) -> Ints:
+    """Return a number for each name: one of its own if it is known, one for the empty, one for all others."""
+    places = pc.index_in(names, value_set=pa.array(sorted(known), pa.string()))
+    others = pc.if_else(pc.equal(names, ""), len(known), len(known) + 1)
+    found: Ints = pc.coalesce(places.cast(pa.int64()), others.cast(pa.int64())).to_numpy(zero_copy_only=False)
+    return found

@@ -10,7 +10,7 @@ sensors are many and cheap, and the kernel passes them by itself.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,7 @@ from tidegate.pipeline.replay.carried import (
 )
 from tidegate.pipeline.replay.certainty import FOREVER
 from tidegate.pipeline.replay.kernel import replay_kernel
+from tidegate.pipeline.replay.names import ClientNames, columns_of
 from tidegate.pipeline.replay.pending import TAKEN, empty_pending, lose_pending, pending_put, roomy_pending
 from tidegate.pipeline.replay.plan import (
     INDEX_BY_KEY,
@@ -83,17 +84,7 @@ from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
 from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED
 from tidegate.quota.measure.window import QuotaWindow
 
-__all__ = ["ClientNames", "PlanReplay"]
-
-
-class ClientNames(Protocol):
-    """The clients of a partition by number, from 0."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, client: int, /) -> tuple[str, str]:
-        """Return user and client id."""
-        ...
+__all__ = ["PlanReplay"]
 
 
 class PlanReplay:
@@ -369,7 +360,7 @@ class PlanReplay:
             if client is None:
                 self._permits_elsewhere.append(permits)
                 continue
-            self._look_up(MUTATION, client)
+            self._look_up(MUTATION, np.array([client]))
             account = int(self._account_of[MUTATION, client])
             pending_put(
                 self._pending, permits.connection_id, permits.last_ms, permits.at_ms, account, permits.reason
@@ -422,44 +413,51 @@ class PlanReplay:
         for index, needed in enumerate(needs):
             clients = client[needed]
             stale = clients[self._looked_up[index, clients] != self._versions[index]]
-            for number in np.unique(stale).tolist():
-                self._look_up(index, number)
+            self._look_up(index, np.unique(stale))
         return int(needs[MUTATION].sum())
 
-    def _look_up(self, index: int, client: int) -> None:
-        """Find the client's account and sensor under the definitions as they are now."""
-        user, client_id = self._names[client]
-        resolved = self._resolved(index, client, user, client_id)
+    def _look_up(self, index: int, clients: npt.NDArray[np.integer[Any]]) -> None:
+        """Find the accounts and sensors of clients under the definitions as they are now."""
         sensors = self._buckets if index == MUTATION else self._rates
         cap_ms = self._windows.rate.window_ms if index == REQUEST else MAX_INT64  # B§2.1
-        cap_bytes = MAX_INT64  # what was recorded had its cap
-        if not self._plan.is_in_force and resolved.cap_bytes != MAX_INT64:
-            cap_bytes = resolved.cap_bytes + FETCH_ANSWER_BYTES
-        sensor = sensors.number((index, resolved.sensor), bound=resolved.bound)
-        if isinstance(resolved.sensor, tuple):  # of those of a callback no state is in the record
-            self._stated.note_used((index, resolved.sensor), sensor)
-        if self._beyond.is_needed and index in (PRODUCE, FETCH):
-            self._beyond.choose(index, sensor, resolved.tags, rates=len(self._rates.use))
-        is_known = self._quotas_reason == EXACT and (index, client) not in self._uncertain
-        self._account_of[index, client] = self._accounts.number(
-            Account(index, client, resolved.tags),
-            sensor=sensor,
-            limit=Limit(resolved.bound, resolved.entity, is_known),
-            cap_ms=cap_ms,
-            cap_bytes=cap_bytes,
-        )
-        self._looked_up[index, client] = self._versions[index]
+        are_known = self._quotas_reason == EXACT
+        limit: Limit | None = None
+        for client, resolved in zip(clients.tolist(), self._resolved(index, clients), strict=True):
+            cap_bytes = MAX_INT64  # what was recorded had its cap
+            if not self._plan.is_in_force and resolved.cap_bytes != MAX_INT64:
+                cap_bytes = resolved.cap_bytes + FETCH_ANSWER_BYTES
+            key = index, resolved.sensor
+            sensor = sensors.number(key, bound=resolved.bound)
+            if isinstance(resolved.sensor, tuple):  # of those of a callback no state is in the record
+                self._stated.note_used((index, resolved.sensor), sensor)
+            if self._beyond.is_needed and index in (PRODUCE, FETCH):
+                self._beyond.choose(index, sensor, resolved.tags, rates=len(self._rates.use))
+            is_known = are_known and (index, client) not in self._uncertain
+            found = resolved.bound, resolved.entity, is_known
+            if limit is None or any(one is not other for one, other in zip(limit, found, strict=False)):
+                limit = Limit(*found)
+            self._account_of[index, client] = self._accounts.number(
+                Account(index, client, resolved.tags),
+                sensor=sensor,
+                limit=limit,
+                cap_ms=cap_ms,
+                cap_bytes=cap_bytes,
+            )
+        self._looked_up[index, clients] = self._versions[index]
 
-    def _resolved(self, index: int, client: int, user: str, client_id: str) -> Resolved:
-        """Return where a client is counted, by the definitions or as the callback said."""
+    def _resolved(self, index: int, clients: npt.NDArray[np.integer[Any]]) -> Iterator[Resolved]:
+        """Yield where each client is counted, by the definitions or as the callback said."""
+        users, client_ids = columns_of(self._names, clients)
         if not self._asks_callback:
-            return self._definitions.resolve(index, user, client_id, self._windows)
-        of_client = QUOTA_TYPES[index].key, user, client_id
-        if self._answers.is_certain(*of_client):
-            self._uncertain.discard((index, client))
-        else:
-            self._uncertain.add((index, client))
-        return resolved_answer(self._answers.find(*of_client), user, client_id)
+            yield from self._definitions.resolved(index, users, client_ids, self._windows)
+            return
+        for client, *names in zip(clients.tolist(), users.to_pylist(), client_ids.to_pylist(), strict=True):
+            of_client = QUOTA_TYPES[index].key, *names
+            if self._answers.is_certain(*of_client):
+                self._uncertain.discard((index, client))
+            else:
+                self._uncertain.add((index, client))
+            yield resolved_answer(self._answers.find(*of_client), *names)
 
     def state(self) -> State:
         """Return what the kernel works on as it is now; it changes with every row."""

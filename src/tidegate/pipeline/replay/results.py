@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline import layout
-from tidegate.pipeline.replay.names import Names
+from tidegate.pipeline.replay.names import ClientNames, columns_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
-from tidegate.pipeline.replay.plan_replay import ClientNames, PlanReplay
+from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.tables import Limit, Used
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.quota.admin.entity import QuotaEntity
@@ -67,7 +67,7 @@ class Counted(NamedTuple):
 def counted(plan: Plan, node_id: int, names: ClientNames, replay: PlanReplay) -> Counted:
     """Return what a replay has counted."""
     used = replay.used()
-    clients = _names(names, np.array([account.client for account in used.accounts], np.int64))
+    clients = columns_of(names, np.array([account.client for account in used.accounts], np.int64))
     return Counted(plan, node_id, *clients, used, replay.felt(used.numbers))
 
 
@@ -120,14 +120,6 @@ def peak_results(node_id: int, replay: PlanReplay) -> Iterator[dict[str, Any]]:
             }
 
 
-def _names(names: ClientNames, clients: npt.NDArray[np.int64]) -> tuple[pa.Array, pa.Array]:
-    """Return the users and the client ids of some clients."""
-    if isinstance(names, Names):
-        return names.take(clients)
-    pairs = [names[client] for client in clients.tolist()]
-    return tuple(pa.array([pair[part] for pair in pairs], pa.string()) for part in range(2))
-
-
 def _entity_users(tags: Sequence[str]) -> pa.Array:
     """Return the users of the tags as they are written in results; null where the level is not used."""
     written = {name: desanitize(name) if name else None for name in set(tags)}
@@ -135,15 +127,19 @@ def _entity_users(tags: Sequence[str]) -> pa.Array:
 
 
 def _limit_columns(limits: Sequence[Limit]) -> dict[str, pa.Array]:
-    is_one = [not limit.has_changed and not limit.is_unlimited for limit in limits]
-    pairs = list(zip(limits, is_one, strict=True))
-    bounds = [limit.bound if is_known else None for limit, is_known in pairs]
-    kinds = [_kind(limit.entity) if is_known else None for limit, is_known in pairs]
+    distinct = {id(limit): limit for limit in limits}  # many accounts have one
+    rows = {number: _limit_row(limit) for number, limit in distinct.items()}
+    schema = to_arrow_schema(REPLAY_BY_CLIENT)
     return {
-        "bound": pa.array(bounds, pa.float64(), from_pandas=False),
-        "bound_of": pa.array(kinds, pa.string()),
-        "bound_changed": pa.array([limit.has_changed for limit in limits], pa.bool_()),
+        name: pa.array([rows[id(limit)][place] for limit in limits], schema.field(name).type)
+        for place, name in enumerate(("bound", "bound_of", "bound_changed"))
     }
+
+
+def _limit_row(limit: Limit) -> tuple[float | None, str | None, bool]:
+    if limit.has_changed or limit.is_unlimited:
+        return None, None, limit.has_changed
+    return limit.bound, _kind(limit.entity), False
 
 
 def _kind(entity: QuotaEntity | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Which clients share sensors under some plans: the pairs that `components` joins clients by.
+"""Which clients share sensors under some plans: what `components` joins clients by.
 
 A sensor that only one client can have (its tags name user and client id) joins nobody and is left out. Under the
 quotas in force, tags change when the set of entities with a quota changes; every set that was in force while there
@@ -13,6 +13,8 @@ import numpy.typing as npt
 from tidegate.pipeline.layout import EXACT
 from tidegate.pipeline.read.chunks import Survey
 from tidegate.pipeline.read.timeline import Timeline
+from tidegate.pipeline.replay.components import Shared
+from tidegate.pipeline.replay.names import Clients
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.quota.managers.quota_type import QuotaType
 
@@ -24,27 +26,24 @@ MAX_ENTITY_SETS = 64
 _FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
 _REQUEST = QUOTA_TYPES.index(QuotaType.REQUEST)
 
-Client = tuple[str, str]
-Shared = Iterator[tuple[int, Hashable]]
+Ints = npt.NDArray[np.int64]
 
 
 def shared_sensors(
-    plans: Sequence[Plan], clients: Mapping[int, Mapping[int, Client]], timelines: Mapping[int, Timeline]
-) -> Shared:
-    """Yield (client number, sensor) for every sensor that several clients might have.
+    plans: Sequence[Plan], clients: Clients, timelines: Mapping[int, Timeline]
+) -> Iterator[Shared]:
+    """Yield clients, by number, with the sensors that several of them might have: of each plan, node and quota type."""
+    of_nodes = [
+        (node, np.flatnonzero(clients.node_id == node)) for node in np.unique(clients.node_id).tolist()
+    ]
+    for plan in plans:
+        for node_id, here in of_nodes:
+            for places, sensors in _on_node(plan, clients.take(here), timelines[node_id]):
+                yield Shared(here[places], sensors)
 
-    clients: by node, then by number: user and client id. Sensors of two nodes are two sensors.
-    """
-    for place, plan in enumerate(plans):
-        for node_id, of_node in clients.items():
-            for number, sensor in _on_node(plan, of_node, timelines[node_id]):
-                yield number, (place, node_id, sensor)
 
-
-def shared_connections(
-    surveys: Sequence[Survey], places: Sequence[npt.NDArray[np.int64]], node_ids: Sequence[int]
-) -> Shared:
-    """Yield (client number, connection) for every connection that several clients have: one's throttle mutes all.
+def shared_connections(surveys: Sequence[Survey], places: Sequence[Ints], node_ids: Ints) -> Iterator[Shared]:
+    """Yield the clients of each connection: one's throttle mutes all.
 
     places: the numbers of the clients of each survey; node_ids: by client number.
     """
@@ -55,13 +54,13 @@ def shared_connections(
     ]
     if not numbered:
         return
-    pairs = np.unique(np.concatenate(numbered), axis=0)
-    _, place, clients = np.unique(pairs[:, 1], return_inverse=True, return_counts=True)
-    for number, connection_id in pairs[clients[place.reshape(-1)] > 1].tolist():
-        yield number, ("connection", node_ids[number], connection_id)
+    clients, connection_ids = np.unique(np.concatenate(numbered), axis=0).T
+    nodes, node = np.unique(node_ids[clients], return_inverse=True)
+    _, connection = np.unique(connection_ids, return_inverse=True)
+    yield Shared(clients, connection.reshape(-1) * len(nodes) + node.reshape(-1))
 
 
-def _on_node(plan: Plan, clients: Mapping[int, Client], timeline: Timeline) -> Shared:
+def _on_node(plan: Plan, clients: Clients, timeline: Timeline) -> Iterator[Shared]:
     if plan.records is not None:
         yield from _under(Definitions(plan.records), clients)
         return
@@ -72,23 +71,33 @@ def _on_node(plan: Plan, clients: Mapping[int, Client], timeline: Timeline) -> S
         if entities in seen:
             continue
         if len(seen) == MAX_ENTITY_SETS:
-            yield from _by_name(clients)
+            everybody = np.arange(len(clients))
+            yield Shared(everybody, clients.user)
+            yield Shared(everybody, clients.client_id)
             return
         seen.add(entities)
         yield from _under(definitions, clients)
 
 
-def _as_answered(clients: Mapping[int, Client], timeline: Timeline) -> Shared:
+def _as_answered(clients: Clients, timeline: Timeline) -> Iterator[Shared]:
     """Yield the sensors that a quota callback named. Where rows are missing anybody may have been counted in any."""
     answers = [step.answer for step in timeline.steps if step.answer is not None]
-    if answers and any(step.reason != EXACT for step in timeline.steps):
-        yield from ((number, "all") for number in clients)
+    if not answers:
         return
-    numbers = {client: number for number, client in clients.items()}
+    if any(step.reason != EXACT for step in timeline.steps):
+        yield Shared(np.arange(len(clients)), np.zeros(len(clients), np.int64))
+        return
+    users, client_ids = clients.columns()
+    numbers = {
+        pair: at for at, pair in enumerate(zip(users.to_pylist(), client_ids.to_pylist(), strict=True))
+    }
+    sensors: dict[Hashable, int] = {}
+    found = []
     for answer in answers:
         number = numbers.get((answer.user, answer.client_id))
         if number is not None:
-            yield number, (answer.quota_key, answer.name)
+            found.append((number, sensors.setdefault((answer.quota_key, answer.name), len(sensors))))
+    yield Shared(*np.array(found, np.int64).reshape(-1, 2).T)
 
 
 def _in_force(timeline: Timeline) -> Iterator[Definitions]:
@@ -107,20 +116,18 @@ def _in_force(timeline: Timeline) -> Iterator[Definitions]:
             yield definitions
 
 
-def _under(definitions: Definitions, clients: Mapping[int, Client]) -> Shared:
+def _under(definitions: Definitions, clients: Clients) -> Iterator[Shared]:
     """Yield the shared sensors under one set of definitions."""
     in_use = [index for index in range(len(QUOTA_TYPES)) if definitions.is_enabled(index)]
     if _REQUEST in in_use and _FETCH not in in_use:
         in_use.append(_FETCH)  # a request throttle takes fetch bytes back, quota or not (B§6.3)
+    names = clients.columns()
     for index in in_use:
-        for number, (user, client_id) in clients.items():
-            tags = definitions.tags(index, user, client_id)
-            if not all(tags):
-                yield number, (index, tags)
-
-
-def _by_name(clients: Mapping[int, Client]) -> Shared:
-    """Yield what joins all clients with a user or a client id in common: never too little."""
-    for number, (user, client_id) in clients.items():
-        yield number, ("user", user)
-        yield number, ("client-id", client_id)
+        alike, first = definitions.alike(index, *names)
+        tags = [definitions.tags(index, *clients[place]) for place in first.tolist()]
+        by_user, by_client_id = (
+            np.array([bool(tag[part]) for tag in tags], bool)[alike] for part in range(2)
+        )
+        sensor = (1 + clients.user) * by_user + (1 + len(clients.users) + clients.client_id) * by_client_id
+        places = np.flatnonzero(~(by_user & by_client_id))
+        yield Shared(places, sensor[places])

@@ -195,7 +195,8 @@ class AccountTable:
             self.tallies, self.peaks = _doubled(self.tallies), _doubled(self.peaks)
         if number == len(self._limits):
             self._limits.append(limit)
-        self._limits[number] = self._limits[number].followed_by(limit)
+        else:
+            self._limits[number] = self._limits[number].followed_by(limit)
         self.accounts[number, SENSOR] = sensor
         self.accounts[number, CAP_MS] = cap_ms
         self.accounts[number, CAP_BYTES] = cap_bytes

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.chunks import Chunk, ClientKey, Survey, read_sensors
+from tidegate.pipeline.read.chunks import Chunk, Survey, read_sensors
 from tidegate.pipeline.read.missing import Missing, missing_in
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.timeline import (
@@ -25,6 +25,7 @@ from tidegate.pipeline.read.timeline import (
 )
 from tidegate.pipeline.replay.carried import Carried, End, StateRow, ends_of, sensors_of, without_new
 from tidegate.pipeline.replay.components import assign_partitions, components, tasks_of
+from tidegate.pipeline.replay.names import Clients, clients_of
 from tidegate.pipeline.replay.partition import Members, ReplayTask
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
@@ -35,6 +36,7 @@ __all__ = ["MAX_CLIENTS", "Layout", "lay_out", "states_left"]
 MAX_CLIENTS = 2_000_000
 """Clients (node, user, client id) of one replay: their names are held on the driver and on every executor."""
 
+CLIENTS_PER_PARTITION = 1 << 14  # whose sensors and tallies, some KB each, a core holds at once
 _ROWS_PER_PARTITION = 2_000_000  # what a core sorts at once: blocks of 120 MB
 _FEWER = "give fewer hours, or one date=... directory at a time"
 _HOUR_BY_HOUR = "give fewer hours (--from, --to); replay goes on with --out, --continue"
@@ -52,7 +54,7 @@ class Layout:
     """
 
     task: ReplayTask
-    numbers: Sequence[Sequence[int]]
+    numbers: Sequence[Ints]
     users: pa.Array
     client_ids: pa.Array
     node_id: Ints
@@ -105,19 +107,18 @@ def lay_out(
     if any(plan.is_in_force for plan in plans):
         found = {node_id: _with_snapshots(chunks, surveys, node_id, found[node_id]) for node_id in found}
     clients, rows, places = _clients(surveys)
-    by_node: dict[int, dict[int, tuple[str, str]]] = {}
-    for place, (node_id, user, client_id) in enumerate(clients):
-        by_node.setdefault(node_id, {})[place] = (user, client_id)
-    found |= {node_id: empty_timeline() for node_id in by_node if node_id not in found}
+    found |= {
+        node_id: empty_timeline() for node_id in np.unique(clients.node_id).tolist() if node_id not in found
+    }
     shared = chain(
-        shared_sensors(plans, by_node, found),
-        shared_connections(surveys, places, [key[0] for key in clients]),
+        shared_sensors(plans, clients, found), shared_connections(surveys, places, clients.node_id)
     )
     joined = components(len(clients), shared)
-    node_ids = np.array([node_id for node_id, _, _ in clients], np.int64)
     wanted = max(cores, math.ceil(int(rows.sum()) / _ROWS_PER_PARTITION))
-    given_out = assign_partitions(component=joined, node_id=node_ids, rows=rows, wanted=wanted)
-    order = np.argsort(given_out.number).tolist()
+    partitions = max(wanted, math.ceil(len(clients) / CLIENTS_PER_PARTITION))
+    given_out = assign_partitions(component=joined, node_id=clients.node_id, rows=rows, wanted=partitions)
+    in_order = clients.take(np.argsort(given_out.number))
+    users, client_ids = in_order.columns()
     task = ReplayTask(
         plans=tuple(plans),
         first_client=given_out.first_number,
@@ -126,10 +127,10 @@ def lay_out(
     )
     return Layout(
         task=task,
-        numbers=[given_out.number[chunk].tolist() for chunk in places],
-        users=pa.array([clients[place][1] for place in order], pa.string()),
-        client_ids=pa.array([clients[place][2] for place in order], pa.string()),
-        node_id=node_ids[order][given_out.first_number[:-1]],
+        numbers=[given_out.number[chunk] for chunk in places],
+        users=users,
+        client_ids=client_ids,
+        node_id=in_order.node_id[given_out.first_number[:-1]],
         timelines=found,
         carried=carried or {},
         ends=ends,
@@ -217,18 +218,13 @@ def _sweeps(surveys: Sequence[Survey]) -> Sweeps:
     return np.concatenate([NO_SWEEPS, *(survey.sweeps for survey in surveys)])
 
 
-def _clients(surveys: Sequence[Survey]) -> tuple[list[ClientKey], Ints, list[Ints]]:
-    """Return all clients, how many rows each has, and the clients of every chunk by their place among all."""
-    place_of: dict[ClientKey, int] = {}
-    rows: list[int] = []
-    places: list[Ints] = []
-    for survey in surveys:
-        chunk = [place_of.setdefault(key, len(place_of)) for key in survey.keys]
-        rows += [0] * (len(place_of) - len(rows))
-        for place, count in zip(chunk, survey.rows.tolist(), strict=True):
-            rows[place] += count
-        places.append(np.array(chunk, np.int64))
-        if len(place_of) > MAX_CLIENTS:
-            reason = f"more than {MAX_CLIENTS} different clients (node, user, client id)"
-            raise UsageFilesError(reason, hint=_FEWER)
-    return list(place_of), np.array(rows, np.int64), places
+def _clients(surveys: Sequence[Survey]) -> tuple[Clients, Ints, list[Ints]]:
+    """Return all clients, how many rows each has, and the numbers of the clients of every survey."""
+    clients, numbers = clients_of(survey.keys for survey in surveys)
+    if len(clients) > MAX_CLIENTS:
+        reason = f"more than {MAX_CLIENTS} different clients (node, user, client id)"
+        raise UsageFilesError(reason, hint=_FEWER)
+    rows = np.zeros(len(clients), np.int64)
+    np.add.at(rows, numbers, np.concatenate([np.zeros(0, np.int64), *(survey.rows for survey in surveys)]))
+    ends = np.cumsum([len(survey.keys) for survey in surveys])
+    return clients, rows, np.split(numbers, ends)[: len(surveys)]

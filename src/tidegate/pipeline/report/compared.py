@@ -1,12 +1,35 @@
-"""The rows of several plans put beside one another: by quota entity, or by client where an entity has one alone."""
+"""The rows of several plans put beside one another: by quota entity, or by client where an entity has one alone.
+
+Rows stay columns until they are shown: of a million clients only the first become Python objects.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tidegate.pipeline.memory import give_back
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
+from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
+from tidegate.pipeline.sums import compact_column, key_numbers
+from tidegate.pipeline.table_rows import TableRows
 
-__all__ = ["KEY_OF_TYPE", "Compared", "Row", "compared", "record_of", "total", "with_limits"]
+__all__ = [
+    "KEY_OF_TYPE",
+    "Compared",
+    "Comparison",
+    "Row",
+    "compared",
+    "entity_rows",
+    "record_of",
+    "with_limits",
+]
 
 KEY_OF_TYPE = {quota_type.value: quota_type.key for quota_type in QUOTA_TYPES}
 """Kafka's quota key by quota type."""
@@ -21,6 +44,18 @@ _SUMS = (*_COUNTED, *(f"recorded_{name}" for name in _COUNTED))
 _SMALLEST = ("never_throttled", "tolerable")
 _LARGEST = ("longest_throttle_ms", "recorded_longest_throttle_ms")
 _FIRST = ("first_throttled_ts_ms", "recorded_first_throttled_ts_ms")
+_HELD_BACK = ("throttled_requests", "rejected_mutations")
+_ENTITY = ("entity_user", "entity_client_id", "entity_tags")
+_ONLY = ("only_user", "only_client_id")
+_RANKS = ("throttle_ms", "recorded_throttle_ms", "rejected_mutations", "recorded_rejected_mutations")
+_NUMBERS = (*_RANKS, "is_named", "requests")
+_ORDER = [
+    *((name, "descending") for name in _NUMBERS),
+    *((name, "ascending") for name in ("quota_type", "user", "client_id", "tags", "group")),
+]
+
+Int64s = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +82,75 @@ class Compared:
     @property
     def is_throttled(self) -> bool:
         """Whether anything was held back or refused, or would have been."""
-        columns = ("throttled_requests", "rejected_mutations")
-        return any(self.largest(f"{prefix}{column}") for prefix in ("", "recorded_") for column in columns)
-
-    def largest(self, column: str) -> int:
-        """Return the largest of a column over the plans."""
-        return max(int(row[column]) for row in self.rows.values())
+        names = [f"{prefix}{column}" for prefix in ("", "recorded_") for column in _HELD_BACK]
+        return any(row[name] for name in names for row in self.rows.values())
 
 
-def compared(plans: Sequence[Plan], rows: Iterable[Row]) -> list[Compared]:
-    """Return what is compared: first who would have waited longest, then who did, then who has a limit of its own.
+class Comparison:
+    """What is compared: first who would have waited longest, then who did, then who has a limit of its own.
 
-    Entities with one client alone are one thing, whatever level their quotas are of in each plan.
+    Entities with one client alone are one thing, whatever level their quotas are of in each plan. Of interest is who
+    was throttled in some plan or in the record, or has a limit of its own in a plan.
     """
-    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
-    for row in rows:
-        key = _key(row)
-        if row["plan"] in groups.get(key, ()):  # in force under two entities, one after the other
-            key = (*key, _entity(row))
-        groups.setdefault(key, {})[row["plan"]] = row
-    named = _named(plans)
-    return sorted((_compared(by_plan, named) for by_plan in groups.values()), key=_rank)
+
+    def __init__(self, plans: Sequence[Plan], rows: TableRows) -> None:
+        self._rows = rows
+        self._named = _named(plans)
+        self._group = _groups(rows.table)
+        give_back()
+        self._ranked = _ranked(rows.table, self._group, self._named)
+        give_back()
+        self.of_interest = int(pc.sum(self._ranked["is_of_interest"]).as_py() or 0)
+        """How many are of interest."""
+
+    def __len__(self) -> int:
+        """Return how many are compared."""
+        return len(self._ranked)
+
+    def first(self, top: int, *, with_all: bool) -> list[Compared]:
+        """Return the first `top`; of those that are of interest, unless `with_all`."""
+        ranked = self._ranked if with_all else self._ranked.filter(pc.field("is_of_interest"))
+        if not len(ranked):
+            return []
+        ranked = _with_names(ranked.take(_foremost(ranked, top)), self._rows.table)
+        places = pc.select_k_unstable(ranked, min(top, len(ranked)), sort_keys=_ORDER)
+        groups = ranked["group"].take(places).to_numpy()
+        wanted = np.isin(self._group, groups)
+        by_group: dict[int, dict[str, Row]] = {group: {} for group in groups.tolist()}
+        rows = self._rows.table.filter(pa.array(wanted)).to_pylist()
+        for group, row in zip(self._group[wanted].tolist(), rows, strict=True):
+            by_group[group][row["plan"]] = row
+        return [_compared(by_plan, self._named) for by_plan in by_group.values()]
+
+    def of_type(self, quota_type: str) -> int:
+        """Return how many are compared of a quota type."""
+        return int(pc.sum(pc.equal(self._ranked["quota_type"], quota_type)).as_py() or 0)
+
+    def total(self, quota_type: str, plan: str) -> Row:
+        """Return the row of all entities of a plan and a quota type together, as far as a table shows it."""
+        shown = self._rows.table.select(["quota_type", "plan", *_SUMS, *_LARGEST, *_FIRST])
+        rows = TableRows(shown).where(quota_type=quota_type, plan=plan)
+        sums = rows.sums()
+        return {
+            **{name: None if rows.table[name].null_count else sums[name] for name in _SUMS},
+            **{name: pc.max(rows.table[name]).as_py() or 0 for name in _LARGEST},
+            **{name: pc.min(rows.table[name]).as_py() for name in _FIRST},
+        }
+
+
+def compared(plans: Sequence[Plan], rows: Sequence[Row]) -> Comparison:
+    """Return what is compared of rows of `REPLAY_BY_ENTITY`."""
+    return Comparison(plans, entity_rows(rows))
+
+
+def entity_rows(rows: Sequence[Row]) -> TableRows:
+    """Return rows of `REPLAY_BY_ENTITY`, those of `with_limits` too, as those of a table."""
+    if isinstance(rows, TableRows):
+        return rows
+    schema = to_arrow_schema(REPLAY_BY_ENTITY)
+    for name in _SMALLEST if rows and _SMALLEST[0] in rows[0] else ():
+        schema = schema.append(pa.field(name, pa.float64()))
+    return TableRows(pa.Table.from_pylist(list(rows), schema))
 
 
 def record_of(rows: Iterable[Row]) -> Row:
@@ -90,31 +173,10 @@ def with_limits(rows: Iterable[Row], limits: Mapping[str, Iterable[Row]]) -> lis
     return with_them
 
 
-def total(rows: Collection[Row]) -> Row:
-    """Return the row of all entities of a plan and a quota type together, as far as a table shows it."""
-    firsts = {name: [row[name] for row in rows if row[name] is not None] for name in _FIRST}
-    return {
-        **{name: _sum([row[name] for row in rows]) for name in _SUMS},
-        **{name: max((row[name] for row in rows), default=0) for name in _LARGEST},
-        **{name: min(times, default=None) for name, times in firsts.items()},
-    }
-
-
-def _sum(numbers: Collection[int | None]) -> int | None:
-    """Return the sum; None where a plan in open loop has none."""
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
-
-
 def _recorded(row: Row) -> Row:
     if row["recorded_requests"] is None:
         return row
     return {**row, "requests": row["recorded_requests"], "amount": row["recorded_amount"]}
-
-
-def _key(row: Row) -> tuple[Any, ...]:
-    only = row["only_user"], row["only_client_id"]
-    return row["quota_type"], (_entity(row) if None in only else only), None in only
 
 
 def _entity(row: Row) -> _Entity:
@@ -143,9 +205,119 @@ def _named(plans: Sequence[Plan]) -> set[tuple[str, _Entity]]:
     }
 
 
-def _rank(found: Compared) -> tuple[Any, ...]:
-    waits = (found.largest("throttle_ms"), found.largest("recorded_throttle_ms"))
-    refused = (found.largest("rejected_mutations"), found.largest("recorded_rejected_mutations"))
-    order = (*waits, *refused, found.is_named, found.largest("requests"))
-    names = (found.user or "", found.client_id or "", found.tags or "")
-    return *(-number for number in order), found.quota_type, *names
+# --- by column ------------------------------------------------------------------------------------------------------
+
+
+class _Names(NamedTuple):
+    """A column of names as numbers: 0 is null, the others are places in `names`, from 1."""
+
+    numbers: Int64s
+    names: pa.Array
+
+    def find(self, names: Sequence[str | None]) -> Int64s:
+        """Return the numbers of names; -1: it does not occur."""
+        found = pc.index_in(pa.array(names, pa.string()), value_set=self.names)
+        numbers: Int64s = pc.fill_null(found, -2).to_numpy().astype(np.int64) + 1
+        numbers[[name is None for name in names]] = 0
+        return numbers
+
+
+def _names(table: pa.Table, name: str) -> _Names:
+    encoded = table[name].combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], pa.string()).dictionary_encode()
+    numbers = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+    return _Names(numbers, encoded.dictionary)
+
+
+def _groups(table: pa.Table) -> Int64s:
+    """Return for each row the number of what it is a row of."""
+    entity, only = ([_names(table, name).numbers for name in names] for names in (_ENTITY, _ONLY))
+    is_alone = (only[0] > 0) & (only[1] > 0)
+    of_client = (*only, np.zeros_like(only[0]))
+    whose = [np.where(is_alone, *names) for names in zip(of_client, entity, strict=True)]
+    group = key_numbers(_names(table, "quota_type").numbers, is_alone.astype(np.int64), *whose)
+    _, first = np.unique(key_numbers(group, _names(table, "plan").numbers), return_index=True)
+    is_again = np.ones(len(group), bool)
+    is_again[first] = False  # else in force under two entities, one after the other
+    if is_again.any():
+        others = key_numbers(group[is_again], *(names[is_again] for names in entity))
+        group[is_again] = int(group.max()) + 1 + others
+    return group
+
+
+def _ranked(table: pa.Table, group: Int64s, named: Collection[tuple[str, _Entity]]) -> pa.Table:
+    """Return a row for each group: what it is put in order by, and whether it is of interest."""
+    order = np.argsort(group, kind="stable")
+    begins = np.flatnonzero(np.diff(group[order], prepend=-1))
+    names = [_names(table, name) for name in _ENTITY]
+    is_named = _is_named([_names(table, "quota_type"), *names], named)
+    entity = key_numbers(*(each.numbers for each in names))[order]
+    is_one = _of_groups(np.minimum, entity, begins) == _of_groups(np.maximum, entity, begins)
+
+    def largest(name: str) -> pa.Array:
+        values = pc.fill_null(table[name], 0).to_numpy().astype(np.int64)[order]
+        return compact_column(pa.array(_of_groups(np.maximum, values, begins)))
+
+    counts = [f"{prefix}{name}" for prefix in ("", "recorded_") for name in _HELD_BACK]
+    has_limit = pa.array(_of_groups(np.maximum, is_named[order].astype(np.int8), begins))
+    held_back = [pc.not_equal(largest(name), 0) for name in counts]
+    return pa.table(
+        {
+            **{name: largest(name) for name in (*_RANKS, "requests")},
+            "is_named": has_limit,
+            "is_of_interest": reduce(pc.or_, held_back, pc.equal(has_limit, 1)),
+            "is_one": is_one,
+            "quota_type": table["quota_type"].take(pa.array(order[begins])),
+            "row": order[begins].astype(np.int32),
+            "group": group[order[begins]].astype(np.int32),
+        }
+    )
+
+
+def _foremost(ranked: pa.Table, top: int) -> pa.Array:
+    """Return the places of the first `top` by numbers, and of all that are equal to the last of these."""
+    found: list[Int64s] = []
+    equal = np.arange(len(ranked))
+    for name in _NUMBERS:
+        wanted = top - sum(map(len, found))
+        if len(equal) <= wanted:
+            break
+        values = ranked[name].to_numpy()[equal]
+        last = np.partition(values, len(values) - wanted)[len(values) - wanted]
+        found.append(equal[values > last])
+        equal = equal[values == last]
+    return pa.array(np.concatenate([*found, equal]))
+
+
+def _with_names(ranked: pa.Table, table: pa.Table) -> pa.Table:
+    """Return some groups with whose they are: names of the entity, if there is one alone, else of the only client."""
+    rows = table.select([*_ENTITY, *_ONLY]).take(ranked["row"])
+    for name in ("user", "client_id", "tags"):
+        of_entity = rows[f"entity_{name}"].cast(pa.string())
+        of_client = rows[f"only_{name}"].cast(pa.string()) if f"only_{name}" in _ONLY else None
+        ranked = ranked.append_column(
+            name, pc.fill_null(pc.if_else(ranked["is_one"], of_entity, of_client), "")
+        )
+    return ranked.set_column(
+        ranked.column_names.index("quota_type"), "quota_type", ranked["quota_type"].cast(pa.string())
+    )
+
+
+def _of_groups(function: np.ufunc, values: npt.NDArray[Any], begins: Int64s) -> npt.NDArray[Any]:
+    reduced: npt.NDArray[Any] = function.reduceat(values, begins) if len(begins) else values
+    return reduced
+
+
+def _is_named(columns: Sequence[_Names], named: Collection[tuple[str, _Entity]]) -> Flags:
+    """Return which rows are of entities that have a limit of their own. columns: quota type, user, client id, tags."""
+    wanted = [(quota_type, *entity) for quota_type, entity in named]
+    asked = [column.find([each[place] for each in wanted]) for place, column in enumerate(columns)]
+    occur = np.all([numbers >= 0 for numbers in asked], axis=0)
+    both = [
+        np.concatenate([column.numbers, numbers[occur]])
+        for column, numbers in zip(columns, asked, strict=True)
+    ]
+    rows = len(columns[0].numbers)
+    number = key_numbers(*both)
+    return np.isin(number[:rows], number[rows:])

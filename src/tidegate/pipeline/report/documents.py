@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.config.locations import Location
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
-from tidegate.pipeline.report.compared import Compared
+from tidegate.pipeline.report.compared import Compared, Comparison
 from tidegate.pipeline.report.limits_report import default_limits, largest_limits
 from tidegate.pipeline.report.obedience_report import obedience_json
 from tidegate.quota.admin.definitions import EntityParts
@@ -97,7 +97,7 @@ def limits_document(
 
 def replay_document(
     plans: Sequence[Plan],
-    found: Sequence[Compared],
+    found: Comparison,
     *,
     top: int,
     unmatched: Sequence[Unmatched],
@@ -112,7 +112,7 @@ def replay_document(
             for plan in plans
         ],
         "entities_in_all": len(found),
-        "entities": [_entity(entity, plans) for entity in found[:top]],
+        "entities": [_entity(entity, plans) for entity in found.first(top, with_all=True)],
         "unmatched": [_unmatched(entry) for entry in unmatched],
     }
 

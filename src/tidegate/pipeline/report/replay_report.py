@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
-from tidegate.pipeline.report.compared import KEY_OF_TYPE, Compared, Row, record_of, total
+from tidegate.pipeline.report.compared import KEY_OF_TYPE, Compared, Comparison, Row, record_of
 from tidegate.pipeline.report.side_by_side import Block, Measure, side_by_side
 from tidegate.pipeline.report.text import (
     QUOTA_NAMES,
@@ -63,30 +63,30 @@ _REASONS = {
 
 
 def replay_lines(
-    plans: Sequence[Plan], found: Sequence[Compared], *, top: int, show_all: bool, width: int
+    plans: Sequence[Plan], found: Comparison, *, top: int, show_all: bool, width: int
 ) -> Iterator[Text]:
     """Yield the tables, then what they leave out. found: of `compared`. width: cells of a line.
 
     Shown are the first `top` of those that were throttled in some plan or in the record or have a limit of their own
     in a plan; of all if `show_all`.
     """
-    of_interest = [entity for entity in found if show_all or entity.is_throttled or entity.is_named]
-    shown = of_interest[:top]
+    of_interest = len(found) if show_all else found.of_interest
+    shown = found.first(top, with_all=show_all)
     names = ["recorded", *(name_text(plan.name) for plan in plans)]
     loops = Measure("loop", ["", *("closed" if plan.is_closed else "open" for plan in plans)])
     with_date = len(_dates(shown)) > 1
     for quota_type, title in QUOTA_NAMES.items():
         entities = [entity for entity in shown if entity.quota_type == quota_type]
         if entities:
-            of_type = [entity for entity in found if entity.quota_type == quota_type]
             blocks = [_block(plans, entity, width=width, with_date=with_date) for entity in entities]
-            together = _together(plans, of_type, with_date=with_date) if len(of_type) > 1 else []
+            is_one = found.of_type(quota_type) == 1
+            together = [] if is_one else _together(plans, found, quota_type, with_date=with_date)
             yield from side_by_side(title, names, [*together, *blocks], head=loops, width=width)
     yield from (Text(line, style="dim") for line in _legend(plans, shown))
-    if len(of_interest) > len(shown):
-        yield Text(f"{count_text(len(of_interest) - len(shown))} more, see --top")
-    if len(found) > len(of_interest):
-        count = count_text(len(found) - len(of_interest))
+    if of_interest > len(shown):
+        yield Text(f"{count_text(of_interest - len(shown))} more, see --top")
+    if len(found) > of_interest:
+        count = count_text(len(found) - of_interest)
         yield Text(f"{count} never throttled and without a limit of their own, see --all")
 
 
@@ -166,10 +166,9 @@ def _block(plans: Sequence[Plan], entity: Compared, *, width: int, with_date: bo
     return Block(_heading(entity, width=width), measures)
 
 
-def _together(plans: Sequence[Plan], of_type: Sequence[Compared], *, with_date: bool) -> list[Block]:
+def _together(plans: Sequence[Plan], found: Comparison, quota_type: str, *, with_date: bool) -> list[Block]:
     """Return the block of all entities of a quota type; none where nobody was throttled."""
-    names = [plan.name for plan in plans]
-    totals = [total([entity.rows[name] for entity in of_type if name in entity.rows]) for name in names]
+    totals = [found.total(quota_type, plan.name) for plan in plans]
     measures = list(_outcomes(record_of(totals), totals, with_date=with_date))
     return [Block("all together", measures)] if len(measures) > 1 else []
 

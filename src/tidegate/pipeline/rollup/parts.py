@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.config.windows import Windows
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError, check_sum
+from tidegate.pipeline.memory import give_back
 from tidegate.pipeline.read.chunks import Chunk, check_rising, read_chunk
 from tidegate.pipeline.read.missing import NodeChunk
 from tidegate.pipeline.rollup import kernel
@@ -34,6 +35,7 @@ from tidegate.quota.measure.throttle import MAX_INT64
 __all__ = [
     "ALL_TIME_MS",
     "COUNTS",
+    "GROUPS_AT_ONCE",
     "TIMES",
     "compile_usage_kernel",
     "sums_by_step",
@@ -47,6 +49,8 @@ COUNTS = ("codes", "counts")
 """Columns of a part that are lists: what was counted how often; a code is a measure and its bucket."""
 ALL_TIME_MS = 0
 """`minute_ms` of a part that is of all minutes together."""
+GROUPS_AT_ONCE = 1 << 17
+"""Groups whose sensors, 1 KB for each, are held at a time; for others the rows are read again."""
 
 _KINDS = {
     "request": kernel.REQUEST, "network": kernel.NETWORK, "mutation": kernel.MUTATION,
@@ -68,11 +72,13 @@ _MS_PER_MINUTE = 60_000
 _SMALL = 1 << 32  # the sum of as many such numbers as a chunk can have rows has room
 _FEW_COUNTS = 1 << 14
 _FEW_SENSORS = 64
+_ROWS_AT_ONCE = 1 << 18
 _LARGEST_TABLE = 1 << 22  # codes that are looked up in an array
 _LATEST_MS = 2**53
 
 Int64s = npt.NDArray[np.int64]
 Numbers = dict[str, npt.NDArray[Any]]
+Flags = npt.NDArray[np.bool_]
 
 
 def usage_columns(by: Sequence[str] = CLIENT) -> list[str]:
@@ -87,7 +93,22 @@ def usage_parts(
 
     chunks: sorted. Raises `UsageFilesError` for rows that are no usage record, or too large to be added up.
     """
-    node = _Node(node_id, by, step_ms=_MS_PER_MINUTE if with_minutes else None)
+    done: dict[int, Flags] = {}  # by table, of its groups
+    waits = True
+    while waits:
+        node = _Node(node_id, by, step_ms=_MS_PER_MINUTE if with_minutes else None)
+        for place, table in enumerate(_in_order(node_id, chunks, by)):
+            done[place], part = node.parts(table, done.get(place))
+            if part is not None:
+                yield part
+            if len(table) == _ROWS_AT_ONCE:
+                give_back()
+            del table, part  # else its chunk is held while the next is read
+        waits = not all(groups.all() for groups in done.values())
+
+
+def _in_order(node_id: int, chunks: Sequence[NodeChunk], by: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of a node in order of `seq`, `_ROWS_AT_ONCE` at the most."""
     waiting: list[pa.Table] = []
     reach = -1
     for place, chunk in enumerate(chunks):
@@ -102,7 +123,20 @@ def usage_parts(
             ready = [each.filter(pc.less(each["seq"], until_seq)) for each in waiting]
             later = (each.filter(pc.greater_equal(each["seq"], until_seq)) for each in waiting)
             waiting = [each for each in later if len(each)]
-        yield from node.parts(pa.concat_tables(ready).unify_dictionaries().combine_chunks())
+        rows = _sorted(pa.concat_tables(ready).unify_dictionaries().combine_chunks(), node_id)
+        del table, ready
+        for first in range(0, len(rows), _ROWS_AT_ONCE):
+            yield rows.slice(first, _ROWS_AT_ONCE)
+        del rows  # else they are held while the next are read
+
+
+def _sorted(table: pa.Table, node_id: int) -> pa.Table:
+    """Return the rows in order of `seq`. Raises `UsageFilesError` where one occurs twice."""
+    seq = table["seq"].to_numpy()
+    if (np.diff(seq) < 0).any():
+        table = table.take(pa.array(np.argsort(seq, kind="stable"))).combine_chunks()
+    check_rising(table["seq"].to_numpy(), after=-1, node_id=node_id)
+    return table
 
 
 def usage_parts_of_nodes(
@@ -130,8 +164,10 @@ def sums_by_step(table: pa.Table, *, step_ms: int) -> pa.Table:
     found = [pa.schema([schema.field(name) for name in ("minute_ms", *keys)]).empty_table()]
     for node_id in pc.unique(table["node_id"]).to_pylist():
         of_node = table.filter(pc.field("node_id") == node_id).unify_dictionaries().combine_chunks()
-        parts = _Node(node_id, CLIENT, step_ms=step_ms, with_peaks=False).parts(of_node)
-        found += (part.select(found[0].column_names) for part in parts)
+        node = _Node(node_id, CLIENT, step_ms=step_ms, with_peaks=False)
+        _, part = node.parts(_sorted(of_node, node_id), None)
+        if part is not None:
+            found.append(part.select(found[0].column_names))
     return pa.concat_tables(found).rename_columns(["step_ms", *keys])
 
 
@@ -139,8 +175,7 @@ def compile_usage_kernel() -> None:
     """Compile the kernel for the types that it meets, by adding up one row."""
     row = {"kind": "request", "node_id": 0, "seq": 0, "ts_ms": 0}
     table = pa.Table.from_pylist([row], to_arrow_schema(EVENTS))
-    for _ in _Node(0, CLIENT).parts(table):
-        pass
+    _Node(0, CLIENT).parts(table, None)
     _larger(*_table_of_counts(2))
 
 
@@ -163,36 +198,41 @@ class _Node:
         self._settings[kernel.SAMPLES], self._settings[kernel.WINDOW_MS] = window.samples, window.window_ms
         self._sensor_of = np.full((SENSORS, _FEW_SENSORS), -1, np.int32)
         self._sensors = 0
+        self._room = GROUPS_AT_ONCE if with_peaks else MAX_INT64
         self._counts = _FEW_COUNTS
         slots = window.samples + 1
         self._floats = np.zeros((_FEW_SENSORS, FLOAT_SLOTS + slots))
         self._ints = np.zeros((_FEW_SENSORS, INT_SLOTS + 2 * slots), np.int64)
         self._start = np.full(_FEW_SENSORS, -1, np.int64)
 
-    def parts(self, table: pa.Table) -> Iterator[pa.Table]:
-        """Yield one table of parts, or none."""
+    def parts(self, table: pa.Table, done: Flags | None) -> tuple[Flags, pa.Table | None]:
+        """Add up some groups of a table, in order of `seq`; return which have been, and their parts if there are any.
+
+        done: which groups of the same table have been before; None: none.
+        """
         if not len(table):
-            return
-        seq = table["seq"].to_numpy()
-        if (np.diff(seq) < 0).any():
-            table = table.take(pa.array(np.argsort(seq, kind="stable"))).combine_chunks()
-        check_rising(table["seq"].to_numpy(), after=-1, node_id=self._node_id)
+            return np.ones(0, bool), None
         kind = _kinds(table)
         counts = kind < kernel.RESTART
         numbers = {name: _numbers(table, name) for name in ("ts_ms", *_AMOUNTS, *_THROTTLES)}
         _check(table, numbers, counts)
+        names, group_of_row = self._groups(table, counts)
+        group = self._find(names, np.zeros(len(names), bool) if done is None else done)
+        is_here = group >= 0
+        if not is_here.all():
+            counts &= is_here[group_of_row]
+            kind[~counts & (kind < kernel.RESTART)] = kernel.OTHER
+        done = is_here if done is None else done | is_here
         if not counts.any():
             self._settings[kernel.STARTS] += int((kind == kernel.RESTART).sum())
-            return
-        names, group_of_row = self._groups(table, counts)
+            return done, None
         ts_ms = numbers["ts_ms"]
         step = np.full(len(ts_ms), ALL_TIME_MS) if self._step_ms is None else ts_ms // self._step_ms
         cell, groups, steps = _cells(group_of_row, step, counts)
-        group = self._find(names)
         rows = _rows(table, numbers, kind, cell, group[group_of_row])
         if self._settings[kernel.WITH_PEAKS]:
             self._make_sensors(rows, counts)
-        yield self._added_up(rows, names.take(pa.array(groups)), steps * (self._step_ms or 1))
+        return done, self._added_up(rows, names.take(pa.array(groups)), steps * (self._step_ms or 1))
 
     def _groups(self, table: pa.Table, counts: npt.NDArray[np.bool_]) -> tuple[pa.Table, Int64s]:
         """Return the groups that occur, columns `by`, and the place of each row among them."""
@@ -209,14 +249,24 @@ class _Node:
             columns.append(names.take(pa.array(of_name)))
         return pa.table(columns[::-1], names=list(self._by)), place
 
-    def _find(self, names: pa.Table) -> Int64s:
-        """Return the numbers of groups, those that are not known with one of their own."""
-        keys = zip(*(names[name].to_pylist() for name in self._by), strict=True)
-        numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in keys]
+    def _find(self, names: pa.Table, done: Flags) -> Int64s:
+        """Return the numbers of groups, those that are not known with one of their own while there is room.
+
+        -1: has been added up, or has to wait.
+        """
+        found = np.full(len(names), -1, np.int64)
+        wanted = names.filter(pa.array(~done))
+        numbers = []
+        for key in zip(*(wanted[name].to_pylist() for name in self._by), strict=True):
+            number = self._numbers.get(key, -1)
+            if number < 0 and len(self._numbers) < self._room:
+                number = self._numbers[key] = len(self._numbers)
+            numbers.append(number)
+        found[~done] = numbers
         while self._sensor_of.shape[1] < len(self._numbers):
             more = np.full_like(self._sensor_of, -1)
             self._sensor_of = np.concatenate([self._sensor_of, more], axis=1)
-        return np.array(numbers, np.int64)
+        return found
 
     def _make_sensors(self, rows: UsageRows, counts: npt.NDArray[np.bool_]) -> None:
         """Have a sensor for all that the rows use."""
@@ -227,10 +277,14 @@ class _Node:
             made = np.flatnonzero(is_used & (self._sensor_of[kind, : len(is_used)] < 0))
             self._sensor_of[kind, made] = np.arange(self._sensors, self._sensors + len(made))
             self._sensors += len(made)
-        while len(self._start) < self._sensors:
-            self._floats = np.concatenate([self._floats, np.zeros_like(self._floats)])
-            self._ints = np.concatenate([self._ints, np.zeros_like(self._ints)])
-            self._start = np.concatenate([self._start, np.full_like(self._start, -1)])
+        more = self._sensors - len(self._start)
+        if more > 0:
+            more = max(more, len(self._start) // 4)
+            self._floats, self._ints = (
+                np.concatenate([of_sensor, np.zeros((more, of_sensor.shape[1]), of_sensor.dtype)])
+                for of_sensor in (self._floats, self._ints)
+            )
+            self._start = np.concatenate([self._start, np.full(more, -1)])
 
     def _added_up(self, rows: UsageRows, names: pa.Table, minutes: Int64s) -> pa.Table:
         cells = len(minutes)

@@ -135,7 +135,8 @@ class NodeWatch:
                 return read_sensors([(arrived, survey)], node_id=self.node_id, **ends)
 
             timeline = with_snapshots(timeline, read, is_known=self.is_known)
-        numbers = np.array([self._number(user, client_id) for _, user, client_id in survey.keys], np.int64)
+        keys = zip(survey.keys["user"].to_pylist(), survey.keys["client_id"].to_pylist(), strict=True)
+        numbers = np.array([self._number(user, client_id) for user, client_id in keys], np.int64)
         self._go_on(timeline)
         for rows in read_rows(arrived, numbers):
             for part in self._minutes(rows):

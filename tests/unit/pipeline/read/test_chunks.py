@@ -49,8 +49,9 @@ def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table, 
         patch.setattr(chunks, "_BATCH_ROWS", 50)
         for chunk in list_chunks(find_files(directory)):
             survey = survey_chunk(chunk)
-            places = np.array([numbers.setdefault(key, len(numbers)) for key in survey.keys], np.int64)
-            for key, count in zip(survey.keys, survey.rows.tolist(), strict=True):
+            keys = [tuple(key.values()) for key in survey.keys.to_pylist()]
+            places = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+            for key, count in zip(keys, survey.rows.tolist(), strict=True):
                 counts[key] = counts.get(key, 0) + count
             control += survey.control
             sweeps += survey.sweeps.tolist()
@@ -167,7 +168,8 @@ def test_connections_are_surveyed_with_their_clients(tmp_path):
     write_events(tmp_path, node.events)
     (chunk,) = list_chunks(find_files(tmp_path))
     survey = survey_chunk(chunk, with_connections=True)
-    pairs = {(survey.keys[place][2], connection_id) for place, connection_id in survey.connections.tolist()}
+    names = survey.keys["client_id"].to_pylist()
+    pairs = {(names[place], connection_id) for place, connection_id in survey.connections.tolist()}
     assert pairs == {(f"c{client}", 2**60 + number) for client in range(2) for number in range(3)}
     assert (len(survey.connections), len(survey_chunk(chunk).connections)) == (6, 0)
     (rows,) = read_rows(chunk, np.arange(2), with_software=True)

@@ -3,6 +3,7 @@
 import math
 from random import Random
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,3 +108,17 @@ def test_limits_are_kept_as_they_were_written(tmp_path):
     (tmp_path / "q.yaml").write_text("quotas:\n" + "".join(entries))
     (plan,) = load_plans([tmp_path / "q.yaml"])
     assert plan.limit_texts == {("producer_byte_rate", 2e7): "20MB"}
+
+
+@given(st.integers(0, 2**32))
+def test_many_clients_are_resolved_as_one_by_one(seed):
+    """Those that no entity names are alike; names that are, that are empty, and that are written another way."""
+    definitions = Definitions(random_records(Random(seed), at_most=6))
+    names = ("alice", "bob", "a b:c", "", "x", "y", "c1", "c2")
+    clients = [(user, client_id) for user in names for client_id in names]
+    for index in range(len(QUOTA_TYPES)):
+        for some in (clients, clients[:3], []):
+            expected = [definitions.resolve(index, *client, Windows()) for client in some]
+            columns = [pa.array([client[part] for client in some], pa.string()) for part in range(2)]
+            found = definitions.resolved(index, *columns, Windows())
+            assert list(map(repr, found)) == list(map(repr, expected))

@@ -4,29 +4,36 @@ from random import Random
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
+from tidegate.pipeline.read.chunks import CLIENT_KEYS
 from tidegate.pipeline.read.timeline import CONTROL_KINDS, empty_timeline, timelines
 from tidegate.pipeline.replay.components import components
+from tidegate.pipeline.replay.names import clients_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, in_force_plan
 from tidegate.pipeline.replay.sharing import MAX_ENTITY_SETS, shared_connections, shared_sensors
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.managers.quota_managers import QuotaManagers
 
-_CLIENTS = dict(enumerate([("alice", "c1"), ("alice", "c2"), ("bob", "c1"), ("bob", "c3"), ("carol", "c4")]))
+_NAMES = [("alice", "c1"), ("alice", "c2"), ("bob", "c1"), ("bob", "c3"), ("carol", "c4")]
 
 
 def _quota(entity, key="producer_byte_rate"):
     return QuotaRecord(entity=entity, key=key, value=10.0)
 
 
-def _joined(plans, timeline=None):
-    timelines_by_node = {1: timeline or empty_timeline()}
-    return components(len(_CLIENTS), shared_sensors(plans, {1: _CLIENTS}, timelines_by_node)).tolist()
+def _joined(plans, timeline=None, *, names=_NAMES):
+    """Return the smallest client of each component, by the place of each client in the names."""
+    rows = [{"node_id": 1, "user": user, "client_id": client_id} for user, client_id in names]
+    clients, number = clients_of([pa.Table.from_pylist(rows, CLIENT_KEYS)])
+    joined = components(len(clients), shared_sensors(plans, clients, {1: timeline or empty_timeline()}))
+    of_name = joined[number].tolist()
+    return [of_name.index(component) for component in of_name]
 
 
 @pytest.mark.parametrize(
@@ -64,8 +71,7 @@ def test_who_shares_a_sensor_is_joined_under_quotas_in_force(seed):
     names = sorted(
         {(event["user"], event["client_id"]) for event in node.events if event["kind"] == "request"}
     )
-    clients = dict(enumerate(names))
-    joined = components(len(clients), shared_sensors([in_force_plan()], {1: clients}, {1: timeline}))
+    joined = _joined([in_force_plan()], timeline, names=names)
     managers = QuotaManagers()
     steps = {step.seq: step for step in timeline.steps}
     for event in node.events:
@@ -75,14 +81,14 @@ def test_who_shares_a_sensor_is_joined_under_quotas_in_force(seed):
         if step is not None and step.record is not None:
             managers.apply(step.record)
         if event["kind"] == "request":
-            _check_joined(managers, clients, joined)
+            _check_joined(managers, names, joined)
 
 
-def _check_joined(managers, clients, joined):
+def _check_joined(managers, names, joined):
     for quota_type in QUOTA_TYPES:
         manager = managers.manager(quota_type)
         seen = {}
-        for number, name in clients.items():
+        for number, name in enumerate(names):
             tags = tuple(manager.tags(*name).values())
             if manager.enabled:
                 assert joined[seen.setdefault(tags, number)] == joined[number]
@@ -103,9 +109,6 @@ def test_clients_of_one_connection_are_joined():
     here, there = np.array([[0, 7], [1, 8]]), np.array([[0, 7], [1, 9]])
     surveys = [SimpleNamespace(connections=pairs) for pairs in (here, there)]
     places = [np.array([0, 1]), np.array([2, 3])]
-    assert sorted(shared_connections(surveys, places, [1, 1, 1, 1])) == [
-        (0, ("connection", 1, 7)),
-        (2, ("connection", 1, 7)),
-    ]
-    nodes = [node for _, (_, node, _) in shared_connections(surveys, places, [1, 1, 2, 2])]
-    assert nodes == [1, 2]
+    for nodes, joined in (([1, 1, 1, 1], [0, 1, 0, 3]), ([1, 1, 2, 2], [0, 1, 2, 3])):
+        shared = shared_connections(surveys, places, np.array(nodes))
+        assert components(4, shared).tolist() == joined

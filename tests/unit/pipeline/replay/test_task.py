@@ -9,11 +9,14 @@ from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.local import local_replay
 from tidegate.pipeline.read.chunks import survey_chunk
 from tidegate.pipeline.read.ingest import find_files, list_chunks
 from tidegate.pipeline.replay import task
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out
+from tidegate.quota.admin.definitions import QuotaRecord
 
 _SWEEP_BYTES = 24
 
@@ -75,3 +78,22 @@ def test_a_task_gets_what_its_own_nodes_need(tmp_path):
                 assert each.client_ids.to_pylist() == [f"of-{each.node_id}"]
                 assert each.timeline.sweeps[:, 1].tolist() == [START_MS + each.node_id]
     assert len(pickle.dumps(layout.members(4)[0])) < len(pickle.dumps(layout.members(1)[0])) / 3
+
+
+@pytest.mark.parametrize(("key", "partitions"), [("client-id", 3), ("user", 1)])
+def test_many_clients_are_several_partitions(tmp_path, monkeypatch, key, partitions):
+    """So that the sensors of some are held at a time; those who share a quota stay together."""
+    monkeypatch.setattr(task, "CLIENTS_PER_PARTITION", 2)
+    node = RecordingNode()
+    node.start(START_MS)
+    for number in range(5):
+        node.produce("alice", f"app{number}", 5, START_MS)
+    write_events(tmp_path, node.events)
+    plan = Plan(name="p", records=(QuotaRecord(entity=((key, None),), key="producer_byte_rate", value=1.0),))
+    with open_usage(tmp_path) as files:
+        surveys = [survey_chunk(chunk) for chunk in files.chunks]
+        found = lay_out(files.chunks, surveys, [plan], cores=1)
+        entities = local_replay(files, [plan], out=None).entities
+    assert (len(found.node_id), int(found.task.task.max())) == (partitions, 0)
+    by_client_id = {row["only_client_id"]: row["requests"] for row in entities}
+    assert key == "user" or by_client_id == {f"app{number}": 1 for number in range(5)}

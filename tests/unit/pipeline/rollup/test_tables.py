@@ -18,11 +18,13 @@ from tidegate.api_keys import CREATE_TOPICS
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs import open_usage
 from tidegate.pipeline.read.missing import chunk_evidence, coverage_of
+from tidegate.pipeline.rollup import parts
 from tidegate.pipeline.rollup.parts import usage_parts
 from tidegate.pipeline.rollup.percentiles import PERCENTS, bucket_of, largest_of
 from tidegate.pipeline.rollup.tables import minute_keys, put_together
 from tidegate.pipeline.schemas import CLIENT as CLIENT_KEYS
 from tidegate.pipeline.schemas import USAGE_MEASURES, usage_by_minute_schema, usage_schema
+from tidegate.pipeline.sums import compact, together
 from tidegate.quota import QuotaRecord
 from tidegate.quota.managers.request import PERCENT_PER_NS
 from tidegate.usage.arrow import arrow_schema
@@ -111,14 +113,14 @@ def _found(directory, keys, table, by=CLIENT_KEYS):
     """Return the rows of a table, by key."""
     with open_usage(directory) as files:
         coverage = coverage_of(chunk_evidence(chunk) for chunk in files.chunks)
-        parts = [
-            part
+        found = [
+            compact(part)
             for node_id, chunks in coverage.nodes.items()
             for part in usage_parts(node_id, chunks, by, with_minutes="minute_ms" in keys)
         ]
-    found = put_together(parts, keys, table)
-    assert found.schema.names == table.names
-    rows = found.to_pylist()
+    tables = list(put_together(together(found), keys, table))
+    assert {tuple(some.schema.names) for some in tables} <= {tuple(table.names)}
+    rows = [row for some in tables for row in some.to_pylist()]
     assert [tuple(row[key] for key in keys) for row in rows] == sorted(
         {tuple(row[key] for key in keys) for row in rows}
     )
@@ -151,8 +153,10 @@ def events(tmp_path_factory):
     return events, directory
 
 
-def test_usage_by_minute_is_what_plain_python_counts(events):
-    """Every sum, peak and percentile of every minute, node and client."""
+@pytest.mark.parametrize("groups_at_once", [1, 3, parts.GROUPS_AT_ONCE])
+def test_usage_by_minute_is_what_plain_python_counts(events, monkeypatch, groups_at_once):
+    """Every sum, peak and percentile of every minute, node and client; however many sensors are held at a time."""
+    monkeypatch.setattr(parts, "GROUPS_AT_ONCE", groups_at_once)
     rows, directory = events
     keys, table = minute_keys(CLIENT_KEYS), usage_by_minute_schema()
 

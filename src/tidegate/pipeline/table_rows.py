@@ -1,0 +1,73 @@
+"""Rows of an Arrow table that become Python objects as they are asked for: a million dicts take gigabytes."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["TableRows"]
+
+_ROWS_AT_ONCE = 1 << 12
+_LOW_BITS = 32
+
+Row = dict[str, Any]
+
+
+class TableRows(Sequence[Row]):
+    """The rows of a table as dicts by column, some at a time."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return len(self.table)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Row]: ...
+
+    def __getitem__(self, place: int | slice) -> Row | list[Row]:
+        """Return a row, or some."""
+        places = range(len(self))[place]
+        if isinstance(places, range):
+            found: list[Row] = self.table.take(pa.array(places, pa.int64())).to_pylist()
+            return found
+        row: Row = self.table.slice(places, 1).to_pylist()[0]
+        return row
+
+    def __iter__(self) -> Iterator[Row]:
+        """Yield every row."""
+        for batch in self.table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+            yield from batch.to_pylist()
+
+    def where(self, **values: str) -> "TableRows":
+        """Return the rows that have these values in the columns of these names."""
+        table = self.table
+        for name, value in values.items():
+            is_here = pc.equal(table[name], value)
+            table = table if pc.all(is_here, skip_nulls=False).as_py() else table.filter(is_here)
+        return TableRows(table)
+
+    def sums(self) -> dict[str, int]:
+        """Return the sum of each column of integers, however large; nulls are 0."""
+        table = self.table
+        return {
+            name: _sum(table[name]) for name in table.column_names if pa.types.is_integer(table[name].type)
+        }
+
+    def largest(self, name: str, *, top: int) -> list[Row]:
+        """Return the `top` rows with most in a column, the most first; none that has 0 or null there."""
+        table = self.table.filter(pc.field(name) > 0)
+        order = np.argsort(-table[name].to_numpy().astype(np.int64), kind="stable")[:top]
+        found: list[Row] = table.take(pa.array(order)).to_pylist()
+        return found
+
+
+def _sum(column: pa.ChunkedArray) -> int:
+    values = pc.fill_null(column, 0).to_numpy().astype(np.int64)
+    return (int((values >> _LOW_BITS).sum()) << _LOW_BITS) + int((values & ((1 << _LOW_BITS) - 1)).sum())
