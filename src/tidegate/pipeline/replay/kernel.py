@@ -22,6 +22,7 @@ from tidegate.pipeline.layout import (
     EXACT,
     EXEMPT,
     FETCH,
+    FETCH_CHARGE,
     FIRST_TS_MS,
     IS_CAPPED,
     IS_REJECTED,
@@ -29,6 +30,7 @@ from tidegate.pipeline.layout import (
     LARGEST,
     LONGEST_MS,
     MEASURES,
+    MUTATION,
     MUTATION_ROW,
     PRODUCE,
     PRODUCE_CHARGE,
@@ -44,6 +46,7 @@ from tidegate.pipeline.layout import (
     SENSOR,
     THROTTLED,
     TOTAL_MS,
+    Int16s,
     Int32s,
     Int64s,
     Rows,
@@ -56,10 +59,10 @@ from tidegate.pipeline.replay.pending import PENDING_KERNEL
 from tidegate.pipeline.replay.row_decision import INLINED, ROW_KERNEL, Decided, decide_row, pass_sweeps
 from tidegate.quota.measure import bucket_kernel, rate_kernel, throttle
 from tidegate.quota.measure.engine_kernel import compile_kernel
-from tidegate.quota.measure.rate_kernel import rate_measure
+from tidegate.quota.measure.rate_kernel import rate_decide, rate_measure, rate_record
 from tidegate.quota.measure.throttle import MAX_INT64
 
-__all__ = ["KERNEL_MODULES", "Kernel", "driver_names", "replay", "replay_kernel"]
+__all__ = ["KERNEL_MODULES", "Kernel", "driver_names", "replay", "replay_kernel", "wanted_kernel"]
 
 
 Kernel = Callable[[State, Rows, Int32s, int, int], None]
@@ -73,13 +76,22 @@ def replay_kernel() -> Kernel:
 
 
 @functools.cache
+def wanted_kernel() -> Callable[[Int16s, Int32s, Int64s, Int64s, Int64s], tuple[int, int]]:
+    """Return `find_wanted` compiled."""
+    names = {**globals(), **compile_together((_want,), globals(), inlined=True)}
+    return compile_cached(find_wanted, names, modules=KERNEL_MODULES)
+
+
+@functools.cache
 def driver_names() -> dict[str, Any]:
     """Return what a function sees that goes through the rows: `decide_row` and all else of this module, compiled."""
+    engine = vars(compile_kernel(compiled))
     names = {
         **vars(certainty),
         **vars(row_decision),
         **globals(),
-        **vars(compile_kernel(compiled)),
+        **engine,
+        **compile_together(_ENGINE_INLINED, {**vars(rate_kernel), **engine}, inlined=True),
         **compile_together(PENDING_KERNEL, vars(pending)),
     }
     names |= compile_together(CERTAINTY_KERNEL, names, inlined=True)
@@ -103,6 +115,40 @@ def replay(state: State, rows: Rows, decisions: Int32s, first: int, end: int) ->
             decisions[at, IS_CAPPED] = decided.is_capped
             decisions[at, BYTE_REASON] = decided.byte_reason
             decisions[at, REQUEST_REASON] = decided.request_reason
+
+
+def find_wanted(
+    flags: Int16s, client: Int32s, looked_up: Int64s, versions: Int64s, wanted: Int64s
+) -> tuple[int, int]:
+    """Find the accounts that rows need and that were not looked up under the definitions as they are.
+
+    looked_up: the version of the definitions, by quota type and client; set for what is found. versions: as they are.
+    wanted: takes quota type * clients + client of each, in no order; two for each row are enough.
+    Returns how many these are, and how many rows ask for permits.
+    """
+    found = mutations = 0
+    for at in range(len(flags)):
+        number = client[at]
+        charge = flags[at] & CHARGE_BITS
+        if charge == PRODUCE_CHARGE:
+            found = _want(PRODUCE, number, looked_up, versions, wanted, found)
+        elif charge == FETCH_CHARGE:
+            found = _want(FETCH, number, looked_up, versions, wanted, found)
+        if flags[at] & KIND_BITS == MUTATION_ROW:
+            mutations += 1
+            found = _want(MUTATION, number, looked_up, versions, wanted, found)
+        elif flags[at] & EXEMPT == 0:
+            found = _want(REQUEST, number, looked_up, versions, wanted, found)
+    return found, mutations
+
+
+def _want(index: int, client: int, looked_up: Int64s, versions: Int64s, wanted: Int64s, found: int) -> int:
+    """Add the account to those that are wanted, unless it is known; return how many there are."""
+    if looked_up[index, client] == versions[index]:
+        return found
+    looked_up[index, client] = versions[index]
+    wanted[found] = index * looked_up.shape[1] + client
+    return found + 1
 
 
 def _tally_row(state: State, rows: Rows, at: int, now_ms: int, decided: Decided) -> None:
@@ -202,6 +248,7 @@ def _add(tallies: Int64s, account: int, column: int, amount: int) -> None:
     tallies[account, column] = MAX_INT64 if before > MAX_INT64 - amount else before + amount
 
 
+_ENGINE_INLINED = (rate_record, rate_decide)  # handing on the views of a sensor costs more than what they do
 _TALLY_KERNEL = (_add, _tally_throttle, _tally, _tally_permits, _measure, _measure_row)
 KERNEL_MODULES = (
     throttle,

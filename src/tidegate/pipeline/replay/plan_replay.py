@@ -65,7 +65,7 @@ from tidegate.pipeline.replay.carried import (
     sensor_rows,
 )
 from tidegate.pipeline.replay.certainty import FOREVER
-from tidegate.pipeline.replay.kernel import replay_kernel
+from tidegate.pipeline.replay.kernel import replay_kernel, wanted_kernel
 from tidegate.pipeline.replay.names import ClientNames, columns_of
 from tidegate.pipeline.replay.pending import TAKEN, empty_pending, lose_pending, pending_put, roomy_pending
 from tidegate.pipeline.replay.plan import (
@@ -409,12 +409,13 @@ class PlanReplay:
 
     def _open_accounts(self, flags: npt.NDArray[np.int16], client: npt.NDArray[np.int32]) -> int:
         """Look up the accounts that the rows need; return how many rows ask for permits."""
-        needs = _needed(flags)
-        for index, needed in enumerate(needs):
-            clients = client[needed]
-            stale = clients[self._looked_up[index, clients] != self._versions[index]]
-            self._look_up(index, np.unique(stale))
-        return int(needs[MUTATION].sum())
+        wanted = np.empty(min(2 * len(flags), self._looked_up.size), np.int64)
+        versions = np.array(self._versions, np.int64)
+        found, mutations = wanted_kernel()(flags, client, self._looked_up, versions, wanted)
+        index_of, clients = np.divmod(np.sort(wanted[:found]), self._looked_up.shape[1])
+        for index in np.unique(index_of).tolist():
+            self._look_up(index, clients[index_of == index])
+        return mutations
 
     def _look_up(self, index: int, clients: npt.NDArray[np.integer[Any]]) -> None:
         """Find the accounts and sensors of clients under the definitions as they are now."""
