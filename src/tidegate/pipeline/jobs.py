@@ -56,7 +56,7 @@ from tidegate.pipeline.replay.partition import (
     replay_tallies,
     replay_tallies_and_decisions,
 )
-from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.task import Layout, lay_out, states_left
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
 from tidegate.pipeline.rollup.parts import usage_parts_of_nodes
@@ -83,6 +83,7 @@ from tidegate.pipeline.schemas import (
     usage_schema,
 )
 from tidegate.pipeline.session import RunningSpark
+from tidegate.pipeline.sums import by_entity_table
 from tidegate.pipeline.table_rows import TableRows
 
 __all__ = [
@@ -109,6 +110,8 @@ __all__ = [
 
 _SLICES_PER_CORE = 4  # tasks of the passes over the files, at least
 _SLICE_BYTES = 1 << 28  # uncompressed, at most
+_ADDED_UP_HERE_BYTES = 1 << 26  # tallies by client that Arrow adds up here: Spark takes longer to plan it
+_TALLY_BYTES = 300  # of a client under a plan and a type of quota, without the names
 _MEMBER_GROUPS = 16  # broadcasts of what partitions need: each is for as many of the tasks
 
 
@@ -345,15 +348,16 @@ def replay_job(
             parts = results.parts("decisions", to_arrow_schema(DECISIONS))
             replay = placed.on_executors(replay_tallies_and_decisions, parts=parts)
             table = REPLAY_WITH_DECISIONS
-        found = placed.blocks.mapInArrow(replay, table).cache()
+        found = placed.blocks.mapInArrow(replay, table)
+        if results is not None:  # else it is read once
+            found = found.cache()
         by_client = found
         for name in table.names[len(REPLAY_BY_CLIENT.names) :]:
             by_client = by_client.where(F.col(name).isNull())
         by_client = by_client.select(REPLAY_BY_CLIENT.names)
-        entities = by_entity(by_client)
         if results is not None:
             results.write(by_client, "replay_by_client")
-            results.write(entities, "replay_by_entity")
+            results.write(by_entity(by_client), "replay_by_entity")
             if parts is not None:
                 written = found.where("file is not null").select("file").toArrow()
                 results.keep(parts, written["file"].to_pylist())
@@ -364,10 +368,20 @@ def replay_job(
                 results.write(spark.session.createDataFrame(states), STATE_TABLE)
             options = {"decisions": with_decisions, "continued": carried is not None}
             results.finish(replay_made_of(files, layout, options))
-        of_entities = TableRows(entities.toArrow())
-        found.unpersist()
+        of_entities = _entities(by_client, layout)
+        if results is not None:
+            found.unpersist()
     unmatched = unmatched_entries(plans, users=layout.users, client_ids=layout.client_ids)
     return ReplaySummary(entities=of_entities, unmatched=unmatched, missing=layout.missing)
+
+
+def _entities(by_client: DataFrame, layout: Layout) -> TableRows:
+    """Return the rows of `REPLAY_BY_ENTITY`."""
+    names = layout.users.nbytes + layout.client_ids.nbytes
+    most = (2 * names + _TALLY_BYTES * len(layout.users)) * len(QUOTA_TYPES) * len(layout.task.plans)
+    if most <= _ADDED_UP_HERE_BYTES:
+        return TableRows(by_entity_table(by_client.toArrow()))
+    return TableRows(by_entity(by_client).toArrow())
 
 
 def replay_made_of(files: UsageFiles, layout: Layout, options: Mapping[str, Any]) -> dict[str, Any]:
