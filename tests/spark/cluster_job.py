@@ -18,7 +18,7 @@ def main() -> None:
     with open_usage(Path(sys.argv[1])) as files, session as spark:
         executors = spark.session.sparkContext.defaultParallelism
         rows = replay_job(spark, files, [in_force_plan()], out=None).entities
-    print(json.dumps({"executors": executors, "rows": rows}))
+    print(json.dumps({"executors": executors, "rows": [*rows]}))
 
 
 if __name__ == "__main__":

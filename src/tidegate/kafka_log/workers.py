@@ -5,10 +5,10 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.resource_tracker import ensure_running
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 
 from tidegate.child_python import safe_path
 from tidegate.errors import TidegateError
@@ -23,13 +23,15 @@ class WorkerError(TidegateError):
 @contextmanager
 def worker_processes(count: int) -> Iterator[Executor]:
     """Keep `count` processes for the block, none of which outlives it. Raises `WorkerError`."""
-    with safe_path():
-        ensure_running()  # or it starts below, and lets go of the signal
-        with _held_back(signal.SIGINT):
-            pool = ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin)
-            for _ in range(count):  # each is started by what it is given
-                pool.submit(os.getpid)
-    with pool:
+    with ExitStack() as started:
+        with safe_path():
+            ensure_running()  # or it starts below, and lets go of the signal
+            with _held_back(signal.SIGINT):
+                pool = started.enter_context(
+                    ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin)
+                )
+                for _ in range(count):  # each is started by what it is given
+                    pool.submit(os.getpid)
         try:
             yield pool
         except BrokenProcessPool:
@@ -44,12 +46,22 @@ def worker_processes(count: int) -> Iterator[Executor]:
 
 @contextmanager
 def _held_back(number: signal.Signals) -> Iterator[None]:
-    """Let a signal wait, and whoever is started meanwhile never have it: this process decides when they end."""
+    """Let a signal wait, and whoever is started meanwhile never have it: this process decides when they end.
+
+    Another thread may take it although this one has it blocked; Python would still act upon it here.
+    """
+    taken: list[int] = []
+    is_main = current_thread() is main_thread()
+    acting = signal.signal(number, lambda *_: taken.append(number)) if is_main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if is_main:
+            signal.signal(number, signal.SIG_DFL if acting is None else acting)
+        if taken:
+            signal.raise_signal(number)
 
 
 def _begin() -> None:

@@ -40,6 +40,12 @@ class TableRows(Sequence[Row]):
         row: Row = self.table.slice(places, 1).to_pylist()[0]
         return row
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether `other` has the same rows, in the same order."""
+        return isinstance(other, TableRows) and bool(self.table.equals(other.table))
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __iter__(self) -> Iterator[Row]:
         """Yield every row."""
         for batch in self.table.to_batches(max_chunksize=_ROWS_AT_ONCE):

@@ -91,6 +91,41 @@ def test_ctrl_c(large_log: Path, tmp_path: Path) -> None:
     assert f"{2702 * _TIMES:,} requests" in done.stdout
 
 
+_INTERRUPTED = """
+import os, signal, sys, threading
+from pathlib import Path
+from tidegate.kafka_log.workers import worker_processes
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def interrupt():
+    mine = Path(f"/proc/self/task/{main}/children")
+    while not any(b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in mine.read_text().split()):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+if __name__ == "__main__":
+    main = threading.get_native_id()
+    threading.Thread(target=interrupt).start()
+    try:
+        with worker_processes(2):
+            signal.pause()
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+def test_ctrl_c_that_another_thread_takes_while_workers_start(tmp_path: Path) -> None:
+    """The worker that is being started is told all that it has to know, or it ends with a traceback of its own."""
+    script = tmp_path / "script.py"
+    script.write_text(_INTERRUPTED)
+    for _ in range(5):
+        done = subprocess.run(
+            [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_a_worker_that_is_killed(large_log: Path, tmp_path: Path) -> None:
     """One error in words, with a way on; the other worker ends too."""
     process = _begin(large_log, tmp_path / "out")
