@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.server.nodes import FETCH, MemoryStore, NodeClient, RunningNode, fetch_body, running_node
+from tests.server.nodes import FETCH, PRODUCE, MemoryStore, NodeClient, RunningNode, fetch_body, running_node
 
 from tidegate.server.handler import Answer, FetchAnswer, Request
 from tidegate.usage.readers import read_segment
@@ -137,3 +137,24 @@ def test_a_fetch_shows_its_lag_throttled_or_not(tmp_path: Path, is_observed: boo
     assert [(row["lag"], row["lag_bytes"]) for row in fetches] == 3 * [(7, 700)]
     assert {(row["lag"], row["lag_bytes"]) for row in rows if row["api_key"] != FETCH} == {(None, None)}
     assert [row["observed_only"] for row in fetches if row["fetch_throttle_ms"]].count(is_observed) >= 1
+
+
+def test_a_user_is_charged_and_recorded_from_its_login_on(tmp_path: Path) -> None:
+    """What a connection asks before its login is ANONYMOUS's; after it, it has its user's quota, and so after another."""
+
+    async def main() -> list[dict]:
+        async with running_node(tmp_path, MemoryStore(), {}) as node:
+            client = await node.connect()
+            await client.alter([("user", "alice")], "producer_byte_rate", 10.0)
+            (channel,) = node.node._front.channels
+            throttled = []
+            for user in (None, "bob", "alice"):
+                if user is not None:
+                    channel.connection.set_user(user)
+                client.send_produce(padding=500)
+                throttled.append((await client.receive())[1]["throttle_time_ms"] > 0)
+            assert throttled == [False, False, True]
+            return rows_on_disk(tmp_path)
+
+    rows = asyncio.run(asyncio.wait_for(main(), 20))
+    assert [row["user"] for row in rows if row["api_key"] == PRODUCE] == ["ANONYMOUS", "bob", "alice"]

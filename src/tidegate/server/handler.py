@@ -81,6 +81,7 @@ class Connection:
     local_host: str
     local_port: int
     user: str = "ANONYMOUS"
+    """The name of the client's principal: whom quotas see (B§6.1)."""
     software: tuple[str, str] = ("", "")
     """Name and version of the client's software, as its ApiVersions has them."""
     recorded: dict[str, Any] | None = None
@@ -92,6 +93,12 @@ class Connection:
         """Set name and version of the client's software; the usage record has them from here on."""
         if software != self.software:
             self.software = software
+            self.recorded = self.at_controller = None
+
+    def set_user(self, user: str) -> None:
+        """Set the name of the client's principal, once it is known; the usage record has it from here on."""
+        if user != self.user:
+            self.user = user
             self.recorded = self.at_controller = None
 
 
