@@ -10,8 +10,9 @@ from pathlib import Path
 
 from bench_replay import arguments, bench_files, bench_plan
 from bench_replay_floor import Way, measure
-from tidegate.pipeline.jobs import UsageFiles, replay_job
-from tidegate.pipeline.local import local_replay
+from tidegate.pipeline.jobs.local import local_replay
+from tidegate.pipeline.jobs.replay import replay_job
+from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.session import RunningSpark, running_spark
 from tidegate.pipeline.warm_up import compile_replay_kernel
 

@@ -27,7 +27,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidegate.pipeline.jobs import UsageFiles, open_usage, replay_job
+from tidegate.pipeline.jobs.replay import replay_job
+from tidegate.pipeline.read.ingest import UsageFiles, open_usage
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.session import running_spark
 from tidegate.pipeline.warm_up import compile_replay_kernel

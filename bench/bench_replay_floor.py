@@ -15,7 +15,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from bench_replay import arguments, bench_files, bench_plan, cpu_seconds
-from tidegate.pipeline.jobs import UsageFiles, replay_blocks, replay_job
+from tidegate.pipeline.jobs.replay import replay_job
+from tidegate.pipeline.jobs.spread import replay_blocks
+from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.packing import unpack
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.session import RunningSpark, running_spark

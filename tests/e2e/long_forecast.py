@@ -25,8 +25,8 @@ from kafka import TopicPartition as Partition
 from tests.e2e.broker import Broker
 from tests.e2e.plain_client import PlainClient
 
-from tidegate.pipeline.jobs import open_usage
-from tidegate.pipeline.local import local_replay
+from tidegate.pipeline.jobs.local import local_replay
+from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.quota.admin.definitions import QuotaRecord
 

@@ -9,8 +9,8 @@ from tests.replaying.files import write_events
 from tests.replaying.logs import CLIENTS, START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.jobs import open_usage
-from tidegate.pipeline.local import local_limits
+from tidegate.pipeline.jobs.local import local_limits
+from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.quota import QuotaRecord, QuotaType
 

@@ -173,7 +173,7 @@ def _recorded(event: Event) -> list[int]:
 
 
 def kernel_rows(events: Sequence[Event], number: Callable[[tuple[str, str]], int]) -> layout.Rows:
-    """Return what the kernel takes. Written apart from `chunks`, which does the same with whole columns."""
+    """Return what the kernel takes. Written apart from `read.rows`, which does the same with whole columns."""
     rows = [_row(event, number((event["user"], event["client_id"]))) for event in events]
     types = layout.ROW_TYPES
     columns = zip(*rows, strict=True) if rows else [()] * len(types)

@@ -7,7 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from tidegate.pipeline.jobs import open_usage, replay_job
+from tidegate.pipeline.jobs.replay import replay_job
+from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.pipeline.session import running_spark
 

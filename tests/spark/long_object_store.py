@@ -9,9 +9,11 @@ from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 from tests.spark.object_store import object_store
 
-from tidegate.pipeline.jobs import open_usage, replay_job, usage_job
-from tidegate.pipeline.local import local_replay, local_usage
+from tidegate.pipeline.jobs.local import local_replay, local_usage
+from tidegate.pipeline.jobs.replay import replay_job
+from tidegate.pipeline.jobs.usage import usage_job
 from tidegate.pipeline.output import saved_table
+from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.session import running_spark
 

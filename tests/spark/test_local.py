@@ -13,13 +13,14 @@ from tests.replaying.node import RecordingNode
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.findings import MOST_STEPS, wanted_entities
 from tidegate.pipeline.history import definitions_over_time
-from tidegate.pipeline.jobs import open_usage, replay_blocks, slices_of
+from tidegate.pipeline.jobs.spread import replay_blocks, slices_of
+from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
 from tidegate.pipeline.read.chunks import Chunk
+from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.timeline import timelines
 from tidegate.pipeline.recommend import Wanted
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
-from tidegate.pipeline.where import jobs_here, jobs_on_spark
 from tidegate.quota import QuotaRecord
 from tidegate.usage.arrow import arrow_schema
 

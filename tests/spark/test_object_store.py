@@ -16,10 +16,9 @@ from tests.spark.object_store import KEY, SECRET, ObjectStore, object_store
 from tidegate.config.locations import Location, location
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.pipeline.errors import OutputError, UsageFilesError
-from tidegate.pipeline.jobs import open_usage
-from tidegate.pipeline.local import local_replay, local_usage
+from tidegate.pipeline.jobs.local import local_replay, local_usage
 from tidegate.pipeline.output import MARKER, Results, opened_results, saved_table
-from tidegate.pipeline.read.ingest import is_imported
+from tidegate.pipeline.read.ingest import is_imported, open_usage
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.usage.files import HOUR_MS
 

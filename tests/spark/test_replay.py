@@ -11,10 +11,10 @@ from tests.replaying.logs import START_MS, random_records, random_traffic, rando
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
-from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark
+from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
-from tidegate.pipeline.where import jobs_here, jobs_on_spark
 from tidegate.quota.admin.definitions import QuotaRecord
 
 _NODES = (1, 2, 7)

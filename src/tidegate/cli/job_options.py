@@ -12,9 +12,9 @@ from tidegate.config.locations import Location, location
 from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tidegate.pipeline.jobs import UsageFiles
+    from tidegate.pipeline.jobs.where import Jobs
+    from tidegate.pipeline.read.ingest import UsageFiles
     from tidegate.pipeline.replay.plan import Plan
-    from tidegate.pipeline.where import Jobs
 
 __all__ = [
     "add_job_options",
@@ -104,7 +104,7 @@ def from_option(parser: argparse.ArgumentParser) -> None:
 
 def opened(args: argparse.Namespace) -> "AbstractContextManager[UsageFiles]":
     """Return the usage files that the options name, to be read in a `with` block. Raises `TidegateError`."""
-    from tidegate.pipeline.jobs import open_usage
+    from tidegate.pipeline.read.ingest import open_usage
 
     if args.from_ms is not None and args.to_ms is not None and args.to_ms <= args.from_ms:
         raise ConfigError("--to must be later than --from")
@@ -120,9 +120,9 @@ def running_jobs(
     sums: Spark is to add rows up itself, for which its code is worth compiling. plans: what will be replayed.
     Raises `TidegateError`.
     """
+    from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark, where_and_why
     from tidegate.pipeline.session import running_spark
     from tidegate.pipeline.warm_up import kernel_in_the_making
-    from tidegate.pipeline.where import jobs_here, jobs_on_spark, where_and_why
 
     is_local, reason = where_and_why(master=args.master, rows=files.rows)
     if args.explain:

@@ -9,8 +9,8 @@ from tests.replaying.node import RecordingNode
 from tidegate.cli.job_options import add_job_options, location_type, opened, path_type
 from tidegate.cli.main import main
 from tidegate.errors import ConfigError, TidegateError
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.replay.plan import in_force_plan
-from tidegate.pipeline.where import jobs_here
 from tidegate.quota import QuotaRecord
 
 HOUR_MS = 3_600_000

@@ -8,8 +8,8 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.findings import find_out
 from tidegate.pipeline.history import Entity, EntityUse
-from tidegate.pipeline.jobs import open_usage
-from tidegate.pipeline.where import jobs_here
+from tidegate.pipeline.jobs.where import jobs_here
+from tidegate.pipeline.read.ingest import open_usage
 from tidegate.quota import QuotaRecord
 
 ALICE = Entity(quota_type="Produce", user="alice", client_id=None)

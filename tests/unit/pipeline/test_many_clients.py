@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.replaying.logs import START_MS
 
-from tidegate.pipeline.jobs import open_usage
-from tidegate.pipeline.local import local_replay, local_usage
+from tidegate.pipeline.jobs.local import local_replay, local_usage
+from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay import task
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.report.compared import compared

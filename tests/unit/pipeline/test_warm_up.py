@@ -9,8 +9,8 @@ from tests.replaying.kernel import replay_events
 from tests.replaying.logs import START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.jobs import open_usage
-from tidegate.pipeline.local import local_usage
+from tidegate.pipeline.jobs.local import local_usage
+from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.closed_loop_kernel import run_kernel, take_in_kernel
 from tidegate.pipeline.replay.compiled import cache_directory
 from tidegate.pipeline.replay.kernel import KERNEL_MODULES, replay_kernel

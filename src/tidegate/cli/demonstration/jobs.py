@@ -11,7 +11,8 @@ from tidegate.cli.demonstration.checks import Check
 from tidegate.cli.demonstration.clients import CLIENTS
 from tidegate.cli.demonstration.plans import write_plans
 from tidegate.cli.demonstration.results import Results
-from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.jobs.where import Jobs, jobs_on_spark
+from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import IN_FORCE, Plan, in_force_plan, load_plans
 from tidegate.pipeline.report.console import print_lines
 from tidegate.pipeline.report.text import bytes_text, count_text, duration_text, percent_text
@@ -19,7 +20,6 @@ from tidegate.pipeline.report.usage_report import usage_lines
 from tidegate.pipeline.schemas import CLIENT
 from tidegate.pipeline.session import running_spark
 from tidegate.pipeline.warm_up import kernel_in_the_making
-from tidegate.pipeline.where import Jobs, jobs_on_spark
 
 __all__ = ["replay_checks", "replay_summary", "run_jobs"]
 

@@ -24,7 +24,7 @@ from tidegate.usage.files import IMPORT_MANIFEST, in_hours, listed
 from tidegate.usage.readers import complete_files, list_files
 from tidegate.usage.readers import is_imported as is_imported_directory
 
-__all__ = ["UsageFiles", "find_all_files", "find_files", "is_imported", "list_chunks"]
+__all__ = ["UsageFiles", "find_all_files", "find_files", "is_imported", "list_chunks", "open_usage"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +49,30 @@ class UsageFiles:
     def rows(self) -> int:
         """Return how many rows they hold."""
         return sum(chunk.rows for chunk in self.chunks)
+
+
+@contextmanager
+def open_usage(
+    directory: Location, *, from_ms: int | None = None, to_ms: int | None = None
+) -> Iterator[UsageFiles]:
+    """Find and check the usage files in `directory`, to be read meanwhile; its spool is in copies.
+
+    from_ms, to_ms: only those of the hours in between; None: no end. Where a file has gone since it was listed, the
+    files are listed once more.
+
+    Needs no Spark. Raises `UsageFilesError`.
+    """
+    with ExitStack() as stack:
+        for is_last in (False, True):
+            paths = stack.enter_context(find_all_files(directory, from_ms=from_ms, to_ms=to_ms))
+            try:
+                chunks = list_chunks(paths)
+                files = UsageFiles(paths=paths, chunks=chunks, record=directory, from_ms=from_ms, to_ms=to_ms)
+                break
+            except VanishedFileError:
+                if is_last:
+                    raise
+        yield files
 
 
 def find_files(directory: Path) -> list[Location]:

@@ -8,14 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.pipeline.layout import EXACT, REASON_NAMES
-from tidegate.pipeline.read.chunks import (
-    Chunk,
-    add_next_times,
-    check_kinds,
-    list_runs,
-    opened_chunk,
-    read_chunk,
-)
+from tidegate.pipeline.read.chunks import Chunk, opened_chunk, read_chunk
+from tidegate.pipeline.read.kinds import check_kinds
+from tidegate.pipeline.read.runs import add_next_times, list_runs
 from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, Run, Timeline, timelines
 
 __all__ = [

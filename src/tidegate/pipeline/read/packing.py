@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.pipeline.layout import ROW_TYPES, Rows
-from tidegate.pipeline.read.chunks import in_order
+from tidegate.pipeline.read.rows import in_order
 
 __all__ = ["BLOCK_ROWS", "Block", "merged", "pack", "unpack"]
 

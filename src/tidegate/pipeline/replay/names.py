@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.pipeline.read.chunks import CLIENT_KEYS
+from tidegate.pipeline.read.survey import CLIENT_KEYS
 
 __all__ = ["ClientNames", "Clients", "Names", "clients_of", "columns_of"]
 

@@ -30,8 +30,10 @@ from tidegate.pipeline.layout import (
     Int32s,
     Rows,
 )
-from tidegate.pipeline.read.chunks import Chunk, check_rising, read_rows
+from tidegate.pipeline.read.chunks import Chunk
 from tidegate.pipeline.read.packing import merged, pack, unpack
+from tidegate.pipeline.read.rows import read_rows
+from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.pipeline.layout import EXACT
-from tidegate.pipeline.read.chunks import Survey
+from tidegate.pipeline.read.survey import Survey
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.components import Shared
 from tidegate.pipeline.replay.names import Clients

@@ -11,9 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.chunks import Chunk, Survey, read_sensors
+from tidegate.pipeline.read.chunks import Chunk
 from tidegate.pipeline.read.missing import Missing, missing_in
 from tidegate.pipeline.read.snapshots import with_snapshots
+from tidegate.pipeline.read.survey import Survey, read_sensors
 from tidegate.pipeline.read.timeline import (
     MAX_CONTROL_EVENTS,
     MAX_SWEEP_BYTES,

@@ -16,8 +16,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tidegate.config.windows import Windows
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError, check_sum
 from tidegate.pipeline.memory import give_back
-from tidegate.pipeline.read.chunks import Chunk, check_rising, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.missing import NodeChunk
+from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.rollup import kernel
 from tidegate.pipeline.rollup.kernel import (
     MEASURES,

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.chunks import ALL_COLUMNS, Chunk, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.read.rows import ALL_COLUMNS
 from tidegate.pipeline.rollup.parts import usage_columns
 from tidegate.usage.files import ParquetFile, hour_directories, in_hours, list_files
 from tidegate.usage.readers import is_imported

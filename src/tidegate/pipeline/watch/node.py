@@ -19,8 +19,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import DECISIONS, ROW_TYPES, Rows
-from tidegate.pipeline.read.chunks import Arrived, check_rising, read_rows, read_sensors, survey_chunk
+from tidegate.pipeline.read.chunks import Arrived
+from tidegate.pipeline.read.rows import read_rows
+from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.read.snapshots import with_snapshots
+from tidegate.pipeline.read.survey import read_sensors, survey_chunk
 from tidegate.pipeline.read.timeline import Run, Timeline, empty_timeline, timelines
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay

@@ -9,11 +9,11 @@ from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.findings import find_out
-from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.jobs.where import jobs_here
 from tidegate.pipeline.page.html import report_html
 from tidegate.pipeline.page.sections import report_facts, report_sections
+from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.where import jobs_here
 from tidegate.quota import QuotaRecord
 
 HOSTILE = "</script>\u202e\x1b[2J" + "x" * 32_000

@@ -16,9 +16,12 @@ from tests.replaying.node import RecordingNode
 from tidegate.callbacks.own_rules import OwnRules
 from tidegate.pipeline import layout
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read import chunks, ingest
-from tidegate.pipeline.read.chunks import Chunk, check_rising, read_chunk, read_rows, survey_chunk
+from tidegate.pipeline.read import chunks, columns, ingest
+from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.ingest import find_files, list_chunks
+from tidegate.pipeline.read.rows import read_rows
+from tidegate.pipeline.read.runs import check_rising
+from tidegate.pipeline.read.survey import survey_chunk
 from tidegate.pipeline.read.timeline import CONTROL_KINDS, NEXT_TS_MS, Run
 from tidegate.quota import QuotaRecord
 from tidegate.usage.arrow import arrow_schema
@@ -44,7 +47,7 @@ def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table, 
     write_events(directory, node.events, rows_per_file=64)
     numbers, rows, counts, control, sweeps = {}, [], {}, [], []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks, "_LARGEST_TABLE", largest_table)
+        patch.setattr(columns, "_LARGEST_TABLE", largest_table)
         patch.setattr(chunks, "_FEW_ROWS", few_rows)
         patch.setattr(chunks, "_BATCH_ROWS", 50)
         for chunk in list_chunks(find_files(directory)):

@@ -7,7 +7,7 @@ from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.missing import chunk_evidence, coverage_of
 
 

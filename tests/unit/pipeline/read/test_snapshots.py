@@ -9,11 +9,10 @@ from tests.replaying.logs import START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs import UsageFiles
-from tidegate.pipeline.local import local_replay
-from tidegate.pipeline.read.chunks import read_sensors, survey_chunk
-from tidegate.pipeline.read.ingest import list_chunks
+from tidegate.pipeline.jobs.local import local_replay
+from tidegate.pipeline.read.ingest import UsageFiles, list_chunks
 from tidegate.pipeline.read.snapshots import with_snapshots
+from tidegate.pipeline.read.survey import read_sensors, survey_chunk
 from tidegate.pipeline.read.timeline import timelines
 from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.quota import QuotaRecord, QuotaWindow

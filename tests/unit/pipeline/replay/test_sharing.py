@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
-from tidegate.pipeline.read.chunks import CLIENT_KEYS
+from tidegate.pipeline.read.survey import CLIENT_KEYS
 from tidegate.pipeline.read.timeline import CONTROL_KINDS, empty_timeline, timelines
 from tidegate.pipeline.replay.components import components
 from tidegate.pipeline.replay.names import clients_of

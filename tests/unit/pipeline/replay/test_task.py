@@ -9,10 +9,9 @@ from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs import open_usage
-from tidegate.pipeline.local import local_replay
-from tidegate.pipeline.read.chunks import survey_chunk
-from tidegate.pipeline.read.ingest import find_files, list_chunks
+from tidegate.pipeline.jobs.local import local_replay
+from tidegate.pipeline.read.ingest import find_files, list_chunks, open_usage
+from tidegate.pipeline.read.survey import survey_chunk
 from tidegate.pipeline.replay import task
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import lay_out

@@ -16,7 +16,7 @@ from tests.server.test_several_nodes import run as run_nodes
 
 from tidegate.api_keys import CREATE_TOPICS
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs import open_usage
+from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.missing import chunk_evidence, coverage_of
 from tidegate.pipeline.rollup import parts
 from tidegate.pipeline.rollup.parts import usage_parts

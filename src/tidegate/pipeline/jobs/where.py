@@ -8,21 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tidegate.pipeline.history import Buckets
-from tidegate.pipeline.jobs import (
-    LimitsSummary,
-    ObedienceSummary,
-    ReplaySummary,
-    UsageFiles,
-    UsageSummary,
-    history_job,
-    limits_job,
-    obedience_job,
-    quota_events_job,
-    recommend_job,
-    replay_job,
-    usage_job,
-)
-from tidegate.pipeline.local import (
+from tidegate.pipeline.jobs.local import (
     local_history,
     local_limits,
     local_obedience,
@@ -31,6 +17,10 @@ from tidegate.pipeline.local import (
     local_replay,
     local_usage,
 )
+from tidegate.pipeline.jobs.replay import limits_job, recommend_job, replay_job
+from tidegate.pipeline.jobs.summaries import LimitsSummary, ObedienceSummary, ReplaySummary, UsageSummary
+from tidegate.pipeline.jobs.usage import history_job, obedience_job, quota_events_job, usage_job
+from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.recommend import Recommendation
 from tidegate.pipeline.session import RunningSpark, is_submitted
 
@@ -44,7 +34,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jobs:
-    """The jobs over some usage files; each takes what the function of that name in `jobs` takes after the files."""
+    """The jobs over some usage files; each takes what the job of that name on Spark takes after the files."""
 
     usage: Callable[..., UsageSummary]
     obedience: Callable[..., ObedienceSummary]

@@ -29,11 +29,10 @@ from tidegate.pipeline.history import (
     entity_buckets,
     quota_events,
 )
-from tidegate.pipeline.jobs import (
+from tidegate.pipeline.jobs.summaries import (
     LimitsSummary,
     ObedienceSummary,
     ReplaySummary,
-    UsageFiles,
     UsageSummary,
     replay_made_of,
     usage_tables,
@@ -46,8 +45,10 @@ from tidegate.pipeline.obedience import (
     obedience_by_software_table,
 )
 from tidegate.pipeline.output import STATE_TABLE, Results, opened_results
-from tidegate.pipeline.read.chunks import Chunk, survey_chunk
+from tidegate.pipeline.read.chunks import Chunk
+from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
+from tidegate.pipeline.read.survey import survey_chunk
 from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
 from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
@@ -115,7 +116,7 @@ def local_replay(
     with_decisions: bool = False,
     carried: Mapping[tuple[str, int], Carried] | None = None,
 ) -> ReplaySummary:
-    """Do what `jobs.replay_job` does."""
+    """Do what `replay.replay_job` does."""
     leaves_state = out is not None and any(plan.leaves_state for plan in plans)
     with opened_results(out, command="replay", overwrite=overwrite) as results:
         layout, partitions = _laid_out(files, plans, carried=carried, leaves_state=leaves_state)
@@ -157,7 +158,7 @@ def local_replay(
 def local_limits(
     files: UsageFiles, levels: Plan, tolerance: Tolerance, *, out: Location | None, overwrite: bool = False
 ) -> LimitsSummary:
-    """Do what `jobs.limits_job` does."""
+    """Do what `replay.limits_job` does."""
     with opened_results(out, command="limits", overwrite=overwrite) as results:
         replays = LocalReplays(files, levels)
         entities, nodes = find_limits(replays, levels, tolerance)
@@ -169,7 +170,7 @@ def local_limits(
 
 
 def local_recommend(files: UsageFiles, by: str, wanted: Wanted) -> Recommendation:
-    """Do what `jobs.recommend_job` does."""
+    """Do what `replay.recommend_job` does."""
     empty = _schema(BACKLOG_STEPS).empty_table()
     parts = [chunk_backlogs(chunk, by) for chunk in _shown(files.chunks, "looking")]
     backlogs = backlogs_table(pa.concat_tables(parts or [empty])).to_pylist()
@@ -216,7 +217,7 @@ def local_usage(
     top: int,
     by: Sequence[str] = CLIENT,
 ) -> UsageSummary:
-    """Do what `jobs.usage_job` does."""
+    """Do what `usage.usage_job` does."""
     in_all_name, by_minute_name = usage_tables(by)
     with opened_results(out, command="usage", overwrite=overwrite) as results:
         coverage = _coverage(files)
@@ -257,7 +258,7 @@ def _coverage(files: UsageFiles) -> Coverage:
 
 
 def local_obedience(files: UsageFiles, *, out: Location | None, overwrite: bool = False) -> ObedienceSummary:
-    """Do what `jobs.obedience_job` does."""
+    """Do what `usage.obedience_job` does."""
     with opened_results(out, command="obedience", overwrite=overwrite) as results:
         coverage = _coverage(files)
         parts = [chunk_obedience(chunk) for chunk in _shown(files.chunks, "summing up")]
@@ -272,12 +273,12 @@ def local_obedience(files: UsageFiles, *, out: Location | None, overwrite: bool 
 
 
 def local_quota_events(files: UsageFiles) -> list[dict[str, Any]]:
-    """Do what `jobs.quota_events_job` does."""
+    """Do what `usage.quota_events_job` does."""
     return [event for chunk in _shown(files.chunks, "looking") for event in quota_events(chunk)]
 
 
 def local_history(files: UsageFiles, wanted: WantedEntities, *, most: int) -> Buckets:
-    """Do what `jobs.history_job` does."""
+    """Do what `usage.history_job` does."""
     chunks = _shown(files.chunks, "summing up")
     return entity_buckets([chunk_entity_seconds(chunk, wanted) for chunk in chunks], most=most)
 

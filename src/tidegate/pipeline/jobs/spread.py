@@ -1,0 +1,122 @@
+"""Usage files on Spark: chunks spread over tasks, and their rows brought where a replay wants them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.core.broadcast import Broadcast
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tidegate.pipeline.read.chunks import Chunk
+from tidegate.pipeline.read.ingest import UsageFiles
+from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
+from tidegate.pipeline.read.survey import survey_chunk
+from tidegate.pipeline.replay.carried import Carried
+from tidegate.pipeline.replay.partition import Grouped, ReplayTask, pack_chunks
+from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.task import Layout, lay_out
+from tidegate.pipeline.schemas import BLOCKS, NUMBERED_CHUNKS
+from tidegate.pipeline.session import RunningSpark
+
+__all__ = [
+    "SLICES_PER_CORE",
+    "Placed",
+    "coverage_on_spark",
+    "grouped",
+    "replay_blocks",
+    "slices_of",
+    "spread_chunks",
+]
+
+SLICES_PER_CORE = 4
+"""Tasks of the passes over the files, at least."""
+
+_SLICE_BYTES = 1 << 28  # uncompressed, at most
+_MEMBER_GROUPS = 16  # broadcasts of what partitions need: each is for as many of the tasks
+
+
+class Placed(NamedTuple):
+    """The rows of files as blocks, where they belong and in order, and what a replay of them needs."""
+
+    blocks: DataFrame
+    layout: Layout
+    task: Broadcast[ReplayTask]
+    members: Grouped
+
+    def on_executors(self, function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
+        """Return a function of `replay.partition` with what it needs there; in: the blocks."""
+        return partial(function, task=self.task, members=self.members, **more)
+
+
+def replay_blocks(
+    spark: RunningSpark,
+    files: UsageFiles,
+    plans: Sequence[Plan],
+    *,
+    carried: Mapping[tuple[str, int], Carried] | None = None,
+    leaves_state: bool = False,
+) -> Placed:
+    """Return the rows of the files where they belong.
+
+    The first pass over the files finds out who there is; the second, which is still to be run, reads the rows.
+    """
+    session, context = spark.session, spark.session.sparkContext
+    survey = partial(
+        survey_chunk,
+        with_connections=any(plan.is_closed for plan in plans),
+        with_answers=any(plan.is_in_force for plan in plans),
+    )
+    surveys = context.parallelize(files.chunks, slices_of(session, files.chunks)).map(survey).collect()
+    cores = context.defaultParallelism
+    layout = lay_out(files.chunks, surveys, plans, cores=cores, carried=carried, leaves_state=leaves_state)
+    task = context.broadcast(layout.task)
+    tasks = layout.task.tasks
+    members: Grouped = [context.broadcast(group) for group in layout.members(min(tasks, _MEMBER_GROUPS))]
+    blocks = spread_chunks(session, files.chunks, layout.numbers).mapInArrow(
+        partial(pack_chunks, task=task), BLOCKS
+    )
+    placed = blocks.repartitionById(tasks, F.col("task")).sortWithinPartitions("partition", "first_seq")
+    return Placed(placed, layout, task, members)
+
+
+def spread_chunks(
+    session: SparkSession,
+    chunks: Sequence[Chunk],
+    numbers: Sequence[Sequence[int] | npt.NDArray[np.int64]] | None = None,
+) -> DataFrame:
+    """Return the table `NUMBERED_CHUNKS` in as many partitions, each a run of chunks, of about equally many bytes."""
+    schema, slices = to_arrow_schema(NUMBERED_CHUNKS), slices_of(session, chunks)
+    numbers = [[]] * len(chunks) if numbers is None else numbers
+    columns = [[chunk.path for chunk in chunks], [chunk.row_group for chunk in chunks], numbers]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    table = pa.table(arrays, schema=schema)
+    ends = list(accumulate(max(1, chunk.size_bytes) for chunk in chunks))
+    slice_of = pa.array([(end - 1) * slices // ends[-1] for end in ends], pa.int32())
+    spread = session.createDataFrame(table.append_column("slice", slice_of))
+    return spread.repartitionById(slices, F.col("slice")).select(NUMBERED_CHUNKS.names)
+
+
+def slices_of(session: SparkSession, chunks: Sequence[Chunk]) -> int:
+    """Return in how many tasks the chunks are read: by their bytes, and by the executors that have registered."""
+    wanted = -(-sum(chunk.size_bytes for chunk in chunks) // _SLICE_BYTES)
+    return max(1, min(len(chunks), max(wanted, SLICES_PER_CORE * session.sparkContext.defaultParallelism)))
+
+
+def coverage_on_spark(session: SparkSession, files: UsageFiles) -> Coverage:
+    """Return which rows are there. Raises `UsageFilesError`, as Spark passes it on."""
+    work = session.sparkContext.parallelize(files.chunks, slices_of(session, files.chunks))
+    return coverage_of(work.map(chunk_evidence).collect())
+
+
+def grouped(table: DataFrame, keys: Sequence[str], wanted: Mapping[str, str]) -> DataFrame:
+    """Return what `sums.grouped` returns."""
+    functions = {"sum": F.sum, "max": F.max}
+    return table.groupBy(*keys).agg(
+        *(functions[function](name).alias(name) for name, function in wanted.items())
+    )

@@ -1,0 +1,69 @@
+"""What the jobs find, on Spark and in this process alike, and how their tables are called."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.pipeline.manifest import made_of
+from tidegate.pipeline.read.ingest import UsageFiles
+from tidegate.pipeline.read.missing import Missing
+from tidegate.pipeline.replay.task import Layout
+from tidegate.pipeline.replay.unmatched import Unmatched
+from tidegate.pipeline.schemas import CLIENT
+
+__all__ = [
+    "LimitsSummary",
+    "ObedienceSummary",
+    "ReplaySummary",
+    "UsageSummary",
+    "replay_made_of",
+    "usage_tables",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSummary:
+    """What `usage` found: how many groups (by default clients), those with most bytes (columns `usage_schema`), and
+    missing rows.
+    """
+
+    groups: int
+    top: Sequence[dict[str, Any]]
+    missing: Sequence[Missing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObedienceSummary:
+    """What `obedience` found: rows of `OBEDIENCE_BY_SOFTWARE`, and missing rows."""
+
+    libraries: Sequence[dict[str, Any]]
+    missing: Sequence[Missing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsSummary:
+    """What `limits` found: rows of `LIMITS_BY_ENTITY` and of `LIMITS_BY_NODE`, and missing rows."""
+
+    entities: Sequence[dict[str, Any]]
+    nodes: Sequence[dict[str, Any]]
+    missing: Sequence[Missing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySummary:
+    """What `replay` found: rows of `REPLAY_BY_ENTITY`, entries of plans that are for nobody, and missing rows."""
+
+    entities: Sequence[dict[str, Any]]
+    unmatched: Sequence[Unmatched]
+    missing: Sequence[Missing]
+
+
+def usage_tables(by: Sequence[str]) -> tuple[str, str]:
+    """Return the names of the tables of usage by the columns `by`: in all, and by minute."""
+    return f"usage_by_{'client' if tuple(by) == CLIENT else '_'.join(by)}", "usage_by_minute"
+
+
+def replay_made_of(files: UsageFiles, layout: Layout, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the manifest of a replay's results says."""
+    nodes = {node_id: [end] for node_id, end in layout.ends.items()}
+    return made_of(files, nodes=nodes, missing=layout.missing, plans=layout.task.plans, options=options)

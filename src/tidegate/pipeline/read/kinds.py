@@ -1,0 +1,43 @@
+"""What each row of a chunk is: one of the kernel's, or what happened to the node besides requests."""
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.layout import MUTATION_ROW, NETWORK_ROW, REQUEST_ROW
+from tidegate.pipeline.read.columns import Numbers, name_places
+from tidegate.pipeline.read.timeline import CONTROL_KINDS, SWEEP_KIND
+from tidegate.usage.columns import KINDS
+
+__all__ = ["CONTROL", "SNAPSHOT", "SWEEP", "TAGS", "check_kinds", "row_kinds"]
+
+CONTROL, _PASSED_BY, TAGS, SNAPSHOT, _UNKNOWN, SWEEP = -1, -2, -3, -4, -5, -6
+_KIND_CODES = {
+    **dict.fromkeys(KINDS, _PASSED_BY),
+    "request": REQUEST_ROW,
+    "network": NETWORK_ROW,
+    "mutation": MUTATION_ROW,
+    "forwarded": REQUEST_ROW,
+    **dict.fromkeys(CONTROL_KINDS, CONTROL),
+    "tags": TAGS,
+    "snapshot": SNAPSHOT,
+    SWEEP_KIND: SWEEP,
+}
+
+
+def row_kinds(table: pa.Table) -> Numbers:
+    """Return the kind of each row as the kernel counts them, below 0 where it is none of the kernel's."""
+    places, names = name_places(table, "kind")
+    codes = np.array([_KIND_CODES.get(name, _UNKNOWN) for name in names.to_pylist()], np.int8)
+    return codes[places]
+
+
+def check_kinds(table: pa.Table, path: str) -> None:
+    """Raise `UsageFilesError` where a row of `path` is of a kind that is none of the usage record."""
+    unknown = np.flatnonzero(row_kinds(table) == _UNKNOWN)
+    if len(unknown):
+        kind = table["kind"][int(unknown[0])].as_py()
+        raise UsageFilesError(
+            f"kind {kind!r} of {len(unknown)} rows of {path!r} is not known here",
+            hint="the file is of a later version of Tidegate, or of something else",
+        )

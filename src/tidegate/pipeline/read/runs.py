@@ -1,0 +1,79 @@
+"""Which rows of a node a chunk has, and in which order: what their `seq` says."""
+
+from typing import Any
+
+import numpy as np
+
+from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.read.chunks import RUN_COLUMNS, Arrived, OpenChunk, read_chunk
+from tidegate.pipeline.read.columns import Numbers, numbers_of
+from tidegate.pipeline.read.timeline import NEXT_TS_MS, Run
+from tidegate.usage.columns import SEQ_PER_US
+
+__all__ = ["add_next_times", "check_rising", "list_runs"]
+
+_IMPORTED_WITHIN_MS = (
+    1000  # `seq` of an imported row is this close to its time, that of `tidegate serve` never
+)
+
+
+def list_runs(chunk: OpenChunk | Arrived) -> list[Run]:
+    """Return which rows are there: from the statistics of the chunk if they tell, else from the rows."""
+    if isinstance(chunk, Arrived):
+        return _runs_of_rows(*(numbers_of(read_chunk(chunk, RUN_COLUMNS), name) for name in RUN_COLUMNS))
+    columns = [chunk.column(name) for name in RUN_COLUMNS]
+    found = [column.statistics for column in columns if column is not None]
+    if len(found) == len(columns) and all(each is not None and each.has_min_max for each in found):
+        node_id, seq, ts_ms = ((each.min, each.max) for each in found)
+        is_imported = all(_is_imported(*ends) for ends in zip(seq, ts_ms, strict=True))
+        has_no_hole = seq[1] - seq[0] + 1 == chunk.group.num_rows
+        if node_id[0] == node_id[1] and (is_imported or has_no_hole):
+            return [Run(node_id[0], seq[0], seq[1], ts_ms[0], is_imported)]
+    return _runs_of_rows(*(numbers_of(read_chunk(chunk, RUN_COLUMNS), name) for name in RUN_COLUMNS))
+
+
+def check_rising(seq: Numbers, *, after: int, node_id: int) -> None:
+    """Raise `UsageFilesError` where a row of a node is not after the one before, or the first not after `after`."""
+    steps = np.diff(seq, prepend=after)
+    if not (steps > 0).all():
+        twice = int(seq[int(np.argmax(steps <= 0))])
+        raise UsageFilesError(
+            f"seq {twice} of node {node_id} occurs twice",
+            hint="a file was given twice, or two nodes have one id",
+        )
+
+
+def add_next_times(chunk: OpenChunk | Arrived, control: list[dict[str, Any]]) -> None:
+    """Add to each gap the time of the row after it; None where that is not in this chunk."""
+    gaps = [event for event in control if event["kind"] == "gap"]
+    if not gaps:
+        return
+    table = read_chunk(chunk, ("seq", "ts_ms"))
+    seq, ts_ms = numbers_of(table, "seq"), numbers_of(table, "ts_ms")
+    order = np.argsort(seq, kind="stable")
+    seq, ts_ms = seq[order], ts_ms[order]
+    for event in gaps:
+        after = int(np.searchsorted(seq, event["seq"], side="right"))
+        event[NEXT_TS_MS] = int(ts_ms[after]) if after < len(seq) else None
+
+
+def _runs_of_rows(node_id: Numbers, seq: Numbers, ts_ms: Numbers) -> list[Run]:
+    found = []
+    for node in np.unique(node_id).tolist():
+        of_node = np.flatnonzero(node_id == node)
+        order = of_node[np.argsort(seq[of_node], kind="stable")]
+        first = np.flatnonzero(np.diff(seq[order], prepend=seq[order[0]] - 2) != 1)
+        is_imported = bool(_is_imported(seq[order], ts_ms[order]).all())
+        if is_imported:
+            first = first[:1]
+        last = np.append(first[1:], len(order)) - 1
+        ends = zip(
+            seq[order[first]].tolist(), seq[order[last]].tolist(), ts_ms[order[first]].tolist(), strict=True
+        )
+        found += [Run(node, *run, is_imported) for run in ends]
+    return found
+
+
+def _is_imported(seq: Any, ts_ms: Any) -> Any:
+    """Return whether `seq` is made of the time, as an import does it (docs/import.md)."""
+    return abs(seq // (SEQ_PER_US * 1000) - ts_ms) <= _IMPORTED_WITHIN_MS

@@ -1,0 +1,176 @@
+"""The first look at a chunk: who is in it, and what happened besides requests."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.pipeline.read.answers import are_repeated
+from tidegate.pipeline.read.chunks import Arrived, Chunk, OpenChunk, opened_chunk, read_chunk
+from tidegate.pipeline.read.columns import Numbers, is_there, name_places, numbers_of, used_codes
+from tidegate.pipeline.read.kinds import CONTROL, SNAPSHOT, SWEEP, TAGS, check_kinds, row_kinds
+from tidegate.pipeline.read.runs import add_next_times, list_runs
+from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
+from tidegate.pipeline.read.timeline import (
+    CONTROL_COLUMNS,
+    NO_SWEEPS,
+    SWEEP_COLUMNS,
+    TAGS_COLUMNS,
+    Run,
+    Sweeps,
+)
+
+__all__ = ["CLIENT_COLUMNS", "CLIENT_KEYS", "Survey", "clients_of", "read_sensors", "survey_chunk"]
+
+_NAME = pa.dictionary(pa.int32(), pa.string())
+CLIENT_KEYS = pa.schema([("node_id", pa.int64()), ("user", _NAME), ("client_id", _NAME)])
+"""Clients as columns: a client is a node, a user and a client id."""
+CLIENT_COLUMNS = ("kind", "node_id", "user", "client_id")
+_TAGS_KEYS = ("node_id", "user", "client_id", "quota_key")
+
+
+class Survey(NamedTuple):
+    """The clients of a chunk, how many rows each has, and the events that are no requests.
+
+    keys: columns `CLIENT_KEYS`; its rows have no order, but always the same one.
+    control: all but sweeps, rows of `CONTROL_COLUMNS`. Of `tags` rows, if they were asked for, those that say what is
+    not known, with `TAGS_COLUMNS`. Of a snapshot there are the first and the last row. stated: the first and last `seq`
+    of all its rows that are here, by node. runs: which rows are there.
+    connections: if they were asked for, the pairs of a client, by its place, and a connection of its, each once.
+    """
+
+    keys: pa.Table
+    rows: Numbers
+    control: list[dict[str, Any]]
+    sweeps: Sweeps
+    stated: dict[int, tuple[int, int]]
+    runs: list[Run]
+    connections: Numbers  # [pair, (place, connection id)]
+
+
+def survey_chunk(
+    chunk: Chunk | Arrived, *, with_connections: bool = False, with_answers: bool = False
+) -> Survey:
+    """Look at what a chunk holds. with_answers: what a quota callback said is wanted, too.
+
+    Raises `UsageFilesError` for a kind of row that is none of the usage record.
+    """
+    also = (*["connection_id"] * with_connections, *TAGS_COLUMNS * with_answers)
+    with opened_chunk(chunk, (*CLIENT_COLUMNS, *CONTROL_COLUMNS, *also)) as opened:
+        return _survey(opened, with_connections=with_connections, with_answers=with_answers)
+
+
+def _survey(chunk: OpenChunk | Arrived, *, with_connections: bool, with_answers: bool) -> Survey:
+    table = read_chunk(chunk, CLIENT_COLUMNS)
+    kinds = row_kinds(table)
+    check_kinds(table, chunk.path)
+    place, keys = clients_of(table.filter(pa.array(kinds >= 0)))
+    control: list[dict[str, Any]] = []
+    answers = _news(chunk, kinds) if with_answers and (kinds == TAGS).any() else np.zeros(len(kinds), bool)
+    wanted = (kinds == CONTROL) | answers | _at_ends(chunk, kinds == SNAPSHOT)
+    if wanted.any():
+        columns = (*CONTROL_COLUMNS, *(TAGS_COLUMNS if answers.any() else ()))
+        control = read_chunk(chunk, columns).filter(pa.array(wanted)).to_pylist()
+        add_next_times(chunk, control)
+    connections = np.zeros((0, 2), np.int64)
+    if with_connections:
+        connection_ids = numbers_of(read_chunk(chunk, ("connection_id",)), "connection_id")[kinds >= 0]
+        connections = _pairs(place, connection_ids)
+    rows = np.bincount(place, minlength=len(keys))
+    stated = _stated(chunk, kinds == SNAPSHOT)
+    sweeps = _sweeps(chunk, kinds == SWEEP)
+    return Survey(keys, rows, control, sweeps, stated, list_runs(chunk), connections)
+
+
+def read_sensors(
+    chunks: Iterable[tuple[Chunk | Arrived, Survey]], *, node_id: int, after_seq: int, before_seq: int
+) -> list[dict[str, Any]]:
+    """Return the rows of a snapshot of one node between two `seq`, in order (`SENSOR_COLUMNS`)."""
+    found: list[dict[str, Any]] = []
+    for chunk, survey in chunks:
+        first, last = survey.stated.get(node_id, (0, -1))
+        if first < before_seq and last > after_seq:
+            is_one = (pc.field("kind") == "snapshot") & (pc.field("node_id") == node_id)
+            is_between = (pc.field("seq") > after_seq) & (pc.field("seq") < before_seq)
+            table = read_chunk(chunk, ("kind", "node_id", *SENSOR_COLUMNS)).filter(is_one & is_between)
+            found += table.select(list(SENSOR_COLUMNS)).to_pylist()
+    return sorted(found, key=lambda row: row["seq"])
+
+
+def clients_of(table: pa.Table) -> tuple[Numbers, pa.Table]:
+    """Return each row's place in its clients, and these. Follows what the rows hold: the same at every reading."""
+    user, users = name_places(table, "user")
+    client_id, client_ids = name_places(table, "client_id")
+    nodes, node = np.unique(numbers_of(table, "node_id"), return_inverse=True)
+    code = (node * len(users) + user) * len(client_ids) + client_id
+    used, place = used_codes(code, len(nodes) * len(users) * len(client_ids))
+    rest, client_place = np.divmod(used, len(client_ids))
+    node_place, user_place = np.divmod(rest, len(users))
+    columns = [pa.array(nodes[node_place], pa.int64())]
+    for names, of_name in ((users, user_place), (client_ids, client_place)):
+        columns.append(pa.DictionaryArray.from_arrays(pa.array(of_name, pa.int32()), names))
+    return place, pa.table(columns, schema=CLIENT_KEYS)
+
+
+def _at_ends(chunk: OpenChunk | Arrived, is_snapshot: Numbers) -> Numbers:
+    """Return which rows begin or end a snapshot: those of no sensor."""
+    if not is_snapshot.any():
+        return is_snapshot
+    return is_snapshot & ~is_there(read_chunk(chunk, ("quota_user",)), "quota_user")
+
+
+def _news(chunk: OpenChunk | Arrived, kinds: Numbers) -> Numbers:
+    """Return which `tags` rows say what those before them in this chunk did not, since rows were missing."""
+    table = read_chunk(chunk, (*_TAGS_KEYS, "seq", "callback", "tags", "quota_value"))
+    node_id, seq = numbers_of(table, "node_id"), numbers_of(table, "seq")
+    order = np.lexsort((seq, node_id))
+    is_break = np.diff(seq[order], prepend=-1) != 1
+    is_break[1:] |= np.diff(node_id[order]) != 0
+    era = np.cumsum(is_break | (kinds[order] == CONTROL))
+    places = order[kinds[order] == TAGS]
+    era = era[kinds[order] == TAGS]
+    of = {name: _codes(table, name)[places] for name in (*_TAGS_KEYS[1:], "callback", "tags")}
+    limit, has_limit = numbers_of(table, "quota_value")[places], is_there(table, "quota_value")[places]
+    to_client = are_repeated(
+        (era, of["user"], of["client_id"], of["quota_key"]), (of["tags"], of["callback"])
+    )
+    of_tags = are_repeated((era, of["quota_key"], of["tags"]), (limit.view(np.int64), has_limit))
+    news = np.zeros(len(kinds), bool)
+    news[places] = ~(to_client & of_tags)
+    return news
+
+
+def _codes(table: pa.Table, column: str) -> Numbers:
+    """Return a number for each row that is the same where the text is."""
+    found = table[column].combine_chunks()
+    if not pa.types.is_dictionary(found.type):
+        found = found.dictionary_encode()
+    codes: Numbers = pc.fill_null(found.indices, -1).to_numpy(zero_copy_only=False)
+    return codes
+
+
+def _sweeps(chunk: OpenChunk | Arrived, is_sweep: Numbers) -> Sweeps:
+    """Return the sweeps of idle sensors."""
+    if not is_sweep.any():
+        return NO_SWEEPS
+    table = read_chunk(chunk, SWEEP_COLUMNS)
+    return np.stack([numbers_of(table, name)[is_sweep].astype(np.int64) for name in SWEEP_COLUMNS], axis=1)
+
+
+def _stated(chunk: OpenChunk | Arrived, is_snapshot: Numbers) -> dict[int, tuple[int, int]]:
+    """Return the first and last `seq` of all rows of snapshots, by node."""
+    if not is_snapshot.any():
+        return {}
+    table = read_chunk(chunk, ("node_id", "seq"))
+    node_id, seq = (numbers_of(table, name)[is_snapshot] for name in ("node_id", "seq"))
+    of_nodes = ((node, seq[node_id == node]) for node in np.unique(node_id).tolist())
+    return {node: (int(of_node.min()), int(of_node.max())) for node, of_node in of_nodes}
+
+
+def _pairs(place: Numbers, connection_ids: Numbers) -> Numbers:
+    """Return which pairs of a client's place and a connection occur, each once."""
+    found, number = np.unique(connection_ids, return_inverse=True)
+    both = np.unique(place * len(found) + number)
+    return np.stack([both // max(1, len(found)), found[both % max(1, len(found))]], axis=1)
