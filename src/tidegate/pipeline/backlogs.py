@@ -7,11 +7,11 @@ What came in meanwhile is what was fetched, and by how much the lag grew.
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.read.columns import numbers_of
 from tidegate.pipeline.sums import grouped
 
 __all__ = [
@@ -51,9 +51,9 @@ def chunk_backlogs(chunk: Chunk, by: str) -> pa.Table:
         pc.equal(table["kind"].cast(pa.string()), "request"), pc.is_valid(table["fetch_bytes"])
     )
     table = table.filter(is_fetch)
-    ts_ms = _numbers(table, "ts_ms")
-    throttle_ms = np.maximum(_numbers(table, "fetch_throttle_ms"), _numbers(table, "request_throttle_ms"))
-    is_empty = (throttle_ms > 0) & ~pc.fill_null(table["observed_only"], False).to_numpy()
+    ts_ms = numbers_of(table, "ts_ms")
+    throttle_ms = np.maximum(numbers_of(table, "fetch_throttle_ms"), numbers_of(table, "request_throttle_ms"))
+    is_empty = (throttle_ms > 0) & ~numbers_of(table, "observed_only")
     unused = pa.nulls(len(table), pa.string())
     lag_bytes = pc.min_element_wise(table["lag_bytes"], _MOST_BYTES, skip_nulls=False)
     columns = {
@@ -63,7 +63,7 @@ def chunk_backlogs(chunk: Chunk, by: str) -> pa.Table:
         "step_ms": ts_ms - ts_ms % STEP_MS,
         "connection_id": table["connection_id"],
         "lag_bytes": lag_bytes.cast(pa.int64()),
-        "fetched_bytes": np.where(is_empty, 0, np.clip(_numbers(table, "fetch_bytes"), 0, 2**31)),
+        "fetched_bytes": np.where(is_empty, 0, np.clip(numbers_of(table, "fetch_bytes"), 0, 2**31)),
     }
     return grouped(pa.table(columns), (*STEP_KEYS, "connection_id"), BY_CONNECTION)
 
@@ -86,8 +86,3 @@ def backlogs_table(parts: pa.Table) -> pa.Table:
     return found.select([*ENTITY_KEYS, *(f"{name}_{what}" for name, what in asked)]).rename_columns(
         [*ENTITY_KEYS, *names]
     )
-
-
-def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    values: npt.NDArray[np.int64] = pc.fill_null(table[name], 0).to_numpy().astype(np.int64, copy=False)
-    return values

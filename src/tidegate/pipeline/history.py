@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.pipeline.read.chunks import Chunk, opened_chunk, read_chunk
+from tidegate.pipeline.read.columns import THROTTLES
 from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, CONTROL_KINDS, Timeline
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions
 from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
@@ -58,7 +59,6 @@ BUCKET_SUMS = {"amount": "sum", "peak_amount": "max", "throttle_ms": "sum"}
 
 _TYPE_INDEX = {quota_type.value: index for index, quota_type in enumerate(QUOTA_TYPES)}
 _AMOUNTS = ("produce_bytes", "fetch_bytes", "ns", "mutations")
-_THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +192,7 @@ def entity_seconds(table: pa.Table, wanted: WantedEntities) -> pa.Table:
             "node_id": joined["node_id"],
             "entity": places,
             "amount": _chosen(joined, _AMOUNTS, kinds),
-            "throttle_ms": _chosen(joined, _THROTTLES, kinds),
+            "throttle_ms": _chosen(joined, THROTTLES, kinds),
         }
     )
     return grouped(found, SECOND_KEYS, SECOND_SUMS)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.read.columns import THROTTLES, numbers_of
 from tidegate.pipeline.schemas import EARLY_BUCKETS
 from tidegate.pipeline.sums import grouped
 
@@ -21,8 +22,7 @@ __all__ = ["CLIENT_KEYS", "CLIENT_SUMS", "SOFTWARE_KEYS", "SOFTWARE_SUMS", "chun
 SOFTWARE_KEYS = ("client_software", "client_software_version")
 CLIENT_KEYS = (*SOFTWARE_KEYS, "user", "client_id")
 
-_THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
-_COLUMNS = ("kind", *CLIENT_KEYS, "observed_only", "early_ms", *_THROTTLES)
+_COLUMNS = ("kind", *CLIENT_KEYS, "observed_only", "early_ms", *THROTTLES)
 
 CLIENT_SUMS: Mapping[str, str] = {
     **dict.fromkeys(("requests", "throttled_requests", "early_requests"), "sum"),
@@ -41,9 +41,9 @@ def chunk_obedience(chunk: Chunk) -> pa.Table:
     """Return a row per client in a row group of the usage record. Raises `UsageFilesError`."""
     table = read_chunk(chunk, _COLUMNS)
     table = table.filter(pc.equal(table["kind"].cast(pa.string()), "request"))
-    early_ms = pc.fill_null(table["early_ms"], 0).to_numpy()
-    throttle_ms = np.maximum.reduce([pc.fill_null(table[name], 0).to_numpy() for name in _THROTTLES])
-    is_done = ~pc.fill_null(table["observed_only"], False).to_numpy()
+    early_ms = numbers_of(table, "early_ms")
+    throttle_ms = np.maximum.reduce([numbers_of(table, name) for name in THROTTLES])
+    is_done = ~numbers_of(table, "observed_only")
     is_early = early_ms > 0
     bucket = np.searchsorted([*EARLY_BUCKETS.values()], early_ms)
     columns = {

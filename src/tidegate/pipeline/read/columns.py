@@ -1,5 +1,6 @@
 """Columns of the usage record as arrays of numbers, computed with whole columns: names as places, nulls as 0."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -7,38 +8,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Numbers", "is_there", "name_places", "numbers_of", "used_codes"]
+__all__ = ["THROTTLES", "Numbers", "is_there", "name_places", "numbers_of", "numbers_of_names", "used_codes"]
+
+THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
+"""The throttle times of a row, by type of quota."""
 
 _LARGEST_TABLE = 1 << 22  # codes that are looked up in an array
+_ALL = slice(None)
 
 Numbers = npt.NDArray[Any]
 
 
-def name_places(table: pa.Table, column: str) -> tuple[Numbers, pa.Array]:
-    """Return each row's place in the names, and the names; place 0 is for a missing one."""
-    chunked = table[column]
-    if chunked.num_chunks == 0:
-        return np.zeros(0, np.int64), pa.array([""])
-    encoded = chunked.chunk(0)
-    places = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
-    return places, pa.concat_arrays([pa.array([""]), encoded.dictionary.cast(pa.string())])
-
-
-def used_codes(code: Numbers, codes: int) -> tuple[Numbers, Numbers]:
-    """Return which codes occur, rising, and each row's place among them."""
-    if codes > _LARGEST_TABLE:
-        used, place = np.unique(code, return_inverse=True)
-        return used, place
-    occurs = np.zeros(codes, bool)
-    occurs[code] = True
-    used = np.flatnonzero(occurs)
-    place_of = np.zeros(codes, np.int64)
-    place_of[used] = np.arange(len(used))
-    return used, place_of[code]
-
-
 def numbers_of(table: pa.Table, column: str) -> Numbers:
-    """Return a column of numbers, 0 where it is null."""
+    """Return a column of numbers or flags, 0 or False where it is null."""
     chunked = table[column]
     if chunked.null_count:
         chunked = pc.fill_null(chunked, False if chunked.type == pa.bool_() else 0)
@@ -50,3 +32,46 @@ def is_there(table: pa.Table, column: str) -> Numbers:
     """Return in which rows a column is not null."""
     values: Numbers = table[column].is_valid().to_numpy()
     return values
+
+
+def name_places(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """Return each row's place in the names, and the names; a missing one is the empty one, at place 0."""
+    if not len(table):
+        return np.zeros(0, np.int64), pa.array([""])
+    encoded = table[column].combine_chunks()
+    if not pa.types.is_dictionary(encoded.type):
+        encoded = encoded.dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.chunk(0)
+    names = encoded.dictionary.cast(pa.string())
+    places = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+    empty = pc.index(names, "").as_py()
+    if empty >= 0:
+        places[places == empty + 1] = 0
+    return places, pa.concat_arrays([pa.array([""]), names])
+
+
+def numbers_of_names(
+    table: pa.Table, column: str, number_of: Callable[[str], int], dtype: npt.DTypeLike
+) -> Numbers:
+    """Return for each row the number that its name has."""
+    places, names = name_places(table, column)
+    return np.array([number_of(name) for name in names.to_pylist()], dtype)[places]
+
+
+def used_codes(code: Numbers, codes: int, among: Numbers | slice = _ALL) -> tuple[Numbers, Numbers]:
+    """Return which codes (from 0, less than `codes`) occur, rising, and each row's place among them.
+
+    among: the rows that count; of others the place means nothing.
+    """
+    if codes > _LARGEST_TABLE:
+        used, of_counted = np.unique(code[among], return_inverse=True)
+        place = np.zeros(len(code), np.int64)
+        place[among] = of_counted
+        return used, place
+    occurs = np.zeros(codes, bool)
+    occurs[code[among]] = True
+    used = np.flatnonzero(occurs)
+    place_of = np.zeros(codes, np.int64)
+    place_of[used] = np.arange(len(used))
+    return used, place_of[code]

@@ -5,7 +5,7 @@ import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import MUTATION_ROW, NETWORK_ROW, REQUEST_ROW
-from tidegate.pipeline.read.columns import Numbers, name_places
+from tidegate.pipeline.read.columns import Numbers, numbers_of_names
 from tidegate.pipeline.read.timeline import CONTROL_KINDS, SWEEP_KIND
 from tidegate.usage.columns import KINDS
 
@@ -27,9 +27,7 @@ _KIND_CODES = {
 
 def row_kinds(table: pa.Table) -> Numbers:
     """Return the kind of each row as the kernel counts them, below 0 where it is none of the kernel's."""
-    places, names = name_places(table, "kind")
-    codes = np.array([_KIND_CODES.get(name, _UNKNOWN) for name in names.to_pylist()], np.int8)
-    return codes[places]
+    return numbers_of_names(table, "kind", lambda name: _KIND_CODES.get(name, _UNKNOWN), np.int8)
 
 
 def check_kinds(table: pa.Table, path: str) -> None:

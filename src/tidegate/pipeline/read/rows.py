@@ -19,7 +19,7 @@ from tidegate.pipeline.layout import (
     Rows,
 )
 from tidegate.pipeline.read.chunks import Arrived, Chunk, OpenChunk, opened_chunk, read_batches, read_chunk
-from tidegate.pipeline.read.columns import Numbers, is_there, name_places, numbers_of
+from tidegate.pipeline.read.columns import THROTTLES, Numbers, is_there, numbers_of, numbers_of_names
 from tidegate.pipeline.read.kinds import row_kinds
 from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
 from tidegate.pipeline.read.software import client_bits
@@ -30,7 +30,6 @@ from tidegate.quota.managers.mutation import STRICT_SINCE
 __all__ = ["ALL_COLUMNS", "in_order", "read_rows"]
 
 _SOFTWARE = "client_software"
-_THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
 _NUMBER_COLUMNS = (
     "ts_ms",
     "seq",
@@ -47,7 +46,7 @@ _NUMBER_COLUMNS = (
     "strict",
     "observed_only",
     "forwarded",
-    *_THROTTLES,
+    *THROTTLES,
 )
 _MAX_BYTES = 2**31 - 1  # the protocol's length fields are 32 bits
 _MAX_NS = 2**53  # a hundred days; doubles hold it exactly
@@ -109,8 +108,7 @@ def _client_bits(table: pa.Table) -> npt.NDArray[np.int16]:
     """Return the flags that say how the client of each row sends; 0 where that was not read."""
     if _SOFTWARE not in table.column_names:
         return np.zeros(len(table), np.int16)
-    places, names = name_places(table, _SOFTWARE)
-    return np.array([client_bits(name) for name in names.to_pylist()], np.int16)[places]
+    return numbers_of_names(table, _SOFTWARE, client_bits, np.int16)
 
 
 def _rows(table: pa.Table, kinds: Numbers) -> Rows:

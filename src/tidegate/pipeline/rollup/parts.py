@@ -17,6 +17,7 @@ from tidegate.config.windows import Windows
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError, check_sum
 from tidegate.pipeline.memory import give_back
 from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.read.columns import THROTTLES, name_places, numbers_of, numbers_of_names, used_codes
 from tidegate.pipeline.read.missing import NodeChunk
 from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.rollup import kernel
@@ -66,15 +67,13 @@ _AMOUNTS = (
     "network_ns",
     "mutations",
 )
-_THROTTLES = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
 _FLAGS = ("rejected", "observed_only", "exempt")
-_COLUMNS = ("kind", "node_id", "seq", "ts_ms", *_AMOUNTS, *_THROTTLES, *_FLAGS)
+_COLUMNS = ("kind", "node_id", "seq", "ts_ms", *_AMOUNTS, *THROTTLES, *_FLAGS)
 _MS_PER_MINUTE = 60_000
 _SMALL = 1 << 32  # the sum of as many such numbers as a chunk can have rows has room
 _FEW_COUNTS = 1 << 14
 _FEW_SENSORS = 64
 _ROWS_AT_ONCE = 1 << 18
-_LARGEST_TABLE = 1 << 22  # codes that are looked up in an array
 _LATEST_MS = 2**53
 
 Int64s = npt.NDArray[np.int64]
@@ -213,9 +212,9 @@ class _Node:
         """
         if not len(table):
             return np.ones(0, bool), None
-        kind = _kinds(table)
+        kind = numbers_of_names(table, "kind", lambda name: _KINDS.get(name, kernel.OTHER), np.int8)
         counts = kind < kernel.RESTART
-        numbers = {name: _numbers(table, name) for name in ("ts_ms", *_AMOUNTS, *_THROTTLES)}
+        numbers = {name: numbers_of(table, name) for name in ("ts_ms", *_AMOUNTS, *THROTTLES)}
         _check(table, numbers, counts)
         names, group_of_row = self._groups(table, counts)
         group = self._find(names, np.zeros(len(names), bool) if done is None else done)
@@ -239,11 +238,11 @@ class _Node:
         """Return the groups that occur, columns `by`, and the place of each row among them."""
         code, sizes, dictionaries = np.zeros(len(table), np.int64), [], []
         for name in self._by:
-            places, names = _encoded(table, name)
+            places, names = name_places(table, name)
             code = code * len(names) + places
             sizes.append(len(names))
             dictionaries.append(names)
-        used, place = _used(code, counts, int(np.prod(sizes)))
+        used, place = used_codes(code, int(np.prod(sizes)), counts)
         columns = []
         for size, names in zip(reversed(sizes), reversed(dictionaries), strict=True):
             used, of_name = np.divmod(used, size)
@@ -314,7 +313,7 @@ class _Node:
 
 def _check(table: pa.Table, numbers: Numbers, counts: npt.NDArray[np.bool_]) -> None:
     """Raise where numbers make no sense that are added up or counted."""
-    for name in (*_AMOUNTS, *_THROTTLES):
+    for name in (*_AMOUNTS, *THROTTLES):
         if numbers[name].max() > _SMALL:
             check_sum(numbers[name].sum(where=counts, dtype=np.float64))
     for name, largest in (("ts_ms", _LATEST_MS), *((name, MAX_INT64) for name in _AMOUNTS)):
@@ -334,54 +333,18 @@ def _rows(
     table: pa.Table, numbers: Numbers, kind: npt.NDArray[np.int8], cell: Int64s, group: Int64s
 ) -> UsageRows:
     amounts: dict[str, Any] = {name: numbers[name] for name in ("ts_ms", *_AMOUNTS)}
-    flags: dict[str, Any] = {name: _flags(table, name) for name in _FLAGS}
-    throttles_ms = np.stack([numbers[name] for name in _THROTTLES])
+    flags: dict[str, Any] = {name: numbers_of(table, name) for name in _FLAGS}
+    throttles_ms = np.stack([numbers[name] for name in THROTTLES])
     return UsageRows(kind=kind, cell=cell, group=group, throttles_ms=throttles_ms, **amounts, **flags)
-
-
-def _kinds(table: pa.Table) -> npt.NDArray[np.int8]:
-    places, names = _encoded(table, "kind")
-    kinds = np.array([_KINDS.get(name, kernel.OTHER) for name in names.to_pylist()], np.int8)
-    return kinds[places]
-
-
-def _encoded(table: pa.Table, name: str) -> tuple[Int64s, pa.Array]:
-    """Return each row's place in the names, and the names; a missing one is the empty one, at the first place."""
-    encoded = table[name].combine_chunks()
-    if not pa.types.is_dictionary(encoded.type):
-        encoded = encoded.dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.chunk(0)
-    names = encoded.dictionary.cast(pa.string())
-    places = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
-    empty = pc.index(names, "").as_py()
-    if empty >= 0:
-        places[places == empty + 1] = 0
-    return places, pa.concat_arrays([pa.array([""]), names])
-
-
-def _used(code: Int64s, counts: npt.NDArray[np.bool_], codes: int) -> tuple[Int64s, Int64s]:
-    """Return which codes occur in rows that count, rising, and each row's place among them, 0 in others."""
-    if codes > _LARGEST_TABLE:
-        used, of_counted = np.unique(code[counts], return_inverse=True)
-        place = np.zeros(len(code), np.int64)
-        place[counts] = of_counted
-        return used, place
-    occurs = np.zeros(codes, bool)
-    occurs[code[counts]] = True
-    used = np.flatnonzero(occurs)
-    place_of = np.zeros(codes, np.int64)
-    place_of[used] = np.arange(len(used))
-    return used, place_of[code]
 
 
 def _cells(group: Int64s, step: Int64s, counts: npt.NDArray[np.bool_]) -> tuple[Int64s, Int64s, Int64s]:
     """Return the cell of each row, and of each cell its group and step."""
     first = int(step[counts].min())
     step = np.where(counts, step - first, 0)
-    steps, place = _used(step, counts, int(step.max()) + 1)
+    steps, place = used_codes(step, int(step.max()) + 1, counts)
     groups = int(group.max()) + 1
-    used, cell = _used(place * groups + group, counts, len(steps) * groups)
+    used, cell = used_codes(place * groups + group, len(steps) * groups, counts)
     of_step, of_group = np.divmod(used, groups)
     return cell, of_group, steps[of_step] + first
 
@@ -416,15 +379,3 @@ def _lists(keys: Int64s, counts: Int64s, cells: int) -> dict[str, pa.Array]:
         name: pa.ListArray.from_arrays(offsets, pa.array(column))
         for name, column in zip(COUNTS, values, strict=True)
     }
-
-
-def _numbers(table: pa.Table, name: str) -> npt.NDArray[Any]:
-    """Return a column, nulls as 0: throttle times in 32 bits, all else in 64."""
-    column = table[name]
-    values = (pc.fill_null(column, 0) if column.null_count else column).to_numpy()
-    return values.astype(np.int32 if name in _THROTTLES else np.int64, copy=False)  # type: ignore[no-any-return]
-
-
-def _flags(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
-    values: npt.NDArray[np.bool_] = pc.fill_null(table[name], False).to_numpy()
-    return values
