@@ -24,6 +24,7 @@ __all__ = [
     "location_type",
     "loop_option",
     "opened",
+    "opened_for_tables",
     "path_type",
     "plans_option",
     "running_jobs",
@@ -109,6 +110,17 @@ def opened(args: argparse.Namespace) -> "AbstractContextManager[UsageFiles]":
     if args.from_ms is not None and args.to_ms is not None and args.to_ms <= args.from_ms:
         raise ConfigError("--to must be later than --from")
     return open_usage(args.directory, from_ms=args.from_ms, to_ms=args.to_ms)
+
+
+@contextmanager
+def opened_for_tables(args: argparse.Namespace) -> "Iterator[UsageFiles]":
+    """Do what `opened` does, and check that tables can be written to `--out`. Raises `TidegateError`."""
+    from tidegate.pipeline.output import check_output
+
+    with opened(args) as files:
+        if args.out is not None:
+            check_output(args.out, overwrite=args.overwrite)
+        yield files
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from tidegate.cli.job_options import (
     add_job_options,
     directory_argument,
     json_option,
-    opened,
+    opened_for_tables,
     path_type,
     running_jobs,
     shown,
@@ -88,20 +88,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
-    from tidegate.pipeline.output import check_output
     from tidegate.pipeline.read.ingest import is_imported
     from tidegate.pipeline.replay.limits import Tolerance, levels_of, levels_of_file
-    from tidegate.pipeline.report.console import results_console
-    from tidegate.pipeline.report.documents import json_text, limits_document
+    from tidegate.pipeline.report.console import print_document, print_ending, results_console
+    from tidegate.pipeline.report.documents import limits_document
     from tidegate.pipeline.report.limits_report import ESTIMATED, limits_notes, limits_table
-    from tidegate.pipeline.report.missing_report import missing_document, missing_notes
-    from tidegate.pipeline.report.text import count_text
 
     levels = levels_of(args.by) if args.quotas is None else levels_of_file(args.quotas)
     tolerance = Tolerance(share=args.delayed / 100, longest_ms=round(args.longest * 1000))
-    with opened(args) as files:
-        if args.out is not None:
-            check_output(args.out, overwrite=args.overwrite)
+    with opened_for_tables(args) as files:
         results = {"out": args.out, "overwrite": args.overwrite}
         with running_jobs(args, files, plans=[levels]) as jobs:
             found = jobs.limits(levels, tolerance, **results)
@@ -110,18 +105,14 @@ def run(args: argparse.Namespace) -> int:
         document = limits_document(
             found.entities, found.nodes, tolerated=tolerated, top=shown(args), events=files.rows, out=args.out
         )
-        print(json_text(document | missing_document(found.missing)))
+        print_document(document, found.missing)
         return 0
     console = results_console()
     heading = f"delays {args.delayed:g} %\nby {args.longest:g} s"
     console.print(limits_table(found.entities, top=shown(args), tolerated=heading))
     for note in [*limits_notes(found.entities), *([ESTIMATED] if is_imported(args.directory) else [])]:
         console.print(note)
-    for note in missing_notes(found.missing, with_cold_starts=True):
-        console.print(note)
-    console.print(f"{count_text(files.rows)} events")
-    if args.out is not None:
-        console.print(f"tables: {args.out}")
+    print_ending(console, found.missing, with_cold_starts=True, events=files.rows, out=args.out)
     return 0
 
 

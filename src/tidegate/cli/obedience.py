@@ -6,7 +6,7 @@ from tidegate.cli.job_options import (
     add_job_options,
     directory_argument,
     json_option,
-    opened,
+    opened_for_tables,
     running_jobs,
     shown,
     top_option,
@@ -70,34 +70,27 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print its table."""
-    from tidegate.pipeline.output import check_output
     from tidegate.pipeline.read.ingest import is_imported
-    from tidegate.pipeline.report.console import results_console
+    from tidegate.pipeline.report.console import print_document, print_ending, results_console
     from tidegate.pipeline.report.documents import json_text, obedience_document
-    from tidegate.pipeline.report.missing_report import missing_document, missing_notes
     from tidegate.pipeline.report.obedience_report import obedience_notes, obedience_table, worst_first
 
     if is_imported(args.directory):
         unknown = obedience_document(None, top=0, events=None, out=None)
         print(json_text(unknown) if args.json else _NOT_KNOWN)
         return _EXIT_NOT_KNOWN
-    with opened(args) as files:
-        if args.out is not None:
-            check_output(args.out, overwrite=args.overwrite)
-        with running_jobs(args, files) as jobs:
-            found = jobs.obedience(out=args.out, overwrite=args.overwrite)
+    with opened_for_tables(args) as files, running_jobs(args, files) as jobs:
+        found = jobs.obedience(out=args.out, overwrite=args.overwrite)
     rows = worst_first(found.libraries)
     if args.json:
         document = obedience_document(rows, top=shown(args), events=files.rows, out=args.out)
-        print(json_text(document | missing_document(found.missing)))
+        print_document(document, found.missing)
         return 0
     throttled = [row for row in rows if row["throttled_requests"] or row["early_requests"]][: shown(args)]
     console = results_console()
     if throttled:
         console.print(obedience_table(throttled))
-    notes = obedience_notes(rows, shown=len(throttled))
-    for note in [*notes, *missing_notes(found.missing, with_cold_starts=False)]:
+    for note in obedience_notes(rows, shown=len(throttled)):
         console.print(note)
-    if args.out is not None:
-        console.print(f"tables: {args.out}")
+    print_ending(console, found.missing, with_cold_starts=False, events=files.rows, out=args.out)
     return 0

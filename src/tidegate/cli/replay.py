@@ -11,7 +11,7 @@ from tidegate.cli.job_options import (
     json_option,
     location_type,
     loop_option,
-    opened,
+    opened_for_tables,
     plans_option,
     running_jobs,
     shown,
@@ -128,7 +128,6 @@ def run(args: argparse.Namespace) -> int:
     """Run the job and print what came of it."""
     _check_options(args)
     from tidegate.pipeline.jobs.replay import saved_states
-    from tidegate.pipeline.output import check_output
     from tidegate.pipeline.replay.limits import Tolerance, levels_of_file
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
     from tidegate.pipeline.report.compared import entity_rows, with_limits
@@ -136,9 +135,7 @@ def run(args: argparse.Namespace) -> int:
     plans = load_plans(args.quotas, is_closed=args.loop == "closed")
     if args.in_force:
         plans.append(in_force_plan())
-    with opened(args) as files:
-        if args.out is not None:
-            check_output(args.out, overwrite=args.overwrite)
+    with opened_for_tables(args) as files:
         carried = None if args.before is None else saved_states(args.before, plans)
         results = {
             "out": args.out,
@@ -194,12 +191,10 @@ def _check_options(args: argparse.Namespace) -> None:
 
 def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySummary", *, events: int) -> None:
     from tidegate.pipeline.report.compared import compared, entity_rows
-    from tidegate.pipeline.report.console import print_lines, results_console
-    from tidegate.pipeline.report.documents import json_text, replay_document
+    from tidegate.pipeline.report.console import print_document, print_ending, print_lines, results_console
+    from tidegate.pipeline.report.documents import replay_document
     from tidegate.pipeline.report.forecast_report import forecast_notes
-    from tidegate.pipeline.report.missing_report import missing_document, missing_notes
     from tidegate.pipeline.report.replay_report import replay_lines, replay_notes, unmatched_notes
-    from tidegate.pipeline.report.text import count_text
 
     rows = entity_rows(found.entities)
     entities = compared(plans, rows)
@@ -207,7 +202,7 @@ def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySumm
         document = replay_document(
             plans, entities, top=shown(args), unmatched=found.unmatched, events=events, out=args.out
         )
-        print(json_text(document | missing_document(found.missing)))
+        print_document(document, found.missing)
         return
     console = results_console()
     lines = replay_lines(plans, entities, top=shown(args), show_all=args.all, width=console.width)
@@ -220,8 +215,6 @@ def _print(args: argparse.Namespace, plans: Sequence["Plan"], found: "ReplaySumm
             *forecast_notes(plan.name, waiting, is_closed=plan.is_closed, top=shown(args)),
         ):
             console.print(note)
-    for note in (*unmatched_notes(found.unmatched), *missing_notes(found.missing, with_cold_starts=False)):
+    for note in unmatched_notes(found.unmatched):
         console.print(note)
-    console.print(f"{count_text(events)} events")
-    if args.out is not None:
-        console.print(f"tables: {args.out}")
+    print_ending(console, found.missing, with_cold_starts=False, events=events, out=args.out)

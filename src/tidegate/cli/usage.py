@@ -6,7 +6,7 @@ from tidegate.cli.job_options import (
     add_job_options,
     directory_argument,
     json_option,
-    opened,
+    opened_for_tables,
     running_jobs,
     shown,
     top_option,
@@ -69,30 +69,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print what came of it."""
-    from tidegate.pipeline.output import check_output
-    from tidegate.pipeline.report.console import print_lines, results_console
-    from tidegate.pipeline.report.documents import json_text, usage_document
-    from tidegate.pipeline.report.missing_report import missing_document, missing_notes
-    from tidegate.pipeline.report.text import count_text
+    from tidegate.pipeline.report.console import print_document, print_ending, print_lines, results_console
+    from tidegate.pipeline.report.documents import usage_document
     from tidegate.pipeline.report.usage_report import usage_lines
     from tidegate.pipeline.schemas import CLIENT
 
     by = CLIENT if args.by is None else (_COLUMNS[args.by],)
     wanted = {"out": args.out, "overwrite": args.overwrite, "top": shown(args), "by": by}
-    with opened(args) as files:
-        if args.out is not None:
-            check_output(args.out, overwrite=args.overwrite)
-        with running_jobs(args, files, sums=True) as jobs:
-            summary = jobs.usage(**wanted)
+    with opened_for_tables(args) as files, running_jobs(args, files, sums=True) as jobs:
+        summary = jobs.usage(**wanted)
     if args.json:
         document = usage_document(summary.top, by=by, groups=summary.groups, events=files.rows, out=args.out)
-        print(json_text(document | missing_document(summary.missing)))
+        print_document(document, summary.missing)
         return 0
     console = results_console()
     print_lines(console, usage_lines(summary.top, by=by, groups=summary.groups, width=console.width))
-    for note in missing_notes(summary.missing, with_cold_starts=False):
-        console.print(note)
-    console.print(f"{count_text(files.rows)} events")
-    if args.out is not None:
-        console.print(f"tables: {args.out}")
+    print_ending(console, summary.missing, with_cold_starts=False, events=files.rows, out=args.out)
     return 0

@@ -48,13 +48,13 @@ def test_the_table_has_the_worst_first(usage: Path, capsys: pytest.CaptureFixtur
     """Clients, throttled requests, early ones, their median and longest; at most 80 columns."""
     assert main(["obedience", str(usage)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines[-6:-2]] == [
+    assert [line.split() for line in lines[-7:-3]] == [
         ["librdkafka", "1/2", "5", "3", "60.0%", "≤", "100", "ms", "700", "ms"],
         ["2.6.1"],
         ["apache-kafka-java", "0/1", "1", "0", "0.0%", "–", "–"],
         ["4.3.1"],
     ]
-    assert lines[-1] == "never throttled: 1 library"
+    assert lines[-2:] == ["never throttled: 1 library", "10 events"]
     assert max(map(len, lines)) <= 80
 
 
@@ -93,7 +93,7 @@ def test_nobody_was_throttled(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """No table, a sentence."""
     write_events(tmp_path, [_request(1, "a", 0, None)])
     assert main(["obedience", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "nobody was throttled\nnever throttled: 1 library\n"
+    assert capsys.readouterr().out == "nobody was throttled\nnever throttled: 1 library\n1 events\n"
 
 
 @pytest.mark.parametrize("part", [".", "parquet", "parquet/date=2026-07-14"])

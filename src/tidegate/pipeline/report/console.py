@@ -1,11 +1,18 @@
-"""The console that results are printed to: standard output, as wide as it needs to be where it is no terminal."""
+"""Where results are printed to: standard output, as wide as it needs to be where it is no terminal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["print_lines", "results_console"]
+from tidegate.config.locations import Location
+from tidegate.pipeline.read.missing import Missing
+from tidegate.pipeline.report.documents import json_text
+from tidegate.pipeline.report.missing_report import missing_document, missing_notes
+from tidegate.pipeline.report.text import count_text
+
+__all__ = ["print_document", "print_ending", "print_lines", "results_console"]
 
 _WIDTH_OF_A_FILE = 240  # columns; a table in a file or a pipe is not folded
 
@@ -22,3 +29,24 @@ def print_lines(console: Console, lines: Iterable[Text]) -> None:
     """Print lines as they are: none is folded, and no digit is cut."""
     for line in lines:
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def print_ending(
+    console: Console,
+    missing: Sequence[Missing],
+    *,
+    with_cold_starts: bool,
+    events: int,
+    out: Location | None,
+) -> None:
+    """Print what every command ends with that writes tables: what is missing, how many events, where the tables are."""
+    for note in missing_notes(missing, with_cold_starts=with_cold_starts):
+        console.print(note)
+    console.print(f"{count_text(events)} events")
+    if out is not None:
+        console.print(f"tables: {out}")
+
+
+def print_document(document: Mapping[str, Any], missing: Sequence[Missing]) -> None:
+    """Print what such a command prints with --json."""
+    print(json_text({**document, **missing_document(missing)}))
