@@ -97,17 +97,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Run the job and print the quotas."""
     from tidegate.pipeline.read.ingest import is_imported
-    from tidegate.pipeline.recommend import Wanted, what_tells_apart
+    from tidegate.pipeline.recommend import Wanted
     from tidegate.pipeline.replay.limits import levels_of
     from tidegate.pipeline.report.missing_report import missing_notes
     from tidegate.pipeline.report.recommend_notes import recommend_notes
     from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text
 
     wanted = Wanted(headroom=args.headroom, budgets=dict(args.budget), protect=args.protect)
-    with opened(args) as files:
-        by = args.by or what_tells_apart(files.chunks, args.protect)
-        with running_jobs(args, files, plans=[levels_of(by)]) as jobs:
-            found = jobs.recommend(by, wanted)
+    with opened(args) as files, running_jobs(args, files, plans=[levels_of("both")]) as jobs:
+        found = jobs.recommend(args.by, wanted)
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
     notes = recommend_notes(found, wanted, events=files.rows, is_imported=is_imported(args.directory))
     notes += [f"{note[0].upper()}{note[1:]}." for note in missing_notes(found.missing, with_cold_starts=True)]

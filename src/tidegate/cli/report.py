@@ -83,15 +83,17 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.findings import find_out
     from tidegate.pipeline.page.file import check_page, write_page
     from tidegate.pipeline.read.ingest import is_imported
-    from tidegate.pipeline.recommend import what_tells_apart
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
 
     check_page(args.out, overwrite=args.overwrite)
     plans = load_plans(args.quotas, is_closed=args.loop == "closed")
-    wanted = {"is_imported": is_imported(args.directory), "with_limits": args.limits}
+    wanted = {
+        "is_imported": is_imported(args.directory),
+        "with_limits": args.limits,
+        "with_recommendation": args.with_recommendation,
+    }
     with opened(args) as files, running_jobs(args, files, sums=True, plans=[in_force_plan(), *plans]) as jobs:
-        by = what_tells_apart(files.chunks, ()) if args.with_recommendation else None
-        found = find_out(jobs, plans, rows=files.rows, recommend_by=by, **wanted)
+        found = find_out(jobs, plans, rows=files.rows, **wanted)
     write_page(args.out, _page(found), overwrite=args.overwrite)
     print(f"report: {args.out}")
     return 0

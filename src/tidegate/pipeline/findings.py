@@ -58,10 +58,9 @@ def find_out(
     rows: int,
     is_imported: bool = False,
     with_limits: bool = False,
-    recommend_by: str | None = None,
+    with_recommendation: bool = False,
 ) -> Findings:
-    """Run the jobs. is_imported: the record was made of request logs; recommend_by: what tells entities apart that
-    quotas are to be proposed for, None for no proposal. Raises `TidegateError`."""
+    """Run the jobs. is_imported: the record was made of request logs. Raises `TidegateError`."""
     events = jobs.quota_events()
     found = timelines(events)
     callback = callback_in(found)
@@ -86,7 +85,7 @@ def find_out(
         history=history_of(buckets, wanted.entities, known),
         limits=jobs.limits(levels_of(_LIMITS_BY), Tolerance(), out=None).entities if with_limits else [],
         obedience=None if is_imported else jobs.obedience(out=None).libraries,
-        recommendation=None if recommend_by is None else _recommendation(jobs, recommend_by),
+        recommendation=_recommendation(jobs) if with_recommendation else None,
         is_imported=is_imported,
         nodes=sorted({*found, *(row["node_id"] for row in buckets.rows)}),
         is_forecast=any(plan.is_closed for plan in plans),
@@ -95,10 +94,10 @@ def find_out(
     )
 
 
-def _recommendation(jobs: Jobs, by: str) -> Recommendation | str:
+def _recommendation(jobs: Jobs) -> Recommendation | str:
     """Return what is proposed, or why nothing can be."""
     try:
-        return jobs.recommend(by, Wanted())
+        return jobs.recommend(None, Wanted())
     except (NothingToRecommendError, TooManyEntitiesError) as error:
         return f"No quotas are proposed: {error}."
 

@@ -10,7 +10,7 @@ controller bears).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,12 +41,13 @@ __all__ = [
     "Recommendation",
     "Row",
     "Wanted",
+    "chunk_users",
     "entity_of",
     "is_touched",
+    "level_of",
     "name_of",
     "propose",
     "recommend",
-    "what_tells_apart",
 ]
 
 LEAST: Mapping[str, float] = {
@@ -60,6 +61,7 @@ LEAST: Mapping[str, float] = {
 _FEW = 3  # overrides that a small cluster may have at least
 _FEW_OF = 10  # one in so many entities may have one
 _MOST = 1000  # overrides
+_FEW_NAMES = 4  # two of them are users, whatever is null or empty
 _TWICE = 2.0  # how much more than the next an entity needs to be one of the few
 
 Row = Mapping[str, Any]
@@ -154,17 +156,26 @@ def recommend(
     )
 
 
-def what_tells_apart(chunks: Sequence[Chunk], protect: Sequence[tuple[str, str]]) -> str:
-    """Return what `--by` is where nobody says: what is protected by, else the user, if there is more than one."""
-    kinds = {kind for kind, _ in protect}
+def level_of(users: Iterable[str], wanted: Wanted) -> str:
+    """Return the level of the entities where nobody says it: what is protected by, else the user if there are several.
+
+    users: what `chunk_users` finds in all chunks; read only as far as need be.
+    """
+    kinds = {kind for kind, _ in wanted.protect}
     if kinds:
         return kinds.pop() if len(kinds) == 1 else "both"
-    users: set[str] = set()
-    for chunk in chunks:
-        users.update(filter(None, read_chunk(chunk, ("user",))["user"].unique().to_pylist()))
-        if len(users) > 1:
+    first = None
+    for user in users:
+        first = first or user
+        if user != first:
             return "user"
     return "client-id"
+
+
+def chunk_users(chunk: Chunk) -> list[str]:
+    """Return two of the users of a chunk, or those that there are. Raises `UsageFilesError`."""
+    found = read_chunk(chunk, ("user",))["user"].unique()[:_FEW_NAMES].to_pylist()
+    return [user for user in found if user]
 
 
 def propose(by: str, entities: Sequence[Row], nodes: Sequence[Row], wanted: Wanted) -> Proposal:

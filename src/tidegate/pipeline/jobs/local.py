@@ -49,7 +49,7 @@ from tidegate.pipeline.read.chunks import Chunk
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
 from tidegate.pipeline.read.survey import survey_chunk
-from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
+from tidegate.pipeline.recommend import Recommendation, Wanted, chunk_users, level_of, recommend
 from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
 from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER
@@ -169,8 +169,9 @@ def local_limits(
     return LimitsSummary(entities=entities, nodes=nodes, missing=replays.layout.missing)
 
 
-def local_recommend(files: UsageFiles, by: str, wanted: Wanted) -> Recommendation:
+def local_recommend(files: UsageFiles, by: str | None, wanted: Wanted) -> Recommendation:
     """Do what `replay.recommend_job` does."""
+    by = by or level_of((user for chunk in files.chunks for user in chunk_users(chunk)), wanted)
     empty = _schema(BACKLOG_STEPS).empty_table()
     parts = [chunk_backlogs(chunk, by) for chunk in _shown(files.chunks, "looking")]
     backlogs = backlogs_table(pa.concat_tables(parts or [empty])).to_pylist()

@@ -1,6 +1,6 @@
 """The jobs on Spark that replay rows: against plans, to find limits, to recommend quotas."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -15,12 +15,12 @@ from tidegate.config.locations import Location
 from tidegate.pipeline.backlogs import BY_CONNECTION, BY_STEP, STEP_KEYS, backlogs_of_chunks
 from tidegate.pipeline.backlogs import ENTITY_KEYS as BACKLOG_KEYS
 from tidegate.pipeline.errors import spark_errors_as_ours
-from tidegate.pipeline.jobs.spread import Placed, grouped, replay_blocks, spread_chunks
+from tidegate.pipeline.jobs.spread import Placed, grouped, replay_blocks, slices_of, spread_chunks
 from tidegate.pipeline.jobs.summaries import LimitsSummary, ReplaySummary, replay_made_of
 from tidegate.pipeline.output import STATE_TABLE, opened_results, saved_table
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.read.ingest import UsageFiles
-from tidegate.pipeline.recommend import Recommendation, Wanted, recommend
+from tidegate.pipeline.recommend import Recommendation, Wanted, chunk_users, level_of, recommend
 from tidegate.pipeline.replay.carried import Carried, carried_states
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
 from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER, by_entity
@@ -151,14 +151,20 @@ def limits_job(
     return LimitsSummary(entities=entities, nodes=nodes, missing=replays.layout.missing)
 
 
-def recommend_job(spark: RunningSpark, files: UsageFiles, by: str, wanted: Wanted) -> Recommendation:
-    """Find quotas for the entities of the level `by`, and replay them. Raises `TidegateError`."""
+def recommend_job(spark: RunningSpark, files: UsageFiles, by: str | None, wanted: Wanted) -> Recommendation:
+    """Find quotas for the entities of the level `by` (None: `level_of`), and replay them. Raises `TidegateError`."""
     with (
         spark_errors_as_ours(spark_log=spark.log),
         progress_of(spark.session.sparkContext, "finding limits"),
-        SparkReplays(spark, files, levels_of(by)) as replays,
     ):
-        return recommend(replays, by, wanted, _backlogs(spark, files, by), missing=replays.layout.missing)
+        by = by or level_of(_users(spark, files), wanted)
+        with SparkReplays(spark, files, levels_of(by)) as replays:
+            return recommend(replays, by, wanted, _backlogs(spark, files, by), missing=replays.layout.missing)
+
+
+def _users(spark: RunningSpark, files: UsageFiles) -> Iterator[str]:
+    slices = slices_of(spark.session, files.chunks)
+    yield from spark.session.sparkContext.parallelize(files.chunks, slices).flatMap(chunk_users).collect()
 
 
 def _backlogs(spark: RunningSpark, files: UsageFiles, by: str) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ def _limit(client_id, bound):
 
 def _sections(directory, plans=()):
     with open_usage(directory) as files:
-        found = find_out(jobs_here(files), plans, rows=files.rows, with_limits=True, recommend_by="client-id")
+        found = find_out(jobs_here(files), plans, rows=files.rows, with_limits=True, with_recommendation=True)
     return {section.anchor: section for section in report_sections(found)}, report_facts(found)
 
 
