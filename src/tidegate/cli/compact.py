@@ -68,7 +68,10 @@ def run(args: argparse.Namespace) -> int:
         ):
             done = compact_record(directory)
     except OSError as error:
-        raise ConfigError(f"cannot compact {str(directory)!r}: {error.strerror or error}") from error
+        raise ConfigError(
+            f"cannot compact {str(directory)!r}: {error.strerror or error}",
+            hint="the record has to be one that this user may write",
+        ) from error
     if done.segments:
         print(f"{done.segments:,} {_plural('segment', done.segments)} of the spool made Parquet")
     print(f"{done.files_before:,} {_plural('file', done.files_before)} made {done.files:,}")

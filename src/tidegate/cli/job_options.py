@@ -108,7 +108,7 @@ def opened(args: argparse.Namespace) -> "AbstractContextManager[UsageFiles]":
     from tidegate.pipeline.read.ingest import open_usage
 
     if args.from_ms is not None and args.to_ms is not None and args.to_ms <= args.from_ms:
-        raise ConfigError("--to must be later than --from")
+        raise ConfigError("--to must be later than --from", hint="--to is the first hour that is left out")
     return open_usage(args.directory, from_ms=args.from_ms, to_ms=args.to_ms)
 
 

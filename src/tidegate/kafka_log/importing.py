@@ -171,7 +171,9 @@ class _Import:
                 self._take_open_file(number, source, node, file)
         except (OSError, EOFError, zlib.error) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise LogFileError(f"{str(source.path)!r} cannot be read: {reason}") from error
+            raise LogFileError(
+                f"{str(source.path)!r} cannot be read: {reason}", hint="leave it out, or fetch it again"
+            ) from error
 
     def _take_open_file(self, number: int, source: Source, node: _Node, file: BufferedIOBase) -> None:
         known, digest, head = self._known_start(source, file)
@@ -379,7 +381,7 @@ def finished_import(out: Path) -> Iterator[Manifest]:
     """
     lock = lock_file(out / _LOCK)
     if lock is None:
-        raise ConfigError(f"an import into {str(out)!r} is under way")
+        raise ConfigError(f"an import into {str(out)!r} is under way", hint="wait for it, and run again")
     try:
         manifest = Manifest.load(out)
         manifest.finish(out)
@@ -393,7 +395,7 @@ def _check_directory(out: Path) -> None:
     if not out.exists():
         return
     if not out.is_dir():
-        raise ConfigError(f"{str(out)!r} is no directory")
+        raise ConfigError(f"{str(out)!r} is no directory", hint="give --out another directory")
     others = {path.name for path in out.iterdir()} - {_STAGING, _LOCK, _REJECTED, "parquet", IMPORT_MANIFEST}
     others = {name for name in others if not name.startswith(".")}
     if others or ((out / "parquet").exists() and not (out / IMPORT_MANIFEST).exists()):

@@ -16,6 +16,8 @@ BLOCK_BYTES = 8 << 20
 LINE_BYTES_MAX = 64 << 20
 """A longer line is none of a request log."""
 
+_HINT = "give request logs of Apache Kafka, or directories that have some: docs/import.md"
+
 
 class LogFileError(TidegateError):
     """Raise when a file cannot be read as text or gzip: which one, and why."""
@@ -42,9 +44,11 @@ def find_logs(sources: Iterable[Source], out: Path) -> list[Source]:
             inside = sorted(path for path in source.path.rglob("*") if _is_log(path, out))
             found += [Source(source.node_id, path) for path in inside]
         else:
-            raise ConfigError(f"no request log at {str(source.path)!r}, expected a file or a directory")
+            raise ConfigError(
+                f"no request log at {str(source.path)!r}, expected a file or a directory", hint=_HINT
+            )
     if not found:
-        raise ConfigError("no request logs in the directories given")
+        raise ConfigError("no request logs in the directories given", hint=_HINT)
     return found
 
 
@@ -77,5 +81,6 @@ def blocks(file: BufferedIOBase, path: Path) -> Iterator[bytes]:
             rest += block
             if len(rest) > LINE_BYTES_MAX:
                 raise LogFileError(
-                    f"{str(path)!r} has a line of more than {LINE_BYTES_MAX} bytes: no request log"
+                    f"{str(path)!r} has a line of more than {LINE_BYTES_MAX} bytes: no request log",
+                    hint=_HINT,
                 )

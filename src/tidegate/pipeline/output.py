@@ -66,6 +66,7 @@ _OURS, _LATEST, _LOCK = ".tidegate", "latest", "lock"
 _PART = "part-00000.parquet"
 _PART_FILES = "file string"
 _LONGEST_SHOWN = 4096  # characters of a path
+_ANOTHER_HINT = "give another directory"
 _log = logging.getLogger(__name__)
 
 Batches = Iterator[pa.RecordBatch]
@@ -114,7 +115,9 @@ def check_output(directory: Location, *, overwrite: bool) -> None:
     try:
         str(directory).encode()
     except UnicodeEncodeError as error:
-        raise OutputError(f"cannot write to {str(directory)!r}: its name is not UTF-8") from error
+        raise OutputError(
+            f"cannot write to {str(directory)!r}: its name is not UTF-8", hint=_ANOTHER_HINT
+        ) from error
     if overwrite:
         return
     with _errors_of(directory):
@@ -122,7 +125,7 @@ def check_output(directory: Location, *, overwrite: bool) -> None:
     if other is not None:
         raise OutputError(
             f"{str(directory)!r} is not empty and does not hold results of tidegate (found {other!r})",
-            hint="give another directory, or --overwrite to write among what is there",
+            hint=f"{_ANOTHER_HINT}, or --overwrite to write among what is there",
         )
 
 
@@ -177,7 +180,7 @@ def _foreign_here(directory: Path) -> str | None:
 def _foreign_elsewhere(directory: Uri) -> str | None:
     place = place_of(directory)
     if place.info().type == fs.FileType.File:
-        raise OutputError(f"{str(directory)!r} is a file, expected a directory")
+        raise OutputError(f"{str(directory)!r} is a file, expected a directory", hint=_ANOTHER_HINT)
     names = {info.base_name for info in place.below(recursive=False)} - {""}
     if MARKER in names:
         return None
@@ -232,7 +235,7 @@ def _errors_of(directory: Location) -> Iterator[None]:
     except OSError as error:
         shown = str(directory)[:_LONGEST_SHOWN]
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise OutputError(f"cannot write to {shown!r}: {reason}") from error
+        raise OutputError(f"cannot write to {shown!r}: {reason}", hint=_ANOTHER_HINT) from error
 
 
 # --- on this machine --------------------------------------------------------------------------------------------------
@@ -250,7 +253,7 @@ class _LocalResults(_RunResults):
         with self._errors():
             make_private_directory(self._directory)
             if self._ours.is_symlink():
-                raise OutputError(f"{str(self._ours)!r} is a link, expected a directory")
+                raise OutputError(f"{str(self._ours)!r} is a link, expected a directory", hint=_ANOTHER_HINT)
             make_private_directory(self._ours)
             self._ours.chmod(0o700)
             lock = lock_file(self._ours / _LOCK)

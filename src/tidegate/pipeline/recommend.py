@@ -144,7 +144,10 @@ def recommend(
     for row in outcomes:
         if name_of(row) in proposal.protected and is_touched(row):
             who = f"{QUOTA_NAMES[row['quota_type']]} {entity_text(row)}"
-            raise ConfigError(f"the quotas found would throttle {who}, which is to be protected")
+            raise ConfigError(
+                f"the quotas found would throttle {who}, which is to be protected",
+                hint="give a larger --headroom or --budget",
+            )
     return Recommendation(
         by=by,
         quotas=quotas,
@@ -173,7 +176,7 @@ def level_of(users: Iterable[str], wanted: Wanted) -> str:
 
 
 def chunk_users(chunk: Chunk) -> list[str]:
-    """Return two of the users of a chunk, or those that there are. Raises `UsageFilesError`."""
+    """Return some users of a chunk, several if there are several. Raises `UsageFilesError`."""
     found = read_chunk(chunk, ("user",))["user"].unique()[:_FEW_NAMES].to_pylist()
     return [user for user in found if user]
 

@@ -1,10 +1,13 @@
-"""What Spark raises, as our errors."""
+"""What Spark raises, as our errors; and that all of ours say what can be done."""
 
+import ast
+import builtins
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 
+from tidegate import pipeline
 from tidegate.pipeline.errors import JobError, UsageFilesError, spark_errors_as_ours, start_error
 
 _WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
@@ -16,6 +19,25 @@ _DAMAGED = "Encountered error while reading file file:///data/date=2026-01-01/ho
 _UNKNOWN = (
     "Job aborted.\n\nCaused by: java.io.IOException: No space left on device\n\tat java.base/java.io..."
 )
+
+
+_HAVE_THEIRS = {"VanishedFileError"}
+
+
+def test_every_error_has_a_hint():
+    """Wherever one of ours is made: a reason alone leaves its reader alone."""
+    without = [
+        f"{path.name}:{node.lineno}"
+        for path in sorted(Path(pipeline.__file__).parent.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id.endswith("Error")
+        and not hasattr(builtins, node.func.id)
+        and node.func.id not in _HAVE_THEIRS
+        and "hint" not in {keyword.arg for keyword in node.keywords}
+    ]
+    assert without == []
 
 
 def _raised(text, log=None):

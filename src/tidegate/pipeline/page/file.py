@@ -41,7 +41,10 @@ def write_page(path: Path, text: str, *, overwrite: bool) -> None:
             f"{str(path)!r} is there already", hint="give another name, or --overwrite"
         ) from None
     except OSError as error:
-        raise OutputError(f"cannot write to {str(path)!r}: {error.strerror or error}") from error
+        raise OutputError(
+            f"cannot write to {str(path)!r}: {error.strerror or error}",
+            hint="give --out a file in another directory",
+        ) from error
     finally:
         if new is not None:
             Path(new).unlink(missing_ok=True)

@@ -154,5 +154,7 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
         raise VanishedFileError(path) from error
     except (pa.ArrowException, OSError) as error:
         if isinstance(location(path), Uri) and not isinstance(error, pa.ArrowException):
-            raise UsageFilesError(f"cannot read {path!r}: {reason_of(error)}") from error
+            raise UsageFilesError(
+                f"cannot read {path!r}: {reason_of(error)}", hint="run again, once it can be read"
+            ) from error
         raise UsageFilesError(f"cannot read {path!r}: its data is damaged", hint=DAMAGED_HINT) from error

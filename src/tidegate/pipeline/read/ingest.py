@@ -105,7 +105,7 @@ def find_all_files(
             if which:
                 files = in_hours(files, from_ms=from_ms, to_ms=to_ms)
         except (ConfigError, OSError) as error:
-            raise UsageFilesError(str(error), hint=_HINT) from error
+            raise UsageFilesError(str(error), hint=getattr(error, "hint", None) or _HINT) from error
         yield _not_none(files, directory, which)
 
 
@@ -149,7 +149,7 @@ def _found_elsewhere(directory: Uri, *, from_ms: int | None, to_ms: int | None) 
         try:
             found = in_hours(found, from_ms=from_ms, to_ms=to_ms)
         except ConfigError as error:
-            raise UsageFilesError(str(error), hint=_HINT) from error
+            raise UsageFilesError(str(error), hint=error.hint) from error
     return [below.uri / path.as_posix().removeprefix(below.path).lstrip("/") for path in found]
 
 

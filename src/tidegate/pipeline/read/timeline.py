@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tidegate.config.windows import Windows
 from tidegate.errors import TidegateError
-from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
 from tidegate.pipeline.layout import AFTER_GAP, COLD_START, EXACT, MISSING_ROWS
 from tidegate.pipeline.read.answers import Answer, Answers, parsed_answer
 from tidegate.quota.admin.definitions import EntityParts, QuotaRecord, entity_parts
@@ -363,4 +363,6 @@ def _parts(event: Mapping[str, Any]) -> EntityParts:
 
 
 def _error(event: Mapping[str, Any], reason: str) -> UsageFilesError:
-    return UsageFilesError(f"{event['kind']} event seq={event['seq']} of node {event['node_id']}: {reason}")
+    return UsageFilesError(
+        f"{event['kind']} event seq={event['seq']} of node {event['node_id']}: {reason}", hint=DAMAGED_HINT
+    )

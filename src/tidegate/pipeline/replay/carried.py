@@ -270,7 +270,9 @@ def carried_states(
     permits: dict[tuple[str, int], list[Permits]] = {}
     for number, row in enumerate(rows):
         if number >= MAX_STATES:
-            raise ConfigError(f"{of} has more than {MAX_STATES} states")
+            raise ConfigError(
+                f"{of} has more than {MAX_STATES} states", hint="replay all hours at once, without --continue"
+            )
         if row["plan"] not in wanted:
             continue
         key = row["plan"], row["node_id"]

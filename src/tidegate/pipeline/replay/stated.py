@@ -6,7 +6,7 @@ A state waits until its sensor is used, as a partition has few of them all.
 import json
 from collections.abc import Iterable
 
-from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
 from tidegate.pipeline.layout import MUTATION, REASON
 from tidegate.pipeline.read.timeline import SensorState
 from tidegate.pipeline.replay.certainty import make_unknown
@@ -71,7 +71,8 @@ class StatedSensors:
             restore_rate(values, floats, ints, state.ts_ms)
         else:
             raise UsageFilesError(
-                f"a snapshot has {len(values['samples'])} samples of a rate, expected {table.samples} at most"
+                f"a snapshot has {len(values['samples'])} samples of a rate, expected {table.samples} at most",
+                hint=DAMAGED_HINT,
             )
         if unknown := values.get("unknown"):  # a broker's own states are known
             table.use[number, REASON:] = unknown

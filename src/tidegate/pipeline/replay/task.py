@@ -189,7 +189,8 @@ def _check_order(carried: Mapping[tuple[str, int], Carried], ends: Mapping[int, 
     if carried and ends and not ends.keys() & set(nodes):
         raise UsageFilesError(
             f"the state to go on from is of node {', '.join(map(str, nodes[:9]))}, "
-            f"the rows are of {', '.join(map(str, sorted(ends)[:9]))}"
+            f"the rows are of {', '.join(map(str, sorted(ends)[:9]))}",
+            hint="give --continue what was left of the same record",
         )
 
 
