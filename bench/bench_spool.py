@@ -51,8 +51,13 @@ def turns_of(who: list[Client]) -> list[list[Decided]]:
     found = []
     for number in range(max(len(who), TURN_ROWS)):
         client = who[number % len(who)]
-        request = Decided(connection_id=number, frame_bytes=1000 + number, produce_bytes=1000 + number)
-        request.channel.connection.recorded = {request.client_id: client}
+        request = Decided(
+            connection_id=number,
+            client_id=client.client_id,
+            frame_bytes=1000 + number,
+            produce_bytes=1000 + number,
+        )
+        request.channel.connection.recorded = client
         found.append(request)
     return [found[first : first + TURN_ROWS] for first in range(0, len(found) - TURN_ROWS + 1, TURN_ROWS)]
 

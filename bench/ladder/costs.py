@@ -2,7 +2,7 @@
 
 A loader runs all the time; a moment with is compared with a moment without right beside it, in the order
 with, without, without, with: a machine that grows slower or faster favours neither. Quotas are defined and removed on
-a running broker. Recording is a setting, so it needs two brokers, each with a loader; one of those is stopped.
+a running broker. Recording is a setting, so it needs two brokers, each with a loader; one of those is held.
 """
 
 import math
@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.ladder.brokers import BenchBroker
-from bench.ladder.rungs import define_quotas, loader_command
+from bench.ladder.brokers import BenchBroker, TidegateBench
+from bench.ladder.rungs import define_quotas, loader_command, set_up
 
 __all__ = ["Cost", "cost_of", "cost_of_quotas", "cost_of_recording", "load"]
 
@@ -26,6 +26,7 @@ FRAME = "produce100"
 WARMUP_S, SETTLE_S, SLICE_S = 5.0, 0.02, 0.15
 _FOR_EVER_S = 100_000.0
 Z_95 = 1.96
+STARTS, T_95 = 6, 2.571  # of brokers, and Student's t for so many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +96,38 @@ def cost_of_quotas(broker: BenchBroker, directory: Path, pairs: int) -> Cost:
             define_quotas(broker)
 
 
-def cost_of_recording(recording: BenchBroker, silent: BenchBroker, directory: Path, pairs: int) -> Cost:
-    """Measure the usage record on against off."""
+def cost_of_recording(directory: Path, pairs: int) -> Cost:
+    """Measure the usage record on against off, on fresh brokers started several times, in alternating order.
+
+    Where the interpreter finds its memory makes one start of the same broker some percent faster than the next.
+    """
+    starts = []
+    for number in range(STARTS):
+        recording = TidegateBench("recording", directory / f"recording{number}")
+        silent = TidegateBench(
+            "silent", directory / f"silent{number}", overrides=("tidegate.usage.enable=false",)
+        )
+        try:
+            for broker in (recording, silent) if number % 2 == 0 else (silent, recording):
+                set_up(broker.start(), directory)
+            starts.append(_cost_between(recording, silent, directory, pairs // STARTS))
+        finally:
+            recording.stop()
+            silent.stop()
+    logs = [math.log1p(cost.share) for cost in starts]
+    mean, error = statistics.fmean(logs), T_95 * statistics.stdev(logs) / math.sqrt(STARTS)
+    return Cost(
+        name=f"usage record, {STARTS} starts",
+        pairs=sum(cost.pairs for cost in starts),
+        with_us=statistics.median(cost.with_us for cost in starts),
+        without_us=statistics.median(cost.without_us for cost in starts),
+        share=math.expm1(mean),
+        low=math.expm1(mean - error),
+        high=math.expm1(mean + error),
+    )
+
+
+def _cost_between(recording: BenchBroker, silent: BenchBroker, directory: Path, pairs: int) -> Cost:
     with load(recording, directory) as one, load(silent, directory) as other:
 
         def measure(with_it: bool) -> float:

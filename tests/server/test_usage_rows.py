@@ -89,7 +89,7 @@ def test_the_row_is_written_before_the_answer_leaves(
 
 
 def test_names_kept_for_a_connection_take_little(tmp_path: Path) -> None:
-    """However long and however many client ids a connection has: its rows have them, it keeps 6 KB of them at most."""
+    """However long and however many client ids a connection has: its rows have them, it keeps 2 KB of them at most."""
     ids = [f"{number:03d}" + "€" * length for number, length in enumerate([9, 250, 252, 10_900] * 30)]
 
     async def main() -> None:
@@ -100,8 +100,7 @@ def test_names_kept_for_a_connection_take_little(tmp_path: Path) -> None:
                 await client.metadata()
             node.usage.maybe_roll(node.node._clock.now_ms() + 10**6)
             (channel,) = node.node._front.channels
-            kept = [text for key, who in channel.connection.recorded.items() for text in (key, *who.names)]
-            assert sum(map(sys.getsizeof, kept)) <= 6 << 10
+            assert sum(map(sys.getsizeof, channel.connection.recorded.names)) <= 2 << 10
             assert channel.answered is None, "the last header has a long client id"
             found = [row["client_id"] for path in sorted(node.spool.glob("*.closed")) for row in read_segment(path)
                      if row["kind"] == "request"]  # fmt: skip
@@ -140,7 +139,7 @@ def test_a_fetch_shows_its_lag_throttled_or_not(tmp_path: Path, is_observed: boo
 
 
 def test_a_user_is_charged_and_recorded_from_its_login_on(tmp_path: Path) -> None:
-    """What a connection asks before its login is ANONYMOUS's; after it, it has its user's quota, and so after another."""
+    """What a connection asks before its login is ANONYMOUS's; then it has its user's quota, and so after another."""
 
     async def main() -> list[dict]:
         async with running_node(tmp_path, MemoryStore(), {}) as node:

@@ -84,8 +84,8 @@ class Connection:
     """The name of the client's principal: whom quotas see (B§6.1)."""
     software: tuple[str, str] = ("", "")
     """Name and version of the client's software, as its ApiVersions has them."""
-    recorded: dict[str, Any] | None = None
-    """What the usage record keeps of the connection, by client id."""
+    recorded: Any = None
+    """What the usage record keeps of the client id that came last; None: nothing."""
     at_controller: "Connection | None" = None
     """The connection as the controller's usage record has it, once something was forwarded to another node."""
 

@@ -38,11 +38,10 @@ __all__ = [
 
 _log = logging.getLogger("tidegate.server")
 
-_CLIENT_IDS_PER_CHANNEL = 4  # more on one connection is a client that makes them up: start over
 SNAPSHOT_PAUSE_MS = 10_000
 """After a gap a snapshot follows at once, but not sooner after the last one: it takes room itself."""
 LONGEST_KEPT_CLIENT_ID_CHARS = 255
-"""Longer client ids are not kept between requests: the names kept for a connection take 6 KB at most."""
+"""Longer client ids are not kept between requests: the names kept for a connection take 2 KB at most."""
 
 
 class UsageLog(Protocol):
@@ -345,10 +344,9 @@ class RecordedUsageLog:
             self._writer_error = str(error)
 
     def _client(self, connection: Connection, header: RequestHeader) -> Client:
-        """Return the names of this connection and client id, as the recorder wants them; short ones are kept."""
-        recorded = connection.recorded
-        client: Client | None = None if recorded is None else recorded.get(header.client_id)
-        if client is not None:
+        """Return the names of this connection and client id, as the recorder wants them; the last are kept."""
+        client: Client | None = connection.recorded
+        if client is not None and client.client_id == header.client_id:
             return client
         software, software_version = connection.software
         client = self._recorder.client(
@@ -360,9 +358,7 @@ class RecordedUsageLog:
             client_software_version=software_version,
         )
         if len(header.client_id) <= LONGEST_KEPT_CLIENT_ID_CHARS:
-            if recorded is None or len(recorded) >= _CLIENT_IDS_PER_CHANNEL:
-                recorded = connection.recorded = {}
-            recorded[header.client_id] = client
+            connection.recorded = client
         return client
 
 

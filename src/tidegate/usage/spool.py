@@ -105,10 +105,11 @@ _NOT_SAID = -1.0  # no limit is below 0
 class Client:
     """Who requests came from: six names, and their number in the segment that is being written."""
 
-    __slots__ = ("names", "number", "segment")
+    __slots__ = ("client_id", "names", "number", "segment")
 
     def __init__(self, names: Names) -> None:
         self.names = names
+        self.client_id = names[2]
         self.number = 0
         self.segment: OpenSegment | None = None
 
@@ -122,7 +123,7 @@ class _Connection(Protocol):
     @property
     def id(self) -> int: ...
     @property
-    def recorded(self) -> dict[str, Client] | None: ...
+    def recorded(self) -> Client | None: ...
 
 
 class _Channel(Protocol):
@@ -141,8 +142,8 @@ class _Header(Protocol):
 class DecidedRequest(Protocol):
     """A decided request as the front has it: what its row says is where the front keeps it.
 
-    `connection.recorded` has the clients of a connection by their client ids, as far as they are known; `early_ms` is
-    taken from the channel.
+    `connection.recorded` is the client of the connection's last request, as far as it is known; `early_ms` is taken
+    from the channel.
     """
 
     @property
@@ -230,16 +231,15 @@ class Recorder(Appender):
     def requests(self, requests: Iterable[_R], new_client: Callable[[_R], Client]) -> None:
         """Record requests in the order in which they were decided, in one loop: it is on the way of every answer.
 
-        new_client: returns the client of a request whose connection does not know it.
+        new_client: returns the client of a request whose connection does not know it, or not that it is the same.
         """
         rows, at, end, segment = self._rows, self._at, self._end, self._segment
         for request in requests:
             channel = request.channel
             connection = channel.connection
-            recorded = connection.recorded
             header = request.header
-            client = recorded.get(header.client_id) if recorded is not None else None
-            if client is None:
+            client = connection.recorded
+            if client is None or client.client_id is not header.client_id:
                 client = new_client(request)
             early_ms = channel.early_ms
             if early_ms is not None:

@@ -45,7 +45,7 @@ START_MS = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
 @dataclass
 class _Connection:
     id: int
-    recorded: dict[str, Client] | None = None
+    recorded: Client | None = None
 
 
 @dataclass
