@@ -1,0 +1,27 @@
+"""Parts of an answer that are made one by one, while it is written: an answer may have 200,000 of them."""
+
+from collections.abc import Callable, Collection, Iterator
+from typing import TypeVar
+
+from tidegate.server.handler import Message
+
+__all__ = ["LateMessages"]
+
+T = TypeVar("T")
+
+
+class LateMessages(Collection[Message]):
+    """The messages that `make` makes of `values`; to be gone through once."""
+
+    def __init__(self, values: Collection[T], make: Callable[[T], Message]) -> None:
+        self._size = len(values)
+        self._messages = map(make, values)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, message: object) -> bool:
+        return any(one == message for one in self)
+
+    def __iter__(self) -> Iterator[Message]:
+        return self._messages
