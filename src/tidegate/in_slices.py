@@ -11,9 +11,9 @@ _BATCH = 1000  # elements: looking at so many takes less than a millisecond
 _RELEASED_AT_ONCE = 1000  # elements, each a few objects
 
 
-def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Return `items` a thousand at a time."""
-    return (items[at : at + _BATCH] for at in range(0, len(items), _BATCH))
+def batched(items: Sequence[T], size: int = _BATCH) -> Iterator[Sequence[T]]:
+    """Return `items` so many at a time."""
+    return (items[at : at + size] for at in range(0, len(items), size))
 
 
 def run_at_once(work: Generator[None, None, T]) -> T:

@@ -16,9 +16,12 @@ from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
     API_VERSIONS,
     CONSUMER_GROUP_HEARTBEAT,
+    CREATE_ACLS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
+    DELETE_ACLS,
     DELETE_TOPICS,
+    DESCRIBE_ACLS,
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
@@ -42,7 +45,8 @@ from tidegate.wire.definitions import Field, layout
 COMPARED = (
     PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS,
     CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS, CREATE_PARTITIONS, DESCRIBE_CLIENT_QUOTAS,
-    ALTER_CLIENT_QUOTAS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, INCREMENTAL_ALTER_CONFIGS,
+    ALTER_CLIENT_QUOTAS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_ACLS,
+    CREATE_ACLS, DELETE_ACLS,
 )  # fmt: skip
 """The APIs that are compared."""
 REFUSED = (JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT)
@@ -177,6 +181,15 @@ BY_NAME: dict[str, tuple[Any, ...]] = {
     "strict": (False, True),
     "remove": (False, False, True),
     "value": (0.0, 1.0, 1000.0, 1.5, -1.0, 1e300, float("nan"), float("inf")),
+    "resource_type_filter": (*[1, 2, 3, 4] * 5, 99, 0),
+    "pattern_type_filter": (*[1, 2, 3, 4] * 5, 99, 0),
+    "resource_pattern_type": (*[3, 4] * 9, 1, 99, 0),
+    "operation": (*range(1, 16), 99, 0),
+    "permission_type": (*[1, 2, 3] * 6, 99, 0),
+    "resource_name_filter": ("one@", None, ""),
+    "principal_filter": ("User:alice", None, "alice"),
+    "host_filter": ("*", None, "127.0.0.1"),
+    "principal": ("User:alice", "User:*", "alice", ""),
     "response_partition_limit": (2000, 1, 0, -1),
     "client_software_name": ("diff", "", "a b"),
     "client_software_version": ("1", "", "1 "),

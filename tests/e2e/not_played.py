@@ -13,8 +13,8 @@ __all__ = ["NOT_PLAYED", "NOT_SERVED", "OWN_TEXTS"]
 _APIS = """
     AddOffsetsToTxn AddPartitionsToTxn AddRaftVoter AlterConfigs AlterPartitionReassignments
     AlterReplicaLogDirs AlterShareGroupOffsets AlterUserScramCredentials ConsumerGroupDescribe
-    CreateAcls CreateDelegationToken DeleteAcls DeleteGroups DeleteRecords
-    DeleteShareGroupOffsets DeleteShareGroupState DescribeAcls DescribeDelegationToken DescribeGroups
+    CreateDelegationToken DeleteGroups DeleteRecords
+    DeleteShareGroupOffsets DeleteShareGroupState DescribeDelegationToken DescribeGroups
     DescribeLogDirs DescribeProducers DescribeQuorum DescribeShareGroupOffsets DescribeTransactions
     DescribeUserScramCredentials ElectLeaders EndTxn ExpireDelegationToken GetTelemetrySubscriptions
     Heartbeat InitializeShareGroupState LeaveGroup ListConfigResources
@@ -38,12 +38,9 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "AlterConfigs": "alter-configs-v0 alter-configs-v2",
         "AlterPartitionReassignments": "alter-partition-reassignments-v0 alter-partition-reassignments-v1",
         "AlterReplicaLogDirs": "alter-replica-log-dirs-v1 alter-replica-log-dirs-v2",
-        "CreateAcls": "create-acls-v1 create-acls-v3",
         "CreateDelegationToken": "create-delegation-token-v1 create-delegation-token-v3",
-        "DeleteAcls": "delete-acls-v1 delete-acls-v3",
         "DeleteGroups": "delete-groups-v0 delete-groups-v2",
         "DeleteRecords": "delete-records-v0 delete-records-v2",
-        "DescribeAcls": "describe-acls-v1 describe-acls-v3",
         "DescribeDelegationToken": "describe-delegation-token-v1 describe-delegation-token-v3",
         "DescribeLogDirs": """
             describe-log-dirs-v1 describe-log-dirs-v2 describe-log-dirs-v4 describe-log-dirs-v5
@@ -111,12 +108,9 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "AlterPartitionReassignments": "request-quota-alter_partition_reassignments",
         "AlterReplicaLogDirs": "request-quota-alter_replica_log_dirs",
         "AlterUserScramCredentials": "request-quota-alter_user_scram_credentials",
-        "CreateAcls": "request-quota-create_acls",
         "CreateDelegationToken": "request-quota-create_delegation_token",
-        "DeleteAcls": "request-quota-delete_acls",
         "DeleteGroups": "request-quota-delete_groups",
         "DeleteShareGroupOffsets": "request-quota-delete_share_group_offsets",
-        "DescribeAcls": "request-quota-describe_acls",
         "DescribeDelegationToken": "request-quota-describe_delegation_token",
         "DescribeGroups": "request-quota-describe_groups",
         "DescribeLogDirs": "request-quota-describe_log_dirs",

@@ -72,6 +72,8 @@ MEMORY: Mapping[str, Memory] = {
     ),
     "DescribeClientQuotas": Memory(per_byte=27, why="18 of a component of 19 bytes: a dict"),
     "AlterClientQuotas": Memory(per_byte=34, why="22 of an entity's part of 18 bytes: a dict"),
+    "CreateAcls": Memory(per_byte=100, why="65 of an ACL of 8 bytes: a dict and a tuple"),
+    "DeleteAcls": Memory(per_byte=100, why="65 of a filter of 8 bytes: a dict and a tuple"),
     "DescribeTopicPartitions": Memory(
         per_byte=60, why="40 of a name of 10 bytes: two dicts, and an entry of a third"
     ),

@@ -305,6 +305,19 @@ def test_without_an_authorizer_there_are_no_acls(tmp_path: Path) -> None:
     run(tmp_path, scenario, authorizer_class_name="", super_users="")
 
 
+def test_filters_that_find_too_much_are_refused(tmp_path: Path) -> None:
+    """Past what an answer may have a filter gets error 44, and deletes nothing; those before it do."""
+
+    async def scenario(users: Users) -> None:
+        await users.create(*(READ_T._replace(resource_name=f"t{number}") for number in range(500)))
+        answer = await users.ask("admin", DELETE_ACLS, {"filters": [acl_filter()] * 401})
+        found = [(len(result["matching_acls"]), result["error_code"]) for result in answer["filter_results"]]
+        assert found == [(500, NONE)] * 400 + [(0, POLICY_VIOLATION)]
+        assert await described(users) == []
+
+    run(tmp_path, scenario)
+
+
 def test_what_cannot_be_stored_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Error 56 for each ACL, and nothing has changed."""
 
@@ -691,6 +704,12 @@ def test_configs(tmp_path: Path) -> None:
         responses = (await users.ask("bob", INCREMENTAL_ALTER_CONFIGS, alter))["responses"]
         found = {part["resource_type"]: (part["error_code"], part["error_message"]) for part in responses}
         assert found == refused
+        change["value"] = "wrong"  # of which they are told nothing
+        responses = (await users.ask("bob", INCREMENTAL_ALTER_CONFIGS, alter))["responses"]
+        assert {part["resource_type"]: part["error_code"] for part in responses}[
+            4
+        ] == CLUSTER_AUTHORIZATION_FAILED
+        change["value"] = "50"
         responses = (await users.ask("alice", INCREMENTAL_ALTER_CONFIGS, alter))["responses"]
         assert {part["resource_type"]: part["error_code"] for part in responses}[4] == NONE
 

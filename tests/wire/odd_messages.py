@@ -89,8 +89,15 @@ _PLAIN: dict[str, Any] = {
     "resource_type": 2, "response_partition_limit": 10, "session_epoch": -1, "timeout_ms": 1000, "timestamp": -1,
     "transactional_id": None, "validate_only": False,
 }  # fmt: skip
+_ACL = {
+    "resource_type_filter": 2, "pattern_type_filter": 3, "resource_pattern_type": 3, "principal": "User:x",
+    "operation": 3, "permission_type": 3,
+}  # fmt: skip
 _PLAIN_OF: dict[int, dict[str, Any]] = {
     19: {"value": "1000", "name": "x", "assignments": []},
+    29: _ACL,
+    30: _ACL,
+    31: _ACL,
     37: {"assignments": None},
     49: {"value": 1000.0},
     60: {"include_cluster_authorized_operations": True},

@@ -8,21 +8,16 @@ It is the same after a restart with as many brokers; with more or fewer, most pa
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from tidegate.acl import codes as acl
 from tidegate.quota.admin.java_hash import string_hash
 from tidegate.quota.managers.cluster import ClusterMetadata, ClusterNode
-from tidegate.server.handler import Connection, Message
+from tidegate.server.handler import Connection, Message, Request
 from tidegate.storage.log.partition_log import LEADER_EPOCH
 from tidegate.storage.topics import Topic, Topics
 
-__all__ = ["CLUSTER_OPERATIONS", "NO_OPERATIONS", "TOPIC_OPERATIONS", "ZERO_ID", "ClusterView", "Endpoints"]
+__all__ = ["NO_OPERATIONS", "ZERO_ID", "ClusterView", "Endpoints", "cluster_operations"]
 
 ZERO_ID: Final = "00000000-0000-0000-0000-000000000000"
-
-TOPIC_OPERATIONS: Final = 3576
-"""Every operation on a topic, as a bit set: nothing is forbidden here. Source: Kafka `AclOperation`."""
-
-CLUSTER_OPERATIONS: Final = 8096
-"""Every operation on the cluster, as a bit set."""
 
 NO_OPERATIONS: Final = -(2**31)
 """What stands there when the client did not ask."""
@@ -34,6 +29,13 @@ came in by has the address that it came in by."""
 _GROUP_PARTITIONS: Final = 50
 """Partitions that groups are spread over: Kafka's `offsets.topic.num.partitions`."""
 _CHOSEN_HERE = "This server chooses the broker of each partition itself."
+
+
+def cluster_operations(request: Request) -> int:
+    """Return what the client may do to the cluster, as a bit set; 0 where it may not describe it."""
+    if not request.authorized(acl.DESCRIBE, acl.CLUSTER):
+        return 0
+    return request.authorized_operations(acl.CLUSTER)
 
 
 class ClusterView:

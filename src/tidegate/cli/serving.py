@@ -19,6 +19,7 @@ from tidegate.clock import SystemClock
 from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
 from tidegate.scheduling import Scheduler
+from tidegate.server.acl_administration import AclAdministration
 from tidegate.server.config import SETTINGS, ServerConfig
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.listening.network import SocketNetwork
@@ -56,10 +57,10 @@ def serve(args: argparse.Namespace) -> int:
         format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )
-    for package in ("tidegate.broker", "tidegate.storage"):
+    for package in ("tidegate.acl", "tidegate.broker", "tidegate.storage"):
         logging.getLogger(package).setLevel(
             logging.INFO
-        )  # few lines: what retention deleted, long recoveries
+        )  # few lines: who changed which ACL, what retention deleted, long recoveries
     repeated = RepeatedLines(time.monotonic)
     for handler in logging.getLogger().handlers:
         handler.addFilter(repeated)
@@ -160,10 +161,11 @@ def serve_nodes(
     scheduler: what runs what handlers put off; by default the running event loop.
     """
     settings = settings_of([node.config for node in nodes], storage)
+    acls = AclAdministration.of(nodes[0].config, storage.store)
     for node in nodes:
         cluster = cluster_of(node, storage, nodes)
         handlers = handler_table(storage, cluster, settings, scheduler)
-        node.serve(handlers, quotas, storage.turn, cluster.metadata, settings)
+        node.serve(handlers, quotas, storage.turn, cluster.metadata, settings, acls)
 
     def on_change() -> None:
         for node in nodes:

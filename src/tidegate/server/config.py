@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidegate.acl import parse_super_users
 from tidegate.config.java_numbers import read_number
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
@@ -34,12 +35,15 @@ from tidegate.server.listening.listener_config import (
 )
 
 __all__ = [
+    "ALLOW_IF_NO_ACL",
+    "AUTHORIZER_CLASS",
     "CALLBACK_CLASS",
     "CALLBACK_SETTINGS",
     "CONNECTION_SETTINGS",
     "IGNORED_KAFKA_SETTINGS",
     "SETTINGS",
     "SHARE_OF_MEMORY",
+    "SUPER_USERS",
     "ServerConfig",
     "Setting",
     "guess",
@@ -60,7 +64,9 @@ _LONG_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting. `type` is int, long, bool, string, entities (kept as text), or the texts that are allowed."""
+    """One setting. `type` is int, long, bool, string, entities or principals (both kept as text), or the texts that
+    are allowed.
+    """
 
     name: str
     type: str | tuple[str, ...]
@@ -80,6 +86,9 @@ class Setting:
             return text
         if self.type == "entities":
             parse_entities(text, setting=self.name)
+            return text
+        if self.type == "principals":
+            parse_super_users(text)
             return text
         if self.type == "bool":
             if text.lower() not in ("true", "false"):
@@ -119,6 +128,11 @@ def _string(name: str, default: str, doc: str) -> Setting:
 def _entities(name: str, doc: str) -> Setting:
     return Setting(name=name, type="entities", default="none", doc=doc)
 
+
+AUTHORIZER_CLASS = "authorizer.class.name"
+SUPER_USERS = "super.users"
+ALLOW_IF_NO_ACL = "allow.everyone.if.no.acl.found"
+_AUTHORIZERS = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer",)
 
 NO_STATIC_QUOTA = _LONG_MAX
 """What `quota.producer.default` and `quota.consumer.default` are where they limit nobody, as in Kafka."""
@@ -241,6 +255,23 @@ SETTINGS: Mapping[str, Setting] = {
             "tidegate.callbacks",
             "packages and modules whose classes may become the quota callback while the broker runs",
         ),
+        Setting(
+            name=AUTHORIZER_CLASS,
+            type=("", *_AUTHORIZERS),
+            default="",
+            doc="StandardAuthorizer by its full name: clients may do what ACLs allow; none: everything",
+        ),
+        Setting(
+            name=SUPER_USERS,
+            type="principals",
+            default="",
+            doc="principals that may do everything, as User:NAME, separated by ;",
+        ),
+        _bool(
+            ALLOW_IF_NO_ACL,
+            False,
+            "whether everybody may do everything to a resource that no ACL is for",
+        ),
         _entities(
             OBSERVE, "clients that are decided about but not throttled: all, none, or user=A;client-id=B"
         ),
@@ -291,6 +322,7 @@ IGNORED_KAFKA_SETTINGS = frozenset(
         "controller.quorum.bootstrap.servers",
         "controller.quorum.voters",
         "default.replication.factor",
+        "early.start.listeners",
         "group.initial.rebalance.delay.ms",
         "log.cleaner.enable",
         "log.retention.check.interval.ms",
@@ -380,6 +412,12 @@ class ServerConfig:
                 f"{name!r} has no effect without {CALLBACK_CLASS}{guess(name, (CALLBACK_CLASS,))}"
                 for name in sorted(self.given)
                 if name.startswith(CALLBACK_SETTINGS) and name != CALLBACK_CLASS
+            ]
+        if not self[AUTHORIZER_CLASS]:
+            lines += [
+                f"{name!r} has no effect without {AUTHORIZER_CLASS}"
+                for name in (SUPER_USERS, ALLOW_IF_NO_ACL)
+                if name in self.given
             ]
         static = [name for name in self.given if name in STATIC_QUOTA_SETTINGS]
         if static and self["tidegate.kafka.exact"]:

@@ -23,9 +23,12 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tidegate.acl import Authorizer
+from tidegate.acl.codes import CLUSTER_NAME, OPERATIONS, supported_operations
 from tidegate.in_slices import release_messages
 from tidegate.server.connection.sending import discard
 from tidegate.wire import (
+    API_BY_KEY,
     AT_ONCE_BYTES,
     Encoded,
     RequestHeader,
@@ -88,6 +91,8 @@ class Connection:
     """What the usage record keeps of the client id that came last; None: nothing."""
     at_controller: "Connection | None" = None
     """The connection as the controller's usage record has it, once something was forwarded to another node."""
+    authorizer: Authorizer | None = None
+    """What the user may do; None where everybody may do everything."""
 
     def set_software(self, software: tuple[str, str]) -> None:
         """Set name and version of the client's software; the usage record has them from here on."""
@@ -130,6 +135,33 @@ class Request:
     quotas: RequestQuotas
     now_ms: int
     turn: "Turn | None" = None
+
+    def authorized(self, operation: int, resource_type: int, name: str = CLUSTER_NAME) -> bool:
+        """Return whether the client may do something, by the numbers of `tidegate.acl.codes`, to a resource.
+
+        Where every nanosecond counts: `request.connection.authorizer is None or request.authorized(...)`.
+        """
+        connection = self.connection
+        authorizer = connection.authorizer
+        if authorizer is None:
+            return True
+        permitted = authorizer.permitted(connection.user, connection.client_host, resource_type, name)
+        return bool(permitted >> operation & 1)
+
+    def authorized_operations(self, resource_type: int, name: str = CLUSTER_NAME) -> int:
+        """Return what the client may do to a resource, as answers have it: a bit set (KIP-430)."""
+        supported = supported_operations(resource_type)
+        connection = self.connection
+        authorizer = connection.authorizer
+        if authorizer is None:
+            return supported
+        return supported & authorizer.permitted(connection.user, connection.client_host, resource_type, name)
+
+    def refusal(self, operation: int) -> str:
+        """Return the text for a client that may not do something to the cluster: Kafka's, less what is inside it."""
+        connection, name = self.connection, API_BY_KEY[self.header.api_key].name
+        asked = f"Request({name}, principal=User:{connection.user}, host={connection.client_host})"
+        return f"Request {asked} needs {OPERATIONS[operation]} permission."
 
     def body(self) -> Message:
         """Decode and return the request's body. Raises `ProtocolError` where it is malformed."""

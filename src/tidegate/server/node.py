@@ -12,7 +12,15 @@ from heapq import nsmallest
 from itertools import chain
 from typing import Any
 
-from tidegate.api_keys import ALTER_CLIENT_QUOTAS, API_VERSIONS, DESCRIBE_CLIENT_QUOTAS
+from tidegate.acl import Authorizer
+from tidegate.api_keys import (
+    ALTER_CLIENT_QUOTAS,
+    API_VERSIONS,
+    CREATE_ACLS,
+    DELETE_ACLS,
+    DESCRIBE_ACLS,
+    DESCRIBE_CLIENT_QUOTAS,
+)
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError
 from tidegate.quota import (
@@ -25,6 +33,7 @@ from tidegate.quota import (
 )
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
+from tidegate.server.acl_administration import AclAdministration
 from tidegate.server.callback.callback_guard import GuardedCallback
 from tidegate.server.callback.node_callback import UNCHANGED, NodeCallback
 from tidegate.server.clock_watch import ClockWatch
@@ -36,6 +45,7 @@ from tidegate.server.connection.transport import Transport
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.front import Front
 from tidegate.server.handler import Connection, Handler, HandlerTable, NothingToDo, Turn, Wait
+from tidegate.server.handlers.acls import create_acls_handler, delete_acls_handler, describe_acls_handler
 from tidegate.server.handlers.api_versions import api_versions_handler
 from tidegate.server.handlers.client_quotas import alter_client_quotas_handler, describe_client_quotas_handler
 from tidegate.server.host_names import Addresses, addresses_of_literal, warn_of_unknown
@@ -110,6 +120,7 @@ class Node:
         self._front: Front | None = None
         self._closes_excess = False
         self.handlers: HandlerTable = {}
+        self._authorizer: Authorizer | None = None
         self._network_metrics: NetworkMetrics | None = None
         self._codecs: Iterator[tuple[int, int]] = iter(())
         self._timers: dict[str, Timer] = {}
@@ -154,11 +165,13 @@ class Node:
         turn: Turn | None = None,
         cluster: Callable[[], ClusterMetadata] | None = None,
         settings: DynamicSettings | None = None,
+        acls: AclAdministration | None = None,
     ) -> None:
         """Put settings and quotas in force and begin to accept connections. Raises `ConfigError`.
 
         turn: what the handlers do together, if anything. cluster: what a quota callback is told of the cluster.
-        settings: those that were changed while the node ran, and will be.
+        settings: those that were changed while the node ran, and will be. acls: what clients may do, None where they
+        may do everything.
         """
         self._load_settings(settings)
         self._usage.start(self._clock.now_ms(), self.config)
@@ -170,7 +183,8 @@ class Node:
         self.callback.cluster = cluster
         self.callback.tell_cluster()
         self._limit_hosts(quotas)
-        self.handlers = {**handlers, **_own_handlers(handlers, quotas)}
+        self._authorizer = None if acls is None else acls.authorizer
+        self.handlers = {**handlers, **_own_handlers(handlers, quotas, acls)}
         self._codecs = iter(_newest_first(self.handlers))
         self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
         self._front = Front(
@@ -342,6 +356,7 @@ class Node:
             client_host=host,
             local_host=local_host,
             local_port=local_port,
+            authorizer=self._authorizer,
         )
         channel = Channel(
             transport,
@@ -480,8 +495,13 @@ class Node:
         return True
 
 
-def _own_handlers(handlers: HandlerTable, quotas: QuotaAdministration) -> dict[int, Handler]:
-    own = {
+def _own_handlers(
+    handlers: HandlerTable, quotas: QuotaAdministration, acls: AclAdministration | None
+) -> dict[int, Handler]:
+    own: dict[int, Handler] = {
+        DESCRIBE_ACLS: describe_acls_handler(acls),
+        CREATE_ACLS: create_acls_handler(acls),
+        DELETE_ACLS: delete_acls_handler(acls),
         DESCRIBE_CLIENT_QUOTAS: describe_client_quotas_handler(quotas.definitions),
         ALTER_CLIENT_QUOTAS: alter_client_quotas_handler(quotas),
     }

@@ -1,11 +1,12 @@
-"""What the front needs kept: quota definitions, and settings changed on the running broker."""
+"""What the front needs kept: quota definitions, ACLs, and settings changed on the running broker."""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from tidegate.acl import Acl
 from tidegate.quota import QuotaRecord
 
-__all__ = ["QuotaStore", "SettingStore"]
+__all__ = ["AclStore", "QuotaStore", "SettingStore"]
 
 
 class QuotaStore(Protocol):
@@ -32,4 +33,20 @@ class SettingStore(Protocol):
 
     def change_settings(self, node: str, changes: Mapping[str, str | None]) -> None:
         """Keep settings of a node, all of `changes` or none; None forgets one."""
+        ...
+
+
+class AclStore(Protocol):
+    """Where ACLs are kept. Raises `TidegateError` or `OSError`; nothing has changed then."""
+
+    def load_acls(self) -> Iterable[Acl]:
+        """Return every ACL."""
+        ...
+
+    def create_acls(self, acls: Sequence[Acl]) -> None:
+        """Keep all of `acls`, or none: they survive `kill -9` when this returns."""
+        ...
+
+    def delete_acls(self, acls: Sequence[Acl]) -> None:
+        """Forget all of `acls`, or none."""
         ...

@@ -1,4 +1,4 @@
-"""What must survive besides records: topics, quotas, producer ids, offsets, who this node is. One SQLite file.
+"""What must survive besides records: topics, quotas, ACLs, producer ids, offsets, who this node is. One SQLite file.
 
 Write-ahead log with `synchronous=NORMAL`: what was committed survives `kill -9`, because it has been handed to the
 kernel; when the machine itself goes down the last commits may be lost, never torn.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidegate.acl import Acl
 from tidegate.in_slices import run_at_once
 from tidegate.quota.admin.alterations import QuotaRecord
 from tidegate.storage.errors import StorageError
@@ -34,6 +35,13 @@ CREATE TABLE IF NOT EXISTS growing_topics (topic_id TEXT PRIMARY KEY, partitions
 _DYNAMIC_SETTINGS = """
 CREATE TABLE IF NOT EXISTS dynamic_settings (
     node TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (node, name)
+) WITHOUT ROWID
+"""
+_ACLS = """
+CREATE TABLE IF NOT EXISTS acls (
+    resource_type INTEGER NOT NULL, resource_name TEXT NOT NULL, pattern_type INTEGER NOT NULL,
+    principal TEXT NOT NULL, host TEXT NOT NULL, operation INTEGER NOT NULL, permission INTEGER NOT NULL,
+    PRIMARY KEY (resource_type, resource_name, pattern_type, principal, host, operation, permission)
 ) WITHOUT ROWID
 """
 _SCHEMA = """
@@ -77,7 +85,7 @@ class CommittedOffset:
 class MetadataStore:
     """The SQLite file. Every method that changes something has committed when it returns.
 
-    A `QuotaStore` and a `SettingStore`.
+    A `QuotaStore`, an `AclStore` and a `SettingStore`.
 
     Every method raises `StorageError` where SQLite fails, and has then changed nothing.
     """
@@ -144,6 +152,7 @@ class MetadataStore:
         db.execute(_GROWING)
         db.execute(PENDING_TABLE)
         db.execute(_DYNAMIC_SETTINGS)
+        db.execute(_ACLS)
         db.execute("CREATE INDEX IF NOT EXISTS offsets_by_topic ON offsets (topic)")
 
     def _unusable(self, why: str) -> StorageError:
@@ -249,6 +258,26 @@ class MetadataStore:
     def apply_quota_records_in_slices(self, records: Sequence[QuotaRecord]) -> Generator[None, None, None]:
         """Do what `apply_quota_records` does, yielding in between: at most a hundred rows are written at a time."""
         return self._quotas.apply(records)
+
+    # --- ACLs
+
+    def load_acls(self) -> list[Acl]:
+        """Return every ACL."""
+        return [Acl(*row) for row in self._run("SELECT * FROM acls").fetchall()]
+
+    def create_acls(self, acls: Sequence[Acl]) -> None:
+        """Keep all of `acls`, or none; those that are kept already stay."""
+        with self._transaction():
+            self._run_many("INSERT OR IGNORE INTO acls VALUES (?, ?, ?, ?, ?, ?, ?)", acls)
+
+    def delete_acls(self, acls: Sequence[Acl]) -> None:
+        """Forget all of `acls`, or none."""
+        with self._transaction():
+            self._run_many(
+                "DELETE FROM acls WHERE resource_type=? AND resource_name=? AND pattern_type=?"
+                " AND principal=? AND host=? AND operation=? AND permission=?",
+                acls,
+            )
 
     # --- committed offsets
 

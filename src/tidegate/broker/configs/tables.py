@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tidegate.quota.measure.throttle import MAX_INT64
-from tidegate.server.config import SETTINGS, Setting
+from tidegate.server.config import ALLOW_IF_NO_ACL, SETTINGS, SUPER_USERS, Setting
 from tidegate.storage.config import text_of
 from tidegate.storage.config_synonyms import TOPIC_SYNONYMS
 from tidegate.storage.topic_configs import TOPIC_CONFIGS, ConfigType
@@ -51,6 +51,9 @@ _WITHOUT_DEFAULT = frozenset(
     )
 )
 """Settings that Kafka describes as null unless they are set; the default of those behind them counts."""
+
+_OF_AUTHORIZER = frozenset((SUPER_USERS, ALLOW_IF_NO_ACL))
+"""Settings that Kafka's authorizer reads, which its brokers do not describe."""
 
 _LISTS = frozenset(("advertised.listeners", "controller.listener.names", "listeners", "log.dirs"))
 
@@ -96,6 +99,8 @@ def _type_of(setting: Setting) -> ConfigType:
 
 def _node_rows() -> Iterator[ConfigRow]:
     for setting in SETTINGS.values():
+        if setting.name in _OF_AUTHORIZER:
+            continue
         yield ConfigRow(
             name=setting.name,
             type=_type_of(setting),

@@ -5,12 +5,14 @@ been checked but before the assignment is: a topic that then fails has cost them
 `tidegate.kafka.exact` is set.
 The partitions of a topic are there all at once.
 Memory: at most 200 bytes for each byte of the request (a topic of eight bytes becomes three dicts), and the answer.
+Needs ALTER on each topic; others get error 29.
 Not implemented: more than one replica.
 """
 
 from collections.abc import Generator
 
 from tidegate import error_codes
+from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
@@ -58,6 +60,8 @@ def _create(
     storage: Storage, cluster: ClusterView, request: Request, wanted: Message, *, validate_only: bool
 ) -> Generator[None, None, _Problem]:
     """Check, charge and grow one topic, after what else is under way with it."""
+    if not request.authorized(acl.ALTER, acl.TOPIC, wanted["name"]):
+        return error_codes.TOPIC_AUTHORIZATION_FAILED, None
     topic = storage.topics.by_name.get(wanted["name"])
     while topic is not None and storage.topics.is_changing(topic):
         yield

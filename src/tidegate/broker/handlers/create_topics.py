@@ -4,6 +4,7 @@ Topic by topic in the request's order; each costs as many permits as it has part
 about it is right, and is refused with error 89 without them (B§5.3). Duplicates within a request fail once. With
 validate_only nothing is created, and nothing is charged unless `tidegate.kafka.exact` is set (KIP-599 promises it
 free, Kafka 4.3 charges it). A topic is there when all of its partitions are; its name is taken before.
+Needs CREATE on the cluster or on the topic, else error 29; the settings are answered to who may describe them.
 Memory: at most 200 bytes for each byte of the request (a topic of three bytes becomes three dicts), and the answer.
 Not implemented: more than one replica, topic policies.
 """
@@ -12,6 +13,7 @@ import uuid
 from collections.abc import Generator, Iterator, Mapping
 
 from tidegate import error_codes
+from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ZERO_ID, ClusterView
 from tidegate.broker.new_configs import checked_configs_in_slices
 from tidegate.broker.releasing import answer_and_release, release
@@ -35,7 +37,8 @@ def create_topics_handler(storage: Storage, cluster: ClusterView) -> Handler:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
-        once, answers = yield from _named_once(body["topics"])
+        named_once, answers = yield from _named_once(body["topics"])
+        once = yield from _creatable(request, named_once, answers)
         total = 0
         created: set[str] = set()
         for topic in once:
@@ -85,6 +88,23 @@ def _named_once(wanted: list[Message]) -> Generator[None, None, tuple[list[Messa
     return once, repeated
 
 
+def _creatable(
+    request: Request, topics: list[Message], answers: list[Message]
+) -> Generator[None, None, list[Message]]:
+    """Return the topics that the client may create; add an answer for each of the others."""
+    if request.authorized(acl.CREATE, acl.CLUSTER):
+        return topics
+    creatable = []
+    for topic in topics:
+        if request.authorized(acl.CREATE, acl.TOPIC, topic["name"]):
+            creatable.append(topic)
+        else:
+            problem = error_codes.TOPIC_AUTHORIZATION_FAILED, "Authorization failed."
+            answers.append(_refused(topic["name"], problem))
+        yield
+    return creatable
+
+
 def _create(
     storage: Storage,
     cluster: ClusterView,
@@ -124,6 +144,13 @@ def _create(
             created.add(name)
         except StorageError as error:
             return _refused(name, (error_codes.KAFKA_STORAGE_ERROR, str(error)))
+    if not request.authorized(acl.DESCRIBE_CONFIGS, acl.TOPIC, name):
+        answer = _refused(name, (error_codes.NONE, None))
+        return {
+            **answer,
+            "topic_id": topic_id,
+            "topic_config_error_code": error_codes.TOPIC_AUTHORIZATION_FAILED,
+        }
     return _created(storage, name, topic_id, partitions, configs)
 
 

@@ -3,6 +3,7 @@
 Each topic costs as many permits as it has partitions, charged just before it goes (B§5.3); Apache Kafka's order among
 the topics of one request is unspecified, here it is the request's. The records are gone for everybody at once; answers
 on their way still send them.
+Needs DELETE on the cluster or on each topic, else error 29; the name behind an id is told to who may describe it.
 Memory: at most 310 bytes for each byte of the request (a topic of one byte becomes two dicts and an entry of a third),
 and the answer.
 """
@@ -10,6 +11,7 @@ and the answer.
 from collections.abc import Generator
 
 from tidegate import error_codes
+from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ZERO_ID
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
@@ -22,6 +24,7 @@ __all__ = ["delete_topics_handler"]
 _NOT_NAMED = "Neither topic name nor id were specified."
 _NAMED_IN_TWO_WAYS = "You may not specify both topic name and topic id."
 _NAMED_BY_ID_TOO = "The provided topic name maps to an ID that was already supplied."
+_TEXT_OF_REFUSED = "Topic authorization failed."
 _TEXT_OF_UNKNOWN_NAME = "This server does not host this topic-partition."
 _TEXT_OF_UNKNOWN_ID = "This server does not host this topic ID."
 
@@ -35,7 +38,7 @@ def delete_topics_handler(storage: Storage) -> Handler:
         for name in body.get("topic_names") or ():
             wanted.append({"name": name, "topic_id": ZERO_ID})
             yield
-        answers, topics = yield from _find(storage, wanted)
+        answers, topics = yield from _find(storage, request, wanted)
         for topic in topics:
             answers.append((yield from _delete(storage, request, topic)))
             yield
@@ -48,7 +51,7 @@ def delete_topics_handler(storage: Storage) -> Handler:
 
 
 def _find(
-    storage: Storage, wanted: list[Message]
+    storage: Storage, request: Request, wanted: list[Message]
 ) -> Generator[None, None, tuple[list[Message], list[Topic]]]:
     """Return an answer for each topic that cannot be deleted, and the others, each once.
 
@@ -68,6 +71,7 @@ def _find(
         else:
             ids[topic_id] = ids.get(topic_id, 0) + 1
         yield
+    of_all = request.authorized(acl.DELETE, acl.CLUSTER)
     topics: dict[str, Topic] = {}
     for topic_id, times in ids.items():
         topic = storage.topics.by_id.get(topic_id)
@@ -75,6 +79,9 @@ def _find(
             answers.append(_result(None, topic_id, error_codes.INVALID_REQUEST, "Duplicate topic id."))
         elif topic is None:
             answers.append(_result(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, _TEXT_OF_UNKNOWN_ID))
+        elif not (of_all or request.authorized(acl.DELETE, acl.TOPIC, topic.name)):
+            may_describe = request.authorized(acl.DESCRIBE, acl.TOPIC, topic.name)
+            answers.append(_refused(topic.name if may_describe else None, topic_id))
         else:
             topics[topic_id] = topic
         yield
@@ -82,9 +89,13 @@ def _find(
         topic = storage.topics.by_name.get(name)
         if times > 1:
             answers.append(_result(name, ZERO_ID, error_codes.INVALID_REQUEST, "Duplicate topic name."))
+        elif not (of_all or request.authorized(acl.DESCRIBE, acl.TOPIC, name)):
+            answers.append(_refused(name, ZERO_ID))
         elif topic is None:
             code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
             answers.append(_result(name, ZERO_ID, code, _TEXT_OF_UNKNOWN_NAME))
+        elif not (of_all or request.authorized(acl.DELETE, acl.TOPIC, name)):
+            answers.append(_refused(name, ZERO_ID))
         elif topic.topic_id in ids:
             topics.pop(topic.topic_id, None)
             answers.append(_result(name, topic.topic_id, error_codes.INVALID_REQUEST, _NAMED_BY_ID_TOO))
@@ -108,6 +119,10 @@ def _delete(storage: Storage, request: Request, topic: Topic) -> Generator[None,
     except StorageError as error:
         return _result(topic.name, topic.topic_id, error_codes.KAFKA_STORAGE_ERROR, str(error))
     return _result(topic.name, topic.topic_id, error_codes.NONE, None)
+
+
+def _refused(name: str | None, topic_id: str) -> Message:
+    return _result(name, topic_id, error_codes.TOPIC_AUTHORIZATION_FAILED, _TEXT_OF_REFUSED)
 
 
 def _result(name: str | None, topic_id: str, error_code: int, text: str | None) -> Message:

@@ -2,11 +2,12 @@
 
 The first broker is also the controller. Asking for controllers' endpoints is error 114: this is a broker's; for any
 that do not exist, error 115.
+What the client may do to the cluster is told where it asks and has DESCRIBE on it, else 0.
 The request has no arrays: it is read and answered at once.
 """
 
 from tidegate import error_codes
-from tidegate.broker.cluster import CLUSTER_OPERATIONS, NO_OPERATIONS, ClusterView
+from tidegate.broker.cluster import NO_OPERATIONS, ClusterView, cluster_operations
 from tidegate.server.handler import Answer, Handler, Request
 from tidegate.storage.storage import Storage
 
@@ -62,7 +63,7 @@ def describe_cluster_handler(storage: Storage, cluster: ClusterView) -> Handler:
                     }
                     for broker in cluster.brokers(request.connection)
                 ],
-                "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NO_OPERATIONS,
+                "cluster_authorized_operations": cluster_operations(request) if asked else NO_OPERATIONS,
             }
         )
 

@@ -5,6 +5,9 @@ metrics subscriptions (16) and groups (32). Any other type is a request that fai
 its resources. A resource that is named twice is described twice, as by Kafka.
 Not implemented: settings of groups and client metrics other than their defaults.
 
+Needs DESCRIBE_CONFIGS on each topic or group, for all else on the cluster; resources without it come last, with error
+29, 30 or 31.
+
 A resource is described while its answer is written, so memory meanwhile is the answer plus 64 times the bytes of the
 request (its smallest resource, 4 bytes, is a dict of three). An answer has at most `MAX_ANSWER_BYTES`.
 """
@@ -13,8 +16,10 @@ import re
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
 from tidegate import error_codes
+from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.configs import ConfigDescriptions, DescribedSettings, Detail
+from tidegate.broker.resource_rights import refusal_of
 from tidegate.broker.topic_names import name_problem
 from tidegate.in_slices import release
 from tidegate.server.dynamic_settings import DynamicSettings
@@ -31,6 +36,8 @@ MAX_ANSWER_BYTES = 64 << 20
 
 _AT_ONCE = 256  # resources or names looked at between two yields
 _NOTHING = DescribedSettings([], 0)
+_Refused = tuple[Message, tuple[int, str]]
+"""A resource, and the error code and text for it."""
 _INT = re.compile(r"[+-]?\d{1,20}")
 _MALFORMED = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
@@ -62,15 +69,36 @@ def describe_configs_handler(storage: Storage, cluster: ClusterView, settings: D
                 resource["configuration_keys"] = yield from _of_these(known, resource["configuration_keys"])
             if not number % _AT_ONCE:
                 yield
+        well_formed = kinds <= KINDS
+        refused: list[_Refused] = []
+        resources = body["resources"]
+        if well_formed and request.connection.authorizer is not None:
+            resources, refused = yield from _by_right(request, resources)
         detail = Detail(body["include_synonyms"], body.get("include_documentation", False))
         results = _Results(
-            storage, cluster, descriptions, body["resources"], detail, well_formed=kinds <= KINDS
+            storage, cluster, descriptions, resources, refused, detail, well_formed=well_formed
         )
         answer = yield from request.answer_in_slices({"throttle_time_ms": 0, "results": results})
         yield from request.release_body(body)
         return answer
 
     return handle
+
+
+def _by_right(
+    request: Request, resources: list[Message]
+) -> Generator[None, None, tuple[list[Message], list[_Refused]]]:
+    """Return the resources that the client may describe, and the others."""
+    allowed, refused = list[Message](), list[_Refused]()
+    for resource in resources:
+        kind, name = resource["resource_type"], resource["resource_name"]
+        refusal = refusal_of(request, acl.DESCRIBE_CONFIGS, kind, name)
+        if refusal is None:
+            allowed.append(resource)
+        else:
+            refused.append((resource, refusal))
+        yield
+    return allowed, refused
 
 
 def _of_these(known: frozenset[str], names: list[str]) -> Generator[None, None, frozenset[str]]:
@@ -92,6 +120,7 @@ class _Results:
         cluster: ClusterView,
         descriptions: ConfigDescriptions,
         resources: Sequence[Message],
+        refused: Sequence[_Refused],
         detail: Detail,
         *,
         well_formed: bool,
@@ -100,12 +129,13 @@ class _Results:
         self._cluster = cluster
         self._descriptions = descriptions
         self._resources = resources
+        self._refused = refused
         self._detail = detail
         self._well_formed = well_formed
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._resources)
+        return len(self._resources) + len(self._refused)
 
     def __iter__(self) -> Iterator[Message]:
         for resource in self._resources:
@@ -121,6 +151,14 @@ class _Results:
                 "resource_type": resource["resource_type"],
                 "resource_name": resource["resource_name"],
                 "configs": described.messages,
+            }
+        for resource, (error_code, text) in self._refused:
+            yield {
+                "error_code": error_code,
+                "error_message": text,
+                "resource_type": resource["resource_type"],
+                "resource_name": resource["resource_name"],
+                "configs": (),
             }
 
     def _describe(self, resource: Message) -> DescribedSettings:

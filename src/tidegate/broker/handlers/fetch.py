@@ -11,6 +11,9 @@ the request fails as a whole, if any of its partitions is there.
 Memory: at most 100 bytes for each byte of the request (a partition of 16 bytes becomes three dicts and an object); a
 long poll keeps an object for each partition, of which there are at most as many as the node has.
 A partition that another broker leads is error 6, with that leader from version 16 on (KIP-951).
+Consumers need READ on each topic; those that they may not read get error 29, whether or not they are there. Who says
+that it is a follower needs CLUSTER_ACTION on the cluster: it is exempt then, else all its partitions get error 29 and
+it is charged.
 Not implemented: fetch sessions (a session is never given out; asking for one by number is error 70), followers
 (error 6), rack awareness.
 """
@@ -19,6 +22,7 @@ from collections.abc import Generator
 from typing import Any
 
 from tidegate import error_codes
+from tidegate.acl import codes as acl
 from tidegate.api_keys import FETCH
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.fetch_waits import FetchWaits, Wait
@@ -184,12 +188,30 @@ class _Fetch:
 class _Source:
     """A partition that a client fetches from, and how: what is known of a request by the bytes it begins with."""
 
-    __slots__ = ("answers", "committed", "index", "log", "max_bytes", "max_wait_ms", "min_bytes", "name")
+    __slots__ = (
+        "answers",
+        "committed",
+        "index",
+        "log",
+        "max_bytes",
+        "max_wait_ms",
+        "min_bytes",
+        "name",
+        "topic",
+    )
 
     def __init__(
-        self, version: int, body: Message, name: str, index: int, log: PartitionLog, max_bytes: int
+        self,
+        version: int,
+        body: Message,
+        name: str,
+        index: int,
+        log: PartitionLog,
+        max_bytes: int,
+        topic: str,
     ) -> None:
-        self.name = name
+        self.name = name  # or id
+        self.topic = topic  # its name
         self.index = index
         self.log = log
         self.max_bytes = max_bytes
@@ -228,7 +250,9 @@ def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) 
         header = request.header
         find, kept = known[header.api_version]
         found = find(request.frame, header.body_at, kept)
-        if found is not None:
+        if found is not None and (
+            request.connection.authorizer is None or request.authorized(acl.READ, acl.TOPIC, found[0].topic)
+        ):
             answer = handle_known(request, *found)
             if answer is not None:
                 return answer
@@ -271,13 +295,17 @@ def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) 
         is_known = body["isolation_level"] in (READ_UNCOMMITTED, READ_COMMITTED)
         if not is_known and (yield from _any_is_there(storage, fetch, body["topics"])):
             return (yield from _all_failed(request, fetch, body))
-        yield from _resolve(storage, cluster, fetch, body["topics"], follower=follower)
+        may_replicate = follower and request.authorized(acl.CLUSTER_ACTION, acl.CLUSTER)
+        yield from _resolve(
+            storage, cluster, fetch, body["topics"], follower=follower, may_replicate=may_replicate
+        )
         yield from request.release_body(body)
         topics, failed = yield from fetch.read()
         if (
             follower
-        ):  # exempt with ClusterAction: here nobody has it, in Kafka without an authorizer everybody
-            charge = Charge.EXEMPT if storage.config.kafka_exact else Charge.REQUEST
+        ):  # exempt with ClusterAction, which without an authorizer here nobody has, in Kafka everybody
+            granted = may_replicate and request.connection.authorizer is not None
+            charge = Charge.EXEMPT if granted or storage.config.kafka_exact else Charge.REQUEST
             return (yield from fetch.answer(topics, charge))
         if not failed and len(fetch.wanted) == 1:
             remember(request, body, *fetch.wanted[0])
@@ -289,9 +317,10 @@ def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) 
 
     def remember(request: Request, body: Message, name: str, wanted: _Wanted) -> None:
         """Keep what a consumer's request with one partition says for those that begin as it does."""
-        if wanted.log is not None and body["max_bytes"] >= 0:
+        topic, _ = _find(storage, request.header.api_version, name)
+        if topic is not None and wanted.log is not None and body["max_bytes"] >= 0:
             version, max_bytes = request.header.api_version, min(body["max_bytes"], most_bytes)
-            known.keep(request, _Source(version, body, name, wanted.index, wanted.log, max_bytes))
+            known.keep(request, _Source(version, body, name, wanted.index, wanted.log, max_bytes, topic.name))
 
     return handle
 
@@ -320,17 +349,28 @@ def _replica_id(body: Message) -> int:
     return replica_id
 
 
-def _find(storage: Storage, fetch: _Fetch, name: str) -> tuple[Topic | None, int]:
+def _find(storage: Storage, version: int, name: str) -> tuple[Topic | None, int]:
     """Return the topic of a name or id, and the error that says that there is none."""
-    if fetch.field == "topic":
+    if version < _TOPIC_IDS_SINCE:
         return storage.topics.by_name.get(name), error_codes.UNKNOWN_TOPIC_OR_PARTITION
     return storage.topics.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
+
+
+def _find_readable(storage: Storage, request: Request, name: str) -> tuple[Topic | None, int]:
+    """Return the topic of a name or id where the client may read it, and the error where there is none."""
+    version = request.header.api_version
+    topic, missing = _find(storage, version, name)
+    if topic is None and version >= _TOPIC_IDS_SINCE:
+        return topic, missing  # of an id nobody knows whose it is
+    if request.authorized(acl.READ, acl.TOPIC, name if topic is None else topic.name):
+        return topic, missing
+    return None, error_codes.TOPIC_AUTHORIZATION_FAILED
 
 
 def _any_is_there(storage: Storage, fetch: _Fetch, topics: list[Message]) -> Generator[None, None, bool]:
     """Return whether any partition that is wanted is there."""
     for part in topics:
-        topic, _ = _find(storage, fetch, part[fetch.field])
+        topic, _ = _find_readable(storage, fetch.request, part[fetch.field])
         for partition in part["partitions"]:
             if topic is not None and topic.log(partition["partition"]) is not None:
                 return True
@@ -357,7 +397,13 @@ def _all_failed(request: Request, fetch: _Fetch, body: Message) -> Work:
 
 
 def _resolve(
-    storage: Storage, cluster: ClusterView, fetch: _Fetch, topics: list[Message], *, follower: bool
+    storage: Storage,
+    cluster: ClusterView,
+    fetch: _Fetch,
+    topics: list[Message],
+    *,
+    follower: bool,
+    may_replicate: bool,
 ) -> Generator[None, None, None]:
     """Find the logs of the partitions that are wanted.
 
@@ -369,7 +415,12 @@ def _resolve(
     unknown: dict[tuple[str, int], _Wanted] = {}
     for part in topics:
         name = part[fetch.field]
-        topic, missing = _find(storage, fetch, name)
+        if not follower:
+            topic, missing = _find_readable(storage, fetch.request, name)
+        elif may_replicate:
+            topic, missing = _find(storage, fetch.request.header.api_version, name)
+        else:
+            topic, missing = None, error_codes.TOPIC_AUTHORIZATION_FAILED
         for partition in part["partitions"]:
             index = partition["partition"]
             log = None if topic is None else topic.log(index)

@@ -4,12 +4,14 @@ A group's coordinator is a broker that its name says, as in Kafka: there consume
 commit and fetch offsets.
 Not implemented: group membership (JoinGroup is not served yet); transactions (error 53, which clients take as final);
 share groups (error 42).
+Needs DESCRIBE on each group, else error 30.
 A key that is named several times is answered as often, as by Kafka.
 Memory: at most 420 bytes for each byte of the request (a key of one byte becomes a dict), and the answer, in which
 each key has its address.
 """
 
 from tidegate import error_codes
+from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_and_release
 from tidegate.server.handler import Handler, Message, Request, Work
@@ -22,6 +24,7 @@ _INVALID_REQUEST_TEXT = (
     " incompatible broker. See the broker logs for more details."
 )
 _NO_TRANSACTIONS_TEXT = "This server does not serve transactions."
+_NOT_OF_GROUP_TEXT = "Group authorization failed."
 _NO_NODE = -1
 
 
@@ -53,12 +56,14 @@ def _one_coordinator(cluster: ClusterView, request: Request, kind: int, key: str
 def _coordinator(
     cluster: ClusterView, request: Request, kind: int, key: str, *, text_of_none: str
 ) -> Message:
-    if kind == GROUP:
+    if kind == GROUP and request.authorized(acl.DESCRIBE, acl.GROUP, key):
         node_id, host, port = cluster.broker(cluster.coordinator(key), request.connection)
         error_code, text = error_codes.NONE, text_of_none
     else:
         host, port, node_id = "", _NO_NODE, _NO_NODE
-        if kind == TRANSACTION:
+        if kind == GROUP:
+            error_code, text = error_codes.GROUP_AUTHORIZATION_FAILED, text_of_none and _NOT_OF_GROUP_TEXT
+        elif kind == TRANSACTION:
             error_code, text = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS_TEXT
         else:
             error_code, text = (

@@ -4,6 +4,7 @@ Changed are settings of the node (type 4): those of connection quotas, also of o
 and of what goes beyond Kafka; with an empty name for all nodes. What holds is in `tidegate.server.dynamic_settings`.
 A class that does not load is refused with error 40 and the reason, and changes nothing. Each resource is decided by
 itself; one that is named twice is refused.
+Needs ALTER_CONFIGS on the topic or group, for all else on the cluster.
 Not implemented: settings of topics, groups, client metrics subscriptions and loggers (error 42).
 Memory: at most 56 bytes for each byte of the request (a setting of 11 bytes becomes a dict and a tuple),
 and the answer.
@@ -13,8 +14,10 @@ import re
 from collections.abc import Generator, Sequence
 
 from tidegate import error_codes
+from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_and_release, release
+from tidegate.broker.resource_rights import refusal_of
 from tidegate.server.dynamic_settings import (
     ALL_NODES,
     OPERATIONS,
@@ -57,6 +60,9 @@ def incremental_alter_configs_handler(
                     raise RefusedError(error_codes.INVALID_REQUEST, "Each resource must appear at most once.")
                 changes = yield from _changes(resource["configs"])
                 check_changes(changes)
+                refusal = refusal_of(request, acl.ALTER_CONFIGS, kind, name)
+                if refusal is not None:
+                    raise RefusedError(*refusal)
                 node = _node(storage, cluster, kind, name, changes)
                 yield from settings.alter_in_slices(node, changes, validate_only=body["validate_only"])
             except RefusedError as error:

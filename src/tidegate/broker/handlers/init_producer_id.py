@@ -4,13 +4,16 @@ A producer without a transactional id gets a number that nobody had before, with
 needs. Not implemented: transactions. A transactional id is refused with error 53, which every client takes as final
 instead of trying for ever; an empty one or too long a timeout with Kafka's own errors. An id without an epoch, or the
 reverse, is error 42.
+Needs IDEMPOTENT_WRITE on the cluster, or WRITE on any topic, else error 31 (KIP-679).
 Memory: the request's own bytes.
 """
 
 import logging
+from collections.abc import Generator
 
 from tidegate import error_codes
-from tidegate.server.handler import Answer, Handler, Message, Request
+from tidegate.acl import codes as acl
+from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 
@@ -24,9 +27,18 @@ _logger = logging.getLogger(__name__)
 def init_producer_id_handler(storage: Storage) -> Handler:
     """Return the handler that gives out producer ids of `storage`."""
 
-    def handle(request: Request) -> Answer:
+    def handle(request: Request) -> Work:
         body = request.body()
-        error_code = _problem(body)
+        transactional_id = body["transactional_id"]
+        if transactional_id is not None:
+            if request.authorized(acl.WRITE, acl.TRANSACTIONAL_ID, transactional_id):
+                error_code = _problem(body)
+            else:
+                error_code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        elif (yield from _may_produce(request)):
+            error_code = _problem(body)
+        else:
+            error_code = error_codes.CLUSTER_AUTHORIZATION_FAILED
         producer_id = _NONE
         if error_code == error_codes.NONE:
             try:
@@ -44,6 +56,19 @@ def init_producer_id_handler(storage: Storage) -> Handler:
         )
 
     return handle
+
+
+def _may_produce(request: Request) -> Generator[None, None, bool]:
+    """Return whether the client may be an idempotent producer."""
+    connection = request.connection
+    authorizer = connection.authorizer
+    if authorizer is None or request.authorized(acl.IDEMPOTENT_WRITE, acl.CLUSTER):
+        return True
+    return (
+        yield from authorizer.authorized_by_type_in_slices(
+            connection.user, connection.client_host, acl.WRITE, acl.TOPIC
+        )
+    )
 
 
 def _problem(body: Message) -> int:

@@ -6,6 +6,7 @@ locally (all of it), -5 the end of what is kept elsewhere and -6 the start of wh
 times: the first record not older.
 In a compressed batch the batch's first offset is answered, the records are not opened. A partition that is named more
 than once is not looked at: error 42, after the others of its topic, as in Kafka. So is an unknown isolation level -1.
+Needs DESCRIBE on each topic; others get error 29, at the end.
 Memory: at most 100 bytes for each byte of the request (a partition of 12 bytes becomes two dicts and an entry of a
 third), and one piece of a log (`time_lookup.PIECE_BYTES`).
 A partition that another broker leads is error 6. Not implemented: tiered storage, followers.
@@ -14,6 +15,7 @@ A partition that another broker leads is error 6. Not implemented: tiered storag
 from collections.abc import Generator
 
 from tidegate import error_codes
+from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
@@ -49,12 +51,17 @@ def list_offsets_handler(storage: Storage, cluster: ClusterView) -> Handler:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
-        if body.get("isolation_level", READ_UNCOMMITTED) not in (READ_UNCOMMITTED, READ_COMMITTED):
-            return (yield from _all_failed(request, body["topics"]))
+        topics = body["topics"]
+        allowed, others = yield from _by_right(request, topics)
+        is_known = body.get("isolation_level", READ_UNCOMMITTED) in (READ_UNCOMMITTED, READ_COMMITTED)
+        if not is_known and allowed:
+            return (yield from _all_answered(request, topics, error_codes.UNKNOWN_SERVER_ERROR))
+        if not allowed:
+            return (yield from _all_answered(request, others, error_codes.TOPIC_AUTHORIZATION_FAILED))
         version = request.header.api_version
         answers = _Answers()
         repeated: dict[str, dict[int, Message]] = {}
-        found = yield from _by_partition(body["topics"])
+        found = yield from _by_partition(allowed)
         for name, wanted, times in found.values():
             if times > 1:
                 answer = _answer(wanted["partition_index"], None, error_codes.INVALID_REQUEST)
@@ -70,6 +77,7 @@ def list_offsets_handler(storage: Storage, cluster: ClusterView) -> Handler:
             refused.clear()
             yield
         yield from release(repeated, answers.by_name)
+        answers.topics += yield from _failed(others, error_codes.TOPIC_AUTHORIZATION_FAILED)
         return (yield from _answer_all(request, answers.topics))
 
     return handle
@@ -96,19 +104,38 @@ def _answer_all(request: Request, topics: list[Message]) -> Work:
     return (yield from answer_partitions(request, message, topics, "partitions", Charge.REQUEST))
 
 
-def _all_failed(request: Request, topics: list[Message]) -> Work:
-    """Answer each partition with error -1, as often as it was named."""
+def _by_right(
+    request: Request, topics: list[Message]
+) -> Generator[None, None, tuple[list[Message], list[Message]]]:
+    """Return the topics that the client may ask about, and the others."""
+    if request.connection.authorizer is None:
+        return topics, []
+    allowed, refused = list[Message](), list[Message]()
+    for part in topics:
+        may_describe = request.authorized(acl.DESCRIBE, acl.TOPIC, part["name"])
+        (allowed if may_describe else refused).append(part)
+        yield
+    return allowed, refused
+
+
+def _all_answered(request: Request, topics: list[Message], error_code: int) -> Work:
+    """Answer each partition with one error, as often as it was named."""
+    return (yield from _answer_all(request, (yield from _failed(topics, error_code))))
+
+
+def _failed(topics: list[Message], error_code: int) -> Generator[None, None, list[Message]]:
+    """Return answers for each partition with one error, as often as it was named."""
     answers = []
     for part in topics:
         parts: list[Message] = []
         for wanted in part["partitions"]:
-            parts.append(_answer(wanted["partition_index"], None, error_codes.UNKNOWN_SERVER_ERROR))
+            parts.append(_answer(wanted["partition_index"], None, error_code))
             yield
         answers.append({"name": part["name"], "partitions": parts})
         yield from release(part["partitions"])
         yield
     yield from release(topics)
-    return (yield from _answer_all(request, answers))
+    return answers
 
 
 _ByPartition = dict[tuple[str, int], tuple[str, Message, int]]

@@ -5,22 +5,18 @@ is created when the client allows it (always before version 4) and answered with
 finds it when it asks again, as on Apache Kafka. Creating charges `controller_mutation_rate` (B§5.5).
 Answers about existing topics are kept encoded until a topic changes. A topic that is named more than once is answered
 once. Ids before version 12 are refused (error 42), as in Kafka.
+Needs DESCRIBE on each topic: of all topics those without it are left out, others get error 29, whether or not they are
+there. Creating needs CREATE on the cluster or on the topic.
 Memory: at most 200 bytes for each byte of the request (a topic of three bytes becomes two dicts and an entry of a
 third), and what is answered; partitions of one number share one description.
-Not implemented: authorisation.
 """
 
 from collections.abc import Generator, Iterable
 from typing import Any
 
 from tidegate import error_codes
-from tidegate.broker.cluster import (
-    CLUSTER_OPERATIONS,
-    NO_OPERATIONS,
-    TOPIC_OPERATIONS,
-    ZERO_ID,
-    ClusterView,
-)
+from tidegate.acl import codes as acl
+from tidegate.broker.cluster import NO_OPERATIONS, ZERO_ID, ClusterView, cluster_operations
 from tidegate.broker.kept_answers import KeptAnswers, Key
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.topic_names import name_problem
@@ -38,23 +34,30 @@ _BY_ID_SINCE = 12  # versions 10 and 11 have the field, and refuse an id in it
 def metadata_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that answers from the topics of `storage`."""
     kept = KeptAnswers()
-    kept_version = -1
+    kept_version: Any = -1
     partitions = PartitionMessages(cluster)
 
     def handle(request: Request) -> Answer | Work:
         nonlocal kept_version
-        if kept_version != storage.topics.version:
+        connection = request.connection
+        authorizer = connection.authorizer
+        version: Any = storage.topics.version
+        more = cluster.way_in(connection)
+        if authorizer is not None:
+            version = version, authorizer.version
+            more = *more, connection.user, connection.client_host
+        if kept_version != version:
             kept.clear()
-            kept_version = storage.topics.version
+            kept_version = version
         header = request.header
-        key = kept.key(request, cluster.way_in(request.connection))
+        key = kept.key(request, more)
         known = kept.get(key)
         if known is not None:
             return Answer(known.with_correlation_id(header.correlation_id))
-        return answer(request, key)
+        return answer(request, key, version)
 
-    def answer(request: Request, key: Key | None) -> Work:
-        version = storage.topics.version
+    def answer(request: Request, key: Key | None, version: Any) -> Work:
+        topics_version = storage.topics.version
         body = yield from request.body_in_slices()
         mistake = yield from _mistake(body["topics"] or (), request.header.api_version)
         if mistake:
@@ -62,7 +65,8 @@ def metadata_handler(storage: Storage, cluster: ClusterView) -> Handler:
         topics, lasting = yield from _topics(storage, request, body, partitions)
         message = _message(storage, cluster, request, body, topics)
         answer = yield from answer_and_release(request, message, topics)
-        if lasting and answer.response is not None and storage.topics.version == version == kept_version:
+        unchanged = storage.topics.version == topics_version and version == kept_version
+        if lasting and unchanged and answer.response is not None:
             kept.keep(key, answer.response)
         return answer
 
@@ -112,7 +116,7 @@ def _message(
         "cluster_id": storage.cluster_id,
         "controller_id": cluster.controller_id,
         "topics": topics,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        "cluster_authorized_operations": cluster_operations(request)
         if body.get("include_cluster_authorized_operations")
         else NO_OPERATIONS,
         "error_code": error_codes.NONE,
@@ -123,8 +127,9 @@ def _topics(
     storage: Storage, request: Request, body: Message, partitions: PartitionMessages
 ) -> Generator[None, None, tuple[list[Message], bool]]:
     """Return the topics of the answer, each once, and whether it holds until a topic changes."""
-    operations = TOPIC_OPERATIONS if body.get("include_topic_authorized_operations") else NO_OPERATIONS
-    found, unknown_ids, missing = yield from _find(storage, request, body)
+    with_operations = body.get("include_topic_authorized_operations")
+    of_all = _is_of_all(request, body)
+    found, unknown_ids, missing, by_id = yield from _find(storage, request, body)
     if body["topics"]:  # here rather than at the end with all that is built from it: each takes its time
         yield from release(body["topics"])
         yield
@@ -132,32 +137,61 @@ def _topics(
     for topic_id in unknown_ids:
         topics.append(_no_topic(None, topic_id, error_codes.UNKNOWN_TOPIC_ID, NO_OPERATIONS))
         yield
+    refused: list[Message] = []
     for topic in found:
-        described = yield from partitions.of(topic)
-        topics.append(_topic_message(topic, described, operations))
+        if request.authorized(acl.DESCRIBE, acl.TOPIC, topic.name):
+            described = yield from partitions.of(topic)
+            operations = (
+                request.authorized_operations(acl.TOPIC, topic.name) if with_operations else NO_OPERATIONS
+            )
+            topics.append(_topic_message(topic, described, operations))
+        elif by_id:
+            refused.append(_refused(None, topic.topic_id))
+        elif not of_all:
+            refused.append(_refused(topic.name, ZERO_ID))
         yield
     may_create = storage.config.auto_create_topics_enable and body.get("allow_auto_topic_creation", True)
     created: set[str] = set()
     for name in missing:
-        error_code = yield from _missing(storage, request, name, created, may_create=may_create)
-        topics.append(_no_topic(name, ZERO_ID, error_code, operations))
+        if not _may_learn(request, name or "", may_create=may_create):
+            refused.append(_refused(name, ZERO_ID))
+        else:
+            error_code = yield from _missing(storage, request, name, created, may_create=may_create)
+            operations = (
+                request.authorized_operations(acl.TOPIC, name or "") if with_operations else NO_OPERATIONS
+            )
+            topics.append(_no_topic(name, ZERO_ID, error_code, operations))
         yield
+    topics += refused
     return topics, not unknown_ids and not missing
+
+
+def _is_of_all(request: Request, body: Message) -> bool:
+    """Return whether all topics are asked for."""
+    return body["topics"] is None or (request.header.api_version == 0 and not body["topics"])
+
+
+def _may_learn(request: Request, name: str, *, may_create: bool) -> bool:
+    """Return whether the client may be told that a topic is not there, and have it created where that is done."""
+    return request.authorized(acl.DESCRIBE, acl.TOPIC, name) and (
+        not may_create
+        or request.authorized(acl.CREATE, acl.CLUSTER)
+        or request.authorized(acl.CREATE, acl.TOPIC, name)
+    )
 
 
 def _find(
     storage: Storage, request: Request, body: Message
-) -> Generator[None, None, tuple[list[Topic], list[str], list[str | None]]]:
-    """Return the topics that are asked for, and ids and names of which there is no topic.
+) -> Generator[None, None, tuple[list[Topic], list[str], list[str | None], bool]]:
+    """Return the topics that are asked for, ids and names of which there is no topic, and whether ids count.
 
     Where there are ids, what has none is not answered, as in Kafka.
     """
-    wanted = body["topics"]
-    if wanted is None or (request.header.api_version == 0 and not wanted):
-        return list(storage.topics), [], []
+    if _is_of_all(request, body):
+        return list(storage.topics), [], [], False
     ids: dict[str, Topic | None] = {}
     names: dict[str | None, Topic | None] = {}
-    for part in wanted:
+    for part in body["topics"]:
         topic_id, name = part.get("topic_id", ZERO_ID), part["name"]
         if topic_id != ZERO_ID:
             ids[topic_id] = storage.topics.by_id.get(topic_id)
@@ -172,8 +206,9 @@ def _find(
         else:
             found.append(topic)
         yield
+    by_id = bool(ids)
     yield from release(ids, names)
-    return (found, unknown, []) if ids else (found, [], unknown)
+    return (found, unknown, [], True) if by_id else (found, [], unknown, False)
 
 
 def _missing(
@@ -231,6 +266,11 @@ def _refuse(request: Request, wanted: list[Message], error_code: int) -> Work:
         "error_code": error_code,
     }
     return (yield from answer_and_release(request, message, topics, wanted))
+
+
+def _refused(name: str | None, topic_id: str) -> Message:
+    """Return the answer for a topic that the client may not know of: ids are no secret, what is behind them is."""
+    return {**_no_topic(name, topic_id, error_codes.TOPIC_AUTHORIZATION_FAILED, NO_OPERATIONS), "name": name}
 
 
 def _no_topic(name: str | None, topic_id: str, error_code: int, operations: int) -> Message:

@@ -3,6 +3,7 @@
 Keeps the positions of consumers that assign partitions themselves (no member, no generation); they survive `kill -9`.
 Of several positions for one partition the last is kept, and each is answered, as by Kafka. Many positions are kept in
 several transactions: where the process ends in between, and the client has no answer, some of them are kept.
+Needs READ on the group, else error 30 for all, and on each topic, else error 29.
 A group that another broker coordinates is error 16.
 Memory: at most 100 bytes for each byte of the request (a position of 14 bytes becomes two dicts, an object and three
 entries), and the answer.
@@ -15,6 +16,7 @@ from collections.abc import Generator, Iterable
 from itertools import islice
 
 from tidegate import error_codes
+from tidegate.acl import codes as acl
 from tidegate.api_keys import OFFSET_COMMIT
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_partitions, release
@@ -39,7 +41,9 @@ def offset_commit_handler(storage: Storage, cluster: ClusterView) -> Handler:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
-        commit = _Commit(storage, cluster, body, request.header.api_version)
+        if not request.authorized(acl.READ, acl.GROUP, body["group_id"]):
+            return (yield from _refuse(request, body))
+        commit = _Commit(storage, cluster, body, request)
         yield from commit.check()
         yield from request.release_body(body)
         yield from commit.store()
@@ -51,6 +55,22 @@ def offset_commit_handler(storage: Storage, cluster: ClusterView) -> Handler:
     return handle
 
 
+def _refuse(request: Request, body: Message) -> Work:
+    """Answer that the client may not commit for the group."""
+    field = "name" if request.header.api_version < _TOPIC_IDS_SINCE else "topic_id"
+    topics: list[Message] = []
+    for part in body["topics"]:
+        partitions = []
+        for wanted in part["partitions"]:
+            partitions.append(_result(wanted["partition_index"], error_codes.GROUP_AUTHORIZATION_FAILED))
+            yield
+        topics.append({field: part[field], "partitions": partitions})
+        yield
+    yield from request.release_body(body)
+    message = {"throttle_time_ms": 0, "topics": topics}
+    return (yield from answer_partitions(request, message, topics, "partitions", Charge.REQUEST))
+
+
 class _Commit:
     """One request: what is refused and kept.
 
@@ -58,7 +78,9 @@ class _Commit:
     there are any of these. As in Kafka.
     """
 
-    def __init__(self, storage: Storage, cluster: ClusterView, body: Message, version: int) -> None:
+    def __init__(self, storage: Storage, cluster: ClusterView, body: Message, request: Request) -> None:
+        self._request = request
+        version = request.header.api_version
         self.field = "name" if version < _TOPIC_IDS_SINCE else "topic_id"
         self.topics: list[Message] = []
         self._storage = storage
@@ -138,9 +160,19 @@ class _Commit:
         return release(self._found, self._kept, self._missing, self._accepted)
 
     def _find(self, name: str) -> tuple[Topic | None, int]:
+        """Return the topic of a name or id, and the error where there is none, or none for this client."""
         if self.field == "name":
-            return self._storage.topics.by_name.get(name), error_codes.UNKNOWN_TOPIC_OR_PARTITION
-        return self._storage.topics.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
+            topic, missing = (
+                self._storage.topics.by_name.get(name),
+                error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+            )
+        else:
+            topic, missing = self._storage.topics.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
+            if topic is None:
+                return topic, missing
+        if not self._request.authorized(acl.READ, acl.TOPIC, name if topic is None else topic.name):
+            return None, error_codes.TOPIC_AUTHORIZATION_FAILED
+        return topic, missing
 
 
 def _membership_problem(storage: Storage, body: Message, version: int) -> int:

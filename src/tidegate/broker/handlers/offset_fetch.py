@@ -3,6 +3,8 @@
 Answers the committed offset of each partition, -1 where there is none; with null topics, all of the group's. A group
 that another broker coordinates is error 16. Nothing is transactional, so `require_stable` changes nothing. What is
 asked for more than once is answered as often, as by Kafka.
+Needs DESCRIBE on the group, else error 30, and on each topic, else error 29; of all topics those without it are left
+out.
 Memory: at most 150 bytes for each byte of the request (a partition of 4 bytes becomes two numbers and a dict), and 20
 times the answer: at most `MAX_POSITIONS` positions.
 """
@@ -10,6 +12,7 @@ times the answer: at most `MAX_POSITIONS` positions.
 from collections.abc import Generator, Iterable
 
 from tidegate import error_codes
+from tidegate.acl import codes as acl
 from tidegate.api_keys import OFFSET_FETCH
 from tidegate.broker.cluster import ZERO_ID, ClusterView
 from tidegate.broker.releasing import answer_partitions
@@ -36,7 +39,11 @@ def offset_fetch_handler(storage: Storage, cluster: ClusterView) -> Handler:
         body = yield from request.body_in_slices()
         version = request.header.api_version
         positions = _Positions(
-            storage, cluster, by_id=version >= _TOPIC_IDS_SINCE, with_errors=version >= _GROUP_ERROR_SINCE
+            storage,
+            cluster,
+            request,
+            by_id=version >= _TOPIC_IDS_SINCE,
+            with_errors=version >= _GROUP_ERROR_SINCE,
         )
         if "groups" not in body:
             topics, error_code = yield from positions.of(body["group_id"], body["topics"])
@@ -60,8 +67,11 @@ def offset_fetch_handler(storage: Storage, cluster: ClusterView) -> Handler:
 class _Positions:
     """The positions that one request is answered."""
 
-    def __init__(self, storage: Storage, cluster: ClusterView, *, by_id: bool, with_errors: bool) -> None:
+    def __init__(
+        self, storage: Storage, cluster: ClusterView, request: Request, *, by_id: bool, with_errors: bool
+    ) -> None:
         self._storage = storage
+        self._request = request
         self._cluster = cluster
         self._with_errors = with_errors
         self._field = "topic_id" if by_id else "name"
@@ -72,10 +82,15 @@ class _Positions:
     ) -> Generator[None, None, tuple[list[Message], int]]:
         """Return the topics of a group in which it has positions, or those wanted, and an error code."""
         topics: list[Message] = []
-        if self._cluster.coordinator(group_id) != self._cluster.node_id:
+        refused = error_codes.NONE
+        if not self._request.authorized(acl.DESCRIBE, acl.GROUP, group_id):
+            refused = error_codes.GROUP_AUTHORIZATION_FAILED
+        elif self._cluster.coordinator(group_id) != self._cluster.node_id:
+            refused = error_codes.NOT_COORDINATOR
+        if refused:
             if not self._with_errors:
-                yield from self._refused(wanted or (), error_codes.NOT_COORDINATOR, topics)
-            return topics, error_codes.NOT_COORDINATOR
+                yield from self._refused(wanted or (), refused, topics)
+            return topics, refused
         found = (
             self._everything(group_id, topics) if wanted is None else self._named(group_id, wanted, topics)
         )
@@ -88,18 +103,24 @@ class _Positions:
         """Describe all positions of a group; return whether the answer has room for them."""
         names, key, partitions = self._storage.topics.by_name, "", list[Message]()
         after: CommittedOffset | None = None
+        may_describe = False
         while page := self._storage.store.committed_offsets_after(group_id, after):
             self._left -= len(page)
             if self._left < 0:
                 return False
             for position in page:
-                if after is None or position.topic != after.topic:
+                is_new = after is None or position.topic != after.topic
+                after = position
+                if is_new:
+                    may_describe = self._may_describe(position.topic)
+                if not may_describe:
+                    continue
+                if is_new:
                     topic = names.get(position.topic)
                     topic_id = ZERO_ID if topic is None else topic.topic_id
                     key = position.topic if self._field == "name" else topic_id
                     partitions = []
                     topics.append({self._field: key, "partitions": partitions})
-                after = position
                 partitions.append(_position(position.partition, position, error_code=error_codes.NONE))
             yield
         return True
@@ -107,31 +128,33 @@ class _Positions:
     def _named(
         self, group_id: str, wanted: list[Message], topics: list[Message]
     ) -> Generator[None, None, bool]:
-        """Describe the positions that are asked for, ids that are not known last, as Kafka does."""
+        """Describe the positions that are asked for; last what is refused, as Kafka does."""
         unknown: list[Message] = []
         for part in wanted:
             key = part[self._field]
             topic = self._storage.topics.by_id.get(key) if self._field == "topic_id" else None
             name = key if self._field == "name" else None if topic is None else topic.name
             partitions: list[Message] = []
-            (unknown if name is None else topics).append({self._field: key, "partitions": partitions})
+            refused = error_codes.UNKNOWN_TOPIC_ID if name is None else error_codes.NONE
+            if name is not None and not self._may_describe(name):
+                refused = error_codes.TOPIC_AUTHORIZATION_FAILED
+            (unknown if refused else topics).append({self._field: key, "partitions": partitions})
             for index in part["partition_indexes"]:
                 self._left -= 1
                 if self._left < 0:
                     topics += unknown
                     return False
-                if name is None:
-                    found, error_code = None, error_codes.UNKNOWN_TOPIC_ID
-                else:
-                    found, error_code = (
-                        self._storage.store.committed_offset(group_id, name, index),
-                        error_codes.NONE,
-                    )
-                partitions.append(_position(index, found, error_code=error_code))
+                found = None
+                if name is not None and not refused:
+                    found = self._storage.store.committed_offset(group_id, name, index)
+                partitions.append(_position(index, found, error_code=refused))
                 yield
             yield
         topics += unknown
         return True
+
+    def _may_describe(self, topic: str) -> bool:
+        return self._request.authorized(acl.DESCRIBE, acl.TOPIC, topic)
 
     def _refused(
         self, wanted: Iterable[Message], error_code: int, topics: list[Message]

@@ -7,7 +7,8 @@ every append that makes a sync due does). acks=0 has no answer; a refused batch 
 first batch that cannot be taken apart fails the whole request, and its bytes are not charged (B§6.2); so does one that
 belongs to a transaction, with error 53, as in Kafka for a request without a transactional id. Of several batches for
 one partition the last is stored and answered, as by Kafka.
-A partition that another broker leads is error 6 with that leader (KIP-951, from 10).
+A partition that another broker leads is error 6 with that leader (KIP-951, from 10). Needs WRITE on each topic: those
+that the client may not write to get error 29, whether or not they are there.
 Not implemented: transactions, looking into the records.
 Memory: at most 260 bytes for each byte of the request (a partition of 6 bytes becomes two dicts, a tuple, and an error
 with its text).
@@ -17,6 +18,7 @@ from collections.abc import Generator
 from typing import Any
 
 from tidegate import error_codes
+from tidegate.acl import codes as acl
 from tidegate.api_keys import PRODUCE
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.kept_answers import ProduceAnswers
@@ -56,9 +58,12 @@ _CHARGE = Charge.PRODUCE  # looked up in its class it takes 100 ns in Python 3.1
 class _Target:
     """A partition that a client produces to, and how: what is known of a request by the bytes it begins with."""
 
-    __slots__ = ("acks", "answers", "index", "key", "log", "settings")
+    __slots__ = ("acks", "answers", "index", "key", "log", "settings", "topic")
 
-    def __init__(self, version: int, acks: int, key: dict[str, str], index: int, log: PartitionLog) -> None:
+    def __init__(
+        self, version: int, acks: int, key: dict[str, str], index: int, log: PartitionLog, topic: str
+    ) -> None:
+        self.topic = topic  # its name
         self.acks = acks
         self.key = key
         self.index = index
@@ -79,7 +84,15 @@ def produce_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler
         if found is not None:
             target, records = found
             log = target.log
-            if not log.deleted and log.settings is target.settings and is_one_batch(records):
+            if (
+                not log.deleted
+                and log.settings is target.settings
+                and is_one_batch(records)
+                and (
+                    request.connection.authorizer is None
+                    or request.authorized(acl.WRITE, acl.TOPIC, target.topic)
+                )
+            ):
                 return _store(target, records, request, turn if request.turn is not None else None)
         return handle_any(request)
 
@@ -107,10 +120,13 @@ def produce_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler
         unsynced: list[_Unsynced] = []
         for name, parts in wanted.items():
             partitions: list[Message] = []
+            may_write = _may_write(request, topics, name)
             for index, (records, rejected) in parts.items():
                 topic, missing = _find(topics, name, version)
                 log = None if topic is None else topic.log(index)
-                if topic is None or log is None:
+                if not may_write:
+                    result = _refused(index, error_codes.TOPIC_AUTHORIZATION_FAILED)
+                elif topic is None or log is None:
                     result = _refused(
                         index, missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
                     )
@@ -164,6 +180,14 @@ def _find(topics: Topics, name: str, version: int) -> tuple[Topic | None, int]:
     return topics.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
 
 
+def _may_write(request: Request, topics: Topics, name: str) -> bool:
+    """Return whether the client may write to the topic of a name or id; an id without a topic is nobody's."""
+    if request.header.api_version >= _TOPIC_IDS_SINCE:
+        topic = topics.by_id.get(name)
+        return topic is None or request.authorized(acl.WRITE, acl.TOPIC, topic.name)
+    return request.authorized(acl.WRITE, acl.TOPIC, name)
+
+
 def _remember(
     request: Request,
     acks: int,
@@ -183,7 +207,7 @@ def _remember(
     if topic is None or log is None or not cluster.leads(topic, index):
         return
     if not log.settings.flushes and acks in ACKS:
-        known.keep(request, _Target(version, acks, {_field(version): name}, index, log))
+        known.keep(request, _Target(version, acks, {_field(version): name}, index, log, topic.name))
 
 
 def _text_for_client(error: CorruptRecordsError) -> str | None:

@@ -2,8 +2,8 @@
 
 Describing needs DESCRIBE on the cluster, changing ALTER, as in Kafka; without an authorizer all get error 54
 (SECURITY_DISABLED). What is created or deleted holds when it is answered. Of a request that deletes, every filter finds
-what was there before. A request with a number that stands for "unknown" closes the connection, and one that creates an ACL
-for "any" type, pattern, operation or permission fails as a whole with error -1, as in Kafka.
+what was there before. A request with a number that stands for "unknown" closes the connection; one that creates an ACL
+for "any" type, pattern, operation or permission fails as a whole with error -1. As in Kafka.
 
 Memory: at most 150 bytes for each byte of the request (an ACL of 12 bytes becomes a dict and a tuple); the ACLs found
 are those that are kept, and become parts of the answer one by one. An answer has at most `MAX_FOUND`.

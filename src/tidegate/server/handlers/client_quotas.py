@@ -1,17 +1,21 @@
 """DescribeClientQuotas (key 48) and AlterClientQuotas (key 49), v0-1. KIP-546.
 
 Translates between messages and `tidegate.quota.QuotaDefinitions`, which holds every rule (B§6.7, 6.8). What an
-alteration changes is stored first, then holds, then is answered. Both work in slices: there may be 10,000 alterations
+alteration changes is stored first, then holds, then is answered. Describing needs DESCRIBE_CONFIGS on the cluster,
+altering ALTER_CONFIGS, else error 31. Both work in slices: there may be 10,000 alterations
 in a request and 200,000 definitions to describe, which become parts of the answer one by one.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any
 
+from tidegate import error_codes
+from tidegate.acl import codes as acl
 from tidegate.in_slices import batched, release
 from tidegate.quota import Alteration, AlterResult, FilterComponent, QuotaDefinitions
 from tidegate.quota.admin.keys import ENTITY_TYPES
 from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.server.late_messages import LateMessages
 from tidegate.server.quota_administration import QuotaAdministration
 
 __all__ = [
@@ -21,24 +25,6 @@ __all__ = [
 
 _TAKEN_AT_A_TIME = 100  # results, each made when it is taken where storing failed
 _Entity = Iterable[tuple[str, str | None]]
-T = TypeVar("T")
-
-
-class _Messages(Collection[Message]):
-    """The parts of an answer, each made when it is written."""
-
-    def __init__(self, values: Collection[T], make: Callable[[T], Message]) -> None:
-        self._size = len(values)
-        self._messages = map(make, values)
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __contains__(self, message: object) -> bool:
-        return any(one == message for one in self)
-
-    def __iter__(self) -> Iterator[Message]:
-        return self._messages
 
 
 def describe_client_quotas_handler(definitions: QuotaDefinitions) -> Handler:
@@ -46,6 +32,12 @@ def describe_client_quotas_handler(definitions: QuotaDefinitions) -> Handler:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
+        if not request.authorized(acl.DESCRIBE_CONFIGS, acl.CLUSTER):
+            yield from request.release_body(body)
+            code = error_codes.CLUSTER_AUTHORIZATION_FAILED
+            return request.answer(
+                {"throttle_time_ms": 0, "error_code": code, "error_message": None, "entries": None}
+            )
         # One component more than there are types repeats one or is of none: the rest changes nothing.
         components = [
             FilterComponent(part["entity_type"], part["match_type"], part["match"])
@@ -56,7 +48,7 @@ def describe_client_quotas_handler(definitions: QuotaDefinitions) -> Handler:
             "throttle_time_ms": 0,
             "error_code": found.error_code,
             "error_message": found.error_message or "",
-            "entries": None if found.entries is None else _Messages(found.entries, _described),
+            "entries": None if found.entries is None else LateMessages(found.entries, _described),
         }
         answer = yield from request.answer_in_slices(message)
         yield from request.release_body(body)
@@ -72,14 +64,20 @@ def alter_client_quotas_handler(administration: QuotaAdministration) -> Handler:
         body = yield from request.body_in_slices()
         alterations, lists = yield from _alterations(body["entries"])
         yield from request.release_body(body)
-        results = yield from administration.alter_in_slices(alterations, validate_only=body["validate_only"])
+        results: Iterable[AlterResult]
+        if request.authorized(acl.ALTER_CONFIGS, acl.CLUSTER):
+            results = yield from administration.alter_in_slices(
+                alterations, validate_only=body["validate_only"]
+            )
+        else:
+            results = map(_refused, alterations)
         altered: list[AlterResult] = []
         for number, result in enumerate(results):
             altered.append(result)
             if number % _TAKEN_AT_A_TIME == 0:
                 yield
         del results
-        message = {"throttle_time_ms": 0, "entries": _Messages(altered, _altered)}
+        message = {"throttle_time_ms": 0, "entries": LateMessages(altered, _altered)}
         answer = yield from request.answer_in_slices(message)
         while lists:
             yield from release(lists.pop())
@@ -108,6 +106,14 @@ def _alterations(
         alterations.append(Alteration(entity=entity, ops=ops))
         lists += [entity, ops]
     return alterations, lists
+
+
+def _refused(alteration: Alteration) -> AlterResult:
+    return AlterResult(
+        entity=tuple(alteration.entity),
+        error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED,
+        error_message="Cluster authorization failed.",
+    )
 
 
 def _described(found: tuple[_Entity, Mapping[str, float]]) -> Message:
