@@ -1,0 +1,22 @@
+"""Consumer groups of the classic protocol: who is a member, of which generation, and until when.
+
+A state machine: it is told what requests say and what time it is, and calls back with answers. It knows neither sockets
+nor storage; `GroupCoordinator` has everything that the broker calls.
+"""
+
+from tidegate.groups.coordinator import GroupCoordinator
+from tidegate.groups.group import GroupState
+from tidegate.groups.requests import JoinRequest, SyncRequest
+from tidegate.groups.settings import GroupSettings
+from tidegate.groups.stored import GroupStore, StoredGroup, StoredMember
+
+__all__ = [
+    "GroupCoordinator",
+    "GroupSettings",
+    "GroupState",
+    "GroupStore",
+    "JoinRequest",
+    "StoredGroup",
+    "StoredMember",
+    "SyncRequest",
+]

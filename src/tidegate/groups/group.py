@@ -1,0 +1,436 @@
+"""One group and its members: what they are, who leads, which protocol they choose; not when anything happens.
+
+Follows: Kafka 4.3 `ClassicGroup`, `ClassicGroupMember`.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+
+from tidegate import error_codes
+from tidegate.groups.deadlines import Deadline
+from tidegate.groups.requests import Message, Respond, Source
+from tidegate.groups.stored import StoredGroup, StoredMember
+from tidegate.groups.subscription import subscribed_topics
+from tidegate.quota.admin.java_hash import hash_map_order
+
+__all__ = ["CONSUMER", "Group", "GroupState", "JoinDeadline", "Member", "PendingMember", "SyncDeadline"]
+
+CONSUMER = "consumer"
+"""The protocol type whose metadata say which topics a member subscribes to."""
+
+
+class GroupState(enum.Enum):
+    """Where a group is between two generations; the values are Kafka's names."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Member(Deadline):
+    """A member; as a deadline it is its session's end.
+
+    join, sync: how its waiting JoinGroup or SyncGroup is answered.
+    is_new: it has not been in a generation yet.
+    source, session_mark_ms, rebalance_mark_ms: by what it spoke last, and for how long that had been muted when the
+        session, or the rebalance, began.
+    """
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "group_id",
+        "instance_id",
+        "is_new",
+        "join",
+        "member_id",
+        "protocols",
+        "rebalance_mark_ms",
+        "rebalance_timeout_ms",
+        "session_mark_ms",
+        "session_timeout_ms",
+        "source",
+        "sync",
+    )
+
+    def __init__(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocols: Sequence[tuple[str, bytes]],
+    ) -> None:
+        super().__init__()
+        self.group_id = group_id
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.session_timeout_ms = session_timeout_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.protocols = tuple(protocols)
+        self.assignment = b""
+        self.join: Respond | None = None
+        self.sync: Respond | None = None
+        self.is_new = False
+        self.source: Source | None = None
+        self.session_mark_ms = self.rebalance_mark_ms = 0
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory."""
+        names = (
+            len(self.member_id) + len(self.instance_id or "") + len(self.client_id) + len(self.client_host)
+        )
+        return (
+            _MEMBER_BYTES
+            + names
+            + len(self.assignment)
+            + sum([len(name) + len(data) for name, data in self.protocols])
+        )
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """Return what it says for a protocol."""
+        return next((data for name, data in self.protocols if name == protocol), b"")
+
+
+_MEMBER_BYTES = 1000
+
+
+class PendingMember(Deadline):
+    """A member id that was given out; as a deadline it is when nobody has come with it."""
+
+    __slots__ = ("group_id", "member_id")
+
+    def __init__(self, group_id: str, member_id: str) -> None:
+        super().__init__()
+        self.group_id = group_id
+        self.member_id = member_id
+
+
+class JoinDeadline(Deadline):
+    """When a rebalance goes on with those who have joined. Of a first one: left_ms, how much longer it may wait."""
+
+    __slots__ = ("delay_ms", "extended_ms", "group_id", "left_ms")
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__()
+        self.group_id = group_id
+        self.delay_ms = 0
+        self.left_ms: int | None = None
+        self.extended_ms = 0
+
+
+class SyncDeadline(Deadline):
+    """When those have to go who have joined a generation and did not ask for their assignment."""
+
+    __slots__ = ("extended_ms", "group_id")
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__()
+        self.group_id = group_id
+        self.extended_ms = 0
+
+
+class Group:
+    """A group. Members are in the order in which they came; `awaiting_join` counts those whose JoinGroup waits.
+
+    held_bytes: about how many it takes in memory with all its members, kept by the coordinator.
+    """
+
+    __slots__ = (
+        "awaiting_join",
+        "generation",
+        "group_id",
+        "has_new_member",
+        "held_bytes",
+        "join_deadline",
+        "leader_id",
+        "members",
+        "pending",
+        "pending_sync",
+        "previous_state",
+        "protocol",
+        "protocol_type",
+        "state",
+        "state_at_ms",
+        "static_ids",
+        "supported",
+        "sync_deadline",
+        "topics",
+    )
+
+    def __init__(self, group_id: str, now_ms: int) -> None:
+        self.group_id = group_id
+        self.state = self.previous_state = GroupState.EMPTY
+        self.state_at_ms = now_ms
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader_id: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_ids: dict[str, str] = {}
+        self.pending: dict[str, PendingMember] = {}
+        self.pending_sync: dict[str, None] = {}
+        self.supported: dict[str, int] = {}
+        self.awaiting_join = 0
+        self.held_bytes = 0
+        self.has_new_member = False
+        self.topics: frozenset[str] | None = None
+        self.join_deadline = JoinDeadline(group_id)
+        self.sync_deadline = SyncDeadline(group_id)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory besides its members."""
+        return _MEMBER_BYTES + len(self.group_id)
+
+    def transition(self, state: GroupState, now_ms: int) -> None:
+        """Go into another state."""
+        self.previous_state, self.state, self.state_at_ms = self.state, state, now_ms
+
+    # --- members
+
+    def add(self, member: Member, protocol_type: str, join: Respond) -> None:
+        """Take a new member in, whose JoinGroup waits. The first one says which protocol type the group has."""
+        assert member.member_id not in self.members
+        if not self.members:
+            self.protocol_type = protocol_type
+        if member.instance_id is not None:
+            self.static_ids[member.instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        self._count_protocols(member, 1)
+        member.join = join
+        self.awaiting_join += 1
+
+    def update(
+        self,
+        member: Member,
+        protocols: Sequence[tuple[str, bytes]],
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        join: Respond,
+    ) -> Respond | None:
+        """Let a member join anew. Returns how its earlier JoinGroup, if one still waits, is answered."""
+        self._count_protocols(member, -1)
+        member.protocols = tuple(protocols)
+        self._count_protocols(member, 1)
+        member.session_timeout_ms = session_timeout_ms
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        earlier, member.join = member.join, join
+        self.awaiting_join += earlier is None
+        return earlier
+
+    def take_join(self, member: Member) -> Respond | None:
+        """Return how a member's JoinGroup is answered, and let it wait no longer."""
+        join, member.join = member.join, None
+        self.awaiting_join -= join is not None
+        return join
+
+    def remove(self, member: Member) -> None:
+        """Let a member go, whose JoinGroup waits no longer; another one leads where it did."""
+        assert member.join is None
+        del self.members[member.member_id]
+        self._count_protocols(member, -1)
+        if member.instance_id is not None:
+            del self.static_ids[member.instance_id]
+        if self.leader_id == member.member_id:
+            self.leader_id = next(iter(self.members), None)
+        self.pending_sync.pop(member.member_id, None)
+
+    def replace_static(self, old: Member, new: Member) -> None:
+        """Let a static member go on under another id, and lead if it did."""
+        del self.members[old.member_id]
+        self._count_protocols(old, -1)
+        self.members[new.member_id] = new
+        self._count_protocols(new, 1)
+        if self.leader_id == old.member_id:
+            self.leader_id = new.member_id
+        assert new.instance_id is not None
+        self.static_ids[new.instance_id] = new.member_id
+
+    def problem(self, member_id: str, instance_id: str | None) -> int:
+        """Return the error for who says to be this member, 0 where it is."""
+        if instance_id is not None:
+            static_id = self.static_ids.get(instance_id)
+            if static_id is None:
+                return error_codes.UNKNOWN_MEMBER_ID
+            if static_id != member_id:
+                return error_codes.FENCED_INSTANCE_ID
+        return error_codes.NONE if member_id in self.members else error_codes.UNKNOWN_MEMBER_ID
+
+    def _count_protocols(self, member: Member, number: int) -> None:
+        for name in {name for name, _ in member.protocols}:
+            count = self.supported.get(name, 0) + number
+            if count:
+                self.supported[name] = count
+            else:
+                del self.supported[name]
+
+    # --- rebalances
+
+    def all_joined(self) -> bool:
+        """Return whether nobody is waited for."""
+        return self.awaiting_join == len(self.members) and not self.pending
+
+    def elect_leader(self) -> bool:
+        """Let one lead who has joined; return whether there is one."""
+        leader = None if self.leader_id is None else self.members.get(self.leader_id)
+        if leader is None:
+            return False
+        if leader.join is None:
+            joined = next((member for member in self.members.values() if member.join is not None), None)
+            if joined is None:
+                return False
+            self.leader_id = joined.member_id
+        return True
+
+    def supports(self, protocol_type: str, protocols: Sequence[tuple[str, bytes]]) -> bool:
+        """Return whether who speaks these protocols can be a member."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type and protocols)
+        count = len(self.members)
+        return protocol_type == self.protocol_type and any(
+            self.supported.get(name, 0) == count for name, _ in protocols
+        )
+
+    def select_protocol(self) -> str:
+        """Return the protocol that most members prefer of those that all of them speak.
+
+        Of several with as many votes the one that Java's `HashMap` has first.
+        """
+        candidates = {name for name, count in self.supported.items() if count == len(self.members)}
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            choice = next(name for name, _ in member.protocols if name in candidates)
+            votes[choice] = votes.get(choice, 0) + 1
+        return max(hash_map_order(votes), key=votes.__getitem__)
+
+    def next_generation(self, now_ms: int) -> None:
+        """Begin the next generation of those who are members."""
+        self.generation += 1
+        self.protocol = self.select_protocol() if self.members else None
+        self.topics = self._subscribed_topics()
+        self.transition(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
+        self.pending_sync.clear()
+
+    def rebalance_timeout_ms(self) -> int:
+        """Return how long a rebalance waits for members: as long as one of them wants."""
+        return max([member.rebalance_timeout_ms for member in self.members.values()], default=0)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return whether a member may read a topic; where that is not known a consumer may read any."""
+        return self.protocol_type == CONSUMER if self.topics is None else topic in self.topics
+
+    def _subscribed_topics(self) -> frozenset[str] | None:
+        if self.protocol_type != CONSUMER:
+            return None
+        found: set[str] = set()
+        for member in self.members.values():
+            topics = subscribed_topics(member.metadata(self.protocol))
+            if topics is None:
+                return None
+            found |= topics
+        return frozenset(found)
+
+    # --- what is answered and kept
+
+    def joined(self, member: Member) -> Message:
+        """Return the answer to a member's JoinGroup: the leader is told of all members."""
+        leads = member.member_id == self.leader_id
+        return {
+            "error_code": error_codes.NONE,
+            "generation_id": self.generation,
+            "protocol_type": self.protocol_type,
+            "protocol_name": self.protocol,
+            "leader": self.leader_id or "",
+            "skip_assignment": False,
+            "member_id": member.member_id,
+            "members": self.members_for_leader() if leads else [],
+        }
+
+    def members_for_leader(self) -> list[Message]:
+        """Return every member with its metadata."""
+        return [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "metadata": member.metadata(self.protocol),
+            }
+            for member in self.members.values()
+        ]
+
+    def synced(self, member: Member) -> Message:
+        """Return the answer to a member's SyncGroup."""
+        return {
+            "error_code": error_codes.NONE,
+            "protocol_type": self.protocol_type,
+            "protocol_name": self.protocol,
+            "assignment": member.assignment,
+        }
+
+    def stored(self, assignments: Mapping[str, bytes] | None = None) -> StoredGroup:
+        """Return what is kept of the group, with these assignments or those that its members have."""
+        return StoredGroup(
+            group_id=self.group_id,
+            protocol_type=self.protocol_type,
+            generation=self.generation,
+            protocol=self.protocol,
+            leader_id=self.leader_id,
+            state_at_ms=self.state_at_ms,
+            members=tuple(
+                [
+                    StoredMember(
+                        member_id=member.member_id,
+                        instance_id=member.instance_id,
+                        client_id=member.client_id,
+                        client_host=member.client_host,
+                        rebalance_timeout_ms=member.rebalance_timeout_ms,
+                        session_timeout_ms=member.session_timeout_ms,
+                        metadata=member.metadata(self.protocol),
+                        assignment=member.assignment
+                        if assignments is None
+                        else assignments.get(member.member_id, b""),
+                    )
+                    for member in self.members.values()
+                ]
+            ),
+        )
+
+    @classmethod
+    def of(cls, stored: StoredGroup) -> "Group":
+        """Return a group as it was kept: stable where it has members. No session runs yet."""
+        group = cls(stored.group_id, stored.state_at_ms)
+        group.generation = stored.generation
+        group.protocol_type = stored.protocol_type
+        group.protocol = stored.protocol
+        group.leader_id = stored.leader_id
+        for kept in stored.members:
+            member = Member(
+                stored.group_id,
+                kept.member_id,
+                kept.instance_id,
+                kept.client_id,
+                kept.client_host,
+                kept.session_timeout_ms,
+                kept.rebalance_timeout_ms,
+                [(stored.protocol or "", kept.metadata)],
+            )
+            member.assignment = kept.assignment
+            group.members[member.member_id] = member
+            group._count_protocols(member, 1)
+            if member.instance_id is not None:
+                group.static_ids[member.instance_id] = member.member_id
+        group.topics = group._subscribed_topics()
+        if group.members:
+            group.state = group.previous_state = GroupState.STABLE
+        return group

@@ -1,0 +1,86 @@
+"""What requests say to the coordinator, and what they are answered: messages as in the protocol's newest version."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tidegate import error_codes
+
+__all__ = ["JoinRequest", "Message", "Respond", "Source", "SyncRequest", "join_refusal", "sync_refusal"]
+
+Message = dict[str, Any]
+Respond = Callable[[Message], None]
+"""Is called once with the body of the answer, at once or later."""
+
+
+class Source(Protocol):
+    """By what a member speaks: a connection. `throttled_ms`: for how long in all it was muted."""
+
+    throttled_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    """JoinGroup: `protocols` are (name, metadata) in the order of preference. One that is named twice does not count.
+
+    needs_known_id: a member without an id is given one and has to come back with it (KIP-394).
+    is_known: the group has committed offsets.
+    skips_assignment: a leader that comes back as a static member is told that it need not assign (KIP-814).
+    reason: why it joins (KIP-800).
+    """
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Sequence[tuple[str, bytes]]
+    needs_known_id: bool = True
+    is_known: bool = False
+    skips_assignment: bool = True
+    reason: str | None = None
+    source: Source | None = None
+
+    def distinct_protocols(self) -> Sequence[tuple[str, bytes]]:
+        """Return the protocols that are named once."""
+        names = [name for name, _ in self.protocols]
+        if len(set(names)) == len(names):
+            return self.protocols
+        return [(name, data) for name, data in self.protocols if names.count(name) == 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncRequest:
+    """SyncGroup: `assignments` by member id, of the leader alone."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
+    source: Source | None = None
+
+
+def join_refusal(error_code: int, member_id: str) -> Message:
+    """Return the answer to a JoinGroup that is refused."""
+    return {
+        "error_code": error_code,
+        "generation_id": -1,
+        "protocol_type": None,
+        "protocol_name": None,
+        "leader": "",
+        "skip_assignment": False,
+        "member_id": member_id,
+        "members": [],
+    }
+
+
+def sync_refusal(error_code: int) -> Message:
+    """Return the answer to a SyncGroup that is refused."""
+    assert error_code != error_codes.NONE
+    return {"error_code": error_code, "protocol_type": None, "protocol_name": None, "assignment": b""}

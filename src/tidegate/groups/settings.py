@@ -1,0 +1,47 @@
+"""The settings of group coordination, by Kafka's names and defaults, and what bounds it beyond Kafka's."""
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = [
+    "MAX_GROUPS",
+    "MAX_GROUP_BYTES",
+    "MAX_GROUP_MEMBERS",
+    "MAX_MEMBERS",
+    "MAX_METADATA_BYTES",
+    "MAX_PROTOCOLS",
+    "NEW_MEMBER_JOIN_TIMEOUT_MS",
+    "GroupSettings",
+]
+
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
+"""How long a member that has no generation yet waits for one. Source: Kafka `classicGroupNewMemberJoinTimeoutMs`."""
+
+MAX_GROUPS: Final = 20_000
+"""Groups of a node that have, or had, members."""
+MAX_MEMBERS: Final = 20_000
+"""Members of all groups of a node, those with an id that did not join yet among them."""
+MAX_GROUP_MEMBERS: Final = 2_000
+"""Members of one group, whatever `group.max.size` allows: completing a rebalance takes some ms for so many."""
+MAX_METADATA_BYTES: Final = 128 << 20
+"""Names, protocol metadata and assignments of all groups of a node: what is beyond gets GROUP_MAX_SIZE_REACHED."""
+MAX_GROUP_BYTES: Final = 16 << 20
+"""The same of one group: its leader is answered with the metadata of all."""
+MAX_PROTOCOLS: Final = 20
+"""Protocols (assignors) of one member: choosing one looks at those of every member."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """The field `a_b_c` is Kafka's `group.a.b.c`.
+
+    max_record_bytes: the largest group that is kept, all metadata and assignments: Kafka's `message.max.bytes`.
+    exact: time for which the broker muted a member's connection counts as silence, as in Kafka.
+    """
+
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = 2**31 - 1
+    max_record_bytes: int = 1_048_588
+    exact: bool = False

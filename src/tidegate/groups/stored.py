@@ -1,0 +1,42 @@
+"""What of a group outlives the process, and who keeps it. Follows: Kafka `GroupMetadataValue`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["GroupStore", "StoredGroup", "StoredMember"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMember:
+    """A member of a stable generation. `metadata`: of the chosen protocol, the only one that is kept."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredGroup:
+    """A group between two rebalances: its last generation, and since when (`state_at_ms`) it is stable or empty."""
+
+    group_id: str
+    protocol_type: str | None
+    generation: int
+    protocol: str | None
+    leader_id: str | None
+    state_at_ms: int
+    members: tuple[StoredMember, ...] = ()
+
+
+class GroupStore(Protocol):
+    """Keeps groups, in the order in which it is given them."""
+
+    def save(self, group: StoredGroup, on_over: Callable[[bool, int], None]) -> None:
+        """Keep a group, new or changed. `on_over` is told once, later, whether it is on the disk, and the time."""
+        ...

@@ -1,0 +1,60 @@
+"""Tests of deadlines: their order, and what becomes of those that are put off, brought forward and cancelled."""
+
+import random
+
+from tidegate.groups.deadlines import Deadline, Deadlines
+
+
+def taken(deadlines: Deadlines, now_ms: int) -> list[Deadline]:
+    """Return all that are over."""
+    found = []
+    while (deadline := deadlines.take(now_ms)) is not None:
+        found.append(deadline)
+    return found
+
+
+def test_order_and_changes() -> None:
+    """The last word counts, whenever a deadline was to be over before."""
+    deadlines = Deadlines()
+    first, second, third = Deadline(), Deadline(), Deadline()
+    for deadline, at_ms in ((first, 30), (second, 20), (third, 10)):
+        deadlines.start(deadline, at_ms)
+    deadlines.start(third, 40)
+    deadlines.start(first, 5)
+    deadlines.cancel(second)
+    assert deadlines.next_ms() == 5
+    assert taken(deadlines, 39) == [first]
+    assert taken(deadlines, 40) == [third]
+    assert (first.at_ms, len(deadlines), deadlines.next_ms()) == (None, 0, None)
+    deadlines.start(second, 50)
+    assert taken(deadlines, 50) == [second]
+
+
+def test_cancelled_ones_take_no_room() -> None:
+    """Members that come and go with long sessions leave nothing behind."""
+    deadlines = Deadlines()
+    for _ in range(10_000):
+        deadline = Deadline()
+        deadlines.start(deadline, 1_800_000)
+        deadlines.cancel(deadline)
+    assert len(deadlines) < 200
+
+
+def test_against_a_table() -> None:
+    """Whatever is started and cancelled, what is over is what a plain table says."""
+    rng = random.Random(5)
+    deadlines, all_of_them = Deadlines(), [Deadline() for _ in range(200)]
+    due: dict[Deadline, int] = {}
+    for now_ms in range(3_000):
+        for _ in range(rng.randrange(4)):
+            deadline = rng.choice(all_of_them)
+            if rng.random() < 0.4:
+                deadlines.cancel(deadline)
+                due.pop(deadline, None)
+            else:
+                due[deadline] = now_ms + rng.randrange(300)
+                deadlines.start(deadline, due[deadline])
+        over = {deadline for deadline, at_ms in due.items() if at_ms <= now_ms}
+        assert set(taken(deadlines, now_ms)) == over
+        for deadline in over:
+            del due[deadline]
