@@ -13,16 +13,14 @@ __all__ = ["NOT_PLAYED", "NOT_SERVED", "OWN_TEXTS"]
 _APIS = """
     AddOffsetsToTxn AddPartitionsToTxn AddRaftVoter AlterConfigs AlterPartitionReassignments
     AlterReplicaLogDirs AlterShareGroupOffsets AlterUserScramCredentials ConsumerGroupDescribe
-    CreateDelegationToken DeleteGroups DeleteRecords
-    DeleteShareGroupOffsets DeleteShareGroupState DescribeDelegationToken DescribeGroups
-    DescribeLogDirs DescribeProducers DescribeQuorum DescribeShareGroupOffsets DescribeTransactions
-    DescribeUserScramCredentials ElectLeaders EndTxn ExpireDelegationToken GetTelemetrySubscriptions
-    Heartbeat InitializeShareGroupState LeaveGroup ListConfigResources
-    ListGroups ListPartitionReassignments ListTransactions OffsetDelete OffsetForLeaderEpoch PushTelemetry
-    ReadShareGroupState ReadShareGroupStateSummary RemoveRaftVoter RenewDelegationToken SaslAuthenticate
-    SaslHandshake ShareAcknowledge ShareFetch ShareGroupDescribe ShareGroupHeartbeat StreamsGroupDescribe
-    StreamsGroupHeartbeat SyncGroup TxnOffsetCommit UnregisterBroker UpdateFeatures WriteShareGroupState
-    WriteTxnMarkers
+    ConsumerGroupHeartbeat CreateDelegationToken DeleteRecords DeleteShareGroupOffsets DeleteShareGroupState
+    DescribeDelegationToken DescribeLogDirs DescribeProducers DescribeQuorum DescribeShareGroupOffsets
+    DescribeTransactions DescribeUserScramCredentials ElectLeaders EndTxn ExpireDelegationToken
+    GetTelemetrySubscriptions InitializeShareGroupState ListConfigResources ListPartitionReassignments
+    ListTransactions OffsetForLeaderEpoch PushTelemetry ReadShareGroupState ReadShareGroupStateSummary
+    RemoveRaftVoter RenewDelegationToken SaslAuthenticate SaslHandshake ShareAcknowledge ShareFetch
+    ShareGroupDescribe ShareGroupHeartbeat StreamsGroupDescribe StreamsGroupHeartbeat TxnOffsetCommit
+    UnregisterBroker UpdateFeatures WriteShareGroupState WriteTxnMarkers
 """
 NOT_SERVED = frozenset(_APIS.split())
 """The APIs that the protocol has and the broker does not serve; left out of recorded ApiVersions answers (row S5)."""
@@ -38,8 +36,8 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "AlterConfigs": "alter-configs-v0 alter-configs-v2",
         "AlterPartitionReassignments": "alter-partition-reassignments-v0 alter-partition-reassignments-v1",
         "AlterReplicaLogDirs": "alter-replica-log-dirs-v1 alter-replica-log-dirs-v2",
+        "ConsumerGroupHeartbeat": "consumer-group-heartbeat-v0 consumer-group-heartbeat-v1",
         "CreateDelegationToken": "create-delegation-token-v1 create-delegation-token-v3",
-        "DeleteGroups": "delete-groups-v0 delete-groups-v2",
         "DeleteRecords": "delete-records-v0 delete-records-v2",
         "DescribeDelegationToken": "describe-delegation-token-v1 describe-delegation-token-v3",
         "DescribeLogDirs": """
@@ -50,14 +48,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "ElectLeaders": "elect-leaders-v0 elect-leaders-v2",
         "ExpireDelegationToken": "expire-delegation-token-v1 expire-delegation-token-v2",
         "InitializeShareGroupState": "share-group-state-v0 share-group-state-v1",
-        "L19": """
-            join-group-v0 join-group-v1 join-group-v2 join-group-v4 join-group-v5 join-group-v7
-            join-group-v9 sync-group-v0 sync-group-v1 sync-group-v3 sync-group-v4 sync-group-v5
-            heartbeat-v0 heartbeat-v1 heartbeat-v3 heartbeat-v4 leave-group-v0 leave-group-v1
-            leave-group-v3 leave-group-v4 leave-group-v5 describe-groups-v0 describe-groups-v1
-            describe-groups-v3 describe-groups-v5 describe-groups-v6
-            consumer-group-heartbeat-v0 consumer-group-heartbeat-v1
-        """,
         "L6": """
             coordinators-ready:6 find-coordinator-v1:1 find-coordinator-v3:1 find-coordinator-v4:1
             init-producer-id-v0:1,2 init-producer-id-v1:1,2 init-producer-id-v3:1,2
@@ -69,9 +59,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
             txn-offset-commit-v5 describe-transactions-v0 list-transactions-v0 list-transactions-v2
         """,
         "ListConfigResources": "list-config-resources-v0 list-config-resources-v1",
-        "ListGroups": "list-groups-v0 list-groups-v1 list-groups-v3 list-groups-v4 list-groups-v5",
         "ListPartitionReassignments": "list-partition-reassignments-v0",
-        "OffsetDelete": "offset-delete-v0",
         "OffsetForLeaderEpoch": "offset-for-leader-epoch-v2 offset-for-leader-epoch-v4",
         "RemoveRaftVoter": "remove-raft-voter-v0",
         "RenewDelegationToken": "renew-delegation-token-v1 renew-delegation-token-v2",
@@ -95,10 +83,10 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "L3": "fetch-session-throttled:6,8,9,10 fetch-session-throttled-v15:6,8,9,10",
     },
     "frames": {
-        "Heartbeat": """
-            frame-trailing-bytes frame-unknown-header-tags frame-unknown-body-tags
-            frame-client-id-not-utf8 frame-in-pieces pipelined-in-order frame-close-in-the-middle
-            correlation-ids
+        "L19": """
+            frame-trailing-bytes:0 frame-unknown-header-tags:0 frame-unknown-body-tags:0
+            frame-client-id-not-utf8:0 frame-in-pieces:2 pipelined-in-order:6,7,8,9,10,11
+            frame-close-in-the-middle:0 correlation-ids:0,1,2,3
         """,
     },
     "request_throttle": {
@@ -108,11 +96,10 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "AlterPartitionReassignments": "request-quota-alter_partition_reassignments",
         "AlterReplicaLogDirs": "request-quota-alter_replica_log_dirs",
         "AlterUserScramCredentials": "request-quota-alter_user_scram_credentials",
+        "ConsumerGroupHeartbeat": "request-quota-consumer_group_heartbeat",
         "CreateDelegationToken": "request-quota-create_delegation_token",
-        "DeleteGroups": "request-quota-delete_groups",
         "DeleteShareGroupOffsets": "request-quota-delete_share_group_offsets",
         "DescribeDelegationToken": "request-quota-describe_delegation_token",
-        "DescribeGroups": "request-quota-describe_groups",
         "DescribeLogDirs": "request-quota-describe_log_dirs",
         "DescribeProducers": "request-quota-describe_producers",
         "DescribeShareGroupOffsets": "request-quota-describe_share_group_offsets",
@@ -121,13 +108,9 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "ElectLeaders": "request-quota-elect_leaders",
         "EndTxn": "request-quota-end_txn",
         "ExpireDelegationToken": "request-quota-expire_delegation_token",
-        "Heartbeat": "request-quota-heartbeat request-quota-generous request-quota-default-client",
         "L16": "request-quota-init_producer_id:1",
-        "L19": "request-quota-consumer_group_heartbeat",
         "L6": "coordinators-ready:4",
-        "LeaveGroup": "request-quota-leave_group",
         "ListConfigResources": "request-quota-list_config_resources",
-        "ListGroups": "request-quota-list_groups",
         "ListPartitionReassignments": "request-quota-list_partition_reassignments",
         "OffsetForLeaderEpoch": "request-quota-offset_for_leader_epoch",
         "ReadShareGroupState": "request-quota-read_share_group_state",
@@ -138,7 +121,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "ShareFetch": "request-quota-share_fetch",
         "ShareGroupDescribe": "request-quota-share_group_describe",
         "ShareGroupHeartbeat": "request-quota-share_group_heartbeat",
-        "SyncGroup": "request-quota-sync_group",
         "TxnOffsetCommit": "request-quota-txn_offset_commit",
         "UnregisterBroker": "request-quota-unregister_broker",
         "UpdateFeatures": "request-quota-update_features",
@@ -177,13 +159,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
             scram-and-quota-of-one-user
         """,
     },
-    "windows_1x1": {
-        "Heartbeat": "request-quota-cap",
-    },
-    "windows_2x5": {
-        "Heartbeat": "request-quota-cap",
-    },
-    "windows_3x2": {
-        "Heartbeat": "request-quota-cap",
-    },
+    "windows_1x1": {"L19": "request-quota-cap:1"},
+    "windows_2x5": {"L19": "request-quota-cap:1"},
+    "windows_3x2": {"L19": "request-quota-cap:1"},
 }

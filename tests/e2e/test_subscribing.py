@@ -1,104 +1,299 @@
-"""Consumers that subscribe are told at once that groups are not served; those that assign partitions are served.
-
-Each client has `PROMPTLY_S` for what took 75 seconds, or never came, while JoinGroup and ConsumerGroupHeartbeat were
-not answered.
-"""
+"""Consumers that subscribe: groups of real clients, their rebalances, and what is left of them after `kill -9`."""
 
 import asyncio
 import subprocess
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-from kafka import KafkaConsumer
-from kafka.errors import UnsupportedVersionError
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient, KafkaConsumer
 
-PROMPTLY_S = 10.0
+PARTITIONS = 4
+WAIT_S = 60.0
+SESSION_MS = 6_000
 JVM = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
-@pytest.mark.parametrize(
-    ("protocol", "code"), [("classic", KafkaError.UNSUPPORTED_VERSION), ("consumer", KafkaError._FATAL)]
-)
-def test_librdkafka_is_told(broker, topic, unique, protocol, code):
-    """An error event comes from `poll`, a fatal one in the protocol of KIP-848."""
-    settings = {"bootstrap.servers": broker.address, "group.id": unique, "group.protocol": protocol}
-    consumer = Consumer(settings)
+def produce(address: str, topic: str, count: int, first: int = 0) -> None:
+    """Write records with numbers as values, one partition after another."""
+    producer = Producer({"bootstrap.servers": address})
+    for number in range(first, first + count):
+        producer.produce(topic, str(number), partition=number % PARTITIONS)
+    assert producer.flush(30) == 0
+
+
+def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+    """Call again and again until it returns True."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
+
+
+class Member:
+    """A consumer of librdkafka in a group, with what it has read and what it is assigned."""
+
+    def __init__(self, address: str, topic: str, group: str, **settings: Any) -> None:
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 500,
+                **{name.replace("_", "."): value for name, value in settings.items()},
+            }
+        )
+        self.read: list[int] = []
+        self.consumer.subscribe([topic])
+
+    def poll(self) -> None:
+        """Take what has come within a tenth of a second."""
+        for message in self.consumer.consume(100, 0.1):
+            if message.error() is None:
+                self.read.append(int(message.value()))
+
+    @property
+    def partitions(self) -> list[int]:
+        """Return the partitions that it is assigned."""
+        return sorted(part.partition for part in self.consumer.assignment())
+
+    def commit(self) -> None:
+        """Commit what it has read, once there is something."""
+        self.consumer.commit(asynchronous=False)
+
+
+@contextmanager
+def members(*made: Member) -> Iterator[Sequence[Member]]:
+    """Close consumers afterwards."""
     try:
-        consumer.subscribe([topic])
-        event = consumer.poll(PROMPTLY_S)
-        assert event is not None, f"nothing came within {PROMPTLY_S} s"
-        assert event.error().code() == code, event.error()
-        assert "version not supported" in event.error().str()
+        yield made
     finally:
-        consumer.close()
+        for member in made:
+            member.consumer.close()
 
 
-def test_kafka_python_is_told(broker, topic, unique):
-    """`poll` raises."""
-    consumer = KafkaConsumer(topic, bootstrap_servers=broker.address, group_id=unique)
+def poll_all(group: Sequence[Member]) -> bool:
+    """Let each poll; return whether every partition has one owner and everybody has some."""
+    for member in group:
+        member.poll()
+    owned = [part for member in group for part in member.partitions]
+    return sorted(owned) == list(range(PARTITIONS)) and all(member.partitions for member in group)
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_librdkafka(broker, create_topic, unique, assignor):
+    """Two share the partitions, a third has its part of them, and what one that leaves had goes to the others."""
+    topic = create_topic(broker, unique, PARTITIONS)
+    produce(broker.address, topic, 100)
+    settings = {"partition_assignment_strategy": assignor}
+    group = [Member(broker.address, topic, unique, **settings) for _ in range(2)]
+    with members(*group):
+        wait_until(lambda: poll_all(group), "two members")
+        wait_until(lambda: poll_all(group) and len(set(group[0].read + group[1].read)) == 100, "100 records")
+        third = Member(broker.address, topic, unique, **settings)
+        group.append(third)
+        wait_until(lambda: poll_all(group), "three members")
+        third.consumer.close()
+        group.remove(third)
+        wait_until(lambda: poll_all(group), "two members again")
+
+
+def test_static_members_come_back_without_a_rebalance(broker, create_topic, unique):
+    """Who is started anew under its instance id has the partitions that it had; the other one keeps its own."""
+    topic = create_topic(broker, unique, PARTITIONS)
+    group = [Member(broker.address, topic, unique, group_instance_id=name) for name in ("a", "b")]
     try:
-        begun = time.monotonic()
-        with pytest.raises(UnsupportedVersionError):
-            consumer.poll(timeout_ms=4 * PROMPTLY_S * 1000)
-        assert time.monotonic() - begun < PROMPTLY_S
+        wait_until(lambda: poll_all(group), "two members")
+        before = [member.partitions for member in group]
+        group[0].consumer.close()
+        group[0] = Member(broker.address, topic, unique, group_instance_id="a")
+        wait_until(lambda: poll_all(group), "the first again")
+        assert [member.partitions for member in group] == before
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        described = admin.describe_consumer_groups([unique])[unique].result(timeout=10)
+        assert {member.group_instance_id for member in described.members} == {"a", "b"}
     finally:
-        consumer.close(autocommit=False)
+        for member in group:
+            member.consumer.close()
 
 
-def test_aiokafka_is_told(broker, topic, unique):
-    """`start` raises."""
+def test_kafka_python(broker, create_topic, unique):
+    """Two consumers share the partitions; the one that stays goes on where the other one committed."""
+    topic = create_topic(broker, unique, PARTITIONS)
+    produce(broker.address, topic, 40)
+    settings = {"bootstrap_servers": broker.address, "group_id": unique, "auto_offset_reset": "earliest"}
+    consumers = [KafkaConsumer(topic, **settings, heartbeat_interval_ms=500) for _ in range(2)]
+    read: list[int] = []
 
-    async def start():
-        consumer = AIOKafkaConsumer(topic, bootstrap_servers=broker.address, group_id=unique)
+    def share() -> bool:
+        for consumer in consumers:
+            for records in consumer.poll(timeout_ms=100).values():
+                read.extend(int(record.value) for record in records)
+        return [len(consumer.assignment()) for consumer in consumers] == [2, 2]
+
+    try:
+        wait_until(share, "two members")
+        wait_until(lambda: share() and len(set(read)) == 40, "40 records")
+        consumers.pop().close()
+        produce(broker.address, topic, 40, first=40)
+        read.clear()
+
+        def take_all() -> bool:
+            for records in consumers[0].poll(timeout_ms=100).values():
+                read.extend(int(record.value) for record in records)
+            return len(set(read) - set(range(40))) == 40
+
+        wait_until(take_all, "all by one")
+        admin = KafkaAdminClient(bootstrap_servers=broker.address)
+        assert unique in {name for name, *_ in _listed(admin)}
+        admin.close()
+    finally:
+        for consumer in consumers:
+            consumer.close()
+
+
+def _listed(admin: KafkaAdminClient) -> list[Any]:
+    """Return the groups that kafka-python lists, whatever its version calls that."""
+    found = admin.list_consumer_groups() if hasattr(admin, "list_consumer_groups") else admin.list_groups()
+    return [(each["group_id"],) if isinstance(each, dict) else each for each in found]
+
+
+def test_aiokafka(broker, create_topic, unique):
+    """Two consumers share the partitions and read all."""
+    topic = create_topic(broker, unique, PARTITIONS)
+    produce(broker.address, topic, 40)
+
+    async def consume() -> None:
+        settings = {"bootstrap_servers": broker.address, "group_id": unique, "auto_offset_reset": "earliest"}
+        consumers = [AIOKafkaConsumer(topic, **settings, heartbeat_interval_ms=500) for _ in range(2)]
+        read: set[int] = set()
         try:
-            async with asyncio.timeout(PROMPTLY_S):
-                await consumer.start()
+            await asyncio.gather(*[consumer.start() for consumer in consumers])
+            async with asyncio.timeout(WAIT_S):
+                while len(read) < 40 or [len(each.assignment()) for each in consumers] != [2, 2]:
+                    for consumer in consumers:
+                        for records in (await consumer.getmany(timeout_ms=100)).values():
+                            read |= {int(record.value) for record in records}
         finally:
-            await consumer.stop()
+            await asyncio.gather(*[consumer.stop() for consumer in consumers])
 
-    with pytest.raises(Exception, match="UnsupportedVersionError"):
-        asyncio.run(start())
+    asyncio.run(consume())
+
+
+def test_groups_go_on_after_a_kill(new_broker, create_topic, unique):
+    """Members, generation and offsets are there again: nobody joins anew, and nothing is read twice."""
+    broker = new_broker()
+    topic = create_topic(broker, unique, PARTITIONS)
+    produce(broker.address, topic, 100)
+    group = [Member(broker.address, topic, unique) for _ in range(2)]
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    with members(*group):
+        wait_until(lambda: poll_all(group) and len(group[0].read + group[1].read) == 100, "all records")
+        for member in group:
+            member.commit()
+        ids = _member_ids(admin, unique)
+        broker.kill()
+        broker.start()
+        produce(broker.address, topic, 100, first=100)
+        wait_until(lambda: poll_all(group) and len(group[0].read + group[1].read) >= 200, "what came later")
+        assert sorted(group[0].read + group[1].read) == list(range(200))
+        assert _member_ids(admin, unique) == ids
+        for member in group:
+            member.commit()
+        broker.kill()
+        broker.start()
+        found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(unique)])[unique].result(10)
+        assert {part.partition: part.offset for part in found.topic_partitions} == dict.fromkeys(range(4), 50)
+
+
+def _member_ids(admin: AdminClient, group: str) -> set[str]:
+    described = admin.describe_consumer_groups([group])[group].result(timeout=20)
+    assert described.state.name == "STABLE", described.state
+    return {member.member_id for member in described.members}
+
+
+def test_lost_members_are_replaced(new_broker, create_topic, unique):
+    """A member that is killed loses its partitions when its session is over."""
+    broker = new_broker()
+    topic = create_topic(broker, unique, PARTITIONS)
+    lost = subprocess.Popen(
+        ["kcat", "-b", broker.address, "-G", unique, "-X", f"session.timeout.ms={SESSION_MS}", topic],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    other = Member(broker.address, topic, unique)
+    with members(other):
+        wait_until(lambda: other.poll() is None and len(other.partitions) == 2, "two members")
+        lost.kill()
+        lost.wait()
+        wait_until(lambda: other.poll() is None and len(other.partitions) == PARTITIONS, "one member")
+
+
+def test_groups_on_three_nodes(new_broker, create_topic, unique):
+    """Each group has its members at the coordinator that every node names."""
+    broker = new_broker(nodes=3)
+    topic = create_topic(broker, unique, PARTITIONS)
+    group = [
+        Member(f"127.0.0.1:{port}", topic, f"{unique}-{number}")
+        for number in range(4)
+        for port in broker.ports[:2]
+    ]
+    with members(*group):
+        pairs = list(zip(group[::2], group[1::2], strict=True))
+        wait_until(lambda: sum(poll_all(pair) for pair in pairs) == len(pairs), "four groups of two members")
+
+
+def test_groups_are_administrated(broker, create_topic, unique):
+    """Groups are listed, described, their offsets changed and deleted, and they themselves, by an admin client."""
+    topic = create_topic(broker, unique, PARTITIONS)
+    produce(broker.address, topic, 8)
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    member = Member(broker.address, topic, unique)
+    with members(member):
+        wait_until(lambda: poll_all([member]) and len(member.read) == 8, "8 records")
+        member.commit()
+        with pytest.raises(Exception, match="NON_EMPTY_GROUP"):
+            admin.delete_consumer_groups([unique])[unique].result(10)
+        listed = {group.group_id: group for group in admin.list_consumer_groups().result(10).valid}
+        assert listed[unique].state.name == "STABLE"
+    described = admin.describe_consumer_groups([unique])[unique].result(10)
+    assert (described.state.name, described.members) == ("EMPTY", [])
+    wanted = ConsumerGroupTopicPartitions(unique, [TopicPartition(topic, 0, 1)])
+    admin.alter_consumer_group_offsets([wanted])[unique].result(10)
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(unique)])[unique].result(10)
+    assert {part.partition: part.offset for part in found.topic_partitions} == {0: 1, 1: 2, 2: 2, 3: 2}
+    admin.delete_consumer_groups([unique])[unique].result(10)
+    assert unique not in {group.group_id for group in admin.list_consumer_groups().result(10).valid}
 
 
 @pytest.mark.java
-@pytest.mark.parametrize(
-    ("protocol", "text"),
-    [
-        ("classic", "UnsupportedVersionException: The version of API is not supported"),
-        ("consumer", "The cluster does not support the new CONSUMER group protocol"),
-    ],
-)
-def test_java_consumer_is_told(kafka_classpath, broker, topic, unique, protocol, text):
-    """The console consumer ends with the error, long before its own time is over."""
-    done = subprocess.run(
-        [
-            *(*JVM, "-cp", kafka_classpath, "org.apache.kafka.tools.consumer.ConsoleConsumer"),
-            *("--bootstrap-server", broker.address, "--topic", topic, "--group", unique),
-            *("--timeout-ms", "120000", "--command-property", f"group.protocol={protocol}"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert text in done.stdout + done.stderr
+def test_java_tools(kafka_classpath, broker, create_topic, unique):
+    """The console consumer reads in a group, and kafka-consumer-groups describes, resets and deletes it."""
+    topic = create_topic(broker, unique, PARTITIONS)
+    produce(broker.address, topic, 8)
+    server = ("--bootstrap-server", broker.address)
 
+    def java(name: str, *arguments: str) -> str:
+        command = [*JVM, "-cp", kafka_classpath, f"org.apache.kafka.tools.{name}", *server, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
-def test_consumers_that_assign_commit_and_find_their_positions(broker, topic, unique):
-    """A coordinator is found, positions are kept, and another consumer of the group goes on from there."""
-    found = []
-    for at in (5, 9):
-        consumer = Consumer(
-            {"bootstrap.servers": broker.address, "group.id": unique, "enable.auto.commit": False}
-        )
-        try:
-            consumer.assign([TopicPartition(topic, 0, 0)])
-            consumer.commit(offsets=[TopicPartition(topic, 0, at)], asynchronous=False)
-            found += [
-                position.offset for position in consumer.committed([TopicPartition(topic, 0)], timeout=10)
-            ]
-        finally:
-            consumer.close()
-    assert found == [5, 9]
+    reading = ("--topic", topic, "--group", unique, "--from-beginning", "--max-messages", "8")
+    assert sorted(java("consumer.ConsoleConsumer", *reading).split()) == [str(number) for number in range(8)]
+    tool = "consumer.group.ConsumerGroupCommand"
+    described = java(tool, "--describe", "--group", unique)
+    rows = [line.split() for line in described.splitlines() if topic in line]
+    assert sorted((row[2], row[3], row[4], row[5]) for row in rows) == [
+        (str(number), "2", "2", "0") for number in range(PARTITIONS)
+    ]
+    java(tool, "--reset-offsets", "--to-earliest", "--execute", "--group", unique, "--topic", topic)
+    assert unique in java(tool, "--list")
+    java(tool, "--delete", "--group", unique)
+    assert unique not in java(tool, "--list")

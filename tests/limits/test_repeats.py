@@ -11,7 +11,37 @@ from tidegate.wire import API_BY_KEY
 
 pytestmark = pytest.mark.alone
 
-SERVED = {0, 1, 2, 3, 8, 9, 10, 11, 18, 19, 20, 22, 32, 37, 44, 48, 49, 60, 68, 75}
+SERVED = {
+    0,
+    1,
+    2,
+    3,
+    8,
+    9,
+    10,
+    11,
+    12,
+    13,
+    14,
+    15,
+    16,
+    18,
+    19,
+    20,
+    22,
+    29,
+    30,
+    31,
+    32,
+    37,
+    42,
+    44,
+    47,
+    48,
+    49,
+    60,
+    75,
+}
 ENOUGH_FOR_CACHES = 5000  # what an id is as text is known of 4,096
 CREATES_ONLY_IF_ASKED_SINCE = 4  # of Metadata
 COUNT = size(20_000, 99_000)

@@ -93,6 +93,8 @@ class Connection:
     """The connection as the controller's usage record has it, once something was forwarded to another node."""
     authorizer: Authorizer | None = None
     """What the user may do; None where everybody may do everything."""
+    throttled_ms: int = 0
+    """For how long in all it has been, or will have been, muted for a throttle."""
 
     def set_software(self, software: tuple[str, str]) -> None:
         """Set name and version of the client's software; the usage record has them from here on."""

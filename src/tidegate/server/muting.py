@@ -37,6 +37,7 @@ class Muting:
         queue = self.queues[quota_type]
         throttled = queue.throttle(throttle_ms, now_ns=now_ns, on_end=lambda: self._end(channel))
         channel.mute(throttled.end_ns)
+        channel.connection.throttled_ms += throttle_ms
         self._throttled[channel] = (queue, throttled)
         channel.transport.watch(
             lambda: self._on_early(channel), lambda is_broken: self._on_gone(channel, is_broken)

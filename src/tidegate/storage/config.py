@@ -9,7 +9,6 @@ from tidegate.storage.topic_settings import NEVER
 
 __all__ = [
     "MAX_PARTITIONS",
-    "OFFSET_METADATA_MAX_BYTES",
     "PRODUCER_ID_EXPIRATION_MS",
     "StorageConfig",
     "text_of",
@@ -20,9 +19,6 @@ MAX_PARTITIONS: Final = 4000
 
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 """Silence after which a producer id is forgotten: Kafka's `producer.id.expiration.ms`."""
-
-OFFSET_METADATA_MAX_BYTES: Final = 4096
-"""Longest text beside a committed offset: Kafka's `offset.metadata.max.bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +42,13 @@ class StorageConfig:
     log_flush_interval_messages: int = NEVER
     log_flush_interval_ms: int = NEVER
     fetch_max_bytes: int = 57_671_680
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_max_size: int = 2**31 - 1
+    offset_metadata_max_bytes: int = 4096
+    offsets_retention_minutes: int = 10_080
+    offsets_retention_check_interval_ms: int = 600_000
     kafka_exact: bool = False
     given: Mapping[str, str] | None = None
 

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator
 from tidegate.scheduling import Scheduler
 from tidegate.storage.storage import Storage
 
-__all__ = ["HOUSEKEEPING_EVERY_S", "LOOK_EVERY_S", "SAVE_EVERY_S", "SLICE_MS", "start_housekeeping"]
+__all__ = [
+    "HOUSEKEEPING_EVERY_S",
+    "LOOK_EVERY_S",
+    "SAVE_EVERY_S",
+    "SLICE_MS",
+    "start_chore",
+    "start_housekeeping",
+]
 
 HOUSEKEEPING_EVERY_S = 60.0  # Kafka's `log.flush.offset.checkpoint.interval.ms`
 LOOK_EVERY_S = 0.5
@@ -24,9 +31,17 @@ _logger = logging.getLogger(__name__)
 def start_housekeeping(storage: Storage, scheduler: Scheduler) -> None:
     """Let `storage` look after itself, and sync what is due, until it is closed. Once for a storage."""
     storage.commits.start(scheduler)
-    _Chore(storage, scheduler, HOUSEKEEPING_EVERY_S, lambda: storage.clean(storage.clock.wall_ms()))
-    _Chore(storage, scheduler, LOOK_EVERY_S, storage.look_after_files)
-    _Chore(storage, scheduler, SAVE_EVERY_S, storage.save_positions)
+    storage.group_writes.start(scheduler)
+    start_chore(storage, scheduler, HOUSEKEEPING_EVERY_S, lambda: storage.clean(storage.clock.wall_ms()))
+    start_chore(storage, scheduler, LOOK_EVERY_S, storage.look_after_files)
+    start_chore(storage, scheduler, SAVE_EVERY_S, storage.save_positions)
+
+
+def start_chore(
+    storage: Storage, scheduler: Scheduler, every_s: float, begin: Callable[[], Iterator[None]]
+) -> None:
+    """Do what `begin` begins every so many seconds, in slices of `SLICE_MS`, until `storage` is closed."""
+    _Chore(storage, scheduler, every_s, begin)
 
 
 class _Chore:

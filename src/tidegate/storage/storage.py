@@ -3,7 +3,7 @@
     <data>/.lock                              held while a process uses the directory
     <data>/.kafka_cleanshutdown               the last process closed every log
     <data>/recovery-point-offset-checkpoint   up to where each log is known to be synced
-    <data>/tidegate.db                        topics, quotas, producer ids, committed offsets
+    <data>/tidegate.db                        topics, quotas, producer ids, groups, committed offsets
     <data>/<topic>-<partition>/               a log
 
 The marker, the checkpoint and the logs are Kafka's formats; the metadata is not.
@@ -25,6 +25,7 @@ from tidegate.clock import Clock
 from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
 from tidegate.storage.consistency import check_store
 from tidegate.storage.errors import LogDamagedError, StorageError
+from tidegate.storage.group_writes import GroupWrites
 from tidegate.storage.log.group_commit import GroupCommit, SyncFile, sync_path
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.producers import ProducerMemory
@@ -49,6 +50,7 @@ _CHECKPOINT = "recovery-point-offset-checkpoint"
 _DATABASE = "tidegate.db"
 _NAMED = 5  # partitions in one line of the log
 _SAVED_AT_BYTES = 256 * 1024  # appended since the indexes were written last: they are written within a second
+_CHECKPOINT_AT_BYTES = 4 << 20  # of the store's last commits: SQLite's own default
 _SAVE_ALL_EACH = 10  # every so many seconds all that has grown is written
 _NO_BOOT = ""
 _logger = logging.getLogger(__name__)
@@ -78,6 +80,7 @@ class Storage:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-disk")
         self.turn = TurnWrites()
         self.commits = GroupCommit(self._worker, sync, metadata=store.recent_path, on_failed=self._distrust)
+        self.group_writes = GroupWrites(store.groups, self._worker, sync_path, store.recent_path)
         self._producer_ids = range(0)
         self._producer_memory = ProducerMemory()
         self._lost: str | None = None
@@ -213,6 +216,8 @@ class Storage:
             if log.unsaved_bytes >= least_bytes:
                 log.checkpoint()
                 yield
+        if self.store.recent_bytes() >= _CHECKPOINT_AT_BYTES:
+            self._worker.submit(self.store.checkpoint)
         if self._topics_synced != self.topics.version:
             self._topics_synced = self.topics.version
             self._worker.submit(sync_path, self.store.recent_path)
@@ -252,6 +257,7 @@ class Storage:
             return
         self.closed = True
         self.commits.close()
+        self.group_writes.close()
         self._worker.shutdown(wait=True)
         try:
             if self._close_logs():

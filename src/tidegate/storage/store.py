@@ -5,28 +5,29 @@ kernel; when the machine itself goes down the last commits may be lost, never to
 """
 
 import json
+import logging
 import os
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tidegate.acl import Acl
 from tidegate.in_slices import run_at_once
 from tidegate.quota.admin.alterations import QuotaRecord
 from tidegate.storage.errors import StorageError
+from tidegate.storage.group_rows import GroupRows
 from tidegate.storage.private_files import make_private_file
 from tidegate.storage.quota_rows import PENDING_TABLE, QuotaRows
 
-__all__ = ["OFFSETS_AT_ONCE", "PRODUCER_ID_BLOCK", "CommittedOffset", "MetadataStore", "StoredTopic"]
+__all__ = ["PRODUCER_ID_BLOCK", "MetadataStore", "StoredTopic"]
 
-OFFSETS_AT_ONCE = 200  # read or written in well under a millisecond
 PRODUCER_ID_BLOCK = (
     1000  # ids taken from the store at a time. Source: Kafka `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`
 )
 
+_MOST_RECENT_PAGES = 65_536  # of 4 KB: if `checkpoint` did not come, the next commit would wait for the disk
 _APPLICATION_ID = 0x54494445  # "TIDE": marks the file as ours
 _SCHEMA_VERSION = 1
 _GROWING = """
@@ -53,11 +54,10 @@ CREATE TABLE deleted_topics (topic_id TEXT PRIMARY KEY, name TEXT NOT NULL, part
 CREATE TABLE quotas (
     entity TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (entity, name)
 ) WITHOUT ROWID;
-CREATE TABLE offsets (
-    group_id TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, committed_offset INTEGER NOT NULL,
-    leader_epoch INTEGER NOT NULL, metadata TEXT NOT NULL, PRIMARY KEY (group_id, topic, partition)
-) WITHOUT ROWID;
 """
+
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,22 +70,10 @@ class StoredTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
-    """A group's position in one partition."""
-
-    group_id: str
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int
-    metadata: str
-
-
 class MetadataStore:
     """The SQLite file. Every method that changes something has committed when it returns.
 
-    A `QuotaStore`, an `AclStore` and a `SettingStore`.
+    A `QuotaStore`, an `AclStore` and a `SettingStore`. groups: the rows of groups and committed offsets.
 
     Every method raises `StorageError` where SQLite fails, and has then changed nothing.
     """
@@ -95,6 +83,7 @@ class MetadataStore:
         self._path = path
         self._lost: str | None = None
         self._quotas = QuotaRows(self._run, self._transaction)
+        self.groups = GroupRows(self._run, self._transaction)
         try:
             make_private_file(path)  # SQLite gives the files beside it the same mode
             self._db = sqlite3.connect(path, isolation_level=None)
@@ -131,6 +120,21 @@ class MetadataStore:
         """The file that holds the last commits (SQLite's write-ahead log); with it synced, all of them are."""
         return self._path.with_name(self._path.name + "-wal")
 
+    def recent_bytes(self) -> int:
+        """Return the size of the file that holds the last commits."""
+        try:
+            return self.recent_path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def checkpoint(self) -> None:
+        """Bring the last commits into the database: on another thread, for it waits for the disk. Others go on."""
+        try:
+            with closing(sqlite3.connect(self._path)) as db:
+                db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.Error as error:
+            _logger.warning("cannot bring the last commits into %s: %s", self._path, error)
+
     def _prepare(self) -> None:
         db = self._db
         (application_id,) = db.execute("PRAGMA application_id").fetchone()
@@ -140,6 +144,7 @@ class MetadataStore:
             raise self._unusable("it was made by another program")
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=NORMAL")
+        db.execute(f"PRAGMA wal_autocheckpoint={_MOST_RECENT_PAGES}")
         if not tables:
             db.executescript(
                 f"BEGIN; {_SCHEMA} PRAGMA application_id={_APPLICATION_ID};"
@@ -153,7 +158,7 @@ class MetadataStore:
         db.execute(PENDING_TABLE)
         db.execute(_DYNAMIC_SETTINGS)
         db.execute(_ACLS)
-        db.execute("CREATE INDEX IF NOT EXISTS offsets_by_topic ON offsets (topic)")
+        self.groups.prepare()
 
     def _unusable(self, why: str) -> StorageError:
         return StorageError(
@@ -279,60 +284,6 @@ class MetadataStore:
                 acls,
             )
 
-    # --- committed offsets
-
-    def commit_offsets(self, offsets: Sequence[CommittedOffset]) -> None:
-        """Store all of `offsets`, or none."""
-        with self._transaction():
-            self._run_many(
-                "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?, ?, ?)",
-                [(o.group_id, o.topic, o.partition, o.offset, o.leader_epoch, o.metadata) for o in offsets],
-            )
-
-    def committed_offset(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        """Return a group's position in one partition, None where it has none."""
-        row = self._run(
-            "SELECT group_id, topic, partition, committed_offset, leader_epoch, metadata FROM offsets"
-            " WHERE group_id=? AND topic=? AND partition=?",
-            (group_id, topic, partition),
-        ).fetchone()
-        return None if row is None else _position(row)
-
-    def committed_offsets(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
-        """Return a group's positions by topic name and partition."""
-        found: dict[tuple[str, int], CommittedOffset] = {}
-        after: CommittedOffset | None = None
-        while page := self.committed_offsets_after(group_id, after):
-            found |= {(position.topic, position.partition): position for position in page}
-            after = page[-1]
-        return found
-
-    def committed_offsets_after(self, group_id: str, after: CommittedOffset | None) -> list[CommittedOffset]:
-        """Return a group's next positions, by topic name and partition, after one; at most `OFFSETS_AT_ONCE`."""
-        topic, partition = ("", -1) if after is None else (after.topic, after.partition)
-        rows = self._run(
-            "SELECT group_id, topic, partition, committed_offset, leader_epoch, metadata FROM offsets"
-            " WHERE group_id=? AND (topic, partition) > (?, ?) ORDER BY topic, partition LIMIT ?",
-            (group_id, topic, partition, OFFSETS_AT_ONCE),
-        )
-        return [_position(row) for row in rows]
-
-    def forget_offsets(self, topic: str) -> bool:
-        """Forget some of the positions in a topic that is there no more; return whether there were any."""
-        changed = self._db.total_changes
-        self._change(
-            "DELETE FROM offsets WHERE (group_id, topic, partition) IN"
-            " (SELECT group_id, topic, partition FROM offsets WHERE topic=?1"
-            " AND NOT EXISTS (SELECT 1 FROM topics WHERE name=?1) LIMIT ?2)",
-            (topic, OFFSETS_AT_ONCE),
-        )
-        return self._db.total_changes > changed
-
-    def has_offsets(self, group_id: str) -> bool:
-        """Return whether a group has a position anywhere."""
-        row = self._run("SELECT 1 FROM offsets WHERE group_id=? LIMIT 1", (group_id,)).fetchone()
-        return row is not None
-
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Commit what happens inside, or take all of it back."""
@@ -359,15 +310,3 @@ class MetadataStore:
     def _run_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
         for row in rows:
             self._run(statement, row)
-
-
-def _position(row: Sequence[Any]) -> CommittedOffset:
-    group_id, topic, partition, offset, leader_epoch, metadata = row
-    return CommittedOffset(
-        group_id=group_id,
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        leader_epoch=leader_epoch,
-        metadata=metadata,
-    )

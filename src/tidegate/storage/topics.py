@@ -302,7 +302,7 @@ class Topics:
         """
         moved = []
         try:
-            while self._store.forget_offsets(stored.name):
+            while self._store.groups.forget_topic(stored.name):
                 yield
             for partition in range(stored.partitions):
                 directory = partition_directory(self._data_dir, stored.name, partition)

@@ -13,6 +13,7 @@ from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Answer, Connection, Deferred, Handler, Request, Work
 from tidegate.wire import decode_request_header, encode_request, read_response
 
+_TURNS = 10
 CONNECTION = Connection(1, "PLAINTEXT", "127.0.0.1", "127.0.0.1", 9092)
 
 
@@ -83,6 +84,20 @@ class Node(StorageNode):
         result = self.handlers[request.header.api_key](request)
         return result if isinstance(result, Answer | Deferred) else whole(result)
 
+    def awaited(self, result: Answer | Deferred, *, wait_s: float = 0) -> Answer:
+        """Return an answer, after as many turns as it takes and so long on the scheduler; the clock stands still."""
+        if isinstance(result, Answer):
+            return result
+        answers: list[Answer] = []
+        result.then(answers.append)
+        for _ in range(_TURNS):
+            if answers:
+                break
+            self.round()
+            self.scheduler.advance(wait_s)
+        (answer,) = answers
+        return answer
+
     def begin(self, frame: memoryview) -> Work:
         """Return the work in slices that the handler of a request, given by its bytes, begins."""
         header = decode_request_header(frame)
@@ -94,8 +109,7 @@ class Node(StorageNode):
 
     def call(self, api_key: int, version: int, message: dict[str, Any], **options: Any) -> dict[str, Any]:
         """Send a request; return the answer, read back from its bytes. A Fetch is sent twice: the second is known."""
-        answer = self.ask(api_key, version, message, **options)
-        assert isinstance(answer, Answer)
+        answer = self.awaited(self.ask(api_key, version, message, **options))
         found = decoded(api_key, version, answer)
         if api_key == FETCH:
             again = self.ask(api_key, version, message, **options)

@@ -6,13 +6,15 @@ import shutil
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.storage.errors import StorageError
-from tidegate.storage.store import CommittedOffset, MetadataStore, StoredTopic
+from tidegate.storage.group_rows import CommittedOffset, GroupChange
+from tidegate.storage.store import MetadataStore, StoredTopic
 
 ALICE = (("user", "alice"),)
 DEFAULTS = (("client-id", None), ("user", None))
@@ -103,28 +105,22 @@ def test_deleted_topic_is_remembered_until_its_files_are_gone(opened: Opened, pa
     store = opened(path)
     topic = StoredTopic(topic_id="id-1", name="orders", partitions=3)
     store.put_topic(topic)
-    store.commit_offsets([offset("orders"), offset("other")])
-    assert not store.forget_offsets("orders")
+    store.groups.apply([GroupChange(offsets=[offset("orders"), offset("other")])])
+    assert not store.groups.forget_topic("orders")
     store.delete_topic(topic)
-    assert [store.forget_offsets("orders") for _ in range(2)] == [True, False]
+    assert [store.groups.forget_topic("orders") for _ in range(2)] == [True, False]
     assert list(store.topics()) == []
     assert list(store.deleted_topics()) == [topic]
-    assert list(store.committed_offsets("g")) == [("other", 1)]
+    assert store.groups.offsets_after("g", None) == [offset("other")]
     store.forget_deleted_topic("id-1")
     assert list(store.deleted_topics()) == []
 
 
-def offset(topic: str, value: int = 5) -> CommittedOffset:
+def offset(topic: str) -> CommittedOffset:
     """Return a committed offset of group g in partition 1."""
-    return CommittedOffset(group_id="g", topic=topic, partition=1, offset=value, leader_epoch=0, metadata="m")
-
-
-def test_last_commit_counts(opened: Opened, path: Path) -> None:
-    """A later commit replaces an earlier one."""
-    store = opened(path)
-    store.commit_offsets([offset("orders")])
-    store.commit_offsets([offset("orders", 9)])
-    assert opened(killed(path)).committed_offsets("g") == {("orders", 1): offset("orders", 9)}
+    return CommittedOffset(
+        group_id="g", topic=topic, partition=1, offset=5, leader_epoch=0, metadata="m", commit_ms=7
+    )
 
 
 def test_producer_ids_are_never_given_out_twice(opened: Opened, path: Path) -> None:
@@ -207,3 +203,21 @@ def test_changed_settings_are_kept_all_or_none(path: Path, opened: Opened) -> No
     with pytest.raises(StorageError):
         store.change_settings("1", {"d": "1", "e": object()})  # type: ignore[dict-item]
     assert len(opened(path).load_settings()) == 3
+
+
+def test_last_commits_are_brought_into_the_database_by_another_thread(opened: Opened, path: Path) -> None:
+    """Meanwhile others are committed; all are there afterwards, and the file of the last ones is used again."""
+    store = opened(path)
+    for number in range(300):
+        store.set_meta(f"name-{number}", "x" * 4000)
+    grown = store.recent_bytes()
+    assert grown > 1 << 20
+    with ThreadPoolExecutor(1) as worker:
+        done = worker.submit(store.checkpoint)
+        store.set_meta("meanwhile", "y")
+        done.result()
+        worker.submit(store.checkpoint).result()
+    store.set_meta("later", "z")
+    assert store.recent_bytes() == grown or store.recent_bytes() < grown + 100_000
+    again = opened(killed(path))
+    assert (again.meta("name-299"), again.meta("meanwhile"), again.meta("later")) == ("x" * 4000, "y", "z")

@@ -1,8 +1,7 @@
 """FindCoordinator (key 10), versions 0-6. KIP-699 (several keys, from 4).
 
-A group's coordinator is a broker that its name says, as in Kafka: there consumers that assign partitions themselves
-commit and fetch offsets.
-Not implemented: group membership (JoinGroup is not served yet); transactions (error 53, which clients take as final);
+A group's coordinator is a broker that its name says, as in Kafka: there its members join, and offsets are committed.
+Not implemented: transactions (error 53, which clients take as final);
 share groups (error 42).
 Needs DESCRIBE on each group, else error 30.
 A key that is named several times is answered as often, as by Kafka.

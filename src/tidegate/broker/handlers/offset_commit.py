@@ -1,56 +1,55 @@
-"""OffsetCommit (key 8), versions 2-10. KIP-98, KIP-1071 (topic ids, from 10).
+"""OffsetCommit (key 8), versions 2-10. KIP-98, KIP-345 (static members, from 7), KIP-1071 (topic ids, from 10).
 
-Keeps the positions of consumers that assign partitions themselves (no member, no generation); they survive `kill -9`.
+Keeps the positions of a group's members, in their generation, and of consumers that assign partitions themselves (no
+member, no generation); the answer leaves when they are on the disk. A member's commit keeps its session.
 Of several positions for one partition the last is kept, and each is answered, as by Kafka. Many positions are kept in
 several transactions: where the process ends in between, and the client has no answer, some of them are kept.
 Needs READ on the group, else error 30 for all, and on each topic, else error 29.
-A group that another broker coordinates is error 16.
+A group that another broker coordinates is error 16; without room for more (`MAX_DATABASE_BYTES`) it is error 28.
 Memory: at most 100 bytes for each byte of the request (a position of 14 bytes becomes two dicts, an object and three
 entries), and the answer.
-Not implemented: members of a group (a commit in a generation is error 25; where the group is not known, 22, and from
-version 9 on 69), expiry of offsets.
 """
 
-import logging
 from collections.abc import Generator, Iterable
 from itertools import islice
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.api_keys import OFFSET_COMMIT
-from tidegate.broker.cluster import ClusterView
+from tidegate.broker.late_answers import complete_in_slices
+from tidegate.broker.node_groups import NodeGroups, Writes
 from tidegate.broker.releasing import answer_partitions, release
-from tidegate.server.handler import Charge, Handler, Message, Request, Work
-from tidegate.storage.config import OFFSET_METADATA_MAX_BYTES
-from tidegate.storage.errors import StorageError
-from tidegate.storage.storage import Storage
-from tidegate.storage.store import OFFSETS_AT_ONCE, CommittedOffset
+from tidegate.server.handler import Charge, Deferred, Handler, Message, Request, Work
+from tidegate.storage.group_rows import OFFSETS_AT_ONCE, CommittedOffset, GroupChange
 from tidegate.storage.topics import Topic
 from tidegate.wire import field_since
 
 __all__ = ["offset_commit_handler"]
 
 NO_GENERATION = -1
+_NO_RETENTION = -1
+_LATEST_MS = 2**63 - 1
 _GROUP_NOT_FOUND_SINCE = 9
 _TOPIC_IDS_SINCE = field_since(OFFSET_COMMIT, "request", "topic_id")
-_logger = logging.getLogger(__name__)
 
 
-def offset_commit_handler(storage: Storage, cluster: ClusterView) -> Handler:
-    """Return the handler that keeps offsets in `storage`."""
+def offset_commit_handler(groups: NodeGroups) -> Handler:
+    """Return the handler that keeps offsets."""
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
         if not request.authorized(acl.READ, acl.GROUP, body["group_id"]):
             return (yield from _refuse(request, body))
-        commit = _Commit(storage, cluster, body, request)
+        commit = _Commit(groups, request, body)
         yield from commit.check()
         yield from request.release_body(body)
-        yield from commit.store()
-        yield from commit.release()
-        topics = commit.topics
-        message = {"throttle_time_ms": 0, "topics": topics}
-        return (yield from answer_partitions(request, message, topics, "partitions", Charge.REQUEST))
+        if not (yield from commit.store()):
+            return (yield from commit.answer_in_slices(()))
+        deferred = Deferred()
+        commit.writes.when_over(
+            lambda failed: complete_in_slices(deferred, commit.answer_in_slices(failed), groups.scheduler)
+        )
+        return deferred
 
     return handle
 
@@ -78,16 +77,24 @@ class _Commit:
     there are any of these. As in Kafka.
     """
 
-    def __init__(self, storage: Storage, cluster: ClusterView, body: Message, request: Request) -> None:
-        self._request = request
-        version = request.header.api_version
-        self.field = "name" if version < _TOPIC_IDS_SINCE else "topic_id"
+    def __init__(self, groups: NodeGroups, request: Request, body: Message) -> None:
+        self.field = "name" if request.header.api_version < _TOPIC_IDS_SINCE else "topic_id"
         self.topics: list[Message] = []
-        self._storage = storage
-        self._cluster = cluster
+        self.writes = Writes(groups.storage)
+        self._groups = groups
+        self._request = request
+        self._topics_there = groups.storage.topics
+        self._most_metadata = groups.storage.config.offset_metadata_max_bytes
         self._body = body
-        self._version = version
         self._group_id: str = body["group_id"]
+        self._member = (
+            body["member_id"],
+            body.get("group_instance_id"),
+            body["generation_id_or_member_epoch"],
+        )
+        now_ms, retention_ms = groups.now_ms(), body.get("retention_time_ms", _NO_RETENTION)
+        self._commit_ms = now_ms
+        self._expire_ms = None if retention_ms == _NO_RETENTION else min(now_ms + retention_ms, _LATEST_MS)
         self._missing: dict[str, list[Message]] = {}
         self._found: list[tuple[str, list[Message]]] = []
         self._kept: list[tuple[Message, CommittedOffset]] = []
@@ -95,10 +102,7 @@ class _Commit:
 
     def check(self) -> Generator[None, None, None]:
         """Look every partition up. Of several positions for one partition the last is kept."""
-        if self._cluster.coordinator(self._group_id) != self._cluster.node_id:
-            refused = error_codes.NOT_COORDINATOR
-        else:
-            refused = _membership_problem(self._storage, self._body, self._version)
+        refused = self._problem()
         for part in self._body["topics"]:
             name = part[self.field]
             topic, missing = self._find(name)
@@ -110,10 +114,10 @@ class _Commit:
                 if topic is None or topic.log(index) is None:
                     code = missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
                     self._missing.setdefault(name, []).append(_result(index, code))
-                elif refused or _is_too_long(wanted["committed_metadata"]):
+                elif refused or _java_length(wanted["committed_metadata"] or "") > self._most_metadata:
                     found.append(_result(index, refused or error_codes.OFFSET_METADATA_TOO_LARGE))
                 else:
-                    position = _committed(self._group_id, topic.name, wanted)
+                    position = self._committed(topic.name, wanted)
                     self._accepted[topic.name, index] = position
                     found.append(_result(index, error_codes.NONE))
                     self._kept.append((found[-1], position))
@@ -131,43 +135,88 @@ class _Commit:
             self.topics.append({self.field: name, "partitions": results})
             yield
 
-    def store(self) -> Generator[None, None, None]:
-        """Keep what was accepted, `OFFSETS_AT_ONCE` positions in a transaction."""
+    def store(self) -> Generator[None, None, bool]:
+        """Keep what was accepted, `OFFSETS_AT_ONCE` positions in a transaction; return whether there was any.
+
+        Not what has become another generation's meanwhile, nor in topics that were deleted since they were found.
+        """
         accepted = iter(self._accepted.values())
-        failed: set[tuple[str, int]] = set()
-        topics = self._storage.topics.by_name
+        refused: dict[tuple[str, int], int] = {}
+        there = self._topics_there.by_name
         while some := list(islice(accepted, OFFSETS_AT_ONCE)):
-            try:  # not in topics that were deleted since they were found
-                self._storage.store.commit_offsets(
-                    [position for position in some if position.topic in topics]
-                )
-            except StorageError as error:
-                _logger.error(
-                    "cannot keep offsets of group %r: %s",
-                    self._group_id,
-                    error,
-                    extra={"repeats": "offset commit"},
-                )
-                failed |= {(position.topic, position.partition) for position in some}
+            problem = self._problem()
+            if problem:
+                refused |= {(at.topic, at.partition): problem for at in some}
+            else:
+                self.writes.add(GroupChange(offsets=[at for at in some if at.topic in there]))
             yield
-        for answer, position in self._kept:
-            if (position.topic, position.partition) in failed:
+        if refused:
+            for answer, at in self._kept:
+                answer["error_code"] = refused.get((at.topic, at.partition), answer["error_code"])
+                yield
+        return bool(self._accepted)
+
+    def answer_in_slices(self, failed: Iterable[GroupChange]) -> Work:
+        """Return the answer when all is on the disk but the changes that failed."""
+        lost = {(at.topic, at.partition) for change in failed for at in change.offsets}
+        for answer, at in self._kept if lost else ():
+            if (at.topic, at.partition) in lost:
                 answer["error_code"] = error_codes.COORDINATOR_NOT_AVAILABLE
             yield
+        yield from release(self._found, self._kept, self._missing, self._accepted)
+        message = {"throttle_time_ms": 0, "topics": self.topics}
+        return (
+            yield from answer_partitions(self._request, message, self.topics, "partitions", Charge.REQUEST)
+        )
 
-    def release(self) -> Iterable[None]:
-        """Empty all lists and tables but what is answered."""
-        return release(self._found, self._kept, self._missing, self._accepted)
+    def _problem(self) -> int:
+        """Return the error for all positions of the request."""
+        groups, (member_id, instance_id, generation) = self._groups, self._member
+        if not groups.coordinates(self._group_id):
+            return error_codes.NOT_COORDINATOR
+        problem = groups.coordinator.commit_problem(
+            self._group_id, member_id, instance_id, generation, groups.now_ms(), self._request.connection
+        )
+        if problem is None:
+            problem = self._problem_without_members()
+        if not problem and groups.storage.store.groups.is_full():
+            problem = error_codes.INVALID_COMMIT_OFFSET_SIZE
+        return problem
+
+    def _problem_without_members(self) -> int:
+        """Return the error for a commit to a group that never had members: in a generation it cannot be.
+
+        Without a generation a member's id says nothing, as in Kafka. A group is known from its first position on.
+        """
+        if self._member[2] <= NO_GENERATION:
+            return error_codes.NONE
+        if self._groups.is_known(self._group_id):
+            return error_codes.UNKNOWN_MEMBER_ID
+        if self._request.header.api_version < _GROUP_NOT_FOUND_SINCE:
+            return error_codes.ILLEGAL_GENERATION
+        return error_codes.GROUP_ID_NOT_FOUND
+
+    def _committed(self, topic: str, wanted: Message) -> CommittedOffset:
+        return CommittedOffset(
+            group_id=self._group_id,
+            topic=topic,
+            partition=wanted["partition_index"],
+            offset=wanted["committed_offset"],
+            leader_epoch=wanted.get("committed_leader_epoch", -1),
+            metadata=wanted["committed_metadata"] or "",
+            commit_ms=self._commit_ms,
+            expire_ms=self._expire_ms,
+        )
 
     def _find(self, name: str) -> tuple[Topic | None, int]:
         """Return the topic of a name or id, and the error where there is none, or none for this client."""
         if self.field == "name":
             topic, missing = (
-                self._storage.topics.by_name.get(name),
+                self._topics_there.by_name.get(name),
                 error_codes.UNKNOWN_TOPIC_OR_PARTITION,
             )
         else:
-            topic, missing = self._storage.topics.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
+            topic, missing = self._topics_there.by_id.get(name), error_codes.UNKNOWN_TOPIC_ID
             if topic is None:
                 return topic, missing
         if not self._request.authorized(acl.READ, acl.TOPIC, name if topic is None else topic.name):
@@ -175,34 +224,10 @@ class _Commit:
         return topic, missing
 
 
-def _membership_problem(storage: Storage, body: Message, version: int) -> int:
-    """Return the error for a commit in a generation of a group's members, of whom there are none.
-
-    Without a generation a member's id says nothing, as in Kafka. A group is known from its first position on.
-    """
-    if body["generation_id_or_member_epoch"] <= NO_GENERATION:
-        return error_codes.NONE
-    if storage.store.has_offsets(body["group_id"]):
-        return error_codes.UNKNOWN_MEMBER_ID
-    return (
-        error_codes.ILLEGAL_GENERATION if version < _GROUP_NOT_FOUND_SINCE else error_codes.GROUP_ID_NOT_FOUND
-    )
+def _java_length(text: str) -> int:
+    """Return the length of a text as Java counts it, which is what Kafka bounds."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
 
 
 def _result(index: int, error_code: int) -> Message:
     return {"partition_index": index, "error_code": error_code}
-
-
-def _is_too_long(metadata: str | None) -> bool:
-    return len((metadata or "").encode()) > OFFSET_METADATA_MAX_BYTES
-
-
-def _committed(group_id: str, topic: str, wanted: Message) -> CommittedOffset:
-    return CommittedOffset(
-        group_id=group_id,
-        topic=topic,
-        partition=wanted["partition_index"],
-        offset=wanted["committed_offset"],
-        leader_epoch=wanted.get("committed_leader_epoch", -1),
-        metadata=wanted["committed_metadata"] or "",
-    )

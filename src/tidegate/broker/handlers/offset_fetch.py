@@ -18,8 +18,8 @@ from tidegate.broker.cluster import ZERO_ID, ClusterView
 from tidegate.broker.releasing import answer_partitions
 from tidegate.in_slices import release_messages
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
+from tidegate.storage.group_rows import CommittedOffset
 from tidegate.storage.storage import Storage
-from tidegate.storage.store import CommittedOffset
 from tidegate.wire import field_since
 
 __all__ = ["MAX_POSITIONS", "offset_fetch_handler"]
@@ -104,7 +104,7 @@ class _Positions:
         names, key, partitions = self._storage.topics.by_name, "", list[Message]()
         after: CommittedOffset | None = None
         may_describe = False
-        while page := self._storage.store.committed_offsets_after(group_id, after):
+        while page := self._storage.store.groups.offsets_after(group_id, after):
             self._left -= len(page)
             if self._left < 0:
                 return False
@@ -146,7 +146,7 @@ class _Positions:
                     return False
                 found = None
                 if name is not None and not refused:
-                    found = self._storage.store.committed_offset(group_id, name, index)
+                    found = self._storage.store.groups.offset(group_id, name, index)
                 partitions.append(_position(index, found, error_code=refused))
                 yield
             yield

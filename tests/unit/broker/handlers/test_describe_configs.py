@@ -55,7 +55,10 @@ def by_name(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def as_recorded(tmp_path: Path) -> Node:
     """Return a node with the settings of the recorded broker."""
     return Node(
-        tmp_path / "recorded", given={"log.retention.ms": "-1"}, kafka_exact=True, log_retention_ms=-1
+        tmp_path / "recorded",
+        given={"log.retention.ms": "-1", "group.initial.rebalance.delay.ms": "0"},
+        kafka_exact=True,
+        log_retention_ms=-1,
     )
 
 

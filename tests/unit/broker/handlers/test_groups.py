@@ -304,36 +304,3 @@ def test_answers_with_too_many_positions_are_refused(node: Node, monkeypatch: py
     single = {**group, "topics": [{"name": "orders", "partition_indexes": [0] * 6}], "require_stable": False}
     answer = node.call(OFFSET_FETCH, 7, single)
     assert (answer["error_code"], answer["topics"]) == (42, [])
-
-
-def test_nobody_can_join_a_group(node: Node) -> None:
-    """Error 35 in every version: what clients take as final."""
-    joining = {
-        "group_id": "g",
-        "session_timeout_ms": 1,
-        "rebalance_timeout_ms": 1,
-        "member_id": "m",
-        "group_instance_id": None,
-        "protocol_type": "consumer",
-        "protocols": [{"name": "range", "metadata": b""}],
-        "reason": None,
-    }
-    for version in range(10):
-        answer = node.call(11, version, joining)
-        assert (answer["error_code"], answer["member_id"], answer["members"]) == (35, "m", [])
-    beating = {
-        "group_id": "g",
-        "member_id": "m",
-        "member_epoch": 0,
-        "instance_id": None,
-        "rack_id": None,
-        "rebalance_timeout_ms": 1,
-        "subscribed_topic_names": ["orders"],
-        "subscribed_topic_regex": None,
-        "server_assignor": None,
-        "topic_partitions": [],
-    }
-    for version in range(2):
-        answer = node.call(68, version, beating)
-        assert answer["error_code"] == 35
-        assert "assign partitions" in answer["error_message"]

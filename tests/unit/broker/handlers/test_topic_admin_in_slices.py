@@ -10,7 +10,7 @@ from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, whole
 from tests.unit.storage.logs import append, batch
 
 from tidegate.server.handler import Answer
-from tidegate.storage.store import CommittedOffset
+from tidegate.storage.group_rows import CommittedOffset, GroupChange
 from tidegate.wire import encode_request
 
 METADATA, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 3, 19, 20, 37
@@ -200,15 +200,21 @@ def test_offsets_of_a_deleted_topic_are_forgotten_in_slices(node: Node) -> None:
     for name in ("orders", "others"):
         positions = [
             CommittedOffset(
-                group_id=f"g{number}", topic=name, partition=0, offset=1, leader_epoch=0, metadata=""
+                group_id=f"g{number}",
+                topic=name,
+                partition=0,
+                offset=1,
+                leader_epoch=0,
+                metadata="",
+                commit_ms=1,
             )
             for number in range(20_000 if name == "orders" else 1)
         ]
-        node.storage.store.commit_offsets(positions)
+        node.storage.store.groups.apply([GroupChange(offsets=positions)])
     _, longest_ms = longest_step_ms(lambda: work(node, DELETE_TOPICS, 6, deletion("orders")), times=1)
     assert longest_ms < 20.0  # once only, so that the bar is what nothing may exceed
-    assert list(node.storage.store.committed_offsets("g0")) == [("others", 0)]
-    assert not node.storage.store.has_offsets("g19999")
+    assert [at.topic for at in node.storage.store.groups.offsets_after("g0", None)] == ["others"]
+    assert not node.storage.store.groups.has_offsets("g19999")
 
 
 @pytest.mark.alone

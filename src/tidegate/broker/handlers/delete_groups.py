@@ -1,0 +1,48 @@
+"""DeleteGroups (key 42), versions 0-2. KIP-229.
+
+Forgets groups without members, and their offsets; the answer leaves when that is on the disk. A group that is named
+several times is answered once, as by Kafka. Needs DELETE on each, else error 30. A group that another broker
+coordinates is error 16.
+Many offsets are forgotten in several transactions: where the process ends in between, and the client has no answer,
+the group may be there with some of them.
+Memory: at most 420 bytes for each byte of the request (a name of one byte becomes a dict), and the answer.
+"""
+
+from tidegate import error_codes
+from tidegate.acl import codes as acl
+from tidegate.broker.node_groups import NodeGroups, Writes
+from tidegate.server.handler import Answer, Handler, Message, Request, Work
+from tidegate.storage.group_rows import GroupChange
+
+__all__ = ["delete_groups_handler"]
+
+
+def delete_groups_handler(groups: NodeGroups) -> Handler:
+    """Return the handler that deletes groups."""
+
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        writes = Writes(groups.storage)
+        results: dict[str, Message] = {}
+        for group_id in body["groups_names"]:
+            if group_id not in results:
+                results[group_id] = {"group_id": group_id, "error_code": error_codes.NOT_COORDINATOR}
+                if not request.authorized(acl.DELETE, acl.GROUP, group_id):
+                    results[group_id]["error_code"] = error_codes.GROUP_AUTHORIZATION_FAILED
+                elif groups.coordinates(group_id):
+                    results[group_id]["error_code"] = yield from groups.delete_in_slices(group_id, writes)
+            yield
+        yield from request.release_body(body)
+        message: Message = {"throttle_time_ms": 0, "results": list(results.values())}
+        deleted = [result for result in message["results"] if result["error_code"] == error_codes.NONE]
+        if not deleted:
+            return (yield from request.answer_in_slices(message))
+
+        def make(failed: list[GroupChange]) -> Answer:
+            for result in deleted if failed else ():
+                result["error_code"] = error_codes.COORDINATOR_NOT_AVAILABLE
+            return request.answer(message)
+
+        return writes.answer(make)
+
+    return handle

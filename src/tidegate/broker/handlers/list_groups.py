@@ -1,0 +1,80 @@
+"""ListGroups (key 16), versions 0-5. KIP-518 (states, from 4), KIP-848 (types, from 5).
+
+Lists the groups that this node coordinates: those that have members, had some, or have offsets. States and types are
+compared without regard to case; every group is of the classic type. Needs DESCRIBE on the cluster or on each group.
+Memory: at most 100 bytes for each byte of the request, and 1 KB for each group: with more than `MAX_LISTED` error 42.
+"""
+
+from collections.abc import Callable, Generator
+
+from tidegate import error_codes
+from tidegate.acl import codes as acl
+from tidegate.broker.node_groups import NodeGroups
+from tidegate.broker.releasing import answer_and_release
+from tidegate.groups import GroupState
+from tidegate.server.handler import Handler, Message, Request, Work
+
+__all__ = ["MAX_LISTED", "list_groups_handler"]
+
+MAX_LISTED = 100_000
+"""Groups in one answer. Source: as many as there may be positions in one (row L18)."""
+_CLASSIC = "classic"
+
+
+def list_groups_handler(groups: NodeGroups) -> Handler:
+    """Return the handler that lists groups."""
+
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        states = yield from _lower(body.get("states_filter", []))
+        types = yield from _lower(body.get("types_filter", []))
+        yield from request.release_body(body)
+        listed: list[Message] = []
+        if not types or _CLASSIC in types:
+            may_see_all = request.authorized(acl.DESCRIBE, acl.CLUSTER)
+
+            def may_see(group_id: str) -> bool:
+                return may_see_all or request.authorized(acl.DESCRIBE, acl.GROUP, group_id)
+
+            yield from _list(groups, states, may_see, listed)
+        error_code = error_codes.NONE
+        if len(listed) > MAX_LISTED:
+            error_code, listed = error_codes.INVALID_REQUEST, []
+        message = {"throttle_time_ms": 0, "error_code": error_code, "groups": listed}
+        return (yield from answer_and_release(request, message, listed))
+
+    return handle
+
+
+def _lower(texts: list[str]) -> Generator[None, None, set[str]]:
+    lower = set()
+    for text in texts:
+        lower.add(text.lower())
+        yield
+    return lower
+
+
+def _list(
+    groups: NodeGroups, states: set[str], may_see: Callable[[str], bool], listed: list[Message]
+) -> Generator[None, None, None]:
+    """List the groups in some states, in any where none is named, until there are too many."""
+    for group in list(groups.coordinator.groups.values()):
+        if (not states or group.state.value.lower() in states) and may_see(group.group_id):
+            listed.append(_listed(group.group_id, group.protocol_type or "", group.state))
+        yield
+    if not states or GroupState.EMPTY.value.lower() in states:
+        for group_id in groups.simple_groups():
+            if may_see(group_id):
+                listed.append(_listed(group_id, "", GroupState.EMPTY))
+            if len(listed) > MAX_LISTED:
+                return
+            yield
+
+
+def _listed(group_id: str, protocol_type: str, state: GroupState) -> Message:
+    return {
+        "group_id": group_id,
+        "protocol_type": protocol_type,
+        "group_state": state.value,
+        "group_type": _CLASSIC,
+    }

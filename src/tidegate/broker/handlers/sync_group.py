@@ -1,0 +1,62 @@
+"""SyncGroup (key 14), versions 0-5. KIP-345 (static members, from 3), KIP-559 (protocol type and name, from 5).
+
+The leader of a generation brings the assignments of all, each member has its own: when the leader has come, and what it
+brought is on the disk. It waits without the request's memory; where the client leaves meanwhile its member stays, for
+as long as its session lasts.
+Needs READ on the group, else error 30. A group that another broker coordinates is error 16. From version 5 on a request
+without protocol is error 23.
+Memory: at most 100 bytes for each byte of the request (an assignment of 8 bytes becomes a dict and an entry).
+"""
+
+from tidegate import error_codes
+from tidegate.acl import codes as acl
+from tidegate.api_keys import SYNC_GROUP
+from tidegate.broker.node_groups import NodeGroups
+from tidegate.groups import SyncRequest
+from tidegate.groups.requests import sync_refusal
+from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.wire import field_since
+
+__all__ = ["sync_group_handler"]
+
+_PROTOCOL_SINCE = field_since(SYNC_GROUP, "request", "protocol_name")
+
+
+def sync_group_handler(groups: NodeGroups) -> Handler:
+    """Return the handler that brings and answers assignments."""
+
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        assignments: dict[str, bytes] = {}
+        for part in body["assignments"]:
+            assignments[part["member_id"]] = part["assignment"]
+            yield
+        syncing = SyncRequest(
+            group_id=body["group_id"],
+            member_id=body["member_id"],
+            instance_id=body.get("group_instance_id"),
+            generation=body["generation_id"],
+            protocol_type=body.get("protocol_type"),
+            protocol=body.get("protocol_name"),
+            assignments=assignments,
+            source=request.connection,
+        )
+        yield from request.release_body(body)
+        if request.header.api_version >= _PROTOCOL_SINCE and None in (
+            syncing.protocol_type,
+            syncing.protocol,
+        ):
+            return request.answer(_body(sync_refusal(error_codes.INCONSISTENT_GROUP_PROTOCOL)))
+        if not request.authorized(acl.READ, acl.GROUP, syncing.group_id):
+            return request.answer(_body(sync_refusal(error_codes.GROUP_AUTHORIZATION_FAILED)))
+        if not groups.coordinates(syncing.group_id):
+            return request.answer(_body(sync_refusal(error_codes.NOT_COORDINATOR)))
+        return groups.answer_later(
+            request, lambda respond: groups.coordinator.sync(syncing, respond, groups.now_ms()), _body
+        )
+
+    return handle
+
+
+def _body(message: Message) -> Message:
+    return {"throttle_time_ms": 0, **message}

@@ -1,0 +1,252 @@
+"""The groups of a node between the coordinator's state machine, the storage and the event loop.
+
+The coordinator says what is to be kept and when it has something to do; here it is kept (`Storage.group_writes`), and
+run when that time has come. Offsets of groups that nobody consumes with go after `offsets.retention.minutes`.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+
+from tidegate import error_codes
+from tidegate.broker.cluster import ClusterView
+from tidegate.broker.late_answers import complete_in_slices
+from tidegate.groups import GroupCoordinator, GroupSettings, GroupState, StoredGroup
+from tidegate.groups.group import CONSUMER, Group
+from tidegate.scheduling import Scheduler, Timer
+from tidegate.server.handler import Answer, Deferred, Message, Request
+from tidegate.storage.group_rows import CommittedOffset, GroupChange
+from tidegate.storage.housekeeping import start_chore
+from tidegate.storage.storage import Storage
+
+__all__ = ["NodeGroups", "Writes"]
+
+_AT_ONCE = (
+    50  # sessions and rebalances that are over, in one turn: a rebalance of a large group takes some ms
+)
+_MEMBERS_AT_ONCE = 32  # of one answer
+_MS_PER_MINUTE = 60_000
+
+
+class NodeGroups:
+    """The groups that one node coordinates."""
+
+    def __init__(self, storage: Storage, cluster: ClusterView, scheduler: Scheduler) -> None:
+        """Take over the groups that are kept; their members' sessions begin."""
+        config = storage.config
+        self.storage = storage
+        self._cluster = cluster
+        self.scheduler = scheduler
+        self._timer: Timer | None = None
+        self._timer_ms = 0
+        self.coordinator = GroupCoordinator(
+            GroupSettings(
+                min_session_timeout_ms=config.group_min_session_timeout_ms,
+                max_session_timeout_ms=config.group_max_session_timeout_ms,
+                initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+                max_size=config.group_max_size,
+                max_record_bytes=config.message_max_bytes,
+                exact=config.kafka_exact,
+            ),
+            self,
+        )
+        now_ms = self.now_ms()
+        for stored in storage.store.groups.load():
+            if self.coordinates(stored.group_id):
+                self.coordinator.restore(stored, now_ms)
+        self.wake()
+        start_chore(
+            storage, scheduler, config.offsets_retention_check_interval_ms / 1000, self.expire_in_slices
+        )
+
+    def now_ms(self) -> int:
+        """Return the time of sessions and rebalances, which is never stepped."""
+        return self.storage.clock.now_ms()
+
+    def coordinates(self, group_id: str) -> bool:
+        """Return whether this node is the coordinator of a group."""
+        return self._cluster.coordinator(group_id) == self._cluster.node_id
+
+    # --- what the coordinator is called with
+
+    def answer_later(
+        self,
+        request: Request,
+        call: Callable[[Callable[[Message], None]], None],
+        to_body: Callable[[Message], Message],
+    ) -> Deferred:
+        """Return the answer to a request that `call` hands to the coordinator, with the function that answers it.
+
+        to_body: makes the body of the request's version of it. Where the client leaves before, nothing is given up but
+        the answer: its member may come back by another connection.
+        """
+        deferred = Deferred()
+        deferred.on_cancel = _nothing
+
+        def respond(message: Message) -> None:
+            body = to_body(message)
+            if len(body.get("members", ())) > _MEMBERS_AT_ONCE:
+                complete_in_slices(deferred, request.answer_in_slices(body), self.scheduler)
+            else:
+                deferred.complete_by(partial(request.answer, body))
+
+        call(respond)
+        self.wake()
+        return deferred
+
+    def wake(self) -> None:
+        """Run the coordinator when it has something to do: after each call of it."""
+        next_ms = self.coordinator.next_ms()
+        if next_ms is None or (self._timer is not None and self._timer_ms <= next_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = next_ms
+        self._timer = self.scheduler.call_later(max(next_ms - self.now_ms(), 0) / 1000, self._run)
+
+    def _run(self) -> None:
+        self._timer = None
+        if not self.storage.closed:
+            self.coordinator.run(self.now_ms(), _AT_ONCE)
+            self.wake()
+
+    # --- what is kept: a `GroupStore`
+
+    def save(self, group: StoredGroup, on_over: Callable[[bool, int], None]) -> None:
+        """Keep a group."""
+
+        def written(is_kept: bool) -> None:
+            on_over(is_kept, self.now_ms())
+            self.wake()
+
+        self.storage.group_writes.add(GroupChange(group=group), written)
+
+    # --- groups with and without members
+
+    def is_known(self, group_id: str) -> bool:
+        """Return whether a group has members, had some, or has offsets."""
+        return group_id in self.coordinator.groups or self.storage.store.groups.has_offsets(group_id)
+
+    def simple_groups(self) -> Iterator[str]:
+        """Yield the ids of this node's groups that have offsets and never had members; each takes some microseconds."""
+        group_id: str | None = None
+        while (group_id := self.storage.store.groups.group_after(group_id)) is not None:
+            if group_id not in self.coordinator.groups and self.coordinates(group_id):
+                yield group_id
+
+    def delete_in_slices(self, group_id: str, writes: "Writes") -> Generator[None, None, int]:
+        """Forget a group and its offsets by `writes`; return an error code."""
+        problem = self.coordinator.delete_problem(group_id)
+        if problem:
+            return problem
+        if problem is None and not self.storage.store.groups.has_offsets(group_id):
+            return error_codes.GROUP_ID_NOT_FOUND
+        if problem is not None:
+            self.coordinator.delete(group_id)
+            writes.add(GroupChange(removed=group_id))
+        after: CommittedOffset | None = None
+        while page := self.storage.store.groups.offsets_after(group_id, after):
+            after = page[-1]
+            writes.add(GroupChange(forgotten=page))
+            yield
+        return error_codes.NONE
+
+    # --- what expires
+
+    def expire_in_slices(self) -> Iterator[None]:
+        """Forget offsets past their retention, and groups that nothing is left of.
+
+        Follows: Kafka `ClassicGroup.offsetExpirationCondition`, `OffsetMetadataManager.cleanupExpiredOffsets`.
+        """
+        group_id: str | None = None
+        is_left: dict[str, bool] = {}
+        while (group_id := self.storage.store.groups.group_after(group_id)) is not None:
+            if self.coordinates(group_id):
+                is_left[group_id] = yield from self._expire_group(group_id)
+            yield
+        for group_id, group in list(self.coordinator.groups.items()):
+            if (
+                group.state is GroupState.EMPTY
+                and not group.pending
+                and not self._has_offsets(group_id, is_left)
+            ):
+                self.coordinator.delete(group_id)
+                self.storage.group_writes.add(GroupChange(removed=group_id), _nothing)
+            yield
+
+    def _has_offsets(self, group_id: str, is_left: dict[str, bool]) -> bool:
+        """Return whether a group keeps offsets; is_left: of those that were looked at just now."""
+        found = is_left.get(group_id)
+        return self.storage.store.groups.has_offsets(group_id) if found is None else found
+
+    def _expire_group(self, group_id: str) -> Generator[None, None, bool]:
+        """Forget what may go of one group's offsets; return whether any is left."""
+        now_ms = self.now_ms()
+        retention_ms = self.storage.config.offsets_retention_minutes * _MS_PER_MINUTE
+        group = self.coordinator.groups.get(group_id)
+        after: CommittedOffset | None = None
+        is_left = False
+        while page := self.storage.store.groups.offsets_after(group_id, after):
+            after = page[-1]
+            expired = [at for at in page if _is_expired(group, at, now_ms, retention_ms)]
+            is_left = is_left or len(expired) < len(page)
+            if expired:
+                self.storage.group_writes.add(GroupChange(forgotten=expired), _nothing)
+            yield
+        return is_left
+
+
+class Writes:
+    """Changes that one request makes: its answer waits until all are on the disk."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._open = 1
+        self._failed: list[GroupChange] = []
+        self._on_over: Callable[[list[GroupChange]], None] = _nothing
+
+    def add(self, change: GroupChange) -> None:
+        """Keep a change."""
+        self._open += 1
+        self._storage.group_writes.add(change, partial(self._over, change))
+
+    def when_over(self, on_over: Callable[[list[GroupChange]], None]) -> None:
+        """Call `on_over` with the changes that failed, when all are over. Once, when no more are added."""
+        self._on_over = on_over
+        self._over(None, True)
+
+    def answer(self, make: Callable[[list[GroupChange]], Answer]) -> Deferred:
+        """Return what `make` makes of the changes that failed, when all are over.
+
+        The work is under way: it is charged whoever may have left.
+        """
+        deferred = Deferred()
+        self.when_over(lambda failed: deferred.complete_by(partial(make, failed)))
+        return deferred
+
+    def _over(self, change: GroupChange | None, is_kept: bool) -> None:
+        if not is_kept and change is not None:
+            self._failed.append(change)
+        self._open -= 1
+        if not self._open:
+            on_over, self._on_over = self._on_over, _nothing
+            on_over(self._failed)
+
+
+def _is_expired(group: Group | None, at: CommittedOffset, now_ms: int, retention_ms: int) -> bool:
+    if group is None or group.protocol_type is None:
+        since_ms = at.commit_ms
+    elif group.state is GroupState.EMPTY:
+        since_ms = group.state_at_ms
+    elif group.state is GroupState.STABLE and group.protocol_type == CONSUMER and group.topics is not None:
+        since_ms = at.commit_ms
+    else:
+        return False
+    if group is not None and group.is_subscribed_to(at.topic):
+        return False
+    if at.expire_ms is not None:
+        return now_ms >= at.expire_ms
+    return now_ms - since_ms >= retention_ms
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing."""

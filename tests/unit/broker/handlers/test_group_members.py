@@ -1,0 +1,421 @@
+"""Tests of the handlers of groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and those that look after groups."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.broker.handlers.test_groups import commit, fetch
+from tests.unit.broker.node import CONNECTION, Node
+from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
+
+from tidegate.api_keys import (
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    LIST_GROUPS,
+    OFFSET_COMMIT,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+    SYNC_GROUP,
+)
+from tidegate.broker.handlers import describe_groups, list_groups
+from tidegate.server.handler import Answer, Deferred
+from tidegate.storage import group_rows
+from tidegate.wire import encode_request
+
+SUBSCRIPTION = bytes.fromhex("0000000000010006 6f7264657273 00000000")
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def at_once(tmp_path: Path) -> Any:
+    """Return a node whose groups do not wait for more members."""
+    node = Node(tmp_path / "at-once", group_initial_rebalance_delay_ms=0)
+    yield node
+    node.storage.close()
+
+
+def joining(member_id: str = "", **fields: Any) -> dict[str, Any]:
+    """Return a JoinGroup of group g."""
+    return {
+        "group_id": "g",
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 60_000,
+        "member_id": member_id,
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
+        "reason": None,
+        **fields,
+    }
+
+
+def syncing(
+    member_id: str, generation: int, assignment: bytes | None = b"a", **fields: Any
+) -> dict[str, Any]:
+    """Return a SyncGroup of group g."""
+    given = [] if assignment is None else [{"member_id": member_id, "assignment": assignment}]
+    return {
+        "group_id": "g",
+        "generation_id": generation,
+        "member_id": member_id,
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "assignments": given,
+        **fields,
+    }
+
+
+def beating(member_id: str, generation: int, group_id: str = "g") -> dict[str, Any]:
+    """Return a Heartbeat."""
+    return {
+        "group_id": group_id,
+        "generation_id": generation,
+        "member_id": member_id,
+        "group_instance_id": None,
+    }
+
+
+def enter(node: Node, **fields: Any) -> tuple[str, int]:
+    """Bring one member into a stable group; return its id and the generation."""
+    member_id = node.call(JOIN_GROUP, 9, joining(**fields))["member_id"]
+    generation = node.call(JOIN_GROUP, 9, joining(member_id, **fields))["generation_id"]
+    group_id = fields.get("group_id", "g")
+    name = joining(**fields)["protocols"][0]["name"]
+    kind = joining(**fields)["protocol_type"]
+    found = node.call(
+        SYNC_GROUP,
+        5,
+        syncing(member_id, generation, group_id=group_id, protocol_name=name, protocol_type=kind),
+    )
+    assert (found["error_code"], found["assignment"]) == (0, b"a")
+    return member_id, generation
+
+
+def pass_time(node: Node, ms: int) -> None:
+    """Let time pass on the clock and the scheduler."""
+    for _ in range(ms // 1000):
+        node.clock.advance(1000)
+        node.scheduler.advance(1)
+        node.round()
+
+
+def test_member_in_every_version(at_once: Node) -> None:
+    """Whatever versions it speaks, a member joins, syncs, beats and leaves."""
+    node = at_once
+    for version in range(10):
+        found = node.call(JOIN_GROUP, version, joining())
+        if version >= 4:
+            assert found["error_code"] == 79
+            found = node.call(JOIN_GROUP, version, joining(found["member_id"]))
+        member_id, generation = found["member_id"], found["generation_id"]
+        assert (found["error_code"], found["leader"], found["protocol_name"]) == (0, member_id, "range")
+        assert [member["metadata"] for member in found["members"]] == [SUBSCRIPTION]
+        found = node.call(SYNC_GROUP, min(version, 5), syncing(member_id, generation))
+        assert (found["error_code"], found["assignment"]) == (0, b"a")
+        assert node.call(HEARTBEAT, min(version, 4), beating(member_id, generation))["error_code"] == 0
+        leaving = {"group_id": "g", "member_id": member_id, "members": []}
+        leaving["members"] = [{"member_id": member_id, "group_instance_id": None, "reason": "over"}]
+        assert node.call(LEAVE_GROUP, min(version, 5), leaving)["error_code"] == 0
+        assert node.call(LEAVE_GROUP, 2, leaving)["error_code"] == 25
+
+
+def test_member_waits_without_the_memory_of_its_request(node: Node) -> None:
+    """The answer comes when the rebalance is over; whoever has left by then is not answered, and is a member still."""
+    member_id = node.call(JOIN_GROUP, 9, joining())["member_id"]
+    waiting = node.ask(JOIN_GROUP, 9, joining(member_id))
+    other = node.ask(JOIN_GROUP, 2, joining())
+    assert isinstance(waiting, Deferred)
+    assert isinstance(other, Deferred)
+    answers: list[Answer] = []
+    waiting.then(answers.append)
+    other.cancel()
+    assert other.cancelled
+    pass_time(node, 5_000)
+    assert not answers
+    pass_time(node, 2_000)
+    assert len(answers) == 1
+    groups = node.call(DESCRIBE_GROUPS, 6, {"groups": ["g"], "include_authorized_operations": False})
+    assert len(groups["groups"][0]["members"]) == 2
+
+
+def test_groups_survive_a_restart(tmp_path: Path) -> None:
+    """Members, generation and assignments are on disk before they are answered."""
+    node = Node(tmp_path, group_initial_rebalance_delay_ms=0)
+    node.create("orders")
+    member_id, generation = enter(node)
+    assert commit(node, 9, 7, generation=generation, member_id=member_id) == 0
+    node.storage.close()
+    again = Node(tmp_path)
+    assert again.call(HEARTBEAT, 4, beating(member_id, generation))["error_code"] == 0
+    assert commit(again, 9, 8, generation=generation, member_id=member_id) == 0
+    assert again.call(SYNC_GROUP, 5, syncing(member_id, generation, None))["assignment"] == b"a"
+    pass_time(again, 11_000)
+    assert again.call(HEARTBEAT, 4, beating(member_id, generation))["error_code"] == 25
+    assert fetch(again, 8, None) == {0: 8}
+    again.storage.close()
+
+
+def test_commits_of_a_generation(at_once: Node) -> None:
+    """Members commit in their generation; nobody else does while there are members."""
+    at_once.create("orders")
+    member_id, generation = enter(at_once)
+    assert commit(at_once, 9, 7, generation=generation, member_id=member_id) == 0
+    assert commit(at_once, 9, 8, generation=generation - 1, member_id=member_id) == 22
+    assert commit(at_once, 9, 8, generation=generation, member_id="other") == 25
+    assert commit(at_once, 9, 8) == 25
+    assert fetch(at_once, 8, None) == {0: 7}
+
+
+def test_longest_metadata(tmp_path: Path) -> None:
+    """`offset.metadata.max.bytes` counts what Java calls the length of a text."""
+    node = Node(tmp_path, offset_metadata_max_bytes=3)
+    node.create("orders")
+    assert commit(node, 9, 7, metadata="äöü") == 0
+    assert commit(node, 9, 7, metadata="\U0001f300\U0001f300") == 12
+    assert commit(node, 9, 7, metadata="abcd") == 12
+    node.storage.close()
+
+
+def test_no_room_for_offsets(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Error 28, and nothing is kept."""
+    node.create("orders")
+    monkeypatch.setattr(group_rows, "MAX_DATABASE_BYTES", 1)
+    assert commit(node, 9, 7) == 28
+    assert fetch(node, 8, None) == {}
+
+
+def test_failed_write_is_told(node: Node) -> None:
+    """Offsets that could not be kept are error 15."""
+    node.create("orders")
+    node.storage.store._lost = "the file is gone"
+    assert commit(node, 9, 7) == 15
+
+
+def test_describe_and_list(at_once: Node) -> None:
+    """A stable group shows its members' metadata, one with offsets alone is empty, one that is not known dead."""
+    node = at_once
+    node.create("orders")
+    commit(node, 9, 7)
+    member_id, _ = enter(node, group_id="h")
+    described = node.call(
+        DESCRIBE_GROUPS, 6, {"groups": ["h", "g", "x", "x"], "include_authorized_operations": True}
+    )
+    shown = [
+        (group["group_state"], group["error_code"], group["authorized_operations"])
+        for group in described["groups"]
+    ]
+    assert shown == [("Stable", 0, 3400), ("Empty", 0, 3400), *[("Dead", 69, -(2**31))] * 2]
+    (member,) = described["groups"][0]["members"]
+    assert member == {
+        "member_id": member_id,
+        "group_instance_id": None,
+        "client_id": "tester",
+        "client_host": "/127.0.0.1",
+        "member_metadata": SUBSCRIPTION,
+        "member_assignment": b"a",
+    }
+
+    def listed(states: list[str], types: list[str]) -> list[tuple[str, ...]]:
+        found = node.call(LIST_GROUPS, 5, {"states_filter": states, "types_filter": types})
+        return sorted(tuple(group.values()) for group in found["groups"])
+
+    both = [("g", "", "Empty", "classic"), ("h", "consumer", "Stable", "classic")]
+    assert listed([], []) == listed(["stable", "EMPTY"], ["Classic"]) == both
+    assert listed(["empty"], []) == both[:1]
+    assert listed(["Stable"], []) == both[1:]
+    assert listed(["nonsense"], []) == listed([], ["consumer"]) == []
+
+
+def test_large_answers_are_refused(at_once: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that is named again and again, and more groups than one answer has room for: error 42."""
+    at_once.create("orders")
+    enter(at_once)
+    commit_to = {**commit_request(at_once), "group_id": "h"}
+    at_once.call(OFFSET_COMMIT, 9, commit_to)
+    monkeypatch.setattr(describe_groups, "MAX_ANSWER_BYTES", 3_000)
+    monkeypatch.setattr(list_groups, "MAX_LISTED", 1)
+    described = at_once.call(
+        DESCRIBE_GROUPS, 6, {"groups": ["g"] * 30, "include_authorized_operations": False}
+    )
+    codes = [group["error_code"] for group in described["groups"]]
+    assert (codes[0], codes[-1]) == (0, 42)
+    found = at_once.call(LIST_GROUPS, 5, {"states_filter": [], "types_filter": []})
+    assert (found["error_code"], found["groups"]) == (42, [])
+
+
+def commit_request(node: Node) -> dict[str, Any]:
+    """Return an OffsetCommit of offset 5 in `orders`."""
+    part = {
+        "partition_index": 0,
+        "committed_offset": 5,
+        "committed_leader_epoch": 0,
+        "committed_metadata": "",
+    }
+    return {
+        "group_id": "g",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"name": "orders", "partitions": [part]}],
+    }
+
+
+def test_deletion(at_once: Node) -> None:
+    """Groups without members go with their offsets, once each, and stay away; others and unknown ones are errors."""
+    node = at_once
+    node.create("orders", 300)
+    member_id, generation = enter(node)
+    assert commit(node, 9, 7, generation=generation, member_id=member_id) == 0
+
+    def deleted(*names: str) -> dict[str, int]:
+        found = node.call(DELETE_GROUPS, 2, {"groups_names": list(names)})
+        return {result["group_id"]: result["error_code"] for result in found["results"]}
+
+    assert deleted("g", "x", "g") == {"g": 68, "x": 69}
+    leaving = [{"member_id": member_id, "group_instance_id": None, "reason": None}]
+    node.call(LEAVE_GROUP, 5, {"group_id": "g", "members": leaving})
+    assert deleted("g") == {"g": 0}
+    assert fetch(node, 8, None) == {}
+    assert deleted("g") == {"g": 69}
+    assert list(node.storage.store.groups.load()) == []
+    commit(node, 9, 7)
+    assert deleted("g") == {"g": 0}
+
+
+def test_deletion_of_offsets(at_once: Node) -> None:
+    """Not in topics that a member subscribes to; what there is not is no error."""
+    node = at_once
+    for name in ("orders", "others"):
+        node.create(name, 2)
+    member_id, generation = enter(node)
+    for topic in ("orders", "others"):
+        commit(node, 9, 7, generation=generation, member_id=member_id, topic=topic)
+
+    def deleted(group_id: str, *topics: str) -> Any:
+        wanted = [
+            {"name": name, "partitions": [{"partition_index": at} for at in (0, 1, 9)]} for name in topics
+        ]
+        found = node.call(OFFSET_DELETE, 0, {"group_id": group_id, "topics": wanted})
+        parts = [[part["error_code"] for part in topic["partitions"]] for topic in found["topics"]]
+        return found["error_code"], parts
+
+    assert deleted("x", "orders") == (69, [])
+    assert deleted("g", "orders", "others", "absent") == (0, [[3, 86, 86], [3, 0, 0], [3, 3, 3]])
+    left = {at.topic for at in node.storage.store.groups.offsets_after("g", None)}
+    assert left == {"orders"}
+    enter(node, group_id="h", protocol_type="connect")
+    assert deleted("h", "orders") == (68, [])
+
+
+def test_offsets_expire(tmp_path: Path) -> None:
+    """Those of a group without members after the retention, and the group with them."""
+    settings = {"offsets_retention_minutes": 1, "offsets_retention_check_interval_ms": 10_000}
+    node = Node(tmp_path, group_initial_rebalance_delay_ms=0, **settings)
+    for name in ("orders", "others"):
+        node.create(name)
+    member_id, generation = enter(node, session_timeout_ms=200_000)
+    for topic in ("orders", "others"):
+        commit(node, 9, 7, generation=generation, member_id=member_id, topic=topic)
+    simple = {**commit_request(node), "group_id": "simple"}
+    node.call(OFFSET_COMMIT, 9, simple)
+    brief = {**commit_request(node), "group_id": "brief", "retention_time_ms": 5_000}
+    node.call(OFFSET_COMMIT, 4, brief)
+    long = {**commit_request(node), "group_id": "long", "retention_time_ms": 2**63 - 1}
+    node.call(OFFSET_COMMIT, 4, long)
+
+    def kept() -> set[tuple[str, str]]:
+        groups = node.storage.store.groups
+        return {
+            (group_id, at.topic)
+            for group_id in ("g", "simple", "brief", "long")
+            for at in groups.offsets_after(group_id, None)
+        }
+
+    pass_time(node, 30_000)
+    everything = {("g", "orders"), ("g", "others"), ("simple", "orders"), ("long", "orders")}
+    assert kept() == everything
+    pass_time(node, MINUTE_MS)
+    assert kept() == {
+        ("g", "orders"),
+        ("long", "orders"),
+    }  # which a member subscribes to, and what is to stay
+    leaving = [{"member_id": member_id, "group_instance_id": None, "reason": None}]
+    node.call(LEAVE_GROUP, 5, {"group_id": "g", "members": leaving})
+    pass_time(node, MINUTE_MS // 2)
+    assert kept() == {("g", "orders"), ("long", "orders")}
+    pass_time(node, MINUTE_MS)
+    assert kept() == {("long", "orders")}
+    assert list(node.storage.store.groups.load()) == []
+    node.storage.close()
+
+
+def test_other_coordinators(tmp_path: Path) -> None:
+    """A node of several coordinates its own groups alone: the others are error 16 by every API, and are not listed."""
+    endpoints: Any = {1: {}, 2: {}, 3: {}}
+    node = Node(tmp_path, endpoints=endpoints, group_initial_rebalance_delay_ms=0)
+    node.create("orders")
+    own = next(name for name in map(str, range(100)) if node.cluster.coordinator(name) == 1)
+    foreign = next(name for name in map(str, range(100)) if node.cluster.coordinator(name) == 2)
+    enter(node, group_id=own)
+    assert node.call(JOIN_GROUP, 9, joining(group_id=foreign))["error_code"] == 16
+    assert node.call(SYNC_GROUP, 5, syncing("m", 1, group_id=foreign))["error_code"] == 16
+    assert node.call(HEARTBEAT, 4, beating("m", 1, foreign))["error_code"] == 16
+    assert node.call(LEAVE_GROUP, 5, {"group_id": foreign, "members": []})["error_code"] == 16
+    described = node.call(DESCRIBE_GROUPS, 6, {"groups": [foreign], "include_authorized_operations": False})
+    assert described["groups"][0]["error_code"] == 16
+    assert node.call(DELETE_GROUPS, 2, {"groups_names": [foreign]})["results"][0]["error_code"] == 16
+    assert node.call(OFFSET_DELETE, 0, {"group_id": foreign, "topics": []})["error_code"] == 16
+    listed = node.call(LIST_GROUPS, 5, {"states_filter": [], "types_filter": []})["groups"]
+    assert [group["group_id"] for group in listed] == [own]
+    node.storage.close()
+
+
+def test_sync_without_a_protocol_is_refused(at_once: Node) -> None:
+    """From version 5 on it has to name it (KIP-559)."""
+    member_id, generation = enter(at_once)
+    unnamed = syncing(member_id, generation, protocol_name=None)
+    assert at_once.call(SYNC_GROUP, 5, unnamed)["error_code"] == 23
+    assert at_once.call(SYNC_GROUP, 4, unnamed)["error_code"] == 0
+
+
+def test_throttled_member_is_not_thrown_out(at_once: Node) -> None:
+    """A connection that the broker mutes for longer than its member's session keeps that member."""
+    member_id, generation = enter(at_once)
+    before = CONNECTION.throttled_ms
+    try:
+        CONNECTION.throttled_ms += 30_000
+        pass_time(at_once, 39_000)
+        assert at_once.call(HEARTBEAT, 4, beating(member_id, generation))["error_code"] == 0
+        pass_time(at_once, 11_000)
+        assert at_once.call(HEARTBEAT, 4, beating(member_id, generation))["error_code"] == 25
+    finally:
+        CONNECTION.throttled_ms = before
+
+
+@pytest.mark.alone
+def test_large_groups_take_no_long_step(at_once: Node) -> None:
+    """A commit, a deletion and a description of many take no long step."""
+    names = {"groups": [str(number) for number in range(20_000)], "include_authorized_operations": True}
+    leaving = [{"member_id": str(at), "group_instance_id": None, "reason": None} for at in range(20_000)]
+    parts = [{"member_id": str(at), "assignment": b""} for at in range(20_000)]
+    for api_key, version, request in (
+        (DESCRIBE_GROUPS, 6, names),
+        (DELETE_GROUPS, 2, {"groups_names": names["groups"]}),
+        (LEAVE_GROUP, 5, {"group_id": "g", "members": leaving}),
+        (SYNC_GROUP, 5, {**syncing("m", 1), "assignments": parts}),
+    ):
+        frame = memoryview(encode_request(api_key, version, 7, "tester", request)[4:])
+        _, longest_ms = longest_step_ms(lambda at=frame: at_once.begin(at))
+        assert longest_ms < MOST_STEP_MS, api_key
+
+
+def test_positions_of_unknown_groups(node: Node) -> None:
+    """They are none, whoever asks."""
+    node.create("orders")
+    group = {"group_id": "x", "member_id": "m", "member_epoch": 3, "topics": None}
+    found = node.call(OFFSET_FETCH, 9, {"groups": [group], "require_stable": True})
+    assert found["groups"] == [{"group_id": "x", "error_code": 0, "topics": []}]

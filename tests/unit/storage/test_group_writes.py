@@ -1,0 +1,107 @@
+"""Tests of gathered writes: one transaction and one sync for those of a turn, and what becomes of failures."""
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.unit.storage.node import ManualScheduler
+from tests.unit.storage.test_group_rows import OFFSET
+
+from tidegate.storage.group_rows import OFFSETS_AT_ONCE, GroupChange
+from tidegate.storage.group_writes import GroupWrites
+from tidegate.storage.store import MetadataStore
+
+
+class Disk:
+    """A store with its writes, whose syncs are counted, and fail where they are told to."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = MetadataStore(directory / "db")
+        self.syncs = 0
+        self.fails = False
+        self.scheduler = ManualScheduler()
+        self.worker = ThreadPoolExecutor(max_workers=1)
+        self.writes = GroupWrites(self.store.groups, self.worker, self._sync, self.store.recent_path)
+        self.over: list[bool] = []
+
+    def _sync(self, path: Path) -> None:
+        assert path.name == "db-wal"
+        self.syncs += 1
+        if self.fails:
+            raise OSError(5, "input/output error")
+
+    def add(self, *parts: int, group_id: str = "g") -> None:
+        """Commit in some partitions."""
+        offsets = [dataclasses.replace(OFFSET, partition=part, group_id=group_id) for part in parts]
+        self.writes.add(GroupChange(offsets=offsets), self.over.append)
+
+    def round(self) -> None:
+        """Do what is to be done on the loop, on the disk thread, and on the loop again."""
+        self.scheduler.turn()
+        self.worker.submit(lambda: None).result()
+        self.scheduler.turn()
+
+    def kept(self) -> list[int]:
+        """Return the partitions with an offset of group g."""
+        return [at.partition for at in self.store.groups.offsets_after("g", None)]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    """Return writes that have started."""
+    disk = Disk(tmp_path)
+    disk.writes.start(disk.scheduler)
+    return disk
+
+
+def test_changes_of_a_turn_share_a_sync(disk: Disk) -> None:
+    """Nobody is told before it is over."""
+    for part in range(50):
+        disk.add(part)
+    disk.scheduler.one_turn()
+    assert (disk.kept(), disk.over) == (list(range(50)), [])
+    disk.round()
+    assert (disk.over, disk.syncs) == ([True] * 50, 1)
+
+
+def test_many_changes_take_several_transactions(disk: Disk) -> None:
+    """None holds the loop for long; a change is never cut."""
+    for at in range(0, 3 * OFFSETS_AT_ONCE, 150):
+        disk.add(*range(at, at + 150))
+    disk.scheduler.one_turn()
+    assert len(disk.kept()) == 150
+    disk.round()
+    disk.round()
+    assert len(disk.over) == 4
+
+
+def test_failed_sync(disk: Disk) -> None:
+    """It is told so; the next one may succeed."""
+    disk.fails = True
+    disk.add(1)
+    disk.round()
+    disk.fails = False
+    disk.add(2)
+    disk.round()
+    assert disk.over == [False, True]
+
+
+def test_change_that_cannot_be_written_fails_alone(disk: Disk) -> None:
+    """Others of the turn are kept all the same."""
+    disk.store._db.execute(
+        "CREATE TRIGGER full BEFORE INSERT ON offsets WHEN new.partition = 2"
+        " BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+    )
+    for part in (1, 2, 3):
+        disk.add(part)
+    disk.round()
+    assert (sorted(disk.over), disk.kept()) == ([False, True, True], [1, 3])
+
+
+def test_what_was_gathered_is_written_at_the_end(tmp_path: Path) -> None:
+    """Also before anything has started; nobody is told any more."""
+    disk = Disk(tmp_path)
+    disk.add(1)
+    disk.writes.close()
+    assert (disk.kept(), disk.over) == ([1], [])
