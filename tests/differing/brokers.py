@@ -12,7 +12,7 @@ from tests.e2e.lateness import Lateness
 __all__ = ["prepared_player"]
 
 KAFKA = ("controller.quorum.append.linger.ms=0",)  # else each change waits 25 ms for others
-TIDEGATE = ("tidegate.kafka.exact=true",)
+TIDEGATE = ("tidegate.kafka.exact=true", "group.initial.rebalance.delay.ms=0")
 
 
 @contextmanager

@@ -10,21 +10,28 @@ from tests.differing.requests import NODE, ZERO_ID, is_changed_by_both, says_com
 from tests.differing.sides import CLOSED, SILENT, has_null_records
 
 from tidegate.api_keys import (
+    DELETE_GROUPS,
     DESCRIBE_CONFIGS,
+    DESCRIBE_GROUPS,
     FETCH,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
     INIT_PRODUCER_ID,
+    JOIN_GROUP,
+    LIST_GROUPS,
     OFFSET_COMMIT,
+    OFFSET_DELETE,
     PRODUCE,
 )
 from tidegate.error_codes import NONE
+from tidegate.groups.settings import MAX_PROTOCOLS
 
 TRANSACTION = 1
 LOGGERS, NOT_OF_BROKERS = 8, (2, 16, 32)
 UNKNOWN_SERVER_ERROR = -1
 OVERRIDES = "max.connections.per.ip.overrides"
 UNKNOWN_MEMBER_ID, UNKNOWN_GROUP = 25, (22, 69)
+GROUP_NOT_FOUND = 69
 STARTED_WITH = {
     "advertised.listeners", "controller.listener.names", "listeners", "log.dirs", "log.segment.delete.delay.ms",
     "node.id", "queued.max.request.bytes", "socket.listen.backlog.size",
@@ -47,7 +54,8 @@ class Declared:
 
 def declared(difference: Difference) -> Declared | None:
     """Return what explains a difference, None where it is not meant."""
-    if difference.what != "answer":
+    is_of_groups = difference.made.api_key in (DESCRIBE_GROUPS, LIST_GROUPS)
+    if difference.what != "answer" and not (difference.what == "what is there" and is_of_groups):
         return None
     return next((one for one in DECLARED if one.explains(difference)), None)
 
@@ -105,6 +113,38 @@ def _is_of_refused_commit(difference: Difference) -> bool:
         return False
     answers = [repr(difference.tidegate).replace(f"'error_code': {code}}}", _CODE) for code in UNKNOWN_GROUP]
     return repr(difference.kafka).replace(f"'error_code': {UNKNOWN_MEMBER_ID}}}", _CODE) in answers
+
+
+def _is_group_of_refused_commit(difference: Difference) -> bool:
+    """Return whether the answers are the same but for groups that never had members and have no position."""
+    if difference.made.api_key not in (DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE):
+        return False
+    if not isinstance(difference.kafka, dict):
+        return False
+    if difference.made.api_key == OFFSET_DELETE:
+        return difference.kafka["error_code"] == NONE and difference.tidegate["error_code"] == GROUP_NOT_FOUND
+    key = "results" if difference.made.api_key == DELETE_GROUPS else "groups"
+    kafka = {group["group_id"]: group for group in difference.kafka[key]}
+    tidegate = {group["group_id"]: group for group in difference.tidegate[key]}
+    differing = [name for name in kafka.keys() | tidegate.keys() if kafka.get(name) != tidegate.get(name)]
+    return all(
+        kafka.get(name, {}).get("group_state", "Empty") == "Empty"
+        and not kafka.get(name, {}).get("protocol_type")
+        and (
+            name not in tidegate
+            or tidegate[name].get("group_state") == "Dead"
+            or tidegate[name].get("error_code") == GROUP_NOT_FOUND
+        )
+        for name in differing
+    )
+
+
+def _has_odd_protocols(difference: Difference) -> bool:
+    """Return whether a member has too many protocols, or one of them twice."""
+    if difference.made.api_key != JOIN_GROUP:
+        return False
+    names = [protocol["name"] for protocol in difference.made.message["protocols"]]
+    return len(names) > MAX_PROTOCOLS or len(set(names)) < len(names)
 
 
 def _is_of_node(difference: Difference) -> bool:
@@ -255,6 +295,8 @@ DECLARED = (
     Declared("W3", _could_not_be_sent_back),
     Declared("W4", _quotes_too_much),
     Declared("L7", _is_of_refused_commit),
+    Declared("L7", _is_group_of_refused_commit),
+    Declared("L27", _has_odd_protocols, parts=True),
     Declared("D2", _is_of_node),
     Declared("D6", _is_mistake_in_overrides),
     Declared("D4", _is_of_setting_not_changed_here),

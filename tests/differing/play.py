@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.differing.requests import ANONYMOUS, CONTROL, NODE, NODE_SETTINGS, OWN, OWN_ENDING, Made
+from tests.differing.requests import ANONYMOUS, CONTROL, GROUPS, NODE, NODE_SETTINGS, OWN, OWN_ENDING, Made
 from tests.differing.sequences import create_topics, is_sharing
 from tests.differing.sides import CLOSED, Reply, Side, ask_both, exchange, is_unanswered
 from tests.differing.timing import heard, throttled_alike
@@ -18,7 +18,9 @@ from tidegate.api_keys import (
     DELETE_TOPICS,
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CONFIGS,
+    DESCRIBE_GROUPS,
     INCREMENTAL_ALTER_CONFIGS,
+    LIST_GROUPS,
     LIST_OFFSETS,
     METADATA,
     OFFSET_FETCH,
@@ -322,8 +324,10 @@ def _holding(partitions: dict[str, int]) -> Iterator[Made]:
         yield _control(
             DESCRIBE_CONFIGS, 4, resources=resources, include_synonyms=False, include_documentation=False
         )
-    for group_id in ("g1@", "g2@", "g3@"):
+    for group_id in GROUPS:
         yield _control(OFFSET_FETCH, 7, group_id=group_id, topics=None, require_stable=False)
+    yield _control(DESCRIBE_GROUPS, 5, groups=list(GROUPS), include_authorized_operations=False)
+    yield _control(LIST_GROUPS, 4, states_filter=[])
 
 
 def _quota(entity: list[dict[str, Any]], key: str, value: float | None) -> Made:

@@ -15,42 +15,49 @@ from tests.wire.odd_messages import NOT_UTF8, ODD_TEXTS
 from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
     API_VERSIONS,
-    CONSUMER_GROUP_HEARTBEAT,
     CREATE_ACLS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_ACLS,
+    DELETE_GROUPS,
     DELETE_TOPICS,
     DESCRIBE_ACLS,
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
+    DESCRIBE_GROUPS,
     DESCRIBE_TOPIC_PARTITIONS,
     FETCH,
     FIND_COORDINATOR,
+    HEARTBEAT,
     INCREMENTAL_ALTER_CONFIGS,
     INIT_PRODUCER_ID,
     JOIN_GROUP,
+    LEAVE_GROUP,
+    LIST_GROUPS,
     LIST_OFFSETS,
     METADATA,
     OFFSET_COMMIT,
+    OFFSET_DELETE,
     OFFSET_FETCH,
     PRODUCE,
+    SYNC_GROUP,
 )
 from tidegate.wire import API_BY_KEY
 from tidegate.wire.batch import HEADER_BYTES, renew_crc
 from tidegate.wire.batch_builder import build_batch
 from tidegate.wire.definitions import Field, layout
 
+OF_MEMBERS = (JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP)
+"""The APIs that members of groups use, whose ids each broker gives."""
 COMPARED = (
+    *OF_MEMBERS, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE,
     PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS,
     CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS, CREATE_PARTITIONS, DESCRIBE_CLIENT_QUOTAS,
     ALTER_CLIENT_QUOTAS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_ACLS,
     CREATE_ACLS, DELETE_ACLS,
 )  # fmt: skip
 """The APIs that are compared."""
-REFUSED = (JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT)
-"""The APIs that are answered with a refusal and nothing else (row L19)."""
 
 CONTROL = "control"
 """The client id that asks what is no part of a sequence."""
@@ -113,12 +120,29 @@ OTHER_SETTINGS = (
 )  # fmt: skip
 """Settings that one broker or both do not change; asked for without effect."""
 
+MEMBERS = ("member:0", "member:0", "member:1", "member:2", "m")
+"""Ids of members: those that a broker has given in the sequence, in the order in which it did, and one of nobody."""
+GROUPS = (*KNOWN_GROUPS, "g3@")
+
 BY_NAME: dict[str, tuple[Any, ...]] = {
     "topic": NAMES,
     "topic_name": NAMES,
     "topic_names": NAMES,
     "name": NAMES,
-    "group_id": (*KNOWN_GROUPS, "g3@"),
+    "group_id": GROUPS,
+    "groups": (*GROUPS, "", "unknown@"),
+    "groups_names": (*GROUPS, "", "unknown@"),
+    "states_filter": ("Stable", "empty", "PreparingRebalance", "nonsense"),
+    "types_filter": ("classic", "Classic", "share", "nonsense"),
+    "generation_id": (1, 1, 1, 2, 2, 3, 0, -1),
+    "session_timeout_ms": (10_000, 10_000, 10_000, 10_000, 1),
+    "rebalance_timeout_ms": (500,),
+    "protocol_type": ("consumer", "consumer", "consumer", "consumer", "connect", "", None),
+    "protocol_name": ("range", "range", "range", "sticky", None),
+    "metadata": (b"", b"abc", bytes.fromhex("000100000001000174"), bytes.fromhex("0001000000010001740000")),
+    "assignment": (b"", b"abc"),
+    "reason": ("because", "", None),
+    "include_authorized_operations": (False, True),
     "coordinator_keys": ("g1@", "", "x" * 100),
     "key": ("g1@", ""),
     "key_type": (0, 0, 0, 1, 2, 7, -1),
@@ -134,7 +158,7 @@ BY_NAME: dict[str, tuple[Any, ...]] = {
     "leader_epoch": (-1, 0, 1),
     "committed_leader_epoch": (-1, 0, 3, -2),
     "committed_offset": (0, 5, -1, -2, 2**62),
-    "committed_metadata": ("", "some", None, "m" * 5000),
+    "committed_metadata": ("", "some", None, "m" * 5000, "ü" * 3000, "\U0001f300" * 2049),
     "commit_timestamp": (-1, NOW_MS),
     "retention_time_ms": (-1,),
     "fetch_offset": (0, 1, RECORDS - 1, RECORDS, RECORDS + 1, -1, -2, 2**62),
@@ -277,6 +301,8 @@ def make(api_key: int, rng: random.Random) -> Made:
         _page_behind_internal_topics(message)
     if api_key == INCREMENTAL_ALTER_CONFIGS:
         _change_nodes(message, rng)
+    if api_key in (*OF_MEMBERS, OFFSET_COMMIT):
+        _name_members(api_key, version, message, rng)
     client = rng.choice(("c@", "c@", "c@", "d@", ""))
     return Made(
         api_key=api_key, version=version, message=message, client=client, wrong=_wrong(api_key, version, rng)
@@ -379,6 +405,25 @@ def is_changed_by_both(resource: dict[str, Any]) -> bool:
 def _names_node_oddly(resource: dict[str, Any]) -> bool:
     """Return whether a node is named in a way in which Kafka keeps, and never reads, what it acknowledges (row D5)."""
     return resource["resource_name"] in ("01", "+1")
+
+
+def _name_members(api_key: int, version: int, message: dict[str, Any], rng: random.Random) -> None:
+    """Let requests of members be mostly of those that there are, in groups that have some."""
+    message["group_id"] = rng.choice(("g1@", "g1@", "g3@", "g3@", ""))
+    if api_key == OFFSET_COMMIT and rng.random() < 0.5:
+        message["group_id"] = rng.choice(GROUPS)
+        return
+    named = [message] if "member_id" in message else []
+    for member in (*named, *message.get("members", ()), *message.get("assignments", ())):
+        member["member_id"] = rng.choice((*MEMBERS, *[""] * (3 if api_key == JOIN_GROUP else 1)))
+        if "group_instance_id" in member:
+            member["group_instance_id"] = rng.choice((*[None] * 6, "i1", "i2"))
+    if "generation_id_or_member_epoch" in message:
+        message["generation_id_or_member_epoch"] = rng.choice((1, 1, 2, 2, 3, -1))
+    for protocol in message.get("protocols", ()):
+        protocol["name"] = rng.choice(("range", "range", "sticky", ""))
+    if api_key == JOIN_GROUP and version == 0:
+        message["session_timeout_ms"] = 1  # it is the rebalance timeout, too: others would wait for so long
 
 
 def _page_behind_internal_topics(message: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from tests.differing.requests import (
     CONTROL,
     KNOWN_GROUPS,
     NODE,
+    OF_MEMBERS,
     OWN_IP,
     RECORDS,
     TOPICS,
@@ -27,13 +28,17 @@ from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
+    DELETE_GROUPS,
     DELETE_TOPICS,
     DESCRIBE_CLIENT_QUOTAS,
+    DESCRIBE_GROUPS,
     FETCH,
     INCREMENTAL_ALTER_CONFIGS,
+    LIST_GROUPS,
     LIST_OFFSETS,
     METADATA,
     OFFSET_COMMIT,
+    OFFSET_DELETE,
     OFFSET_FETCH,
     PRODUCE,
 )
@@ -79,7 +84,12 @@ def make_sequence(seed: int, number: int, keys: Sequence[int] = COMPARED) -> lis
     if INCREMENTAL_ALTER_CONFIGS in keys and rng.random() < CONNECTING:
         return _connecting(rng)
     made = [make(rng.choice(keys), rng) for _ in range(rng.choice(LENGTHS))]
-    return [*begun(groups=any(one.api_key in (OFFSET_COMMIT, OFFSET_FETCH) for one in made)), *made]
+    return [*begun(groups=any(one.api_key in _OF_GROUPS for one in made)), *made]
+
+
+_OF_GROUPS = (
+    OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, *OF_MEMBERS,
+)  # fmt: skip
 
 
 def begun(*, groups: bool) -> list[Made]:

@@ -23,6 +23,7 @@ from tests.differing.requests import (
 from tests.e2e.plain_client import receive_frame
 
 from tidegate.api_keys import FIND_COORDINATOR, INIT_PRODUCER_ID, OFFSET_FETCH, PRODUCE
+from tidegate.error_codes import MEMBER_ID_REQUIRED, NONE
 from tidegate.wire import API_BY_KEY, ProtocolError, UnsupportedVersionError, encode_request, read_response
 from tidegate.wire.batch import renew_crc
 
@@ -161,6 +162,9 @@ class Side:
             return value
         if value.startswith("id:"):
             return self.given.ids.get(value[3:], UNKNOWN_ID)
+        if value.startswith("member:"):
+            number = int(value[7:])
+            return self.given.members[number] if number < len(self.given.members) else "nobody"
         return value.replace(OWN_IP, self.given.own_ip).replace(OWN, self.given.own)
 
     def _produced(self, batch: Batch) -> bytes:
@@ -171,7 +175,7 @@ class Side:
         return bytes(content)
 
     def _learn(self, value: Any) -> None:
-        """Keep the topic ids and producer ids of an answer."""
+        """Keep the topic ids, producer ids and member ids of an answer."""
         if isinstance(value, list):
             for item in value:
                 self._learn(item)
@@ -179,6 +183,9 @@ class Side:
             return
         if value.get("producer_id", -1) >= 0 and "producer_epoch" in value:
             self.given.producers.append(value["producer_id"])
+        is_of_member = "generation_id" in value and value["error_code"] in (NONE, MEMBER_ID_REQUIRED)
+        if is_of_member and value["member_id"] not in self.given.members:
+            self.given.members.append(value["member_id"])
         name, topic_id = value.get("name"), value.get("topic_id", "")
         if isinstance(name, str) and topic_id.strip("0-") and not value.get("error_code"):
             name = name.replace(self.given.own, OWN)
