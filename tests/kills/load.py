@@ -1,4 +1,4 @@
-"""Real clients that go on whatever becomes of the broker: producers of three kinds, consumers that keep positions."""
+"""Real clients that go on whatever becomes of the broker: producers, consumers that keep positions, group members."""
 
 import threading
 from collections import Counter, deque
@@ -8,7 +8,7 @@ from contextlib import closing
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from tests.kills.ledger import Delivery, Partition, ViolationError
 
-__all__ = ["Load", "Reader", "consumer"]
+__all__ = ["SESSION_MS", "Group", "Load", "Member", "Reader", "consumer"]
 
 _RECONNECT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
 _UNDER_WAY = 400  # records that a producer sends before some are acknowledged
@@ -26,6 +26,8 @@ _DELIVERIES: dict[Delivery, dict[str, str | int | bool]] = {
 _COMMIT_EACH = 5  # times that something was read
 _SAMPLED = 20  # one record of so many is compared with what an auditor reads later
 FLUSH_S = 150.0
+SESSION_MS = 6_000
+"""How long a member of a group may be silent."""
 
 
 class Load(threading.Thread):
@@ -184,3 +186,94 @@ class Reader(threading.Thread):
                     f"{self.name} is at {found[place]} of {place[0]}-{place[1]}, where it committed {offset} and "
                     f"asked for {attempted[place]} since"
                 )
+
+
+class Group:
+    """What the members of a group have committed together, by topic and partition, whoever owned it then.
+
+    acknowledged, attempted: the largest offsets that were committed, and that were asked for.
+    """
+
+    def __init__(self, name: str, topics: Sequence[str]) -> None:
+        self.name = name
+        self.topics = list(topics)
+        self.acknowledged: Counter[tuple[str, int]] = Counter()
+        self.attempted: Counter[tuple[str, int]] = Counter()
+        self.commits = 0
+        self._lock = threading.Lock()
+
+    def attempt(self, offsets: dict[tuple[str, int], int]) -> None:
+        """Note what is asked for."""
+        with self._lock:
+            self.attempted |= Counter(offsets)
+
+    def acknowledge(self, offsets: dict[tuple[str, int], int]) -> None:
+        """Note what was acknowledged."""
+        with self._lock:
+            self.acknowledged |= Counter(offsets)
+            self.commits += 1
+
+    def check_positions(
+        self, acknowledged: Counter[tuple[str, int]], found: dict[tuple[str, int], int]
+    ) -> None:
+        """Compare positions with what was acknowledged before they were asked for. Raises `ViolationError`.
+
+        They never go back: who owns a partition next begins where it was committed, and nobody else commits there.
+        """
+        for place, offset in acknowledged.items():
+            if not offset <= found[place] <= self.attempted[place]:
+                raise ViolationError(
+                    f"group {self.name} is at {found[place]} of {place[0]}-{place[1]}, where it committed {offset} and "
+                    f"asked for {self.attempted[place]}"
+                )
+
+
+class Member(threading.Thread):
+    """A consumer that subscribes, and commits what it has read. owned: its partitions."""
+
+    def __init__(self, bootstrap: str, client_id: str, group: Group) -> None:
+        super().__init__(name=client_id, daemon=True)
+        self.stopping = threading.Event()
+        self.problem: str | None = None
+        self.owned: frozenset[tuple[str, int]] = frozenset()
+        self._group = group
+        self._next: dict[tuple[str, int], int] = {}
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "client.id": client_id,
+            "group.id": group.name,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": 500,
+            "fetch.wait.max.ms": 50,
+        }
+        self._consumer = Consumer(settings | _RECONNECT)
+
+    def run(self) -> None:
+        """Read and commit until told to stop."""
+        with closing(self._consumer) as reading:
+            reading.subscribe(self._group.topics, on_revoke=self._on_lost, on_lost=self._on_lost)
+            turns = 0
+            while not self.stopping.is_set():
+                for message in reading.consume(1000, timeout=0.1):
+                    if message.error() is None:
+                        self._next[message.topic(), message.partition()] = message.offset() + 1
+                self.owned = frozenset((part.topic, part.partition) for part in reading.assignment())
+                turns += 1
+                if self._next and turns % _COMMIT_EACH == 0:
+                    self._commit(reading)
+
+    def _on_lost(self, *_: object) -> None:
+        self._next.clear()
+
+    def _commit(self, reading: Consumer) -> None:
+        wanted = dict(self._next)
+        self._group.attempt(wanted)
+        offsets = [TopicPartition(*place, offset) for place, offset in wanted.items()]
+        try:
+            answered = reading.commit(offsets=offsets, asynchronous=False)
+        except KafkaException:
+            return
+        if all(each.error is None for each in answered):
+            self._group.acknowledge(wanted)

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tests.e2e.broker import Broker
 from tests.kills.connection import ANONYMOUS, Connection, own_quotas
 from tests.kills.ledger import Delivery, Partition, ViolationError
-from tests.kills.load import Load, Reader, consumer
+from tests.kills.load import SESSION_MS, Group, Load, Member, Reader, consumer
 from tests.kills.record import check_record, check_tidy
 from tests.kills.workers import PROBE, Counted, Quotas, Settings, Topics, Worker
 
@@ -24,7 +24,8 @@ from tidegate.quota import ClientQuotaManager, QuotaEntity, QuotaType, QuotaWind
 __all__ = ["Round", "Tally"]
 
 AUDITOR = "auditor"
-UNLIMITED = (AUDITOR, "quotas", "settings")
+MEMBERS = ("member-0", "member-1")
+UNLIMITED = (AUDITOR, "quotas", "settings", *MEMBERS)
 PRODUCERS = (
     Delivery.EXACTLY_ONCE, Delivery.EXACTLY_ONCE, Delivery.EXACTLY_ONCE, Delivery.AT_MOST_ONCE,
     Delivery.AT_LEAST_ONCE,
@@ -41,6 +42,7 @@ SETTINGS = {
 }
 LONG_LIFE_S = 60.0  # retention comes then
 LONG_EACH = 25  # kills
+SETTLES_S = 2 * SESSION_MS / 1000 + 20  # and the time that clients take to connect again
 SPOOL_BYTES_MAX = 64 << 20
 TIMEOUT_S = 60.0
 _PROBE_BYTES = 20_000
@@ -86,6 +88,8 @@ class Round:
         self._partitions = [Partition(name, number) for name in TOPICS for number in range(TOPICS[name])]
         self._loads: list[Load] = []
         self._readers: list[Reader] = []
+        self._group = Group("members", [name for name in TOPICS if name != RETAINED])
+        self._members: list[Member] = []
         self._begin()
 
     def _chosen_settings(self) -> dict[str, str]:
@@ -99,6 +103,7 @@ class Round:
             self._loads.append(Load(bootstrap, client, number, delivery, self._partitions))
         read = [partition for partition in self._partitions if partition.topic != RETAINED]
         self._readers = [Reader(bootstrap, f"reader-{number}", read) for number in range(2)]
+        self._members = [Member(bootstrap, name, self._group) for name in MEMBERS]
         limited = [*clients, "reader-0", "reader-1"]
         self._quotas = Quotas("quotas", self._random(), self._ports, limited)
         self._settings = Settings("settings", self._random(), self._ports, limited)
@@ -121,7 +126,7 @@ class Round:
         try:
             self._start()
             self._prepare()
-            for thread in (*self._loads, *self._readers, *self._workers):
+            for thread in (*self._loads, *self._readers, *self._members, *self._workers):
                 thread.start()
             while self.tally.kills < self._kills:
                 self._live()
@@ -131,7 +136,7 @@ class Round:
         finally:
             for load in self._loads:
                 load.flush_s = 0.0
-            for each in (*self._loads, *self._readers):
+            for each in (*self._loads, *self._readers, *self._members):
                 each.stopping.set()
             self._auditor.close()
             self._broker.close()
@@ -210,6 +215,7 @@ class Round:
 
     def _check(self, due: list[tuple[Partition, dict[int, int]]]) -> None:
         positions = [(reader, dict(reader.acknowledged)) for reader in self._readers]
+        of_group = self._group.acknowledged.copy()
         with self._connected() as connection:
             in_force = self._quotas.intended.settle(connection.quotas())
             in_force += self._settings.intended.settle(self._changed_settings())
@@ -221,6 +227,10 @@ class Round:
                     with self._connected(node) as coordinator:
                         found = coordinator.positions(reader.name, TOPICS)
                     reader.check_positions(acknowledged, found)
+            if of_group:
+                with self._connected(connection.coordinator(self._group.name)) as coordinator:
+                    found = coordinator.positions(self._group.name, TOPICS)
+                self._group.check_positions(of_group, found)
         self._read(self._partitions)
         for partition, records in due:
             self.tally.acknowledged += partition.check(records)
@@ -332,7 +342,7 @@ class Round:
         tally.quotas = self._quotas.intended.acknowledged
         tally.settings = self._settings.intended.acknowledged
         tally.topics = self._topics.intended.acknowledged
-        tally.positions = sum(reader.commits for reader in self._readers)
+        tally.positions = sum(reader.commits for reader in self._readers) + self._group.commits
         self._say(
             f"{tally.kills} of {self._kills} kills, {tally.acknowledged:,} records acknowledged and there, "
             f"{tally.quotas} quota changes, {tally.settings} of settings, {tally.topics} of topics"
@@ -342,10 +352,11 @@ class Round:
 
     def _finish(self) -> None:
         """Let all clients finish without quotas; read everything from the beginning; stop; look at what is left."""
+        self._wait_settled()
         self._remove_all()
-        for each in (*self._loads, *self._readers):
+        for each in (*self._loads, *self._readers, *self._members):
             each.stopping.set()
-        for each in (*self._loads, *self._readers):
+        for each in (*self._loads, *self._readers, *self._members):
             each.join()
         for worker in self._workers:
             worker.end()
@@ -360,6 +371,18 @@ class Round:
         check_tidy(self._broker.data_dir / "usage")
         self._check_directories()
         self._report()
+
+    def _wait_settled(self) -> None:
+        """Wait until every partition has one owner in the group: by then the sessions of all that is lost are over."""
+        wanted = sorted((name, number) for name in self._group.topics for number in range(TOPICS[name]))
+        until_s = time.monotonic() + SETTLES_S
+        while sorted(place for member in self._members for place in member.owned) != wanted:
+            if time.monotonic() > until_s:
+                owned = {member.name: sorted(member.owned) for member in self._members}
+                raise ViolationError(
+                    f"the group has not settled {SETTLES_S:.0f} s after the last kill: {owned}"
+                )
+            time.sleep(0.05)
 
     def _remove_all(self) -> None:
         quotas: dict = {}
