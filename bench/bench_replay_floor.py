@@ -10,7 +10,7 @@ then the other first. A ratio is that of a pair; of all pairs the median is show
 import time
 from collections.abc import Callable, Iterator
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -28,7 +28,8 @@ FIVE = [bench_plan(f"bench {share}", share=share) for share in (1.0, 0.5, 0.75, 
 
 WARM_UPS = 3
 
-Way = Callable[[RunningSpark, UsageFiles], None]
+Way = Callable[[Any, UsageFiles], None]
+"""What is done with a running Spark, None where it takes none, and some files."""
 
 
 class Taken(NamedTuple):
@@ -64,7 +65,9 @@ def replay_of(plans: list[Plan]) -> Way:
     return replay
 
 
-def measure(name: str, ways: tuple[Way, Way], spark: RunningSpark, files: UsageFiles, *, pairs: int) -> None:
+def measure(
+    name: str, ways: tuple[Way, Way], spark: RunningSpark | None, files: UsageFiles, *, pairs: int
+) -> None:
     """Go both ways in turns, and print what the second takes of the first."""
     for way in ways * WARM_UPS:
         way(spark, files)
@@ -80,12 +83,12 @@ def measure(name: str, ways: tuple[Way, Way], spark: RunningSpark, files: UsageF
         span = f"({min(ratios):.2f} to {max(ratios):.2f})"
         print(
             f"{name:23} {files.rows:>10,} rows, {pairs} pairs, {what}: "
-            f"{first:5.2f} s, {second:5.2f} s, {median(ratios):.2f} times {span}",
+            f"{first:6.3f} s, {second:6.3f} s, {median(ratios):.2f} times {span}",
             flush=True,
         )
 
 
-def taken_by(way: Way, spark: RunningSpark, files: UsageFiles) -> Taken:
+def taken_by(way: Way, spark: RunningSpark | None, files: UsageFiles) -> Taken:
     """Go one way and return what it took."""
     cpu_before, started = _cpu_seconds(), time.perf_counter()
     way(spark, files)

@@ -91,7 +91,7 @@ _KERNELS: Mapping[str, _Kernel] = {
         CLOSED_LOOP_MODULES, run, partial(compile_replay_kernel, CLOSED), "the closed loop of the replay"
     ),
     USAGE: _Kernel(
-        rollup_kernel.KERNEL_MODULES, rollup_kernel.put_counts, compile_usage_kernel, "what adds usage up"
+        rollup_kernel.KERNEL_MODULES, rollup_kernel.measure, compile_usage_kernel, "what adds usage up"
     ),
 }
 

@@ -15,7 +15,7 @@ from tidegate.pipeline.replay.closed_loop_kernel import run_kernel, take_in_kern
 from tidegate.pipeline.replay.compiled import cache_directory
 from tidegate.pipeline.replay.kernel import KERNEL_MODULES, replay_kernel
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.rollup.kernel import add_up_kernel, put_counts_kernel
+from tidegate.pipeline.rollup.kernel import usage_kernel
 from tidegate.pipeline.rollup.parts import compile_usage_kernel
 from tidegate.pipeline.schemas import CLIENT
 from tidegate.pipeline.warm_up import (
@@ -52,7 +52,7 @@ def test_one_form_of_the_kernel_serves_all_usage(tmp_path):
     with open_usage(tmp_path) as files:
         for by in (CLIENT, ("listener",)):
             local_usage(files, out=None, top=1, by=by)
-    for kernel in (add_up_kernel(), put_counts_kernel()):
+    for kernel in usage_kernel():
         assert len(kernel.signatures) == 1
 
 

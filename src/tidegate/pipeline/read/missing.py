@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidegate.pipeline.layout import EXACT, REASON_NAMES
 from tidegate.pipeline.read.chunks import Chunk, opened_chunk, read_chunk
+from tidegate.pipeline.read.columns import numbers_of_names
 from tidegate.pipeline.read.kinds import check_kinds
 from tidegate.pipeline.read.runs import add_next_times, list_runs
 from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, Run, Timeline, timelines
@@ -70,10 +70,10 @@ def chunk_evidence(chunk: Chunk) -> Evidence:
     with opened_chunk(chunk, CONTROL_COLUMNS) as opened:
         table = read_chunk(opened, ("kind",))
         check_kinds(table, opened.path)
-        wanted = pc.is_in(table["kind"].cast(pa.string()), pa.array(_KINDS))
+        wanted = numbers_of_names(table, "kind", lambda name: name in _KINDS, bool)
         control: list[dict[str, Any]] = []
-        if pc.any(wanted).as_py():
-            control = read_chunk(opened, CONTROL_COLUMNS).filter(wanted).to_pylist()
+        if wanted.any():
+            control = read_chunk(opened, CONTROL_COLUMNS).filter(pa.array(wanted)).to_pylist()
             add_next_times(opened, control)
         return Evidence(chunk, control, list_runs(opened))
 

@@ -1,11 +1,15 @@
-"""The pass over the rows of a node that adds up who used what, compiled by numba.
+"""The passes over the rows of a node that add up who used what, compiled by numba.
 
 A *group* is what has the columns in common that usage is told apart by; it has a sensor for bytes produced, bytes
 delivered and request time, which measures as the quota's would (B§1.3, 1.4, 4.3). A *cell* is a group in one chunk, or
-in one minute of it, for which is added up. All functions are written for numba, as `replay.kernel`.
+in one minute of it, for which is added up. Each pass does one thing, which the processor does faster than all at once.
+`count_buckets` takes the rows of a cell together, so that what it counts in stays in the cache; `measure` takes them as
+they come, as a sensor that is used again at once waits for what was just written to it. All functions are written for
+numba, as `replay.kernel`.
 """
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,22 +24,24 @@ from tidegate.quota.managers.request import PERCENT_PER_NS
 from tidegate.quota.measure import rate_kernel, throttle
 from tidegate.quota.measure.engine_kernel import compile_kernel
 from tidegate.quota.measure.rate_kernel import (
-    ROOM,
+    CERTAINTY,
+    OLDEST,
+    OTHERS,
     SUM,
     rate_configure,
     rate_decide,
     rate_measure,
     rate_record,
 )
-from tidegate.quota.measure.throttle import MAX_INT64
+from tidegate.quota.measure.throttle import MAX_INT64, MS_PER_S
 
-__all__ = ["KERNEL_MODULES", "MEASURES", "SENSORS", "SETTINGS", "SUMS", "Cells", "UsageRows", "add_up_kernel",
-           "put_counts_kernel"]  # fmt: skip
+__all__ = ["KERNEL_MODULES", "MEASURES", "SENSORS", "SUMS", "Marks", "Sensors", "UsageKernel", "UsageRows",
+           "measure", "usage_kernel"]  # fmt: skip
 
 # What a row is.
 REQUEST, NETWORK, MUTATION, RESTART, OTHER = range(5)
 
-# Columns of `Cells.sums`, in the order of `schemas.USAGE_SUMS`, then the first and last time.
+# Columns of sums, in the order of `schemas.USAGE_SUMS`, then the first and last time.
 REQUESTS, THROTTLED, REQUEST_BYTES, RESPONSE_BYTES, PRODUCE_BYTES, FETCH_BYTES, HANDLER_NS, NETWORK_NS = (
     range(8)
 )
@@ -46,27 +52,27 @@ SUMS = 16
 PRODUCE, FETCH, TIME = range(3)
 SENSORS = 3
 
+# What a row charges: a bit for each kind of sensor, and one for the time of its handler.
+CHARGES_PRODUCE, CHARGES_FETCH, CHARGES_TIME, CHARGES_HANDLER = 1, 2, 4, 8
+
 # What percentiles are of.
 HANDLER, THROTTLE, SIZE = range(3)
 MEASURES = 3
 
-# Entries of `Cells.settings`: how often the node has started; how many buckets are counted in; window of the rates;
-# whether there are peaks and percentiles, or sums alone.
-STARTS, COUNTED, SAMPLES, WINDOW_MS, WITH_PEAKS = range(5)
-SETTINGS = 5
-
-_BUCKET_BITS = 9
-_NOTHING = -1  # a place of the table of counts that is free
-_SPREAD = 0x4F1BBCDCBFA53E0B  # an odd number that spreads keys over the table
+_NOTHING = -1
 
 Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+Int16s = npt.NDArray[np.int16]
+Int8s = npt.NDArray[np.int8]
+Doubles = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 
 class UsageRows(NamedTuple):
     """Rows of one node in order of `seq`: one array per column of the usage record, nulls as 0."""
 
-    kind: npt.NDArray[np.int8]
+    kind: Int8s
     cell: Int64s
     group: Int64s
     ts_ms: Int64s
@@ -77,163 +83,248 @@ class UsageRows(NamedTuple):
     handler_ns: Int64s
     network_ns: Int64s
     mutations: Int64s
-    throttles_ms: npt.NDArray[np.int32]  # [produce, fetch, request, mutation; row]
+    throttles_ms: Int32s  # [produce, fetch, request, mutation; row]
     rejected: Flags
     observed_only: Flags
     exempt: Flags
 
 
-class Cells(NamedTuple):
-    """All that is added up, and the sensors of a node."""
+class Marks(NamedTuple):
+    """What `add_up` notes of each row for the passes after it."""
 
-    settings: Int64s
-    sums: Int64s  # [cell, column]
-    peaks: npt.NDArray[np.float64]  # [cell, kind of sensor]
-    keys: Int64s  # a table of counts, a power of two long: cell, measure and bucket in one number
-    counts: Int64s
-    sensor_of: npt.NDArray[np.int32]  # [kind of sensor, group]
-    rate_floats: npt.NDArray[np.float64]  # [sensor, ...]: the engine's flat state
-    rate_ints: Int64s
-    rate_start: Int64s  # the start of the node that a sensor was used after
-    rate_cell: Int64s  # the cell whose peak a sensor is bound by
+    charges: Int8s
+    starts: Int32s  # how often the node has started before
+    buckets: Int16s  # [measure, row]; `_NOTHING`: it is not counted
+
+
+class Sensors(NamedTuple):
+    """The sensors of a node, whose bounds are infinite: nothing is decided, all is measured that may be a peak."""
+
+    sensor_of: Int32s  # [kind of sensor, group]
+    floats: Doubles  # [sensor, ...]: the engine's flat state
+    ints: Int64s
+    start: Int64s  # the start of the node that it was used after
+    cell: Int64s  # the cell whose peak `best` is; used where there are steps of time
+    best: Doubles
+
+
+Window = tuple[int, int, float]
+"""Samples of a rate, their ms, and the seconds that it is divided by at least, even when the clock steps back."""
+
+
+class UsageKernel(NamedTuple):
+    """The passes, compiled."""
+
+    add_up: Callable[[UsageRows, Int64s, Marks, Flags, int], tuple[int, int]]
+    sort_rows: Callable[[Int8s, Int64s, Int64s, Int32s], None]
+    count_buckets: Callable[[Int16s, Int32s, Int64s, Int64s, Int64s, Int64s, Int64s, Int64s], None]
+    measure: Callable[[Sensors, UsageRows, Marks, Doubles, Window, bool], None]
 
 
 @functools.cache
-def add_up_kernel() -> Callable[[Cells, UsageRows, int], int]:
-    """Return `add_up` compiled."""
-    names = {**vars(percentiles), **globals(), **vars(compile_kernel(compiled))}
-    names |= compile_together((bucket_of, _put_count), names)
-    names |= compile_together((_bound, _count, _use, _record, _measure), names, inlined=True)
-    return compile_cached(add_up, names, modules=KERNEL_MODULES)
+def usage_kernel() -> UsageKernel:
+    """Return the passes compiled."""
+    engine = vars(compile_kernel(compiled))
+    names = {**vars(percentiles), **globals(), **engine}
+    names |= compile_together((bucket_of,), names, inlined=True)
+    names |= compile_together((rate_record, rate_decide), {**vars(rate_kernel), **engine}, inlined=True)
+    names |= compile_together((_use, _measure), names, inlined=True)
+    made = (
+        compile_cached(each, names, modules=KERNEL_MODULES)
+        for each in (add_up, sort_rows, count_buckets, measure)
+    )
+    return UsageKernel(*made)
 
 
-@functools.cache
-def put_counts_kernel() -> Callable[[Int64s, Int64s, Int64s, Int64s], None]:
-    """Return `put_counts` compiled."""
-    names = globals() | compile_together((_put_count,), globals())
-    return compile_cached(put_counts, names, modules=KERNEL_MODULES)
+def add_up(rows: UsageRows, sums: Int64s, marks: Marks, used: Flags, starts: int) -> tuple[int, int]:
+    """Add the rows to the sums of their cells; mark them, if there is room for marks.
 
-
-def add_up(cells: Cells, rows: UsageRows, first: int) -> int:
-    """Add the rows from `first` on; return the first that was not, for the table of counts is half full."""
-    with_peaks = cells.settings[WITH_PEAKS] != 0
-    for at in range(first, len(rows.kind)):
+    used: takes which groups use a sensor, [kind of sensor, group]. starts: how often the node has started before.
+    Returns all bits that occur in what is added up, and how often the node has started after the last row.
+    """
+    bits = 0
+    is_marked = len(marks.charges) > 0
+    for at in range(len(rows.kind)):
         kind = rows.kind[at]
+        if is_marked:
+            marks.charges[at] = 0
+            marks.starts[at] = starts
+            for place in range(MEASURES):
+                marks.buckets[place, at] = _NOTHING
         if kind == RESTART:
-            cells.settings[STARTS] += 1
+            starts += 1
         if kind >= RESTART:
             continue
-        if 2 * (cells.settings[COUNTED] + MEASURES) > len(cells.keys):
-            return at
-        sums, cell, ts_ms = cells.sums, rows.cell[at], rows.ts_ms[at]
-        sums[cell, FIRST_TS_MS] = min(sums[cell, FIRST_TS_MS], ts_ms)
-        sums[cell, LAST_TS_MS] = max(sums[cell, LAST_TS_MS], ts_ms)
+        cell, group, ts_ms = rows.cell[at], rows.group[at], rows.ts_ms[at]
+        network_ns, mutations = rows.network_ns[at], rows.mutations[at]
+        request_bytes, response_bytes = rows.request_bytes[at], rows.response_bytes[at]
+        produce_bytes, fetch_bytes = rows.produce_bytes[at], rows.fetch_bytes[at]
+        handler_ns = rows.handler_ns[at]
+        bits |= network_ns | mutations | request_bytes | response_bytes
+        bits |= produce_bytes | fetch_bytes | handler_ns
+        of_cell = sums[cell]
+        of_cell[FIRST_TS_MS] = min(of_cell[FIRST_TS_MS], ts_ms)
+        of_cell[LAST_TS_MS] = max(of_cell[LAST_TS_MS], ts_ms)
         if kind == MUTATION:
-            sums[cell, REJECTED if rows.rejected[at] else MUTATIONS] += rows.mutations[at]
+            of_cell[REJECTED if rows.rejected[at] else MUTATIONS] += mutations
             continue
-        sums[cell, NETWORK_NS] += rows.network_ns[at]
-        if with_peaks and not rows.exempt[at]:
-            _record(cells, rows, at, TIME, rows.network_ns[at] * PERCENT_PER_NS)
-        if kind == NETWORK:
-            continue
-        sums[cell, REQUESTS] += 1
-        sums[cell, REQUEST_BYTES] += rows.request_bytes[at]
-        sums[cell, RESPONSE_BYTES] += rows.response_bytes[at]
-        sums[cell, PRODUCE_BYTES] += rows.produce_bytes[at]
-        sums[cell, HANDLER_NS] += rows.handler_ns[at]
-        throttle_ms = 0
-        if not rows.observed_only[at]:
-            for place in range(4):
-                one_ms = max(0, rows.throttles_ms[place, at])
-                sums[cell, PRODUCE_MS + place] += one_ms
-                throttle_ms = max(throttle_ms, one_ms)
-            if throttle_ms > 0:  # those of 0 are the other requests
-                sums[cell, THROTTLED] += 1
-                _count(cells, cell, THROTTLE, throttle_ms)
-        is_taken_back = (
-            not rows.observed_only[at] and max(rows.throttles_ms[1, at], rows.throttles_ms[2, at]) > 0
-        )
-        if not is_taken_back:
-            sums[cell, FETCH_BYTES] += rows.fetch_bytes[at]
-        if not with_peaks:
-            continue
-        if not is_taken_back and rows.fetch_bytes[at] != 0:
-            _measure(cells, rows, at, FETCH, float(rows.fetch_bytes[at]))
-        if rows.produce_bytes[at] != 0:
-            _measure(cells, rows, at, PRODUCE, float(rows.produce_bytes[at]))
+        of_cell[NETWORK_NS] += network_ns
+        charges = 0
         if not rows.exempt[at]:
-            _measure(cells, rows, at, TIME, rows.handler_ns[at] * PERCENT_PER_NS)
-        _count(cells, cell, HANDLER, rows.handler_ns[at])
-        _count(cells, cell, SIZE, rows.request_bytes[at])
-    return len(rows.kind)
+            charges = CHARGES_TIME
+        if kind == REQUEST:
+            of_cell[REQUESTS] += 1
+            of_cell[REQUEST_BYTES] += request_bytes
+            of_cell[RESPONSE_BYTES] += response_bytes
+            of_cell[PRODUCE_BYTES] += produce_bytes
+            of_cell[HANDLER_NS] += handler_ns
+            throttle_ms = 0
+            is_taken_back = False
+            if not rows.observed_only[at]:
+                for place in range(4):
+                    one_ms = max(0, rows.throttles_ms[place, at])
+                    of_cell[PRODUCE_MS + place] += one_ms
+                    throttle_ms = max(throttle_ms, one_ms)
+                is_taken_back = max(rows.throttles_ms[1, at], rows.throttles_ms[2, at]) > 0
+            if throttle_ms > 0:
+                of_cell[THROTTLED] += 1
+            if not is_taken_back:
+                of_cell[FETCH_BYTES] += fetch_bytes
+            if is_marked:
+                if charges != 0:
+                    charges |= CHARGES_HANDLER
+                if produce_bytes != 0:
+                    charges |= CHARGES_PRODUCE
+                    used[PRODUCE, group] = True
+                if fetch_bytes != 0 and not is_taken_back:
+                    charges |= CHARGES_FETCH
+                    used[FETCH, group] = True
+                marks.buckets[HANDLER, at] = bucket_of(handler_ns)
+                marks.buckets[SIZE, at] = bucket_of(request_bytes)
+                if throttle_ms > 0:  # those of 0 are the other requests
+                    marks.buckets[THROTTLE, at] = bucket_of(throttle_ms)
+        if is_marked:
+            marks.charges[at] = charges
+            if charges & CHARGES_TIME:
+                used[TIME, group] = True
+    return bits, starts
 
 
-def put_counts(keys: Int64s, counts: Int64s, from_keys: Int64s, from_counts: Int64s) -> None:
-    """Put the counts of one table into another, which has room for them."""
-    for place in range(len(from_keys)):
-        if from_keys[place] != _NOTHING:
-            _put_count(keys, counts, from_keys[place], from_counts[place])
+def sort_rows(kind: Int8s, key: Int64s, begins: Int64s, order: Int32s) -> None:
+    """Put the places of rows in order of their keys; those with the same key stay in theirs. Others are left out.
 
-
-def _put_count(keys: Int64s, counts: Int64s, key: int, count: int) -> int:
-    """Add to the count of a key; return 1 where it had none."""
-    place = ((key >> _BUCKET_BITS) * _SPREAD >> 20) + key & len(keys) - 1  # buckets lie together
-    while keys[place] != key:
-        if keys[place] == _NOTHING:
-            keys[place] = key
-            counts[place] = count
-            return 1
-        place = (place + 1) & (len(keys) - 1)
-    counts[place] += count
-    return 0
-
-
-def _count(cells: Cells, cell: int, measure: int, value: int) -> None:
-    """Count a value in its bucket."""
-    key = (cell * MEASURES + measure) * BUCKETS + bucket_of(value)
-    cells.settings[COUNTED] += _put_count(cells.keys, cells.counts, key, 1)
-
-
-def _measure(cells: Cells, rows: UsageRows, at: int, kind: int, value: float) -> None:
-    """Record a value, and keep the rate that is measured then, if it is the largest of its cell.
-
-    The largest is the sensor's bound: most rates are within it for certain, and the engine does not look closer.
+    begins: two more than keys, all 0; takes where in `order` each key begins, and the one after it.
     """
-    rate, cell = _use(cells, rows, at, kind), rows.cell[at]
-    floats, ints = cells.rate_floats[rate], cells.rate_ints[rate]
-    if cells.rate_cell[rate] != cell:
-        cells.rate_cell[rate] = cell
-        _bound(cells, rate, cells.peaks[cell, kind])
-    rate_decide(floats, ints, value, rows.ts_ms[at])
-    if floats[SUM] > floats[ROOM]:
-        measured = rate_measure(floats, ints, rows.ts_ms[at])
-        if measured > cells.peaks[cell, kind]:
-            cells.peaks[cell, kind] = measured
-            _bound(cells, rate, measured)
+    for at in range(len(kind)):
+        if kind[at] < RESTART:
+            begins[key[at] + 2] += 1
+    for at in range(2, len(begins)):
+        begins[at] += begins[at - 1]
+    for at in range(len(kind)):
+        if kind[at] < RESTART:
+            place = key[at] + 1
+            order[begins[place]] = at
+            begins[place] += 1
 
 
-def _record(cells: Cells, rows: UsageRows, at: int, kind: int, value: float) -> None:
-    """Record a value alone."""
-    rate = _use(cells, rows, at, kind)
-    rate_record(cells.rate_floats[rate], cells.rate_ints[rate], value, rows.ts_ms[at])
+def count_buckets(
+    buckets: Int16s,
+    order: Int32s,
+    begins: Int64s,
+    sums: Int64s,
+    counted: Int64s,
+    codes: Int64s,
+    counts: Int64s,
+    ends: Int64s,
+) -> None:
+    """Count what percentiles are of, cell by cell.
+
+    order, begins: the rows by cell. counted: a number for each bucket, all 0. codes, counts: take a measure with its
+    bucket and how often it occurs, rising for each cell; ends: where those of each cell end.
+    """
+    made = 0
+    for cell in range(len(ends)):
+        throttled = sums[cell, THROTTLED]
+        for kind in range(MEASURES):
+            low, high = BUCKETS, -1
+            if kind != THROTTLE or throttled > 0:
+                for place in range(begins[cell], begins[cell + 1]):
+                    bucket = buckets[kind, order[place]]
+                    if bucket >= 0:
+                        counted[bucket] += 1
+                        low, high = min(low, bucket), max(high, bucket)
+            if kind == THROTTLE and sums[cell, REQUESTS] > throttled:
+                counted[0] += sums[cell, REQUESTS] - throttled
+                low, high = 0, max(high, 0)
+            for bucket in range(low, high + 1):
+                if counted[bucket] > 0:
+                    codes[made] = kind * BUCKETS + bucket
+                    counts[made] = counted[bucket]
+                    counted[bucket] = 0
+                    made += 1
+        ends[cell] = made
 
 
-def _use(cells: Cells, rows: UsageRows, at: int, kind: int) -> int:
-    """Return the row of a sensor, which a start of the node has made a new one."""
-    rate: int = cells.sensor_of[kind, rows.group[at]]
-    if cells.rate_start[rate] != cells.settings[STARTS]:
-        cells.rate_floats[rate, :] = 0.0
-        cells.rate_ints[rate, :] = 0
-        _bound(cells, rate, 0.0)
-        cells.rate_cell[rate] = _NOTHING
-        cells.rate_start[rate] = cells.settings[STARTS]
+def measure(
+    sensors: Sensors, rows: UsageRows, marks: Marks, peaks: Doubles, window: Window, has_steps: bool
+) -> None:
+    """Record what the rows charge, and keep the largest rate that is measured, by cell.
+
+    has_steps: a group has several cells; else a peak counts that is above those of all chunks before.
+    """
+    for at in range(len(marks.charges)):
+        charges, ts_ms = marks.charges[at], rows.ts_ms[at]
+        if charges & CHARGES_TIME:
+            rate = _use(sensors, rows, marks, at, TIME, window)
+            rate_record(sensors.floats[rate], sensors.ints[rate], rows.network_ns[at] * PERCENT_PER_NS, ts_ms)
+            if charges & CHARGES_HANDLER:
+                value = rows.handler_ns[at] * PERCENT_PER_NS
+                _measure(sensors, rows.cell[at], ts_ms, TIME, rate, value, peaks, window, has_steps)
+        if charges & CHARGES_FETCH:
+            rate, value = _use(sensors, rows, marks, at, FETCH, window), float(rows.fetch_bytes[at])
+            _measure(sensors, rows.cell[at], ts_ms, FETCH, rate, value, peaks, window, has_steps)
+        if charges & CHARGES_PRODUCE:
+            rate, value = _use(sensors, rows, marks, at, PRODUCE, window), float(rows.produce_bytes[at])
+            _measure(sensors, rows.cell[at], ts_ms, PRODUCE, rate, value, peaks, window, has_steps)
+
+
+def _use(sensors: Sensors, rows: UsageRows, marks: Marks, at: int, kind: int, window: Window) -> int:
+    """Return a row's sensor, which a start of the node has made a new one."""
+    rate: int = sensors.sensor_of[kind, rows.group[at]]
+    if sensors.start[rate] != marks.starts[at]:
+        sensors.floats[rate, :] = 0.0
+        sensors.ints[rate, :] = 0
+        rate_configure(sensors.floats[rate], sensors.ints[rate], math.inf, window[0], window[1], MAX_INT64)
+        sensors.start[rate] = marks.starts[at]
     return rate
 
 
-def _bound(cells: Cells, rate: int, bound: float) -> None:
-    """Give a sensor another bound."""
-    samples, window_ms = cells.settings[SAMPLES], cells.settings[WINDOW_MS]
-    rate_configure(cells.rate_floats[rate], cells.rate_ints[rate], bound, samples, window_ms, MAX_INT64)
+def _measure(
+    sensors: Sensors,
+    cell: int,
+    ts_ms: int,
+    kind: int,
+    rate: int,
+    value: float,
+    peaks: Doubles,
+    window: Window,
+    has_steps: bool,
+) -> None:
+    """Record a value, and keep the rate that is measured then, if it is the largest.
+
+    Of most that is out of the question by what was recorded, over the shortest window: they are not measured.
+    """
+    floats, ints = sensors.floats[rate], sensors.ints[rate]
+    if has_steps and sensors.cell[rate] != cell:
+        sensors.cell[rate] = cell
+        sensors.best[rate] = peaks[cell, kind]
+    rate_decide(floats, ints, value, ts_ms)
+    least_s = max(window[2], (ts_ms - ints[OLDEST]) / MS_PER_S)
+    if floats[SUM] + floats[OTHERS] > sensors.best[rate] * least_s * CERTAINTY:
+        measured = rate_measure(floats, ints, ts_ms)
+        if measured > sensors.best[rate]:
+            sensors.best[rate] = measured
+            peaks[cell, kind] = measured
 
 
 KERNEL_MODULES = (throttle, rate_kernel, percentiles, sys.modules[__name__])

@@ -21,18 +21,11 @@ from tidegate.pipeline.read.columns import THROTTLES, name_places, numbers_of, n
 from tidegate.pipeline.read.missing import NodeChunk
 from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.rollup import kernel
-from tidegate.pipeline.rollup.kernel import (
-    MEASURES,
-    SENSORS,
-    Cells,
-    UsageRows,
-    add_up_kernel,
-    put_counts_kernel,
-)
+from tidegate.pipeline.rollup.kernel import MEASURES, SENSORS, Marks, Sensors, UsageRows, usage_kernel
 from tidegate.pipeline.rollup.percentiles import BUCKETS
 from tidegate.pipeline.schemas import CLIENT, EVENTS, USAGE_PEAKS, USAGE_SUMS, usage_parts_schema
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
-from tidegate.quota.measure.throttle import MAX_INT64
+from tidegate.quota.measure.throttle import MAX_INT64, MS_PER_S
 
 __all__ = [
     "ALL_TIME_MS",
@@ -71,9 +64,9 @@ _FLAGS = ("rejected", "observed_only", "exempt")
 _COLUMNS = ("kind", "node_id", "seq", "ts_ms", *_AMOUNTS, *THROTTLES, *_FLAGS)
 _MS_PER_MINUTE = 60_000
 _SMALL = 1 << 32  # the sum of as many such numbers as a chunk can have rows has room
-_FEW_COUNTS = 1 << 14
 _FEW_SENSORS = 64
 _ROWS_AT_ONCE = 1 << 18
+_MANY_CELLS = 1 << 14  # leave much memory in pieces
 _LATEST_MS = 2**53
 
 Int64s = npt.NDArray[np.int64]
@@ -101,8 +94,8 @@ def usage_parts(
             done[place], part = node.parts(table, done.get(place))
             if part is not None:
                 yield part
-            if len(table) == _ROWS_AT_ONCE:
-                give_back()
+                if len(part) >= _MANY_CELLS:
+                    give_back()
             del table, part  # else its chunk is held while the next is read
         waits = not all(groups.all() for groups in done.values())
 
@@ -127,15 +120,18 @@ def _in_order(node_id: int, chunks: Sequence[NodeChunk], by: Sequence[str]) -> I
         del table, ready
         for first in range(0, len(rows), _ROWS_AT_ONCE):
             yield rows.slice(first, _ROWS_AT_ONCE)
+        is_large = len(rows) >= _ROWS_AT_ONCE
         del rows  # else they are held while the next are read
+        if is_large:
+            give_back()
 
 
 def _sorted(table: pa.Table, node_id: int) -> pa.Table:
     """Return the rows in order of `seq`. Raises `UsageFilesError` where one occurs twice."""
-    seq = table["seq"].to_numpy()
-    if (np.diff(seq) < 0).any():
+    seq = numbers_of(table, "seq")
+    if (seq[:1] < 0).any() or not (seq[1:] > seq[:-1]).all():
         table = table.take(pa.array(np.argsort(seq, kind="stable"))).combine_chunks()
-    check_rising(table["seq"].to_numpy(), after=-1, node_id=node_id)
+        check_rising(numbers_of(table, "seq"), after=-1, node_id=node_id)
     return table
 
 
@@ -176,7 +172,6 @@ def compile_usage_kernel() -> None:
     row = {"kind": "request", "node_id": 0, "seq": 0, "ts_ms": 0}
     table = pa.Table.from_pylist([row], to_arrow_schema(EVENTS))
     _Node(0, CLIENT).parts(table, None)
-    _larger(*_table_of_counts(2))
 
 
 class _Node:
@@ -192,18 +187,19 @@ class _Node:
         self._by = by
         self._step_ms = step_ms
         self._numbers: dict[tuple[str, ...], int] = {}
+        self._with_peaks = with_peaks
+        self._starts = 0
         window = Windows().rate
-        self._settings = np.zeros(kernel.SETTINGS, np.int64)
-        self._settings[kernel.WITH_PEAKS] = with_peaks
-        self._settings[kernel.SAMPLES], self._settings[kernel.WINDOW_MS] = window.samples, window.window_ms
+        least_s = max(0, window.samples - 2) * window.window_ms / MS_PER_S
+        self._window = window.samples, window.window_ms, least_s
         self._sensor_of = np.full((SENSORS, _FEW_SENSORS), -1, np.int32)
         self._sensors = 0
         self._room = GROUPS_AT_ONCE if with_peaks else MAX_INT64
-        self._counts = _FEW_COUNTS
         slots = window.samples + 1
         self._floats = np.zeros((_FEW_SENSORS, FLOAT_SLOTS + slots))
         self._ints = np.zeros((_FEW_SENSORS, INT_SLOTS + 2 * slots), np.int64)
         self._start = np.full(_FEW_SENSORS, -1, np.int64)
+        self._best = np.zeros(_FEW_SENSORS)
 
     def parts(self, table: pa.Table, done: Flags | None) -> tuple[Flags, pa.Table | None]:
         """Add up some groups of a table, in order of `seq`; return which have been, and their parts if there are any.
@@ -215,7 +211,7 @@ class _Node:
         kind = numbers_of_names(table, "kind", lambda name: _KINDS.get(name, kernel.OTHER), np.int8)
         counts = kind < kernel.RESTART
         numbers = {name: numbers_of(table, name) for name in ("ts_ms", *_AMOUNTS, *THROTTLES)}
-        _check(table, numbers, counts)
+        _check(table, "ts_ms", numbers["ts_ms"], _LATEST_MS, counts)
         names, group_of_row = self._groups(table, counts)
         group = self._find(names, np.zeros(len(names), bool) if done is None else done)
         is_here = group >= 0
@@ -224,15 +220,16 @@ class _Node:
             kind[~counts & (kind < kernel.RESTART)] = kernel.OTHER
         done = is_here if done is None else done | is_here
         if not counts.any():
-            self._settings[kernel.STARTS] += int((kind == kernel.RESTART).sum())
+            self._starts += int((kind == kernel.RESTART).sum())
             return done, None
-        ts_ms = numbers["ts_ms"]
-        step = np.full(len(ts_ms), ALL_TIME_MS) if self._step_ms is None else ts_ms // self._step_ms
-        cell, groups, steps = _cells(group_of_row, step, counts)
+        if self._step_ms is not None:
+            cell, groups, steps = _cells(group_of_row, numbers["ts_ms"] // self._step_ms, counts)
+        elif is_here.all():
+            cell, groups, steps = group_of_row, np.arange(len(names)), np.full(len(names), ALL_TIME_MS)
+        else:
+            cell, groups, steps = _cells(group_of_row, np.full(len(kind), ALL_TIME_MS), counts)
         rows = _rows(table, numbers, kind, cell, group[group_of_row])
-        if self._settings[kernel.WITH_PEAKS]:
-            self._make_sensors(rows, counts)
-        return done, self._added_up(rows, names.take(pa.array(groups)), steps * (self._step_ms or 1))
+        return done, self._added_up(table, rows, names.take(pa.array(groups)), steps * (self._step_ms or 1))
 
     def _groups(self, table: pa.Table, counts: npt.NDArray[np.bool_]) -> tuple[pa.Table, Int64s]:
         """Return the groups that occur, columns `by`, and the place of each row among them."""
@@ -268,12 +265,9 @@ class _Node:
             self._sensor_of = np.concatenate([self._sensor_of, more], axis=1)
         return found
 
-    def _make_sensors(self, rows: UsageRows, counts: npt.NDArray[np.bool_]) -> None:
-        """Have a sensor for all that the rows use."""
-        uses = (rows.produce_bytes != 0, rows.fetch_bytes != 0, ~rows.exempt & (rows.kind <= kernel.NETWORK))
-        for kind, used in enumerate(uses):
-            is_used = np.zeros(len(self._numbers), bool)
-            is_used[rows.group[used & counts]] = True
+    def _make_sensors(self, used: Flags) -> None:
+        """Have a sensor for all that is used."""
+        for kind, is_used in enumerate(used):
             made = np.flatnonzero(is_used & (self._sensor_of[kind, : len(is_used)] < 0))
             self._sensor_of[kind, made] = np.arange(self._sensors, self._sensors + len(made))
             self._sensors += len(made)
@@ -285,48 +279,62 @@ class _Node:
                 for of_sensor in (self._floats, self._ints)
             )
             self._start = np.concatenate([self._start, np.full(more, -1)])
+            self._best = np.concatenate([self._best, np.zeros(more)])
 
-    def _added_up(self, rows: UsageRows, names: pa.Table, minutes: Int64s) -> pa.Table:
+    def _added_up(self, table: pa.Table, rows: UsageRows, names: pa.Table, minutes: Int64s) -> pa.Table:
+        """Return the part of the rows; names, minutes: those of each cell."""
         cells = len(minutes)
         sums = np.zeros((cells, kernel.SUMS), np.int64)
         sums[:, kernel.FIRST_TS_MS], sums[:, kernel.LAST_TS_MS] = MAX_INT64, -MAX_INT64
-        peaks = np.zeros((cells, SENSORS))
-        keys, counts = _table_of_counts(self._counts)
-        self._settings[kernel.COUNTED] = 0
-        rate_cell = np.full(len(self._start), -1, np.int64)
-        first, add_up = 0, add_up_kernel()
-        while first < len(rows.kind):
-            sensors = (self._sensor_of, self._floats, self._ints, self._start, rate_cell)
-            first = add_up(Cells(self._settings, sums, peaks, keys, counts, *sensors), rows, first)
-            if first < len(rows.kind):
-                keys, counts = _larger(keys, counts)
-        self._counts = len(keys)
+        marked = len(rows.kind) if self._with_peaks else 0
+        marks = Marks(
+            np.empty(marked, np.int8), np.empty(marked, np.int32), np.empty((MEASURES, marked), np.int16)
+        )
+        used = np.zeros((SENSORS, len(self._numbers)), bool)
+        bits, self._starts = usage_kernel().add_up(rows, sums, marks, used, self._starts)
+        if not 0 <= bits <= _SMALL:
+            _check_amounts(table, rows)
         columns = {
             "minute_ms": minutes,
             "node_id": np.full(cells, self._node_id, np.int32),
             **{name: names[name] for name in self._by},
             **{name: sums[:, place] for place, name in enumerate((*USAGE_SUMS, *TIMES))},
-            **{name: peaks[:, place] for place, name in enumerate(USAGE_PEAKS)},
         }
-        return pa.table({**columns, **_lists(*_with_unthrottled(keys, counts, sums), cells)})
+        if self._with_peaks:
+            self._make_sensors(used)
+            columns |= self._peaks(rows, marks, cells) | _counted(rows, marks, sums)
+        return pa.table(columns)
+
+    def _peaks(self, rows: UsageRows, marks: Marks, cells: int) -> dict[str, Any]:
+        """Return the columns of peaks."""
+        peaks = np.zeros((cells, SENSORS))
+        cell = np.full(len(self._start), -1, np.int64)
+        sensors = Sensors(self._sensor_of, self._floats, self._ints, self._start, cell, self._best)
+        has_steps = self._step_ms is not None
+        usage_kernel().measure(sensors, rows, marks, peaks, self._window, has_steps)
+        return {name: peaks[:, place] for place, name in enumerate(USAGE_PEAKS)}
 
 
-def _check(table: pa.Table, numbers: Numbers, counts: npt.NDArray[np.bool_]) -> None:
-    """Raise where numbers make no sense that are added up or counted."""
-    for name in (*_AMOUNTS, *THROTTLES):
-        if numbers[name].max() > _SMALL:
-            check_sum(numbers[name].sum(where=counts, dtype=np.float64))
-    for name, largest in (("ts_ms", _LATEST_MS), *((name, MAX_INT64) for name in _AMOUNTS)):
-        values = numbers[name]
-        if values.min() >= 0 and values.max() <= largest:
-            continue
-        impossible = counts & ((values < 0) | (values > largest))
-        if impossible.any():
-            at = int(np.argmax(impossible))
-            row = f"seq {table['seq'][at]} of node {table['node_id'][at]}"
-            raise UsageFilesError(
-                f"{name} must be from 0 to {largest}, got {values[at]} in {row}", hint=DAMAGED_HINT
-            )
+def _check(table: pa.Table, name: str, values: Int64s, largest: int, counts: Flags) -> None:
+    """Raise where a number makes no sense, in a row that counts."""
+    if values.min() >= 0 and values.max() <= largest:
+        return
+    impossible = counts & ((values < 0) | (values > largest))
+    if impossible.any():
+        at = int(np.argmax(impossible))
+        row = f"seq {table['seq'][at]} of node {table['node_id'][at]}"
+        raise UsageFilesError(
+            f"{name} must be from 0 to {largest}, got {values[at]} in {row}", hint=DAMAGED_HINT
+        )
+
+
+def _check_amounts(table: pa.Table, rows: UsageRows) -> None:
+    """Raise where an amount makes no sense, or all together have no room in 64 bits."""
+    counts = rows.kind < kernel.RESTART
+    for name in _AMOUNTS:
+        values = getattr(rows, name)
+        _check(table, name, values, MAX_INT64, counts)
+        check_sum(values.sum(where=counts, dtype=np.float64))
 
 
 def _rows(
@@ -349,33 +357,17 @@ def _cells(group: Int64s, step: Int64s, counts: npt.NDArray[np.bool_]) -> tuple[
     return cell, of_group, steps[of_step] + first
 
 
-def _table_of_counts(size: int) -> tuple[Int64s, Int64s]:
-    return np.full(size, -1, np.int64), np.zeros(size, np.int64)
-
-
-def _larger(keys: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the counts in a table of four times the size."""
-    larger = _table_of_counts(4 * len(keys))
-    put_counts_kernel()(*larger, keys, counts)
-    return larger
-
-
-def _with_unthrottled(keys: Int64s, counts: Int64s, sums: Int64s) -> tuple[Int64s, Int64s]:
-    """Return what was counted, and of each cell its requests that were not throttled."""
-    there = np.flatnonzero(keys >= 0)
-    unthrottled = sums[:, kernel.REQUESTS] - sums[:, kernel.THROTTLED]
-    cells = np.flatnonzero(unthrottled)
-    keys_of_cells = (cells * MEASURES + kernel.THROTTLE) * BUCKETS
-    return np.concatenate([keys[there], keys_of_cells]), np.concatenate([counts[there], unthrottled[cells]])
-
-
-def _lists(keys: Int64s, counts: Int64s, cells: int) -> dict[str, pa.Array]:
+def _counted(rows: UsageRows, marks: Marks, sums: Int64s) -> dict[str, pa.Array]:
     """Return the columns `COUNTS`."""
-    order = np.argsort(keys)
-    cell, code = np.divmod(keys[order], MEASURES * BUCKETS)
-    offsets = pa.array(np.searchsorted(cell, np.arange(cells + 1)).astype(np.int32))
-    values = (code, counts[order])
+    cells = len(sums)
+    begins, order = np.zeros(cells + 2, np.int64), np.empty(len(rows.kind), np.int32)
+    usage_kernel().sort_rows(rows.kind, rows.cell, begins, order)
+    most = MEASURES * len(order)
+    codes, counts, ends = np.empty(most, np.int64), np.empty(most, np.int64), np.zeros(cells + 1, np.int64)
+    counted = np.zeros(BUCKETS, np.int64)
+    usage_kernel().count_buckets(marks.buckets, order, begins, sums, counted, codes, counts, ends[1:])
+    offsets = pa.array(ends.astype(np.int32))
     return {
-        name: pa.ListArray.from_arrays(offsets, pa.array(column))
-        for name, column in zip(COUNTS, values, strict=True)
+        name: pa.ListArray.from_arrays(offsets, pa.array(values[: ends[-1]]))
+        for name, values in zip(COUNTS, (codes, counts), strict=True)
     }

@@ -56,8 +56,11 @@ from tidegate.quota.measure.throttle import MAX_INT64, MS_PER_S, narrow_to_int32
 
 __all__ = [
     "BOUND",
+    "CERTAINTY",
     "FLOAT_SLOTS",
     "INT_SLOTS",
+    "OLDEST",
+    "OTHERS",
     "RATE_KERNEL",
     "ROOM",
     "SUM",
