@@ -23,7 +23,7 @@ from tidegate.usage.convert import compact, drain
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.files import list_files
 from tidegate.usage.segment import CLOSED_SUFFIX, segment_paths
-from tidegate.usage.spool import Client, Recorder
+from tidegate.usage.spool import HAS_LAG, Client, Recorder
 
 CHUNK_ROWS = 10_240
 TURN_ROWS = 32  # requests that are answered together, and written with one call
@@ -46,16 +46,17 @@ def clients(recorder: Recorder) -> list[Client]:
     ]
 
 
-def turns_of(who: list[Client]) -> list[list[Decided]]:
-    """Return turns of requests, of clients in turn, each on its connection."""
+def turns_of(who: list[Client], *, fetch: bool = False) -> list[list[Decided]]:
+    """Return turns of requests, of clients in turn, each on its connection: all Produce, or all Fetch with a lag."""
     found = []
     for number in range(max(len(who), TURN_ROWS)):
         client = who[number % len(who)]
+        size = 1000 + number
+        charged = {"produce_bytes": size}
+        if fetch:
+            charged = {"fetch_bytes": size, "lag": 10, "lag_bytes": size, "row_flags": HAS_LAG}
         request = Decided(
-            connection_id=number,
-            client_id=client.client_id,
-            frame_bytes=1000 + number,
-            produce_bytes=1000 + number,
+            connection_id=number, client_id=client.client_id, frame_bytes=1000 + number, **charged
         )
         request.channel.connection.recorded = client
         found.append(request)
@@ -130,7 +131,12 @@ def main() -> None:
         floor = min(chunks_ns(loop, recorder, who, rows=CHUNK_ROWS * 20, now_ms=0))
         turns, one = turns_of(who), turns_of(who[:1])
         turns_floor = min(chunks_ns(requests, None, turns, rows=CHUNK_ROWS * 20, now_ms=0))
-        for name, some, part in (("request row", turns, 2), ("request row, one client", one, 4)):
+        kinds = (
+            ("request row", turns, 2),
+            ("request row, one client", one, 4),
+            ("request row, Fetch", turns_of(who, fetch=True), 4),
+        )
+        for name, some, part in kinds:
             report(name, chunks_ns(requests, recorder, some, rows=rows // part, now_ms=now_ms), turns_floor)
         report("network row", chunks_ns(networks, recorder, who, rows=rows // 4, now_ms=now_ms), floor)
         recorder.close()
