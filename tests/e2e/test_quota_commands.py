@@ -4,18 +4,16 @@ The commands and what they printed are in `tests/vectors/cli/quotas.json`; they 
 broker. All of them run in one Java process.
 """
 
-import base64
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
+from tests.e2e.kafka_commands import run_commands
 
 pytestmark = pytest.mark.java
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = json.loads((ROOT / "tests/vectors/cli/quotas.json").read_text())["commands"]
-JAVA = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 CONFIG_FILE = "producer_byte_rate=2222\nconsumer_byte_rate=3333\n"
 ENDS_WITH_AN_ERROR = "it asks for SCRAM credentials after the quotas, which are not served"
 NOT_SERVED = "AlterUserScramCredentials is not served"
@@ -35,23 +33,8 @@ def _difference(argv: list[str]) -> str | None:
 def _run(classpath: str, address: str, directory: Path) -> list[tuple[int, str]]:
     (directory / "file").write_text(CONFIG_FILE)
     names = {"{bootstrap}": address, "{file}": str(directory / "file")}
-    lines = [
-        "\t".join(["kafka.admin.ConfigCommand", *(names.get(w, w) for w in c["argv"])]) for c in COMMANDS
-    ]
-    (directory / "commands").write_text("\n".join(lines) + "\n")
-    source = ROOT / "tests/java/Commands.java"
-    done = subprocess.run(
-        [*JAVA, "-cp", classpath, str(source), str(directory / "commands")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
-    printed = []
-    for line in done.stdout.splitlines():
-        code, out, _ = line.split(" ")
-        printed.append((int(code), base64.b64decode(out[1:]).decode()))
-    return printed
+    lines = [["kafka.admin.ConfigCommand", *(names.get(w, w) for w in c["argv"])] for c in COMMANDS]
+    return run_commands(classpath, lines, directory)
 
 
 def test_quota_commands_print_what_they_print_of_kafka(kafka_classpath, new_broker, tmp_path):
