@@ -22,7 +22,7 @@ TOOL = "org.apache.kafka.tools.AclCommand"
 
 def blocks(printed):
     """Return what was printed, a block for each resource, in an order of its own."""
-    return sorted(sorted(block.splitlines()) for block in printed.split("\n\n"))
+    return sorted(sorted(map(str.strip, block.splitlines())) for block in printed.split("\n\n"))
 
 
 def test_acl_commands_print_what_they_print_of_kafka(kafka_classpath, new_broker, tmp_path):

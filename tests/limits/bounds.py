@@ -73,7 +73,16 @@ MEMORY: Mapping[str, Memory] = {
     "DescribeClientQuotas": Memory(per_byte=27, why="18 of a component of 19 bytes: a dict"),
     "AlterClientQuotas": Memory(per_byte=34, why="22 of an entity's part of 18 bytes: a dict"),
     "CreateAcls": Memory(per_byte=100, why="65 of an ACL of 8 bytes: a dict and a tuple"),
-    "DeleteAcls": Memory(per_byte=100, why="65 of a filter of 8 bytes: a dict and a tuple"),
+    "DeleteAcls": Memory(
+        per_byte=100,
+        per_answer_byte=4,
+        why="65 of a filter of 8 bytes: a dict and a tuple; an ACL that is found is a place in a list",
+    ),
+    "DescribeAcls": Memory(
+        per_byte=1,
+        per_answer_byte=16,
+        why="an ACL of 30 bytes is a place in two lists, and a list and an entry for its resource",
+    ),
     "DescribeTopicPartitions": Memory(
         per_byte=60, why="40 of a name of 10 bytes: two dicts, and an entry of a third"
     ),
@@ -91,6 +100,9 @@ PARTITION_BYTES = 20_000
 
 DEFINITION_BYTES = 3000
 """What a quota definition may keep: its row's names, its place in the tables by level, its record."""
+
+ACL_BYTES = 2500
+"""What an ACL may keep: `Acl.memory_bytes` of one with short names, and its row."""
 
 PRODUCER_BYTES = 1000
 """What the state of a producer id of a partition may keep; the node's bound is `MAX_PRODUCER_BYTES`."""

@@ -3,12 +3,15 @@
 import time
 
 import pytest
-from tests.limits.bounds import DEFINITION_BYTES, PARTITION_BYTES, judge
+from tests.limits.bounds import ACL_BYTES, DEFINITION_BYTES, PARTITION_BYTES, judge
 from tests.limits.frames import (
     ALTER_QUOTAS,
+    CREATE_ACLS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
+    DELETE_ACLS,
     DELETE_TOPICS,
+    DESCRIBE_ACLS,
     DESCRIBE_CONFIGS,
     DESCRIBE_QUOTAS,
     EMPTY_BATCH,
@@ -145,6 +148,29 @@ def test_partitions_are_added(broker):
     ]
     judge(broker, "CreatePartitions", *frames, may_keep_bytes=PARTITIONS * PARTITION_BYTES)
     setup(broker, request(DELETE_TOPICS, 4, {"topic_names": topics, "timeout_ms": 60_000}))
+
+
+def test_many_acls(new_broker):
+    """Created, described and deleted by one request each."""
+    broker = new_broker(
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        super_users="User:ANONYMOUS",
+    )
+    count = size(10_000, 20_000)
+    acl = {
+        "resource_type": 2, "resource_pattern_type": 4, "principal": "User:a", "host": "*", "operation": 3,
+        "permission_type": 3,
+    }  # fmt: skip
+    made = [[{**acl, "resource_name": f"{part}-{i}"} for i in range(count)] for part in range(3)]
+    frames = [[request(CREATE_ACLS, 3, {"creations": part})] for part in made]
+    judge(broker, "CreateAcls", *frames, may_keep_bytes=count * ACL_BYTES)
+    found = {
+        "resource_type_filter": 2, "resource_name_filter": None, "pattern_type_filter": 4, "principal_filter": None,
+        "host_filter": None, "operation": 1, "permission_type": 1,
+    }  # fmt: skip
+    setup(broker, *(frame for (frame,) in frames))
+    judge(broker, "DescribeAcls", [request(DESCRIBE_ACLS, 3, found)])
+    judge(broker, "DeleteAcls", [request(DELETE_ACLS, 3, {"filters": [found]})])
 
 
 def test_configs_of_one_topic_again_and_again(broker):
