@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.replaying.node import RecordingNode
 
+from tidegate.quota import ClientQuotaCallback
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.managers.mutation import STRICT_SINCE
 
@@ -43,16 +44,33 @@ class _Connection:
 
 
 def simulated(
-    events: Sequence[Event], records: Iterable[QuotaRecord], **windows: Any
+    events: Sequence[Event],
+    records: Iterable[QuotaRecord],
+    *,
+    callback: ClientQuotaCallback | None = None,
+    attempts: int = _ATTEMPTS,
+    **windows: Any,
 ) -> list[tuple[int, ...]]:
-    """Return what is decided: seq, when, throttle of bytes or permits, of the request quota, refused, amount."""
-    return _Simulation(records, **windows).run(events)
+    """Return what is decided: seq, when, throttle of bytes or permits, of the request quota, refused, amount.
+
+    attempts: so often a fetch is tried.
+    """
+    return _Simulation(records, callback, attempts, **windows).run(events)
 
 
 class _Simulation:
-    def __init__(self, records: Iterable[QuotaRecord], **windows: Any) -> None:
+    def __init__(
+        self,
+        records: Iterable[QuotaRecord],
+        callback: ClientQuotaCallback | None,
+        attempts: int,
+        **windows: Any,
+    ) -> None:
+        self._attempts = attempts
         self._node = RecordingNode(fetches_are_capped=True)
         self._node.start(0, records=tuple(records), **windows)
+        if callback is not None:
+            self._node.exchange(callback, "callback", 0)
         self._connections: dict[int, _Connection] = {}
         self._heap: list[tuple[int, int, int, int | None]] = []  # when, seq, when exactly, connection
         self._decisions: list[tuple[int, ...]] = []
@@ -129,7 +147,7 @@ class _Simulation:
             connection.recorded_ms = max(recorded_ms, 0)
         connection.attempts += 1
         late_ms = 1 + (event["seq"] + connection.attempts) % 2
-        if event["fetch_bytes"] is not None and connection.attempts < _ATTEMPTS:
+        if event["fetch_bytes"] is not None and connection.attempts < self._attempts:
             rest = event["fetch_bytes"] - decided["fetch_bytes"]
             if throttle_ms == 0 and recorded_ms > 0:
                 connection.has_delivered = True

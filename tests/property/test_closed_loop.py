@@ -21,7 +21,7 @@ _SOFTWARE = ("", "librdkafka", "apache-kafka-java", "kafka-python")
 _EVENTS = 200
 
 
-def _sent(rng: Random, *, records: Any) -> list[dict[str, Any]]:
+def sent(rng: Random, *, records: Any) -> list[dict[str, Any]]:
     """Return a log of one node in which times do not fall: some connections, of which some have two clients."""
     node = RecordingNode(first_seq=rng.randrange(1, 100))
     node.start(START_MS, records=records)
@@ -74,7 +74,7 @@ def test_every_decision_is_that_of_a_plain_simulation(seed, batch_rows, is_throt
     window, controller_window = random_window(rng), random_window(rng)
     in_force = random_records(rng, at_most=8) if is_throttled else ()
     records = random_records(rng, at_most=8)
-    events = _sent(rng, records=in_force)
+    events = sent(rng, records=in_force)
     plan = Plan(
         name="p", records=records, windows=Windows(rate=window, mutation=controller_window), is_closed=True
     )
@@ -113,7 +113,7 @@ def test_what_was_recorded_is_counted_once(seed, is_throttled):
     Who had nothing but fetches that are left out has no row.
     """
     rng = Random(seed)
-    events = _sent(rng, records=random_records(rng, at_most=8) if is_throttled else ())
+    events = sent(rng, records=random_records(rng, at_most=8) if is_throttled else ())
     plan = Plan(name="p", records=random_records(rng, at_most=8))
     found = forecast_events(events, replace(plan, is_closed=True), batch_rows=rng.randint(1, 99)).results
     uncut = replay_events(events, Plan(name="p", records=())).results

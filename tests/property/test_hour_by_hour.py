@@ -1,5 +1,6 @@
 """Days replayed hour by hour: each goes on from what the one before left, and all is decided as in one replay."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -11,6 +12,7 @@ from tests.replaying.broken import broken, steady_traffic
 from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_records, random_traffic, random_window
 from tests.replaying.node import RecordingNode
+from tests.replaying.plans import random_groups, random_smooth
 
 from tidegate.cli.main import main
 from tidegate.config.windows import Windows
@@ -21,6 +23,7 @@ from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.carried import carried_states
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.quota import QuotaRecord
+from tidegate.quota.admin.groups import Groups
 from tidegate.usage.files import HOUR_MS
 
 _SUMS = (
@@ -35,7 +38,16 @@ _SUMS = (
     "approximate_missing_rows",
     "approximate_cold_start",
 )
-_CLIENT = ("plan", "quota_type", "entity_user", "entity_client_id", "node_id", "user", "client_id")
+_CLIENT = (
+    "plan",
+    "quota_type",
+    "entity_user",
+    "entity_client_id",
+    "entity_tags",
+    "node_id",
+    "user",
+    "client_id",
+)
 
 Event = dict[str, Any]
 
@@ -77,7 +89,10 @@ def _replayed(
 
 @pytest.mark.parametrize("run", range(6))
 def test_part_by_part_is_the_whole(tmp_path: Path, run: int) -> None:
-    """Every decision and its reason, every sum; parts are cut anywhere, a node may have no rows in some."""
+    """Every decision and its reason, every sum; parts are cut anywhere, a node may have no rows in some.
+
+    Of a plain plan, and of one with groups and smooth mode.
+    """
     seed = Random().randrange(2**32)
     print(f"run {run}: seed {seed}")
     rng = Random(seed)
@@ -85,10 +100,11 @@ def test_part_by_part_is_the_whole(tmp_path: Path, run: int) -> None:
     plans = [
         Plan(
             name=name,
-            records=random_records(rng, at_most=8),
+            records=(*random_records(rng, at_most=8), *(random_smooth(rng) if is_beyond else ())),
             windows=Windows(rate=random_window(rng), mutation=random_window(rng)),
+            groups=random_groups(rng) if is_beyond else Groups(),
         )
-        for name in ("a", "b")
+        for name, is_beyond in (("a", False), ("b", True))
     ]
     whole, sums = _replayed(tmp_path / "whole", by_node, plans, None)
     cuts = {
@@ -154,6 +170,38 @@ def test_a_state_is_refused_where_it_does_not_fit(tmp_path: Path) -> None:
         elsewhere = {("p", 7): carried["p", 1]}
         with pytest.raises(UsageFilesError, match=r"is of node 7, the rows are of 1"):
             local_replay(files, [plan], out=None, carried=elsewhere)
+
+
+def test_a_state_of_groups_and_smooth_mode_is_refused_where_it_does_not_fit(tmp_path: Path) -> None:
+    """Of other groups or settings by the same name; or damaged."""
+    smooth = QuotaRecord(entity=(), key="tidegate.quota.smooth", value=1.0)
+    plan, *others = (
+        Plan(
+            name="p",
+            records=records,
+            groups=Groups(members={("user", "alice"): name}, limits={(name, "producer_byte_rate"): limit}),
+        )
+        for records, name, limit in (
+            ((smooth,), "etl", 100.0), ((), "etl", 100.0), ((smooth,), "web", 100.0), ((smooth,), "etl", 99.0)
+        )
+    )  # fmt: skip
+    rows = _state(tmp_path, plan)
+    (state,) = [json.loads(row["state"]) for row in rows if row["kind"] == "sensor"]
+    assert state["group"] == "etl"
+    assert state["smooth"]["tokens"] < 0
+    assert carried_states(rows, [plan], of="'x'")["p", 1].sensors.keys() == {(0, "etl")}
+    for other in others:
+        with pytest.raises(ConfigError, match="'x' has the state of another plan 'p'"):
+            carried_states(rows, [other], of="'x'")
+    for damage in ({"group": 7}, {"smooth": 7}, {"smooth": {"tokens": "x"}}, {"smooth": {"tokens": 1.0}}):
+        damaged = [
+            {**row, "state": json.dumps({**json.loads(row["state"]), **damage})}
+            if row["kind"] == "sensor"
+            else row
+            for row in rows
+        ]
+        with pytest.raises(ConfigError, match="is no state of a replay"):
+            carried_states(damaged, [plan], of="'x'")
 
 
 def test_hours_by_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
+from tests.replaying.plans import random_groups, random_smooth
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.findings import MOST_STEPS, wanted_entities
@@ -22,6 +23,7 @@ from tidegate.pipeline.recommend import Wanted
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota import QuotaRecord
+from tidegate.quota.admin.groups import Groups
 from tidegate.usage.arrow import arrow_schema
 
 
@@ -88,13 +90,21 @@ def test_usage_is_the_same(spark, tmp_path):
 
 
 def test_replay_is_the_same(spark, tmp_path):
-    """Every entity, client and decision, what state is left; of a forecast, which has no decisions, who waits."""
-    records = random_records(Random("a"), at_most=6)
+    """Every entity, client and decision, what state is left; of a forecast, which has no decisions, who waits.
+
+    Of plans with groups and smooth mode, too.
+    """
+    rng = Random("a")
+    records = random_records(rng, at_most=6)
     plans = [
-        Plan(name="a", records=records),
-        Plan(name="forecast", records=records, is_closed=True),
-        in_force_plan(),
+        Plan(name=name, records=given, groups=groups, is_closed=is_closed)
+        for name, given, groups in (
+            ("a", records, Groups()),
+            ("b", (*records, *random_smooth(rng)), random_groups(rng)),
+        )
+        for name, is_closed in ((name, False), (f"forecast {name}", True))
     ]
+    plans.append(in_force_plan())
     with open_usage(_nodes(tmp_path / "usage", observed=False)) as files:
         on_spark = jobs_on_spark(spark, files).replay(plans, out=tmp_path / "spark", with_decisions=True)
         here = jobs_here(files).replay(plans, out=tmp_path / "here", with_decisions=True)

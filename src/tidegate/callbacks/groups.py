@@ -23,10 +23,11 @@ from urllib.parse import unquote
 from tidegate.callbacks.own_rules import OwnRules
 from tidegate.errors import ConfigError
 from tidegate.quota import QuotaType
+from tidegate.quota.admin.groups import GROUP_TAG, MEMBER_TYPES, Groups, checked_group_name
 
 __all__ = ["QuotaGroups"]
 
-_SETTING = re.compile(r"client\.quota\.callback\.group\.([A-Za-z0-9_.-]+)\.([a-z_]+)")
+_SETTING = re.compile(r"client\.quota\.callback\.group\.(.+)\.([a-z_]+)")
 _TYPES = {quota_type.key: quota_type for quota_type in QuotaType}
 
 
@@ -35,50 +36,52 @@ class QuotaGroups(OwnRules):
 
     def __init__(self) -> None:
         super().__init__()
-        self._members: dict[tuple[str, str], str] = {}
-        self._limits: dict[tuple[QuotaType, str], float] = {}
+        self._groups = Groups()
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """Read the groups. Raises `ConfigError` for a member of two, a limit that is none, an unknown setting."""
+        members, limits = dict(self._groups.members), dict(self._groups.limits)
         for name, value in config.items():
             found = _SETTING.fullmatch(name)
             if found is None:
                 continue
-            group, what = found.groups()
+            group, what = checked_group_name(found[1]), found[2]
             if what == "members":
-                self._add_members(name, group, str(value))
+                _add_members(members, name, group, str(value))
             elif what in _TYPES:
-                self._limits[_TYPES[what], group] = _limit(name, str(value))
+                limits[group, what] = _limit(name, str(value))
             else:
                 raise ConfigError(
                     f"{name} is no setting of a group, expected members or one of {', '.join(_TYPES)}"
                 )
-        missing = {group for _, group in self._limits} - set(self._members.values())
+        missing = {group for group, _ in limits} - set(members.values())
         if missing:
             raise ConfigError(f"group {min(missing)!r} has limits and no members")
+        self._groups = Groups(members=members, limits=limits)
 
     def quota_metric_tags(self, quota_type: QuotaType, user: str, client_id: str) -> Mapping[str, str]:
         """Return the tag `group` of who is in one."""
-        group = self._members.get(("user", user)) or self._members.get(("client-id", client_id))
-        return super().quota_metric_tags(quota_type, user, client_id) if group is None else {"group": group}
+        group = self._groups.find(user, client_id)
+        return super().quota_metric_tags(quota_type, user, client_id) if group is None else {GROUP_TAG: group}
 
     def quota_limit(self, quota_type: QuotaType, tags: Mapping[str, str]) -> float | None:
         """Return the group's limit, None where it has none of this type."""
-        if "group" in tags:
-            return self._limits.get((quota_type, tags["group"]))
+        if GROUP_TAG in tags:
+            return self._groups.limit(tags[GROUP_TAG], quota_type.key)
         return super().quota_limit(quota_type, tags)
 
-    def _add_members(self, setting: str, group: str, text: str) -> None:
-        for part in filter(None, (part.strip() for part in text.split(","))):
-            kind, colon, name = part.partition(":")
-            if kind not in ("user", "client-id") or not colon or not name:
-                raise ConfigError(
-                    f"{setting} has {part!r}, expected user:NAME or client-id:NAME",
-                    hint="write a comma in a name as %2C, and a percent sign as %25",
-                )
-            other = self._members.setdefault((kind, unquote(name)), group)
-            if other != group:
-                raise ConfigError(f"{setting} has {part!r}, which is in group {other!r} already")
+
+def _add_members(members: dict[tuple[str, str], str], setting: str, group: str, text: str) -> None:
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        kind, colon, name = part.partition(":")
+        if kind not in MEMBER_TYPES or not colon or not name:
+            raise ConfigError(
+                f"{setting} has {part!r}, expected user:NAME or client-id:NAME",
+                hint="write a comma in a name as %2C, and a percent sign as %25",
+            )
+        other = members.setdefault((kind, unquote(name)), group)
+        if other != group:
+            raise ConfigError(f"{setting} has {part!r}, which is in group {other!r} already")
 
 
 def _limit(setting: str, text: str) -> float:

@@ -90,6 +90,10 @@ def run(args: argparse.Namespace) -> int:
     sources = [_source(text, args.node_id) for text in args.logs]
     zone = _zone(args.time_zone)
     in_force = None if args.in_force is None else load_quotas_file(args.in_force)
+    if in_force is not None and (part := in_force.beyond_kafka()) is not None:
+        raise ConfigError(
+            f"{args.in_force} has {part}, which no Kafka had in force", hint="give a file without them"
+        )
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -110,7 +110,8 @@ def run(args: argparse.Namespace) -> int:
     console = results_console()
     heading = f"delays {args.delayed:g} %\nby {args.longest:g} s"
     console.print(limits_table(found.entities, top=shown(args), tolerated=heading))
-    for note in [*limits_notes(found.entities), *([ESTIMATED] if is_imported(args.directory) else [])]:
+    estimated = [ESTIMATED] if is_imported(args.directory) else []
+    for note in [*limits_notes(found.entities, callback=found.callback), *estimated]:
         console.print(note)
     print_ending(console, found.missing, with_cold_starts=True, events=files.rows, out=args.out)
     return 0

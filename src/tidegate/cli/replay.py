@@ -57,9 +57,11 @@ examples:
                                         by URI: docs/clusters.md
 
 DIR is the usage directory of `tidegate serve`, or one that `tidegate import`
-has written; quotas.yaml is described in docs/quotas-file.md. A plan is named
-after its file. With --out: replay_by_entity.parquet, replay_by_client.parquet;
-in open loop state.parquet (what --continue goes on from) and, with --decisions,
+has written; quotas.yaml is described in docs/quotas-file.md; it may have groups
+that share a limit, and smooth mode. A plan is named after its file.
+
+With --out: replay_by_entity.parquet, replay_by_client.parquet; in open loop
+state.parquet (what --continue goes on from) and, with --decisions,
 decisions.parquet (one row per plan and request, by date). They hold user names
 and client ids: personal data.
 
@@ -133,6 +135,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.report.compared import entity_rows, with_limits
 
     plans = load_plans(args.quotas, is_closed=args.loop == "closed")
+    levels = {path.stem: levels_of_file(path) for path in args.quotas} if args.limits else {}
     if args.in_force:
         plans.append(in_force_plan())
     with opened_for_tables(args) as files:
@@ -146,7 +149,6 @@ def run(args: argparse.Namespace) -> int:
         with running_jobs(args, files, plans=plans) as jobs:
             found = jobs.replay(plans, **results)
             if args.limits:
-                levels = {path.stem: levels_of_file(path) for path in args.quotas}
                 limits = {
                     name: jobs.limits(plan, Tolerance(), out=None).entities for name, plan in levels.items()
                 }

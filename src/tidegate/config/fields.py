@@ -13,15 +13,14 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from tidegate.config.plain_yaml import ConfigFileError, ListNode, Node, ScalarNode, TableNode, other_meaning
-from tidegate.config.values import did_you_mean
+from tidegate.config.values import cut, did_you_mean
 from tidegate.errors import ConfigError
 
-__all__ = ["Fields", "cut", "is_disputed_number", "is_number", "not_finite", "shown"]
+__all__ = ["Fields", "is_disputed_number", "is_number", "not_finite", "shown"]
 
 T = TypeVar("T")
 
 _MAX_NUMBER_CHARS = 400  # the longest double has 326 and a few more
-_MAX_SHOWN_CHARS = 80
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)
 
@@ -116,11 +115,6 @@ def not_finite(scalar: ScalarNode) -> bool:
 def is_disputed_number(scalar: ScalarNode) -> bool:
     """Return whether a plain scalar is a number to YAML, but not in plain decimal digits: `1e3`, `017`, `1:30`."""
     return not is_number(scalar) and "number" in (other_meaning(scalar) or "")
-
-
-def cut(text: str) -> str:
-    """Return `text`, shortened to what a message has room for."""
-    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."
 
 
 def shown(node: Node) -> str:

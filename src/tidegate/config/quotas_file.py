@@ -15,10 +15,11 @@ known, a way to mend it; nothing is guessed.
 """
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from tidegate.config.fields import Fields, is_disputed_number, is_number, not_finite, shown
 from tidegate.config.plain_yaml import (
@@ -30,7 +31,9 @@ from tidegate.config.plain_yaml import (
 )
 from tidegate.config.values import (
     SIZE_KEYS,
+    SMOOTH_SETTINGS,
     checked_entity,
+    checked_smooth_setting,
     checked_value,
     checked_window_setting,
     entity_text,
@@ -38,12 +41,16 @@ from tidegate.config.values import (
 )
 from tidegate.errors import ConfigError
 from tidegate.quota.admin.definitions import EntityParts, QuotaRecord
-from tidegate.quota.admin.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS
+from tidegate.quota.admin.groups import GROUP_TAG, MEMBER_TYPES, Groups, checked_group_name
+from tidegate.quota.admin.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS, keys_for
+from tidegate.quota.managers.extensions import SMOOTH, SMOOTH_BURST_S, extension_records
 
 __all__ = [
     "MAX_ENTRIES",
+    "MAX_MEMBERS",
     "MAX_TEXT_CHARS",
     "QuotaEntry",
+    "QuotaGroup",
     "QuotasFile",
     "dump_quotas_file",
     "load_quotas_file",
@@ -53,14 +60,21 @@ __all__ = [
 MAX_ENTRIES = 10_000
 """Entries of a file. Follows: Kafka, whose controller takes 10 000 records at a time."""
 
+MAX_MEMBERS = 10_000
+"""Members of all groups of a file."""
+
 MAX_TEXT_CHARS = 1000
 """Characters of an owner or a reason."""
 
 _FORMAT_VERSION = "1"
-_TOP_KEYS = ("version", "windows", "quotas")
+_TOP_KEYS = ("version", "windows", "settings", "groups", "quotas")
 _TEXT_KEYS = ("owner", "reason")
 _PART_KEYS = ("name", "default")
 _ENTRY_KEYS = (*ENTITY_TYPES, *QUOTA_KEYS, *_TEXT_KEYS)
+_GROUP_QUOTA_KEYS = tuple(key for key in QUOTA_KEYS if key in keys_for(MEMBER_TYPES[0]))
+_GROUP_KEYS = ("name", "members", *_GROUP_QUOTA_KEYS, *_TEXT_KEYS)
+_MEMBER_HINT = 'write - user: {name: "..."} or - client-id: {name: "..."}'
+_GROUP_HINT = "a group has a name, members, and at least one quota"
 _BINARY_UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 
 
@@ -76,17 +90,46 @@ class QuotaEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaGroup:
+    """What all members, users and client ids by their raw names, may use together; the rest as of an entry."""
+
+    name: str
+    members: tuple[tuple[str, str], ...]
+    values: Mapping[str, float]
+    owner: str | None = None
+    reason: str | None = None
+    texts: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuotasFile:
-    """A whole file. `windows` holds the window settings that it names; the others keep Kafka's defaults."""
+    """A whole file. `windows` holds the window settings that it names; the others keep Kafka's defaults.
+
+    Not Kafka's: `groups`, and `settings`, those of smooth mode by the broker's names.
+    """
 
     entries: tuple[QuotaEntry, ...] = ()
     windows: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, str | int] = field(default_factory=dict)
+    groups: tuple[QuotaGroup, ...] = ()
 
     def records(self) -> Iterator[QuotaRecord]:
-        """Yield a record per value, as the engine applies them."""
+        """Yield a record per value of an entry, then those of the settings, as the engine applies them."""
         for entry in self.entries:
             for key, value in entry.values.items():
                 yield QuotaRecord(entity=entry.entity, key=key, value=value)
+        yield from extension_records(self.settings)
+
+    def members_and_limits(self) -> Groups:
+        """Return the groups as the engine asks them."""
+        return Groups(
+            members={member: group.name for group in self.groups for member in group.members},
+            limits={(group.name, key): value for group in self.groups for key, value in group.values.items()},
+        )
+
+    def beyond_kafka(self) -> str | None:
+        """Return which part of the file no Kafka has, None where there is none."""
+        return "groups" if self.groups else "settings" if self.settings else None
 
 
 def load_quotas_file(path: str | Path) -> QuotasFile:
@@ -123,12 +166,23 @@ def dump_quotas_file(quotas: QuotasFile) -> str:
         out.write("windows:\n")
     for setting, value in quotas.windows.items():
         out.write(f"  {setting}: {checked_window_setting(setting, value)}\n")
+    if quotas.settings:
+        out.write("settings:\n")
+    for setting, given in quotas.settings.items():
+        checked = checked_smooth_setting(setting, given)
+        out.write(f"  {setting}: {_quoted(checked) if isinstance(checked, str) else checked}\n")
+    if quotas.groups:
+        out.write("groups:\n")
+    _write_items(out, map(_group_lines, quotas.groups))
     out.write("quotas:\n" if quotas.entries else "quotas: []\n")
-    for entry in quotas.entries:
-        first, *others = _entry_lines(entry)
+    _write_items(out, map(_entry_lines, quotas.entries))
+    return out.getvalue()
+
+
+def _write_items(out: io.StringIO, items: Iterable[Iterable[str]]) -> None:
+    for first, *others in items:
         out.write(f"  - {first}\n")
         out.writelines(f"    {line}\n" for line in others)
-    return out.getvalue()
 
 
 class _Parser:
@@ -137,6 +191,8 @@ class _Parser:
     def __init__(self, name: str) -> None:
         self._fields = Fields(name)
         self._entity_lines: dict[EntityParts, int] = {}
+        self._group_lines: dict[str, int] = {}
+        self._members: dict[tuple[str, str], str] = {}
 
     def quotas_file(self, root: Node) -> QuotasFile:
         """Return the whole file."""
@@ -149,8 +205,10 @@ class _Parser:
             problem = f"quotas must be at most {MAX_ENTRIES}, got {len(entries.items)}"
             raise self._fields.error(problem, entries)
         return QuotasFile(
+            groups=self._groups(top.items.get("groups")),  # an entry must not be of a member
             entries=tuple(self._entry(node) for node in entries.items),
             windows=self._windows(top.items.get("windows")),
+            settings=self._settings(top.items.get("settings")),
         )
 
     def _check_version(self, top: TableNode) -> None:
@@ -168,18 +226,96 @@ class _Parser:
         number = self._fields.number(node, label=setting)
         return self._fields.checked(node, lambda: checked_window_setting(setting, number))
 
+    def _settings(self, node: Node | None) -> dict[str, str | int]:
+        if node is None:
+            return {}
+        items = self._fields.table(node, SMOOTH_SETTINGS, label="settings").items
+        settings = {setting: self._setting(setting, value) for setting, value in items.items()}
+        if SMOOTH_BURST_S in settings and SMOOTH not in settings:
+            hint = f"add {SMOOTH}: all, or the entities that it is for"
+            raise self._fields.error(f"{SMOOTH_BURST_S} does nothing without {SMOOTH}", node, hint=hint)
+        return settings
+
+    def _setting(self, setting: str, node: Node) -> str | int:
+        read = self._fields.text if setting == SMOOTH else self._fields.number
+        given = read(node, label=setting)
+        return self._fields.checked(node, lambda: checked_smooth_setting(setting, given))
+
+    def _groups(self, node: Node | None) -> tuple[QuotaGroup, ...]:
+        if node is None:
+            return ()
+        items = self._fields.list(node, label="groups").items
+        if len(items) > MAX_ENTRIES:
+            raise self._fields.error(f"groups must be at most {MAX_ENTRIES}, got {len(items)}", node)
+        return tuple(self._group(item) for item in items)
+
+    def _group(self, node: Node) -> QuotaGroup:
+        items = self._fields.table(node, _GROUP_KEYS, label="a group").items
+        for key in ("name", "members"):
+            if key not in items:
+                raise self._fields.error(f"a group needs {key}", node, hint=_GROUP_HINT)
+        name = self._group_name(items["name"])
+        members = self._fields.list(items["members"], label="members")
+        if not members.items:
+            raise self._fields.error(f"group {name!r} has no members", members, hint=_MEMBER_HINT)
+        found = tuple(self._member(member, name) for member in members.items)
+        values = self._values(items, ((GROUP_TAG, name),), _GROUP_QUOTA_KEYS)
+        if not values:
+            hint = f"keys are {', '.join(_GROUP_QUOTA_KEYS)}"
+            raise self._fields.error(f"no quota is set for group {name!r}", node, hint=hint)
+        return QuotaGroup(name=name, members=found, values=values, **self._texts(items, values))
+
+    def _group_name(self, node: Node) -> str:
+        text = self._fields.text(node, label="name")
+        name = self._fields.checked(node, lambda: checked_group_name(text))
+        if name in self._group_lines:
+            problem = f"repeated group {name!r}, first on line {self._group_lines[name]}"
+            raise self._fields.error(problem, node)
+        self._group_lines[name] = node.line
+        return name
+
+    def _member(self, node: Node, group: str) -> tuple[str, str]:
+        """Return entity type and name of a member; no group has it yet."""
+        items = self._fields.table(node, MEMBER_TYPES, label="a member").items
+        if len(items) != 1:
+            raise self._fields.error("a member must be one user or one client-id", node, hint=_MEMBER_HINT)
+        (kind,) = items
+        name = self._part(kind, items[kind])
+        if name is None:
+            hint = "a default of 'quotas' holds for all who are in no group"
+            raise self._fields.error("a member must have a name, got default: true", node, hint=hint)
+        self._fields.checked(node, lambda: checked_entity([(kind, name)]))
+        other = self._members.get((kind, name))
+        if other is not None:
+            where = f"twice in group {group!r}" if other == group else f"in group {other!r} already"
+            raise self._fields.error(f"{entity_text(((kind, name),))} is {where}", node)
+        if len(self._members) == MAX_MEMBERS:
+            raise self._fields.error(f"members of all groups must be at most {MAX_MEMBERS}", node)
+        self._members[kind, name] = group
+        return kind, name
+
     def _entry(self, node: Node) -> QuotaEntry:
         items = self._fields.table(node, _ENTRY_KEYS, label="a quota").items
         parts = [(kind, self._part(kind, items[kind])) for kind in ENTITY_TYPES if kind in items]
         entity = self._fields.checked(node, lambda: checked_entity(parts))
         self._refuse_repetition(entity, node)
-        values = {key: self._value(key, items[key], entity) for key in items if key in QUOTA_KEYS}
-        texts = {key: self._fields.scalar(items[key], label=key).text for key in values}
+        self._refuse_member(entity, node)
+        values = self._values(items, entity, QUOTA_KEYS)
         if not values:
             hint = f"keys are {', '.join(QUOTA_KEYS)}"
             raise self._fields.error(f"no quota is set for {entity_text(entity)}", node, hint=hint)
-        owner, reason = (self._note(key, items.get(key)) for key in _TEXT_KEYS)
-        return QuotaEntry(entity=entity, values=values, owner=owner, reason=reason, texts=texts)
+        return QuotaEntry(entity=entity, values=values, **self._texts(items, values))
+
+    def _values(
+        self, items: Mapping[str, Node], entity: EntityParts, keys: Iterable[str]
+    ) -> dict[str, float]:
+        known = set(keys)
+        return {key: self._value(key, node, entity) for key, node in items.items() if key in known}
+
+    def _texts(self, items: Mapping[str, Node], values: Iterable[str]) -> dict[str, Any]:
+        """Return owner, reason, and how the values were written."""
+        notes = {key: self._note(key, items.get(key)) for key in _TEXT_KEYS}
+        return notes | {"texts": {key: self._fields.scalar(items[key], label=key).text for key in values}}
 
     def _part(self, kind: str, node: Node) -> str | None:
         """Return the name of one part of an entity, None for the default entity."""
@@ -201,6 +337,15 @@ class _Parser:
             problem = f"repeated entity {entity_text(entity)}, first on line {self._entity_lines[entity]}"
             raise self._fields.error(problem, node)
         self._entity_lines[entity] = node.line
+
+    def _refuse_member(self, entity: EntityParts, node: Node) -> None:
+        """Refuse a quota that would be nobody's: who is in a group has none but the group's."""
+        for kind, name in entity:
+            group = None if name is None else self._members.get((kind, name))
+            if group is not None:
+                member = entity_text(((kind, name),))
+                problem = f"{member} is in group {group!r} and has no quota but the group's"
+                raise self._fields.error(problem, node, hint="leave the quota out, or the member")
 
     def _value(self, key: str, node: Node, entity: EntityParts) -> float:
         number = self._size(key, node) if key in SIZE_KEYS else self._fields.number(node, label=key)
@@ -229,13 +374,31 @@ def _entry_lines(entry: QuotaEntry) -> Iterator[str]:
     entity = dict(checked_entity(entry.entity))
     for kind in ENTITY_TYPES:
         if kind in entity:
-            name = entity[kind]
-            yield f"{kind}: {{default: true}}" if name is None else f"{kind}: {{name: {_quoted(name)}}}"
+            yield _part_line(kind, entity[kind])
     if not entry.values:
         raise ConfigError(f"no quota is set for {entity_text(entry.entity)}")
-    for key, value in entry.values.items():
-        yield f"{key}: {_value_text(key, checked_value(key, value, entry.entity))}"
-    for key, text in zip(_TEXT_KEYS, (entry.owner, entry.reason), strict=True):
+    yield from _value_lines(entry, entry.entity)
+
+
+def _group_lines(group: QuotaGroup) -> Iterator[str]:
+    yield f"name: {_quoted(checked_group_name(group.name))}"
+    yield "members:"
+    for member in group.members:
+        ((kind, name),) = checked_entity([member])
+        yield f"  - {_part_line(kind, name)}"
+    if not group.members or not group.values:
+        raise ConfigError(f"group {group.name!r} needs members and a quota")
+    yield from _value_lines(group, ((GROUP_TAG, group.name),))
+
+
+def _part_line(kind: str, name: str | None) -> str:
+    return f"{kind}: {{default: true}}" if name is None else f"{kind}: {{name: {_quoted(name)}}}"
+
+
+def _value_lines(quota: QuotaEntry | QuotaGroup, entity: EntityParts) -> Iterator[str]:
+    for key, value in quota.values.items():
+        yield f"{key}: {_value_text(key, checked_value(key, value, entity))}"
+    for key, text in zip(_TEXT_KEYS, (quota.owner, quota.reason), strict=True):
         if text is not None:
             yield f"{key}: {_quoted(_checked_note(key, text))}"
 

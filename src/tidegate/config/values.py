@@ -29,7 +29,10 @@ from collections.abc import Iterable
 
 from tidegate.errors import ConfigError
 from tidegate.quota.admin.definitions import EntityParts, entity_parts, is_ip_address
+from tidegate.quota.admin.entity_selection import parse_entities
+from tidegate.quota.admin.groups import GROUP_TAG
 from tidegate.quota.admin.keys import ENTITY_TYPES, QUOTA_KEYS, WINDOW_SETTINGS, QuotaKey, ValueType, keys_for
+from tidegate.quota.managers.extensions import DEBT_MAX_S, SMOOTH, SMOOTH_BURST_S
 from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64
 from tidegate.quota.measure.window import MAX_SAMPLES
 
@@ -37,10 +40,13 @@ __all__ = [
     "MAX_NAME_BYTES",
     "MAX_SIZE_BYTES",
     "SIZE_KEYS",
+    "SMOOTH_SETTINGS",
     "QuotaValueError",
     "checked_entity",
+    "checked_smooth_setting",
     "checked_value",
     "checked_window_setting",
+    "cut",
     "did_you_mean",
     "entity_text",
     "parse_size_bytes",
@@ -56,8 +62,13 @@ MAX_SIZE_BYTES = MAX_INT64
 SIZE_KEYS = frozenset({"producer_byte_rate", "consumer_byte_rate"})
 """Keys whose value may be written as a size."""
 
+SMOOTH_SETTINGS = (SMOOTH, SMOOTH_BURST_S, DEBT_MAX_S)
+"""The broker's settings beyond Kafka that a plan may have, too."""
+
+_LEAST = {SMOOTH_BURST_S: 1, DEBT_MAX_S: 0}
 _MAX_SIZE_CHARS = 64
 _MAX_NUMBER_CHARS = 400
+_MAX_SHOWN_CHARS = 80
 _NUMBER = re.compile(
     r"[-+]?(?:[0-9]+(?P<inexact>\.[0-9]*(?:e[-+]?[0-9]+)?|e[-+]?[0-9]+)?|(?P<other>inf|infinity|nan))",
     re.IGNORECASE | re.ASCII,
@@ -84,6 +95,11 @@ class QuotaValueError(ConfigError):
         self.value = value
         self.entity = entity
         self.expected = expected
+
+
+def cut(text: str) -> str:
+    """Return `text`, shortened to what a message has room for."""
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."
 
 
 def entity_text(entity: EntityParts) -> str:
@@ -155,10 +171,15 @@ def checked_window_setting(name: str, value: object) -> int:
     setting = WINDOW_SETTINGS.get(name)
     if setting is None:
         raise ConfigError(f"unknown window setting {name!r}", hint=did_you_mean(name, WINDOW_SETTINGS))
-    maximum = MAX_SAMPLES if name.endswith(".num") else MAX_INT32
-    if not isinstance(value, int) or isinstance(value, bool) or not setting.minimum <= value <= maximum:
-        expected = f"a whole number from {setting.minimum} to {maximum}"
-        raise ConfigError(f"{name} must be {expected}, got {value!r}")
+    return _whole(name, value, setting.minimum, MAX_SAMPLES if name.endswith(".num") else MAX_INT32)
+
+
+def checked_smooth_setting(name: str, value: object) -> str | int:
+    """Return a setting of `SMOOTH_SETTINGS`: entities as the broker takes them, or an int. Raises `ConfigError`."""
+    if name in _LEAST:
+        return _whole(name, value, _LEAST[name], MAX_INT32)
+    assert isinstance(value, str), "texts are read as such"
+    parse_entities(value, setting=name)
     return value
 
 
@@ -192,7 +213,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 
 def _definition(key: str, value: object, entity: EntityParts) -> QuotaKey:
-    allowed = sorted({name for kind, _ in entity for name in keys_for(kind)})
+    allowed = sorted({name for kind, _ in entity for name in keys_for("user" if kind == GROUP_TAG else kind)})
     if key not in QUOTA_KEYS:
         raise ConfigError(f"unknown quota key {key!r}", hint=did_you_mean(key, allowed or QUOTA_KEYS))
     if key not in allowed:
@@ -208,6 +229,12 @@ def _number(key: str, value: object, entity: EntityParts) -> float:
         return float(value)
     except OverflowError:
         return math.inf
+
+
+def _whole(name: str, value: object, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ConfigError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
+    return value
 
 
 def _check_name(kind: str, name: str | None) -> None:
@@ -226,7 +253,7 @@ def _check_name(kind: str, name: str | None) -> None:
 
 
 def _name_text(name: str | None) -> str:
-    return "<default>" if name is None else repr(name)
+    return "<default>" if name is None else repr(cut(name))
 
 
 def _unit_hint(unit: str) -> str:

@@ -101,6 +101,7 @@ class Recommendation:
 
     entities, nodes: rows of `LIMITS_BY_ENTITY` and `LIMITS_BY_NODE`. outcomes: what the quotas would have done, rows of
     `REPLAY_BY_ENTITY`. backlogs: how far behind consumers read, rows of `BACKLOGS`. missing: rows that are not there.
+    callback: the setting of a quota callback that was asked when this was recorded; None: there was none.
     """
 
     by: str
@@ -110,6 +111,7 @@ class Recommendation:
     outcomes: Sequence[Row]
     backlogs: Sequence[Row]
     missing: Sequence[Missing]
+    callback: str | None = None
 
 
 @dataclass(slots=True)
@@ -123,11 +125,17 @@ class _Limit:
 
 
 def recommend(
-    replays: Replays, by: str, wanted: Wanted, backlogs: Sequence[Row], *, missing: Sequence[Missing]
+    replays: Replays,
+    by: str,
+    wanted: Wanted,
+    backlogs: Sequence[Row],
+    *,
+    missing: Sequence[Missing],
+    callback: str | None,
 ) -> Recommendation:
     """Return quotas for entities of the level `by`, replayed as they will be read from their file.
 
-    backlogs: rows of `BACKLOGS`. missing: which rows of the record are not there.
+    backlogs: rows of `BACKLOGS`. missing: which rows of the record are not there. callback: see `Recommendation`.
     Raises `NothingToRecommendError`, and what `propose` raises.
     """
     levels = levels_of(by)
@@ -156,6 +164,7 @@ def recommend(
         outcomes=outcomes,
         backlogs=backlogs,
         missing=missing,
+        callback=callback,
     )
 
 

@@ -219,7 +219,7 @@ REPLAY_STATE = _table(
     ]
 )
 """What a replay leaves for one of the hours after, see `replay.carried`. Of a sensor `user` and `client_id` are the
-tags that it counts under."""
+tags that it counts under; null of one of a group, whose name its state has."""
 
 REPLAY_LEAVING_STATE = _table([*_columns(REPLAY_BY_CLIENT), ("kind", _STRING), ("state", _STRING)])
 """Rows of `REPLAY_BY_CLIENT`, where `state` is null, and of `REPLAY_STATE`."""

@@ -1,8 +1,8 @@
 """Compile the kernels in a process of their own, while Spark starts, where they have not been compiled before.
 
-The open loop of the replay, the closed one and what adds usage up are compiled apart, ten to twenty seconds each. By
-hand, for an image or a cluster's node: `python -m tidegate.pipeline.warm_up` compiles all, with `open`, `closed`
-or `usage` behind it one of them.
+The open loop of the replay, the closed one, each of them with smooth mode, and what adds usage up are compiled apart,
+ten to twenty seconds each. By hand, for an image or a cluster's node: `python -m tidegate.pipeline.warm_up` compiles
+all, with `open`, `closed`, `open-smooth`, `closed-smooth` or `usage` behind it some of them.
 """
 
 import os
@@ -21,18 +21,23 @@ from rich.console import Console
 from tidegate.child_python import module_command
 from tidegate.pipeline.layout import ROW_TYPES, Rows
 from tidegate.pipeline.read.packing import pack, unpack
-from tidegate.pipeline.read.timeline import empty_timeline
+from tidegate.pipeline.read.timeline import Timeline, empty_timeline
+from tidegate.pipeline.replay.beyond_kafka import REPLAY_MODULES, RUN_MODULES
 from tidegate.pipeline.replay.closed_loop_kernel import CLOSED_LOOP_MODULES, run
 from tidegate.pipeline.replay.compiled import cache_directory
 from tidegate.pipeline.replay.kernel import KERNEL_MODULES, replay
 from tidegate.pipeline.replay.partition import Members, Partition
-from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.plan import Plan, is_beyond_kafka
 from tidegate.pipeline.rollup import kernel as rollup_kernel
 from tidegate.pipeline.rollup.parts import compile_usage_kernel
+from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.managers.extensions import SMOOTH
 
 __all__ = [
     "CLOSED",
+    "CLOSED_SMOOTH",
     "OPEN",
+    "OPEN_SMOOTH",
     "USAGE",
     "compile_replay_kernel",
     "kernel_at_hand",
@@ -40,6 +45,7 @@ __all__ = [
 ]
 
 OPEN, CLOSED, USAGE = "open", "closed", "usage"
+OPEN_SMOOTH, CLOSED_SMOOTH = "open-smooth", "closed-smooth"
 
 
 class _Kernel(NamedTuple):
@@ -69,19 +75,27 @@ def kernel_in_the_making(plans: Iterable[Plan], *, with_usage: bool = False) -> 
         compiler.wait()
 
 
-def kernel_at_hand(plans: Iterable[Plan], *, with_usage: bool = False) -> None:
-    """Have compiled what a replay of the plans takes, or usage; say so on a terminal where that takes its time."""
-    for name in _not_compiled(plans, with_usage=with_usage):
+def kernel_at_hand(
+    plans: Iterable[Plan], *, timelines: Iterable[Timeline] = (), with_usage: bool = False
+) -> None:
+    """Have compiled what a replay of the plans takes, or usage; say so on a terminal where that takes its time.
+
+    timelines: of the record, where it is known already what was in force.
+    """
+    for name in _not_compiled(plans, timelines, with_usage=with_usage):
         kernel = _KERNELS[name]
         with Console(stderr=True).status(f"compiling {kernel.what}, once: some twenty seconds"):
             kernel.make()
 
 
-def compile_replay_kernel(loop: str = OPEN) -> None:
-    """Compile the kernel of a loop for the types that it meets on Spark, by replaying one row."""
+def compile_replay_kernel(kernel: str = OPEN) -> None:
+    """Compile a kernel of the replay for the types that it meets on Spark, by replaying one row."""
     (block,) = pack(Rows._make(np.zeros(1, dtype) for dtype in ROW_TYPES), np.array([0, 1]))
     members = Members(node_id=0, users=pa.array([""]), client_ids=pa.array([""]), timeline=empty_timeline())
-    plan = Plan(name="", records=(), is_closed=loop == CLOSED)
+    records = (
+        (QuotaRecord(entity=(), key=SMOOTH, value=1.0),) if kernel in (OPEN_SMOOTH, CLOSED_SMOOTH) else ()
+    )
+    plan = Plan(name="", records=records, is_closed=kernel in (CLOSED, CLOSED_SMOOTH))
     Partition([plan], members).replay(unpack(block.data, block.rows))
 
 
@@ -90,16 +104,44 @@ _KERNELS: Mapping[str, _Kernel] = {
     CLOSED: _Kernel(
         CLOSED_LOOP_MODULES, run, partial(compile_replay_kernel, CLOSED), "the closed loop of the replay"
     ),
+    OPEN_SMOOTH: _Kernel(
+        REPLAY_MODULES,
+        replay,
+        partial(compile_replay_kernel, OPEN_SMOOTH),
+        "the open loop of the replay with smooth mode",
+    ),
+    CLOSED_SMOOTH: _Kernel(
+        RUN_MODULES,
+        run,
+        partial(compile_replay_kernel, CLOSED_SMOOTH),
+        "the closed loop of the replay with smooth mode",
+    ),
     USAGE: _Kernel(
         rollup_kernel.KERNEL_MODULES, rollup_kernel.measure, compile_usage_kernel, "what adds usage up"
     ),
 }
 
 
-def _not_compiled(plans: Iterable[Plan], *, with_usage: bool) -> list[str]:
+def _not_compiled(
+    plans: Iterable[Plan], timelines: Iterable[Timeline] = (), *, with_usage: bool
+) -> list[str]:
     """Return the kernels that are wanted and not kept from before."""
-    wanted = {CLOSED if plan.is_closed else OPEN for plan in plans} | ({USAGE} if with_usage else set())
+    plans = list(plans)
+    wanted = {_kernel_of(plan) for plan in plans} | ({USAGE} if with_usage else set())
+    if any(plan.is_in_force for plan in plans) and any(map(_was_beyond_kafka, timelines)):
+        wanted.add(OPEN_SMOOTH)
     return [name for name in _KERNELS if name in wanted and not _is_compiled(_KERNELS[name])]
+
+
+def _kernel_of(plan: Plan) -> str:
+    if plan.is_beyond_kafka:
+        return CLOSED_SMOOTH if plan.is_closed else OPEN_SMOOTH
+    return CLOSED if plan.is_closed else OPEN
+
+
+def _was_beyond_kafka(timeline: Timeline) -> bool:
+    """Return whether something was in force that the quotas in force need another kernel for."""
+    return any(step.record is not None and is_beyond_kafka(step.record) for step in timeline.steps)
 
 
 def _is_compiled(kernel: _Kernel) -> bool:

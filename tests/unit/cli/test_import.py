@@ -31,6 +31,17 @@ def test_bad_lines_are_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture
     )
 
 
+def test_quotas_that_no_kafka_has_were_not_in_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Groups and smooth mode are refused before a log is read."""
+    path = tmp_path / "q.yaml"
+    path.write_text("settings: {tidegate.quota.smooth: all}\nquotas: []\n")
+    assert main(["import", str(QUICK), "--in-force", str(path), "--out", str(tmp_path / "out")]) == 2
+    assert f"{path} has settings, which no Kafka had in force" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from tests.replaying.callbacks import quota_groups
 from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
@@ -119,3 +120,19 @@ def test_bad_options_are_one_clear_error(
         main(["limits", str(usage), *arguments])
     assert stopped.value.code == 2
     assert error in capsys.readouterr().err
+
+
+def test_a_callback_of_the_record_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who it puts into a group has no limit of its own, whatever the table says."""
+    node = RecordingNode()
+    node.start(START_MS)
+    node.exchange(quota_groups(), "tidegate.callbacks:QuotaGroups", START_MS)
+    node.produce("alice", "c1", 300, START_MS)
+    write_events(tmp_path, node.events)
+    assert main(["limits", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "client.quota.callback.class=tidegate.callbacks:QuotaGroups was set." in lines
+    assert max(map(len, lines)) <= 80
+    assert main(["recommend", str(tmp_path)]) == 0
+    comments = " ".join(capsys.readouterr().out.replace("#", " ").split())
+    assert "callbacks:QuotaGroups was set. These limits are by Kafka's own rules" in comments

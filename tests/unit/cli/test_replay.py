@@ -161,3 +161,90 @@ def test_what_is_of_the_recorded_times_goes_with_them(hurried, tmp_path):
 
 def _tables(out):
     return set(json.loads((out / "tidegate-results.json").read_text())["tables"])
+
+
+_GROUP = """\
+groups:
+- name: etl
+  members: [{user: {name: alice}}, {client-id: {name: c2}}, {client-id: {name: c-2}}]
+  producer_byte_rate: 1kB
+quotas: []
+"""
+
+
+def _traffic(directory):
+    """Write what two clients produced in a minute, 900 bytes a second each, and a third."""
+    node = RecordingNode()
+    node.start(_T0)
+    for second in range(60):
+        node.produce("alice", "c1", 900, _T0 + 1000 * second)
+        node.produce("bob", "c2", 900, _T0 + 1000 * second)
+        node.produce("carol", "c3", 900, _T0 + 1000 * second)
+    write_events(directory / "usage", node.events)
+    return ["replay", str(directory / "usage")]
+
+
+@pytest.mark.parametrize("loop", ["open", "closed"])
+def test_groups_and_smooth_mode_stand_beside_plain_plans(tmp_path, capsys, loop):
+    """Each limit by itself throttles nobody, a shared one does, and smooth mode sooner; who is in no group never is."""
+    (tmp_path / "apart.yaml").write_text("quotas:\n- user: {default: true}\n  producer_byte_rate: 1kB\n")
+    (tmp_path / "shared.yaml").write_text(_GROUP)
+    (tmp_path / "smooth.yaml").write_text("settings: {tidegate.quota.smooth: all}\n" + _GROUP)
+    files = [f"--quotas={tmp_path / name}.yaml" for name in ("apart", "shared", "smooth")]
+    command = [*_traffic(tmp_path), *files, "--loop", loop]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("group=etl · 120 requests") for line in lines)
+    assert "client-id=c-2 matches nobody in the record; did you mean c2?" in " ".join(out.split())
+    assert main([*command, "--json"]) == 0
+    found = {}
+    for entity in json.loads(capsys.readouterr().out)["entities"]:
+        for plan in entity["plans"]:
+            if entity["quota_type"] == "Produce" and plan["throttled_requests"]:
+                assert entity["tags"] == {"group": "etl"}
+                assert plan["limit_bytes_per_second"] == 1000.0
+                found[plan["plan"]] = plan["first_throttled_ts_ms"] - _T0
+    assert found.keys() == {"shared", "smooth"}
+    assert found["smooth"] <= 3000 < found["shared"]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [(_GROUP, "groups"), ("settings: {tidegate.quota.smooth: all}\nquotas: []\n", "settings")],
+)
+def test_limits_of_what_goes_beyond_kafka_are_refused_before_rows_are_read(tmp_path, capsys, text, part):
+    """They would be looked for by other rules."""
+    (tmp_path / "p.yaml").write_text(text)
+    quotas = ["--quotas", str(tmp_path / "p.yaml")]
+    for command in (["replay", "/nowhere", "--limits", *quotas], ["limits", "/nowhere", *quotas]):
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert f"has {part}, and limits are looked for by Kafka's own rules\nhint: " in error
+
+
+def test_hours_go_on_under_groups_and_smooth_mode(tmp_path, capsys):
+    """An hour more of the record, and what a second replay of all says."""
+    plan = tmp_path / "p.yaml"
+    plan.write_text("settings: {tidegate.quota.smooth: all}\n" + _GROUP)
+    begin_ms = _T0 - _T0 % 3_600_000
+    node = RecordingNode()
+    node.start(begin_ms)
+    for second in range(0, 7200, 20):
+        node.produce("alice", "c1", 30_000, begin_ms + 1000 * second)
+    write_events(tmp_path / "usage" / "parquet", node.events)
+    command = ["replay", str(tmp_path / "usage"), "--quotas", str(plan), "--loop", "open", "--json"]
+    middle = "2023-11-14T23:00"
+    assert main([*command, "--to", middle, "--out", str(tmp_path / "first")]) == 0
+    capsys.readouterr()
+    throttled = []
+    for more in (["--from", middle, "--continue", str(tmp_path / "first")], ["--from", middle], []):
+        assert main([*command, *more]) == 0
+        (entity,) = [
+            each
+            for each in json.loads(capsys.readouterr().out)["entities"]
+            if each["quota_type"] == "Produce"
+        ]
+        throttled.append(entity["plans"][0]["longest_throttle_ms"])
+    assert throttled[0] == throttled[2] > throttled[1]

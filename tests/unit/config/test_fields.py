@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.config.fields import Fields, cut
+from tidegate.config.fields import Fields
 from tidegate.config.plain_yaml import ConfigFileError, Node, read_plain_yaml
+from tidegate.config.values import cut
 from tidegate.errors import ConfigError
 
 FIELDS = Fields("f")

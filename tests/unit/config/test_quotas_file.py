@@ -4,13 +4,16 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tidegate.callbacks import QuotaGroups
 from tidegate.config.plain_yaml import MAX_FILE_BYTES, ConfigFileError
 from tidegate.config.quotas_file import (
     MAX_ENTRIES,
+    MAX_MEMBERS,
     QuotaEntry,
+    QuotaGroup,
     QuotasFile,
     dump_quotas_file,
     load_quotas_file,
@@ -18,12 +21,17 @@ from tidegate.config.quotas_file import (
 )
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
+from tidegate.quota import QuotaType
 from tidegate.quota.admin.definitions import QuotaDefinitions, QuotaRecord
+from tidegate.quota.managers.extensions import Extensions
+from tidegate.quota.measure.smooth import SmoothMode
 from tidegate.quota.measure.window import QuotaWindow
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "quotas-file.md"
 MIB = 1024 * 1024
 QUOTA = "quotas:\n- user: {name: alice}\n  "
+MEMBER = "[{user: {name: alice}}]"
+MEMBER_HINT = 'write - user: {name: "..."} or - client-id: {name: "..."}'
 
 
 def _example() -> str:
@@ -51,6 +59,49 @@ def test_the_documented_example_is_read() -> None:
         ),
         QuotaEntry(entity=(("ip", "192.0.2.7"),), values={"connection_creation_rate": 10.0}),
     )
+
+
+def test_the_documented_example_beyond_kafka_is_read() -> None:
+    """Groups and settings."""
+    text = DOCUMENT.read_text(encoding="utf-8").split("```yaml\n")[2].split("```")[0]
+    quotas = parse_quotas_file(text)
+    assert quotas.settings == {
+        "tidegate.quota.smooth": "client-id=loader;user=etl",
+        "tidegate.quota.smooth.burst.seconds": 2,
+        "tidegate.quota.debt.max.seconds": 60,
+    }
+    assert quotas.groups == (
+        QuotaGroup(
+            name="nightly",
+            members=(("user", "alice"), ("user", "bob"), ("client-id", "export")),
+            values={"producer_byte_rate": 1e7, "request_percentage": 50.0},
+            owner="data team",
+        ),
+    )
+    extensions = Extensions()
+    assert [extensions.apply(record) for record in quotas.records()] == [False, True, True, True, True]
+    assert extensions.smooth_mode("etl", "") == SmoothMode(burst_s=2, debt_max_s=60, observed=False)
+    groups = quotas.members_and_limits()
+    assert groups.find("carol", "export") == "nightly"
+    assert groups.limit("nightly", "producer_byte_rate") == 1e7
+
+
+def test_the_documented_settings_make_the_same_groups() -> None:
+    """What the page says a broker is given."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    client.quota.callback.group")]
+    callback = QuotaGroups()
+    callback.configure(dict(line.split("=", 1) for line in lines))
+    groups = parse_quotas_file(text.split("```yaml\n")[2].split("```")[0]).members_and_limits()
+    for user, client_id in (("alice", "x"), ("bob", ""), ("carol", "export"), ("carol", "x")):
+        for quota_type in QuotaType:
+            tags, group = (
+                callback.quota_metric_tags(quota_type, user, client_id),
+                groups.find(user, client_id),
+            )
+            assert tags.get("group") == group
+            if group is not None:
+                assert callback.quota_limit(quota_type, tags) == groups.limit(group, quota_type.key)
 
 
 def test_the_documented_error_is_the_real_one() -> None:
@@ -238,6 +289,120 @@ def test_byte_rates(value: str, stored: float) -> None:
             "4: reason must be at most 1000 characters, got 1001",
             None,
         ),
+        (
+            "quotas: []\nsettings: {tidegate.quota.smoth: all}",
+            "2: unknown key 'tidegate.quota.smoth' in settings",
+            "did you mean 'tidegate.quota.smooth'?",
+        ),
+        (
+            "quotas: []\nsettings: {tidegate.quota.smooth: loader}",
+            "2: tidegate.quota.smooth has 'loader', expected all, none, or entities such as "
+            "user=alice;client-id=loader;user=ops,client-id=x",
+            None,
+        ),
+        (
+            "quotas: []\nsettings:\n  tidegate.quota.smooth: all\n  tidegate.quota.smooth.burst.seconds: 0",
+            "4: tidegate.quota.smooth.burst.seconds must be a whole number from 1 to 2147483647, got 0",
+            None,
+        ),
+        (
+            "quotas: []\nsettings: {tidegate.quota.debt.max.seconds: 1.5}",
+            "2: tidegate.quota.debt.max.seconds must be a whole number from 0 to 2147483647, got 1.5",
+            None,
+        ),
+        (
+            "quotas: []\nsettings: {tidegate.quota.smooth.burst.seconds: 5}",
+            "2: tidegate.quota.smooth.burst.seconds does nothing without tidegate.quota.smooth",
+            "add tidegate.quota.smooth: all, or the entities that it is for",
+        ),
+        ("quotas: []\ngroups: {}", "2: groups must be a list, got a mapping", "write 'groups: []' for none"),
+        (
+            f"quotas: []\ngroups:\n- members: {MEMBER}",
+            "3: a group needs name",
+            "a group has a name, members, and at least one quota",
+        ),
+        (
+            "quotas: []\ngroups: [{name: a, producer_byte_rate: 1}]",
+            "2: a group needs members",
+            "a group has a name, members, and at least one quota",
+        ),
+        (
+            f"quotas: []\ngroups:\n- name: a b\n  members: {MEMBER}",
+            "3: the name of a group must be 1 to 100 of A-Z, a-z, 0-9, '_', '.' and '-', got 'a b'",
+            None,
+        ),
+        (
+            "quotas: []\ngroups: [{name: no, members: []}]",
+            "2: name must be quoted: to YAML a plain no is a boolean",
+            'write "no"',
+        ),
+        (
+            "quotas: []\ngroups: [{name: a, members: [], producer_byte_rate: 1}]",
+            "2: group 'a' has no members",
+            MEMBER_HINT,
+        ),
+        (
+            f"quotas: []\ngroups: [{{name: a, members: {MEMBER}}}]",
+            "2: no quota is set for group 'a'",
+            "keys are producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate",
+        ),
+        (
+            f"quotas: []\ngroups: [{{name: a, members: {MEMBER}, produce_byte_rate: 1}}]",
+            "2: unknown key 'produce_byte_rate' in a group",
+            "did you mean 'producer_byte_rate'?",
+        ),
+        (
+            f"quotas: []\ngroups: [{{name: a, members: {MEMBER}, request_percentage: 0}}]",
+            "2: request_percentage must be greater than 0, got 0 for group='a'",
+            None,
+        ),
+        (
+            "quotas: []\ngroups: [{name: a, members: [alice]}]",
+            "2: a member must be a mapping, got 'alice'",
+            None,
+        ),
+        (
+            "quotas: []\ngroups: [{name: a, members: [{usr: {name: alice}}]}]",
+            "2: unknown key 'usr' in a member",
+            "did you mean 'user'?",
+        ),
+        (
+            "quotas: []\ngroups: [{name: a, members: [{user: {name: alice}, client-id: {name: b}}]}]",
+            "2: a member must be one user or one client-id",
+            MEMBER_HINT,
+        ),
+        (
+            "quotas: []\ngroups: [{name: a, members: [{user: {default: true}}]}]",
+            "2: a member must have a name, got default: true",
+            "a default of 'quotas' holds for all who are in no group",
+        ),
+        (
+            'quotas: []\ngroups: [{name: a, members: [{user: {name: ""}}]}]',
+            "2: the name of a user must not be empty",
+            None,
+        ),
+        (
+            f"quotas: []\ngroups:\n- {{name: a, members: {MEMBER}, producer_byte_rate: 1}}\n"
+            f"- {{name: b, members: {MEMBER}, producer_byte_rate: 1}}",
+            "4: user='alice' is in group 'a' already",
+            None,
+        ),
+        (
+            "quotas: []\ngroups: [{name: a, members: [{user: {name: x}}, {user: {name: x}}]}]",
+            "2: user='x' is twice in group 'a'",
+            None,
+        ),
+        (
+            f"quotas: []\ngroups:\n- {{name: a, members: {MEMBER}, producer_byte_rate: 1}}\n- {{name: a, members: []}}",
+            "4: repeated group 'a', first on line 3",
+            None,
+        ),
+        (
+            f"groups: [{{name: a, members: {MEMBER}, producer_byte_rate: 1}}]\nquotas:\n"
+            "- user: {name: alice}\n  client-id: {name: x}\n  producer_byte_rate: 2",
+            "3: user='alice' is in group 'a' and has no quota but the group's",
+            "leave the quota out, or the member",
+        ),
     ],
 )
 def test_mistakes_are_told_with_line_and_hint(text: str, message: str, hint: str | None) -> None:
@@ -251,6 +416,21 @@ def test_number_of_quotas_is_bounded() -> None:
     """The bound is told with the number there is."""
     with pytest.raises(ConfigFileError, match=r"^quotas.yaml:1: quotas must be at most 10000, got 10001$"):
         parse_quotas_file(f"quotas: [{'x,' * (MAX_ENTRIES + 1)}]")
+
+
+def test_number_of_groups_and_members_is_bounded() -> None:
+    """Of the members of all groups together."""
+    with pytest.raises(ConfigFileError, match=r"groups must be at most 10000, got 10001$"):
+        parse_quotas_file(f"quotas: []\ngroups: [{'x,' * (MAX_ENTRIES + 1)}]")
+    halves = [",".join(f"{{user: {{name: {group}{n}}}}}" for n in range(MAX_MEMBERS // 2)) for group in "ab"]
+    groups = ",".join(
+        f"{{name: {group}, producer_byte_rate: 1, members: [{half}]}}"
+        for group, half in zip("ab", halves, strict=True)
+    )
+    text = f"quotas: []\ngroups: [{groups}]"
+    assert len(parse_quotas_file(text).members_and_limits().members) == MAX_MEMBERS
+    with pytest.raises(ConfigFileError, match=r"members of all groups must be at most 10000$"):
+        parse_quotas_file(text[:-1] + ",{name: c, members: [{user: {name: x}}]}]")
 
 
 def test_file_is_loaded_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:
@@ -314,12 +494,22 @@ def test_dump_is_easy_to_read() -> None:
         QuotaEntry(entity=(("user", "a"),), values={}),
         QuotaEntry(entity=(("ip", "host"),), values={"connection_creation_rate": 1.0}),
         QuotaEntry(entity=(("user", "a"),), values={"request_percentage": 1.0}, owner="x" * 1001),
+        QuotaGroup(name="a b", members=(("user", "a"),), values={"request_percentage": 1.0}),
+        QuotaGroup(name="a", members=(), values={"request_percentage": 1.0}),
+        QuotaGroup(name="a", members=(("user", "a"),), values={}),
+        QuotaGroup(name="a", members=(("user", "a"),), values={"connection_creation_rate": 1.0}),
+        {"tidegate.quota.smooth": "a"},
+        {"tidegate.quota.debt.max.seconds": -1},
     ],
 )
-def test_what_could_not_be_read_back_is_not_written(entry: QuotaEntry) -> None:
+def test_what_could_not_be_read_back_is_not_written(
+    entry: QuotaEntry | QuotaGroup | dict[str, str | int],
+) -> None:
     """A live cluster may hold more than a file of ours says."""
+    given = {QuotaEntry: "entries", QuotaGroup: "groups", dict: "settings"}[type(entry)]
+    quotas = QuotasFile(**{given: entry if isinstance(entry, dict) else (entry,)})
     with pytest.raises(ConfigError):
-        dump_quotas_file(QuotasFile(entries=(entry,)))
+        dump_quotas_file(quotas)
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -352,8 +542,31 @@ def _entries(entities: st.SearchStrategy, values: st.SearchStrategy) -> st.Searc
     )
 
 
+GROUPS = st.builds(
+    lambda name, members, values, owner, reason: QuotaGroup(
+        name=name, members=tuple(members), values=values, owner=owner, reason=reason
+    ),
+    st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True),
+    st.lists(  # no entry has such names
+        st.tuples(st.sampled_from(["user", "client-id"]), st.uuids().map(lambda name: f"{name}: *'\"")),
+        min_size=1,
+        max_size=3,
+    ),
+    CLIENT_VALUES,
+    st.none() | TEXTS,
+    st.none() | TEXTS,
+)
+SETTINGS = st.sampled_from(
+    [
+        {},
+        {"tidegate.quota.smooth": "all", "tidegate.quota.smooth.burst.seconds": 7},
+        {"tidegate.quota.smooth": "user=%3B*;client-id=<default>", "tidegate.quota.debt.max.seconds": 0},
+    ]
+)
 FILES = st.builds(
-    lambda entries, windows: QuotasFile(entries=tuple(entries), windows=windows),
+    lambda entries, windows, groups, settings: QuotasFile(
+        entries=tuple(entries), windows=windows, groups=tuple(groups), settings=settings
+    ),
     st.lists(
         _entries(CLIENT_ENTITIES, CLIENT_VALUES) | _entries(IP_ENTITIES, IP_VALUES),
         max_size=5,
@@ -363,12 +576,16 @@ FILES = st.builds(
         st.sampled_from(["quota.window.num", "controller.quota.window.size.seconds"]),
         st.integers(min_value=1, max_value=3600),
     ),
+    st.lists(GROUPS, max_size=3, unique_by=lambda group: group.name),
+    SETTINGS,
 )
 
 
 @given(quotas=FILES)
 def test_what_is_dumped_reads_back_the_same(quotas: QuotasFile) -> None:
     """Any file that can be written is read as the same quotas, doubles bit for bit."""
+    members = [member for group in quotas.groups for member in group.members]
+    assume(len(members) == len(set(members)))
     assert parse_quotas_file(dump_quotas_file(quotas)) == quotas
 
 

@@ -11,23 +11,39 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.jobs.local import local_usage
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.read.timeline import timelines
+from tidegate.pipeline.replay.beyond_kafka import replay_kernel_beyond_kafka, run_kernel_beyond_kafka
 from tidegate.pipeline.replay.closed_loop_kernel import run_kernel, take_in_kernel
 from tidegate.pipeline.replay.compiled import cache_directory
 from tidegate.pipeline.replay.kernel import KERNEL_MODULES, replay_kernel
-from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.rollup.kernel import usage_kernel
 from tidegate.pipeline.rollup.parts import compile_usage_kernel
 from tidegate.pipeline.schemas import CLIENT
 from tidegate.pipeline.warm_up import (
     CLOSED,
+    CLOSED_SMOOTH,
     OPEN,
+    OPEN_SMOOTH,
     USAGE,
     compile_replay_kernel,
     kernel_at_hand,
     kernel_in_the_making,
 )
+from tidegate.quota import QuotaRecord
 
-PLANS = {loop: Plan(name="p", records=(), is_closed=loop == CLOSED) for loop in (OPEN, CLOSED)}
+_SMOOTH = QuotaRecord(entity=(), key="tidegate.quota.smooth", value=1.0)
+_WHAT = {
+    OPEN: "the open loop of the replay",
+    CLOSED: "the closed loop of the replay",
+    OPEN_SMOOTH: "the open loop of the replay with smooth mode",
+    CLOSED_SMOOTH: "the closed loop of the replay with smooth mode",
+    USAGE: "what adds usage up",
+}
+PLANS = {
+    name: Plan(name="p", records=records, is_closed=name in (CLOSED, CLOSED_SMOOTH))
+    for name, records in ((OPEN, ()), (CLOSED, ()), (OPEN_SMOOTH, (_SMOOTH,)), (CLOSED_SMOOTH, (_SMOOTH,)))
+}
 KERNELS = {**{loop: partial(compile_replay_kernel, loop) for loop in PLANS}, USAGE: compile_usage_kernel}
 
 
@@ -39,7 +55,8 @@ def test_one_form_of_the_kernel_serves_all():
     for loop, plan in PLANS.items():
         compile_replay_kernel(loop)
         replay_events(node.events, plan)
-    for kernel in (replay_kernel(), take_in_kernel(), run_kernel()):
+    kernels = (replay_kernel(), run_kernel(), replay_kernel_beyond_kafka(), run_kernel_beyond_kafka())
+    for kernel in (*kernels, take_in_kernel()):
         assert len(kernel.signatures) == 1
 
 
@@ -90,6 +107,19 @@ def test_compiling_is_said_on_a_terminal_alone(is_terminal, name, monkeypatch, t
     kernel_at_hand([PLANS[name]] if name in PLANS else [], with_usage=name == USAGE)
     out, err = capsys.readouterr()
     assert out == ""
-    what = f"the {name} loop of the replay" if name in PLANS else "what adds usage up"
-    assert (f"compiling {what}, once" in err) is is_terminal
+    assert (f"compiling {_WHAT[name]}, once" in err) is is_terminal
     assert is_terminal or err == ""
+
+
+def test_smooth_mode_in_force_is_compiled_for_with_notice(monkeypatch, tmp_path, capsys):
+    """The record tells of it only when it has been looked through."""
+    compile_replay_kernel(OPEN_SMOOTH)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    node = RecordingNode()
+    node.start(0, records=(_SMOOTH,))
+    found = timelines(node.events, []).values()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    kernel_at_hand([PLANS[OPEN]], timelines=found)
+    assert "smooth" not in capsys.readouterr().err
+    kernel_at_hand([in_force_plan()], timelines=found)
+    assert f"compiling {_WHAT[OPEN_SMOOTH]}, once" in capsys.readouterr().err

@@ -49,6 +49,7 @@ from tidegate.pipeline.read.chunks import Chunk
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
 from tidegate.pipeline.read.survey import survey_chunk
+from tidegate.pipeline.read.timeline import callback_in
 from tidegate.pipeline.recommend import Recommendation, Wanted, chunk_users, level_of, recommend
 from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
@@ -120,7 +121,7 @@ def local_replay(
     leaves_state = out is not None and any(plan.leaves_state for plan in plans)
     with opened_results(out, command="replay", overwrite=overwrite) as results:
         layout, partitions = _laid_out(files, plans, carried=carried, leaves_state=leaves_state)
-        kernel_at_hand(plans)
+        kernel_at_hand(plans, timelines=layout.timelines.values())
         parts: list[pa.Table] = []
         left: list[dict[str, Any]] = []
         schema = _schema(REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT)
@@ -166,7 +167,9 @@ def local_limits(
             _write(pa.Table.from_pylist(entities, _schema(LIMITS_BY_ENTITY)), results, "limits_by_entity")
             _write(pa.Table.from_pylist(nodes, _schema(LIMITS_BY_NODE)), results, "limits_by_node")
             results.finish(replay_made_of(files, replays.layout, asdict(tolerance)))
-    return LimitsSummary(entities=entities, nodes=nodes, missing=replays.layout.missing)
+    layout = replays.layout
+    callback = callback_in(layout.timelines)
+    return LimitsSummary(entities=entities, nodes=nodes, missing=layout.missing, callback=callback)
 
 
 def local_recommend(files: UsageFiles, by: str | None, wanted: Wanted) -> Recommendation:
@@ -176,7 +179,8 @@ def local_recommend(files: UsageFiles, by: str | None, wanted: Wanted) -> Recomm
     parts = [chunk_backlogs(chunk, by) for chunk in _shown(files.chunks, "looking")]
     backlogs = backlogs_table(pa.concat_tables(parts or [empty])).to_pylist()
     replays = LocalReplays(files, levels_of(by))
-    return recommend(replays, by, wanted, backlogs, missing=replays.layout.missing)
+    callback = callback_in(replays.layout.timelines)
+    return recommend(replays, by, wanted, backlogs, missing=replays.layout.missing, callback=callback)
 
 
 class LocalReplays:

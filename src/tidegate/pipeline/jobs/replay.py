@@ -20,6 +20,7 @@ from tidegate.pipeline.jobs.summaries import LimitsSummary, ReplaySummary, repla
 from tidegate.pipeline.output import STATE_TABLE, opened_results, saved_table
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.read.ingest import UsageFiles
+from tidegate.pipeline.read.timeline import callback_in
 from tidegate.pipeline.recommend import Recommendation, Wanted, chunk_users, level_of, recommend
 from tidegate.pipeline.replay.carried import Carried, carried_states
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
@@ -148,7 +149,9 @@ def limits_job(
                 written = pa.Table.from_pylist(rows, to_arrow_schema(table))
                 results.write(spark.session.createDataFrame(written), name)
             results.finish(replay_made_of(files, replays.layout, asdict(tolerance)))
-    return LimitsSummary(entities=entities, nodes=nodes, missing=replays.layout.missing)
+    layout = replays.layout
+    callback = callback_in(layout.timelines)
+    return LimitsSummary(entities=entities, nodes=nodes, missing=layout.missing, callback=callback)
 
 
 def recommend_job(spark: RunningSpark, files: UsageFiles, by: str | None, wanted: Wanted) -> Recommendation:
@@ -159,7 +162,9 @@ def recommend_job(spark: RunningSpark, files: UsageFiles, by: str | None, wanted
     ):
         by = by or level_of(_users(spark, files), wanted)
         with SparkReplays(spark, files, levels_of(by)) as replays:
-            return recommend(replays, by, wanted, _backlogs(spark, files, by), missing=replays.layout.missing)
+            layout, backlogs = replays.layout, _backlogs(spark, files, by)
+            callback = callback_in(layout.timelines)
+            return recommend(replays, by, wanted, backlogs, missing=layout.missing, callback=callback)
 
 
 def _users(spark: RunningSpark, files: UsageFiles) -> Iterator[str]:

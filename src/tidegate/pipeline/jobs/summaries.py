@@ -42,11 +42,15 @@ class ObedienceSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsSummary:
-    """What `limits` found: rows of `LIMITS_BY_ENTITY` and of `LIMITS_BY_NODE`, and missing rows."""
+    """What `limits` found: rows of `LIMITS_BY_ENTITY` and of `LIMITS_BY_NODE`, and missing rows.
+
+    callback: the setting of a quota callback that was asked when this was recorded; None: there was none.
+    """
 
     entities: Sequence[dict[str, Any]]
     nodes: Sequence[dict[str, Any]]
     missing: Sequence[Missing]
+    callback: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -412,7 +412,8 @@ def _limit_of(row: Row) -> str:
     """Return what limited, and by a quota of what kind of entity."""
     if row["bound"] is None:
         return "changed" if row["bound_changed"] else "none"
-    return f"{_limit_text(row['quota_type'], row['bound'])} ({row['bound_of']})"
+    limit = _limit_text(row["quota_type"], row["bound"])
+    return limit if row["bound_of"] is None else f"{limit} ({row['bound_of']})"
 
 
 def _came_of_it(row: Row, prefix: str) -> list[str]:

@@ -17,7 +17,7 @@ from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.window import MAX_SAMPLES
 from tidegate.usage.snapshots import rows_between
 
-__all__ = ["SENSOR_COLUMNS", "ReadSensors", "is_sensor_state", "with_snapshots"]
+__all__ = ["SENSOR_COLUMNS", "ReadSensors", "is_bucket_state", "is_sensor_state", "with_snapshots"]
 
 SENSOR_COLUMNS = ("seq", "ts_ms", "quota_user", "quota_client_id", "snapshot")
 
@@ -117,7 +117,7 @@ def is_sensor_state(state: Any) -> bool:
     ):
         return False
     if state["quota_key"] == QuotaType.CONTROLLER_MUTATION.key:
-        return _is_number(state.get("tokens")) and _is_time(state.get("updated_ms"))
+        return is_bucket_state(state)
     samples, current = state.get("samples"), state.get("current")
     return (
         isinstance(samples, list)
@@ -127,6 +127,11 @@ def is_sensor_state(state: Any) -> bool:
         and 0 <= current < max(1, len(samples))
         and _is_time(state.get("emptied_ms", 0))
     )
+
+
+def is_bucket_state(state: Any) -> bool:
+    """Return whether it has the tokens of a bucket, and when they were counted."""
+    return isinstance(state, dict) and _is_number(state.get("tokens")) and _is_time(state.get("updated_ms"))
 
 
 def _is_sample(sample: Any) -> bool:

@@ -88,10 +88,10 @@ _PART_COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "qu
 
 
 class SensorState(NamedTuple):
-    """The state of a sensor at a time, as text: see `tidegate.quota.measure.snapshot`."""
+    """The state of a sensor at a time, as text: see `tidegate.quota.measure.snapshot`. tags: or the name of a group."""
 
     quota_key: str
-    tags: Tags
+    tags: Tags | str
     ts_ms: int
     text: str
 

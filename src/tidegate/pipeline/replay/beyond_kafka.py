@@ -1,7 +1,7 @@
 """What the kernel decides where something beyond Kafka is on: smooth mode, bounds on debt, clients that are observed.
 
-A kernel of its own: the same `replay`, compiled with another decision of a row. So a record without any of this is
-replayed by code that knows nothing of it.
+Kernels of their own: the same `replay` of open loop and `run` of closed loop, compiled with another decision of a row.
+So what has none of this is replayed by code that knows nothing of it.
 
 A sensor has a place among the rates and, in the same row of `State.smooth_floats`, a bucket. Like the engine's it is
 replaced when it is used next and is to be in another mode (`tidegate.quota.managers.client_quota`).
@@ -9,10 +9,13 @@ replaced when it is used next and is to be in another mode (`tidegate.quota.mana
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from tidegate.pipeline.layout import (
     BURST_S,
+    CAP_BYTES,
+    CAPPED_FETCH,
     CHARGE_BITS,
     CHECKS_FIRST,
     DEBT_MAX_S,
@@ -28,6 +31,7 @@ from tidegate.pipeline.layout import (
     MUTATION,
     MUTATION_ROW,
     OBSERVED,
+    OBSERVES,
     PERMITS_REASON,
     PRODUCE,
     PRODUCE_CHARGE,
@@ -50,6 +54,7 @@ from tidegate.pipeline.replay.certainty import (
     lose_bytes,
     note_record,
 )
+from tidegate.pipeline.replay.closed_loop_kernel import CLOSED_LOOP_MODULES, ClosedLoop, loop_names, run
 from tidegate.pipeline.replay.compiled import compile_cached, compile_together
 from tidegate.pipeline.replay.kernel import KERNEL_MODULES, Kernel, driver_names, replay
 from tidegate.pipeline.replay.pending import pending_put, pending_take
@@ -67,7 +72,10 @@ from tidegate.quota.measure.rate_kernel import rate_decide, rate_record
 from tidegate.quota.measure.smooth import BURST_WINDOW_MS
 from tidegate.quota.measure.throttle import MAX_INT32, UNLIMITED, narrow_to_int32, tokens_throttle_ms
 
-__all__ = ["SMOOTH_FLOATS", "replay_kernel_beyond_kafka"]
+__all__ = ["SMOOTH_FLOATS", "replay_kernel_beyond_kafka", "run_kernel_beyond_kafka"]
+
+MOST_ATTEMPTS = 1000
+"""So often a fetch is tried in closed loop: a part of it is a tenth of a quota, and every other one brings nothing."""
 
 FORGIVEN = BUCKET_FLOATS
 """Column of `State.smooth_floats` beside those of a bucket: what was forgiven of the last charge."""
@@ -77,13 +85,21 @@ SMOOTH_FLOATS = BUCKET_FLOATS + 1
 @functools.cache
 def replay_kernel_beyond_kafka() -> Kernel:
     """Return `replay` compiled so that it knows all that goes beyond Kafka."""
-    return compile_cached(replay, _names(), modules=(*KERNEL_MODULES, sys.modules[__name__]))
+    return compile_cached(replay, driver_names() | _decision(), modules=REPLAY_MODULES)
 
 
-def _names() -> dict[str, Any]:
-    """Return what `replay` sees: all that it sees otherwise, but a row is decided by this module."""
+@functools.cache
+def run_kernel_beyond_kafka() -> Callable[[Any, ClosedLoop, int, int], bool]:
+    """Return `run` of the closed loop compiled so."""
+    names = loop_names(MOST_ATTEMPTS=MOST_ATTEMPTS) | _decision()
+    return compile_cached(run, names, modules=RUN_MODULES)
+
+
+@functools.cache
+def _decision() -> dict[str, Any]:
+    """Return what decides a row in place of `row_decision.decide_row`, by its name."""
     names = {**globals(), **driver_names()}
-    return names | {"decide_row": compile_together(_KERNEL, names)["_decide_row"]}
+    return {"decide_row": compile_together(_KERNEL, names)["_decide_row"]}
 
 
 def _decide_row(state: Any, rows: Rows, at: int, now_ms: int) -> Decided:
@@ -91,7 +107,7 @@ def _decide_row(state: Any, rows: Rows, at: int, now_ms: int) -> Decided:
     settings, flags, client = state.settings, rows.flags[at], rows.client[at]
     account = -1
     byte_ms = request_ms = amount = 0
-    is_rejected = False
+    is_rejected = is_capped = False
     byte_reason = request_reason = settings[QUOTAS_REASON]
 
     if flags & KIND_BITS == MUTATION_ROW:
@@ -105,7 +121,7 @@ def _decide_row(state: Any, rows: Rows, at: int, now_ms: int) -> Decided:
     elif flags & CHARGE_BITS == PRODUCE_CHARGE:
         account, amount = state.account_of[PRODUCE, client], rows.amount[at]
         if settings[PRODUCE]:
-            byte_ms, reason = _decide_bytes(state, account, amount, now_ms)
+            byte_ms, reason = _decide_bytes(state, account, amount, amount, now_ms)
             byte_reason = reason if byte_reason == EXACT else byte_reason
     elif flags & (KIND_BITS | CHARGE_BITS) == REQUEST_ROW:
         last_ms, at_ms, account, reason = pending_take(state.pending, rows.connection_id[at])
@@ -132,35 +148,46 @@ def _decide_row(state: Any, rows: Rows, at: int, now_ms: int) -> Decided:
         elif state.rate_use[rate, REASON] != EXACT:
             note_record(state, rate, rows.network_ns[at], now_ms)
 
-    is_observed = flags & OBSERVED != 0 and flags & KIND_BITS != MUTATION_ROW
+    is_observed = _is_observed(state, flags) and flags & KIND_BITS != MUTATION_ROW
     if flags & CHARGE_BITS == FETCH_CHARGE:
-        account, amount = state.account_of[FETCH, client], rows.amount[at]
+        account, most = state.account_of[FETCH, client], rows.amount[at]
+        is_capped = most > state.accounts[account, CAP_BYTES]
+        amount = min(most, state.accounts[account, CAP_BYTES])
         if settings[FETCH]:
-            byte_ms, reason = _decide_bytes(state, account, amount, now_ms)
+            byte_ms, reason = _decide_bytes(state, account, amount, most, now_ms)
             byte_reason = reason if byte_reason == EXACT else byte_reason
         if (byte_ms > 0 or request_ms > 0) and not is_observed:  # one who is observed was sent them
-            _take_back(state, account, amount, now_ms)
+            _take_back(state, account, amount, most, now_ms)
+        if is_capped and byte_reason == EXACT:
+            byte_reason = CAPPED_FETCH
         if byte_reason != EXACT or request_reason != EXACT:
             lose_bytes(state, account, max(byte_reason, request_reason), now_ms)
 
     if is_observed and (byte_ms > 0 or request_ms > 0):  # nothing was done of it
         byte_ms = request_ms = 0
-    return Decided(byte_ms, request_ms, is_rejected, False, account, amount, byte_reason, request_reason)
+    return Decided(byte_ms, request_ms, is_rejected, is_capped, account, amount, byte_reason, request_reason)
 
 
-def _decide_bytes(state: Any, account: int, amount: int, now_ms: int) -> tuple[int, int]:
+def _is_observed(state: Any, flags: int) -> bool:
+    """Return whether a row is of a client that was observed, under the quotas that it was observed under."""
+    return state.settings[OBSERVES] != 0 and flags & OBSERVED != 0
+
+
+def _decide_bytes(state: Any, account: int, amount: int, most: int, now_ms: int) -> tuple[int, int]:
     """Charge bytes to the account's bucket, or to its rate where it is in no smooth mode.
 
-    Return the throttle time, and why it is not exact.
+    most: what it might have been charged. Return the throttle time, and why it is not exact.
     """
     rate = _fitting(state, account, now_ms)
     use, reason = state.rate_use[rate], EXACT
     if state.modes[rate, HELD] == 0:
         byte_ms = rate_decide(state.rate_floats[rate], state.rate_ints[rate], float(amount), now_ms)
         if use[REASON] != EXACT:
-            reason = follow_rate(state, account, rate, amount, False, now_ms)
+            reason = follow_rate(state, account, rate, most, False, now_ms)
         return byte_ms, reason
     byte_ms = _decide_smooth(state, rate, amount, now_ms)
+    if state.bounds[account] == UNLIMITED:
+        byte_ms = 0
     if use[REASON] != EXACT:
         follow_bucket(use, now_ms)
         if state.bounds[account] != UNLIMITED:
@@ -183,7 +210,7 @@ def _decide_smooth(state: Any, rate: int, amount: int, now_ms: int) -> int:
     return min(throttle_ms, MAX_INT32)
 
 
-def _take_back(state: Any, account: int, amount: int, now_ms: int) -> None:
+def _take_back(state: Any, account: int, amount: int, most: int, now_ms: int) -> None:
     """Take back the bytes of a fetch that is answered empty, charged or not (B§6.3).
 
     Follows: `tidegate.quota.measure.smooth.SmoothSensor.record`.
@@ -192,7 +219,7 @@ def _take_back(state: Any, account: int, amount: int, now_ms: int) -> None:
     is_followed = not state.settings[FETCH] and state.rate_use[rate, REASON] != EXACT
     if state.modes[rate, HELD] == 0:
         if is_followed:
-            follow_rate(state, account, rate, amount, False, now_ms)
+            follow_rate(state, account, rate, most, False, now_ms)
         rate_record(state.rate_floats[rate], state.rate_ints[rate], -float(amount), now_ms)
         return
     floats, value = state.smooth_floats[rate], -float(amount)
@@ -215,7 +242,7 @@ def _take_permits(
     last_ms, at_ms, _, reason = pending_take(state.pending, connection_id)
     if use[REASON] != EXACT:
         follow_bucket(use, now_ms)
-    is_strict = flags & (STRICT | OBSERVED) == STRICT
+    is_strict = flags & STRICT != 0 and not _is_observed(state, flags)
     is_rejected = is_strict and bucket_tokens(floats, ints, now_ms) < 0.0
     if not is_rejected:
         bucket_record(floats, ints, float(permits), now_ms)
@@ -262,4 +289,9 @@ def _fitting(state: Any, account: int, now_ms: int) -> int:
     return rate
 
 
-_KERNEL = (_fitting, _decide_smooth, _decide_bytes, _take_back, _take_permits, _decide_row)
+REPLAY_MODULES = (*KERNEL_MODULES, sys.modules[__name__])
+"""The modules that go into `replay` here."""
+RUN_MODULES = (*CLOSED_LOOP_MODULES, sys.modules[__name__])
+"""Those that go into `run`."""
+
+_KERNEL = (_is_observed, _fitting, _decide_smooth, _decide_bytes, _take_back, _take_permits, _decide_row)

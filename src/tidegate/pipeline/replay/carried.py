@@ -2,7 +2,8 @@
 
 It is a table, `REPLAY_STATE`: for each plan and node a row of kind `node`, one of kind `sensor` for each sensor that
 holds something, one of kind `permits` for each request that has asked for permits and is not answered yet. A state is
-JSON. Times in it are engine time; a sensor's is that of a snapshot at time 0 (`tidegate.quota.measure.snapshot`).
+JSON. Times in it are engine time; a sensor's is that of a snapshot at time 0 (`tidegate.quota.measure.snapshot`), with
+its bucket as `smooth` where it is in smooth mode. That of a group says `group`, as it has no user or client id.
 """
 
 import hashlib
@@ -26,10 +27,11 @@ from tidegate.pipeline.layout import (
     SWEPT,
     USE_COLUMNS,
 )
-from tidegate.pipeline.read.snapshots import is_sensor_state
+from tidegate.pipeline.read.snapshots import is_bucket_state, is_sensor_state
 from tidegate.pipeline.read.timeline import Run, SensorState, Timeline
 from tidegate.pipeline.replay.certainty import forget_swept, make_unknown
 from tidegate.pipeline.replay.plan import INDEX_BY_KEY, QUOTA_TYPES, Plan
+from tidegate.pipeline.replay.settings import SettingsBeyondKafka
 from tidegate.pipeline.replay.tables import SensorTable
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.measure.sensors import EXPIRY_MS
@@ -57,14 +59,15 @@ MAX_STATES = 4_000_000
 """Rows of one state; each names a client or an entity."""
 
 NODE, SENSOR_ROW, PERMITS = "node", "sensor", "permits"
+_HOLDS = {"unknown", "smooth"}  # where a sensor is not as a new one, whatever its samples
 _INT64 = 2**63
 _DAMAGED = "was it written by `tidegate replay --out`?"
 
 StateRow = dict[str, Any]
 """A row of `REPLAY_STATE`."""
 
-Key = tuple[int, Tags]
-"""Place in `QUOTA_TYPES`, and the tags that a sensor counts under."""
+Key = tuple[int, Tags | str]
+"""Place in `QUOTA_TYPES`, and the tags that a sensor counts under, or the name of its group."""
 
 
 class Permits(NamedTuple):
@@ -111,10 +114,12 @@ class Carried:
 
 
 def plan_digest(plan: Plan) -> str:
-    """Return what tells plans apart that have other definitions or windows."""
+    """Return what tells plans apart that have other definitions, settings, groups or windows."""
     assert plan.records is not None, "states are of plans from files"
     records = sorted(repr((record.entity, record.key, record.value)) for record in plan.records)
-    return hashlib.sha256(repr((records, plan.windows)).encode()).hexdigest()[:32]
+    groups = [sorted(map(repr, of_groups.items())) for of_groups in (plan.groups.members, plan.groups.limits)]
+    told_apart = (records, plan.windows, *groups) if any(groups) else (records, plan.windows)
+    return hashlib.sha256(repr(told_apart).encode()).hexdigest()[:32]
 
 
 def ends_of(
@@ -194,13 +199,16 @@ def sensor_rows(
     table: SensorTable,
     settings: npt.NDArray[np.int64],
     sweeps: npt.NDArray[np.int64],
+    *,
+    beyond: SettingsBeyondKafka | None,
 ) -> Iterator[StateRow]:
-    """Yield the rows of the sensors, after all sweeps."""
+    """Yield the rows of the sensors, after all sweeps. beyond: has the buckets of rates in smooth mode."""
     latest_ms = np.append(np.maximum.accumulate(sweeps[::-1, 1])[::-1], np.iinfo(np.int64).min)
     for (index, tags), number in table:
         use, floats, ints = table.use[number], table.floats[number], table.ints[number]
+        smooth = None if beyond is None else beyond.snapshot(number)
         if latest_ms[use[SWEPT]] > use[LAST_MS] + EXPIRY_MS:  # as `row_decision` finds it at the next use
-            floats, ints = np.zeros_like(floats), np.zeros_like(ints)
+            floats, ints, smooth = np.zeros_like(floats), np.zeros_like(ints), None
             if use[REASON] != EXACT:
                 forget_swept(settings, use, sweeps)
         take = bucket_snapshot if index == MUTATION else rate_snapshot
@@ -208,16 +216,17 @@ def sensor_rows(
         state |= take(floats.tolist(), ints.tolist(), 0)
         if use[REASON] != EXACT:
             state["unknown"] = use[REASON:].tolist()
-        yield _row(plan, node_id, SENSOR_ROW, tags[0], tags[1], state)
+        if smooth is not None:
+            state["smooth"] = smooth
+        if isinstance(tags, str):
+            state["group"] = tags
+        user, client_id = (None, None) if isinstance(tags, str) else tags
+        yield _row(plan, node_id, SENSOR_ROW, user, client_id, state)
 
 
 def sensors_of(rows: Iterable[StateRow]) -> set[Key]:
     """Return the sensors that the rows are of."""
-    return {
-        (INDEX_BY_KEY[json.loads(row["state"])["quota_key"]], (row["user"], row["client_id"]))
-        for row in rows
-        if row["kind"] == SENSOR_ROW
-    }
+    return {_key(row, json.loads(row["state"])) for row in rows if row["kind"] == SENSOR_ROW}
 
 
 def without_new(rows: Iterable[StateRow]) -> Iterator[StateRow]:
@@ -225,7 +234,7 @@ def without_new(rows: Iterable[StateRow]) -> Iterator[StateRow]:
     states = [(row, json.loads(row["state"])) for row in rows]
     (node,) = [state for row, state in states if row["kind"] == NODE]
     for row, state in states:
-        is_new = not state.get("samples") and not state.get("updated_ms") and "unknown" not in state
+        is_new = not state.get("samples") and not state.get("updated_ms") and not state.keys() & _HOLDS
         if row["kind"] != SENSOR_ROW or not is_new or node["sensors_reason"] != REASON_NAMES[EXACT]:
             yield row
 
@@ -283,10 +292,8 @@ def carried_states(
             if row["kind"] == NODE:
                 nodes[key] = _checked_node(state, wanted[row["plan"]], of)
             elif row["kind"] == SENSOR_ROW:
-                tags = row["user"] or "", row["client_id"] or ""
-                sensors.setdefault(key, {})[INDEX_BY_KEY[state["quota_key"]], tags] = _sensor(
-                    state, tags, row["state"]
-                )
+                sensor = _key(row, state)
+                sensors.setdefault(key, {})[sensor] = _sensor(state, sensor[1], row["state"])
             elif row["kind"] == PERMITS:
                 permits.setdefault(key, []).append(_permits(state, row["user"] or "", row["client_id"] or ""))
             else:
@@ -336,10 +343,20 @@ def _checked_node(state: Any, plan: Plan, of: str) -> Mapping[str, Any]:
     return state  # type: ignore[no-any-return]
 
 
-def _sensor(state: Any, tags: Tags, text: str) -> SensorState:
+def _key(row: Mapping[str, Any], state: Mapping[str, Any]) -> Key:
+    tags = row["user"] or "", row["client_id"] or ""
+    group = state.get("group")
+    if group is not None and (type(group) is not str or tags != ("", "")):
+        raise ValueError("it is of no group")
+    return INDEX_BY_KEY[state["quota_key"]], tags if group is None else group
+
+
+def _sensor(state: Any, tags: Tags | str, text: str) -> SensorState:
     unknown = state.get("unknown", [])
     if not is_sensor_state(state) or (unknown and len(unknown) != USE_COLUMNS - REASON):
         raise ValueError("it is no state of a sensor")
+    if "smooth" in state and not is_bucket_state(state["smooth"]):
+        raise ValueError("it is no state of a bucket")
     if unknown:
         REASON_NAMES[_int(unknown[0])]
         [_int(value) for value in unknown]

@@ -19,6 +19,7 @@ from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import KIND_BITS, MUTATION_ROW, ROW_TYPES, Int32s, Int64s, Rows
 from tidegate.pipeline.read.timeline import Step, Timeline
 from tidegate.pipeline.replay import closed_loop_kernel as kernel
+from tidegate.pipeline.replay.beyond_kafka import run_kernel_beyond_kafka
 from tidegate.pipeline.replay.closed_loop_kernel import ClosedLoop, run_kernel, take_in_kernel
 from tidegate.pipeline.replay.names import ClientNames
 from tidegate.pipeline.replay.pending import roomy_pending
@@ -48,7 +49,8 @@ class ClosedLoopReplay(PlanReplay):
         self._free_numbers: list[int] = []
         self._idle_wanted_at = _CROWD
         self._latest_ms = kernel.NEVER_MS
-        self._take_in, self._run_loop = take_in_kernel(), run_kernel()
+        self._take_in = take_in_kernel()
+        self._run_loop = run_kernel_beyond_kafka() if self._beyond.is_needed else run_kernel()
         waiting = _slots(_FEW)
         self._loop = ClosedLoop(
             connections=np.zeros((0, kernel.CONNECTION_COLUMNS), np.int64),
@@ -113,7 +115,7 @@ class ClosedLoopReplay(PlanReplay):
         self._loop = self._loop._replace(
             felt=_longer(self._loop.felt, len(self._accounts.bounds)), heap=self._roomy_heap()
         )
-        state = self.state()
+        state = self._whole(self.state())
         while not self._run_loop(state, self._loop, until_ms, end_seq):
             if len(self._loop.log):
                 self._empty_log()

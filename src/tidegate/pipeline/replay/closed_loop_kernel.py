@@ -35,7 +35,7 @@ from tidegate.pipeline.replay.compiled import compile_cached, compile_together
 from tidegate.pipeline.replay.kernel import KERNEL_MODULES, _add, _tally_row, _tally_throttle, driver_names
 from tidegate.pipeline.replay.row_decision import decide_row, pass_sweeps
 
-__all__ = ["CLOSED_LOOP_MODULES", "ClosedLoop", "run_kernel", "take_in_kernel"]
+__all__ = ["CLOSED_LOOP_MODULES", "ClosedLoop", "loop_names", "run", "run_kernel", "take_in_kernel"]
 
 IN_FLIGHT = 5
 """Produce requests that a client with several in flight has: `max.in.flight.requests.per.connection` of Java's."""
@@ -448,18 +448,19 @@ _CLOSED_LOOP_KERNEL = (
 @functools.cache
 def take_in_kernel() -> Callable[[ClosedLoop, Rows, Int32s, Int64s, int, int], None]:
     """Return `take_in` compiled."""
-    return compile_cached(take_in, _names(), modules=CLOSED_LOOP_MODULES)
+    return compile_cached(take_in, loop_names(), modules=CLOSED_LOOP_MODULES)
 
 
 @functools.cache
 def run_kernel() -> Callable[[State, ClosedLoop, int, int], bool]:
     """Return `run` compiled."""
-    return compile_cached(run, _names(), modules=CLOSED_LOOP_MODULES)
+    return compile_cached(run, loop_names(), modules=CLOSED_LOOP_MODULES)
 
 
 @functools.cache
-def _names() -> dict[str, object]:
-    names = {**globals(), **driver_names()}
+def loop_names(**others: object) -> dict[str, object]:
+    """Return what `run` and `take_in` see, compiled; others: in place of what is called so here."""
+    names = {**globals(), **driver_names(), **others}
     return names | compile_together(_CLOSED_LOOP_KERNEL, names)
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from tidegate.config.quotas_file import load_quotas_file
 from tidegate.config.windows import Windows
+from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import FETCH, FETCH_ANSWER_BYTES, MUTATION, PRODUCE, REQUEST
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, Rung, between
@@ -116,8 +117,16 @@ def levels_of(by: str) -> Plan:
 
 
 def levels_of_file(path: Path) -> Plan:
-    """Return a plan that measures the entities that the quotas of a file make, in its windows. Raises `ConfigError`."""
+    """Return a plan that measures the entities that the quotas of a file make, in its windows. Raises `ConfigError`.
+
+    A file with groups or smooth mode is refused: limits are looked for by Kafka's own rules.
+    """
     file = load_quotas_file(path)
+    if (part := file.beyond_kafka()) is not None:
+        raise ConfigError(
+            f"{path} has {part}, and limits are looked for by Kafka's own rules",
+            hint="give a file without them, or replay some plans with other limits beside one another",
+        )
     records = [QuotaRecord(entity=record.entity, key=record.key, value=_FREE) for record in file.records()]
     return Plan(name="levels", records=tuple(records), windows=Windows.of(file.windows), measures=True)
 

@@ -10,15 +10,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.config.quotas_file import QuotasFile, load_quotas_file
+from tidegate.config.quotas_file import QuotaEntry, QuotaGroup, QuotasFile, load_quotas_file
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.pipeline.read.answers import Answer
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, EntityQuotas, QuotaEntity, Tags
+from tidegate.quota.admin.groups import GROUP_TAG, Groups
 from tidegate.quota.admin.sanitizer import desanitize, sanitize
+from tidegate.quota.managers.extensions import EXEMPT_CLIENTS, EXTENSION_SETTINGS, THROTTLE_MAX_MS
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED, saturate_to_int32
+from tidegate.usage.spool import tags_text
 
 __all__ = [
     "INDEX_BY_KEY",
@@ -29,7 +32,9 @@ __all__ = [
     "Resolved",
     "Rung",
     "between",
+    "group_tags",
     "in_force_plan",
+    "is_beyond_kafka",
     "load_plans",
     "resolved_answer",
 ]
@@ -44,6 +49,7 @@ INDEX_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_T
 """Places in `QUOTA_TYPES` by the key of a quota."""
 
 _FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
+_IN_THE_ROWS = {EXEMPT_CLIENTS, THROTTLE_MAX_MS}  # of whom rows say all that the kernel needs
 
 Ints = npt.NDArray[np.int64]
 
@@ -71,8 +77,9 @@ def between(low: float, high: float, part: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Definitions and windows under a name. `records` is None for the quotas in force.
+    """Definitions, settings beyond Kafka and windows under a name. `records` is None for the quotas in force.
 
+    groups: who shares a limit in place of the quotas that each would have.
     limit_texts: by Kafka's key and value, how the value was written.
     rung: bounds of its own for each sensor. measures: the largest rate of each sensor is kept.
     is_closed: who is throttled comes later (closed loop); else all times are as recorded.
@@ -82,6 +89,7 @@ class Plan:
     records: tuple[QuotaRecord, ...] | None
     windows: Windows = field(default_factory=Windows)
     limit_texts: Mapping[tuple[str, float], str] = field(default_factory=dict)
+    groups: Groups = field(default_factory=Groups)
     rung: Rung | None = None
     measures: bool = False
     is_closed: bool = False
@@ -95,6 +103,11 @@ class Plan:
     def leaves_state(self) -> bool:
         """Whether its replay leaves a state; of the quotas in force the record itself has some."""
         return self.records is not None and not self.is_closed
+
+    @property
+    def is_beyond_kafka(self) -> bool:
+        """Whether a setting of its own takes the kernel that knows what goes beyond Kafka; groups do not."""
+        return any(map(is_beyond_kafka, self.records or ()))
 
 
 class Resolved(NamedTuple):
@@ -111,6 +124,16 @@ class Resolved(NamedTuple):
     entity: QuotaEntity | None
 
 
+def is_beyond_kafka(record: QuotaRecord) -> bool:
+    """Return whether a record switches on what the kernel has to know beyond Kafka."""
+    return record.key in EXTENSION_SETTINGS - _IN_THE_ROWS and record.value is not None
+
+
+def group_tags(group: str) -> str:
+    """Return the tags that a group is counted under, as JSON."""
+    return tags_text({GROUP_TAG: group})
+
+
 def resolved_answer(answer: Answer | None, user: str, client_id: str) -> Resolved:
     """Return what a callback answered to a client; None: that is not in the record, and nothing limits."""
     if answer is None:
@@ -121,10 +144,14 @@ def resolved_answer(answer: Answer | None, user: str, client_id: str) -> Resolve
 
 
 class Definitions:
-    """The definitions of client quotas at one moment, by the engine's own rules of matching (B§3.4)."""
+    """The definitions of client quotas at one moment, by the engine's own rules of matching (B§3.4), and groups."""
 
-    def __init__(self, records: Iterable[QuotaRecord] = (), *, rung: Rung | None = None) -> None:
+    def __init__(
+        self, records: Iterable[QuotaRecord] = (), *, rung: Rung | None = None, groups: Groups | None = None
+    ) -> None:
         self._rung = rung
+        self._groups = groups or Groups()
+        self._group_keys = frozenset(key for _, key in self._groups.limits)
         self._quotas = [EntityQuotas() for _ in QUOTA_TYPES]
         for record in records:
             self.apply(record)
@@ -147,7 +174,7 @@ class Definitions:
 
     def is_enabled(self, index: int) -> bool:
         """Return whether any quota of the type is defined (B§3.3)."""
-        return bool(self._quotas[index].levels)
+        return bool(self._quotas[index].levels) or QUOTA_TYPES[index].key in self._group_keys
 
     def entities(self, index: int) -> frozenset[QuotaEntity]:
         """Return the entities that have a quota of the type: they alone decide who shares a sensor."""
@@ -158,20 +185,42 @@ class Definitions:
         return self._quotas[index].bound(tags) if self._rung is None else self._rung.bound(index, tags)
 
     def tags(self, index: int, user: str, client_id: str) -> Tags:
-        """Return the tags that a client's usage is counted under; `user` is raw."""
+        """Return the tags that the usage of a client in no group is counted under; `user` is raw."""
         return self._quotas[index].tags(sanitize(user), client_id)
+
+    def members(self, users: pa.Array, client_ids: pa.Array) -> dict[int, str]:
+        """Return the group of each client that is in one, by its place."""
+        if not self._groups.members:
+            return {}
+        is_one = np.zeros(len(users), bool)
+        for kind, names in (("user", users), ("client-id", client_ids)):
+            known = pa.array([name for of, name in self._groups.members if of == kind], pa.string())
+            is_one |= pc.is_in(names, value_set=known).to_numpy(zero_copy_only=False)
+        places = np.flatnonzero(is_one)
+        of_members = (names.take(pa.array(places)).to_pylist() for names in (users, client_ids))
+        found = map(self._groups.find, *of_members)
+        return {
+            place: group for place, group in zip(places.tolist(), found, strict=True) if group is not None
+        }
 
     def resolve(self, index: int, user: str, client_id: str, windows: Windows) -> Resolved:
         """Return where a client is counted, its bound, and the cap on its fetches (B§3.4, 3.7)."""
+        group = self._groups.find(user, client_id)
+        if group is not None:
+            return self._of_group(index, group, windows)
+        return self._of_own_rules(index, user, client_id, windows)
+
+    def _of_own_rules(self, index: int, user: str, client_id: str, windows: Windows) -> Resolved:
         tags = self.tags(index, user, client_id)
         match = self._quotas[index].match(tags)
         entity, bound = (None, None) if match is None else match
         if self._rung is not None:
             bound = self._rung.bound(index, tags)
-        cap_bytes = MAX_INT64
-        if index == _FETCH and bound is not None:
-            cap_bytes = saturate_to_int32(windows.rate.max_value(bound))
-        return Resolved(tags, tags, UNLIMITED if bound is None else bound, cap_bytes, entity)
+        return Resolved(tags, tags, *_limited(index, bound, windows), entity)
+
+    def _of_group(self, index: int, group: str, windows: Windows) -> Resolved:
+        bound = self._groups.limit(group, QUOTA_TYPES[index].key)
+        return Resolved(group_tags(group), group, *_limited(index, bound, windows), None)
 
     def resolved(
         self, index: int, users: pa.Array, client_ids: pa.Array, windows: Windows
@@ -181,12 +230,17 @@ class Definitions:
         if self._rung is not None or len(users) <= len(self._quotas[index]):
             yield from (self.resolve(index, *client, windows) for client in clients)
             return
+        members = self.members(users, client_ids)
+        of_groups = {group: self._of_group(index, group, windows) for group in set(members.values())}
         alike, first = self.alike(index, users, client_ids)
         found = [
-            self.resolve(index, users[place].as_py(), client_ids[place].as_py(), windows)
+            self._of_own_rules(index, users[place].as_py(), client_ids[place].as_py(), windows)
             for place in first.tolist()
         ]
-        for (user, client_id), number in zip(clients, alike.tolist(), strict=True):
+        for place, ((user, client_id), number) in enumerate(zip(clients, alike.tolist(), strict=True)):
+            if place in members:
+                yield of_groups[members[place]]
+                continue
             (tag_user, tag_client_id), _, *rest = found[number]
             tags = sanitize(user) if tag_user else "", client_id if tag_client_id else ""
             yield Resolved(tags, tags, *rest)
@@ -229,6 +283,7 @@ def load_plans(paths: Iterable[Path], *, is_closed: bool = False) -> list[Plan]:
             records=tuple(file.records()),
             windows=Windows.of(file.windows),
             limit_texts=_limit_texts(file),
+            groups=file.members_and_limits(),
             is_closed=is_closed,
         )
     return list(plans.values())
@@ -237,10 +292,18 @@ def load_plans(paths: Iterable[Path], *, is_closed: bool = False) -> list[Plan]:
 def _limit_texts(file: QuotasFile) -> dict[tuple[str, float], str]:
     """Return how each value was written, where several are equal as it was first."""
     texts: dict[tuple[str, float], str] = {}
-    for entry in file.entries:
+    quotas: tuple[QuotaEntry | QuotaGroup, ...] = (*file.entries, *file.groups)
+    for entry in quotas:
         for key, text in entry.texts.items():
             texts.setdefault((key, entry.values[key]), text)
     return texts
+
+
+def _limited(index: int, bound: float | None, windows: Windows) -> tuple[float, int]:
+    """Return a bound per second and the largest fetch in bytes, where None is unlimited."""
+    if bound is None:
+        return UNLIMITED, MAX_INT64
+    return bound, saturate_to_int32(windows.rate.max_value(bound)) if index == _FETCH else MAX_INT64
 
 
 def _entity(record: QuotaRecord) -> QuotaEntity:

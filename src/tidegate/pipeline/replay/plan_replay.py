@@ -35,6 +35,7 @@ from tidegate.pipeline.layout import (
     MISSING_ROWS,
     MUTATION,
     MUTATION_ROW,
+    OBSERVES,
     PERMITS_REASON,
     PRODUCE,
     PRODUCE_CHARGE,
@@ -81,7 +82,8 @@ from tidegate.pipeline.replay.stated import StatedSensors
 from tidegate.pipeline.replay.tables import Account, AccountTable, Limit, SensorTable, Used
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
-from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED
+from tidegate.quota.measure.smooth import smooth_max_value
+from tidegate.quota.measure.throttle import MAX_INT64, UNLIMITED, saturate_to_int32
 from tidegate.quota.measure.window import QuotaWindow
 
 __all__ = ["PlanReplay"]
@@ -98,15 +100,15 @@ class PlanReplay:
         self._names = names
         self._timeline = timeline if carried is None else following(timeline, carried.end)
         self._next_step = 0
-        self._definitions = Definitions(plan.records or (), rung=plan.rung)
+        self._definitions = Definitions(plan.records or (), rung=plan.rung, groups=plan.groups)
         self._windows = plan.windows
         self._rates = SensorTable(**_rate_widths(plan.windows.rate))
         self._buckets = SensorTable(floats=BUCKET_FLOATS, ints=BUCKET_INTS)
-        self._stated = StatedSensors(self._rates, self._buckets)
+        self._beyond = SettingsBeyondKafka(plan.records or ())
+        self._stated = StatedSensors(self._rates, self._buckets, self._beyond)
         self._answers = Answers()
         self._asks_callback = False
         self._uncertain: set[tuple[int, int]] = set()
-        self._beyond = SettingsBeyondKafka()
         self._accounts = AccountTable()
         self._account_of = np.zeros((len(QUOTA_TYPES), len(names)), np.int32)
         self._looked_up = np.zeros((len(QUOTA_TYPES), len(names)), np.int64)
@@ -114,6 +116,7 @@ class PlanReplay:
         self._pending = empty_pending()
         self._settings = np.zeros(SETTINGS, np.int64)
         self._settings[MEASURES] = plan.measures
+        self._settings[OBSERVES] = plan.is_in_force
         self._reason = EXACT
         self._quotas_reason = EXACT
         if plan.is_in_force:  # until the first start nobody knows which quotas are
@@ -142,8 +145,10 @@ class PlanReplay:
         """Take the rest, then yield what the sensors that were used hold, and who waits for the throttle of permits."""
         self.take_rest()
         self._settings[SWEEP] = len(self._timeline.sweeps)
-        for table in (self._rates, self._buckets):
-            yield from sensor_rows(self._plan, node_id, table, self._settings, self._timeline.sweeps)
+        for table, beyond in ((self._rates, self._beyond), (self._buckets, None)):
+            yield from sensor_rows(
+                self._plan, node_id, table, self._settings, self._timeline.sweeps, beyond=beyond
+            )
         accounts = [account for account, _, _ in self._accounts]
         waiting = self._pending[self._pending[:, TAKEN] == 1, :TAKEN].tolist()
         for connection_id, last_ms, at_ms, number, reason in waiting:
@@ -379,12 +384,15 @@ class PlanReplay:
             self._run_kernel(self.state(), rows, decisions, first, end)
 
     def _run_kernel(self, state: State, rows: Rows, decisions: Int32s, first: int, end: int) -> None:
+        kernel = replay_kernel_beyond_kafka() if self._beyond.is_needed else self._kernel
+        kernel(self._whole(state), rows, decisions, first, end)
+
+    def _whole(self, state: State) -> Any:
+        """Return the state with what goes beyond Kafka, where its kernel is needed."""
         beyond = self._beyond
-        if beyond.is_needed:
-            wider: Any = StateBeyondKafka(*state, beyond.floats, beyond.ints, beyond.modes)
-            replay_kernel_beyond_kafka()(wider, rows, decisions, first, end)
-        else:
-            self._kernel(state, rows, decisions, first, end)
+        if not beyond.is_needed:
+            return state
+        return StateBeyondKafka(*state, beyond.floats, beyond.ints, beyond.modes)
 
     def _run_uncertain(self, rows: Rows, decisions: Int32s, first: int, end: int) -> int:
         """Replay the rows up to the last whose client shares a limit with nobody knows whom; return where it ends.
@@ -424,15 +432,18 @@ class PlanReplay:
         are_known = self._quotas_reason == EXACT
         limit: Limit | None = None
         for client, resolved in zip(clients.tolist(), self._resolved(index, clients), strict=True):
-            cap_bytes = MAX_INT64  # what was recorded had its cap
-            if not self._plan.is_in_force and resolved.cap_bytes != MAX_INT64:
-                cap_bytes = resolved.cap_bytes + FETCH_ANSWER_BYTES
             key = index, resolved.sensor
             sensor = sensors.number(key, bound=resolved.bound)
-            if isinstance(resolved.sensor, tuple):  # of those of a callback no state is in the record
-                self._stated.note_used((index, resolved.sensor), sensor)
+            is_smooth = False
             if self._beyond.is_needed and index in (PRODUCE, FETCH):
-                self._beyond.choose(index, sensor, resolved.tags, rates=len(self._rates.use))
+                is_smooth = self._beyond.choose(index, sensor, resolved.tags, rates=len(self._rates.use))
+            self._stated.note_used(key, sensor)
+            cap_bytes = MAX_INT64  # what was recorded had its cap
+            if not self._plan.is_in_force and resolved.cap_bytes != MAX_INT64:
+                most = (
+                    saturate_to_int32(smooth_max_value(resolved.bound)) if is_smooth else resolved.cap_bytes
+                )
+                cap_bytes = most + FETCH_ANSWER_BYTES
             is_known = are_known and (index, client) not in self._uncertain
             found = resolved.bound, resolved.entity, is_known
             if limit is None or any(one is not other for one, other in zip(limit, found, strict=False)):

@@ -1,37 +1,42 @@
-"""Settings beyond Kafka while the quotas in force are replayed: what is set, and what it asks of each sensor.
+"""Settings beyond Kafka, of the quotas in force or of a plan: what is set, and what it asks of each sensor.
 
 The arrays have a row for each rate, none where no setting was on that the kernel has to know.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
 from tidegate.pipeline.layout import CHECKS_FIRST, FETCH, HELD, MODE_COLUMNS, WANTED, Floats, Int64s
 from tidegate.pipeline.replay.beyond_kafka import SMOOTH_FLOATS
+from tidegate.pipeline.replay.plan import is_beyond_kafka
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.managers.client_quota import smooth_mode_of
-from tidegate.quota.managers.extensions import EXEMPT_CLIENTS, THROTTLE_MAX_MS, Extensions
+from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.measure.bucket_kernel import BUCKET_INTS
 from tidegate.quota.measure.smooth import SmoothMode
+from tidegate.quota.measure.snapshot import bucket_snapshot, restore_bucket
 
 __all__ = ["SettingsBeyondKafka"]
 
-_IN_THE_ROWS = (EXEMPT_CLIENTS, THROTTLE_MAX_MS)  # of whom rows say all that the kernel needs
+_RESTORED = -1  # `HELD` of a bucket that is restored before it is known in which mode it is to be
 
 
 class SettingsBeyondKafka:
     """What is set. is_needed: something was set, so that from there on the kernel has to know it."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: Iterable[QuotaRecord] = ()) -> None:
         self.is_needed = False
         self.floats: Floats = np.zeros((0, SMOOTH_FLOATS))
         self.ints: Int64s = np.zeros((0, BUCKET_INTS), np.int64)
         self.modes: Int64s = np.zeros((0, MODE_COLUMNS), np.int64)
         self._extensions = Extensions()
         self._numbers: dict[SmoothMode, int] = {}
+        for record in records:
+            self.apply(record)
 
     @property
     def debt_max_s(self) -> int:
@@ -42,7 +47,7 @@ class SettingsBeyondKafka:
         """Put a setting in force; False where it is none."""
         if not self._extensions.apply(record):
             return False
-        self.is_needed |= record.value is not None and record.key not in _IN_THE_ROWS
+        self.is_needed |= is_beyond_kafka(record)
         return True
 
     def clear(self) -> None:
@@ -55,16 +60,13 @@ class SettingsBeyondKafka:
         self.ints.fill(0)
         self.modes[:, HELD] = 0
 
-    def choose(self, index: int, rate: int, tags: Tags | str, *, rates: int) -> None:
-        """Say in which mode the row `rate` of `rates` is to be when it is used next."""
-        if len(self.modes) < rates:
-            more = ((0, rates - len(self.modes)), (0, 0))
-            self.floats, self.ints = np.pad(self.floats, more), np.pad(self.ints, more)
-            self.modes = np.pad(self.modes, more)
+    def choose(self, index: int, rate: int, tags: Tags | str, *, rates: int) -> bool:
+        """Say in which mode the row `rate` of `rates` is to be when it is used next; return whether that is smooth."""
+        self._make_room(rates)
         mode = smooth_mode_of(self._extensions, _named(tags)) if self._extensions.smooth.any else None
         if mode is None:
             self.modes[rate, WANTED] = 0
-            return
+            return False
         number = self._numbers.setdefault(mode, len(self._numbers) + 1)
         is_asked_first = index == FETCH and not mode.observed
         self.modes[rate, WANTED : CHECKS_FIRST + 1] = (
@@ -74,6 +76,27 @@ class SettingsBeyondKafka:
             mode.observed,
             is_asked_first,
         )
+        return True
+
+    def snapshot(self, rate: int) -> dict[str, Any] | None:
+        """Return what the bucket of a rate holds, as of time 0; None: it has none."""
+        if rate >= len(self.modes) or self.modes[rate, HELD] == 0:
+            return None
+        return bucket_snapshot(self.floats[rate].tolist(), self.ints[rate].tolist(), 0)
+
+    def restore(self, rate: int, snapshot: dict[str, Any], now_ms: int, *, rates: int) -> None:
+        """Put a snapshot of `now_ms` into the bucket of the row `rate` of `rates`."""
+        self._make_room(rates)
+        self.floats[rate] = 0.0
+        self.ints[rate] = 0
+        restore_bucket(snapshot, self.floats[rate], self.ints[rate], now_ms)
+        self.modes[rate, HELD] = self.modes[rate, WANTED] or _RESTORED
+
+    def _make_room(self, rates: int) -> None:
+        if len(self.modes) < rates:
+            more = ((0, rates - len(self.modes)), (0, 0))
+            self.floats, self.ints = np.pad(self.floats, more), np.pad(self.ints, more)
+            self.modes = np.pad(self.modes, more)
 
 
 def _named(tags: Tags | str) -> Mapping[str, str]:

@@ -62,7 +62,7 @@ def shared_connections(surveys: Sequence[Survey], places: Sequence[Ints], node_i
 
 def _on_node(plan: Plan, clients: Clients, timeline: Timeline) -> Iterator[Shared]:
     if plan.records is not None:
-        yield from _under(Definitions(plan.records), clients)
+        yield from _under(Definitions(plan.records, groups=plan.groups), clients)
         return
     yield from _as_answered(clients, timeline)
     seen: set[Hashable] = set()
@@ -122,6 +122,12 @@ def _under(definitions: Definitions, clients: Clients) -> Iterator[Shared]:
     if _REQUEST in in_use and _FETCH not in in_use:
         in_use.append(_FETCH)  # a request throttle takes fetch bytes back, quota or not (B§6.3)
     names = clients.columns()
+    members = definitions.members(*names)
+    is_member = np.zeros(len(clients), bool)
+    if members:
+        is_member[list(members)] = True
+        _, group = np.unique(list(members.values()), return_inverse=True)
+        yield Shared(np.array(list(members)), group.reshape(-1))
     for index in in_use:
         alike, first = definitions.alike(index, *names)
         tags = [definitions.tags(index, *clients[place]) for place in first.tolist()]
@@ -129,5 +135,5 @@ def _under(definitions: Definitions, clients: Clients) -> Iterator[Shared]:
             np.array([bool(tag[part]) for tag in tags], bool)[alike] for part in range(2)
         )
         sensor = (1 + clients.user) * by_user + (1 + len(clients.users) + clients.client_id) * by_client_id
-        places = np.flatnonzero(~(by_user & by_client_id))
+        places = np.flatnonzero(~(by_user & by_client_id) & ~is_member)
         yield Shared(places, sensor[places])

@@ -11,21 +11,22 @@ from tidegate.pipeline.layout import MUTATION, REASON
 from tidegate.pipeline.read.timeline import SensorState
 from tidegate.pipeline.replay.certainty import make_unknown
 from tidegate.pipeline.replay.plan import INDEX_BY_KEY
+from tidegate.pipeline.replay.settings import SettingsBeyondKafka
 from tidegate.pipeline.replay.tables import SensorTable
 from tidegate.quota.admin.entity import Tags
 from tidegate.quota.measure.snapshot import restore_bucket, restore_rate
 
 __all__ = ["StatedSensors"]
 
-Key = tuple[int, Tags]
-"""Place in `QUOTA_TYPES`, and the tags that the sensor counts under."""
+Key = tuple[int, Tags | str]
+"""Place in `QUOTA_TYPES`, and the tags that the sensor counts under, or the name of its group."""
 
 
 class StatedSensors:
     """The states of sensors that were not used since."""
 
-    def __init__(self, rates: SensorTable, buckets: SensorTable) -> None:
-        self._rates, self._buckets = rates, buckets
+    def __init__(self, rates: SensorTable, buckets: SensorTable, beyond: SettingsBeyondKafka) -> None:
+        self._rates, self._buckets, self._beyond = rates, buckets, beyond
         self._waiting: dict[Key, tuple[SensorState, int]] = {}
         self._lost: dict[Key, tuple[int, int]] = {}
 
@@ -74,6 +75,8 @@ class StatedSensors:
                 f"a snapshot has {len(values['samples'])} samples of a rate, expected {table.samples} at most",
                 hint=DAMAGED_HINT,
             )
+        if "smooth" in values and key[0] != MUTATION:
+            self._beyond.restore(number, values["smooth"], state.ts_ms, rates=len(table.use))
         if unknown := values.get("unknown"):  # a broker's own states are known
             table.use[number, REASON:] = unknown
 

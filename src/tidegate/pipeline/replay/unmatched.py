@@ -22,7 +22,7 @@ _LIKE_ENOUGH = 0.7  # difflib's ratio: `loadr` is like `loader`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmatched:
-    """An entity of a plan that no recorded client belongs to.
+    """An entity of a plan, or a member of one of its groups, that no recorded client belongs to.
 
     kind: the part whose name no client has; None where each name is there, but never together.
     nearest: the recorded name of that kind that is most like it. no_users: every recorded client is ANONYMOUS.
@@ -105,6 +105,7 @@ class _Clients:
 
 
 def _entities(plan: Plan) -> list[EntityParts]:
-    """Return the client entities of a plan, each once, in its order."""
+    """Return the client entities of a plan, of its settings and groups too, each once, in its order."""
     entities = dict.fromkeys(record.entity for record in plan.records or ())
+    entities |= dict.fromkeys((member,) for member in plan.groups.members)
     return [entity for entity in entities if "ip" not in dict(entity)]

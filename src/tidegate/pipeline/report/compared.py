@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.memory import give_back
-from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
+from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, group_tags
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
 from tidegate.pipeline.sums import compact_column, key_numbers
 from tidegate.pipeline.table_rows import TableRows
@@ -198,7 +198,10 @@ def _named(plans: Sequence[Plan]) -> set[tuple[str, _Entity]]:
     types = {key: quota_type for quota_type, key in KEY_OF_TYPE.items()}
     records = [record for plan in plans for record in plan.records or () if record.key in types]
     parts = [(types[record.key], dict(record.entity)) for record in records]
-    return {
+    of_groups = {
+        (types[key], (None, None, group_tags(group))) for plan in plans for group, key in plan.groups.limits
+    }
+    return of_groups | {
         (quota_type, (names.get("user"), names.get("client-id"), None))
         for quota_type, names in parts
         if None not in names.values()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidegate.pipeline.report.text import count_text, duration_text, name_text
+from tidegate.pipeline.report.text import count_text, duration_text, entity_parts_of, name_text
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["forecast_notes"]
@@ -31,8 +31,8 @@ def forecast_notes(plan: str, rows: Sequence[Mapping[str, Any]], *, is_closed: b
 
 
 def _sentence(row: Mapping[str, Any]) -> str:
-    parts = (("user", row["entity_user"]), ("client-id", row["entity_client_id"]))
-    whose = " ".join(f"{kind}={name_text(name)}" for kind, name in parts if name is not None) or "all"
+    parts = entity_parts_of(row["entity_user"], row["entity_client_id"], row["entity_tags"])
+    whose = " ".join(f"{kind}={name_text(name)}" for kind, name in parts) or "all"
     later_ms = max(0, row["last_ts_ms"] - row["recorded_last_ts_ms"])
     lines = [
         f"  {_QUOTAS[row['quota_type']]} {whose}:",

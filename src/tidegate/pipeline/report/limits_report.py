@@ -13,6 +13,7 @@ from tidegate.pipeline.rounding import limit_text
 
 __all__ = [
     "ESTIMATED",
+    "callback_note",
     "default_limits",
     "entity_text",
     "largest_limits",
@@ -23,6 +24,7 @@ __all__ = [
 
 Row = Mapping[str, Any]
 _WIDTH = 80  # columns
+_LONGEST_SETTING = 70  # cells, of a line
 ESTIMATED = "request time is an estimate: Kafka's request log does not have all of it"
 """What is to be said of a record that was imported."""
 
@@ -79,8 +81,8 @@ def default_limits(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return found
 
 
-def limits_notes(rows: Sequence[Row]) -> list[str]:
-    """Return sentences on what the table does not say."""
+def limits_notes(rows: Sequence[Row], *, callback: str | None = None) -> list[str]:
+    """Return sentences on what the table does not say. callback: see `callback_note`."""
     hidden = sum(was_throttled(row) for row in rows)
     notes = ["0: any limit would do"] if any(row["never_throttled"] == 0 for row in rows) else []
     if hidden:
@@ -88,7 +90,16 @@ def limits_notes(rows: Sequence[Row]) -> list[str]:
             f"{count_text(hidden)} of {count_text(len(rows))} were throttled when this was recorded:\n"
             "what they used is what got through, not what they wanted"
         )
-    return notes
+    return notes if callback is None else [*notes, "\n".join(callback_note(callback))]
+
+
+def callback_note(callback: str) -> list[str]:
+    """Return the lines that say whose rules limits are of. callback: the setting of one that decided otherwise."""
+    return [
+        f"{name_text(callback, longest=_LONGEST_SETTING)} was set.",
+        "These limits are by Kafka's own rules: they do not hold for whom it puts",
+        "into a group, or counts otherwise.",
+    ]
 
 
 def entity_text(row: Row) -> str:

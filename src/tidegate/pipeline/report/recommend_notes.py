@@ -8,7 +8,7 @@ from tidegate.pipeline.backlogs import STEP_MS
 from tidegate.pipeline.recommend import Name, Recommendation, Row, Wanted, entity_of, is_touched, name_of
 from tidegate.pipeline.replay.limits import ENTITIES_BY
 from tidegate.pipeline.replay.plan import QUOTA_TYPES
-from tidegate.pipeline.report.limits_report import ESTIMATED, entity_text, was_throttled
+from tidegate.pipeline.report.limits_report import ESTIMATED, callback_note, entity_text, was_throttled
 from tidegate.pipeline.report.text import (
     QUOTA_NAMES,
     bytes_text,
@@ -44,6 +44,8 @@ def recommend_notes(found: Recommendation, wanted: Wanted, *, events: int, is_im
     notes += hidden_notes(found.entities)
     notes += starved_notes(found.by, found.quotas, found.entities, found.backlogs)
     notes += skew_notes(found.nodes)
+    if found.callback is not None:
+        notes.append(" ".join(callback_note(found.callback)))
     return [*notes, f"{ESTIMATED}."] if is_imported else notes
 
 

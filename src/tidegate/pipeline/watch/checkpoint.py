@@ -29,6 +29,7 @@ from tidegate.pipeline.watch.totals import Totals
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import Default, EntityQuotas, Level, QuotaEntity
 from tidegate.quota.admin.entity_selection import EntitySelection
+from tidegate.quota.admin.groups import Groups
 from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.measure.smooth import SmoothMode
 from tidegate.quota.measure.window import QuotaWindow
@@ -36,7 +37,7 @@ from tidegate.usage.directory import lock_file, make_private_directory, write_pr
 
 __all__ = ["Checkpoint", "WatchState", "dumped", "loaded"]
 
-_VERSION = 2
+_VERSION = 3
 _STATE = "watch"
 _LOCK = "lock"
 
@@ -137,7 +138,7 @@ _PARTS = {
     (part.__module__, part.__qualname__): part
     for part in (
         WatchState, Totals, NodeWatch, Plan, Windows, QuotaWindow, QuotaRecord,
-        PlanReplay, Definitions, EntityQuotas, QuotaEntity, Default, Level,
+        PlanReplay, Definitions, Groups, EntityQuotas, QuotaEntity, Default, Level,
         Timeline, Step, Answer, Answers, SensorState, StatedSensors, SensorTable, AccountTable, Account, Limit,
         SettingsBeyondKafka, Extensions, EntitySelection, SmoothMode,
     )

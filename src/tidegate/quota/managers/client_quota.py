@@ -24,7 +24,7 @@ from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.managers.sensor_manager import OVERFLOW, SensorManager
 from tidegate.quota.measure.sensors import MAX_SENSOR_BYTES, RateSensor
-from tidegate.quota.measure.smooth import SMOOTH_FETCH_S, SmoothMode, SmoothSensor
+from tidegate.quota.measure.smooth import SmoothMode, SmoothSensor, smooth_max_value
 from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.quota.metric import Metric
@@ -122,7 +122,7 @@ class ClientQuotaManager(SensorManager[RateSensor]):
         if self._mode(tags) is None:
             return super()._max_value(tags)
         limit = self._callback.quota_limit(self.quota_type, tags)
-        return sys.float_info.max if limit is None else max(1.0, SMOOTH_FETCH_S * limit)
+        return sys.float_info.max if limit is None else smooth_max_value(limit)
 
     def _mode(self, tags: Mapping[str, str]) -> SmoothMode | None:
         """Return how the bucket of smooth mode is kept, None where these tags are not smooth."""

@@ -90,12 +90,12 @@ class Extensions:
 
 
 def extension_records(values: Mapping[str, Any]) -> Iterator[QuotaRecord]:
-    """Yield the records of what settings change; nothing where all is off. Raises `ConfigError`."""
+    """Yield the records of what settings change, by their names; nothing where all is off. Raises `ConfigError`."""
     for key in _SELECTIONS:
-        for entity in parse_entities(values[key], setting=key):
+        for entity in parse_entities(values.get(key, ""), setting=key):
             yield QuotaRecord(entity=_parts_of(entity), key=key, value=1.0)
     for key, default in _NUMBERS.items():
-        if values[key] != default:
+        if values.get(key, default) != default:
             yield QuotaRecord(entity=(), key=key, value=float(values[key]))
 
 

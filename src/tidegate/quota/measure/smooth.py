@@ -17,14 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidegate.quota.measure.sensors import RateSensor
-from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64, MIN_INT64
+from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64, MIN_INT64, UNLIMITED
 from tidegate.quota.measure.token_bucket import TokenBucket
 from tidegate.quota.measure.window import QuotaWindow
 
-__all__ = ["BURST_WINDOW_MS", "SMOOTH_FETCH_S", "SmoothMode", "SmoothSensor"]
+__all__ = ["BURST_WINDOW_MS", "SmoothMode", "SmoothSensor", "smooth_max_value"]
 
-SMOOTH_FETCH_S = 0.1
-"""How many seconds' worth a fetch may carry, if its first batch is not larger by itself."""
+_FETCH_S = 0.1  # seconds' worth of a fetch
 BURST_WINDOW_MS = 1000
 
 
@@ -38,6 +37,11 @@ class SmoothMode:
     burst_s: int
     debt_max_s: int
     observed: bool
+
+
+def smooth_max_value(bound: float) -> float:
+    """Return how many bytes a fetch may carry, if its first batch is not larger by itself."""
+    return max(1.0, _FETCH_S * bound)
 
 
 class SmoothSensor(RateSensor):
@@ -79,7 +83,10 @@ class SmoothSensor(RateSensor):
         self._forgiven = 0.0
 
     def decide(self, value: float, now_ms: int) -> int:
-        """Record `value` and return the throttle time in ms, at most the largest of 32 bits."""
+        """Record `value` and return the throttle time in ms, at most the largest of 32 bits; 0 where nothing limits.
+
+        A clock that stepped back takes tokens away, of an unlimited bucket too.
+        """
         super().record(value, now_ms)
         bucket, mode = self._bucket, self._mode
         before_ms = bucket.throttle_ms(now_ms)
@@ -88,7 +95,7 @@ class SmoothSensor(RateSensor):
         throttle_ms = before_ms if self._checks_first else bucket.throttle_ms(now_ms)
         if mode.observed:
             self._forgiven += bucket.forgive(0, now_ms)
-        return min(throttle_ms, MAX_INT32)
+        return 0 if self.bound == UNLIMITED else min(throttle_ms, MAX_INT32)
 
     def is_over(self, now_ms: int) -> bool:
         """Return whether tokens are owed, without any effect."""

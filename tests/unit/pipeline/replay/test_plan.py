@@ -1,5 +1,6 @@
 """Plans from files, and which sensor a client has under them, against the engine's managers."""
 
+import json
 import math
 from random import Random
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.replaying.logs import random_records
+from tests.replaying.plans import callback_of, random_groups
 
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
@@ -37,6 +39,29 @@ def test_clients_are_resolved_as_by_the_managers(seed, user, client_id):
         assert resolved.bound == pytest.approx(manager.bound(user, client_id), rel=0, abs=0, nan_ok=True)
     cap = managers.fetch.max_value_in_window(user, client_id)
     resolved = definitions.resolve(1, user, client_id, Windows(rate=window))
+    assert min(resolved.cap_bytes, 2**31 - 1) == int(min(cap, 2**31 - 1))
+
+
+@given(st.integers(0, 2**32), st.sampled_from(["alice", "a b:c", "x"]), st.sampled_from(["", "c1", "x"]))
+def test_members_are_resolved_as_by_the_callback(seed, user, client_id):
+    """Tags, name of the sensor, bound and cap are those of the engine that asks it."""
+    rng = Random(seed)
+    records, groups = random_records(rng, at_most=6), random_groups(rng)
+    managers = QuotaManagers(callback=callback_of(groups))
+    for record in records:
+        managers.apply(record)
+    definitions = Definitions(records, groups=groups)
+    for index, quota_type in enumerate(QUOTA_TYPES):
+        manager = managers.manager(quota_type)
+        resolved, tags = definitions.resolve(index, user, client_id, Windows()), manager.tags(user, client_id)
+        if groups.find(user, client_id) is None:
+            assert dict(zip(("user", "client-id"), resolved.tags, strict=True)) == tags
+        else:
+            assert json.loads(resolved.tags) == tags
+            assert manager.sensor_name(user, client_id).endswith(resolved.sensor)
+        assert resolved.bound == pytest.approx(manager.bound(user, client_id), rel=0, abs=0, nan_ok=True)
+    cap = managers.fetch.max_value_in_window(user, client_id)
+    resolved = definitions.resolve(1, user, client_id, Windows())
     assert min(resolved.cap_bytes, 2**31 - 1) == int(min(cap, 2**31 - 1))
 
 
@@ -112,8 +137,13 @@ def test_limits_are_kept_as_they_were_written(tmp_path):
 
 @given(st.integers(0, 2**32))
 def test_many_clients_are_resolved_as_one_by_one(seed):
-    """Those that no entity names are alike; names that are, that are empty, and that are written another way."""
-    definitions = Definitions(random_records(Random(seed), at_most=6))
+    """Those that no entity names are alike; names that are, that are empty, and that are written another way.
+
+    Some are in groups.
+    """
+    rng = Random(seed)
+    groups = random_groups(rng) if rng.random() < 0.5 else None
+    definitions = Definitions(random_records(rng, at_most=6), groups=groups)
     names = ("alice", "bob", "a b:c", "", "x", "y", "c1", "c2")
     clients = [(user, client_id) for user in names for client_id in names]
     for index in range(len(QUOTA_TYPES)):

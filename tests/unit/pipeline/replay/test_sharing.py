@@ -18,6 +18,7 @@ from tidegate.pipeline.replay.names import clients_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, in_force_plan
 from tidegate.pipeline.replay.sharing import MAX_ENTITY_SETS, shared_connections, shared_sensors
 from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.quota.admin.groups import Groups
 from tidegate.quota.managers.quota_managers import QuotaManagers
 
 _NAMES = [("alice", "c1"), ("alice", "c2"), ("bob", "c1"), ("bob", "c3"), ("carol", "c4")]
@@ -50,6 +51,13 @@ def _joined(plans, timeline=None, *, names=_NAMES):
 def test_clients_are_joined_by_what_they_share(records, expected):
     """Users share by user, client ids across users; levels that name both share nothing."""
     assert _joined([Plan(name="p", records=records)]) == expected
+
+
+def test_members_of_a_group_are_joined():
+    """Whatever else they have in common with others, who are joined as ever."""
+    groups = Groups(members={("user", "carol"): "g", ("client-id", "c1"): "g", ("client-id", "c3"): "h"})
+    by_user = (_quota((("user", None),)),)
+    assert _joined([Plan(name="p", records=by_user, groups=groups)]) == [0, 1, 0, 3, 0]
 
 
 def test_plans_are_joined_together():

@@ -2,6 +2,7 @@
 
 from tidegate.pipeline.layout import AFTER_GAP, EXACT, REASON, UNKNOWN_MS
 from tidegate.pipeline.read.timeline import SensorState
+from tidegate.pipeline.replay.settings import SettingsBeyondKafka
 from tidegate.pipeline.replay.stated import StatedSensors
 from tidegate.pipeline.replay.tables import SensorTable
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
@@ -14,7 +15,7 @@ _TEXT = '{"quota_key":"producer_byte_rate","recorded_ms":0,"samples":[[7.0,-100,
 def test_a_state_that_waits_is_not_known_after_a_gap() -> None:
     """What was recorded meanwhile is lost to it as to the sensors that are in use; what is stated again is known."""
     rates = SensorTable(floats=FLOAT_SLOTS + 12, ints=INT_SLOTS + 24)
-    stated = StatedSensors(rates, SensorTable(floats=BUCKET_FLOATS, ints=BUCKET_INTS))
+    stated = StatedSensors(rates, SensorTable(floats=BUCKET_FLOATS, ints=BUCKET_INTS), SettingsBeyondKafka())
     state = SensorState("producer_byte_rate", _KEY[1], 5000, _TEXT)
     stated.take([state], sweep=0)
     rates.make_unknown(AFTER_GAP, 6000)

@@ -8,6 +8,7 @@ import pytest
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
 from tidegate.quota.admin.definitions import QuotaRecord, entity_parts
+from tidegate.quota.admin.groups import Groups
 
 _CLIENTS = (("alice", "loader"), ("alice", "checkout"), ("bob", "reporting"), ("ANONYMOUS", ""))
 
@@ -55,6 +56,17 @@ def test_a_user_where_all_are_anonymous_is_told_so():
     """No name is like it: nobody has logged in."""
     (one,) = _found({"user": "ANONYMOU"}, clients=[("ANONYMOUS", "a"), ("ANONYMOUS", "b")])
     assert (one.no_users, one.nearest) == (True, None)
+
+
+def test_members_of_groups_are_named():
+    """Also those that are in the record only as the other kind."""
+    groups = Groups(members={("user", "alice"): "g", ("client-id", "loadr"): "g", ("client-id", "bob"): "g"})
+    users, client_ids = (pa.array(names, pa.string()) for names in zip(*_CLIENTS, strict=True))
+    one, other = unmatched_entries(
+        [Plan(name="p", records=(), groups=groups)], users=users, client_ids=client_ids
+    )
+    assert (one.entity, one.nearest) == ((("client-id", "loadr"),), "loader")
+    assert other.entity == (("client-id", "bob"),)
 
 
 def test_an_entity_is_named_once():

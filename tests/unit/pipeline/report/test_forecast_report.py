@@ -5,6 +5,7 @@ from tidegate.pipeline.report.forecast_report import forecast_notes
 
 def _row(waited_ms, **columns):
     row = {"quota_type": "Produce", "entity_user": None, "entity_client_id": "loader", "waited_ms": waited_ms}
+    row["entity_tags"] = None
     row |= {"longest_wait_ms": 2000, "last_ts_ms": 70_000, "recorded_last_ts_ms": 10_000, "sent_again": 0}
     return row | columns
 
@@ -24,3 +25,9 @@ def test_a_forecast_says_who_waits_and_how_late_they_end():
         "  produce client-id=loader: waits 1m05s, 2.0 s at most, ends 1m00s later",
     ]
     assert forecast_notes("p", rows, is_closed=True, top=1) == [first, sentences[0]]
+
+
+def test_a_group_waits_by_its_name():
+    """It has neither user nor client id."""
+    row = _row(65_000, entity_client_id=None, entity_tags='{"group":"etl"}')
+    assert forecast_notes("p", [row], is_closed=True, top=1)[1].startswith("  produce group=etl: waits 1m05s")

@@ -8,6 +8,7 @@ import pytest
 from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
+from tests.replaying.plans import random_groups, random_smooth
 
 from tidegate.errors import ConfigError
 from tidegate.in_slices import run_at_once
@@ -69,8 +70,12 @@ def cut(events, rng):
 
 
 def plans(rng):
-    """Return a plan, and the quotas in force."""
-    return [Plan(name="a", records=random_records(rng, at_most=6)), in_force_plan()]
+    """Return a plan, which may have groups and smooth mode, and the quotas in force."""
+    records = random_records(rng, at_most=6)
+    if rng.random() < 0.5:
+        return [Plan(name="a", records=records), in_force_plan()]
+    beyond = Plan(name="a", records=(*records, *random_smooth(rng)), groups=random_groups(rng))
+    return [beyond, in_force_plan()]
 
 
 def settle(record):

@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.quota.measure.smooth import SmoothMode, SmoothSensor
-from tidegate.quota.measure.throttle import MAX_INT32
+from tidegate.quota.measure.throttle import MAX_INT32, UNLIMITED
 from tidegate.quota.measure.window import QuotaWindow
 
 NOW_MS = 1_700_000_000_000
@@ -77,3 +77,10 @@ def test_the_rate_is_measured_beside_it():
     sensor.decide(1000.0, NOW_MS)
     assert sensor.peek(NOW_MS + 1000) == 1000.0 / 10
     assert sensor.last_record_ms() == NOW_MS
+
+
+def test_what_is_unlimited_is_never_waited_for():
+    """Also where time steps back, which takes tokens away: in a forecast it may."""
+    sensor = _sensor(bound=UNLIMITED)
+    assert sensor.decide(1.0, NOW_MS) == 0
+    assert sensor.decide(1.0, NOW_MS - 60_000) == 0
