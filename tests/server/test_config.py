@@ -72,6 +72,21 @@ def test_bad_values_are_refused_by_name(texts: dict[str, str], message: str) -> 
     assert message in str(refused.value)
 
 
+def test_authorizers() -> None:
+    """Kafka's StandardAuthorizer stands for our ACLs; what needs it says so without it."""
+    name = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    given = {"super.users": "User:a", "allow.everyone.if.no.acl.found": "true"}
+    assert ServerConfig.load({"authorizer.class.name": name, **given}).notices() == []
+    assert ServerConfig.load(given).notices() == [
+        "'super.users' has no effect without authorizer.class.name",
+        "'allow.everyone.if.no.acl.found' has no effect without authorizer.class.name",
+    ]
+    with pytest.raises(ConfigError, match=f"is 'my.Authorizer', expected one of nothing, {name}"):
+        ServerConfig.load({"authorizer.class.name": "my.Authorizer"})
+    with pytest.raises(ConfigError, match=r"super\.users has 'admin', expected TYPE:NAME"):
+        ServerConfig.load({"super.users": "admin"})
+
+
 def test_unknown_settings_are_reported_with_a_guess() -> None:
     """A name that does not exist has no effect, and says so."""
     config = ServerConfig.load({"quota.window.nun": "11", "num.io.threads": "8"})

@@ -80,7 +80,8 @@ class Setting:
         text = text.strip()
         if isinstance(self.type, tuple):
             if text not in self.type:
-                raise ConfigError(f"{self.name} is {text!r}, expected one of {', '.join(self.type)}")
+                expected = ", ".join(each or "nothing" for each in self.type)
+                raise ConfigError(f"{self.name} is {text!r}, expected one of {expected}")
             return text
         if self.type == "string":
             return text
@@ -286,7 +287,7 @@ SETTINGS: Mapping[str, Setting] = {
             name=AUTHORIZER_CLASS,
             type=("", *_AUTHORIZERS),
             default="",
-            doc="StandardAuthorizer by its full name: clients may do what ACLs allow; none: everything",
+            doc="StandardAuthorizer's full name: ACLs say who may do what; none: all may",
         ),
         Setting(
             name=SUPER_USERS,
@@ -297,7 +298,7 @@ SETTINGS: Mapping[str, Setting] = {
         _bool(
             ALLOW_IF_NO_ACL,
             False,
-            "whether everybody may do everything to a resource that no ACL is for",
+            "whether everybody may do everything to what no ACL is for",
         ),
         _entities(
             OBSERVE, "clients that are decided about but not throttled: all, none, or user=A;client-id=B"
