@@ -12,13 +12,13 @@ __all__ = ["NOT_PLAYED", "NOT_SERVED", "OWN_TEXTS"]
 
 _APIS = """
     AddOffsetsToTxn AddPartitionsToTxn AddRaftVoter AlterConfigs AlterPartitionReassignments
-    AlterReplicaLogDirs AlterShareGroupOffsets AlterUserScramCredentials ConsumerGroupDescribe
+    AlterReplicaLogDirs AlterShareGroupOffsets ConsumerGroupDescribe
     ConsumerGroupHeartbeat CreateDelegationToken DeleteRecords DeleteShareGroupOffsets DeleteShareGroupState
     DescribeDelegationToken DescribeLogDirs DescribeProducers DescribeQuorum DescribeShareGroupOffsets
-    DescribeTransactions DescribeUserScramCredentials ElectLeaders EndTxn ExpireDelegationToken
+    DescribeTransactions ElectLeaders EndTxn ExpireDelegationToken
     GetTelemetrySubscriptions InitializeShareGroupState ListConfigResources ListPartitionReassignments
     ListTransactions OffsetForLeaderEpoch PushTelemetry ReadShareGroupState ReadShareGroupStateSummary
-    RemoveRaftVoter RenewDelegationToken SaslAuthenticate SaslHandshake ShareAcknowledge ShareFetch
+    RemoveRaftVoter RenewDelegationToken ShareAcknowledge ShareFetch
     ShareGroupDescribe ShareGroupHeartbeat StreamsGroupDescribe StreamsGroupHeartbeat TxnOffsetCommit
     UnregisterBroker UpdateFeatures WriteShareGroupState WriteTxnMarkers
 """
@@ -64,8 +64,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "RemoveRaftVoter": "remove-raft-voter-v0",
         "RenewDelegationToken": "renew-delegation-token-v1 renew-delegation-token-v2",
         "S7": "find-coordinator-v6:1,4",
-        "SaslAuthenticate": "sasl-authenticate-without-sasl-v0 sasl-authenticate-without-sasl-v2",
-        "SaslHandshake": "sasl-handshake-without-sasl-v0 sasl-handshake-without-sasl-v1",
         "ShareGroupHeartbeat": "share-group-v1 share-group-v2",
         "StreamsGroupHeartbeat": "streams-group-v0",
         "UnregisterBroker": "unregister-broker-v0",
@@ -95,7 +93,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "AlterConfigs": "request-quota-alter_configs",
         "AlterPartitionReassignments": "request-quota-alter_partition_reassignments",
         "AlterReplicaLogDirs": "request-quota-alter_replica_log_dirs",
-        "AlterUserScramCredentials": "request-quota-alter_user_scram_credentials",
         "ConsumerGroupHeartbeat": "request-quota-consumer_group_heartbeat",
         "CreateDelegationToken": "request-quota-create_delegation_token",
         "DeleteShareGroupOffsets": "request-quota-delete_share_group_offsets",
@@ -104,7 +101,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "DescribeProducers": "request-quota-describe_producers",
         "DescribeShareGroupOffsets": "request-quota-describe_share_group_offsets",
         "DescribeTransactions": "request-quota-describe_transactions",
-        "DescribeUserScramCredentials": "request-quota-describe_user_scram_credentials",
         "ElectLeaders": "request-quota-elect_leaders",
         "EndTxn": "request-quota-end_txn",
         "ExpireDelegationToken": "request-quota-expire_delegation_token",
@@ -115,8 +111,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "OffsetForLeaderEpoch": "request-quota-offset_for_leader_epoch",
         "ReadShareGroupState": "request-quota-read_share_group_state",
         "RemoveRaftVoter": "request-quota-remove_raft_voter",
-        "SaslAuthenticate": "request-quota-sasl_authenticate",
-        "SaslHandshake": "request-quota-sasl_handshake",
         "ShareAcknowledge": "request-quota-share_acknowledge",
         "ShareFetch": "request-quota-share_fetch",
         "ShareGroupDescribe": "request-quota-share_group_describe",
@@ -127,37 +121,12 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "WriteTxnMarkers": "request-quota-write_txn_markers request-quota-exempt",
     },
     "sasl": {
-        "SaslHandshake": """
-            sasl-plain-authenticate-v0 sasl-plain-authenticate-v2 sasl-handshake-v0-raw-token
-            sasl-unknown-mechanism-v1 sasl-wrong-password-v0 sasl-wrong-password-v2 sasl-unknown-user
-            sasl-bad-token sasl-request-before-authentication
-            sasl-request-between-handshake-and-authenticate sasl-api-versions-before
-            sasl-api-versions-unsupported-then-supported sasl-handshake-after-authentication
-            denied-describe_client_quotas-v0 denied-describe_client_quotas-v1
-            denied-alter_client_quotas-v0 denied-alter_client_quotas-v1
-            denied-alter_user_scram_credentials-v0 denied-describe_configs-v4
-            denied-incremental_alter_configs-v1 denied-create_topics-v7 denied-create_partitions-v3
-            denied-produce-v9 denied-fetch-v12 denied-metadata-v9 denied-write_txn_markers-v1
-            denied-describe_acls-v3 denied-create_acls-v3 denied-describe_cluster-v1
-            denied-init_producer_id-v4 denied-list_partition_reassignments-v0 denied-update_features-v1
-            denied-elect_leaders-v2 denied-describe-all-scram-users acl-life
-            user-quota-shared-by-client-ids default-user-quota user-quota-beats-default-and-client
-            user-client-quota-beats-user client-quota-when-user-has-none
-            request-quota-around-authentication denied-produce-is-charged
-            denied-transactional-produce-not-charged delegation-token-v1 delegation-token-v3
-        """,
-    },
-    "scram": {
-        "AlterUserScramCredentials": """
-            scram-life scram-too-few-iterations scram-too-many-iterations scram-max-iterations
-            scram-unknown-mechanism-3 scram-empty-user scram-delete-missing
-            scram-delete-unknown-mechanism scram-duplicate-upsert scram-upsert-and-delete
-            scram-empty-salt scram-empty-salted-password scram-partial scram-two-mechanisms
-        """,
-        "DescribeUserScramCredentials": """
-            scram-describe-empty-cluster scram-describe-duplicate scram-describe-empty-name
-            scram-and-quota-of-one-user
-        """,
+        "CreateDelegationToken": "delegation-token-v1 delegation-token-v3",
+        "ElectLeaders": "denied-elect_leaders-v2",
+        "ListPartitionReassignments": "denied-list_partition_reassignments-v0",
+        "U10": "denied-describe-all-scram-users",
+        "UpdateFeatures": "denied-update_features-v1",
+        "WriteTxnMarkers": "denied-write_txn_markers-v1",
     },
     "windows_1x1": {"L19": "request-quota-cap:1"},
     "windows_2x5": {"L19": "request-quota-cap:1"},

@@ -83,6 +83,13 @@ MEMORY: Mapping[str, Memory] = {
         per_answer_byte=16,
         why="an ACL of 30 bytes is a place in two lists, and a list and an entry for its resource",
     ),
+    "DescribeUserScramCredentials": Memory(
+        per_byte=400,
+        why="a name of two bytes: a dict, an entry of a second, a result and a dict of the answer",
+    ),
+    "AlterUserScramCredentials": Memory(
+        per_byte=400, why="a deletion of four bytes: a dict, a tuple, a result and a dict of the answer"
+    ),
     "DescribeTopicPartitions": Memory(
         per_byte=60, why="40 of a name of 10 bytes: two dicts, and an entry of a third"
     ),

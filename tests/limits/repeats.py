@@ -39,6 +39,7 @@ VALUES: Mapping[str, Any] = {
     "key": "producer_byte_rate",
     "key_type": 0,
     "match": "limits",
+    "mechanism": 1,
     "max_bytes": 1_000_000,
     "max_wait_ms": 0,
     "name": "limits",

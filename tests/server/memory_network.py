@@ -14,6 +14,7 @@ from typing import Any
 
 from tidegate.cli.serving import serve_nodes, storage_config
 from tidegate.scheduling import Scheduler
+from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.config import ServerConfig
 from tidegate.server.connection.poller import BATCH, SERVE_NS, NoTurns, Turns
 from tidegate.server.connection.sending import Sendable
@@ -389,7 +390,8 @@ class MemoryCluster:
         self.quotas = QuotaAdministration(self.storage.store, self.loop)
         self.quotas.load()
         start_housekeeping(self.storage, self.loop)
-        self.settings = serve_nodes(self.nodes, self.storage, self.quotas, self.loop)
+        self.credentials = ScramCredentials(self.storage.store, exact=self.storage.config.kafka_exact)
+        self.settings = serve_nodes(self.nodes, self.storage, self.quotas, self.loop, self.credentials)
 
     def usage_of(self, config: ServerConfig) -> UsageLog:
         """Return the usage log of one node."""
@@ -422,10 +424,11 @@ class MemoryNode(MemoryCluster):
         *,
         usage: UsageLog | None = None,
         loop: ManualLoop | None = None,
+        texts: Mapping[str, str] | None = None,
         **settings: str,
     ) -> None:
         self._usage = usage or NoUsageLog()
-        super().__init__(directory, loop=loop, **settings)
+        super().__init__(directory, loop=loop, texts=texts, **settings)
         (self.node,), (self.network,) = self.nodes, self.networks
         self.node.handlers = {**self.node.handlers, **(handlers or {})}
 

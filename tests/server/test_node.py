@@ -57,7 +57,20 @@ def test_api_versions_lists_what_is_served(with_node) -> None:
             )
             body = await client.ask(18, version, message)
             assert body["error_code"] == 0
-            assert [key["api_key"] for key in body["api_keys"]] == [0, 1, 3, 18, 19, 29, 30, 31, 48, 49]
+            assert [key["api_key"] for key in body["api_keys"]] == [
+                0,
+                1,
+                3,
+                17,
+                18,
+                19,
+                29,
+                30,
+                31,
+                36,
+                48,
+                49,
+            ]
             assert body["api_keys"][0]["min_version"] == 0
 
     with_node(scenario)

@@ -17,7 +17,10 @@ from tidegate.quota import QuotaRecord
 from tidegate.server.muting import Muting
 from tidegate.wire import API_BY_KEY, encode_request, read_response
 
-SERVED = (0, 1, 2, 3, 8, 9, 10, 11, 18, 19, 20, 22, 29, 30, 31, 32, 37, 44, 48, 49, 60, 68, 75)
+SERVED = (
+    0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 29, 30, 31, 32, 36, 37, 42, 44, 47, 48, 49, 50,
+    51, 60, 75,
+)  # fmt: skip
 WINDOW_MS = 1000
 """The longest throttle time of the request quota."""
 TINY_PERCENT = 1e-9

@@ -33,6 +33,7 @@ _OWN = re.compile(
     r"|(metadata\.)?log\.dirs?|tidegate\..*"
 )
 """Settings that are each broker's own: where it listens and keeps its data."""
+_SASL = "SASL_PLAINTEXT"
 _FROM_THE_START = {"broker.id": "1", "min.insync.replicas": "1"}
 """Settings that a new cluster has: one follows `node.id`, one is set where directories are formatted."""
 _LOGIN = re.compile(r'username="([^"]*)" password="([^"]*)"')
@@ -75,14 +76,15 @@ def started(kind: str, recording: Recording) -> Iterator[Address]:
 
 def _kafka(directory: Path, recording: Recording) -> tuple[KafkaBench, Callable[[], None]]:
     settings = tuple(f"{key}={value}" for key, value in recording.broker_config.items())
-    listener = "SASL_PLAINTEXT" if recording.with_sasl else "PLAINTEXT"
+    listener = _SASL if recording.with_sasl else "PLAINTEXT"
     broker = KafkaBench("kafka", directory / "kafka", settings=settings, listener=listener)
     return broker, broker.stop
 
 
 def _tidegate(directory: Path, recording: Recording) -> tuple[Broker, Callable[[], None]]:
-    # It serves no SASL listener: without the settings of one it starts, and says what it does not offer.
-    settings = {key: value for key, value in recording.broker_config.items() if "listener" not in key}
+    settings = dict(recording.broker_config)
+    if recording.with_sasl:
+        settings["listeners"] = f"{_SASL}://127.0.0.1:0"
     broker = Broker(directory, {**settings, _EXACT: "true"})
     return broker, broker.close
 

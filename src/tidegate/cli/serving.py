@@ -20,6 +20,7 @@ from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
 from tidegate.scheduling import Scheduler
 from tidegate.server.acl_administration import AclAdministration
+from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.config import SETTINGS, ServerConfig
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.listening.network import SocketNetwork
@@ -155,17 +156,20 @@ def serve_nodes(
     storage: Storage,
     quotas: QuotaAdministration,
     scheduler: Scheduler | None = None,
+    credentials: ScramCredentials | None = None,
 ) -> DynamicSettings:
     """Let all nodes of a cluster answer; return their settings. Raises `ConfigError`.
 
-    scheduler: what runs what handlers put off; by default the running event loop.
+    scheduler: what runs what handlers put off; by default the running event loop. credentials: those of SCRAM users,
+    by default what the storage holds.
     """
     settings = settings_of([node.config for node in nodes], storage)
     acls = AclAdministration.of(nodes[0].config, storage.store)
+    credentials = credentials or ScramCredentials(storage.store, exact=storage.config.kafka_exact)
     for node in nodes:
         cluster = cluster_of(node, storage, nodes)
         handlers = handler_table(storage, cluster, settings, scheduler)
-        node.serve(handlers, quotas, storage.turn, cluster.metadata, settings, acls)
+        node.serve(handlers, quotas, storage.turn, cluster.metadata, settings, acls, credentials)
 
     def on_change() -> None:
         for node in nodes:

@@ -33,6 +33,7 @@ from tidegate.server.listening.listener_config import (
     limit_settings,
     listener_configs,
 )
+from tidegate.server.listening.sasl_config import ENABLED_MECHANISMS, JAAS, MAX_REAUTH, sasl_settings
 
 __all__ = [
     "ALLOW_IF_NO_ACL",
@@ -246,6 +247,16 @@ SETTINGS: Mapping[str, Setting] = {
             0,
             "most connections of the node; listener.name.<name in lower case>.max.connections: of one listener",
         ),
+        _string(
+            ENABLED_MECHANISMS,
+            "GSSAPI",
+            "how clients of SASL listeners log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+        ),
+        _long(MAX_REAUTH, 0, None, "how long a login holds; 0: for ever"),
+        _int("sasl.server.max.receive.size", 524_288, 1, "largest frame of a client that has not logged in"),
+        _int(
+            "connection.failed.authentication.delay.ms", 100, 0, "when a failed login is answered and closed"
+        ),
         _int("max.connections.per.ip", _INT_MAX, 0, "most connections of one address"),
         _string("max.connections.per.ip.overrides", "", "host:number, comma separated"),
         _int(
@@ -367,6 +378,9 @@ IGNORED_KAFKA_SETTINGS = frozenset(
         "offsets.topic.replication.factor",
         "offsets.topic.segment.bytes",
         "process.roles",
+        "sasl.mechanism.controller.protocol",
+        "sasl.mechanism.inter.broker.protocol",
+        "security.inter.broker.protocol",
         "producer.id.expiration.ms",
         "share.coordinator.state.topic.min.isr",
         "share.coordinator.state.topic.replication.factor",
@@ -386,7 +400,7 @@ class ServerConfig:
     inter_broker_listener: str | None
     data_dir: Path
     usage_dir: Path
-    given: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict, repr=False)  # it has passwords
     unknown: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -410,7 +424,8 @@ class ServerConfig:
             raise ConfigError(f"log.dirs is {values['log.dirs']!r}, expected one directory")
         data_dir = Path(values["log.dirs"])
         listeners = listener_configs(values, texts)
-        rest = sorted(texts.keys() - SETTINGS.keys() - limit_settings(listeners).keys())
+        of_listeners = limit_settings(listeners).keys() | sasl_settings(each.name for each in listeners)
+        rest = sorted(texts.keys() - SETTINGS.keys() - of_listeners)
         return cls(
             values=values,
             listeners=listeners,
@@ -439,8 +454,11 @@ class ServerConfig:
 
     def notices(self) -> list[str]:
         """Return a line for every setting that was given and has no effect."""
-        known = (*SETTINGS, *limit_settings(self.listeners))
+        of_listeners = sasl_settings(each.name for each in self.listeners)
+        known = (*SETTINGS, *limit_settings(self.listeners), *sorted(of_listeners))
         lines = [f"unknown setting {name!r} has no effect{guess(name, known)}" for name in self.unknown]
+        if JAAS in self.unknown:
+            lines.append(f"{JAAS} is a client's; a broker's is listener.name.<name>.<mechanism>.{JAAS}")
         if not self[CALLBACK_CLASS]:
             lines += [
                 f"{name!r} has no effect without {CALLBACK_CLASS}{guess(name, (CALLBACK_CLASS,))}"

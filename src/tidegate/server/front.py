@@ -97,7 +97,7 @@ class Front:
         self._mutations = mutations
         self._on_closed = on_closed
         self._now_ms = clock.now_ms
-        self._quotas = self._new_quotas()
+        self._quotas = self.new_quotas()
         self._wall_ms = clock.wall_ms
         self._monotonic_ns = clock.monotonic_ns
         self._poller = poller
@@ -139,7 +139,7 @@ class Front:
             self._fail(exchange, error)
             return
         if result is UNFINISHED:
-            self._quotas = self._new_quotas()
+            self._quotas = self.new_quotas()
             channel.flush()
             return
         now_ns = self._monotonic_ns()
@@ -184,6 +184,10 @@ class Front:
         self.channels.pop(channel, None)
         self.muting.forget(channel)
         self._on_closed(channel)
+
+    def new_quotas(self) -> EngineQuotas:
+        """Return what the handler of a next request asks, while that of an earlier one still works."""
+        return EngineQuotas(self._managers, self._mutations, self._usage.mutation, self._now_ms)
 
     @property
     def waiting(self) -> int:
@@ -412,10 +416,6 @@ class Front:
             exempt = channel.answered_exempt
             self._decider.charge_network(channel, answered, sent_ns, exempt=exempt, now_ms=now_ms)
             self._usage.network(channel, answered, now_ms, sent_ns, exempt)
-
-    def _new_quotas(self) -> EngineQuotas:
-        """Return what the handler of a next request asks, while that of an earlier one still works."""
-        return EngineQuotas(self._managers, self._mutations, self._usage.mutation, self._now_ms)
 
     # --- what goes wrong ------------------------------------------------------------------------------------------
 

@@ -15,11 +15,15 @@ from typing import Any
 from tidegate.acl import Authorizer
 from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
+    ALTER_USER_SCRAM_CREDENTIALS,
     API_VERSIONS,
     CREATE_ACLS,
     DELETE_ACLS,
     DESCRIBE_ACLS,
     DESCRIBE_CLIENT_QUOTAS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
 )
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError
@@ -34,6 +38,8 @@ from tidegate.quota import (
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.acl_administration import AclAdministration
+from tidegate.server.authentication.authenticator import MAX_LOGIN_S, Authenticator, Logins
+from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.callback.callback_guard import GuardedCallback
 from tidegate.server.callback.node_callback import UNCHANGED, NodeCallback
 from tidegate.server.clock_watch import ClockWatch
@@ -48,6 +54,11 @@ from tidegate.server.handler import Connection, Handler, HandlerTable, NothingTo
 from tidegate.server.handlers.acls import create_acls_handler, delete_acls_handler, describe_acls_handler
 from tidegate.server.handlers.api_versions import api_versions_handler
 from tidegate.server.handlers.client_quotas import alter_client_quotas_handler, describe_client_quotas_handler
+from tidegate.server.handlers.sasl import sasl_authenticate_handler, sasl_handshake_handler
+from tidegate.server.handlers.scram_credentials import (
+    alter_user_scram_credentials_handler,
+    describe_user_scram_credentials_handler,
+)
 from tidegate.server.host_names import Addresses, addresses_of_literal, warn_of_unknown
 from tidegate.server.listening.acceptor import Acceptor, connection_quotas, limit_connections
 from tidegate.server.listening.network import Listener, Network
@@ -74,6 +85,7 @@ MAX_SEND_STALL_S = 60.0
 """How long a client may take no byte of its answer before its connection is closed."""
 _STALL_CHECK_S = 5.0
 _MEMORY_CHECK_S = 1.0
+_LOGIN_CHECK_S = 1.0
 _IDLE_CHECKS_PER_LIMIT = 4
 
 
@@ -118,6 +130,8 @@ class Node:
         self._sweep: Iterator[None] | None = None
         self._quotas: QuotaAdministration | None = None
         self._front: Front | None = None
+        self._logins: Logins | None = None
+        self._sasl = {listener.name: listener.sasl for listener in config.listeners}
         self._closes_excess = False
         self.handlers: HandlerTable = {}
         self._authorizer: Authorizer | None = None
@@ -166,12 +180,13 @@ class Node:
         cluster: Callable[[], ClusterMetadata] | None = None,
         settings: DynamicSettings | None = None,
         acls: AclAdministration | None = None,
+        credentials: ScramCredentials | None = None,
     ) -> None:
         """Put settings and quotas in force and begin to accept connections. Raises `ConfigError`.
 
         turn: what the handlers do together, if anything. cluster: what a quota callback is told of the cluster.
         settings: those that were changed while the node ran, and will be. acls: what clients may do, None where they
-        may do everything.
+        may do everything. credentials: those of SCRAM users, if they are kept.
         """
         self._load_settings(settings)
         self._usage.start(self._clock.now_ms(), self.config)
@@ -184,7 +199,7 @@ class Node:
         self.callback.tell_cluster()
         self._limit_hosts(quotas)
         self._authorizer = None if acls is None else acls.authorizer
-        self.handlers = {**handlers, **_own_handlers(handlers, quotas, acls)}
+        self.handlers = {**handlers, **_own_handlers(handlers, quotas, acls, credentials)}
         self._codecs = iter(_newest_first(self.handlers))
         self._timers["codecs"] = self._loop.call_later(_COMPILE_EVERY_S, self._compile_one)
         self._front = Front(
@@ -199,6 +214,7 @@ class Node:
             on_closed=self._on_closed,
             turn=turn or NothingToDo(),
         )
+        self._logins = Logins(self._front, self.config, credentials, clock=self._clock, loop=self._loop)
         self._network_metrics = NetworkMetrics(self._front, self._memory, clock=self._clock)
         self._every("metrics", TICK_S, self._tick_metrics)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
@@ -206,6 +222,7 @@ class Node:
         self._every("clock", _LOOK_AT_CLOCK_EVERY_S, ClockWatch(self._clock, self._usage.clock).look)
         self._every("stalled", _STALL_CHECK_S, self.close_stalled)
         self._every("memory", _MEMORY_CHECK_S, self.close_slow)
+        self._every("logins", _LOGIN_CHECK_S, self._close_late_logins)
         idle_ms = self.config["connections.max.idle.ms"]
         if idle_ms > 0:
             self._every("idle", idle_ms / 1000 / _IDLE_CHECKS_PER_LIMIT, self._close_idle)
@@ -227,6 +244,8 @@ class Node:
                 channel.close()
             self._front.muting.close()
             self._front.close()
+        if self._logins is not None:
+            self._logins.close()
         self._poller.close()
         self.callback.close()
         self._usage.close()
@@ -349,7 +368,9 @@ class Node:
 
     def _on_admitted(self, listener: str, transport: Transport, host: str) -> None:
         assert self._front is not None
+        assert self._logins is not None
         local_host, local_port = transport.local_address
+        sasl = self._sasl[listener]
         connection = Connection(
             id=self._usage.next_connection_id(),
             listener=listener,
@@ -362,7 +383,7 @@ class Node:
             transport,
             connection,
             handlers=self.handlers,
-            owner=self._front,
+            owner=self._front if sasl is None else Authenticator(self._logins, sasl),
             buffers=self._buffers,
             memory=self._memory,
             monotonic_ns=self._clock.monotonic_ns,
@@ -370,6 +391,8 @@ class Node:
         )
         self._front.channels[channel] = None
         self._front.requests.listeners[listener].created += 1
+        if sasl is not None:
+            self._logins.begin(channel)
         self._look_for_excess()
 
     def _on_closed(self, channel: Channel) -> None:
@@ -410,8 +433,6 @@ class Node:
         assert self._front is not None
         oldest_ns = self._clock.monotonic_ns() - self.config["connections.max.idle.ms"] * 1_000_000
         idle = [c for c in self._front.channels if c.last_active_ns < oldest_ns and not c.wants_memory]
-        for channel in idle:
-            self._front.requests.listeners[channel.connection.listener].expired += 1
         self._close_in_slices(idle)
 
     def close_stalled(self) -> None:
@@ -427,6 +448,10 @@ class Node:
         self._close_in_slices(
             slow, "its request came in too slowly while others waited for memory (queued.max.request.bytes)"
         )
+
+    def _close_late_logins(self) -> None:
+        assert self._logins is not None
+        self._close_in_slices(self._logins.late(), f"its login was not over within {MAX_LOGIN_S:.0f} s")
 
     def _close_in_slices(self, channels: Sequence[Channel], reason: str = "") -> None:
         """Close channels, saying why where that is their clients' fault, without holding the loop."""
@@ -496,15 +521,23 @@ class Node:
 
 
 def _own_handlers(
-    handlers: HandlerTable, quotas: QuotaAdministration, acls: AclAdministration | None
+    handlers: HandlerTable,
+    quotas: QuotaAdministration,
+    acls: AclAdministration | None,
+    credentials: ScramCredentials | None,
 ) -> dict[int, Handler]:
     own: dict[int, Handler] = {
+        SASL_HANDSHAKE: sasl_handshake_handler(),
+        SASL_AUTHENTICATE: sasl_authenticate_handler(),
         DESCRIBE_ACLS: describe_acls_handler(acls),
         CREATE_ACLS: create_acls_handler(acls),
         DELETE_ACLS: delete_acls_handler(acls),
         DESCRIBE_CLIENT_QUOTAS: describe_client_quotas_handler(quotas.definitions),
         ALTER_CLIENT_QUOTAS: alter_client_quotas_handler(quotas),
     }
+    if credentials is not None:
+        own[DESCRIBE_USER_SCRAM_CREDENTIALS] = describe_user_scram_credentials_handler(credentials)
+        own[ALTER_USER_SCRAM_CREDENTIALS] = alter_user_scram_credentials_handler(credentials)
     return {**own, API_VERSIONS: api_versions_handler({*handlers, *own})}
 
 

@@ -7,6 +7,7 @@ kernel; when the machine itself goes down the last commits may be lost, never to
 import json
 import logging
 import os
+import secrets
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -16,6 +17,8 @@ from pathlib import Path
 from tidegate.acl import Acl
 from tidegate.in_slices import run_at_once
 from tidegate.quota.admin.alterations import QuotaRecord
+from tidegate.scram import CredentialChange
+from tidegate.storage.credential_rows import CREDENTIALS_TABLE, CredentialRows
 from tidegate.storage.errors import StorageError
 from tidegate.storage.group_rows import GroupRows
 from tidegate.storage.private_files import make_private_file
@@ -30,6 +33,8 @@ PRODUCER_ID_BLOCK = (
 _MOST_RECENT_PAGES = 65_536  # of 4 KB: if `checkpoint` did not come, the next commit would wait for the disk
 _APPLICATION_ID = 0x54494445  # "TIDE": marks the file as ours
 _SCHEMA_VERSION = 1
+_DECOY_KEY = "scram_decoy_key"
+_DECOY_KEY_BYTES = 32
 _GROWING = """
 CREATE TABLE IF NOT EXISTS growing_topics (topic_id TEXT PRIMARY KEY, partitions INTEGER NOT NULL) WITHOUT ROWID
 """
@@ -73,7 +78,8 @@ class StoredTopic:
 class MetadataStore:
     """The SQLite file. Every method that changes something has committed when it returns.
 
-    A `QuotaStore`, an `AclStore` and a `SettingStore`. groups: the rows of groups and committed offsets.
+    A `QuotaStore`, an `AclStore`, a `SettingStore` and a `CredentialStore`. groups: the rows of groups and committed
+    offsets.
 
     Every method raises `StorageError` where SQLite fails, and has then changed nothing.
     """
@@ -84,6 +90,7 @@ class MetadataStore:
         self._lost: str | None = None
         self._quotas = QuotaRows(self._run, self._transaction)
         self.groups = GroupRows(self._run, self._transaction)
+        self._credentials = CredentialRows(self._run, self._transaction)
         try:
             make_private_file(path)  # SQLite gives the files beside it the same mode
             self._db = sqlite3.connect(path, isolation_level=None)
@@ -158,6 +165,7 @@ class MetadataStore:
         db.execute(PENDING_TABLE)
         db.execute(_DYNAMIC_SETTINGS)
         db.execute(_ACLS)
+        db.execute(CREDENTIALS_TABLE)
         self.groups.prepare()
 
     def _unusable(self, why: str) -> StorageError:
@@ -283,6 +291,24 @@ class MetadataStore:
                 " AND principal=? AND host=? AND operation=? AND permission=?",
                 acls,
             )
+
+    # --- credentials
+
+    def load_credentials(self) -> Iterable[CredentialChange]:
+        """Return every SCRAM credential."""
+        return self._credentials.load()
+
+    def change_credentials(self, changes: Sequence[CredentialChange]) -> None:
+        """Keep all of `changes`, or none."""
+        self._credentials.change(changes)
+
+    def decoy_key(self) -> bytes:
+        """Return a secret of this cluster, made at the first call: unknown users are asked with salts made of it."""
+        key = self.meta(_DECOY_KEY)
+        if key is None:
+            key = secrets.token_hex(_DECOY_KEY_BYTES)
+            self.set_meta(_DECOY_KEY, key)
+        return bytes.fromhex(key)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

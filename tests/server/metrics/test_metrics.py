@@ -352,16 +352,17 @@ def test_idleness_is_seen(with_node) -> None:
     with_node(scenario)
 
 
-def test_idle_connections_that_were_closed_are_counted(with_node) -> None:
-    """Under both of Kafka's names."""
+def test_idle_connections_are_no_expired_sessions(with_node) -> None:
+    """A connection that is closed for being idle is counted as closed; what is called expired is a login's session."""
 
     async def scenario(node: RunningNode) -> None:
         client = await node.connect()
         await client.metadata()
         await asyncio.wait_for(client.reader.read(1), 10)
         found = read(node)
-        assert found[PROCESSOR, "expired-connections-killed-count"] == 1.0
-        assert found["kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount", "Value"] == 1.0
+        assert found[PROCESSOR, "connection-close-total"] == 1.0
+        assert found[PROCESSOR, "expired-connections-killed-count"] == 0.0
+        assert found["kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount", "Value"] == 0.0
 
     with_node(scenario, connections_max_idle_ms="200")
 

@@ -55,7 +55,9 @@ _WITHOUT_DEFAULT = frozenset(
 _OF_AUTHORIZER = frozenset((SUPER_USERS, ALLOW_IF_NO_ACL))
 """Settings that Kafka's authorizer reads, which its brokers do not describe."""
 
-_LISTS = frozenset(("advertised.listeners", "controller.listener.names", "listeners", "log.dirs"))
+_LISTS = frozenset(
+    ("advertised.listeners", "controller.listener.names", "listeners", "log.dirs", "sasl.enabled.mechanisms")
+)
 
 _CHANGEABLE = frozenset(
     (
@@ -65,6 +67,7 @@ _CHANGEABLE = frozenset(
         "max.connections",
         "max.connections.per.ip",
         "max.connections.per.ip.overrides",
+        "sasl.enabled.mechanisms",
         *(names[0] for names in TOPIC_SYNONYMS.values()),
     )
 )

@@ -52,12 +52,11 @@ _read_length = struct.Struct(">i").unpack_from
 
 
 class ChannelOwner(Protocol):
-    """What a channel calls of the front.
+    """What a channel calls of the front, or of who logs a client in before."""
 
-    at_ns: in a turn, when what was done before this channel ended: its time begins there; 0 where nobody knows.
-    """
-
-    at_ns: int
+    @property
+    def at_ns(self) -> int:
+        """In a turn, when what was done before this channel ended: its time begins there; 0 where nobody knows."""
 
     def on_frame(self, channel: "Channel", frame: memoryview, started_ns: int) -> None:
         """Serve one request: the bytes after the length prefix, valid in this call unless `keep_frame` is called."""
@@ -88,11 +87,9 @@ class Channel:
         "_frame_bytes",
         "_frame_kept",
         "_is_late",
-        "_max_frame_bytes",
         "_memory",
         "_monotonic_ns",
         "_out",
-        "_owner",
         "_pending_at",
         "_put_off_ns",
         "_since_ns",
@@ -110,7 +107,9 @@ class Channel:
         "handlers",
         "held",
         "last_active_ns",
+        "max_frame_bytes",
         "network_ns",
+        "owner",
         "pending",
         "put_off_bytes",
         "reading",
@@ -133,6 +132,8 @@ class Channel:
     ) -> None:
         self.connection = connection
         self.handlers = handlers  # of its next request; another table may take its place at any time
+        self.owner = owner  # of its next frame, likewise: who logs a client in hands it over to the front
+        self.max_frame_bytes = max_frame_bytes
         self.transport = transport
         self.held = 0
         self.closed = False
@@ -148,11 +149,9 @@ class Channel:
         self.last_active_ns = monotonic_ns()
         self.pending = bytearray()  # bytes to be served: they came early, or are the beginning of a frame
         self._pending_at = 0  # where they begin in there
-        self._owner = owner
         self._buffers = buffers
         self._memory = memory
         self._monotonic_ns = monotonic_ns
-        self._max_frame_bytes = max_frame_bytes
         self._waiting = False  # for its turn, with a whole frame in `pending`
         self._wants_memory = False
         self._frame: FrameBuffer | None = None  # a frame of known length that is still coming in
@@ -172,7 +171,7 @@ class Channel:
 
     def _on_readable(self) -> None:
         """Receive once, and serve a request that is whole."""
-        self.last_active_ns = self._since_ns = self._owner.at_ns or self._monotonic_ns()
+        self.last_active_ns = self._since_ns = self.owner.at_ns or self._monotonic_ns()
         if self._frame is not None:
             target = self._view[self._filled :]
         elif self.held or self.pending:
@@ -198,7 +197,7 @@ class Channel:
             else:
                 self._consume(target[:count])
         except Exception as error:
-            self._owner.on_failed(self, error)
+            self.owner.on_failed(self, error)
             self.close()
 
     def _on_last_byte(self) -> None:
@@ -218,7 +217,7 @@ class Channel:
         end = len(data)
         size = _read_length(data)[0] if end >= _LENGTH_BYTES else -1
         frame_end = _LENGTH_BYTES + size
-        if 0 <= size <= self._max_frame_bytes:
+        if 0 <= size <= self.max_frame_bytes:
             if end >= frame_end:
                 if end > frame_end:
                     self._keep(data[frame_end:])
@@ -250,13 +249,13 @@ class Channel:
         if count < _LENGTH_BYTES:
             return
         (size,) = _read_length(self.pending, self._pending_at)
-        if not 0 <= size <= self._max_frame_bytes:
+        if not 0 <= size <= self.max_frame_bytes:
             self._refuse(size)
         elif count >= _LENGTH_BYTES + size:
             self._waiting = True
             if count >= PENDING_BYTES:
                 self._stop_reading()
-            self._owner.on_waiting(self)
+            self.owner.on_waiting(self)
         elif count >= COLLECTED_BYTES:
             data = memoryview(self.pending)[self._pending_at :]
             self.pending, self._pending_at = bytearray(), 0
@@ -267,7 +266,7 @@ class Channel:
         self._waiting = False
         if self.closed or self.held:
             return
-        self.last_active_ns = self._since_ns = self._owner.at_ns or self._monotonic_ns()
+        self.last_active_ns = self._since_ns = self.owner.at_ns or self._monotonic_ns()
         pending, at = self.pending, self._pending_at + _LENGTH_BYTES
         frame_end = at + _read_length(pending, self._pending_at)[0]
         if frame_end == len(pending):
@@ -281,7 +280,7 @@ class Channel:
         self.held = ANSWER_DUE
         now_ns = self._monotonic_ns()
         self.network_ns += now_ns - self._since_ns
-        self._owner.on_frame(self, frame, now_ns)
+        self.owner.on_frame(self, frame, now_ns)
 
     @property
     def has_more(self) -> bool:
@@ -290,11 +289,11 @@ class Channel:
         if count < _LENGTH_BYTES:
             return False
         (size,) = _read_length(self.pending, self._pending_at)
-        return bool(0 <= size <= count - _LENGTH_BYTES and size <= self._max_frame_bytes)
+        return bool(0 <= size <= count - _LENGTH_BYTES and size <= self.max_frame_bytes)
 
     def _refuse(self, size: int) -> None:
-        expected = f"frame length is {size}, expected 0 to {self._max_frame_bytes} bytes"
-        self._owner.on_bad_frame(self, expected + _other_protocol(size))
+        expected = f"frame length is {size}, expected 0 to {self.max_frame_bytes} bytes"
+        self.owner.on_bad_frame(self, expected + _other_protocol(size))
         self.close()
 
     # --- frames with memory of their own --------------------------------------------------------------------------
@@ -333,7 +332,7 @@ class Channel:
         try:
             self._frame = self._buffers.take(size)
         except OSError as error:
-            self._owner.on_bad_frame(self, f"no memory for its request of {size} bytes: {error.strerror}")
+            self.owner.on_bad_frame(self, f"no memory for its request of {size} bytes: {error.strerror}")
             self.close()
             return
         self._frame_bytes = size
@@ -449,10 +448,10 @@ class Channel:
             if self._is_late:
                 self._is_late = False
                 self.held &= ~ANSWER_DUE
-                self._owner.on_answer_left(self)
+                self.owner.on_answer_left(self)
             self.listen()
         except Exception as error:
-            self._owner.on_failed(self, error)
+            self.owner.on_failed(self, error)
             self.close()
 
     # --- muting ---------------------------------------------------------------------------------------------------
@@ -519,8 +518,12 @@ class Channel:
             self.close()
         if self.closed:
             return
-        self.ended = True
         self.held &= ~ANSWER_DUE
+        self.serve_no_more()
+
+    def serve_no_more(self) -> None:
+        """Read nothing more and forget what was read: at most an answer follows, and the end."""
+        self.ended = True
         self.pending, self._pending_at = bytearray(), 0
         self._stop_reading()
 
@@ -538,7 +541,7 @@ class Channel:
         if not self._frame_kept:
             self._memory.give_back(self)
         try:
-            self._owner.on_closed(self)
+            self.owner.on_closed(self)
             if self.deferred is not None:
                 self.deferred.cancel()
                 self.deferred = None

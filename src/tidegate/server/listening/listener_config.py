@@ -16,11 +16,13 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.quota.connections.limits import UNLIMITED_CONNECTIONS, ListenerLimits, parse_listener_limit
+from tidegate.server.listening.sasl_config import SaslConfig, sasl_config
 
 __all__ = ["ListenerAddress", "ListenerConfig", "inter_broker_listener", "limit_settings", "listener_configs"]
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_SERVED_PROTOCOL = "PLAINTEXT"
+_PLAINTEXT = "PLAINTEXT"
+_SERVED_PROTOCOLS = (_PLAINTEXT, "SASL_PLAINTEXT")
 _PREFIX = "listener.name."
 _LIMITS = ("max.connections", "max.connection.creation.rate")
 
@@ -48,11 +50,16 @@ class ListenerAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
-    """One listener. advertised: what its clients are told, None for the address that it is bound to."""
+    """One listener.
+
+    advertised: what its clients are told, None for the address that it is bound to. sasl: how they log in, None where
+    they do not.
+    """
 
     address: ListenerAddress
     advertised: ListenerAddress | None
     limits: ListenerLimits
+    sasl: SaslConfig | None = None
 
     @property
     def name(self) -> str:
@@ -80,7 +87,12 @@ def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tup
     for name in addresses:
         _check_protocol(name, protocols.get(name))
     return tuple(
-        ListenerConfig(address=address, advertised=advertised.get(name), limits=_limits(name, texts))
+        ListenerConfig(
+            address=address,
+            advertised=advertised.get(name),
+            limits=_limits(name, texts),
+            sasl=sasl_config(name, values, texts) if protocols[name].startswith("SASL_") else None,
+        )
         for name, address in addresses.items()
     )
 
@@ -101,7 +113,7 @@ def inter_broker_listener(values: Mapping[str, Any], listeners: tuple[ListenerCo
         raise ConfigError(
             f"inter.broker.listener.name is {given!r}, expected one of listeners: {', '.join(names)}"
         )
-    name = given or _SERVED_PROTOCOL
+    name = given or _PLAINTEXT
     return name if name in names else None
 
 
@@ -145,12 +157,12 @@ def _check_protocol(name: str, protocol: str | None) -> None:
     if protocol is None:
         raise ConfigError(
             f"listener {name!r} has no security protocol, expected it in listener.security.protocol.map",
-            hint=f"add {name}:{_SERVED_PROTOCOL} to listener.security.protocol.map",
+            hint=f"add {name}:{_PLAINTEXT} to listener.security.protocol.map",
         )
-    if protocol != _SERVED_PROTOCOL:
+    if protocol not in _SERVED_PROTOCOLS:
         raise ConfigError(
-            f"listener {name!r} has security protocol {protocol}, expected {_SERVED_PROTOCOL}",
-            hint="this version serves neither TLS nor SASL",
+            f"listener {name!r} has security protocol {protocol}, expected {' or '.join(_SERVED_PROTOCOLS)}",
+            hint="this version serves no TLS",
         )
 
 

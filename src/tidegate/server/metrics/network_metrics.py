@@ -32,6 +32,10 @@ _OF_LISTENER = (
     "outgoing-byte",
     "request",
     "response",
+    "successful-authentication",
+    "failed-authentication",
+    "successful-reauthentication",
+    "failed-reauthentication",
 )
 _SELECT, _IO_TIME, _DEPLETED_TIME = ("", "select"), ("", "io-time-ns"), ("", "MemoryPoolDepletedTime")
 
@@ -106,6 +110,7 @@ class NetworkMetrics:
         for name in _OF_LISTENER:
             yield f"{name}-total", float(totals[listener, name])
             yield f"{name}-rate", rates[listener, name]
+        yield "successful-authentication-no-reauth-total", float(counts.logins_without_relogin)
         yield "connection-count", float(counts.created - counts.closed)
         yield "expired-connections-killed-count", float(counts.expired)
         yield "request-size-avg", _mean(rates[listener, "outgoing-byte"], rates[listener, "request"])
@@ -135,6 +140,10 @@ class NetworkMetrics:
                 # Kafka's names are those of a client: what it calls requests are the answers that were sent.
                 "request": answers,
                 "response": counts.requests,
+                "successful-authentication": counts.logins,
+                "failed-authentication": counts.failed_logins,
+                "successful-reauthentication": counts.relogins,
+                "failed-reauthentication": counts.failed_relogins,
             }
             totals |= {(listener, name): total for name, total in of_listener.items()}
         return totals | {

@@ -31,7 +31,9 @@ _THROTTLE_TIME = len(_SAMPLED)
 class ListenerCounts:
     """What is counted of one listener; bytes are of whole frames without their length prefix.
 
-    created, closed, expired: connections, and those of them that were closed for being idle; the node counts them.
+    created, closed, expired: connections, and those of them that were closed because their session had expired.
+    logins, failed_logins: of clients that had to say who they are, and to prove it. logins_without_relogin: those of
+        clients that could not log in again. relogins, failed_relogins: logins after the first.
     unanswered: requests without an answer, such as Produce with acks=0.
     """
 
@@ -39,6 +41,11 @@ class ListenerCounts:
         "closed",
         "created",
         "expired",
+        "failed_logins",
+        "failed_relogins",
+        "logins",
+        "logins_without_relogin",
+        "relogins",
         "request_bytes",
         "requests",
         "response_bytes",
@@ -47,6 +54,8 @@ class ListenerCounts:
 
     def __init__(self) -> None:
         self.created = self.closed = self.expired = 0
+        self.logins = self.logins_without_relogin = self.failed_logins = 0
+        self.relogins = self.failed_relogins = 0
         self.requests = self.unanswered = self.request_bytes = self.response_bytes = 0
 
 

@@ -1,0 +1,223 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512, the server's side: what is kept of a password, and the exchange of a login.
+
+A server keeps salt, iterations and two keys made of the salted password; neither the password nor what a client proves
+with can be made of them. Making them (PBKDF2) is the work of whoever sets a credential: a login costs three hashes.
+
+>>> mechanism = SCRAM_MECHANISMS["SCRAM-SHA-256"]
+>>> credential = mechanism.credential(b"pencil", salt=b"salt", iterations=4096)
+>>> server = ScramServer(mechanism, {"user": credential}.get, make_nonce=lambda: b"server")
+>>> server.respond(b"n,,n=user,r=client")
+b'r=clientserver,s=c2FsdA==,i=4096'
+
+Names and passwords are taken as they are, without SASLprep, and names are ASCII, as in Kafka.
+Follows: RFC 5802, RFC 7677, Kafka `ScramSaslServer`, `ScramFormatter`, `ScramMessages` (KIP-84).
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidegate.errors import TidegateError
+
+__all__ = [
+    "MAX_ITERATIONS",
+    "MIN_ITERATIONS",
+    "SCRAM_MECHANISMS",
+    "AuthenticationError",
+    "CredentialChange",
+    "InvalidCredentialsError",
+    "ScramCredential",
+    "ScramMechanism",
+    "ScramServer",
+    "decoy_credential",
+]
+
+MIN_ITERATIONS = 4096  # Kafka `ScramMechanism`
+MAX_ITERATIONS = 16384  # Kafka `ScramControlManager`
+MAX_MESSAGE_BYTES = 8192
+"""A login message is no longer: names, nonces and proofs are short, and looking at one must not hold the loop."""
+_NONCE_BYTES = 24
+_DECOY_SALT_CHARS = 26  # as long as the salts that Kafka's own tools make
+_DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyz"
+
+_NAME = rb"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+_VALUE = rb"[\x01-\x2b\x2d-\x7f]+"
+_PRINTABLE = rb"[\x21-\x2b\x2d-\x7e]+"
+_EXTENSIONS = rb"(?:,[A-Za-z]+=" + _VALUE + rb")*"
+_BASE64 = rb"(?:[A-Za-z0-9/+]{4})*(?:[A-Za-z0-9/+]{3}=|[A-Za-z0-9/+]{2}==)?"
+_CLIENT_FIRST = re.compile(
+    rb"n,(?:a=(?P<authorization_id>" + _NAME + rb"))?,(?:m=" + _VALUE + rb",)?"
+    rb"(?P<bare>n=(?P<name>" + _NAME + rb"),r=(?P<nonce>" + _PRINTABLE + rb")" + _EXTENSIONS + rb")"
+)
+_CLIENT_FINAL = re.compile(
+    rb"(?P<without_proof>c=" + _BASE64 + rb",r=(?P<nonce>" + _PRINTABLE + rb")" + _EXTENSIONS + rb")"
+    rb",p=(?P<proof>" + _BASE64 + rb")"
+)
+
+
+class AuthenticationError(TidegateError):
+    """Raised where a login fails for a reason that the client is told."""
+
+
+class InvalidCredentialsError(AuthenticationError):
+    """Raised where a login fails and the client is not told why: who is there is not its business."""
+
+    def __init__(self) -> None:
+        super().__init__("invalid credentials")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramCredential:
+    """What is kept of a user's password for one mechanism."""
+
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+
+class CredentialChange(NamedTuple):
+    """One credential that changes: `credential` None removes it. mechanism: its name."""
+
+    user: str
+    mechanism: str
+    credential: ScramCredential | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramMechanism:
+    """One mechanism. type: Kafka's number of it; hash_name: Python's name of its hash function."""
+
+    name: str
+    type: int
+    hash_name: str
+
+    def hmac(self, key: bytes, data: bytes) -> bytes:
+        """Return the HMAC of `data`."""
+        return hmac.digest(key, data, self.hash_name)
+
+    def hash(self, data: bytes) -> bytes:
+        """Return the hash of `data`."""
+        return hashlib.new(self.hash_name, data).digest()
+
+    def credential(self, password: bytes, *, salt: bytes, iterations: int) -> ScramCredential:
+        """Return what is kept of a password. Takes milliseconds."""
+        salted = hashlib.pbkdf2_hmac(self.hash_name, password, salt, iterations)
+        return self.credential_of_salted(salted, salt=salt, iterations=iterations)
+
+    def credential_of_salted(
+        self, salted_password: bytes, *, salt: bytes, iterations: int
+    ) -> ScramCredential:
+        """Return what is kept of a password that was salted by whoever sets it."""
+        return ScramCredential(
+            salt=salt,
+            stored_key=self.hash(self.hmac(salted_password, b"Client Key")),
+            server_key=self.hmac(salted_password, b"Server Key"),
+            iterations=iterations,
+        )
+
+
+SCRAM_MECHANISMS: Mapping[str, ScramMechanism] = {
+    mechanism.name: mechanism
+    for mechanism in (
+        ScramMechanism(name="SCRAM-SHA-256", type=1, hash_name="sha256"),
+        ScramMechanism(name="SCRAM-SHA-512", type=2, hash_name="sha512"),
+    )
+}
+
+
+def decoy_credential(mechanism: ScramMechanism, key: bytes, user: str) -> ScramCredential:
+    """Return what stands for a user that is not there: the same each time, and no password fits.
+
+    key: known to nobody else, else its salt would tell.
+    """
+    digest = mechanism.hmac(key, user.encode())
+    number = int.from_bytes(digest)
+    salt = bytearray()
+    for _ in range(_DECOY_SALT_CHARS):
+        number, digit = divmod(number, len(_DIGITS))
+        salt.append(_DIGITS[digit])
+    return ScramCredential(
+        salt=bytes(salt),
+        stored_key=mechanism.hmac(key, digest),
+        server_key=digest,
+        iterations=MIN_ITERATIONS,
+    )
+
+
+class ScramServer:
+    """One login: give each token of the client to `respond` and send what it returns, until `complete`.
+
+    user: who logs in, known from the first token on; logged in when `complete`.
+    """
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        find: Callable[[str], ScramCredential | None],
+        *,
+        make_nonce: Callable[[], bytes] = lambda: secrets.token_urlsafe(_NONCE_BYTES).encode(),
+    ) -> None:
+        self.complete = False
+        self.user = ""
+        self._mechanism = mechanism
+        self._find = find
+        self._make_nonce = make_nonce
+        self._begun = False
+        self._credential: ScramCredential | None = None  # what the next token is held against
+        self._nonce = self._client_first = self._server_first = b""
+
+    def respond(self, token: bytes) -> bytes:
+        """Return the answer to a token. Raises `AuthenticationError`: the login is over then."""
+        credential, self._credential = self._credential, None
+        is_first, self._begun = not self._begun, True
+        if len(token) <= MAX_MESSAGE_BYTES:
+            if is_first:
+                return self._on_first(token)
+            if credential is not None:
+                return self._on_final(token, credential)
+        raise InvalidCredentialsError
+
+    def _on_first(self, token: bytes) -> bytes:
+        match = _CLIENT_FIRST.fullmatch(token)
+        if match is None:
+            raise InvalidCredentialsError
+        self.user = _user(match["name"])
+        credential = self._find(self.user)
+        if credential is None:
+            raise InvalidCredentialsError
+        authorization_id = match["authorization_id"]
+        # Compared with the name as it was sent, in which two letters are escaped, as by Kafka.
+        if authorization_id and authorization_id.decode() != self.user:
+            raise AuthenticationError(
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+        self._credential = credential
+        self._nonce = match["nonce"] + self._make_nonce()
+        self._client_first = match["bare"]
+        salt = base64.b64encode(credential.salt)
+        self._server_first = b"r=%b,s=%b,i=%d" % (self._nonce, salt, credential.iterations)
+        return self._server_first
+
+    def _on_final(self, token: bytes, credential: ScramCredential) -> bytes:
+        match = _CLIENT_FINAL.fullmatch(token)
+        if match is None or match["nonce"] != self._nonce:
+            raise InvalidCredentialsError
+        message = b",".join((self._client_first, self._server_first, match["without_proof"]))
+        signature = self._mechanism.hmac(credential.stored_key, message)
+        proof = base64.b64decode(match["proof"])
+        client_key = bytes(a ^ b for a, b in zip(signature, proof, strict=False))
+        fits = hmac.compare_digest(self._mechanism.hash(client_key), credential.stored_key)
+        if not fits or len(proof) != len(signature):
+            raise InvalidCredentialsError
+        self.complete = True
+        return b"v=" + base64.b64encode(self._mechanism.hmac(credential.server_key, message))
+
+
+def _user(sasl_name: bytes) -> str:
+    return sasl_name.replace(b"=2C", b",").replace(b"=3D", b"=").decode()

@@ -1,0 +1,461 @@
+"""Logs a client in by SASL before its connection is served, and again before its session ends (KIP-43, 152, 368).
+
+Until then a connection belongs to an `Authenticator`, which takes ApiVersions once, SaslHandshake and SaslAuthenticate,
+or tokens without a header after a SaslHandshake v0; frames are short, and there is a deadline. Then it hands the
+connection over to the front, which it stays in front of where a login holds for a limited time only.
+
+A failed login is answered, and its connection closed, after `connection.failed.authentication.delay.ms`; meanwhile
+nothing but the socket is kept. Time spent here is network time of the connection's first request (B§4.2): a client that
+does not get that far is nobody who could be charged.
+
+Follows: Kafka `SaslServerAuthenticator`, `KafkaChannel`, `Selector`.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+from tidegate import error_codes
+from tidegate.api_keys import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tidegate.clock import Clock
+from tidegate.quota.admin.java_hash import hash_map_order
+from tidegate.scheduling import Scheduler, Timer
+from tidegate.scram import SCRAM_MECHANISMS, AuthenticationError, InvalidCredentialsError, ScramServer
+from tidegate.server.authentication.plain import PlainServer
+from tidegate.server.authentication.scram_credentials import ScramCredentials
+from tidegate.server.config import ServerConfig
+from tidegate.server.connection.channel import ANSWER_DUE, Channel
+from tidegate.server.front import Front
+from tidegate.server.handler import Answer, Message, Request
+from tidegate.server.handlers.api_versions import unsupported_version_answer
+from tidegate.server.listening.sasl_config import PLAIN, SaslConfig
+from tidegate.server.metrics.request_metrics import ListenerCounts
+from tidegate.wire import (
+    Encoded,
+    ProtocolError,
+    RequestHeader,
+    UnsupportedVersionError,
+    decode_request_header,
+    encode_response,
+    field_since,
+    read_request,
+)
+from tidegate.wire.definitions import REQUIRED, Field, layout
+
+__all__ = ["MAX_DELAYED", "MAX_LOGIN_S", "Authenticator", "Logins", "SaslServer"]
+
+_log = logging.getLogger("tidegate.server")
+
+MAX_LOGIN_S = 30.0
+"""How long a login may take. Kafka knows `connections.max.idle.ms` alone."""
+MAX_DELAYED = 1000
+"""Failed logins whose end waits; when there are more, the first of them ends at once."""
+_MIN_REAUTH_INTERVAL_NS = 1_000_000_000  # Kafka `KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS`
+_NS_PER_MS = 1_000_000
+_LOGGED_CHARS = 80  # of a mechanism's name
+_ERROR_CODE_AT = 8  # in an ApiVersions answer, behind length and correlation id
+_HEADERS_SINCE = 1
+"""The version of SaslHandshake from which on tokens come in SaslAuthenticate."""
+_REAUTH_SINCE = field_since(SASL_AUTHENTICATE, "response", "session_lifetime_ms")
+_HANDSHAKE_KEY = SASL_HANDSHAKE.to_bytes(2)
+
+
+class SaslServer(Protocol):
+    """The server's side of a mechanism, for one login."""
+
+    complete: bool
+    user: str
+
+    def respond(self, token: bytes) -> bytes:
+        """Return the answer to a token. Raises `AuthenticationError`: the login is over then."""
+        ...
+
+
+class _FailedLoginError(Exception):
+    """Raised where a login has failed: what is answered, after the delay, and what is said of it."""
+
+    def __init__(self, reason: str, answer: Encoded | None = None) -> None:
+        super().__init__(reason)
+        self.answer = answer
+
+
+class _State(Enum):
+    """What a connection may send next. Follows: Kafka `SaslServerAuthenticator.SaslState`."""
+
+    HANDSHAKE_OR_VERSIONS = "ApiVersions or SaslHandshake"
+    HANDSHAKE = "SaslHandshake"
+    AUTHENTICATE = "tokens"
+    BAD_MECHANISM = "anything, which fails the login"
+    COMPLETE = "requests"
+    FAILED = "nothing"
+
+
+class Logins:
+    """The logins of one node: what they need, which are under way, and which failed and wait for their end."""
+
+    def __init__(
+        self,
+        front: Front,
+        config: ServerConfig,
+        credentials: ScramCredentials | None,
+        *,
+        clock: Clock,
+        loop: Scheduler,
+    ) -> None:
+        self.front = front
+        self.credentials = credentials
+        self.max_frame_bytes: int = config["socket.request.max.bytes"]
+        self.max_token_bytes: int = config["sasl.server.max.receive.size"]
+        self.monotonic_ns = clock.monotonic_ns
+        self.wall_ms = clock.wall_ms
+        self._delay_ns = config["connection.failed.authentication.delay.ms"] * _NS_PER_MS
+        self._loop = loop
+        self._begun: dict[Channel, int] = {}  # when, in the order in which they began
+        self._delayed: deque[tuple[int, Channel, Sequence[Any]]] = deque()
+        self._timer: Timer | None = None
+
+    def begin(self, channel: Channel) -> None:
+        """Have a login begin: requests of a channel are short until it has ended."""
+        channel.max_frame_bytes = self.max_token_bytes
+        self._begun[channel] = self.monotonic_ns()
+
+    def end(self, channel: Channel) -> None:
+        """Note that a login has ended, or its channel."""
+        self._begun.pop(channel, None)
+
+    @property
+    def under_way(self) -> int:
+        """How many logins have begun and not ended."""
+        return len(self._begun)
+
+    @property
+    def delayed(self) -> int:
+        """How many failed logins wait for their end."""
+        return len(self._delayed)
+
+    def counts(self, channel: Channel) -> ListenerCounts:
+        """Return what is counted of a channel's listener."""
+        return self.front.requests.listeners[channel.connection.listener]
+
+    def late(self) -> list[Channel]:
+        """Return the channels that have not logged in in time."""
+        since_ns = self.monotonic_ns() - int(MAX_LOGIN_S * 1e9)
+        late = []
+        for channel, begun_ns in self._begun.items():
+            if begun_ns > since_ns:
+                break
+            late.append(channel)
+        return late
+
+    def end_later(self, channel: Channel, buffers: Sequence[Any]) -> None:
+        """Send what is left to say to a client whose login failed, and close, after the delay."""
+        self.end(channel)
+        channel.serve_no_more()
+        if len(self._delayed) == MAX_DELAYED:
+            self._end_first()
+        self._delayed.append((self.monotonic_ns() + self._delay_ns, channel, buffers))
+        if self._timer is None:
+            self._wait()
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wait(self) -> None:
+        left_ns = self._delayed[0][0] - self.monotonic_ns()
+        self._timer = self._loop.call_later(max(left_ns, 0) / 1e9, self._end_due)
+
+    def _end_due(self) -> None:
+        self._timer = None
+        now_ns = self.monotonic_ns()
+        while self._delayed and self._delayed[0][0] <= now_ns:
+            self._end_first()
+        if self._delayed:
+            self._wait()
+
+    def _end_first(self) -> None:
+        _, channel, buffers = self._delayed.popleft()
+        if channel.closed:
+            return
+        try:
+            if buffers:
+                channel.send(buffers)
+            channel.close_when_sent()
+        except Exception as error:
+            self.front.on_failed(channel, error)
+            channel.close()
+
+
+class Authenticator:
+    """Owns a channel until its client has logged in; a `ChannelOwner`. Afterwards, where the login holds for a time."""
+
+    __slots__ = (
+        "_began_ns",
+        "_expires_ns",
+        "_front",
+        "_has_headers",
+        "_knows_reauth",
+        "_logins",
+        "_mechanism",
+        "_reauthenticates",
+        "_sasl",
+        "_server",
+        "_state",
+    )
+
+    def __init__(self, logins: Logins, sasl: SaslConfig) -> None:
+        self._logins = logins
+        self._front = logins.front
+        self._sasl = sasl
+        self._state = _State.HANDSHAKE_OR_VERSIONS
+        self._has_headers = False
+        self._knows_reauth = False  # its client
+        self._mechanism = ""
+        self._server: SaslServer | None = None
+        self._reauthenticates = False
+        self._began_ns: int | None = None  # the last login after the first
+        self._expires_ns = 0  # the session
+
+    # --- ChannelOwner ---------------------------------------------------------------------------------------------
+
+    @property
+    def at_ns(self) -> int:
+        """What the front says of the turn."""
+        return self._front.at_ns
+
+    def on_frame(self, channel: Channel, frame: memoryview, started_ns: int) -> None:
+        """Go on with the login; let a request through where there is none and the session has not expired."""
+        if self._state is _State.COMPLETE and not self._goes_on(channel, frame):
+            return
+        if self._state is _State.COMPLETE:
+            self._front.on_frame(channel, frame, started_ns)
+            return
+        try:
+            answer = self._step(channel, frame)
+        except _FailedLoginError as error:
+            self._fail(channel, error)
+            return
+        except ProtocolError as error:
+            self._state = _State.FAILED
+            self._front.on_bad_frame(channel, f"{error} during login")
+            channel.close()
+            return
+        if self._server is not None and self._server.complete:
+            self._complete(channel)
+        left = channel.send(answer)
+        channel.network_ns += self._logins.monotonic_ns() - started_ns
+        if left and not channel.closed:
+            channel.release_hold(ANSWER_DUE)
+
+    def on_bad_frame(self, channel: Channel, reason: str) -> None:
+        """Have it said."""
+        self._front.on_bad_frame(channel, reason)
+
+    def on_waiting(self, channel: Channel) -> None:
+        """Have the next frame served in the next turn."""
+        self._front.on_waiting(channel)
+
+    def on_failed(self, channel: Channel, error: Exception) -> None:
+        """Have it logged."""
+        self._front.on_failed(channel, error)
+
+    def on_answer_left(self, channel: Channel) -> None:
+        """Have it noted."""
+        self._front.on_answer_left(channel)
+
+    def on_closed(self, channel: Channel) -> None:
+        """Forget the login."""
+        self._logins.end(channel)
+        self._front.on_closed(channel)
+
+    # --- sessions -------------------------------------------------------------------------------------------------
+
+    def _goes_on(self, channel: Channel, frame: memoryview) -> bool:
+        """Begin another login where the frame asks for it. False: the session has expired, the channel is closed."""
+        now_ns = self._logins.monotonic_ns()
+        if frame[:2] == _HANDSHAKE_KEY and (
+            self._began_ns is None or now_ns - self._began_ns >= _MIN_REAUTH_INTERVAL_NS
+        ):
+            self._began_ns = now_ns
+            self._reauthenticates = True
+            self._has_headers = False
+            self._state = _State.HANDSHAKE
+            self._logins.begin(channel)
+        elif now_ns > self._expires_ns:
+            self._logins.counts(channel).expired += 1
+            _log.info("closing connection %d: its session has expired", channel.connection.id)
+            channel.close()
+            return False
+        return True
+
+    def _complete(self, channel: Channel) -> None:
+        """Hand the channel over to the front, at once or behind a session's limit."""
+        assert self._server is not None
+        logins, counts = self._logins, self._logins.counts(channel)
+        if self._reauthenticates:
+            counts.relogins += 1
+        else:
+            counts.logins += 1
+            counts.logins_without_relogin += not self._knows_reauth
+            channel.connection.set_user(self._server.user)
+        self._server = None
+        self._state = _State.COMPLETE
+        logins.end(channel)
+        channel.max_frame_bytes = logins.max_frame_bytes
+        lifetime_ms = self._sasl.max_reauth_ms[self._mechanism]
+        if lifetime_ms:
+            self._expires_ns = logins.monotonic_ns() + lifetime_ms * _NS_PER_MS
+        else:
+            channel.owner = self._front
+
+    def _fail(self, channel: Channel, error: _FailedLoginError) -> None:
+        self._state = _State.FAILED
+        self._server = None
+        self._count_failed(channel)
+        self._front.on_bad_frame(channel, f"failed login: {error}")
+        self._logins.end_later(channel, () if error.answer is None else error.answer.buffers)
+
+    def _count_failed(self, channel: Channel) -> None:
+        counts = self._logins.counts(channel)
+        if self._reauthenticates:
+            counts.failed_relogins += 1
+        else:
+            counts.failed_logins += 1
+
+    # --- the exchange ---------------------------------------------------------------------------------------------
+
+    def _step(self, channel: Channel, frame: memoryview) -> Sequence[Any]:
+        """Return what is answered to a frame.
+
+        Raises `_FailedLoginError`, and `ProtocolError` where the channel is to close at once.
+        """
+        if self._state is _State.BAD_MECHANISM:
+            raise _FailedLoginError("another mechanism than before")
+        if self._state is _State.AUTHENTICATE:
+            return self._on_token(channel, frame)
+        assert self._state is not _State.FAILED, "a failed login reads nothing"
+        try:
+            header = decode_request_header(frame)
+        except UnsupportedVersionError as error:
+            if error.api_key == API_VERSIONS and self._state is _State.HANDSHAKE_OR_VERSIONS:
+                return unsupported_version_answer(error.correlation_id).buffers
+            raise
+        if header.api_key == SASL_HANDSHAKE:
+            return self._on_handshake(header, frame)
+        if header.api_key == API_VERSIONS and self._state is _State.HANDSHAKE_OR_VERSIONS:
+            return self._on_versions(channel, header, frame)
+        raise ProtocolError(f"api key {header.api_key} is not served")
+
+    def _on_versions(self, channel: Channel, header: RequestHeader, frame: memoryview) -> Sequence[Any]:
+        front = self._front
+        request = Request(header, frame, channel.connection, front.new_quotas(), self._logins.wall_ms())
+        answer = channel.handlers[API_VERSIONS](request)
+        assert isinstance(answer, Answer)
+        assert answer.response is not None
+        buffers = answer.response.buffers
+        if buffers[0][_ERROR_CODE_AT : _ERROR_CODE_AT + 2] == b"\0\0":
+            self._state = _State.HANDSHAKE
+        return buffers
+
+    def _on_handshake(self, header: RequestHeader, frame: memoryview) -> Sequence[Any]:
+        mechanism = _body(header, frame)["mechanism"]
+        self._has_headers = header.api_version >= _HEADERS_SINCE
+        known = mechanism in self._sasl.mechanisms
+        code = error_codes.NONE if known else error_codes.UNSUPPORTED_SASL_MECHANISM
+        message = {"error_code": code, "mechanisms": hash_map_order(self._sasl.mechanisms)}
+        answer = _encoded(header, message)
+        if not known:
+            raise _FailedLoginError(f"mechanism {mechanism[:_LOGGED_CHARS]!r} is not enabled", answer)
+        if self._reauthenticates and mechanism != self._mechanism:
+            self._state = _State.BAD_MECHANISM
+        else:
+            self._mechanism = mechanism
+            self._server = self._make_server(mechanism)
+            self._state = _State.AUTHENTICATE
+        return answer.buffers
+
+    def _make_server(self, name: str) -> SaslServer:
+        if name == PLAIN:
+            return PlainServer(self._sasl.plain_users)
+        mechanism, credentials = SCRAM_MECHANISMS[name], self._logins.credentials
+        return ScramServer(mechanism, lambda user: credentials.find(mechanism, user) if credentials else None)
+
+    def _on_token(self, channel: Channel, frame: memoryview) -> Sequence[Any]:
+        if not self._has_headers:
+            try:
+                token = self._respond(channel, bytes(frame))
+            except AuthenticationError as error:
+                raise _FailedLoginError(self._told(error)) from error
+            return [len(token).to_bytes(4) + token]
+        header = decode_request_header(frame)
+        if header.api_key != SASL_AUTHENTICATE:
+            raise _FailedLoginError(
+                f"api key {header.api_key} instead of SaslAuthenticate",
+                _encoded(header, _refusal(header, error_codes.ILLEGAL_SASL_STATE)),
+            )
+        message: Message = {"error_code": error_codes.NONE, "error_message": "", "session_lifetime_ms": 0}
+        try:
+            message["auth_bytes"] = self._respond(channel, bytes(_body(header, frame)["auth_bytes"]))
+        except AuthenticationError as error:
+            told = self._told(error)
+            code = error_codes.SASL_AUTHENTICATION_FAILED
+            message |= {"error_code": code, "error_message": told, "auth_bytes": b""}
+            raise _FailedLoginError(told, _encoded(header, message)) from error
+        assert self._server is not None
+        if self._server.complete:
+            self._knows_reauth = header.api_version >= _REAUTH_SINCE
+            message["session_lifetime_ms"] = self._sasl.max_reauth_ms[self._mechanism]
+        return _encoded(header, message).buffers
+
+    def _respond(self, channel: Channel, token: bytes) -> bytes:
+        """Return the mechanism's answer. Raises `AuthenticationError`, also where another user comes back."""
+        server = self._server
+        assert server is not None
+        answer = server.respond(token)
+        before = channel.connection.user
+        if server.complete and self._reauthenticates and server.user != before:
+            raise AuthenticationError(
+                f"Cannot change principals during re-authentication from User.{before}: User.{server.user}"
+            )
+        return answer
+
+    def _told(self, error: AuthenticationError) -> str:
+        """Return what the client is told."""
+        if isinstance(error, InvalidCredentialsError):
+            when = "re-authentication" if self._reauthenticates else "authentication"
+            mechanism = self._mechanism
+            return f"Authentication failed during {when} due to invalid credentials with SASL mechanism {mechanism}"
+        return str(error)
+
+
+def _body(header: RequestHeader, frame: memoryview) -> Message:
+    return read_request(header.api_key, header.api_version, frame, header.body_at)
+
+
+def _encoded(header: RequestHeader, message: Message) -> Encoded:
+    return encode_response(header.api_key, header.api_version, header.correlation_id, message)
+
+
+def _refusal(header: RequestHeader, error_code: int) -> Message:
+    """Return the answer of any API that says nothing but an error code, where it has a field for one."""
+    fields = layout(header.api_key, header.api_version, "response").fields
+    return {**{field.name: _nothing(field) for field in fields}, "error_code": error_code}
+
+
+def _nothing(field: Field) -> Any:
+    """Return what stands for nothing in a field."""
+    if field.default is not REQUIRED:
+        return field.default
+    if field.nullable:
+        return None
+    if field.array:
+        return []
+    if field.type == "struct":
+        return {inner.name: _nothing(inner) for inner in field.fields}
+    return {"string": "", "bytes": b"", "records": None, "bool": False, "uuid": _NO_ID}.get(field.type, 0)
+
+
+_NO_ID = "00000000-0000-0000-0000-000000000000"

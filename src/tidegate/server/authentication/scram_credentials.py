@@ -1,0 +1,287 @@
+"""The SCRAM credentials of a cluster: describing, altering, and finding them at a login.
+
+An alteration is decided user by user, stored, and holds when it is answered: the next login finds it. Who is logged in
+stays so. Of a password salt, iterations and two keys are kept (`tidegate.scram`).
+
+Follows: Kafka `ScramControlManager`, `ScramImage` (KIP-554).
+"""
+
+import logging
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from tidegate import error_codes
+from tidegate.errors import TidegateError
+from tidegate.in_slices import batched
+from tidegate.scram import (
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    SCRAM_MECHANISMS,
+    CredentialChange,
+    ScramCredential,
+    ScramMechanism,
+    decoy_credential,
+)
+from tidegate.server.handler import Wait
+from tidegate.server.one_at_a_time import OneAtATime
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_SECRET_BYTES",
+    "CredentialStore",
+    "Deletion",
+    "Described",
+    "ScramCredentials",
+    "Upsertion",
+    "UserResult",
+]
+
+_log = logging.getLogger("tidegate.server")
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Names and salts of all credentials together, each counted with `_CREDENTIAL_BYTES`: some 130,000 of usual length."""
+MAX_SECRET_BYTES = 1024
+"""Of a salt, which goes to everybody who asks to log in, and of a salted password, which is hashed at once."""
+_CREDENTIAL_BYTES = 450
+_STORED_AT_A_TIME = 50  # about a millisecond
+_STORED_AT_A_TIME_BYTES = 64 * 1024  # names may be 32 KB long
+_DESCRIBED_AT_A_TIME = 500
+_MECHANISM_BY_TYPE = {mechanism.type: mechanism for mechanism in SCRAM_MECHANISMS.values()}
+_TWICE = "A user credential cannot be altered twice in the same request"
+_NOT_STORED = "The credentials could not be stored; nothing was changed for this user."
+
+
+class CredentialStore(Protocol):
+    """Where credentials are kept. Raises `TidegateError` or `OSError`."""
+
+    def load_credentials(self) -> Iterable[CredentialChange]:
+        """Return every credential."""
+        ...
+
+    def change_credentials(self, changes: Sequence[CredentialChange]) -> None:
+        """Keep all of `changes`, or none: they survive `kill -9` when this returns."""
+        ...
+
+    def decoy_key(self) -> bytes:
+        """Return a secret of this cluster, made at the first call."""
+        ...
+
+
+class Deletion(NamedTuple):
+    """Remove a credential. mechanism: Kafka's number of it."""
+
+    user: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upsertion:
+    """Set a credential. mechanism: Kafka's number of it."""
+
+    user: str
+    mechanism: int
+    iterations: int
+    salt: bytes = field(repr=False)
+    salted_password: bytes = field(repr=False)
+
+
+class UserResult(NamedTuple):
+    """What became of a user's alteration."""
+
+    user: str
+    error_code: int
+    error_message: str | None
+
+
+class Described(NamedTuple):
+    """A user, and (Kafka's number of a mechanism, iterations) of each of its credentials."""
+
+    user: str
+    error_code: int
+    error_message: str
+    credentials: list[tuple[int, int]]
+
+
+class ScramCredentials:
+    """All SCRAM credentials. exact: who is not there is refused at its first token, as by Kafka."""
+
+    def __init__(self, store: CredentialStore, *, exact: bool = False) -> None:
+        self._store = store
+        self._exact = exact
+        self._users: dict[str, dict[str, ScramCredential]] = {}
+        self._bytes = 0
+        self._changes = OneAtATime()
+        self._decoy_key = store.decoy_key()
+        for change in store.load_credentials():
+            self._put(change)
+
+    def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        """Return what a login is held against; for an unknown user one that nobody fits, or None if `exact`."""
+        credential = self._users.get(user, {}).get(mechanism.name)
+        if self._exact:
+            return credential
+        decoy = decoy_credential(mechanism, self._decoy_key, user)
+        return credential or decoy
+
+    # --- describing
+
+    def describe_in_slices(self, names: Sequence[str]) -> Generator[None, None, list[Described]]:
+        """Return the credentials of each of `names`, or of all users where there are none."""
+        found: list[Described] = []
+        if not names:
+            for users in batched(list(self._users), _DESCRIBED_AT_A_TIME):
+                found += [_described(user, self._users.get(user, {})) for user in users]
+                yield
+            return [described for described in found if described.credentials]
+        seen: dict[str, int] = {}
+        for some in batched(names):
+            for name in some:
+                seen[name] = seen.get(name, 0) + 1
+            yield
+        for some in batched(list(seen), _DESCRIBED_AT_A_TIME):
+            for name in some:
+                if seen[name] > 1:
+                    text = "Cannot describe SCRAM credentials for the same user twice in a single request: "
+                    found.append(Described(name, error_codes.DUPLICATE_RESOURCE, text + name, []))
+                else:
+                    found.append(_described(name, self._users.get(name, {})))
+            yield
+        return found
+
+    # --- altering
+
+    def alter_in_slices(
+        self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
+    ) -> Generator[Wait | None, None, list[UserResult]]:
+        """Change credentials, and return a result for each user that is named."""
+        yield from self._changes.begin()
+        try:
+            accepted, refused = yield from self._decide_in_slices(deletions, upsertions)
+            if any(isinstance(each, Upsertion) and not each.salted_password for each in accepted.values()):
+                # Kafka's controller fails as a whole: an empty key is none.
+                users = {*accepted, *refused}
+                return [UserResult(user, error_codes.UNKNOWN_SERVER_ERROR, None) for user in users]
+            results = yield from self._store_in_slices(accepted.values())
+            return results + list(refused.values())
+        finally:
+            self._changes.end()
+
+    def _decide_in_slices(
+        self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
+    ) -> Generator[None, None, tuple[dict[str, Deletion | Upsertion], dict[str, UserResult]]]:
+        """Return what is to be done and what is refused, by user; after a refusal the user's others do not count."""
+        accepted: dict[str, Deletion | Upsertion] = {}
+        refused: dict[str, UserResult] = {}
+        lists: tuple[Sequence[Deletion | Upsertion], ...] = (deletions, upsertions)
+        for alterations in lists:
+            for some in batched(alterations):
+                for alteration in some:
+                    user = alteration.user
+                    if user in refused:
+                        continue
+                    if accepted.pop(user, None) is not None:
+                        refused[user] = UserResult(user, error_codes.DUPLICATE_RESOURCE, _TWICE)
+                        continue
+                    error = self._error_of(alteration)
+                    if error is not None:
+                        refused[user] = UserResult(user, *error)
+                    else:
+                        accepted[user] = alteration
+                yield
+        return accepted, refused
+
+    def _error_of(self, alteration: Deletion | Upsertion) -> tuple[int, str] | None:
+        if not alteration.user:
+            return error_codes.UNACCEPTABLE_CREDENTIAL, "Username must not be empty"
+        mechanism = _MECHANISM_BY_TYPE.get(alteration.mechanism)
+        if mechanism is None:
+            return error_codes.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"
+        if isinstance(alteration, Deletion):
+            if mechanism.name in self._users.get(alteration.user, {}):
+                return None
+            return error_codes.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
+        if alteration.iterations < MIN_ITERATIONS:
+            return error_codes.UNACCEPTABLE_CREDENTIAL, "Too few iterations"
+        if alteration.iterations > MAX_ITERATIONS:
+            return error_codes.UNACCEPTABLE_CREDENTIAL, "Too many iterations"
+        if max(len(alteration.salt), len(alteration.salted_password)) > MAX_SECRET_BYTES:
+            text = f"Salt and salted password must have at most {MAX_SECRET_BYTES} bytes"
+            return error_codes.UNACCEPTABLE_CREDENTIAL, text
+        return None
+
+    def _store_in_slices(
+        self, alterations: Iterable[Deletion | Upsertion]
+    ) -> Generator[None, None, list[UserResult]]:
+        """Store some at a time; each lot is kept and in force, or its users are told that it is not."""
+        results: list[UserResult] = []
+        for changes in _lots(map(_change, alterations)):
+            if self._bytes + sum(map(_cost, changes)) > MAX_BYTES:
+                text = f"At most {MAX_BYTES >> 20} MB of SCRAM credentials can be kept."
+                results += [UserResult(each.user, error_codes.POLICY_VIOLATION, text) for each in changes]
+                yield
+                continue
+            try:
+                self._store.change_credentials(changes)
+            except (TidegateError, OSError) as error:
+                _log.error("cannot store SCRAM credentials: %s", error)
+                results += [
+                    UserResult(change.user, error_codes.KAFKA_STORAGE_ERROR, _NOT_STORED)
+                    for change in changes
+                ]
+            else:
+                for change in changes:
+                    self._put(change)
+                results += [UserResult(change.user, error_codes.NONE, None) for change in changes]
+            yield
+        return results
+
+    def _put(self, change: CredentialChange) -> None:
+        user, mechanism, credential = change
+        credentials = self._users.setdefault(user, {})
+        old = credentials.pop(mechanism, None)
+        if old is not None:
+            self._bytes -= _cost(CredentialChange(user, mechanism, old))
+        if credential is not None:
+            credentials[mechanism] = credential
+        if not credentials:
+            del self._users[user]
+        self._bytes += _cost(change)
+
+
+def _described(user: str, credentials: Mapping[str, ScramCredential]) -> Described:
+    if not credentials:
+        text = f"Attempt to describe a user credential that does not exist: {user}"
+        return Described(user, error_codes.RESOURCE_NOT_FOUND, text, [])
+    kinds = [(SCRAM_MECHANISMS[name].type, each.iterations) for name, each in sorted(credentials.items())]
+    return Described(user, error_codes.NONE, "", kinds)
+
+
+def _change(alteration: Deletion | Upsertion) -> CredentialChange:
+    mechanism = _MECHANISM_BY_TYPE[alteration.mechanism]
+    if isinstance(alteration, Deletion):
+        return CredentialChange(alteration.user, mechanism.name, None)
+    credential = mechanism.credential_of_salted(
+        alteration.salted_password, salt=alteration.salt, iterations=alteration.iterations
+    )
+    return CredentialChange(alteration.user, mechanism.name, credential)
+
+
+def _cost(change: CredentialChange) -> int:
+    """Return how many of `MAX_BYTES` a credential takes; none where it goes."""
+    if change.credential is None:
+        return 0
+    return _CREDENTIAL_BYTES + 4 * len(change.user) + len(change.credential.salt)
+
+
+def _lots(changes: Iterator[CredentialChange]) -> Iterator[list[CredentialChange]]:
+    """Cut changes into lots that are stored at once."""
+    while lot := list(islice(changes, 1)):
+        size = len(lot[0].user)
+        while (
+            len(lot) < _STORED_AT_A_TIME and size < _STORED_AT_A_TIME_BYTES and (more := next(changes, None))
+        ):
+            lot.append(more)
+            size += len(more.user)
+        yield lot

@@ -1,0 +1,128 @@
+"""DescribeUserScramCredentials (key 50) and AlterUserScramCredentials (key 51), v0. KIP-554.
+
+Describing needs DESCRIBE on the cluster, altering ALTER (error 31). Translates between messages and `ScramCredentials`,
+which holds every other rule. Salted passwords come in and never go out.
+"""
+
+from collections.abc import Generator, Sequence
+
+from tidegate import error_codes
+from tidegate.acl import codes
+from tidegate.in_slices import batched, release
+from tidegate.server.authentication.scram_credentials import (
+    Deletion,
+    Described,
+    ScramCredentials,
+    Upsertion,
+    UserResult,
+)
+from tidegate.server.handler import Handler, Message, Request, Work
+
+__all__ = ["alter_user_scram_credentials_handler", "describe_user_scram_credentials_handler"]
+
+
+def describe_user_scram_credentials_handler(credentials: ScramCredentials) -> Handler:
+    """Return the handler that describes `credentials`."""
+
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        if not request.authorized(codes.DESCRIBE, codes.CLUSTER):
+            yield from request.release_body(body)
+            return request.answer(_refusal(request))
+        names = [user["name"] for user in body["users"] or ()]
+        found = yield from credentials.describe_in_slices(names)
+        results: list[Message] = []
+        for some in batched(found):
+            results += map(_described, some)
+            yield
+        message = {
+            "throttle_time_ms": 0,
+            "error_code": error_codes.NONE,
+            "error_message": "",
+            "results": results,
+        }
+        answer = yield from request.answer_in_slices(message)
+        yield from request.release_body(body)
+        yield from release(names, found)
+        return answer
+
+    return handle
+
+
+def alter_user_scram_credentials_handler(credentials: ScramCredentials) -> Handler:
+    """Return the handler that alters `credentials`."""
+
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        deletions: list[Deletion] = []
+        for some in batched(body["deletions"]):
+            deletions += [Deletion(each["name"], each["mechanism"]) for each in some]
+            yield
+        upsertions: list[Upsertion] = []
+        for some in batched(body["upsertions"]):
+            upsertions += map(_upsertion, some)
+            yield
+        if request.authorized(codes.ALTER, codes.CLUSTER):
+            changed = yield from credentials.alter_in_slices(deletions, upsertions)
+        else:
+            changed = yield from _refused(request, deletions, upsertions)
+        results: list[Message] = []
+        for done in batched(changed):
+            results += map(_altered, done)
+            yield
+        message = {"throttle_time_ms": 0, "results": results}
+        answer = yield from request.answer_in_slices(message)
+        yield from request.release_body(body)
+        yield from release(deletions, upsertions, changed)
+        return answer
+
+    return handle
+
+
+def _refusal(request: Request) -> Message:
+    """Return the answer to who may not describe credentials; Kafka sends none where all users are asked for."""
+    return {
+        "throttle_time_ms": 0,
+        "error_code": error_codes.CLUSTER_AUTHORIZATION_FAILED,
+        "error_message": request.refusal(codes.DESCRIBE),
+        "results": [],
+    }
+
+
+def _refused(
+    request: Request, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
+) -> Generator[None, None, list[UserResult]]:
+    """Return a result for each user whose credentials the client may not alter."""
+    users: dict[str, None] = {}
+    lists: tuple[Sequence[Deletion | Upsertion], ...] = (deletions, upsertions)
+    for alterations in lists:
+        for some in batched(alterations):
+            users |= dict.fromkeys(each.user for each in some)
+            yield
+    text = request.refusal(codes.ALTER)
+    return [UserResult(user, error_codes.CLUSTER_AUTHORIZATION_FAILED, text) for user in users]
+
+
+def _upsertion(part: Message) -> Upsertion:
+    return Upsertion(
+        user=part["name"],
+        mechanism=part["mechanism"],
+        iterations=part["iterations"],
+        salt=bytes(part["salt"]),
+        salted_password=bytes(part["salted_password"]),
+    )
+
+
+def _described(found: Described) -> Message:
+    return {
+        "user": found.user,
+        "error_code": found.error_code,
+        "error_message": found.error_message,
+        "credential_infos": [
+            {"mechanism": mechanism, "iterations": iterations} for mechanism, iterations in found.credentials
+        ],
+    }
+
+
+def _altered(result: UserResult) -> Message:
+    return {"user": result.user, "error_code": result.error_code, "error_message": result.error_message}

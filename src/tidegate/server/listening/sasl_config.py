@@ -1,0 +1,119 @@
+"""What the settings say of logins at a listener: mechanisms, users of PLAIN, how long a login holds.
+
+    sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
+    listener.name.clients.sasl.enabled.mechanisms=SCRAM-SHA-512
+    listener.name.clients.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+        user_alice="secret";
+    connections.max.reauth.ms=3600000
+    listener.name.clients.scram-sha-512.connections.max.reauth.ms=60000
+
+A listener's own setting wins, and of those one of a mechanism. As in Kafka a broker's JAAS line is always that of a
+listener and a mechanism. Follows: Kafka `BrokerSecurityConfigs`, `JaasContext`, `PlainServerCallbackHandler`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.config.jaas import parse_jaas
+from tidegate.config.java_numbers import read_number
+from tidegate.errors import ConfigError
+from tidegate.scram import SCRAM_MECHANISMS
+
+__all__ = ["ENABLED_MECHANISMS", "JAAS", "MAX_REAUTH", "PLAIN", "SaslConfig", "sasl_config", "sasl_settings"]
+
+PLAIN = "PLAIN"
+MECHANISMS = (PLAIN, *SCRAM_MECHANISMS)
+ENABLED_MECHANISMS = "sasl.enabled.mechanisms"
+MAX_REAUTH = "connections.max.reauth.ms"
+JAAS = "sasl.jaas.config"
+_USER = "user_"
+_LONG_MAX = 2**63 - 1
+_MODULES = {
+    PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
+    **dict.fromkeys(SCRAM_MECHANISMS, "org.apache.kafka.common.security.scram.ScramLoginModule"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslConfig:
+    """How clients of one listener log in.
+
+    mechanisms: those that are enabled, in the order of the setting. plain_users: password by name.
+    max_reauth_ms: by mechanism, how long a login holds; 0: for ever.
+    """
+
+    mechanisms: tuple[str, ...]
+    plain_users: Mapping[str, str] = field(repr=False)
+    max_reauth_ms: Mapping[str, int]
+
+
+def sasl_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> SaslConfig:
+    """Return what holds at `listener`. `values` are settings in force, `texts` those that were given.
+
+    Raises `ConfigError`.
+    """
+    prefix = _prefix(listener)
+    own = texts.get(f"{prefix}{ENABLED_MECHANISMS}")
+    setting = ENABLED_MECHANISMS if own is None else f"{prefix}{ENABLED_MECHANISMS}"
+    text = values[ENABLED_MECHANISMS] if own is None else own
+    mechanisms = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    unknown = [name for name in mechanisms if name not in MECHANISMS]
+    if unknown or not mechanisms:
+        raise ConfigError(
+            f"{setting} is {text!r}, expected some of {', '.join(MECHANISMS)}",
+            hint=f"listener {listener} needs logins: set {setting}, or give it the protocol PLAINTEXT or SSL",
+        )
+    return SaslConfig(
+        mechanisms=mechanisms,
+        plain_users=_plain_users(listener, mechanisms, texts),
+        max_reauth_ms={name: _max_reauth_ms(prefix, name, values, texts) for name in mechanisms},
+    )
+
+
+def sasl_settings(listeners: Iterable[str]) -> set[str]:
+    """Return the names of the settings that logins at these listeners may have."""
+    names = set()
+    for prefix in map(_prefix, listeners):
+        names |= {f"{prefix}{ENABLED_MECHANISMS}", f"{prefix}{MAX_REAUTH}"}
+        for mechanism in MECHANISMS:
+            names |= {f"{prefix}{mechanism.lower()}.{name}" for name in (JAAS, MAX_REAUTH)}
+    return names
+
+
+def _prefix(listener: str) -> str:
+    return f"listener.name.{listener.lower()}."
+
+
+def _plain_users(listener: str, mechanisms: tuple[str, ...], texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the users of PLAIN; what JAAS says of SCRAM is the broker's own name and password, which nobody asks."""
+    users: dict[str, str] = {}
+    for mechanism in mechanisms:
+        setting = f"{_prefix(listener)}{mechanism.lower()}.{JAAS}"
+        if setting in texts:
+            module = parse_jaas(texts[setting], setting=setting)
+            if module.name != _MODULES[mechanism]:
+                raise ConfigError(f"{setting} has another login module than expected, {_MODULES[mechanism]}")
+            if mechanism == PLAIN:
+                options = module.options.items()
+                users = {key.removeprefix(_USER): text for key, text in options if key.startswith(_USER)}
+        elif mechanism == PLAIN:
+            raise ConfigError(
+                f"listener {listener} has PLAIN among {ENABLED_MECHANISMS}, and nobody could log in: "
+                f"expected {setting}",
+                hint=f'set it to {_MODULES[PLAIN]} required user_NAME="PASSWORD"; or leave PLAIN out',
+            )
+    return users
+
+
+def _max_reauth_ms(prefix: str, mechanism: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> int:
+    for setting in (f"{prefix}{mechanism.lower()}.{MAX_REAUTH}", f"{prefix}{MAX_REAUTH}"):
+        if setting in texts:
+            try:
+                milliseconds = read_number(texts[setting].strip(), _LONG_MAX)
+            except ValueError as error:
+                raise ConfigError(
+                    f"{setting} is {texts[setting]!r}, expected a whole number of ms"
+                ) from error
+            return max(milliseconds, 0)
+    return max(int(values[MAX_REAUTH]), 0)
