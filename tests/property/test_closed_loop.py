@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.oracles.closed_loop import simulated
 from tests.replaying.kernel import forecast_events, replay_events
@@ -107,6 +107,7 @@ def test_without_limits_nothing_comes_later(seed):
 
 @_MANY
 @given(_SEEDS, st.booleans())
+@example(18910, True)  # what is left out is the rest of a fetch that came in parts
 def test_what_was_recorded_is_counted_once(seed, is_throttled):
     """However often a fetch is tried, and where it is left out: as open loop counts it, uncut.
 

@@ -67,7 +67,7 @@ def test_a_plan_decides_as_an_engine_with_its_groups_and_settings(seed, kinds, b
     assert differences(replayed, decided) == []
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_SEEDS, _KINDS, st.integers(1, 50))
 def test_a_forecast_is_that_of_a_plain_simulation(seed, kinds, batch_rows):
     """In closed loop: when each request is taken, and what the engine with those groups and settings decides then."""

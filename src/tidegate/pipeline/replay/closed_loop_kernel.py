@@ -276,7 +276,8 @@ def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int) -> None:
     """Pass over a fetch that was recorded because the one before it was throttled, and here it was not."""
     connections, rows = loop.connections, loop.rows
     account = state.account_of[FETCH, rows.client[slot]]
-    _note_recorded(state, loop, slot, account)
+    if connections[number, ATTEMPTS] == 0:  # else it is the rest of one that came in parts
+        _note_recorded(state, loop, slot, account)
     recorded_ms = max(rows.throttle_ms[slot], rows.request_throttle_ms[slot], 0)
     if recorded_ms == 0:
         connections[number, HAS_DELIVERED] = 0

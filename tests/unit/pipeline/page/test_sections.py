@@ -15,6 +15,7 @@ from tidegate.pipeline.page.sections import report_facts, report_sections
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.quota import QuotaRecord
+from tidegate.quota.admin.groups import Groups
 
 HOSTILE = "</script>\u202e\x1b[2J" + "x" * 32_000
 
@@ -107,6 +108,22 @@ def test_a_limit_that_is_no_number_is_shown(tmp_path):
     write_events(tmp_path, node.events)
     sections, facts = _sections(tmp_path)
     report_html(title="t", facts=facts, sections=[*sections.values()], made_by="m")
+
+
+def test_the_limit_of_a_group_is_shown(tmp_path):
+    """By its name and height; it is of no entity."""
+    node = RecordingNode()
+    node.start(START_MS)
+    node.produce("alice", "a", 30_000, START_MS)
+    node.produce("bob", "b", 30_000, START_MS + 100)
+    write_events(tmp_path, node.events)
+    members = {("user", "alice"): "etl", ("user", "bob"): "etl"}
+    groups = Groups(members=members, limits={("etl", "producer_byte_rate"): 1024.0})
+    sections, facts = _sections(tmp_path, [Plan(name="shared", records=(), groups=groups)])
+    page = report_html(title="t", facts=facts, sections=[*sections.values()], made_by="m")
+    assert "group=etl (produce)" in page
+    assert "1.0 KiB/s" in page
+    assert "(None)" not in page
 
 
 def test_what_is_missing_or_unknown_is_said(tmp_path):
