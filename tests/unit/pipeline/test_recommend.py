@@ -5,7 +5,7 @@ import pytest
 from tidegate.config.quotas_file import QuotaEntry, QuotasFile
 from tidegate.errors import ConfigError
 from tidegate.pipeline.backlogs import STEP_MS
-from tidegate.pipeline.recommend import LEAST, BudgetError, Wanted, propose
+from tidegate.pipeline.recommend import LEAST, BudgetError, Wanted, level_of, propose
 from tidegate.pipeline.report.recommend_notes import hidden_notes, skew_notes, starved_notes
 from tidegate.quota import QuotaType
 
@@ -192,3 +192,25 @@ def test_a_quota_below_what_was_needed_is_held_to_the_largest_backlog():
         "85.8 MiB behind on node 1; 977KiB a second takes 1m"
         in starved_notes("user", _quotas(everybody=_MB), limits, backlogs)[1]
     )
+
+
+@pytest.mark.parametrize(
+    ("users", "protect", "level"),
+    [
+        ((), (), "client-id"),
+        (("a", "a"), (), "client-id"),
+        (("a", "b"), (), "user"),
+        (("a", "b"), (("client-id", "x"),), "client-id"),
+        (("a",), (("client-id", "x"), ("user", "a")), "both"),
+    ],
+)
+def test_the_level_is_that_of_who_is_protected_else_the_user_if_there_are_several(users, protect, level):
+    """Where `--by` does not say it."""
+    assert level_of(iter(users), Wanted(protect=protect)) == level
+
+
+def test_no_more_users_are_looked_at_than_need_be():
+    """In this process each chunk is read for them."""
+    users = iter("aabcd")
+    assert level_of(users, Wanted()) == "user"
+    assert list(users) == ["c", "d"]
