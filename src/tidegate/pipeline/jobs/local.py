@@ -229,7 +229,7 @@ def local_usage(
         kernel_at_hand((), with_usage=True)
         found = [compact(_schema(usage_parts_schema(by)).empty_table())]
         for node_id, chunks in _shown(list(coverage.nodes.items()), "summing up"):
-            found += map(compact, usage_parts(node_id, chunks, by, with_minutes=results is not None))
+            found += usage_parts(node_id, chunks, by, with_minutes=results is not None)
         parts = together(found)
         give_back()
         summary = usage_schema(by)

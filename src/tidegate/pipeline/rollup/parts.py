@@ -22,16 +22,16 @@ from tidegate.pipeline.read.missing import NodeChunk
 from tidegate.pipeline.read.runs import check_rising
 from tidegate.pipeline.rollup import kernel
 from tidegate.pipeline.rollup.kernel import MEASURES, SENSORS, Marks, Sensors, UsageRows, usage_kernel
+from tidegate.pipeline.rollup.merging import COUNTS, TIMES, Parts
 from tidegate.pipeline.rollup.percentiles import BUCKETS
 from tidegate.pipeline.schemas import CLIENT, EVENTS, USAGE_PEAKS, USAGE_SUMS, usage_parts_schema
+from tidegate.pipeline.sums import decoded
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
 from tidegate.quota.measure.throttle import MAX_INT64, MS_PER_S
 
 __all__ = [
     "ALL_TIME_MS",
-    "COUNTS",
     "GROUPS_AT_ONCE",
-    "TIMES",
     "compile_usage_kernel",
     "sums_by_step",
     "usage_columns",
@@ -39,9 +39,6 @@ __all__ = [
     "usage_parts_of_nodes",
 ]
 
-TIMES = ("first_ts_ms", "last_ts_ms")
-COUNTS = ("codes", "counts")
-"""Columns of a part that are lists: what was counted how often; a code is a measure and its bucket."""
 ALL_TIME_MS = 0
 """`minute_ms` of a part that is of all minutes together."""
 GROUPS_AT_ONCE = 1 << 17
@@ -64,7 +61,7 @@ _FLAGS = ("rejected", "observed_only", "exempt")
 _COLUMNS = ("kind", "node_id", "seq", "ts_ms", *_AMOUNTS, *THROTTLES, *_FLAGS)
 _MS_PER_MINUTE = 60_000
 _SMALL = 1 << 32  # the sum of as many such numbers as a chunk can have rows has room
-_FEW_SENSORS = 64
+_FEW_SENSORS = 1 << 8
 _ROWS_AT_ONCE = 1 << 18
 _MANY_CELLS = 1 << 14  # leave much memory in pieces
 _LATEST_MS = 2**53
@@ -82,7 +79,7 @@ def usage_columns(by: Sequence[str] = CLIENT) -> list[str]:
 def usage_parts(
     node_id: int, chunks: Sequence[NodeChunk], by: Sequence[str], *, with_minutes: bool
 ) -> Iterator[pa.Table]:
-    """Yield tables of parts of the rows of a node: minute_ms, node_id, `by`, sums, times, peaks and `COUNTS`.
+    """Yield `compact` tables of parts of the rows of a node: minute_ms, node_id, `by`, sums, times, peaks, counts.
 
     chunks: sorted. Raises `UsageFilesError` for rows that are no usage record, or too large to be added up.
     """
@@ -90,13 +87,15 @@ def usage_parts(
     waits = True
     while waits:
         node = _Node(node_id, by, step_ms=_MS_PER_MINUTE if with_minutes else None)
+        parts = Parts(("minute_ms", *by))
         for place, table in enumerate(_in_order(node_id, chunks, by)):
             done[place], part = node.parts(table, done.get(place))
             if part is not None:
-                yield part
+                parts.add(part)
                 if len(part) >= _MANY_CELLS:
                     give_back()
             del table, part  # else its chunk is held while the next is read
+        yield from parts.taken()
         waits = not all(groups.all() for groups in done.values())
 
 
@@ -147,7 +146,7 @@ def usage_parts_of_nodes(
                 for each in row["chunks"]
             ]
             for part in usage_parts(row["node_id"], chunks, by, with_minutes=with_minutes):
-                yield from part.cast(schema).to_batches()
+                yield from decoded(part).cast(schema).to_batches()
 
 
 def sums_by_step(table: pa.Table, *, step_ms: int) -> pa.Table:
@@ -271,13 +270,11 @@ class _Node:
             made = np.flatnonzero(is_used & (self._sensor_of[kind, : len(is_used)] < 0))
             self._sensor_of[kind, made] = np.arange(self._sensors, self._sensors + len(made))
             self._sensors += len(made)
+        if self._sensors > len(self._floats):
+            self._floats, self._ints = map(_with_room, (self._floats, self._ints))
         more = self._sensors - len(self._start)
         if more > 0:
             more = max(more, len(self._start) // 4)
-            self._floats, self._ints = (
-                np.concatenate([of_sensor, np.zeros((more, of_sensor.shape[1]), of_sensor.dtype)])
-                for of_sensor in (self._floats, self._ints)
-            )
             self._start = np.concatenate([self._start, np.full(more, -1)])
             self._best = np.concatenate([self._best, np.zeros(more)])
 
@@ -313,6 +310,13 @@ class _Node:
         has_steps = self._step_ms is not None
         usage_kernel().measure(sensors, rows, marks, peaks, self._window, has_steps)
         return {name: peaks[:, place] for place, name in enumerate(USAGE_PEAKS)}
+
+
+def _with_room(of_sensor: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array with room for all sensors there can be: memory is taken as they are used."""
+    roomy = np.zeros((SENSORS * GROUPS_AT_ONCE, of_sensor.shape[1]), of_sensor.dtype)
+    roomy[: len(of_sensor)] = of_sensor
+    return roomy
 
 
 def _check(table: pa.Table, name: str, values: Int64s, largest: int, counts: Flags) -> None:

@@ -1,0 +1,125 @@
+"""Parts of who used what, those of one group and step of time together."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.pipeline.errors import check_sum
+from tidegate.pipeline.rollup.kernel import MEASURES
+from tidegate.pipeline.rollup.percentiles import BUCKETS
+from tidegate.pipeline.schemas import USAGE_PEAKS, USAGE_SUMS
+from tidegate.pipeline.sums import compact, decoded, key_numbers, name_numbers, pieces, together
+
+__all__ = ["COUNTS", "TIMES", "Parts", "list_columns", "merged", "plain_counts"]
+
+TIMES = ("first_ts_ms", "last_ts_ms")
+COUNTS = ("codes", "counts")
+"""Columns of a part that are lists: what was counted how often; a code is a measure and its bucket."""
+
+_FUNCTIONS = {**dict.fromkeys(USAGE_SUMS, np.add), **dict(zip(TIMES, (np.minimum, np.maximum), strict=True)),
+              **dict.fromkeys(USAGE_PEAKS, np.maximum)}  # fmt: skip
+_CODES = MEASURES * BUCKETS
+_ROWS_HELD = 1 << 18
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Parts:
+    """Parts of one node, put together as they become many, so that what is held grows with groups and not with rows."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = keys
+        self._tables: list[pa.Table] = []
+        self._rows = 0
+        self._most = _ROWS_HELD
+
+    def add(self, part: pa.Table) -> None:
+        """Add some."""
+        self._tables.append(compact(part))
+        self._rows += len(part)
+        if self._rows > self._most:
+            self._put_together()
+            self._most = max(self._most, 2 * self._rows)
+
+    def taken(self) -> list[pa.Table]:
+        """Return all, `compact`."""
+        if len(self._tables) > 1:
+            self._put_together()
+        return self._tables
+
+    def _put_together(self) -> None:
+        self._tables = [compact(some) for some in merged(together(self._tables), self._keys)]
+        self._rows = sum(map(len, self._tables))
+
+
+def merged(parts: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield one row per `keys` out of a `compact` table of parts, its columns: sorted, some at a time.
+
+    A column that is neither a key nor adds up is that of the first. Raises `UsageFilesError` where a sum has no room in
+    64 bits.
+    """
+    for places in pieces(key_numbers(*(_numbers(parts[name]) for name in keys))):
+        yield _merged(decoded(parts.take(places)), keys)
+
+
+def plain_counts(part: pa.Table) -> tuple[Int64s, Int64s, Int64s]:
+    """Return the lists of a part as columns: row, code and count."""
+    codes, counts = (part[name].combine_chunks() for name in COUNTS)
+    if isinstance(codes, pa.ChunkedArray):
+        codes, counts = codes.chunk(0), counts.chunk(0)
+    lists = (pc.list_parent_indices(codes), pc.list_flatten(codes), pc.list_flatten(counts))
+    row, code, count = (column.to_numpy().astype(np.int64) for column in lists)
+    return row, code, count
+
+
+def list_columns(row: Int64s, code: Int64s, count: Int64s, *, rows: int) -> dict[str, pa.Array]:
+    """Return the columns `COUNTS` of so many rows; what is counted is in order of `row`."""
+    offsets = pa.array(np.searchsorted(row, np.arange(rows + 1)).astype(np.int32))
+    return {
+        name: pa.ListArray.from_arrays(offsets, pa.array(column))
+        for name, column in zip(COUNTS, (code, count), strict=True)
+    }
+
+
+def _merged(parts: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return one row per `keys`, which the parts are sorted by."""
+    begins = _begins(parts, keys)
+    first = np.flatnonzero(begins)
+    columns = {name: parts[name] for name in parts.column_names if name not in COUNTS}
+    for name, column in columns.items():
+        if name not in _FUNCTIONS:
+            columns[name] = column.take(pa.array(first))
+            continue
+        values = column.to_numpy()
+        if name in USAGE_SUMS:
+            values = values.astype(np.int64)
+            check_sum(np.add.reduceat(values.astype(np.float64), first).max())
+        columns[name] = pa.array(_FUNCTIONS[name].reduceat(values, first))
+    row, code, count = plain_counts(parts)
+    key = (np.cumsum(begins) - 1)[row] * _CODES + code
+    order = np.argsort(key, kind="stable")
+    key, count = key[order], count[order]
+    differs = np.flatnonzero(np.diff(key, prepend=-1))
+    count = np.add.reduceat(count, differs) if len(differs) else count
+    lists = list_columns(*np.divmod(key[differs], _CODES), count, rows=len(first))
+    return pa.table({**columns, **lists}).select(parts.column_names)
+
+
+def _numbers(column: pa.ChunkedArray) -> Int64s:
+    """Return a number for each value, in the order of these."""
+    if not pa.types.is_integer(column.type):
+        return name_numbers(column).astype(np.int64)
+    return np.unique(column.to_numpy(), return_inverse=True)[1].reshape(-1)
+
+
+def _begins(table: pa.Table, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return which rows have other keys than the row before."""
+    begins = np.zeros(len(table), bool)
+    begins[0] = True
+    for name in keys:
+        column = table[name]
+        begins[1:] |= pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)).to_numpy()
+    return begins
