@@ -1,12 +1,12 @@
-"""What many nodes and many client ids cost: seconds and the driver's memory, `usage` and `replay`, here and on Spark.
+"""What many nodes and many client ids cost: seconds and the driver's memory, `usage` and replays, here and on Spark.
 
     python bench/bench_growth.py [--nodes N ...] [--clients N ...] [--only WORD ...]
 
 nodes: so many nodes with 100,000 rows together, a file each. clients: so many client ids of one user, two rows each,
 a file a million rows. Files are made once, under .cache/bench. Each command is a process of its own, its start, Java's
-too, is in its time and its CPU time (on a busy machine look at that); memory is the largest that the driver's Python
-had resident, on Spark Java's too.
-`--only replay spark`: measurements whose names have these words.
+too, is in its time and its CPU time (on a busy machine look at that); memory, in 10**6 bytes, is the most that the
+driver's Python had resident, on Spark Java's too.
+`--only forecast spark`: measurements whose names have these words.
 """
 
 import argparse
@@ -123,7 +123,7 @@ def measure(name: str, directory: Path, command: list[str], master: str | None) 
 
 
 def _resident_mb(pid: int) -> dict[str, int]:
-    """Return what a driver has resident: its Python, and its Java."""
+    """Return the most that a driver has had resident: its Python, and its Java."""
     found = {}
     for candidate in [pid, *_children(pid)]:
         try:
@@ -134,7 +134,7 @@ def _resident_mb(pid: int) -> dict[str, int]:
             continue
         is_java = fields["Name"].strip() == "java"
         if candidate == pid or is_java:
-            found["java" if is_java else "python"] = int(fields.get("VmRSS", "0 kB").split()[0]) // 1024
+            found["java" if is_java else "python"] = int(fields.get("VmHWM", "0 kB").split()[0]) * 1024 // 10**6
     return found
 
 
@@ -162,9 +162,11 @@ def main() -> None:
         quotas = Path(work) / "plan.yaml"
         quotas.write_text(QUOTAS)
         for what, files, count in cases:
-            for command_line in (["usage"], ["replay", "--quotas", str(quotas)]):
+            replay = ["replay", "--quotas", str(quotas), "--loop"]
+            commands = {"usage": ["usage"], "replay open": [*replay, "open"], "forecast": [*replay, "closed"]}
+            for command_name, command_line in commands.items():
                 for master in (None, "local[2]"):
-                    name = f"{what}, {command_line[0]}, {'here' if master is None else 'spark'}"
+                    name = f"{what}, {command_name}, {'here' if master is None else 'spark'}"
                     if all(word in name for word in args.only):
                         measure(name, files(count), command_line, master)
 

@@ -1,7 +1,7 @@
 """Sums by Arrow, without Spark: those of `replay.outcome`; and tables of many rows in little memory."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.pipeline.errors import check_sum
+from tidegate.pipeline.memory import give_back
 from tidegate.pipeline.replay.outcome import ENTITY_KEYS, ONLY, TOGETHER
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
 
@@ -88,10 +89,10 @@ def entities_together(parts: list[pa.Table]) -> pa.Table:
     """Return `compact` rows of `REPLAY_BY_ENTITY` out of such, of which an entity may have several; see `together`."""
     parts.append(compact(to_arrow_schema(REPLAY_BY_ENTITY).empty_table()))
     table = together(parts)
-    number = key_numbers(*(name_numbers(table[name]) for name in ENTITY_KEYS))
-    again = np.bincount(number)[number] > 1
-    if not again.any():
+    number = key_numbers(name_numbers(table[name]) for name in ENTITY_KEYS)
+    if int(number.max(initial=-1)) + 1 == len(number):
         return table
+    again = np.bincount(number)[number] > 1
     several = table.filter(pa.array(again))
     found = [compact(by_entity_table(decoded(several.take(places)))) for places in pieces(number[again])]
     return together([table.filter(pa.array(~again)), *found])
@@ -131,15 +132,32 @@ def pieces(number: Numbers) -> Iterator[pa.Array]:
         first = end
 
 
-def key_numbers(*columns: Numbers) -> Numbers:
-    """Return a number for each row, from 0: the same where all columns are, and in their order; none is below 0."""
-    number = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        number = number * (int(column.max(initial=0)) + 1) + column
+def key_numbers(columns: Iterable[Numbers]) -> Numbers:
+    """Return a number for each row, from 0: the same where all columns are, and in their order.
+
+    columns: at least one, no number below 0. Each is let go of before the next is asked for.
+    """
+    several = iter(columns)
+    number = next(several).astype(np.int64)
+    for column in several:
+        number *= int(column.max(initial=0)) + 1
+        number += column
+        del column
         if number.max(initial=0) >= _LARGEST_NUMBER:
-            number = np.unique(number, return_inverse=True)[1].reshape(-1)
-    numbers: Numbers = np.unique(number, return_inverse=True)[1].reshape(-1)
-    return numbers
+            number = _ranks(number).astype(np.int64)
+    return _ranks(number)
+
+
+def _ranks(number: Numbers) -> Numbers:
+    """Return the place of each number among those that occur; takes less memory than `np.unique`."""
+    order = np.argsort(number)
+    in_order = number[order]
+    differs = np.zeros(len(number), bool)
+    differs[1:] = in_order[1:] != in_order[:-1]
+    del in_order
+    rank = np.empty(len(number), np.int32)
+    rank[order] = np.cumsum(differs, dtype=np.int32)
+    return rank
 
 
 def name_numbers(column: pa.ChunkedArray) -> Numbers:
@@ -162,7 +180,10 @@ def together(tables: list[pa.Table]) -> pa.Table:
     for name in names:
         column = pa.concat_tables(columns.pop(name), promote_options="permissive").unify_dictionaries()
         made.append(column.combine_chunks()[name])
+        rows = len(column)
         del column
+        if rows > _ROWS_TOGETHER:
+            give_back()
     return pa.table(made, names=names)
 
 

@@ -309,7 +309,9 @@ def _laid_out(
     layout = lay_out(files.chunks, surveys, plans, cores=1, carried=carried, leaves_state=leaves_state)
     del surveys
     give_back()
-    return layout, _partitions(files.chunks, layout.numbers, _Held(layout.task))
+    partitions = _partitions(files.chunks, layout.numbers, _Held(layout.task))
+    give_back()
+    return layout, partitions
 
 
 def _partitions(

@@ -37,7 +37,7 @@ __all__ = ["MAX_CLIENTS", "Layout", "lay_out", "states_left"]
 MAX_CLIENTS = 2_000_000
 """Clients (node, user, client id) of one replay: their names are held on the driver and on every executor."""
 
-CLIENTS_PER_PARTITION = 1 << 14  # whose sensors and tallies, some KB each, a core holds at once
+CLIENTS_PER_PARTITION = 1 << 13  # whose sensors and tallies, some KB each, a core holds at once
 _ROWS_PER_PARTITION = 2_000_000  # what a core sorts at once: blocks of 120 MB
 _FEWER = "give fewer hours, or one date=... directory at a time"
 _HOUR_BY_HOUR = "give fewer hours (--from, --to); replay goes on with --out, --continue"

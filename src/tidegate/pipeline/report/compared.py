@@ -3,9 +3,10 @@
 Rows stay columns until they are shown: of a million clients only the first become Python objects.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,7 @@ _ORDER = [
     *((name, "ascending") for name in ("quota_type", "user", "client_id", "tags", "group")),
 ]
 
+Numbers = npt.NDArray[np.signedinteger[Any]]
 Int64s = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -214,13 +216,13 @@ def _named(plans: Sequence[Plan]) -> set[tuple[str, _Entity]]:
 class _Names(NamedTuple):
     """A column of names as numbers: 0 is null, the others are places in `names`, from 1."""
 
-    numbers: Int64s
+    numbers: Numbers
     names: pa.Array
 
-    def find(self, names: Sequence[str | None]) -> Int64s:
+    def find(self, names: Sequence[str | None]) -> Numbers:
         """Return the numbers of names; -1: it does not occur."""
         found = pc.index_in(pa.array(names, pa.string()), value_set=self.names)
-        numbers: Int64s = pc.fill_null(found, -2).to_numpy().astype(np.int64) + 1
+        numbers: Numbers = pc.fill_null(found, -2).to_numpy().astype(np.int32) + np.int32(1)
         numbers[[name is None for name in names]] = 0
         return numbers
 
@@ -229,33 +231,40 @@ def _names(table: pa.Table, name: str) -> _Names:
     encoded = table[name].combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], pa.string()).dictionary_encode()
-    numbers = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+    numbers = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int32) + np.int32(1)
     return _Names(numbers, encoded.dictionary)
 
 
-def _groups(table: pa.Table) -> Int64s:
+def _groups(table: pa.Table) -> Numbers:
     """Return for each row the number of what it is a row of."""
-    entity, only = ([_names(table, name).numbers for name in names] for names in (_ENTITY, _ONLY))
+    only = [_names(table, name).numbers for name in _ONLY]
     is_alone = (only[0] > 0) & (only[1] > 0)
-    of_client = (*only, np.zeros_like(only[0]))
-    whose = [np.where(is_alone, *names) for names in zip(of_client, entity, strict=True)]
-    group = key_numbers(_names(table, "quota_type").numbers, is_alone.astype(np.int64), *whose)
-    _, first = np.unique(key_numbers(group, _names(table, "plan").numbers), return_index=True)
+
+    def columns() -> Iterator[Numbers]:
+        yield _names(table, "quota_type").numbers
+        yield is_alone.astype(np.int32)
+        for name, of_client in zip_longest(_ENTITY, only, fillvalue=np.int32(0)):
+            yield np.where(is_alone, of_client, _names(table, str(name)).numbers)
+
+    group = key_numbers(columns())
+    of_plan = key_numbers([group, _names(table, "plan").numbers])
+    if int(of_plan.max(initial=-1)) + 1 == len(group):
+        return group
+    _, first = np.unique(of_plan, return_index=True)
     is_again = np.ones(len(group), bool)
     is_again[first] = False  # else in force under two entities, one after the other
-    if is_again.any():
-        others = key_numbers(group[is_again], *(names[is_again] for names in entity))
-        group[is_again] = int(group.max()) + 1 + others
+    entity = (_names(table, name).numbers[is_again] for name in _ENTITY)
+    others = key_numbers([group[is_again], *entity])
+    group[is_again] = int(group.max()) + 1 + others
     return group
 
 
-def _ranked(table: pa.Table, group: Int64s, named: Collection[tuple[str, _Entity]]) -> pa.Table:
+def _ranked(table: pa.Table, group: Numbers, named: Collection[tuple[str, _Entity]]) -> pa.Table:
     """Return a row for each group: what it is put in order by, and whether it is of interest."""
     order = np.argsort(group, kind="stable")
     begins = np.flatnonzero(np.diff(group[order], prepend=-1))
-    names = [_names(table, name) for name in _ENTITY]
-    is_named = _is_named([_names(table, "quota_type"), *names], named)
-    entity = key_numbers(*(each.numbers for each in names))[order]
+    is_named = _is_named(table, named)
+    entity = key_numbers(_names(table, name).numbers for name in _ENTITY)[order]
     is_one = _of_groups(np.minimum, entity, begins) == _of_groups(np.maximum, entity, begins)
 
     def largest(name: str) -> pa.Array:
@@ -312,8 +321,11 @@ def _of_groups(function: np.ufunc, values: npt.NDArray[Any], begins: Int64s) -> 
     return reduced
 
 
-def _is_named(columns: Sequence[_Names], named: Collection[tuple[str, _Entity]]) -> Flags:
-    """Return which rows are of entities that have a limit of their own. columns: quota type, user, client id, tags."""
+def _is_named(table: pa.Table, named: Collection[tuple[str, _Entity]]) -> Flags:
+    """Return which rows are of entities that have a limit of their own."""
+    if not named:
+        return np.zeros(len(table), bool)
+    columns = [_names(table, name) for name in ("quota_type", *_ENTITY)]
     wanted = [(quota_type, *entity) for quota_type, entity in named]
     asked = [column.find([each[place] for each in wanted]) for place, column in enumerate(columns)]
     occur = np.all([numbers >= 0 for numbers in asked], axis=0)
@@ -322,5 +334,5 @@ def _is_named(columns: Sequence[_Names], named: Collection[tuple[str, _Entity]])
         for column, numbers in zip(columns, asked, strict=True)
     ]
     rows = len(columns[0].numbers)
-    number = key_numbers(*both)
+    number = key_numbers(both)
     return np.isin(number[:rows], number[rows:])

@@ -1,6 +1,7 @@
 """Parts of who used what, those of one group and step of time together."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ _CODES = MEASURES * BUCKETS
 _ROWS_HELD = 1 << 18
 
 Int64s = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.signedinteger[Any]]
 
 
 class Parts:
@@ -61,7 +63,7 @@ def merged(parts: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
     A column that is neither a key nor adds up is that of the first. Raises `UsageFilesError` where a sum has no room in
     64 bits.
     """
-    for places in pieces(key_numbers(*(_numbers(parts[name]) for name in keys))):
+    for places in pieces(key_numbers(_numbers(parts[name]) for name in keys)):
         yield _merged(decoded(parts.take(places)), keys)
 
 
@@ -108,10 +110,10 @@ def _merged(parts: pa.Table, keys: Sequence[str]) -> pa.Table:
     return pa.table({**columns, **lists}).select(parts.column_names)
 
 
-def _numbers(column: pa.ChunkedArray) -> Int64s:
+def _numbers(column: pa.ChunkedArray) -> Numbers:
     """Return a number for each value, in the order of these."""
     if not pa.types.is_integer(column.type):
-        return name_numbers(column).astype(np.int64)
+        return name_numbers(column)
     return np.unique(column.to_numpy(), return_inverse=True)[1].reshape(-1)
 
 
