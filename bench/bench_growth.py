@@ -134,7 +134,9 @@ def _resident_mb(pid: int) -> dict[str, int]:
             continue
         is_java = fields["Name"].strip() == "java"
         if candidate == pid or is_java:
-            found["java" if is_java else "python"] = int(fields.get("VmHWM", "0 kB").split()[0]) * 1024 // 10**6
+            found["java" if is_java else "python"] = (
+                int(fields.get("VmHWM", "0 kB").split()[0]) * 1024 // 10**6
+            )
     return found
 
 
