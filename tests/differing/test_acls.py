@@ -1,4 +1,4 @@
-"""A real Apache Kafka with StandardAuthorizer and a node of ours allow, refuse and tell the same."""
+"""A real Apache Kafka with StandardAuthorizer and `tidegate serve` allow, refuse and tell the same."""
 
 import random
 import time
