@@ -108,13 +108,13 @@ _KERNELS: Mapping[str, _Kernel] = {
         REPLAY_MODULES,
         replay,
         partial(compile_replay_kernel, OPEN_SMOOTH),
-        "the open loop of the replay with smooth mode",
+        "the open loop with smooth mode",
     ),
     CLOSED_SMOOTH: _Kernel(
         RUN_MODULES,
         run,
         partial(compile_replay_kernel, CLOSED_SMOOTH),
-        "the closed loop of the replay with smooth mode",
+        "the closed loop with smooth mode",
     ),
     USAGE: _Kernel(
         rollup_kernel.KERNEL_MODULES, rollup_kernel.measure, compile_usage_kernel, "what adds usage up"

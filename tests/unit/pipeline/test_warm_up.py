@@ -36,8 +36,8 @@ _SMOOTH = QuotaRecord(entity=(), key="tidegate.quota.smooth", value=1.0)
 _WHAT = {
     OPEN: "the open loop of the replay",
     CLOSED: "the closed loop of the replay",
-    OPEN_SMOOTH: "the open loop of the replay with smooth mode",
-    CLOSED_SMOOTH: "the closed loop of the replay with smooth mode",
+    OPEN_SMOOTH: "the open loop with smooth mode",
+    CLOSED_SMOOTH: "the closed loop with smooth mode",
     USAGE: "what adds usage up",
 }
 PLANS = {
