@@ -1,4 +1,4 @@
-"""What takes long and is different each time: a node on a virtual clock, and a real broker that is killed."""
+"""What takes long and is different each time: a node on a virtual clock, logins at one, a broker that is killed."""
 
 import argparse
 import secrets
@@ -7,17 +7,20 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.fuzz.test_login_fuzz import run as fuzz_logins
 from tests.kills.run import kill
 from tests.simulation.auditor import ViolationError
 from tests.simulation.world import simulate
 
 STEPS = 100_000
 KILLS = 100
+LOGIN_FRAMES = 1_000_000
 _EXAMPLES = """\
 examples:
-  make soak                                        both parts, about half an hour
+  make soak                                        all parts, about half an hour
   make soak ARGS='simulation'                      10^6 steps: ten fresh seeds
   make soak ARGS='simulation --seed 5'             one seed again, step by step the same
+  make soak ARGS='logins'                          10^6 frames of clients that log in, or do not
   make soak ARGS='kills --kills 20 --seed 7'       20 kills; a seed repeats what is done, not what it meets
   make soak ARGS='kills --nodes 3'                 three brokers in the process
 
@@ -26,7 +29,7 @@ Exit code 1: something was lost, is there twice, or is otherwise wrong; it is sa
 
 
 def main() -> int:
-    """Run one part or both; return the exit code."""
+    """Run one part or all; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="make soak ARGS=...",
         description=__doc__,
@@ -35,6 +38,7 @@ def main() -> int:
     )
     parts = parser.add_subparsers(dest="part", title="parts", metavar="PART")
     _add_simulation(parts.add_parser("simulation", help="a node on a virtual clock, from seeds"))
+    _add_logins(parts.add_parser("logins", help="any frames at a listener with logins, from seeds"))
     _add_kills(parts.add_parser("kills", help="`kill -9` of a broker under load, quotas changing"))
     chosen = parser.parse_args()
     every = [chosen] if chosen.part else [parser.parse_args([part]) for part in parts.choices]
@@ -52,6 +56,14 @@ def _add_simulation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="this one alone")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"steps with each (default: {STEPS})")
     parser.set_defaults(run=_simulate)
+
+
+def _add_logins(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--frames", type=int, default=LOGIN_FRAMES, help=f"how many (default: {LOGIN_FRAMES})"
+    )
+    parser.add_argument("--seed", type=int, help="this one (default: any)")
+    parser.set_defaults(run=_log_in)
 
 
 def _add_kills(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +90,24 @@ def _simulate(options: argparse.Namespace) -> None:
             f"{world.clock.ns / 1e9:.0f} s in {took_s:.0f} s ({options.steps / took_s:.0f} steps a second)",
             flush=True,
         )
+
+
+def _log_in(options: argparse.Namespace) -> None:
+    """Fuzz logins; the first thing that is wrong ends it."""
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    print(f"seed {seed}:", end=" ", flush=True)
+    begun_s = time.perf_counter()
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            counts = fuzz_logins(seed, options.frames, Path(directory))
+        except AssertionError as error:
+            raise ViolationError(
+                f"make soak ARGS='logins --frames {options.frames} --seed {seed}': {error}"
+            ) from error
+    shown = ", ".join(
+        f"{count} {name}" for name, count in counts.items() if "login" in name or name == "expired"
+    )
+    print(f"{options.frames} frames in {time.perf_counter() - begun_s:.0f} s: {shown}", flush=True)
 
 
 def _kill(options: argparse.Namespace) -> None:

@@ -33,6 +33,7 @@ from tidegate.server.handlers.api_versions import unsupported_version_answer
 from tidegate.server.listening.sasl_config import PLAIN, SaslConfig
 from tidegate.server.metrics.request_metrics import ListenerCounts
 from tidegate.wire import (
+    AT_ONCE_BYTES,
     Encoded,
     ProtocolError,
     RequestHeader,
@@ -392,6 +393,9 @@ class Authenticator:
             return [len(token).to_bytes(4) + token]
         header = decode_request_header(frame)
         if header.api_key != SASL_AUTHENTICATE:
+            if len(frame) > AT_ONCE_BYTES:
+                raise ProtocolError(f"api key {header.api_key} is not served")
+            _body(header, frame)  # whether it is one
             raise _FailedLoginError(
                 f"api key {header.api_key} instead of SaslAuthenticate",
                 _encoded(header, _refusal(header, error_codes.ILLEGAL_SASL_STATE)),

@@ -159,10 +159,6 @@ class ScramCredentials:
         yield from self._changes.begin()
         try:
             accepted, refused = yield from self._decide_in_slices(deletions, upsertions)
-            if any(isinstance(each, Upsertion) and not each.salted_password for each in accepted.values()):
-                # Kafka's controller fails as a whole: an empty key is none.
-                users = {*accepted, *refused}
-                return [UserResult(user, error_codes.UNKNOWN_SERVER_ERROR, None) for user in users]
             results = yield from self._store_in_slices(accepted.values())
             return results + list(refused.values())
         finally:
@@ -216,7 +212,14 @@ class ScramCredentials:
     ) -> Generator[None, None, list[UserResult]]:
         """Store some at a time; each lot is kept and in force, or its users are told that it is not."""
         results: list[UserResult] = []
-        for changes in _lots(map(_change, alterations)):
+        good: list[Deletion | Upsertion] = []
+        for each in alterations:
+            if isinstance(each, Upsertion) and not each.salted_password:  # Kafka can make no key of it
+                results.append(UserResult(each.user, error_codes.UNKNOWN_SERVER_ERROR, None))
+            else:
+                good.append(each)
+        yield
+        for changes in _lots(map(_change, good)):
             if self._bytes + sum(map(_cost, changes)) > MAX_BYTES:
                 text = f"At most {MAX_BYTES >> 20} MB of SCRAM credentials can be kept."
                 results += [UserResult(each.user, error_codes.POLICY_VIOLATION, text) for each in changes]
