@@ -33,6 +33,8 @@ from tidegate.api_keys import (
     OFFSET_COMMIT,
     OFFSET_FETCH,
     PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
 )
 from tidegate.broker.cluster import NO_OPERATIONS, ZERO_ID
 from tidegate.error_codes import (
@@ -572,6 +574,52 @@ def test_cluster_action_is_exempt(tmp_path: Path) -> None:
         assert told_bob > 0
 
     run(tmp_path, scenario)
+
+
+def test_who_has_logged_in_with_cluster_action_is_exempt(tmp_path: Path) -> None:
+    """With quotas of users: the broker's pays for nothing, the other's fetch as a follower is charged and refused."""
+    users = "".join(f' user_{user}="{user}"' for user in ("admin", "broker", "bob"))
+    settings = {
+        "listeners": "CLIENTS://127.0.0.1:0",
+        "listener_security_protocol_map": "CLIENTS:SASL_PLAINTEXT",
+        "sasl_enabled_mechanisms": "PLAIN",
+        "listener_name_clients_plain_sasl_jaas_config": (
+            f"org.apache.kafka.common.security.plain.PlainLoginModule required{users};"
+        ),
+    }
+
+    async def main() -> None:
+        async with whole_node(tmp_path, **AUTHORIZER, **settings) as node:
+            clients = {user: RawClient(node.clients[0].port) for user in ("admin", "broker", "bob")}
+
+            async def ask(user: str, api_key: int, version: int, message: Message) -> Message:
+                frame = await clients[user].ask(encode_request(api_key, version, 1, "c", message)[4:])
+                assert frame is not None
+                at = 5 if API_BY_KEY[api_key].has_tagged_response_header(version) else 4
+                return read_response(api_key, version, frame, at)
+
+            for user in clients:
+                await ask(user, SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+                login = {"auth_bytes": f"\0{user}\0{user}".encode()}
+                assert (await ask(user, SASL_AUTHENTICATE, 2, login))["error_code"] == NONE
+            right = acl("broker", codes.CLUSTER_ACTION, codes.CLUSTER, codes.CLUSTER_NAME)
+            assert (await ask("admin", CREATE_ACLS, 3, creations(right)))["results"][0]["error_code"] == NONE
+            ops = [{"key": "request_percentage", "value": 1e-6, "remove": False}]
+            entries = [
+                {"entity": [{"entity_type": "user", "entity_name": user}], "ops": ops}
+                for user in ("broker", "bob")
+            ]
+            await ask("admin", ALTER_CLIENT_QUOTAS, 1, {"entries": entries, "validate_only": False})
+            as_follower = fetch("t", replica_id=2)
+            for _ in range(3):
+                assert (await ask("broker", FETCH, 12, as_follower))["throttle_time_ms"] == 0
+            answer = await ask("bob", FETCH, 12, as_follower)
+            assert answer["throttle_time_ms"] > 0
+            assert answer["responses"][0]["partitions"][0]["error_code"] == TOPIC_AUTHORIZATION_FAILED
+            for client in clients.values():
+                await client.close()
+
+    asyncio.run(main())
 
 
 def test_list_offsets(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.acl import Acl
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.storage.errors import StorageError
 from tidegate.storage.group_rows import CommittedOffset, GroupChange
@@ -221,3 +222,18 @@ def test_last_commits_are_brought_into_the_database_by_another_thread(opened: Op
     assert store.recent_bytes() == grown or store.recent_bytes() < grown + 100_000
     again = opened(killed(path))
     assert (again.meta("name-299"), again.meta("meanwhile"), again.meta("later")) == ("x" * 4000, "y", "z")
+
+
+def test_acls_survive(opened: Opened, tmp_path: Path) -> None:
+    """They are created once however often they are, deleted one by one, and there after the process has died."""
+    first, second = Acl(2, "t", 3, "User:a", "*", 3, 3), Acl(2, "t\x00ü", 4, "User:a", "*", 3, 2)
+    store = opened(tmp_path / "db")
+    store.create_acls([first, second])
+    store.create_acls([first])
+    store.delete_acls([second, second])
+    store.create_acls([second._replace(host="::1")])
+    copied = tmp_path / "copy"
+    copied.mkdir()
+    for path in tmp_path.glob("db*"):
+        shutil.copy(path, copied)
+    assert sorted(opened(copied / "db").load_acls()) == sorted([first, second._replace(host="::1")])
