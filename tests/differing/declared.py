@@ -23,7 +23,7 @@ from tidegate.api_keys import (
     OFFSET_DELETE,
     PRODUCE,
 )
-from tidegate.error_codes import NONE
+from tidegate.error_codes import INCONSISTENT_GROUP_PROTOCOL, NONE
 from tidegate.groups.settings import MAX_PROTOCOLS
 
 TRANSACTION = 1
@@ -137,6 +137,15 @@ def _is_group_of_refused_commit(difference: Difference) -> bool:
         )
         for name in differing
     )
+
+
+def _joins_group_that_is_forgotten(difference: Difference) -> bool:
+    """Return whether a member that there is not, without protocols, asks for a group that only Kafka still knows."""
+    made = difference.made
+    if made.api_key != JOIN_GROUP or (made.message["protocol_type"] and made.message["protocols"]):
+        return False
+    codes = [answer.get("error_code") for answer in (difference.kafka, difference.tidegate)]
+    return codes == [INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID]
 
 
 def _has_odd_protocols(difference: Difference) -> bool:
@@ -296,6 +305,7 @@ DECLARED = (
     Declared("W4", _quotes_too_much),
     Declared("L7", _is_of_refused_commit),
     Declared("L7", _is_group_of_refused_commit),
+    Declared("L7", _joins_group_that_is_forgotten),
     Declared("L27", _has_odd_protocols, parts=True),
     Declared("D2", _is_of_node),
     Declared("D6", _is_mistake_in_overrides),

@@ -94,9 +94,14 @@ MEMORY: Mapping[str, Memory] = {
         per_byte=60, why="40 of a name of 10 bytes: two dicts, and an entry of a third"
     ),
     "JoinGroup": Memory(per_byte=45, why="30 of a protocol of 9 bytes: a dict"),
-    "ConsumerGroupHeartbeat": Memory(
-        per_byte=30, why="15 of an empty name of one byte: a text in a list; 21 where there are few"
+    "SyncGroup": Memory(per_byte=130, why="an assignment of 3 bytes: a dict, and an entry of a second"),
+    "LeaveGroup": Memory(per_byte=210, why="a member of 4 bytes: a dict, and one of its answer"),
+    "DescribeGroups": Memory(
+        per_byte=750, why="an empty name of one byte: a dict of its answer, with a text"
     ),
+    "ListGroups": Memory(per_byte=60, why="an empty name of one byte: a text in a list and in a set"),
+    "DeleteGroups": Memory(per_byte=80, why="a name of 9 bytes: a text, a dict and an entry of a second"),
+    "OffsetDelete": Memory(per_byte=210, why="a partition of 4 bytes: a dict, and one of its answer"),
 }
 """By API; where no array can be repeated there is nothing to say. One and a half times the most that was measured, less
 the answer's part: every array of `repeats.py`, 33,000, 49,000 and 99,000 long, the worst of each API three times with a

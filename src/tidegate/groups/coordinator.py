@@ -52,6 +52,7 @@ _EMPTY, _PREPARING, _COMPLETING = (
     GroupState.COMPLETING_REBALANCE,
 )
 _STABLE, _DEAD = GroupState.STABLE, GroupState.DEAD
+_NAME_CHARS = 8000  # of a client id in a member id: with up to four bytes each it can be sent
 _REASON_CHARS = 255  # of a client's text in the log. Source: Kafka `JoinGroupRequest.maybeTruncateReason`
 _log = logging.getLogger("tidegate.groups")
 
@@ -193,13 +194,13 @@ class GroupCoordinator:
     def _join_new(self, group: Group, request: JoinRequest, respond: Respond, now_ms: int) -> None:
         """Give an id to who has none; a static member goes on where it was."""
         if request.instance_id is not None:
-            member_id = f"{request.instance_id}-{self._new_id()}"
+            member_id = f"{request.instance_id[:_NAME_CHARS]}-{self._new_id()}"
             old_id = group.static_ids.get(request.instance_id)
             if old_id is not None:
                 self._replace_static(group, group.members[old_id], member_id, request, respond, now_ms)
                 return
         else:
-            member_id = f"{request.client_id}-{self._new_id()}"
+            member_id = f"{request.client_id[:_NAME_CHARS]}-{self._new_id()}"
             if request.needs_known_id:
                 pending = group.pending[member_id] = PendingMember(group.group_id, member_id)
                 self.member_count += 1

@@ -39,6 +39,13 @@ def test_member_is_given_an_id_first(world: World) -> None:
     assert world.state == "PreparingRebalance"
 
 
+@pytest.mark.parametrize("fields", [{"client_id": "\U0001f300" * 8191}, {"instance_id": "\U0001f300" * 8191}])
+def test_member_id_of_a_client_with_the_longest_name(world: World, fields: dict) -> None:
+    """It can be sent: a string has 32,767 bytes at the most."""
+    world.join(**fields, needs_known_id=False)
+    assert [len(member_id.encode()) for member_id in world.members] == [32_005]
+
+
 def test_old_clients_join_at_once(world: World) -> None:
     """Before version 4 nobody comes back for an id."""
     asked = world.join(needs_known_id=False)

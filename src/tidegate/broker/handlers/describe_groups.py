@@ -3,7 +3,7 @@
 
 Of a stable group the members' metadata and the protocol are answered, otherwise not. A group is answered as often as it
 is named. Needs DESCRIBE on it, else error 30. A group that another broker coordinates is error 16.
-Memory: at most 420 bytes for each byte of the request (a name of one byte becomes a dict), and the answer: past
+Memory: at most 750 bytes for each byte of the request (a name of one byte becomes a dict), and the answer: past
 `MAX_ANSWER_BYTES` of it groups are error 42.
 """
 
