@@ -9,9 +9,8 @@ import numpy as np
 from tidegate.pipeline import layout
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.software import client_bits
+from tidegate.pipeline.read.steps import CONTROL_KINDS, NEXT_TS_MS, control_events
 from tidegate.pipeline.read.timeline import (
-    CONTROL_KINDS,
-    NEXT_TS_MS,
     SWEEP_COLUMNS,
     SWEEP_KIND,
     Run,
@@ -73,7 +72,8 @@ def replay_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -
     control = [event for event in events if event["kind"] in (*CONTROL_KINDS, "tags") or _is_end(event)]
     decided = [event for event in events if event["kind"] in _KINDS]
     names = sorted({(event["user"], event["client_id"]) for event in decided})
-    found = timelines(control, _runs(events), sweeps_of(events))
+    runs = _runs(events)
+    found = timelines(control_events(control), runs, sweeps_of(events))
     timeline = next(iter(found.values()), empty_timeline())
     if plan.is_in_force:
         timeline = with_snapshots(timeline, lambda after, before: _sensor_rows(events, after, before))
@@ -110,7 +110,8 @@ def forecast_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7)
     control = [event for event in events if event["kind"] in CONTROL_KINDS]
     decided = [event for event in events if event["kind"] in _KINDS]
     names = sorted({(event["user"], event["client_id"]) for event in decided})
-    found = timelines(control, _runs(events), sweeps_of(events))
+    runs = _runs(events)
+    found = timelines(control_events(control), runs, sweeps_of(events))
     timeline = next(iter(found.values()), empty_timeline())
     replay = ClosedLoopReplay(plan, names=names, timeline=timeline, log_rows=5)
     rows = kernel_rows(decided, {name: number for number, name in enumerate(names)}.__getitem__)

@@ -11,7 +11,8 @@ from tests.unit.usage.recording import START_MS, closed_events, no_room, open_re
 
 from tidegate.in_slices import run_at_once
 from tidegate.pipeline.read.snapshots import with_snapshots
-from tidegate.pipeline.read.timeline import CONTROL_KINDS, timelines
+from tidegate.pipeline.read.steps import CONTROL_KINDS, control_events
+from tidegate.pipeline.read.timeline import timelines
 from tidegate.quota import QuotaManagers, QuotaRecord, QuotaType, QuotaWindow
 from tidegate.quota.measure.sensors import RateSensor
 from tidegate.server.config import ServerConfig
@@ -295,7 +296,7 @@ def test_a_snapshot_that_a_kill_cut_short_has_no_end(tmp_path):
         for e in events
         if e["kind"] in CONTROL_KINDS or (e["kind"] == "snapshot" and e["quota_user"] is None)
     ]
-    found = with_snapshots(timelines(control)[1], lambda after_seq, before_seq: [])
+    found = with_snapshots(timelines(control_events(control))[1], lambda after_seq, before_seq: [])
     assert [step.kind for step in found.steps if step.kind not in ("quota", "break")] == ["start"]
 
 

@@ -146,9 +146,11 @@ def test_the_history_of_a_report_is_the_same(spark, tmp_path):
     with open_usage(_nodes(tmp_path / "usage", observed=False, nodes=(1,))) as files:
         on_spark, here = jobs_on_spark(spark, files), jobs_here(files)
         events = here.quota_events()
-        assert _differing(events, on_spark.quota_events()) == []
+        found = timelines(events), timelines(on_spark.quota_events())
+        steps = [[*timeline[1].steps] for timeline in found]
+        assert repr(steps[0]) == repr(steps[1])  # a limit may be NaN
         rows = here.replay([in_force_plan()], out=None).entities
-        wanted = wanted_entities(rows, definitions_over_time(timelines(events)))
+        wanted = wanted_entities(rows, definitions_over_time(found[0]))
         buckets, others = here.history(wanted, most=MOST_STEPS), on_spark.history(wanted, most=MOST_STEPS)
     assert buckets.rows
     assert buckets.step_ms == others.step_ms

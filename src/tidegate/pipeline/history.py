@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 
 from tidegate.pipeline.read.chunks import Chunk, opened_chunk, read_chunk
 from tidegate.pipeline.read.columns import THROTTLES
-from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, CONTROL_KINDS, Timeline
+from tidegate.pipeline.read.steps import CONTROL_COLUMNS, CONTROL_KINDS, TAGS_COLUMNS, ControlEvents
+from tidegate.pipeline.read.survey import control_of
+from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions
 from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
 from tidegate.pipeline.sums import grouped
@@ -136,18 +138,14 @@ def step_ms(first_ms: int, last_ms: int, *, most: int) -> int:
     return -int(-least // day) * day
 
 
-def quota_events(chunk: Chunk) -> list[dict[str, Any]]:
-    """Return starts, changed quotas, gaps and callbacks of a chunk, and one `tags` row: rows of `CONTROL_COLUMNS`."""
-    with opened_chunk(chunk, CONTROL_COLUMNS) as opened:
+def quota_events(chunk: Chunk) -> ControlEvents:
+    """Return starts, changed quotas, gaps and callbacks of a chunk, and one `tags` row."""
+    with opened_chunk(chunk, (*CONTROL_COLUMNS, *TAGS_COLUMNS)) as opened:
         kinds = read_chunk(opened, ("kind",))["kind"]
-        wanted = pc.is_in(kinds, pa.array(CONTROL_KINDS))
-        places = np.flatnonzero(wanted.to_numpy())
+        wanted = pc.is_in(kinds, pa.array(CONTROL_KINDS)).to_numpy(zero_copy_only=False).copy()
         tags = np.flatnonzero(pc.equal(kinds, "tags").fill_null(False).to_numpy())[:1]
-        places = np.sort(np.concatenate([places, tags]))
-        if not len(places):
-            return []
-        events: list[dict[str, Any]] = read_chunk(opened, CONTROL_COLUMNS).take(pa.array(places)).to_pylist()
-        return events
+        wanted[tags] = True
+        return control_of(opened, wanted, with_tags=len(tags) > 0)
 
 
 def definitions_over_time(found: Mapping[int, Timeline]) -> list[Definitions]:
@@ -275,7 +273,7 @@ def _timed_states(timeline: Timeline) -> Iterator[tuple[int, Definitions]]:
             definitions.clear()
         if step.record is not None:
             definitions.apply(step.record)
-        is_last = at + 1 == len(steps) or steps[at + 1].ts_ms != step.ts_ms
+        is_last = at + 1 == len(steps) or steps.ts_ms[at + 1] != step.ts_ms
         if is_last and (step.states_all or step.record is not None):
             yield step.ts_ms, definitions
 

@@ -141,7 +141,7 @@ def _kernel_of(plan: Plan) -> str:
 
 def _was_beyond_kafka(timeline: Timeline) -> bool:
     """Return whether something was in force that the quotas in force need another kernel for."""
-    return any(step.record is not None and is_beyond_kafka(step.record) for step in timeline.steps)
+    return bool(timeline.steps.where(lambda step: step.record is not None and is_beyond_kafka(step.record)))
 
 
 def _is_compiled(kernel: _Kernel) -> bool:

@@ -11,6 +11,7 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.jobs.local import local_usage
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.read.steps import control_events
 from tidegate.pipeline.read.timeline import timelines
 from tidegate.pipeline.replay.beyond_kafka import replay_kernel_beyond_kafka, run_kernel_beyond_kafka
 from tidegate.pipeline.replay.closed_loop_kernel import run_kernel, take_in_kernel
@@ -117,7 +118,7 @@ def test_smooth_mode_in_force_is_compiled_for_with_notice(monkeypatch, tmp_path,
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     node = RecordingNode()
     node.start(0, records=(_SMOOTH,))
-    found = timelines(node.events, []).values()
+    found = timelines(control_events(node.events)).values()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     kernel_at_hand([PLANS[OPEN]], timelines=found)
     assert "smooth" not in capsys.readouterr().err

@@ -48,6 +48,7 @@ from tidegate.pipeline.output import STATE_TABLE, Results, opened_results
 from tidegate.pipeline.read.chunks import Chunk
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
+from tidegate.pipeline.read.steps import ControlEvents, events_together
 from tidegate.pipeline.read.survey import survey_chunk
 from tidegate.pipeline.read.timeline import callback_in
 from tidegate.pipeline.recommend import Recommendation, Wanted, chunk_users, level_of, recommend
@@ -277,9 +278,9 @@ def local_obedience(files: UsageFiles, *, out: Location | None, overwrite: bool 
     return ObedienceSummary(libraries=by_software.to_pylist(), missing=coverage.missing)
 
 
-def local_quota_events(files: UsageFiles) -> list[dict[str, Any]]:
+def local_quota_events(files: UsageFiles) -> ControlEvents:
     """Do what `usage.quota_events_job` does."""
-    return [event for chunk in _shown(files.chunks, "looking") for event in quota_events(chunk)]
+    return events_together(quota_events(chunk) for chunk in _shown(files.chunks, "looking"))
 
 
 def local_history(files: UsageFiles, wanted: WantedEntities, *, most: int) -> Buckets:

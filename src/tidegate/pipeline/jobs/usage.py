@@ -43,6 +43,7 @@ from tidegate.pipeline.output import opened_results
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import NodeChunk
+from tidegate.pipeline.read.steps import ControlEvents, events_together
 from tidegate.pipeline.rollup.parts import usage_parts_of_nodes
 from tidegate.pipeline.rollup.tables import minute_keys, put_together_batches
 from tidegate.pipeline.schemas import (
@@ -155,12 +156,11 @@ def obedience_job(
     return ObedienceSummary(libraries=rows, missing=coverage.missing)
 
 
-def quota_events_job(spark: RunningSpark, files: UsageFiles) -> list[dict[str, Any]]:
+def quota_events_job(spark: RunningSpark, files: UsageFiles) -> ControlEvents:
     """Return what `history.quota_events` finds in the usage files. Raises `TidegateError`."""
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "looking"):
         work = spark.session.sparkContext.parallelize(files.chunks, slices_of(spark.session, files.chunks))
-        events: list[dict[str, Any]] = work.flatMap(quota_events).collect()
-    return events
+        return events_together(work.map(quota_events).collect())
 
 
 def history_job(spark: RunningSpark, files: UsageFiles, wanted: WantedEntities, *, most: int) -> Buckets:

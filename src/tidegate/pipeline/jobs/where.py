@@ -21,6 +21,7 @@ from tidegate.pipeline.jobs.replay import limits_job, recommend_job, replay_job
 from tidegate.pipeline.jobs.summaries import LimitsSummary, ObedienceSummary, ReplaySummary, UsageSummary
 from tidegate.pipeline.jobs.usage import history_job, obedience_job, quota_events_job, usage_job
 from tidegate.pipeline.read.ingest import UsageFiles
+from tidegate.pipeline.read.steps import ControlEvents
 from tidegate.pipeline.recommend import Recommendation
 from tidegate.pipeline.session import RunningSpark, is_submitted
 
@@ -38,7 +39,7 @@ class Jobs:
 
     usage: Callable[..., UsageSummary]
     obedience: Callable[..., ObedienceSummary]
-    quota_events: Callable[..., Rows]
+    quota_events: Callable[..., ControlEvents]
     history: Callable[..., Buckets]
     replay: Callable[..., ReplaySummary]
     limits: Callable[..., LimitsSummary]

@@ -6,7 +6,8 @@ import pyarrow as pa
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import MUTATION_ROW, NETWORK_ROW, REQUEST_ROW
 from tidegate.pipeline.read.columns import Numbers, numbers_of_names
-from tidegate.pipeline.read.timeline import CONTROL_KINDS, SWEEP_KIND
+from tidegate.pipeline.read.steps import CONTROL_KINDS
+from tidegate.pipeline.read.timeline import SWEEP_KIND
 from tidegate.usage.columns import KINDS
 
 __all__ = ["CONTROL", "SNAPSHOT", "SWEEP", "TAGS", "check_kinds", "row_kinds"]

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from typing import NamedTuple
 
 from tidegate.pipeline.layout import EXACT, REASON_NAMES
 from tidegate.pipeline.read.chunks import Chunk, opened_chunk, read_chunk
 from tidegate.pipeline.read.columns import numbers_of_names
 from tidegate.pipeline.read.kinds import check_kinds
-from tidegate.pipeline.read.runs import add_next_times, list_runs
-from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, Run, Timeline, timelines
+from tidegate.pipeline.read.runs import list_runs
+from tidegate.pipeline.read.steps import CONTROL_COLUMNS, ControlEvents, events_together
+from tidegate.pipeline.read.survey import control_of
+from tidegate.pipeline.read.timeline import Run, Timeline, gaps_of, timelines
 
 __all__ = [
     "Coverage",
@@ -27,10 +27,10 @@ _KINDS = ("start", "gap")
 
 
 class Evidence(NamedTuple):
-    """What a chunk shows: its starts and gaps, rows of `CONTROL_COLUMNS`, and which rows it has."""
+    """What a chunk shows: its starts and gaps, and which rows it has."""
 
     chunk: Chunk
-    control: list[dict[str, Any]]
+    control: ControlEvents
     runs: list[Run]
 
 
@@ -71,19 +71,15 @@ def chunk_evidence(chunk: Chunk) -> Evidence:
         table = read_chunk(opened, ("kind",))
         check_kinds(table, opened.path)
         wanted = numbers_of_names(table, "kind", lambda name: name in _KINDS, bool)
-        control: list[dict[str, Any]] = []
-        if wanted.any():
-            control = read_chunk(opened, CONTROL_COLUMNS).filter(pa.array(wanted)).to_pylist()
-            add_next_times(opened, control)
-        return Evidence(chunk, control, list_runs(opened))
+        return Evidence(chunk, control_of(opened, wanted), list_runs(opened))
 
 
 def coverage_of(evidence: Iterable[Evidence]) -> Coverage:
     """Return what the chunks show together. Raises `UsageFilesError` where rows are there twice."""
     found = list(evidence)
-    control = [event for each in found for event in each.control]
-    lost = {(event["node_id"], event["seq"]): event["lost_events"] for event in control}
-    missing = missing_in(timelines(control, [run for each in found for run in each.runs]), lost)
+    control = events_together(each.control for each in found)
+    by_node = timelines(control, [run for each in found for run in each.runs])
+    missing = missing_in(by_node, gaps_of(control))
     return Coverage(nodes=_chunks_of_nodes(found), missing=missing)
 
 
@@ -98,8 +94,7 @@ def missing_in(by_node: Mapping[int, Timeline], lost: Mapping[tuple[int, int], i
             lost_events=lost.get((node_id, step.seq)) if step.kind == "gap" else None,
         )
         for node_id, timeline in sorted(by_node.items())
-        for step in timeline.steps
-        if step.reason != EXACT
+        for step in timeline.steps.only(timeline.steps.where(lambda step: step.reason != EXACT))
     ]
 
 

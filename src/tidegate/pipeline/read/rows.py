@@ -23,8 +23,8 @@ from tidegate.pipeline.read.columns import THROTTLES, Numbers, is_there, numbers
 from tidegate.pipeline.read.kinds import row_kinds
 from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
 from tidegate.pipeline.read.software import client_bits
+from tidegate.pipeline.read.steps import CONTROL_COLUMNS, TAGS_COLUMNS
 from tidegate.pipeline.read.survey import CLIENT_COLUMNS, clients_of
-from tidegate.pipeline.read.timeline import CONTROL_COLUMNS, TAGS_COLUMNS
 from tidegate.quota.managers.mutation import STRICT_SINCE
 
 __all__ = ["ALL_COLUMNS", "in_order", "read_rows"]

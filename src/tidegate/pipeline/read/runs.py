@@ -7,10 +7,10 @@ import numpy as np
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.chunks import RUN_COLUMNS, Arrived, OpenChunk, read_chunk
 from tidegate.pipeline.read.columns import Numbers, numbers_of
-from tidegate.pipeline.read.timeline import NEXT_TS_MS, Run
+from tidegate.pipeline.read.timeline import Run
 from tidegate.usage.columns import SEQ_PER_US
 
-__all__ = ["add_next_times", "check_rising", "list_runs"]
+__all__ = ["check_rising", "list_runs"]
 
 _IMPORTED_WITHIN_MS = (
     1000  # `seq` of an imported row is this close to its time, that of `tidegate serve` never
@@ -41,20 +41,6 @@ def check_rising(seq: Numbers, *, after: int, node_id: int) -> None:
             f"seq {twice} of node {node_id} occurs twice",
             hint="a file was given twice, or two nodes have one id",
         )
-
-
-def add_next_times(chunk: OpenChunk | Arrived, control: list[dict[str, Any]]) -> None:
-    """Add to each gap the time of the row after it; None where that is not in this chunk."""
-    gaps = [event for event in control if event["kind"] == "gap"]
-    if not gaps:
-        return
-    table = read_chunk(chunk, ("seq", "ts_ms"))
-    seq, ts_ms = numbers_of(table, "seq"), numbers_of(table, "ts_ms")
-    order = np.argsort(seq, kind="stable")
-    seq, ts_ms = seq[order], ts_ms[order]
-    for event in gaps:
-        after = int(np.searchsorted(seq, event["seq"], side="right"))
-        event[NEXT_TS_MS] = int(ts_ms[after]) if after < len(seq) else None
 
 
 def _runs_of_rows(node_id: Numbers, seq: Numbers, ts_ms: Numbers) -> list[Run]:

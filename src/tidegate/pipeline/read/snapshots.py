@@ -12,7 +12,8 @@ from itertools import groupby
 from typing import Any
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.timeline import SensorState, Step, Timeline
+from tidegate.pipeline.read.steps import SensorState, Step
+from tidegate.pipeline.read.timeline import Timeline
 from tidegate.quota.managers.quota_type import QuotaType
 from tidegate.quota.measure.window import MAX_SAMPLES
 from tidegate.usage.snapshots import rows_between
@@ -34,32 +35,26 @@ def with_snapshots(timeline: Timeline, read: ReadSensors, *, is_known: bool = Fa
 
     is_known: the state is known where the timeline begins. Raises `UsageFilesError` where a state makes no sense.
     """
-    steps: list[Step] = []
-    for place, step in enumerate(timeline.steps):
-        if step.kind in _BREAKS:
-            is_known = step.kind == "start" or (is_known and step.is_exchange)
+    steps = timeline.steps
+    stated: list[Step] = []
+    found = list(steps.only(steps.where(lambda step: step.kind in (*_BREAKS, "snapshot"))))
+    for step, after in zip(found, [*found[1:], None], strict=False):
         if step.kind != "snapshot":
-            steps.append(step)
-        elif not is_known and (end := _end_of(timeline.steps[place:])) is not None:
-            rows = read(step.seq, end.seq)
-            if len(rows) == rows_between(end.text):
-                steps += [
-                    replace(step, kind="begins", states_all=True),
-                    *_states(rows),
-                    replace(end, kind="ends"),
-                ]
+            is_known = step.kind == "start" or (is_known and step.is_exchange)
+        elif not is_known and after is not None and _is_whole(step, after):
+            rows = read(step.seq, after.seq)
+            if len(rows) == rows_between(after.text):
+                begins, ends = replace(step, kind="begins", states_all=True), replace(after, kind="ends")
+                stated += [begins, *_states(rows), ends]
                 is_known = True
-    return replace(timeline, steps=tuple(sorted(steps, key=lambda step: step.seq)))
+    return replace(timeline, steps=steps.replaced(steps.where(lambda step: step.kind == "snapshot"), stated))
 
 
-def _end_of(steps: Sequence[Step]) -> Step | None:
-    """Return the step that ends the snapshot which the first of `steps` begins; None: it does not, or has no end."""
-    if rows_between(steps[0].text) is not None:
-        return None
-    for step in steps[1:]:
-        if step.kind in (*_BREAKS, "snapshot"):
-            return step if rows_between(step.text) is not None else None
-    return None
+def _is_whole(step: Step, after: Step) -> bool:
+    """Return whether a step begins a snapshot that the one after it ends."""
+    return (
+        rows_between(step.text) is None and after.kind == "snapshot" and rows_between(after.text) is not None
+    )
 
 
 def _states(rows: Sequence[Row]) -> Iterator[Step]:

@@ -11,18 +11,27 @@ from tidegate.pipeline.read.answers import are_repeated
 from tidegate.pipeline.read.chunks import Arrived, Chunk, OpenChunk, opened_chunk, read_chunk
 from tidegate.pipeline.read.columns import Numbers, is_there, name_places, numbers_of, used_codes
 from tidegate.pipeline.read.kinds import CONTROL, SNAPSHOT, SWEEP, TAGS, check_kinds, row_kinds
-from tidegate.pipeline.read.runs import add_next_times, list_runs
+from tidegate.pipeline.read.runs import list_runs
 from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
-from tidegate.pipeline.read.timeline import (
+from tidegate.pipeline.read.steps import (
     CONTROL_COLUMNS,
-    NO_SWEEPS,
-    SWEEP_COLUMNS,
+    NEXT_TS_MS,
+    NO_EVENTS,
     TAGS_COLUMNS,
-    Run,
-    Sweeps,
+    ControlEvents,
+    control_events,
 )
+from tidegate.pipeline.read.timeline import NO_SWEEPS, SWEEP_COLUMNS, Run, Sweeps
 
-__all__ = ["CLIENT_COLUMNS", "CLIENT_KEYS", "Survey", "clients_of", "read_sensors", "survey_chunk"]
+__all__ = [
+    "CLIENT_COLUMNS",
+    "CLIENT_KEYS",
+    "Survey",
+    "clients_of",
+    "control_of",
+    "read_sensors",
+    "survey_chunk",
+]
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 CLIENT_KEYS = pa.schema([("node_id", pa.int64()), ("user", _NAME), ("client_id", _NAME)])
@@ -35,15 +44,15 @@ class Survey(NamedTuple):
     """The clients of a chunk, how many rows each has, and the events that are no requests.
 
     keys: columns `CLIENT_KEYS`; its rows have no order, but always the same one.
-    control: all but sweeps, rows of `CONTROL_COLUMNS`. Of `tags` rows, if they were asked for, those that say what is
-    not known, with `TAGS_COLUMNS`. Of a snapshot there are the first and the last row. stated: the first and last `seq`
-    of all its rows that are here, by node. runs: which rows are there.
+    control: all but sweeps. Of `tags` rows, if they were asked for, those that say what is not known. Of a snapshot
+    there are the first and the last row. stated: the first and last `seq` of all its rows that are here, by node.
+    runs: which rows are there.
     connections: if they were asked for, the pairs of a client, by its place, and a connection of its, each once.
     """
 
     keys: pa.Table
     rows: Numbers
-    control: list[dict[str, Any]]
+    control: ControlEvents
     sweeps: Sweeps
     stated: dict[int, tuple[int, int]]
     runs: list[Run]
@@ -67,13 +76,9 @@ def _survey(chunk: OpenChunk | Arrived, *, with_connections: bool, with_answers:
     kinds = row_kinds(table)
     check_kinds(table, chunk.path)
     place, keys = clients_of(table.filter(pa.array(kinds >= 0)))
-    control: list[dict[str, Any]] = []
     answers = _news(chunk, kinds) if with_answers and (kinds == TAGS).any() else np.zeros(len(kinds), bool)
     wanted = (kinds == CONTROL) | answers | _at_ends(chunk, kinds == SNAPSHOT)
-    if wanted.any():
-        columns = (*CONTROL_COLUMNS, *(TAGS_COLUMNS if answers.any() else ()))
-        control = read_chunk(chunk, columns).filter(pa.array(wanted)).to_pylist()
-        add_next_times(chunk, control)
+    control = control_of(chunk, wanted, with_tags=bool(answers.any()))
     connections = np.zeros((0, 2), np.int64)
     if with_connections:
         connection_ids = numbers_of(read_chunk(chunk, ("connection_id",)), "connection_id")[kinds >= 0]
@@ -82,6 +87,33 @@ def _survey(chunk: OpenChunk | Arrived, *, with_connections: bool, with_answers:
     stated = _stated(chunk, kinds == SNAPSHOT)
     sweeps = _sweeps(chunk, kinds == SWEEP)
     return Survey(keys, rows, control, sweeps, stated, list_runs(chunk), connections)
+
+
+def control_of(chunk: OpenChunk | Arrived, wanted: Numbers, *, with_tags: bool = False) -> ControlEvents:
+    """Return some rows of a chunk as control events. with_tags: there are `tags` rows among them.
+
+    A gap has the time of the row after it, null where that is not in this chunk.
+    """
+    if not wanted.any():
+        return NO_EVENTS
+    columns = (*CONTROL_COLUMNS, *TAGS_COLUMNS * with_tags)
+    found = read_chunk(chunk, columns).filter(pa.array(wanted))
+    gaps = np.flatnonzero(pc.equal(found["kind"].cast(pa.string()), "gap").to_numpy())
+    if len(gaps):
+        found = found.append_column(NEXT_TS_MS, _next_times(chunk, numbers_of(found, "seq"), gaps))
+    return control_events(found)
+
+
+def _next_times(chunk: OpenChunk | Arrived, of_seq: Numbers, gaps: Numbers) -> pa.Array:
+    """Return of rows with these `seq`, where they are gaps, the time of the row after; null where it is not here."""
+    table = read_chunk(chunk, ("seq", "ts_ms"))
+    seq, ts_ms = numbers_of(table, "seq"), numbers_of(table, "ts_ms")
+    order = np.argsort(seq, kind="stable")
+    after = np.searchsorted(seq[order], of_seq[gaps], side="right")
+    is_here, next_ts_ms = np.zeros(len(of_seq), bool), np.zeros(len(of_seq), np.int64)
+    is_here[gaps] = after < len(seq)
+    next_ts_ms[gaps] = ts_ms[order[np.minimum(after, len(seq) - 1)]]
+    return pa.array(next_ts_ms, mask=~is_here)
 
 
 def read_sensors(

@@ -28,7 +28,8 @@ from tidegate.pipeline.layout import (
     USE_COLUMNS,
 )
 from tidegate.pipeline.read.snapshots import is_bucket_state, is_sensor_state
-from tidegate.pipeline.read.timeline import Run, SensorState, Timeline
+from tidegate.pipeline.read.steps import SensorState
+from tidegate.pipeline.read.timeline import Run, Timeline
 from tidegate.pipeline.replay.certainty import forget_swept, make_unknown
 from tidegate.pipeline.replay.plan import INDEX_BY_KEY, QUOTA_TYPES, Plan
 from tidegate.pipeline.replay.settings import SettingsBeyondKafka
@@ -140,15 +141,13 @@ def ends_of(
 
 def following(timeline: Timeline, before: End) -> Timeline:
     """Return the timeline as it is after a record that ends so: it begins in the middle only if rows are missing."""
+    begins = timeline.steps.where(lambda step: step.kind == "break" and step.reason == COLD_START)
     steps = []
-    for step in timeline.steps:
-        if step.kind == "break" and step.reason == COLD_START:
-            reason = _reason_between(before, step.seq, is_imported=timeline.is_imported)
-            if reason == EXACT:
-                continue
-            step = replace(step, reason=reason)
-        steps.append(step)
-    return replace(timeline, steps=tuple(steps))
+    for step in timeline.steps.only(begins):
+        reason = _reason_between(before, step.seq, is_imported=timeline.is_imported)
+        if reason != EXACT:
+            steps.append(replace(step, reason=reason))
+    return replace(timeline, steps=timeline.steps.replaced(begins, steps))
 
 
 def _reason_between(before: End, first_seq: int, *, is_imported: bool) -> int:

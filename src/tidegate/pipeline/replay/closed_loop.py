@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import KIND_BITS, MUTATION_ROW, ROW_TYPES, Int32s, Int64s, Rows
-from tidegate.pipeline.read.timeline import Step, Timeline
+from tidegate.pipeline.read.steps import Step
+from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay import closed_loop_kernel as kernel
 from tidegate.pipeline.replay.beyond_kafka import run_kernel_beyond_kafka
 from tidegate.pipeline.replay.closed_loop_kernel import ClosedLoop, run_kernel, take_in_kernel

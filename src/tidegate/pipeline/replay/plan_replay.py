@@ -52,7 +52,8 @@ from tidegate.pipeline.layout import (
     StateBeyondKafka,
 )
 from tidegate.pipeline.read.answers import Answers
-from tidegate.pipeline.read.timeline import Step, Timeline
+from tidegate.pipeline.read.steps import Step, Steps
+from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.beyond_kafka import replay_kernel_beyond_kafka
 from tidegate.pipeline.replay.carried import (
     Carried,
@@ -88,6 +89,8 @@ from tidegate.quota.measure.window import QuotaWindow
 
 __all__ = ["PlanReplay"]
 
+_ALWAYS = ("start", "gap", "break")  # steps that change what sensors hold, whichever plan
+
 
 class PlanReplay:
     """One plan on one node, or on those of its clients that a partition has."""
@@ -99,6 +102,7 @@ class PlanReplay:
         self._plan = plan
         self._names = names
         self._timeline = timeline if carried is None else following(timeline, carried.end)
+        self._steps = self._taken_steps()
         self._next_step = 0
         self._definitions = Definitions(plan.records or (), rung=plan.rung, groups=plan.groups)
         self._windows = plan.windows
@@ -130,10 +134,9 @@ class PlanReplay:
 
     def replay(self, rows: Rows, decisions: Int32s) -> None:
         """Replay one batch; its rows follow those of the batch before. `rows.client` counts from 0."""
-        steps = self._timeline.steps
         first = 0
-        while self._next_step < len(steps) and steps[self._next_step].seq <= rows.seq[-1]:
-            step = steps[self._next_step]
+        while self._next_step < len(self._steps) and self._steps.seq[self._next_step] <= rows.seq[-1]:
+            step = self._steps[self._next_step]
             end = int(np.searchsorted(rows.seq, step.seq))
             self._run(rows, decisions, first, end)
             self._take(step)
@@ -176,6 +179,7 @@ class PlanReplay:
         """
         sweeps = np.concatenate([self._timeline.sweeps, timeline.sweeps])
         self._timeline = replace(timeline, sweeps=sweeps)
+        self._steps = self._taken_steps()
         self._next_step = 0
         more = ((0, 0), (0, len(self._names) - self._account_of.shape[1]))
         self._account_of = np.pad(self._account_of, more)
@@ -183,9 +187,9 @@ class PlanReplay:
 
     def take_rest(self) -> bool:
         """Take the steps after the last row; return whether the state of the sensors is known from here on."""
-        for step in self._timeline.steps[self._next_step :]:
+        for step in self._steps[self._next_step :]:
             self._take(step)
-        self._next_step = len(self._timeline.steps)
+        self._next_step = len(self._steps)
         return self._reason == EXACT
 
     def forget_tallies(self) -> None:
@@ -216,6 +220,11 @@ class PlanReplay:
                 yield account, tally, peaks
 
     # --- between the rows -----------------------------------------------------------------------------------------
+
+    def _taken_steps(self) -> Steps:
+        """Return the steps that change something under this plan."""
+        steps = self._timeline.steps
+        return steps if self._plan.is_in_force else steps.only(steps.where(lambda step: step.kind in _ALWAYS))
 
     def _take(self, step: Step) -> None:
         if step.states_all and self._plan.is_in_force:

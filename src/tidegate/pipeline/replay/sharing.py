@@ -81,10 +81,10 @@ def _on_node(plan: Plan, clients: Clients, timeline: Timeline) -> Iterator[Share
 
 def _as_answered(clients: Clients, timeline: Timeline) -> Iterator[Shared]:
     """Yield the sensors that a quota callback named. Where rows are missing anybody may have been counted in any."""
-    answers = [step.answer for step in timeline.steps if step.answer is not None]
-    if not answers:
+    answered = timeline.steps.where(lambda step: step.answer is not None)
+    if not answered:
         return
-    if any(step.reason != EXACT for step in timeline.steps):
+    if timeline.steps.where(lambda step: step.reason != EXACT):
         yield Shared(np.arange(len(clients)), np.zeros(len(clients), np.int64))
         return
     users, client_ids = clients.columns()
@@ -93,7 +93,7 @@ def _as_answered(clients: Clients, timeline: Timeline) -> Iterator[Shared]:
     }
     sensors: dict[Hashable, int] = {}
     found = []
-    for answer in answers:
+    for answer in filter(None, (step.answer for step in timeline.steps.only(answered))):
         number = numbers.get((answer.user, answer.client_id))
         if number is not None:
             found.append((number, sensors.setdefault((answer.quota_key, answer.name), len(sensors))))
@@ -101,18 +101,27 @@ def _as_answered(clients: Clients, timeline: Timeline) -> Iterator[Shared]:
 
 
 def _in_force(timeline: Timeline) -> Iterator[Definitions]:
-    """Yield the definitions after every run of steps that a request may have followed."""
+    """Yield the definitions after every run of steps that a request may have followed, if others may have a quota."""
     definitions = Definitions()
-    following = (*timeline.steps[1:], None)[: len(timeline.steps)]
-    asks_callback = False
-    for step, after in zip(timeline.steps, following, strict=True):
+    defined: set[Hashable] = set()
+    asks_callback, is_changed = False, True
+    is_followed = np.append(np.diff(timeline.steps.seq) == 1, [False])
+    for place, step in enumerate(timeline.steps):
         if step.states_all:
             definitions.clear()
+            defined.clear()
+            is_changed = True
         if step.record is not None:
+            key = step.record.entity, step.record.key
+            if (key in defined) != (step.record.value is not None):
+                defined ^= {key}
+                is_changed = True
             definitions.apply(step.record)
         if step.kind in ("start", "callback", "tags"):
             asks_callback = step.kind == "tags" or step.callback is not None
-        if not asks_callback and (after is None or after.seq != step.seq + 1):
+            is_changed = True
+        if is_changed and not asks_callback and not is_followed[place]:
+            is_changed = False
             yield definitions
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
 from tidegate.pipeline.layout import MUTATION, REASON
-from tidegate.pipeline.read.timeline import SensorState
+from tidegate.pipeline.read.steps import SensorState
 from tidegate.pipeline.replay.certainty import make_unknown
 from tidegate.pipeline.replay.plan import INDEX_BY_KEY
 from tidegate.pipeline.replay.settings import SettingsBeyondKafka

@@ -14,14 +14,16 @@ from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.chunks import Chunk
 from tidegate.pipeline.read.missing import Missing, missing_in
 from tidegate.pipeline.read.snapshots import with_snapshots
+from tidegate.pipeline.read.steps import ControlEvents, events_together
 from tidegate.pipeline.read.survey import Survey, read_sensors
 from tidegate.pipeline.read.timeline import (
-    MAX_CONTROL_EVENTS,
+    MAX_CONTROL_BYTES,
     MAX_SWEEP_BYTES,
     NO_SWEEPS,
     Sweeps,
     Timeline,
     empty_timeline,
+    gaps_of,
     timelines,
 )
 from tidegate.pipeline.replay.carried import Carried, End, StateRow, ends_of, sensors_of, without_new
@@ -99,9 +101,7 @@ def lay_out(
     """
     control, runs = _control_events(surveys), [run for survey in surveys for run in survey.runs]
     found = timelines(control, runs, _sweeps(surveys))
-    lost_events = {
-        (row["node_id"], row["seq"]): row["lost_events"] for row in control if row["kind"] == "gap"
-    }
+    lost_events = gaps_of(control)
     ends = ends_of(runs, found, lost_events)
     missing = missing_in(found, lost_events)
     _check_order(carried or {}, ends)
@@ -204,10 +204,12 @@ def _with_snapshots(
     return with_snapshots(timeline, read)
 
 
-def _control_events(surveys: Sequence[Survey]) -> list[dict[str, Any]]:
-    events = [event for survey in surveys for event in survey.control]
-    if len(events) > MAX_CONTROL_EVENTS:
-        reason = f"more than {MAX_CONTROL_EVENTS} starts, quotas, gaps and the like"
+def _control_events(surveys: Sequence[Survey]) -> ControlEvents:
+    events = events_together(survey.control for survey in surveys)
+    if events.size_bytes > MAX_CONTROL_BYTES:
+        reason = (
+            f"{len(events.seq)} starts, quotas, gaps and the like take more than {MAX_CONTROL_BYTES >> 20} MB"
+        )
         raise UsageFilesError(reason, hint=_HOUR_BY_HOUR)
     return events
 

@@ -18,7 +18,8 @@ from typing import Any
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.pipeline.read.answers import Answer, Answers
-from tidegate.pipeline.read.timeline import SensorState, Step, Timeline
+from tidegate.pipeline.read.steps import SensorState, Step, Steps
+from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.settings import SettingsBeyondKafka
@@ -139,7 +140,7 @@ _PARTS = {
     for part in (
         WatchState, Totals, NodeWatch, Plan, Windows, QuotaWindow, QuotaRecord,
         PlanReplay, Definitions, Groups, EntityQuotas, QuotaEntity, Default, Level,
-        Timeline, Step, Answer, Answers, SensorState, StatedSensors, SensorTable, AccountTable, Account, Limit,
+        Timeline, Steps, Step, Answer, Answers, SensorState, StatedSensors, SensorTable, AccountTable, Account, Limit,
         SettingsBeyondKafka, Extensions, EntitySelection, SmoothMode,
     )
 }  # fmt: skip

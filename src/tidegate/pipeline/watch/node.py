@@ -128,8 +128,8 @@ class NodeWatch:
         before = [Run(self.node_id, self.last_seq, self.last_seq, self.last_ts_ms, self.is_imported)]
         runs = [*(before if self.last_seq >= 0 else []), *survey.runs]
         timeline = timelines(survey.control, runs, survey.sweeps).get(self.node_id, empty_timeline())
-        steps = tuple(step for step in timeline.steps if step.seq > self.last_seq)
         self.is_imported |= timeline.is_imported
+        steps = timeline.steps.after(self.last_seq)
         timeline = replace(timeline, steps=steps, is_imported=self.is_imported)
         if any(plan.is_in_force for plan in self.plans):
 

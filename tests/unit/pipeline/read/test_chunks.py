@@ -21,8 +21,9 @@ from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.ingest import find_files, list_chunks
 from tidegate.pipeline.read.rows import read_rows
 from tidegate.pipeline.read.runs import check_rising
+from tidegate.pipeline.read.steps import CONTROL_KINDS, NEXT_TS_MS
 from tidegate.pipeline.read.survey import survey_chunk
-from tidegate.pipeline.read.timeline import CONTROL_KINDS, NEXT_TS_MS, Run
+from tidegate.pipeline.read.timeline import Run
 from tidegate.quota import QuotaRecord
 from tidegate.usage.arrow import arrow_schema
 from tidegate.usage.columns import SEQ_PER_US
@@ -56,16 +57,14 @@ def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table, 
             places = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
             for key, count in zip(keys, survey.rows.tolist(), strict=True):
                 counts[key] = counts.get(key, 0) + count
-            control += survey.control
+            control += survey.control.seq.tolist()
             sweeps += survey.sweeps.tolist()
             for batch in read_rows(chunk, places):
                 rows += zip(*(column.tolist() for column in batch), strict=True)
     decided = [event for event in node.events if event["kind"] in ("request", "network", "mutation")]
     expected = kernel_rows(decided, lambda name: numbers[4, *name])
     assert sorted(rows) == list(zip(*(column.tolist() for column in expected), strict=True))
-    assert sorted(event["seq"] for event in control) == [
-        event["seq"] for event in node.events if event["kind"] in CONTROL_KINDS
-    ]
+    assert sorted(control) == [event["seq"] for event in node.events if event["kind"] in CONTROL_KINDS]
     assert sweeps == sweeps_of(node.events).tolist()
     assert sum(counts.values()) == len(decided)
 
@@ -136,7 +135,7 @@ def test_a_gap_knows_when_the_next_row_came(tmp_path):
     node.gap(START_MS + 80)
     pq.write_table(pa.Table.from_pylist(node.events, schema=arrow_schema()), tmp_path / "x.parquet")
     control = survey_chunk(*list_chunks([tmp_path / "x.parquet"])).control
-    assert [event.get(NEXT_TS_MS) for event in control] == [START_MS + 70, None]
+    assert [gap[NEXT_TS_MS] for gap in control.of_kinds("gap")] == [START_MS + 70, None]
 
 
 def test_rows_of_tags_count_that_say_something(tmp_path):
@@ -153,8 +152,8 @@ def test_rows_of_tags_count_that_say_something(tmp_path):
     said = [event["seq"] for event in node.events if event["kind"] == "tags"]
     pq.write_table(pa.Table.from_pylist(node.events[::-1], schema=arrow_schema()), tmp_path / "x.parquet")
     [chunk] = list_chunks([tmp_path / "x.parquet"])
-    assert "tags" not in {event["kind"] for event in survey_chunk(chunk).control}
-    found = sorted(event["seq"] for event in survey_chunk(chunk, with_answers=True).control if event["tags"])
+    assert survey_chunk(chunk).control.of_kinds("tags") == []
+    found = [event["seq"] for event in survey_chunk(chunk, with_answers=True).control.of_kinds("tags")]
     assert found == [*said[:8], *said[24:32]]
     assert len(said) == 40
     assert len(survey_chunk(chunk).keys) == 4
@@ -196,7 +195,7 @@ def test_a_file_is_opened_once_a_pass(tmp_path, monkeypatch, few_rows):
     write_events(tmp_path, _node(1).events)
     (chunk,) = list_chunks(find_files(tmp_path)[:1])
     survey = survey_chunk(chunk, with_connections=True, with_answers=True)
-    assert survey.control
+    assert len(survey.control.seq)
     assert sum(len(rows.seq) for rows in read_rows(chunk, np.arange(len(survey.keys)))) == survey.rows.sum()
     assert opened == [chunk.path] * 3
 

@@ -12,6 +12,7 @@ from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.jobs.local import local_replay
 from tidegate.pipeline.read.ingest import UsageFiles, list_chunks
 from tidegate.pipeline.read.snapshots import with_snapshots
+from tidegate.pipeline.read.steps import control_events
 from tidegate.pipeline.read.survey import read_sensors, survey_chunk
 from tidegate.pipeline.read.timeline import timelines
 from tidegate.pipeline.replay.plan import in_force_plan
@@ -39,7 +40,7 @@ def kinds(events):
     def read(after_seq, before_seq):
         return [e for e in events if e["kind"] == "snapshot" and after_seq < e["seq"] < before_seq]
 
-    timeline = with_snapshots(timelines(whole, [])[1], read)
+    timeline = with_snapshots(timelines(control_events(whole))[1], read)
     return [(step.kind, len(step.states)) for step in timeline.steps if step.kind not in ("quota", "break")]
 
 

@@ -6,13 +6,8 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.layout import AFTER_GAP, COLD_START, MISSING_ROWS
-from tidegate.pipeline.read.timeline import (
-    CONTROL_KINDS,
-    NEXT_TS_MS,
-    Run,
-    callback_in,
-    timelines,
-)
+from tidegate.pipeline.read.steps import CONTROL_KINDS, NEXT_TS_MS, control_events
+from tidegate.pipeline.read.timeline import Run, callback_in, timelines
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.measure.window import QuotaWindow
 from tidegate.usage.columns import empty_event
@@ -34,7 +29,7 @@ def test_steps_come_in_order_of_seq():
     control = [event for event in reversed(node.events) if event["kind"] in CONTROL_KINDS]
     node.expire(5000)
     runs = [Run(1, 1, 7, 1000, False), Run(1, 9, 11, 3000, False)]
-    timeline = timelines(control, runs, sweeps_of(node.events[::-1]))[1]
+    timeline = timelines(control_events(control), runs, sweeps_of(node.events[::-1]))[1]
     assert [step.kind for step in timeline.steps] == ["start", *["quota"] * 5, "gap", "quota"]
     assert timeline.steps[1].setting == ("quota.window.num", 5)
     assert timeline.steps[5].record == _ALICE
@@ -48,14 +43,14 @@ def test_each_node_has_its_own():
     for node in nodes:
         node.expire(1)
     events = [*nodes[1].events, *nodes[0].events]
-    found = timelines([], [], sweeps_of(events))
+    found = timelines(sweeps=sweeps_of(events))
     assert {node_id: each.sweeps.tolist() for node_id, each in found.items()} == {1: [[1, 1]], 2: [[1, 1]]}
     assert all(each.sweeps.flags.c_contiguous for each in found.values())
 
 
 def _breaks(control, *runs):
     """Return kind, seq, time and reason of each break of a node."""
-    timeline = timelines(control, [Run(1, *run, False) for run in runs])[1]
+    timeline = timelines(control_events(control), [Run(1, *run, False) for run in runs])[1]
     return [(step.kind, step.seq, step.ts_ms, step.reason) for step in timeline.steps if step.reason]
 
 
@@ -113,7 +108,7 @@ def test_what_is_there_twice_is_named():
 def test_senseless_events_are_named(event, reason):
     """A row that no engine wrote is named by node and seq."""
     with pytest.raises(UsageFilesError, match=r"^quota event seq=3 of node 7: ") as caught:
-        timelines([event], [])
+        timelines(control_events([event]))
     assert reason in str(caught.value)
 
 
@@ -122,8 +117,8 @@ def test_settings_beyond_kafka_are_whole_numbers(value):
     """They are steps like quotas, and need no entity."""
     key = "tidegate.quota.debt.max.seconds"
     with pytest.raises(UsageFilesError, match=rf"{key} must be a whole number from 0 to 2147483647, got"):
-        timelines([_quota(quota_key=key, quota_value=value)], [])
-    steps = timelines([_quota(quota_key=key, quota_value=7.0)], [])[7].steps
+        timelines(control_events([_quota(quota_key=key, quota_value=value)]))
+    steps = timelines(control_events([_quota(quota_key=key, quota_value=7.0)]))[7].steps
     assert [step.record for step in steps] == [QuotaRecord(entity=(), key=key, value=7.0)]
 
 
@@ -149,19 +144,19 @@ def test_answers_of_a_callback_are_steps_where_they_are_news():
         _said(11, kind="callback"),
         _said(12, tags='{"user":"%"}'),
     ]
-    steps = timelines(events, [])[1].steps
+    steps = timelines(control_events(events))[1].steps
     assert [step.seq for step in steps] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12]
     assert [step.is_exchange for step in steps if step.kind == "callback"] == [True, False, True]
     answers = [step.answer for step in steps if step.answer is not None]
     assert [answer.name for answer in answers] == ["etl"] * 4 + ["a:", "%"]
     assert [answer.pair for answer in answers] == [None] * 4 + [("a", ""), None]
-    assert callback_in(timelines(events, [])) == "client.quota.callback.class=a:B"
+    assert callback_in(timelines(control_events(events))) == "client.quota.callback.class=a:B"
 
 
 @pytest.mark.parametrize("tags", [None, "", "7", "[]", '{"a":1}', "{", "[" * 100_000])
 def test_senseless_answers_are_named(tags):
     """No JSON, or none of names with values."""
     with pytest.raises(UsageFilesError, match=r"^tags event seq=3 of node 1: its tags are no "):
-        timelines([_said(3, tags=tags)], [])
+        timelines(control_events([_said(3, tags=tags)]))
     with pytest.raises(UsageFilesError, match="quota_key must be a key of Kafka's, got 'x'"):
-        timelines([_said(3, quota_key="x")], [])
+        timelines(control_events([_said(3, quota_key="x")]))

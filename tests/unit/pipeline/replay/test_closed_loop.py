@@ -12,7 +12,8 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline import layout
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.timeline import Step, empty_timeline
+from tidegate.pipeline.read.steps import Step, Steps
+from tidegate.pipeline.read.timeline import empty_timeline
 from tidegate.pipeline.replay import closed_loop
 from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
 from tidegate.pipeline.replay.plan import Plan
@@ -195,7 +196,7 @@ def test_what_waits_is_decided_before_lost_events(kind):
     events = [event for event in _node(3, size=100 * _MB, step_ms=1000) if event["kind"] == "request"]
     rows = kernel_rows(events, lambda name: 0)
     step = Step(seq=int(rows.seq[2]), ts_ms=_T0 + 1500, kind=kind)
-    timeline = replace(empty_timeline(), steps=(step,))
+    timeline = replace(empty_timeline(), steps=Steps.of([step]))
     replay = ClosedLoopReplay(
         _plan("producer_byte_rate", _MB), names=[("alice", "c1")], timeline=timeline, log_rows=9
     )

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.replaying.logs import START_MS, random_records, random_traffic
 from tests.replaying.node import RecordingNode
 
+from tidegate.pipeline.read.steps import CONTROL_KINDS, control_events
 from tidegate.pipeline.read.survey import CLIENT_KEYS
-from tidegate.pipeline.read.timeline import CONTROL_KINDS, empty_timeline, timelines
+from tidegate.pipeline.read.timeline import empty_timeline, timelines
 from tidegate.pipeline.replay.components import components
 from tidegate.pipeline.replay.names import clients_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, in_force_plan
@@ -75,7 +76,7 @@ def test_who_shares_a_sensor_is_joined_under_quotas_in_force(seed):
     node.start(START_MS, records=random_records(rng, at_most=4))
     random_traffic(node, rng, events=60)
     control = [event for event in node.events if event["kind"] in CONTROL_KINDS]
-    timeline = timelines(control, [])[1]
+    timeline = timelines(control_events(control))[1]
     names = sorted(
         {(event["user"], event["client_id"]) for event in node.events if event["kind"] == "request"}
     )
@@ -109,7 +110,7 @@ def test_too_many_sets_of_entities_join_by_name():
     for number in range(2 * (MAX_ENTITY_SETS + 2)):
         node.quota(_quota((("client-id", f"x{number}"), ("user", "x"))), number)
         node.gap(number)
-    assert _joined([in_force_plan()], timelines(node.events, [])[1]) == [0, 0, 0, 0, 4]
+    assert _joined([in_force_plan()], timelines(control_events(node.events))[1]) == [0, 0, 0, 0, 4]
 
 
 def test_clients_of_one_connection_are_joined():

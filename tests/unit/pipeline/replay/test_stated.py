@@ -1,7 +1,7 @@
 """States that wait for their sensors."""
 
 from tidegate.pipeline.layout import AFTER_GAP, EXACT, REASON, UNKNOWN_MS
-from tidegate.pipeline.read.timeline import SensorState
+from tidegate.pipeline.read.steps import SensorState
 from tidegate.pipeline.replay.settings import SettingsBeyondKafka
 from tidegate.pipeline.replay.stated import StatedSensors
 from tidegate.pipeline.replay.tables import SensorTable

@@ -1,0 +1,444 @@
+"""Control events as arrays: of each its number, time and value, and once what many have in common.
+
+A controller that sets a quota each second makes a million events in eleven days, of which nothing differs but `seq`,
+time and value. So an event is an object, a `Step`, only while somebody looks at it (decision 0078).
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.config.windows import Windows
+from tidegate.errors import TidegateError
+from tidegate.pipeline.errors import DAMAGED_HINT, UsageFilesError
+from tidegate.pipeline.layout import EXACT
+from tidegate.pipeline.read.answers import Answer, parsed_answer
+from tidegate.quota.admin.definitions import EntityParts, QuotaRecord, entity_parts
+from tidegate.quota.admin.entity import Tags
+from tidegate.quota.admin.keys import QUOTA_KEYS, WINDOW_SETTINGS
+from tidegate.quota.admin.sanitizer import desanitize
+from tidegate.quota.managers.extensions import EXTENSION_SETTINGS
+
+__all__ = [
+    "CONTROL_COLUMNS",
+    "CONTROL_KINDS",
+    "NEXT_TS_MS",
+    "NO_EVENTS",
+    "TAGS_COLUMNS",
+    "ControlEvents",
+    "SensorState",
+    "Step",
+    "Steps",
+    "control_events",
+    "events_together",
+]
+
+CONTROL_KINDS = ("start", "quota", "gap", "callback")
+CONTROL_COLUMNS = (
+    "kind",
+    "ts_ms",
+    "seq",
+    "node_id",
+    "quota_user",
+    "quota_client_id",
+    "quota_ip",
+    "quota_key",
+    "quota_value",
+    "callback",
+    "snapshot",
+    "lost_events",
+)
+TAGS_COLUMNS = ("user", "client_id", "tags")
+"""Of a `tags` row, beside `CONTROL_COLUMNS`: who is counted under which tags."""
+
+NEXT_TS_MS = "next_ts_ms"
+"""Of a `gap`, beside `CONTROL_COLUMNS`: the time of the row after it, up to which events may have been lost."""
+
+_SETTING, _HAS_VALUE = "setting", "has_value"
+_NAMES = (
+    "kind", "quota_user", "quota_client_id", "quota_ip", "quota_key", "callback", "snapshot", *TAGS_COLUMNS,
+)  # fmt: skip
+_COMMON = pa.schema(
+    [
+        *((name, pa.string()) for name in _NAMES),
+        *((name, pa.int64()) for name in ("lost_events", NEXT_TS_MS)),
+        (_SETTING, pa.float64()),
+        (_HAS_VALUE, pa.bool_()),
+    ]
+)
+_SETTINGS = pa.array(sorted({*WINDOW_SETTINGS, *EXTENSION_SETTINGS}))
+_FEW = 64  # events in which nobody looks for what they have in common
+_EVENT_BYTES = 36  # of the arrays
+_COMMON_BYTES = 1 << 10  # of a `Step`
+_LARGEST_SETTING = 2**31 - 1
+_DEFAULT_NAME = "<default>"
+_PART_COLUMNS = {"user": "quota_user", "client-id": "quota_client_id", "ip": "quota_ip"}
+
+Ints = npt.NDArray[np.int64]
+Places = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+Row = Mapping[str, Any]
+
+
+class SensorState(NamedTuple):
+    """The state of a sensor at a time, as text: see `tidegate.quota.measure.snapshot`. tags: or the name of a group."""
+
+    quota_key: str
+    tags: Tags | str
+    ts_ms: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A start, a changed definition (`record`) or window setting (`setting`), a break, what a quota callback says.
+
+    kind: of a break `gap` where a row tells of it, else `break`.
+    reason: of a break, why decisions after it are not exact; then `ts_ms` is the time up to which rows may be missing.
+    record: a quota, or a setting beyond Kafka. callback: the class that is asked from here on; None: Kafka's own rules.
+    answer: what it answered. is_exchange: sensors are empty from here on.
+    states_all: the steps after it state all definitions that are in force; what they do not state is not.
+    text: what a `snapshot` row says that begins or ends one. With `with_snapshots` there are `begins`, `sensors` (their
+    `states`) and `ends` instead, where a replay needs them.
+    """
+
+    seq: int
+    ts_ms: int
+    kind: str
+    reason: int = EXACT
+    record: QuotaRecord | None = None
+    setting: tuple[str, int] | None = None
+    callback: str | None = None
+    answer: Answer | None = None
+    is_exchange: bool = False
+    states_all: bool = False
+    text: str = ""
+    states: tuple[SensorState, ...] = ()
+
+
+class ControlEvents(NamedTuple):
+    """Starts, quotas, gaps, what a callback said, and ends of snapshots, of any nodes and in any order.
+
+    common: what they say but for `seq`, time and value, a row for each that differs; place: which of them each is.
+    value: NaN where there is none.
+    """
+
+    common: pa.Table
+    place: Places
+    node_id: Ints
+    seq: Ints
+    ts_ms: Ints
+    value: Floats
+
+    @property
+    def size_bytes(self) -> int:
+        """Return about what they take when they are steps."""
+        return _EVENT_BYTES * len(self.seq) + _COMMON_BYTES * len(self.common)
+
+    def of_kinds(self, *kinds: str) -> list[dict[str, Any]]:
+        """Return the events of some kinds, columns of `common` and `seq`, `ts_ms`, `node_id`; by node, in order."""
+        is_wanted = pc.is_in(self.common["kind"], pa.array(kinds)).to_numpy()
+        if not is_wanted.any():
+            return []
+        found = np.flatnonzero(is_wanted[self.place])
+        found = found[np.lexsort((self.seq[found], self.node_id[found]))]
+        rows = self.common.take(pa.array(self.place[found])).to_pylist()
+        numbers = zip(
+            *(column[found].tolist() for column in (self.node_id, self.seq, self.ts_ms)), strict=True
+        )
+        return [
+            {**row, "node_id": node_id, "seq": seq, "ts_ms": ts_ms}
+            for row, (node_id, seq, ts_ms) in zip(rows, numbers, strict=True)
+        ]
+
+
+def control_events(rows: pa.Table | Iterable[Row]) -> ControlEvents:
+    """Return rows of `CONTROL_COLUMNS` as events; they may have `TAGS_COLUMNS` and `NEXT_TS_MS`, too."""
+    table = rows if isinstance(rows, pa.Table) else _table(rows)
+    if not len(table):
+        return NO_EVENTS
+    value = table["quota_value"]
+    is_setting = pc.is_in(table["quota_key"].cast(pa.string()), value_set=_SETTINGS)
+    columns = {name: table[name] for name in _COMMON.names if name in table.column_names}
+    columns[_HAS_VALUE] = value.is_valid()
+    columns[_SETTING] = pc.if_else(is_setting, value, None)
+    common = pa.table(
+        {
+            field.name: columns[field.name].cast(field.type)
+            if field.name in columns
+            else pa.nulls(len(table), field.type)
+            for field in _COMMON
+        }
+    )
+    common, place = (common, np.arange(len(common))) if len(common) <= _FEW else _alike(common)
+    node_id, seq, ts_ms = (
+        pc.fill_null(table[name], 0).to_numpy().astype(np.int64) for name in ("node_id", "seq", "ts_ms")
+    )
+    values: Floats = pc.fill_null(value, math.nan).to_numpy().astype(np.float64)
+    return ControlEvents(common, place.astype(np.int32), node_id, seq, ts_ms, values)
+
+
+def events_together(parts: Iterable[ControlEvents]) -> ControlEvents:
+    """Return all events of several."""
+    found = [part for part in parts if len(part.seq)]
+    if not found:
+        return NO_EVENTS
+    first = np.cumsum([0, *(len(part.common) for part in found[:-1])])
+    common, again = _alike(pa.concat_tables([part.common for part in found]).combine_chunks())
+    place = np.concatenate([part.place + at for part, at in zip(found, first.tolist(), strict=True)])
+    return ControlEvents(
+        common,
+        again[place].astype(np.int32),
+        np.concatenate([part.node_id for part in found]),
+        np.concatenate([part.seq for part in found]),
+        np.concatenate([part.ts_ms for part in found]),
+        np.concatenate([part.value for part in found]),
+    )
+
+
+class Steps(Sequence[Step]):
+    """Steps of a node in order of `seq`.
+
+    common: steps as they are but for `seq`, `ts_ms` and the value of their definition or limit of their answer;
+    place: which of them each is.
+    """
+
+    def __init__(self, common: Sequence[Step], place: Places, seq: Ints, ts_ms: Ints, value: Floats) -> None:
+        self._common = common
+        self._place = place
+        self.seq = seq
+        self.ts_ms = ts_ms
+        self._value = value
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> "Steps":
+        """Return some steps as they are, put in order."""
+        found = sorted(steps, key=_order)
+        value = [math.nan if (value := _value(step)) is None else value for step in found]
+        return cls(
+            found,
+            np.arange(len(found), dtype=np.int32),
+            np.array([step.seq for step in found], np.int64),
+            np.array([step.ts_ms for step in found], np.int64),
+            np.array(value, np.float64),
+        )
+
+    @classmethod
+    def of_events(cls, events: ControlEvents) -> "dict[int, Steps]":
+        """Return the steps of each node, those of gaps left out. Raises `UsageFilesError` where one makes no sense."""
+        is_step = pc.not_equal(events.common["kind"], "gap").to_numpy()
+        some = np.flatnonzero(is_step[events.place])
+        some = some[np.lexsort((events.seq[some], events.node_id[some]))]
+        node_id, seq, ts_ms, value = (
+            events.node_id[some],
+            events.seq[some],
+            events.ts_ms[some],
+            events.value[some],
+        )
+        used, first, place = np.unique(events.place[some], return_index=True, return_inverse=True)
+        common: list[Step | None] = [None] * len(used)
+        rows = events.common.take(pa.array(used)).to_pylist()
+        for number in np.argsort(first).tolist():  # the first that makes no sense is named
+            at = int(first[number])
+            common[number] = _step({**rows[number], "node_id": int(node_id[at]), "seq": int(seq[at])})
+        nodes, begins = np.unique(node_id, return_index=True)
+        found = {}
+        for node, ends in zip(nodes.tolist(), pairwise([*begins.tolist(), len(some)]), strict=True):
+            here = slice(*ends)
+            own, of_node = np.unique(place[here], return_inverse=True)
+            steps: list[Any] = [common[number] for number in own.tolist()]
+            numbers = seq[here].copy(), ts_ms[here].copy(), value[here].copy()
+            found[node] = cls(steps, of_node.astype(np.int32), *numbers)
+        return found
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.seq)
+
+    @overload
+    def __getitem__(self, at: int, /) -> Step: ...
+
+    @overload
+    def __getitem__(self, at: slice, /) -> "Steps": ...
+
+    def __getitem__(self, at: int | slice, /) -> "Step | Steps":
+        """Return a step, or some of them."""
+        if isinstance(at, slice):
+            return self._some(at)
+        step: Step = self._common[self._place[at]]
+        own: dict[str, Any] = {"seq": int(self.seq[at]), "ts_ms": int(self.ts_ms[at])}
+        if _value(step) is not None:
+            value = float(self._value[at])
+            if step.record is not None:
+                own["record"] = replace(step.record, value=value)
+            if step.answer is not None:
+                own["answer"] = step.answer._replace(limit=value)
+        return replace(step, **own)
+
+    def __iter__(self) -> Iterator[Step]:
+        """Yield each."""
+        return map(self.__getitem__, range(len(self)))
+
+    def after(self, seq: int) -> "Steps":
+        """Return those after a `seq`."""
+        return self._some(slice(int(np.searchsorted(self.seq, seq, side="right")), None))
+
+    def where(self, is_wanted: Callable[[Step], bool]) -> list[int]:
+        """Return where those are of which that is so, whatever their `seq`, time and value."""
+        if not len(self):
+            return []
+        wanted = np.array([is_wanted(step) for step in self._common], bool)
+        places: list[int] = np.flatnonzero(wanted[self._place]).tolist()
+        return places
+
+    def only(self, places: Sequence[int]) -> "Steps":
+        """Return those at some places, in order."""
+        return self._some(np.array(places, np.int64))
+
+    def replaced(self, places: Sequence[int], steps: Iterable[Step]) -> "Steps":
+        """Return what there is with other `steps` in place of those at `places`."""
+        more = Steps.of(steps)
+        if not len(more) and not len(places):
+            return self
+        kept = np.ones(len(self), bool)
+        kept[np.array(places, np.int64)] = False
+        left = self._some(kept)
+        common = [*more._common, *left._common]
+        place = np.append(more._place, left._place + np.int32(len(more._common)))
+        seq = np.append(more.seq, left.seq)
+        is_row = np.array([_order(step)[1] for step in common], bool)[place]
+        order = np.lexsort((is_row, seq))
+        ts_ms, value = np.append(more.ts_ms, left.ts_ms), np.append(more._value, left._value)
+        return Steps(common, place[order], seq[order], ts_ms[order], value[order])
+
+    def at_seq(self, seq: int) -> Step | None:
+        """Return the step that has a `seq`; None: none has."""
+        place = int(np.searchsorted(self.seq, seq))
+        return self[place] if place < len(self) and self.seq[place] == seq else None
+
+    def _some(self, which: slice | npt.NDArray[Any]) -> "Steps":
+        return Steps(self._common, self._place[which], self.seq[which], self.ts_ms[which], self._value[which])
+
+
+def _order(step: Step) -> tuple[int, bool]:
+    """Return what steps are put in order by: a break is before the row where it shows."""
+    return step.seq, step.kind != "break"
+
+
+def _value(step: Step) -> float | None:
+    """Return the value of a definition, or the limit of an answer."""
+    if step.record is not None:
+        return step.record.value
+    return None if step.answer is None else step.answer.limit
+
+
+def _table(rows: Iterable[Row]) -> pa.Table:
+    numbers = {"ts_ms": pa.int64(), "seq": pa.int64(), "node_id": pa.int64(), "quota_value": pa.float64()}
+    others = [(field.name, field.type) for field in _COMMON if field.name not in (_SETTING, _HAS_VALUE)]
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema([*numbers.items(), *others]))
+
+
+def _alike(common: pa.Table) -> tuple[pa.Table, Ints]:
+    """Return the rows that differ, and which of them each is."""
+    code = np.zeros(len(common), np.int64)
+    for name in common.column_names:
+        column = _codes(common[name])
+        if (column != column[0]).any():
+            code = code * (int(column.max()) + 2) + column + 1
+            code = np.unique(code, return_inverse=True)[1].reshape(-1)
+    _, first, place = np.unique(code, return_index=True, return_inverse=True)
+    return common.take(pa.array(first)).combine_chunks(), place.reshape(-1)
+
+
+def _codes(column: pa.ChunkedArray) -> Ints:
+    """Return a number for each value that is the same where it is, -1 where there is none."""
+    encoded = column.combine_chunks().dictionary_encode()
+    codes: Ints = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes
+
+
+def _step(event: Row) -> Step:
+    kind, where = event["kind"], {"seq": event["seq"], "ts_ms": 0, "kind": event["kind"]}
+    if kind == "callback":
+        return Step(**where, callback=event["callback"])
+    if kind == "tags":
+        return Step(**where, callback=event["callback"], answer=_answer(event))
+    if kind == "snapshot":
+        return Step(**where, text=event["snapshot"] or "")
+    if kind != "quota":
+        return Step(**where, states_all=kind == "start")
+    key = event["quota_key"]
+    if key in WINDOW_SETTINGS:
+        return Step(**where, setting=(key, _setting_value(event)))
+    if key in EXTENSION_SETTINGS:
+        return Step(**where, record=_extension(event))
+    if key not in QUOTA_KEYS:
+        raise _error(event, f"quota_key must be a key of Kafka's or a setting, got {key!r}")
+    value = math.nan if event[_HAS_VALUE] else None  # each has its own
+    return Step(**where, record=QuotaRecord(entity=_entity(event), key=key, value=value))
+
+
+def _answer(event: Row) -> Answer:
+    try:
+        return parsed_answer({**event, "quota_value": math.nan if event[_HAS_VALUE] else None})
+    except ValueError as error:
+        raise _error(event, str(error)) from error
+
+
+def _setting_value(event: Row) -> int:
+    value = event[_SETTING]
+    if value is None or not math.isfinite(value) or value != int(value):
+        raise _error(event, f"{event['quota_key']} must be a whole number, got {value!r}")
+    try:
+        Windows().replaced(event["quota_key"], int(value))
+    except ValueError as error:
+        raise _error(event, str(error)) from error
+    return int(value)
+
+
+def _extension(event: Row) -> QuotaRecord:
+    """Return a setting beyond Kafka: of an entity, or of all, or a number."""
+    key, value = event["quota_key"], event[_SETTING]
+    record = QuotaRecord(entity=_parts(event), key=key, value=value)
+    if value is not None and not (0 <= value <= _LARGEST_SETTING and value == int(value)):
+        raise _error(event, f"{key} must be a whole number from 0 to {_LARGEST_SETTING}, got {value!r}")
+    return record
+
+
+def _entity(event: Row) -> EntityParts:
+    found = _parts(event)
+    if not found:
+        raise _error(event, f"{event['quota_key']} needs a user, a client id or an ip")
+    return found
+
+
+def _parts(event: Row) -> EntityParts:
+    parts = {entity_type: event[column] for entity_type, column in _PART_COLUMNS.items()}
+    try:
+        return entity_parts(
+            (entity_type, None if name == _DEFAULT_NAME else desanitize(name))
+            for entity_type, name in parts.items()
+            if name is not None
+        )
+    except TidegateError as error:
+        raise _error(event, str(error)) from error
+
+
+def _error(event: Row, reason: str) -> UsageFilesError:
+    return UsageFilesError(
+        f"{event['kind']} event seq={event['seq']} of node {event['node_id']}: {reason}", hint=DAMAGED_HINT
+    )
+
+
+_NO_INTS: Ints = np.zeros(0, np.int64)
+NO_EVENTS = ControlEvents(
+    _COMMON.empty_table(), np.zeros(0, np.int32), _NO_INTS, _NO_INTS, _NO_INTS, np.zeros(0, np.float64)
+)
+"""Of a chunk that has none."""
