@@ -140,7 +140,8 @@ class ControlEvents(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Return about what they take when they are steps."""
-        return _EVENT_BYTES * len(self.seq) + _COMMON_BYTES * len(self.common)
+        common: int = _COMMON_BYTES * len(self.common) + self.common.nbytes
+        return _EVENT_BYTES * len(self.seq) + common
 
     def of_kinds(self, *kinds: str) -> list[dict[str, Any]]:
         """Return the events of some kinds, columns of `common` and `seq`, `ts_ms`, `node_id`; by node, in order."""

@@ -92,6 +92,12 @@ def test_a_controller_that_never_rests_takes_little():
     assert events.size_bytes < _BYTES_OF_A_STEP * len(rows)
 
 
+def test_names_count_as_long_as_they_are():
+    """Of events that all differ each is held."""
+    rows = [event | {"quota_user": f"u{event['seq']}" + "u" * 30_000} for event in _quotas(60)]
+    assert control_events(rows).size_bytes > 60 * 30_000
+
+
 def test_no_events():
     """Are no steps."""
     assert Steps.of_events(events_together([])) == {}
