@@ -10,6 +10,7 @@ from tests.differing.requests import NODE, ZERO_ID, is_changed_by_both, says_com
 from tests.differing.sides import CLOSED, SILENT, has_null_records
 
 from tidegate.api_keys import (
+    ALTER_CONFIGS,
     DELETE_GROUPS,
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
@@ -28,6 +29,7 @@ from tidegate.groups.settings import MAX_PROTOCOLS
 
 TRANSACTION = 1
 LOGGERS, NOT_OF_BROKERS = 8, (2, 16, 32)
+ALTERATIONS = (INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS)
 UNKNOWN_SERVER_ERROR = -1
 OVERRIDES = "max.connections.per.ip.overrides"
 UNKNOWN_MEMBER_ID, UNKNOWN_GROUP = 25, (22, 69)
@@ -197,7 +199,7 @@ def _of_these(results: list[dict[str, Any]], names: set[str]) -> list[dict[str, 
 
 def _is_of_setting_not_changed_here(difference: Difference) -> bool:
     """Return whether the answers are the same but where Kafka changes, or looks at, what we refuse to change."""
-    if difference.made.api_key != INCREMENTAL_ALTER_CONFIGS or not isinstance(difference.kafka, dict):
+    if difference.made.api_key not in ALTERATIONS or not isinstance(difference.kafka, dict):
         return False
     refused = {
         (resource["resource_type"], resource["resource_name"])
@@ -224,12 +226,13 @@ def _fails_as_a_whole(resources: list[dict[str, Any]]) -> bool:
         for resource in resources
         if resource["resource_type"] in NOT_OF_BROKERS
         for config in resource["configs"]
+        if "config_operation" in config
     )
 
 
 def _is_mistake_in_overrides(difference: Difference) -> bool:
     """Return whether the answers are the same but for the words about a mistake in the overrides of addresses."""
-    if difference.made.api_key != INCREMENTAL_ALTER_CONFIGS or not isinstance(difference.kafka, dict):
+    if difference.made.api_key not in ALTERATIONS or not isinstance(difference.kafka, dict):
         return False
     words = {
         (one["resource_type"], one["resource_name"])

@@ -5,7 +5,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.differing.requests import ANONYMOUS, CONTROL, GROUPS, NODE, NODE_SETTINGS, OWN, OWN_ENDING, Made
+from tests.differing.requests import (
+    ANONYMOUS,
+    CONTROL,
+    GROUPS,
+    NODE,
+    NODE_SETTINGS,
+    OWN,
+    OWN_ENDING,
+    TOPIC,
+    Made,
+)
 from tests.differing.sequences import create_topics, is_sharing
 from tests.differing.sides import CLOSED, Reply, Side, ask_both, exchange, is_unanswered
 from tests.differing.timing import heard, throttled_alike
@@ -13,6 +23,7 @@ from tests.e2e.lateness import Lateness
 
 from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
+    ALTER_CONFIGS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_TOPICS,
@@ -82,6 +93,7 @@ _SHOWS = {
     CREATE_PARTITIONS: ALL_TOPICS,
     ALTER_CLIENT_QUOTAS: ALL_QUOTAS,
     INCREMENTAL_ALTER_CONFIGS: ALL_SETTINGS,
+    ALTER_CONFIGS: ALL_SETTINGS,
 }
 """What shows that a change by these APIs has arrived."""
 
@@ -185,8 +197,11 @@ class Player:
         elif kafka.throttle_ms or tidegate.throttle_ms:
             yield from self._compare_throttles(made, replies)
         if made.api_key in _SHOWS and _may_change(made, kafka.answer):
-            self._settings_changed |= made.api_key == INCREMENTAL_ALTER_CONFIGS
+            self._settings_changed |= made.api_key in (INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS)
             yield from self._settle(_SHOWS[made.api_key])
+            topics = _settings_of_topics(made)
+            if topics is not None:
+                yield from self._settle(topics)
 
     def _later(self, made: Made, expected: Any) -> Reply:
         """Ask Kafka until it answers as expected: positions in topics that were deleted it forgets a little later."""
@@ -225,7 +240,7 @@ class Player:
                 yield "what is there", shown, found, expected
                 return
             time.sleep(0.002)
-        if shown in (ALL_QUOTAS, ALL_SETTINGS):
+        if shown != ALL_TOPICS:
             time.sleep(_IN_FORCE_S + self._kept_waiting_s(begun))
             return
         for asked in _offsets(_partitions(expected), (-1,)):
@@ -270,6 +285,23 @@ class Player:
                 exchange([side], _control(DELETE_TOPICS, 4, topic_names=made, timeout_ms=30_000))
         for _ in self._settle(ALL_TOPICS):
             pass
+
+
+def _settings_of_topics(made: Made) -> Made | None:
+    """Return what shows the settings of the topics that a request changes, None where it changes none."""
+    names = {
+        resource["resource_name"]
+        for resource in made.message.get("resources", ())
+        if resource["resource_type"] == TOPIC
+    }
+    resources = [
+        {"resource_type": TOPIC, "resource_name": name, "configuration_keys": None} for name in sorted(names)
+    ]
+    if not resources:
+        return None
+    return _control(
+        DESCRIBE_CONFIGS, 4, resources=resources, include_synonyms=False, include_documentation=False
+    )
 
 
 def _may_change(made: Made, answer: Any) -> bool:

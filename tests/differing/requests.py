@@ -14,19 +14,25 @@ from tests.wire.odd_messages import NOT_UTF8, ODD_TEXTS
 
 from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
+    ALTER_CONFIGS,
+    ALTER_PARTITION_REASSIGNMENTS,
     API_VERSIONS,
     CREATE_ACLS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_ACLS,
     DELETE_GROUPS,
+    DELETE_RECORDS,
     DELETE_TOPICS,
     DESCRIBE_ACLS,
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
+    DESCRIBE_LOG_DIRS,
+    DESCRIBE_PRODUCERS,
     DESCRIBE_TOPIC_PARTITIONS,
+    ELECT_LEADERS,
     FETCH,
     FIND_COORDINATOR,
     HEARTBEAT,
@@ -34,12 +40,15 @@ from tidegate.api_keys import (
     INIT_PRODUCER_ID,
     JOIN_GROUP,
     LEAVE_GROUP,
+    LIST_CONFIG_RESOURCES,
     LIST_GROUPS,
     LIST_OFFSETS,
+    LIST_PARTITION_REASSIGNMENTS,
     METADATA,
     OFFSET_COMMIT,
     OFFSET_DELETE,
     OFFSET_FETCH,
+    OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
     SYNC_GROUP,
 )
@@ -55,7 +64,8 @@ COMPARED = (
     PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS,
     CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS, CREATE_PARTITIONS, DESCRIBE_CLIENT_QUOTAS,
     ALTER_CLIENT_QUOTAS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_ACLS,
-    CREATE_ACLS, DELETE_ACLS,
+    CREATE_ACLS, DELETE_ACLS, DELETE_RECORDS, OFFSET_FOR_LEADER_EPOCH, ALTER_CONFIGS, DESCRIBE_LOG_DIRS, ELECT_LEADERS,
+    ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS, DESCRIBE_PRODUCERS, LIST_CONFIG_RESOURCES,
 )  # fmt: skip
 """The APIs that are compared."""
 
@@ -68,8 +78,8 @@ OWN_ENDING = "-d"
 """What it ends with."""
 OWN_IP = "ip@"
 """Stands for the address that the sequence's connections come from."""
-NODE = 4
-"""The resource type of a node."""
+TOPIC, NODE = 2, 4
+"""The resource types of topics and nodes."""
 TOPICS = {"one@": 1, "three@": 3, "empty-one@": 1}
 """The topics that a sequence begins with: their partitions."""
 RECORDS = 5  # in each partition of `one@` and `three@`
@@ -152,6 +162,12 @@ BY_NAME: dict[str, tuple[Any, ...]] = {
     "partition": (0, 0, 1, 2, 3, -1, 2**31 - 1),
     "partition_index": (0, 0, 1, 2, 3, -1, 2**31 - 1),
     "partition_indexes": (0, 1, 2, 7),
+    "partitions": (0, 0, 1, 2, 3, -1),
+    "replicas": (1, 1, 1, 2, -1),
+    "offset": (0, 1, 3, RECORDS, RECORDS + 1, -1, -1, -2, 2**62),
+    "election_type": (0, 0, 1, 2, -1),
+    "resource_types": (2, 4, 8, 16, 32, 2, 4, 3, 0),
+    "allow_replication_factor_change": (True, False),
     "index": (0, 0, 1, 2, 3, -1),
     "current_leader_epoch": (-1, -1, -1, -1, 0, 1, 5, -2),
     "last_fetched_epoch": (-1, -1, -1, -1, 0, 1, -2),
@@ -299,10 +315,13 @@ def make(api_key: int, rng: random.Random) -> Made:
             message["acks"] = 1  # a wrong one is seen in the answer (row L1)
     if api_key == DESCRIBE_TOPIC_PARTITIONS and not message["topics"]:
         _page_behind_internal_topics(message)
-    if api_key == INCREMENTAL_ALTER_CONFIGS:
+    if api_key in (INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS):
         _change_nodes(message, rng)
     if api_key in (*OF_MEMBERS, OFFSET_COMMIT):
         _name_members(api_key, version, message, rng)
+    if api_key == ALTER_CONFIGS:  # one that is named twice is never answered (row D7)
+        by_name = {(each["resource_type"], each["resource_name"]): each for each in message["resources"]}
+        message["resources"] = list(by_name.values())
     client = rng.choice(("c@", "c@", "c@", "d@", ""))
     return Made(
         api_key=api_key, version=version, message=message, client=client, wrong=_wrong(api_key, version, rng)
@@ -380,9 +399,13 @@ def _throttle_nobody(message: dict[str, Any]) -> None:
 
 
 def _change_nodes(message: dict[str, Any], rng: random.Random) -> None:
-    """Mostly ask for settings of nodes; validate only what would change Kafka alone, or keep clients out."""
+    """Mostly ask for settings of nodes and topics; validate only what would change Kafka alone, or keep clients out."""
     for resource in message["resources"]:
-        if rng.random() < 0.1:
+        chance = rng.random()
+        if chance < 0.1:
+            continue
+        if chance < 0.4:
+            resource["resource_type"] = TOPIC
             continue
         resource["resource_type"] = NODE
         resource["resource_name"] = rng.choice(("1", "1", "1", "", "", "2", "01", "+1", " 1", "abc", "-1"))
@@ -396,9 +419,10 @@ def _change_nodes(message: dict[str, Any], rng: random.Random) -> None:
 
 
 def is_changed_by_both(resource: dict[str, Any]) -> bool:
-    """Return whether a resource of IncrementalAlterConfigs is a node, and both brokers change all that is named."""
-    return resource["resource_type"] == NODE and all(
-        config["name"] in NODE_SETTINGS for config in resource["configs"]
+    """Return whether a resource is a topic, or a node of which both brokers change all that is named."""
+    return resource["resource_type"] == TOPIC or (
+        resource["resource_type"] == NODE
+        and all(config["name"] in NODE_SETTINGS for config in resource["configs"])
     )
 
 

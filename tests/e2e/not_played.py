@@ -11,13 +11,13 @@ from collections.abc import Mapping
 __all__ = ["NOT_PLAYED", "NOT_SERVED", "OWN_TEXTS"]
 
 _APIS = """
-    AddOffsetsToTxn AddPartitionsToTxn AddRaftVoter AlterConfigs AlterPartitionReassignments
+    AddOffsetsToTxn AddPartitionsToTxn AddRaftVoter
     AlterReplicaLogDirs AlterShareGroupOffsets ConsumerGroupDescribe
-    ConsumerGroupHeartbeat CreateDelegationToken DeleteRecords DeleteShareGroupOffsets DeleteShareGroupState
-    DescribeDelegationToken DescribeLogDirs DescribeProducers DescribeQuorum DescribeShareGroupOffsets
-    DescribeTransactions ElectLeaders EndTxn ExpireDelegationToken
-    GetTelemetrySubscriptions InitializeShareGroupState ListConfigResources ListPartitionReassignments
-    ListTransactions OffsetForLeaderEpoch PushTelemetry ReadShareGroupState ReadShareGroupStateSummary
+    ConsumerGroupHeartbeat CreateDelegationToken DeleteShareGroupOffsets DeleteShareGroupState
+    DescribeDelegationToken DescribeQuorum DescribeShareGroupOffsets
+    DescribeTransactions EndTxn ExpireDelegationToken
+    GetTelemetrySubscriptions InitializeShareGroupState
+    ListTransactions PushTelemetry ReadShareGroupState ReadShareGroupStateSummary
     RemoveRaftVoter RenewDelegationToken ShareAcknowledge ShareFetch
     ShareGroupDescribe ShareGroupHeartbeat StreamsGroupDescribe StreamsGroupHeartbeat TxnOffsetCommit
     UnregisterBroker UpdateFeatures WriteShareGroupState WriteTxnMarkers
@@ -30,22 +30,13 @@ OWN_TEXTS: Mapping[str, tuple[str, ...]] = {"DescribeConfigs": ("results.*.confi
 
 NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
     "apis": {
-        "D4": "incremental-alter-configs-v0 incremental-alter-configs-v1",
         "AddPartitionsToTxn": "add-partitions-to-txn-nothing",
         "AddRaftVoter": "add-raft-voter-v0 add-raft-voter-v1",
-        "AlterConfigs": "alter-configs-v0 alter-configs-v2",
-        "AlterPartitionReassignments": "alter-partition-reassignments-v0 alter-partition-reassignments-v1",
         "AlterReplicaLogDirs": "alter-replica-log-dirs-v1 alter-replica-log-dirs-v2",
         "ConsumerGroupHeartbeat": "consumer-group-heartbeat-v0 consumer-group-heartbeat-v1",
         "CreateDelegationToken": "create-delegation-token-v1 create-delegation-token-v3",
-        "DeleteRecords": "delete-records-v0 delete-records-v2",
         "DescribeDelegationToken": "describe-delegation-token-v1 describe-delegation-token-v3",
-        "DescribeLogDirs": """
-            describe-log-dirs-v1 describe-log-dirs-v2 describe-log-dirs-v4 describe-log-dirs-v5
-        """,
-        "DescribeProducers": "describe-producers-v0",
         "DescribeQuorum": "describe-quorum-v0 describe-quorum-v2",
-        "ElectLeaders": "elect-leaders-v0 elect-leaders-v2",
         "ExpireDelegationToken": "expire-delegation-token-v1 expire-delegation-token-v2",
         "InitializeShareGroupState": "share-group-state-v0 share-group-state-v1",
         "L6": """
@@ -58,9 +49,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
             txn-offset-commit-v4 add-offsets-to-txn-v4 add-partitions-to-txn-v5 end-txn-v5
             txn-offset-commit-v5 describe-transactions-v0 list-transactions-v0 list-transactions-v2
         """,
-        "ListConfigResources": "list-config-resources-v0 list-config-resources-v1",
-        "ListPartitionReassignments": "list-partition-reassignments-v0",
-        "OffsetForLeaderEpoch": "offset-for-leader-epoch-v2 offset-for-leader-epoch-v4",
         "RemoveRaftVoter": "remove-raft-voter-v0",
         "RenewDelegationToken": "renew-delegation-token-v1 renew-delegation-token-v2",
         "S7": "find-coordinator-v6:1,4",
@@ -71,11 +59,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "WriteTxnMarkers": "write-txn-markers-v1 write-txn-markers-v2",
     },
     "configs": {
-        "AlterConfigs": "alter-configs-3-alice alter-configs-4-1 alter-configs-16-s alter-configs-0-x",
-        "D4": """
-            topic-configs incremental-alter-client-metrics-bad incremental-alter-client-metrics-unknown-key
-            incremental-alter-group incremental-alter-group-unknown-key list-config-resources
-        """,
+        "D4": "incremental-alter-client-metrics-bad incremental-alter-group list-config-resources",
     },
     "fetch_throttle": {
         "L3": "fetch-session-throttled:6,8,9,10 fetch-session-throttled-v15:6,8,9,10",
@@ -90,25 +74,17 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
     "request_throttle": {
         "AddPartitionsToTxn": "request-quota-add_partitions_to_txn",
         "AddRaftVoter": "request-quota-add_raft_voter",
-        "AlterConfigs": "request-quota-alter_configs",
-        "AlterPartitionReassignments": "request-quota-alter_partition_reassignments",
         "AlterReplicaLogDirs": "request-quota-alter_replica_log_dirs",
         "ConsumerGroupHeartbeat": "request-quota-consumer_group_heartbeat",
         "CreateDelegationToken": "request-quota-create_delegation_token",
         "DeleteShareGroupOffsets": "request-quota-delete_share_group_offsets",
         "DescribeDelegationToken": "request-quota-describe_delegation_token",
-        "DescribeLogDirs": "request-quota-describe_log_dirs",
-        "DescribeProducers": "request-quota-describe_producers",
         "DescribeShareGroupOffsets": "request-quota-describe_share_group_offsets",
         "DescribeTransactions": "request-quota-describe_transactions",
-        "ElectLeaders": "request-quota-elect_leaders",
         "EndTxn": "request-quota-end_txn",
         "ExpireDelegationToken": "request-quota-expire_delegation_token",
         "L16": "request-quota-init_producer_id:1",
         "L6": "coordinators-ready:4",
-        "ListConfigResources": "request-quota-list_config_resources",
-        "ListPartitionReassignments": "request-quota-list_partition_reassignments",
-        "OffsetForLeaderEpoch": "request-quota-offset_for_leader_epoch",
         "ReadShareGroupState": "request-quota-read_share_group_state",
         "RemoveRaftVoter": "request-quota-remove_raft_voter",
         "ShareAcknowledge": "request-quota-share_acknowledge",
@@ -122,8 +98,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
     },
     "sasl": {
         "CreateDelegationToken": "delegation-token-v1 delegation-token-v3",
-        "ElectLeaders": "denied-elect_leaders-v2",
-        "ListPartitionReassignments": "denied-list_partition_reassignments-v0",
         "U10": "denied-describe-all-scram-users",
         "UpdateFeatures": "denied-update_features-v1",
         "WriteTxnMarkers": "denied-write_txn_markers-v1",

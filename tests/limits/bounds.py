@@ -67,6 +67,17 @@ MEMORY: Mapping[str, Memory] = {
         per_byte=48, why="32 of a resource of 10 bytes, which is described while its answer is written"
     ),
     "IncrementalAlterConfigs": Memory(per_byte=56, why="37 of a setting of 11 bytes: a dict and a tuple"),
+    "DeleteRecords": Memory(per_byte=75, why="a partition of 12 bytes: two dicts, and two entries"),
+    "OffsetForLeaderEpoch": Memory(per_byte=60, why="a partition of 12 bytes: two dicts"),
+    "AlterConfigs": Memory(per_byte=56, why="a setting of 5 bytes: a dict and a tuple"),
+    "DescribeLogDirs": Memory(per_byte=60, why="a partition of 4 bytes: a number in a set"),
+    "ElectLeaders": Memory(per_byte=130, why="a partition of 4 bytes: a dict, and an error with its text"),
+    "AlterPartitionReassignments": Memory(
+        per_byte=130, why="a partition of 5 bytes: two dicts, and an error with its text"
+    ),
+    "ListPartitionReassignments": Memory(per_byte=40, why="a topic of 3 bytes: a dict"),
+    "DescribeProducers": Memory(per_byte=120, why="a partition of 4 bytes: a dict"),
+    "ListConfigResources": Memory(per_byte=16, why="a type of 1 byte: a number in a list"),
     "CreatePartitions": Memory(
         per_byte=54, why="35 of a topic of 15 bytes: two dicts, and an entry of a third"
     ),

@@ -22,7 +22,9 @@ NUMBER = 0x23232323
 TOPIC_ID = b"limits' topic id"
 """Stands for the id of the topic `limits`, which only a broker knows."""
 
-NUMBERED = ("index", "partition", "partitions", "partition_index", "partition_indexes", "broker_ids")
+NUMBERED = (
+    "index", "partition", "partitions", "partition_index", "partition_indexes", "broker_ids", "replicas",
+)  # fmt: skip
 """Fields of 32 bits that make elements differ."""
 
 LEFT_EMPTY = ("assignments", "configs", "configuration_keys", "forgotten_topics_data")

@@ -14,24 +14,33 @@ from tests.unit.storage.logs import batch
 from tidegate.acl import Acl, codes
 from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
+    ALTER_CONFIGS,
+    ALTER_PARTITION_REASSIGNMENTS,
     CREATE_ACLS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_ACLS,
+    DELETE_RECORDS,
     DELETE_TOPICS,
     DESCRIBE_ACLS,
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
+    DESCRIBE_LOG_DIRS,
+    DESCRIBE_PRODUCERS,
     DESCRIBE_TOPIC_PARTITIONS,
+    ELECT_LEADERS,
     FETCH,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
     INIT_PRODUCER_ID,
+    LIST_CONFIG_RESOURCES,
     LIST_OFFSETS,
+    LIST_PARTITION_REASSIGNMENTS,
     METADATA,
     OFFSET_COMMIT,
     OFFSET_FETCH,
+    OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
@@ -868,5 +877,70 @@ def test_groups(tmp_path: Path) -> None:
         assert (await codes_of("admin"))[2] == [NONE, UNKNOWN_TOPIC_OR_PARTITION, NONE]
         allowed = (NONE, {**found, "t": NONE}, NONE, ["t"])
         assert await codes_of("alice") == (NONE, NONE, [of_topic, of_topic, NONE], allowed)
+
+    run(tmp_path, scenario)
+
+
+def test_logs_leaders_and_directories(tmp_path: Path) -> None:
+    """Topics by DELETE, DESCRIBE and READ, the rest by what is granted on the cluster; each as Kafka answers."""
+
+    async def scenario(users: Users) -> None:
+        await users.create_topics("t", "hidden")
+        names = ("t", "hidden", "none")
+        partition = {"partition_index": 0, "offset": 0}
+        deletion = {"topics": [{"name": name, "partitions": [partition]} for name in names], "timeout_ms": 0}
+        epoch = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}
+        epochs = {"replica_id": -1, "topics": [{"topic": name, "partitions": [epoch]} for name in names]}
+        producers = {"topics": [{"name": name, "partition_indexes": [0]} for name in names]}
+        refused, missing = TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
+
+        async def of_topics(user: str, api_key: int, message: Message) -> list[int]:
+            found = (await users.ask(user, api_key, message))["topics"]
+            return [topic["partitions"][0]["error_code"] for topic in found]
+
+        by_right = (
+            (DELETE_RECORDS, deletion, codes.DELETE),
+            (OFFSET_FOR_LEADER_EPOCH, epochs, codes.DESCRIBE),
+            (DESCRIBE_PRODUCERS, producers, codes.READ),
+        )
+        for number, (api_key, message, operation) in enumerate(by_right):
+            user = f"reader-{number}"
+            assert await of_topics(user, api_key, message) == [refused] * 3
+            await users.allow(user, operation, codes.TOPIC, "t")
+            assert await of_topics(user, api_key, message) == [NONE, refused, refused]
+            assert await of_topics("admin", api_key, message) == [NONE, NONE, missing]
+        await users.allow("bob", codes.CLUSTER_ACTION, codes.CLUSTER, codes.CLUSTER_NAME)
+        assert await of_topics("bob", OFFSET_FOR_LEADER_EPOCH, epochs) == [NONE, NONE, missing]
+
+        failed = CLUSTER_AUTHORIZATION_FAILED
+        elections = {"election_type": 0, "topic_partitions": None, "timeout_ms": 0}
+        some = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": None}]}]
+        moves = {"timeout_ms": 0, "allow_replication_factor_change": True, "topics": some}
+        of_cluster = (
+            (DESCRIBE_LOG_DIRS, {"topics": None}, codes.DESCRIBE),
+            (LIST_CONFIG_RESOURCES, {"resource_types": []}, codes.DESCRIBE_CONFIGS),
+            (ELECT_LEADERS, elections, codes.ALTER),
+            (ALTER_PARTITION_REASSIGNMENTS, moves, codes.ALTER),
+            (LIST_PARTITION_REASSIGNMENTS, {"timeout_ms": 0, "topics": None}, codes.DESCRIBE),
+        )
+        for number, (api_key, message, operation) in enumerate(of_cluster):
+            user = f"user-{number}"
+            answer = await users.ask(user, api_key, message)
+            assert answer["error_code"] == failed
+            listed = ("results", "config_resources", "replica_election_results", "topics")
+            assert not any(answer.get(name) for name in listed)
+            for topic in answer.get("responses", ()):
+                assert topic["partitions"][0]["error_code"] == failed
+            await users.allow(user, operation, codes.CLUSTER, codes.CLUSTER_NAME)
+            assert (await users.ask(user, api_key, message))["error_code"] == NONE
+
+        config = [{"name": "retention.ms", "value": "5"}]
+        resource = {"resource_type": 2, "resource_name": "t", "configs": config}
+        change = {"resources": [resource], "validate_only": False}
+        (answer,) = (await users.ask("alice", ALTER_CONFIGS, change))["responses"]
+        assert (answer["error_code"], answer["error_message"]) == (refused, "Topic authorization failed.")
+        await users.allow("alice", codes.ALTER_CONFIGS, codes.TOPIC, "t")
+        (answer,) = (await users.ask("alice", ALTER_CONFIGS, change))["responses"]
+        assert answer["error_code"] == NONE
 
     run(tmp_path, scenario)

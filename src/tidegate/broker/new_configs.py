@@ -14,6 +14,9 @@ from tidegate.storage.topic_configs import TOPIC_CONFIGS, config_problem
 __all__ = ["checked_configs_in_slices"]
 
 _LETTERS_AT_ONCE = 5000  # of names that are hashed between two yields: half a millisecond
+_NO_COMPACTION = (
+    "Invalid value compact for configuration cleanup.policy: This server does not compact; it can be delete"
+)
 _DEFINED = (
     "segment.bytes",
     "segment.ms",
@@ -53,9 +56,12 @@ _DEFINED = (
 
 
 def checked_configs_in_slices(
-    wanted: list[Message],
+    wanted: list[Message], *, may_compact: bool
 ) -> Generator[None, None, tuple[dict[str, str], str | None]]:
-    """Return what a topic asks for, of a repeated name the last, and what Kafka says is wrong with it."""
+    """Return what a topic asks for, of a repeated name the last, and what Kafka says is wrong with it.
+
+    may_compact: whether a policy that is without effect here is accepted (row L13).
+    """
     configs: dict[str, str] = {}
     without_value: list[str] = []
     for config in wanted:
@@ -74,6 +80,8 @@ def checked_configs_in_slices(
         if name not in configs:
             continue
         problem = config_problem(name, configs[name])
+        if problem is None and name == "cleanup.policy" and "compact" in configs[name] and not may_compact:
+            problem = _NO_COMPACTION
         if problem is not None:
             return {}, problem
         yield

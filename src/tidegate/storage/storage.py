@@ -129,6 +129,7 @@ class Storage:
         boot_id = _boot_id()
         trust = marker.exists() or (boot_id != _NO_BOOT and self.store.meta("boot_id") == boot_id)
         points = _read_checkpoint(self.directory / _CHECKPOINT)
+        starts = self.store.start_offsets()
         self._in_checkpoint = frozenset(name for name, _ in points)
         marker.unlink(missing_ok=True)
 
@@ -140,12 +141,25 @@ class Storage:
             stored: StoredTopic, partition: int, directory: Path, settings: TopicSettings
         ) -> PartitionLog:
             progress.at = f" (partition {next(numbers)} of {count})"
-            recovery_point = points.get((stored.name, partition), 0)
-            return self._open_log(directory, settings, recovery_point, trust_writes=trust, progress=progress)
+            key = stored.topic_id, partition
+            log = self._open_log(
+                directory,
+                settings,
+                points.get((stored.name, partition), 0),
+                start_offset=starts.get(key, 0),
+                trust_writes=trust,
+                progress=progress,
+            )
+            if log.start_offset < starts.get(
+                key, 0
+            ):  # what comes after the records that were lost is none of them
+                self.store.put_start_offsets({key: log.start_offset})
+            return log
 
         self.topics.load(open_stored, points)
         self.store.set_meta("boot_id", boot_id)  # not earlier: a recovery that is broken off begins anew
         self.topics.open_log = self._open_log
+        self.topics.watch_log = self.commits.watch
         self.topics.before_create = self._forget_positions
         self._topics_synced = self.topics.version
 
@@ -155,6 +169,7 @@ class Storage:
         settings: TopicSettings,
         recovery_point: int = 0,
         *,
+        start_offset: int = 0,
         trust_writes: bool = True,
         progress: Progress | None = None,
     ) -> PartitionLog:
@@ -164,6 +179,7 @@ class Storage:
             settings,
             producer_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
             producer_memory=self._producer_memory,
+            start_offset=start_offset,
             recovery_point=recovery_point,
             trust_writes=trust_writes,
             progress=progress,

@@ -50,6 +50,11 @@ CREATE TABLE IF NOT EXISTS acls (
     PRIMARY KEY (resource_type, resource_name, pattern_type, principal, host, operation, permission)
 ) WITHOUT ROWID
 """
+_START_OFFSETS = """
+CREATE TABLE IF NOT EXISTS start_offsets (
+    topic_id TEXT NOT NULL, partition INTEGER NOT NULL, start_offset INTEGER NOT NULL, PRIMARY KEY (topic_id, partition)
+) WITHOUT ROWID
+"""
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE topics (
@@ -167,6 +172,7 @@ class MetadataStore:
         db.execute(_ACLS)
         db.execute(CREDENTIALS_TABLE)
         self.groups.prepare()
+        db.execute(_START_OFFSETS)
 
     def _unusable(self, why: str) -> StorageError:
         return StorageError(
@@ -244,6 +250,7 @@ class MetadataStore:
         with self._transaction():
             self._run("DELETE FROM topics WHERE topic_id=?", (topic.topic_id,))
             self._run("DELETE FROM growing_topics WHERE topic_id=?", (topic.topic_id,))
+            self._run("DELETE FROM start_offsets WHERE topic_id=?", (topic.topic_id,))
             self._run(
                 "INSERT OR REPLACE INTO deleted_topics VALUES (?, ?, ?)",
                 (topic.topic_id, topic.name, topic.partitions),
@@ -257,6 +264,17 @@ class MetadataStore:
     def forget_deleted_topic(self, topic_id: str) -> None:
         """Forget a deleted topic: its files are out of the way."""
         self._change("DELETE FROM deleted_topics WHERE topic_id=?", (topic_id,))
+
+    def start_offsets(self) -> dict[tuple[str, int], int]:
+        """Return, by topic id and partition, where logs begin whose first records were deleted."""
+        rows = self._run("SELECT topic_id, partition, start_offset FROM start_offsets").fetchall()
+        return {(topic_id, partition): offset for topic_id, partition, offset in rows}
+
+    def put_start_offsets(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Keep where logs begin, by topic id and partition: all of `offsets`, or none."""
+        with self._transaction():
+            rows = [(*partition, offset) for partition, offset in offsets.items()]
+            self._run_many("INSERT OR REPLACE INTO start_offsets VALUES (?, ?, ?)", rows)
 
     # --- quotas
 

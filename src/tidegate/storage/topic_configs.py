@@ -30,6 +30,7 @@ __all__ = [
     "config_problem",
     "default_value",
     "described_configs",
+    "is_only_compacted",
     "plain_value",
     "settings_of",
 ]
@@ -253,7 +254,7 @@ def settings_of(configs: Mapping[str, str], node: StorageConfig) -> TopicSetting
     def number(name: str) -> int:
         return int(configs.get(name, default_value(name, node)))
 
-    deletes = "delete" in _list_of(configs.get("cleanup.policy", "delete"))
+    deletes = "delete" in _cleanup_policies(configs)
     return TopicSettings(
         max_message_bytes=number("max.message.bytes"),
         segment_bytes=number("segment.bytes"),
@@ -269,6 +270,16 @@ def settings_of(configs: Mapping[str, str], node: StorageConfig) -> TopicSetting
         flush_messages=number("flush.messages"),
         flush_ms=number("flush.ms"),
     )
+
+
+def _cleanup_policies(configs: Mapping[str, str]) -> list[str]:
+    return _list_of(configs.get("cleanup.policy", "delete").strip())
+
+
+def is_only_compacted(configs: Mapping[str, str]) -> bool:
+    """Return whether a topic's policy is to compact and not to delete: its records are deleted by nobody."""
+    policies = _cleanup_policies(configs)
+    return "compact" in policies and "delete" not in policies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,8 @@ class Topic:
 class Topics:
     """All topics. `version` grows with every change, and `on_change` is called then.
 
-    before_create: called with the name of a topic before there is one of it.
+    before_create: called with the name of a topic before there is one of it. watch_log: called with a log whose
+    settings have changed.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Topics:
         self.before_create: Callable[[str], None] = _nothing
         self.partition_count = 0
         self.open_log: LogOpener = _open_new_log
+        self.watch_log: Callable[[PartitionLog], object] = _nothing
         self._by_plain_name: dict[str, list[str]] = {}
         self._changing: set[str] = set()
         self._coming = 0
@@ -214,6 +216,23 @@ class Topics:
             change()
         except StorageError as error:
             _logger.warning("%s; the next start sees to it", error)
+
+    def alter_in_slices(self, topic: Topic, configs: Mapping[str, str]) -> Generator[None, None, None]:
+        """Give a topic other settings, which the caller has checked. Raises `StorageError`, changing nothing.
+
+        They are kept and described at once, and in force for its logs, a few at a time, when it is over.
+        """
+        settings = settings_of(configs, self._config)
+        self._store.put_topic(
+            StoredTopic(topic_id=topic.topic_id, name=topic.name, partitions=len(topic.logs), configs=configs)
+        )
+        topic.configs, topic.settings = dict(configs), settings
+        self._changed()
+        with self._change(topic.name, 0):
+            for log in topic.logs:
+                log.settings = settings
+                self.watch_log(log)
+                yield
 
     def delete(self, topic: Topic) -> None:
         """Delete a topic and its records; sends under way still read the files. Raises `StorageError`."""

@@ -357,12 +357,21 @@ class PartitionLog:
         while len(self.snapshots) > _KEPT_SNAPSHOTS:
             self.snapshots.pop(0).unlink(missing_ok=True)
 
+    def raise_start(self, offset: int) -> None:
+        """Begin the log at `offset`, which is not past its end; earlier records are read no more.
+
+        Their segments go when `retention.expire` is called next. The caller has kept it, for the next start.
+        Follows: Kafka `UnifiedLog.maybeIncrementLogStartOffset`.
+        """
+        assert offset <= self.end_offset, "there are no records to leave out"
+        self.start_offset = max(self.start_offset, offset)
+
     def drop_oldest(self) -> None:
         """Delete the oldest segment; where it is the newest too, a new one is begun first. Raises `OSError`."""
         if len(self.segments) == 1:
             self._begin_anew()
         oldest = self.segments.pop(0)
-        self.start_offset = self.segments[0].base_offset
+        self.start_offset = max(self.start_offset, self.segments[0].base_offset)
         if self._last_read is oldest:
             self._last_read = None
         self.on_set_aside(oldest.set_aside())

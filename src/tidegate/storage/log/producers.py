@@ -117,6 +117,10 @@ class Producers:
     def __len__(self) -> int:
         return len(self._states)
 
+    def states(self) -> list[ProducerState]:
+        """Return who is remembered."""
+        return list(self._states.values())
+
     def check(
         self, producer_id: int, epoch: int, base_sequence: int, last_delta: int
     ) -> tuple[int, int] | None:

@@ -68,6 +68,7 @@ def open_log(
     *,
     producer_expiration_ms: int,
     producer_memory: ProducerMemory | None = None,
+    start_offset: int = 0,
     recovery_point: int = 0,
     trust_writes: bool = False,
     progress: Progress | None = None,
@@ -75,6 +76,7 @@ def open_log(
     """Return the log in `directory`, made when absent, recovered when it was not closed.
 
     trust_writes: the machine has not gone down since the files were written, so finished writes are intact.
+    start_offset: what lies before it has been deleted, though its segment may be there.
     recovery_point: offset up to which the log is known to be synced, where writes cannot be trusted.
     """
     directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
@@ -85,15 +87,16 @@ def open_log(
         segments.append(Segment(directory, 0))
         make_private_file(segments[0].path)
     walk = _Walk(log.producers, 0, settings.index_interval_bytes, progress or Progress())
-    start_offset = segments[0].base_offset
-    walk.producers_from = _load_snapshot(log, start_offset)
+    base_offset = segments[0].base_offset
+    walk.producers_from = _load_snapshot(log, base_offset)
     sound_to = segments[-1].base_offset if trust_writes else recovery_point
     segments = _recover_segments(segments, walk, sound_to=sound_to, rebuild=not trust_writes)
+    start_offset = min(max(base_offset, start_offset), walk.end_offset)
     log.begin(segments, start_offset=start_offset, end_offset=walk.end_offset)
     if recovery_point > log.end_offset:
         lost = f"records from {log.end_offset} to {recovery_point - 1} were synced and are missing"
         _logger.error("%s: %s at the end of the log", directory.name, lost)
-    log.recovery_point = min(max(recovery_point, start_offset), walk.end_offset)
+    log.recovery_point = min(max(recovery_point, base_offset), walk.end_offset)
     if _drop_snapshots_past(log) and walk.producers_from > walk.end_offset:
         _rebuild_producers(log)
     return log
@@ -113,6 +116,7 @@ def reopen_log(log: PartitionLog) -> None:
         log.settings,
         producer_expiration_ms=log.producers.expiration_ms,
         producer_memory=log.producers.memory,
+        start_offset=log.start_offset,
         recovery_point=log.recovery_point,
         trust_writes=True,
     )

@@ -1,4 +1,4 @@
-"""Delete the segments of a log that are past their retention.
+"""Delete the segments of a log that are past their retention, or lie before its start.
 
 A segment is as old as its newest record, or as its file where no record has a time; the newest segment goes too, after
 a new one has been begun. Follows: Kafka `UnifiedLog.deleteOldSegments`, `LogSegment.largestTimestamp`.
@@ -22,7 +22,7 @@ def expire(log: PartitionLog, now_ms: int) -> Generator[None, None, int]:
         oldest = log.segments[0]
         if not oldest.size and len(log.segments) == 1:
             break
-        if not _too_large(log, oldest):
+        if not (_before_start(log) or _too_large(log, oldest)):
             if not _too_old(log, oldest, now_ms):
                 break
             if not oldest.time_is_sure:
@@ -32,6 +32,11 @@ def expire(log: PartitionLog, now_ms: int) -> Generator[None, None, int]:
         deleted += 1
         yield
     return deleted
+
+
+def _before_start(log: PartitionLog) -> bool:
+    """Return whether the records of the oldest segment have all been deleted (`PartitionLog.raise_start`)."""
+    return len(log.segments) > 1 and log.segments[1].base_offset <= log.start_offset
 
 
 def _too_old(log: PartitionLog, oldest: Segment, now_ms: int) -> bool:

@@ -49,7 +49,7 @@ def offset_by_time(log: PartitionLog, time_ms: int) -> Lookup:
             yield
         yield from _make_sure(log, segment)
         if segment.max_time_ms >= time_ms and _is_there(log, segment):
-            found = yield from _find(segment, time_ms)
+            found = yield from _find(segment, time_ms, log.start_offset)
             if found is not None:
                 return found
     return None
@@ -65,7 +65,7 @@ def offset_of_latest_time(log: PartitionLog) -> Lookup:
     latest = max(log.segments, key=lambda segment: segment.max_time_ms)
     if latest.max_time_ms < 0:
         return None
-    return (yield from _find(latest, latest.max_time_ms))
+    return (yield from _find(latest, latest.max_time_ms, latest.base_offset))
 
 
 def _is_there(log: PartitionLog, segment: Segment) -> bool:
@@ -82,9 +82,11 @@ def _make_sure(log: PartitionLog, segment: Segment) -> Iterator[None]:
                 return
 
 
-def _find(segment: Segment, time_ms: int) -> Lookup:
-    """Return time and offset of the first record of a segment that is not older than `time_ms`."""
+def _find(segment: Segment, time_ms: int, start_offset: int) -> Lookup:
+    """Return time and offset of the first record of a segment, from `start_offset` on, not older than `time_ms`."""
     position = segment.position_by_time(time_ms)
+    if start_offset > segment.base_offset:
+        position = max(position, segment.position_of(start_offset))
     file, size = segment.written_file(), segment.size
     if segment.sealed:
         segment.let_go()
@@ -94,7 +96,10 @@ def _find(segment: Segment, time_ms: int) -> Lookup:
         while at + HEADER_BYTES <= len(piece):
             length, max_time_ms = _LENGTH_AND_TIME.unpack_from(piece, at)
             if max_time_ms >= time_ms:
-                return (yield from _first_record(file, position + at, read_header(piece, at), time_ms))
+                batch = read_header(piece, at)
+                found = yield from _first_record(file, position + at, batch, time_ms, start_offset)
+                if found is not None:
+                    return found
             if length < LEAST_LENGTH:
                 break
             at += length + OVERHEAD_BYTES
@@ -105,23 +110,35 @@ def _find(segment: Segment, time_ms: int) -> Lookup:
     return None
 
 
-def _first_record(file: SegmentFile, position: int, batch: BatchHeader, time_ms: int) -> Lookup:
-    """Return time and offset of the first record of `batch`, which has one, not older than `time_ms`."""
+def _first_record(
+    file: SegmentFile, position: int, batch: BatchHeader, time_ms: int, start_offset: int
+) -> Lookup:
+    """Return time and offset of the first record of `batch` not older than `time_ms`.
+
+    It has one; None where all of them lie before `start_offset`.
+    """
+    first_offset = max(batch.base_offset, start_offset)
     if batch.is_log_append_time:
-        return batch.max_timestamp, batch.base_offset
+        return batch.max_timestamp, first_offset
     if not batch.compression:
         try:
-            found = yield from _look_into(file, position, batch, time_ms)
+            found = yield from _look_into(file, position, batch, time_ms, start_offset)
         except CorruptRecordsError:
-            found = None  # a producer's nonsense within a batch whose CRC is right: treat it like a compressed one
-        if found is not None:
-            return found
+            pass  # a producer's nonsense within a batch whose CRC is right: treat it like a compressed one
+        else:
+            if found is not None or batch.base_offset < start_offset:
+                return found
     first_time_ms = batch.base_timestamp if batch.base_timestamp >= time_ms else batch.max_timestamp
-    return first_time_ms, batch.base_offset
+    return first_time_ms, first_offset
 
 
-def _look_into(file: SegmentFile, position: int, batch: BatchHeader, time_ms: int) -> Lookup:
-    """Return time and offset of the first record not older than `time_ms`. Raises `CorruptRecordsError`."""
+def _look_into(
+    file: SegmentFile, position: int, batch: BatchHeader, time_ms: int, start_offset: int
+) -> Lookup:
+    """Return time and offset of the first record, from `start_offset` on, not older than `time_ms`.
+
+    Raises `CorruptRecordsError`.
+    """
     end = position + batch.size
     position += HEADER_BYTES
     piece, at = b"", 0
@@ -130,7 +147,7 @@ def _look_into(file: SegmentFile, position: int, batch: BatchHeader, time_ms: in
             position += at
             piece, at = os.pread(file.fd, min(PIECE_BYTES, end - position), position), 0
         at, time_delta, offset_delta = read_record_head(piece, at)
-        if batch.base_timestamp + time_delta >= time_ms:
+        if batch.base_timestamp + time_delta >= time_ms and batch.base_offset + offset_delta >= start_offset:
             return batch.base_timestamp + time_delta, batch.base_offset + offset_delta
         if position + at > end:
             raise CorruptRecordsError("a record ends behind its batch")

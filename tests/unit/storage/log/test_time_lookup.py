@@ -43,6 +43,17 @@ def test_first_record_not_older_is_found(log: PartitionLog, time_ms: int) -> Non
     assert offset_by_time(log, time_ms) == expected
 
 
+@pytest.mark.parametrize("start", range(15))
+def test_records_that_were_deleted_are_not_found(log: PartitionLog, start: int) -> None:
+    """The answer is the first record from the beginning of the log on; the largest time counts all, as in Kafka."""
+    log.raise_start(start)
+    for time_ms in (NOW_MS + 10, NOW_MS + 16, NOW_MS + 40, NOW_MS + 50):
+        records = [(at, 2 * n + k) for n, at in enumerate(TIMES) for k in (0, 1)]
+        expected = next((each for each in records if each[0] >= time_ms and each[1] >= start), None)
+        assert offset_by_time(log, time_ms) == expected
+    assert offset_of_latest_time(log) == (NOW_MS + 50, 12)
+
+
 def test_latest_time_is_found(log: PartitionLog) -> None:
     """The record with the largest time, the first of them."""
     assert offset_of_latest_time(log) == (NOW_MS + 50, 12)

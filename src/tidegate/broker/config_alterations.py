@@ -1,0 +1,234 @@
+"""Changes of settings by resource, for AlterConfigs and IncrementalAlterConfigs; refused with Kafka's codes and texts.
+
+A topic's settings are in force for its next append, and kept before they are acknowledged. What a topic does not set
+itself is the node's. Follows: Kafka `ConfigurationControlManager`, `ControllerConfigurationValidator`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from tidegate import error_codes
+from tidegate.acl import codes as acl
+from tidegate.broker.cluster import ClusterView
+from tidegate.broker.configs.tables import CLIENT_METRICS_ROWS, GROUP_ROWS
+from tidegate.broker.new_configs import checked_configs_in_slices
+from tidegate.broker.releasing import answer_and_release, release
+from tidegate.broker.resource_rights import refusal_of
+from tidegate.broker.topic_names import name_problem
+from tidegate.server.dynamic_settings import (
+    APPEND,
+    DELETE,
+    SET,
+    RefusedError,
+    SettingChange,
+    check_changes,
+)
+from tidegate.server.handler import Message, Request, Wait, Work
+from tidegate.storage.errors import StorageError
+from tidegate.storage.storage import Storage
+from tidegate.storage.topic_configs import TOPIC_CONFIGS, ConfigType, default_value
+from tidegate.storage.topics import Topic
+
+__all__ = [
+    "CLIENT_METRICS",
+    "GROUP",
+    "LOGGERS",
+    "MAX_VALUE_BYTES",
+    "NODE",
+    "TOPIC",
+    "alter_topic_in_slices",
+    "answer_each",
+    "changed_configs",
+    "changes_in_slices",
+    "node_of",
+    "refuse_others",
+]
+
+TOPIC, NODE, LOGGERS, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+"""Types of resources. Source: Kafka `ConfigResource.Type`."""
+MAX_VALUE_BYTES = 32_767
+"""Of a list that grows: what is longer could not be described."""
+_READ_AT_ONCE = 100
+_INT = re.compile(r"[+-]?\d{1,20}")
+
+_Configs = Mapping[str, str]
+
+
+class Alter(Protocol):
+    """Decides one resource of a request, which goes on to `validate_only`. Raises `RefusedError`."""
+
+    def __call__(
+        self, request: Request, resource: Message, *, validate_only: bool
+    ) -> Generator[Wait | None, None, None]:
+        """Change its settings, all that are named or none."""
+        ...
+
+
+def answer_each(request: Request, alter: Alter) -> Work:
+    """Answer a request with the outcome of `alter` for each resource; one that is named twice is refused."""
+    body = yield from request.body_in_slices()
+    named: dict[tuple[int, str], int] = {}
+    for resource in body["resources"]:
+        key = resource["resource_type"], resource["resource_name"]
+        named[key] = named.get(key, 0) + 1
+        yield
+    responses: list[Message] = []
+    for resource in body["resources"]:
+        kind, name = key = resource["resource_type"], resource["resource_name"]
+        error_code, text = error_codes.NONE, None
+        try:
+            if named[key] > 1:
+                raise RefusedError(error_codes.INVALID_REQUEST, "Each resource must appear at most once.")
+            yield from alter(request, resource, validate_only=body["validate_only"])
+        except RefusedError as error:
+            error_code, text = error.error_code, error.text
+        responses.append(
+            {"error_code": error_code, "error_message": text, "resource_type": kind, "resource_name": name}
+        )
+        yield
+    yield from release(named)
+    yield from request.release_body(body)
+    return (
+        yield from answer_and_release(request, {"throttle_time_ms": 0, "responses": responses}, responses)
+    )
+
+
+def changes_in_slices(
+    request: Request, resource: Message, operation: int | None = None
+) -> Generator[None, None, list[SettingChange]]:
+    """Return what is asked for, each with its own operation unless one is given.
+
+    Raises `RefusedError`, where the client may not change the resource, too.
+    """
+    changes = []
+    for number, config in enumerate(resource["configs"]):
+        kind = config["config_operation"] if operation is None else operation
+        changes.append(SettingChange(config["name"], kind, config["value"]))
+        if number % _READ_AT_ONCE == 0:
+            yield
+    check_changes(changes)
+    kind, name = resource["resource_type"], resource["resource_name"]
+    refusal = refusal_of(request, acl.ALTER_CONFIGS, kind, name)
+    if refusal is not None:
+        raise RefusedError(*refusal)
+    return changes
+
+
+def node_of(cluster: ClusterView, name: str) -> str:
+    """Return the number of this node as text, which a resource is named by. Raises `RefusedError`."""
+    if _INT.fullmatch(name) is None or not -(2**31) <= int(name) < 2**31:
+        text = f"Node id must be an integer, but it is: {name}"
+        raise RefusedError(error_codes.INVALID_REQUEST, text)
+    if int(name) != cluster.node_id:
+        text = f"Unexpected broker id, expected {cluster.node_id}, but received {name}"
+        raise RefusedError(error_codes.INVALID_REQUEST, text)
+    return str(int(name))
+
+
+def refuse_others(kind: int, names: Iterable[str]) -> None:
+    """Refuse settings, by name, of resources that have none here. Raises `RefusedError`; without names all is well."""
+    for name in names:
+        if kind == CLIENT_METRICS and name not in CLIENT_METRICS_ROWS:
+            text = f"Unknown client metrics configuration: {name}"
+            raise RefusedError(error_codes.INVALID_REQUEST, text)
+        if kind == GROUP and name not in GROUP_ROWS:
+            raise RefusedError(error_codes.INVALID_CONFIG, f"Unknown group config name: {name}")
+        text = f"This server does not change settings of resource type {kind}."
+        raise RefusedError(error_codes.INVALID_REQUEST, text)
+
+
+def alter_topic_in_slices(
+    storage: Storage, name: str, change: Callable[[_Configs], _Configs], *, validate_only: bool
+) -> Generator[None, None, None]:
+    """Give a topic the settings that `change` makes of those it sets itself.
+
+    Raises `RefusedError`, changing nothing.
+    """
+    if not name:
+        raise RefusedError(error_codes.INVALID_REQUEST, "Default topic resources are not allowed.")
+    problem = name_problem(name)
+    if problem is not None:
+        raise RefusedError(error_codes.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+    while True:
+        topic = yield from _settled(storage, name)
+        before: _Configs = {} if topic is None else topic.configs
+        configs = change(before)
+        wanted = [{"name": key, "value": value} for key, value in configs.items()]
+        may_compact = storage.config.kafka_exact or "compact" in before.get("cleanup.policy", "")
+        _, text = yield from checked_configs_in_slices(wanted, may_compact=may_compact)
+        if text is not None:
+            raise RefusedError(error_codes.INVALID_CONFIG, text)
+        if topic is None:
+            text = f"The topic '{name}' does not exist."
+            raise RefusedError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, text)
+        if topic is (yield from _settled(storage, name)) and topic.configs is before:
+            break
+    if validate_only:
+        return
+    try:
+        yield from storage.topics.alter_in_slices(topic, configs)
+    except StorageError as error:
+        text = "The settings could not be stored; nothing was changed."
+        raise RefusedError(error_codes.KAFKA_STORAGE_ERROR, text) from error
+
+
+def _settled(storage: Storage, name: str) -> Generator[None, None, Topic | None]:
+    """Return a topic after what else is under way with it, None where there is none."""
+    topic = storage.topics.by_name.get(name)
+    while topic is not None and storage.topics.is_changing(topic):
+        yield
+        topic = storage.topics.by_name.get(name)
+    return topic
+
+
+def changed_configs(storage: Storage, before: _Configs, changes: Sequence[SettingChange]) -> _Configs:
+    """Return what a topic sets after `changes`, which are in a form that is right. Raises `RefusedError`."""
+    configs = dict(before)
+    for name, operation, value in changes:
+        if operation == DELETE:
+            configs.pop(name, None)
+            continue
+        assert value is not None, "that was looked at"
+        if operation == SET:
+            configs[name] = value
+            continue
+        known = TOPIC_CONFIGS.get(name)
+        if known is None or known.type is not ConfigType.LIST:
+            verb = "APPEND" if operation == APPEND else "SUBTRACT"
+            text = f"Can't {verb} to key {name} because its type is not LIST."
+            raise RefusedError(error_codes.INVALID_CONFIG, text)
+        current = configs.get(name, default_value(name, storage.config))
+        configs[name] = _changed_list(name, current, _split(value), appends=operation == APPEND)
+    return configs
+
+
+def _changed_list(name: str, current: str, parts: Sequence[str], *, appends: bool) -> str:
+    """Return a list with parts that it did not have, or without the first of each part, in its order."""
+    found = [part for part in current.split(",") if part]
+    if appends:
+        there = set(found)
+        found += [part for part in dict.fromkeys(parts) if part not in there]
+    else:
+        left = Counter(parts)
+        kept = []
+        for part in found:
+            if left[part]:
+                left[part] -= 1
+            else:
+                kept.append(part)
+        found = kept
+    text = ",".join(found)
+    if len(text.encode()) > MAX_VALUE_BYTES:
+        reason = f"{name} would be longer than {MAX_VALUE_BYTES} bytes."
+        raise RefusedError(error_codes.INVALID_CONFIG, reason)
+    return text
+
+
+def _split(text: str) -> list[str]:
+    """Return the parts between commas as Java's `String.split` does: without empty ones at the end."""
+    parts = text.split(",")
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    return parts

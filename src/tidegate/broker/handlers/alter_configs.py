@@ -1,0 +1,75 @@
+"""AlterConfigs (key 33), versions 0-2. KIP-133.
+
+What is named is set, everything else of the resource goes back to its default: settings of topics (type 2), and of the
+node (4; an empty name: all nodes) those that can be changed while it runs. Each resource is decided by itself; one that
+is named twice is refused. With `tidegate.kafka.exact` those of all nodes cannot be replaced without naming
+`min.insync.replicas`, which Kafka 4.3 has among them.
+Needs ALTER_CONFIGS on the topic or group, for all else on the cluster.
+Not implemented: settings of groups and client metrics subscriptions (row D4).
+Memory: at most 56 bytes for each byte of the request (a setting of 5 bytes becomes a dict and a tuple), and the answer.
+"""
+
+from collections.abc import Generator
+
+from tidegate import error_codes
+from tidegate.broker.cluster import ClusterView
+from tidegate.broker.config_alterations import (
+    CLIENT_METRICS,
+    GROUP,
+    NODE,
+    TOPIC,
+    alter_topic_in_slices,
+    answer_each,
+    changes_in_slices,
+    node_of,
+    refuse_others,
+)
+from tidegate.in_slices import release
+from tidegate.server.dynamic_settings import (
+    ALL_NODES,
+    DELETE,
+    SET,
+    DynamicSettings,
+    RefusedError,
+    SettingChange,
+)
+from tidegate.server.handler import Handler, Message, Request, Wait, Work
+from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS
+from tidegate.storage.storage import Storage
+
+__all__ = ["alter_configs_handler"]
+
+_REPLICAS_TEXT = f"Cluster-level {MIN_INSYNC_REPLICAS} cannot be removed while ELR is enabled."
+
+
+def alter_configs_handler(storage: Storage, cluster: ClusterView, settings: DynamicSettings) -> Handler:
+    """Return the handler that replaces settings."""
+
+    def alter(
+        request: Request, resource: Message, *, validate_only: bool
+    ) -> Generator[Wait | None, None, None]:
+        kind, name = resource["resource_type"], resource["resource_name"]
+        changes = yield from changes_in_slices(request, resource, SET)
+        texts = {change.name: change.value or "" for change in changes}
+        if kind == TOPIC:
+            yield from alter_topic_in_slices(storage, name, lambda _: texts, validate_only=validate_only)
+        elif kind == NODE:
+            node = node_of(cluster, name) if name else ALL_NODES
+            before = settings.of_node(cluster.node_id) if name else settings.of_all()
+            changes += [SettingChange(old, DELETE, None) for old in before if old not in texts]
+            keeps_replicas = bool(name) or MIN_INSYNC_REPLICAS in texts or not storage.config.kafka_exact
+            yield from settings.alter_in_slices(
+                node, changes, validate_only=validate_only or not keeps_replicas
+            )
+            if not keeps_replicas:
+                raise RefusedError(error_codes.INVALID_CONFIG, _REPLICAS_TEXT)
+        elif kind in (CLIENT_METRICS, GROUP):
+            refuse_others(kind, texts)
+        else:
+            raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown resource type {kind}")
+        yield from release(changes)
+
+    def handle(request: Request) -> Work:
+        return answer_each(request, alter)
+
+    return handle

@@ -1,0 +1,117 @@
+"""DescribeProducers (key 61), version 0. KIP-664.
+
+Of each partition the idempotent producers that it remembers. A partition that is named more than once is answered as
+often. A partition that another broker leads is error 6. Nothing is transactional.
+Needs READ on each topic; others get error 29.
+Memory: at most 120 bytes for each byte of the request (a partition of 4 bytes becomes a dict and an error with its
+text), and the answer, whose producers are made while it is written: at most `MAX_PRODUCERS_ANSWERED`.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from tidegate import error_codes
+from tidegate.acl import codes as acl
+from tidegate.broker.cluster import ClusterView
+from tidegate.broker.releasing import release
+from tidegate.broker.topic_names import name_problem
+from tidegate.in_slices import release_messages
+from tidegate.server.handler import Handler, Message, Request, Work
+from tidegate.storage.log.producers import ProducerState
+from tidegate.storage.storage import Storage
+from tidegate.storage.topics import Topic
+
+__all__ = ["MAX_PRODUCERS_ANSWERED", "describe_producers_handler"]
+
+MAX_PRODUCERS_ANSWERED = 100_000
+"""In one answer, past which partitions get error 42: twice what a node remembers, 4 MB."""
+
+_NOT_HERE = "This server does not host this topic-partition."  # Kafka's text of error 3
+_NOT_AUTHORIZED = "Topic authorization failed."  # of error 29
+_TOO_MANY = f"the answer would exceed {MAX_PRODUCERS_ANSWERED} producers, expected fewer partitions"
+_NOBODY: Sequence[ProducerState] = ()
+_NO_TRANSACTION = -1
+
+_Found = tuple[int, str | None, Sequence[ProducerState]]
+
+
+class _Producers:
+    """The producers of a partition, described while the answer is written."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self, states: Sequence[ProducerState]) -> None:
+        self._states = states
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[Message]:
+        for state in self._states:
+            _, epoch, last_sequence, _, _, time_ms, _, _ = state.batches[-1]
+            yield {
+                "producer_id": state.producer_id,
+                "producer_epoch": epoch,
+                "last_sequence": last_sequence,
+                "last_timestamp": time_ms,
+                "coordinator_epoch": _NO_TRANSACTION,
+                "current_txn_start_offset": _NO_TRANSACTION,
+            }
+
+
+def describe_producers_handler(storage: Storage, cluster: ClusterView) -> Handler:
+    """Return the handler that describes the producers of partitions."""
+
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        answers: list[Message] = []
+        left = MAX_PRODUCERS_ANSWERED
+        for part in body["topics"]:
+            name = part["name"]
+            topic = storage.topics.by_name.get(name)
+            problem = _problem_of(request, storage, name)
+            partitions: list[Message] = []
+            for index in part["partition_indexes"]:
+                error_code, text, states = problem or _states(cluster, topic, index, left)
+                left -= len(states)
+                partitions.append(
+                    {
+                        "partition_index": index,
+                        "error_code": error_code,
+                        "error_message": text,
+                        "active_producers": _Producers(states),
+                    }
+                )
+                yield
+            answers.append({"name": name, "partitions": partitions})
+            yield from release(part["partition_indexes"])
+            yield
+        yield from request.release_body(body)
+        answer = yield from request.answer_in_slices({"throttle_time_ms": 0, "topics": answers})
+        yield from release_messages(answers)
+        return answer
+
+    return handle
+
+
+def _problem_of(request: Request, storage: Storage, name: str) -> _Found | None:
+    """Return why a topic is not described, None where it is."""
+    problem = name_problem(name)
+    if problem is not None:
+        return error_codes.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}", _NOBODY
+    if not request.authorized(acl.READ, acl.TOPIC, name):
+        return error_codes.TOPIC_AUTHORIZATION_FAILED, _NOT_AUTHORIZED, _NOBODY
+    if name not in storage.topics.by_name:
+        return error_codes.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HERE, _NOBODY
+    return None
+
+
+def _states(cluster: ClusterView, topic: Topic | None, index: int, left: int) -> _Found:
+    """Return the producers of a partition, at most `left`, or the error and text that stand for them."""
+    log = None if topic is None else topic.log(index)
+    if topic is None or log is None:
+        return error_codes.UNKNOWN_TOPIC_OR_PARTITION, None, _NOBODY
+    if not cluster.leads(topic, index):
+        return error_codes.NOT_LEADER_OR_FOLLOWER, None, _NOBODY
+    if len(log.producers) > left:
+        return error_codes.INVALID_REQUEST, _TOO_MANY, _NOBODY
+    return error_codes.NONE, None, log.producers.states()

@@ -1,0 +1,93 @@
+"""AlterPartitionReassignments (key 45), versions 0-1, and ListPartitionReassignments (key 46), version 0. KIP-455.
+
+A partition has one replica, on the broker that leads it: to assign it there again is done at once, anything else is
+refused, and none is ever under way. What is wrong with an assignment is said in Kafka's words. Where none is asked for
+the answer has its defaults, as Kafka's. Needs ALTER on the cluster, to list them DESCRIBE, else error 31.
+Memory: at most 130 bytes for each byte of the request (a partition of 5 bytes becomes two dicts, and one that is not
+there an error with its text), to list them 40.
+"""
+
+from collections.abc import Sequence
+
+from tidegate import error_codes
+from tidegate.acl import codes as acl
+from tidegate.broker.cluster import ClusterView
+from tidegate.broker.releasing import answer_partitions, release
+from tidegate.server.handler import Charge, Handler, Message, Request, Work
+from tidegate.storage.storage import Storage
+from tidegate.storage.topics import Topic
+
+__all__ = ["alter_partition_reassignments_handler", "list_partition_reassignments_handler"]
+
+_Problem = tuple[int, str | None]
+
+
+def alter_partition_reassignments_handler(storage: Storage, cluster: ClusterView) -> Handler:
+    """Return the handler that answers reassignments."""
+
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        answers: list[Message] = []
+        refused: _Problem | None = None
+        if not request.authorized(acl.ALTER, acl.CLUSTER):
+            refused = error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(acl.ALTER)
+        for part in body["topics"]:
+            name = part["name"]
+            topic = storage.topics.by_name.get(name)
+            results: list[Message] = []
+            for wanted in part["partitions"]:
+                index, replicas = wanted["partition_index"], wanted["replicas"]
+                error_code, text = refused or _problem(cluster, name, topic, index, replicas)
+                results.append({"partition_index": index, "error_code": error_code, "error_message": text})
+                yield from release(replicas or [])
+                yield
+            answers.append({"name": name, "partitions": results})
+            yield from release(part["partitions"])
+            yield
+        yield from request.release_body(body)
+        message = {
+            "throttle_time_ms": 0,
+            "allow_replication_factor_change": not answers
+            or body.get("allow_replication_factor_change", True),
+            "error_code": error_codes.NONE if refused is None else refused[0],
+            "error_message": refused[1] if refused is not None else None if answers else "",
+            "responses": answers,
+        }
+        return (yield from answer_partitions(request, message, answers, "partitions", Charge.REQUEST))
+
+    return handle
+
+
+def list_partition_reassignments_handler() -> Handler:
+    """Return the handler that lists reassignments under way: there is none."""
+
+    def handle(request: Request) -> Work:
+        body = yield from request.body_in_slices()
+        yield from request.release_body(body)
+        error_code, text = error_codes.NONE, None
+        if not request.authorized(acl.DESCRIBE, acl.CLUSTER):
+            error_code, text = error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(acl.DESCRIBE)
+        message: Message = {
+            "throttle_time_ms": 0,
+            "error_code": error_code,
+            "error_message": text,
+            "topics": [],
+        }
+        return request.answer(message)
+
+    return handle
+
+
+def _problem(
+    cluster: ClusterView, name: str, topic: Topic | None, index: int, replicas: Sequence[int] | None
+) -> _Problem:
+    """Return why a partition is not assigned. Follows: Kafka `ReplicationControlManager` and its texts."""
+    if topic is None:
+        return error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}."
+    if topic.log(index) is None:
+        return error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}."
+    if replicas is None:
+        return error_codes.NO_REASSIGNMENT_IN_PROGRESS, None
+    if len(replicas) == 1 and replicas[0] == cluster.leader(topic, index):
+        return error_codes.NONE, None
+    return error_codes.INVALID_REPLICA_ASSIGNMENT, cluster.assignment_problem(replicas)
