@@ -129,15 +129,18 @@ def _is_group_of_refused_commit(difference: Difference) -> bool:
     kafka = {group["group_id"]: group for group in difference.kafka[key]}
     tidegate = {group["group_id"]: group for group in difference.tidegate[key]}
     differing = [name for name in kafka.keys() | tidegate.keys() if kafka.get(name) != tidegate.get(name)]
+    return all(_was_only_refused(kafka.get(name), tidegate.get(name)) for name in differing)
+
+
+def _was_only_refused(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
+    """Return whether a group is not known to one broker, and to the other without members, now and ever."""
+
+    def is_unknown(group: dict[str, Any] | None) -> bool:
+        return group is None or group.get("group_state") == "Dead" or group["error_code"] == GROUP_NOT_FOUND
+
+    known = [group for group in (one, other) if group is not None and not is_unknown(group)]
     return all(
-        kafka.get(name, {}).get("group_state", "Empty") == "Empty"
-        and not kafka.get(name, {}).get("protocol_type")
-        and (
-            name not in tidegate
-            or tidegate[name].get("group_state") == "Dead"
-            or tidegate[name].get("error_code") == GROUP_NOT_FOUND
-        )
-        for name in differing
+        group.get("group_state", "Empty") == "Empty" and not group.get("protocol_type") for group in known
     )
 
 

@@ -335,8 +335,8 @@ class Group:
         if self.protocol_type != CONSUMER:
             return None
         found: set[str] = set()
-        for member in self.members.values():
-            topics = subscribed_topics(member.metadata(self.protocol))
+        for metadata in {member.metadata(self.protocol) for member in self.members.values()}:
+            topics = subscribed_topics(metadata)
             if topics is None:
                 return None
             found |= topics

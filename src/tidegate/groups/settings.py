@@ -21,7 +21,7 @@ MAX_GROUPS: Final = 20_000
 """Groups of a node that have, or had, members."""
 MAX_MEMBERS: Final = 20_000
 """Members of all groups of a node, those with an id that did not join yet among them."""
-MAX_GROUP_MEMBERS: Final = 2_000
+MAX_GROUP_MEMBERS: Final = 1_000
 """Members of one group, whatever `group.max.size` allows: completing a rebalance takes some ms for so many."""
 MAX_METADATA_BYTES: Final = 128 << 20
 """Names, protocol metadata and assignments of all groups of a node: what is beyond gets GROUP_MAX_SIZE_REACHED."""

@@ -209,7 +209,7 @@ SETTINGS: Mapping[str, Setting] = {
             None,
             "how long an empty group waits for more members when one joins",
         ),
-        _int("group.max.size", _INT_MAX, 1, "most members of a group; never more than 2000"),
+        _int("group.max.size", _INT_MAX, 1, "most members of a group; never more than 1000"),
         _int("offset.metadata.max.bytes", 4096, None, "longest text beside a committed offset"),
         _int(
             "offsets.retention.minutes",
