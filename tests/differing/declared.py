@@ -136,11 +136,13 @@ def _was_only_refused(one: dict[str, Any] | None, other: dict[str, Any] | None) 
     """Return whether a group is not known to one broker, and to the other without members, now and ever."""
 
     def is_unknown(group: dict[str, Any] | None) -> bool:
-        return group is None or group.get("group_state") == "Dead" or group["error_code"] == GROUP_NOT_FOUND
+        return (
+            group is None or group.get("group_state") == "Dead" or group.get("error_code") == GROUP_NOT_FOUND
+        )
 
     known = [group for group in (one, other) if group is not None and not is_unknown(group)]
-    return all(
-        group.get("group_state", "Empty") == "Empty" and not group.get("protocol_type") for group in known
+    return len(known) == 1 and (
+        known[0].get("group_state", "Empty") == "Empty" and not known[0].get("protocol_type")
     )
 
 
