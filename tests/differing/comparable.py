@@ -38,6 +38,7 @@ class Given:
     """The name of every id."""
     producers: list[int] = field(default_factory=list)
     members: list[str] = field(default_factory=list)
+    sessions: list[int] = field(default_factory=list)
 
 
 def comparable(value: Any, given: Given, key: str = "") -> Any:
@@ -49,6 +50,8 @@ def comparable(value: Any, given: Given, key: str = "") -> Any:
         return sorted(items, key=repr) if key in _BAGS else items
     if key == "producer_id" and value >= 0:
         return given.producers.index(value) if value in given.producers else "another id"
+    if key == "session_id" and value:
+        return given.sessions.index(value) + 1
     if isinstance(value, bytes | bytearray | memoryview):
         return _records(bytes(value), given)
     if key == "topic_id" and isinstance(value, str):

@@ -62,15 +62,6 @@ def declared(difference: Difference) -> Declared | None:
     return next((one for one in DECLARED if one.explains(difference)), None)
 
 
-def _is_without_sessions(difference: Difference) -> bool:
-    """Return whether the answers are the same but for Kafka's session."""
-    if difference.made.api_key != FETCH or not _is_fetched(difference.kafka):
-        return False
-    return (
-        difference.kafka["session_id"] != 0 and {**difference.kafka, "session_id": 0} == difference.tidegate
-    )
-
-
 def _is_fetched(answer: Any) -> bool:
     return isinstance(answer, dict) and "session_id" in answer
 
@@ -305,8 +296,7 @@ def _produced_codes(answer: Any) -> set[int]:
 
 
 DECLARED = (
-    Declared("L3", _is_without_sessions),
-    Declared("L23", _is_fetch_of_id_zero),
+    Declared("L23", _is_fetch_of_id_zero, parts=True),  # a session may begin with ours
     Declared("L6", _is_transaction, parts=True),
     Declared("L1", _is_compressed_wrongly, parts=True),
     Declared("W3", _could_not_be_sent_back),

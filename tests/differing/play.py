@@ -30,6 +30,7 @@ from tidegate.api_keys import (
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
+    FETCH,
     INCREMENTAL_ALTER_CONFIGS,
     LIST_GROUPS,
     LIST_OFFSETS,
@@ -262,7 +263,10 @@ class Player:
                 yield "what is there", shown, kafka, tidegate
 
     def _clean(self) -> None:
-        """Remove all quotas, delete the topics of sequences, and wait until they are gone."""
+        """Remove all quotas, delete the topics of sequences, and wait until they are gone; end fetch sessions."""
+        for side in self.sides:
+            for session_id in side.given.sessions:
+                exchange([side], _end_of_session(session_id))
         for side in self.sides:
             side.hang_up()
         quotas = [answer["entries"] for answer in exchange(self.sides, ALL_QUOTAS)]
@@ -285,6 +289,23 @@ class Player:
                 exchange([side], _control(DELETE_TOPICS, 4, topic_names=made, timeout_ms=30_000))
         for _ in self._settle(ALL_TOPICS):
             pass
+
+
+def _end_of_session(session_id: int) -> Made:
+    """Return what ends a fetch session."""
+    return _control(
+        FETCH,
+        7,
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=0,
+        isolation_level=0,
+        session_id=session_id,
+        session_epoch=-1,
+        topics=[],
+        forgotten_topics_data=[],
+    )
 
 
 def _settings_of_topics(made: Made) -> Made | None:

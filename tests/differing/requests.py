@@ -268,6 +268,13 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A fetch session whose id only a broker knows: the one that it gave as number `number` in the sequence."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
     """One request. `@` in a name is the sequence's own, `id:NAME` the id of a topic: each broker has its own.
 
@@ -313,6 +320,9 @@ def make(api_key: int, rng: random.Random) -> Made:
         _leave_null_records_alone(message)
         if message["acks"] == 0 and any(says_compressed(part) for part in _values(message)):
             message["acks"] = 1  # a wrong one is seen in the answer (row L1)
+    if api_key == FETCH and "session_id" in message and rng.random() < 0.5:
+        message["session_id"] = Session(number=rng.choice((0, 0, 0, 1)))
+        message["session_epoch"] = rng.choice((1, 1, 2, 2, 3, 4, 5, 0, -1))
     if api_key == DESCRIBE_TOPIC_PARTITIONS and not message["topics"]:
         _page_behind_internal_topics(message)
     if api_key in (INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS):
@@ -469,8 +479,6 @@ def _struct(fields: tuple[Field, ...], rng: random.Random, api_key: int) -> dict
 def _field(field: Field, rng: random.Random, api_key: int) -> Any:
     if field.nullable and field.array and rng.random() < 0.15:
         return None
-    if field.name == "forgotten_topics_data":
-        return []
     if field.array:
         count = rng.choice((0, 1, 1, 1, 2, 2, 3))
         items = [_value(field, rng, api_key) for _ in range(count)]

@@ -18,6 +18,7 @@ from tests.differing.requests import (
     UNKNOWN_ID,
     Batch,
     Made,
+    Session,
     probe,
 )
 from tests.e2e.plain_client import receive_frame
@@ -39,6 +40,7 @@ LOADING = (14, 15, 16)  # the error codes of a coordinator that is not ready yet
 COORDINATORS = 50  # partitions of the topic that holds groups' positions
 CLOSED = "closed"
 SILENT = "no answer"
+NO_SUCH_SESSION = 77
 _ANY_PRODUCER = 43  # where a batch has its producer's id
 _HEADER_AT = 4  # behind the length: api key, version, correlation id, client id
 
@@ -158,6 +160,12 @@ class Side:
             return [self._sent(item) for item in value]
         if isinstance(value, Batch):
             return self._produced(value)
+        if isinstance(value, Session):
+            return (
+                self.given.sessions[value.number]
+                if value.number < len(self.given.sessions)
+                else NO_SUCH_SESSION
+            )
         if not isinstance(value, str):
             return value
         if value.startswith("id:"):
@@ -175,7 +183,7 @@ class Side:
         return bytes(content)
 
     def _learn(self, value: Any) -> None:
-        """Keep the topic ids, producer ids and member ids of an answer."""
+        """Keep the topic ids, producer ids, member ids and sessions of an answer."""
         if isinstance(value, list):
             for item in value:
                 self._learn(item)
@@ -186,6 +194,8 @@ class Side:
         is_of_member = "generation_id" in value and value["error_code"] in (NONE, MEMBER_ID_REQUIRED)
         if is_of_member and value["member_id"] not in self.given.members:
             self.given.members.append(value["member_id"])
+        if value.get("session_id") and value["session_id"] not in self.given.sessions:
+            self.given.sessions.append(value["session_id"])
         name, topic_id = value.get("name"), value.get("topic_id", "")
         if isinstance(name, str) and topic_id.strip("0-") and not value.get("error_code"):
             name = name.replace(self.given.own, OWN)

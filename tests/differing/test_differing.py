@@ -15,7 +15,7 @@ SEED, OTHER_SEED, COUNT = 11, 29, 400
 
 def test_known_requests_are_answered_alike(compare: Callable[[int, int], Comparison]) -> None:
     """Always the same requests, in which some declared differences are seen: both brokers are what they should be."""
-    assert {"L3", "L6"} <= set(compare(SEED, COUNT).rows)
+    assert {"L6"} <= set(compare(SEED, COUNT).rows)
 
 
 def test_other_requests_are_answered_alike(compare: Callable[[int, int], Comparison]) -> None:

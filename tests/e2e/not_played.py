@@ -61,9 +61,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
     "configs": {
         "D4": "incremental-alter-client-metrics-bad incremental-alter-group list-config-resources",
     },
-    "fetch_throttle": {
-        "L3": "fetch-session-throttled:6,8,9,10 fetch-session-throttled-v15:6,8,9,10",
-    },
     "frames": {
         "L19": """
             frame-trailing-bytes:0 frame-unknown-header-tags:0 frame-unknown-body-tags:0

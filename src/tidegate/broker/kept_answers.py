@@ -18,9 +18,11 @@ __all__ = [
     "COPIED_BYTES",
     "MAX_KEPT_ANSWERS",
     "MAX_KEPT_ANSWER_BYTES",
+    "EmptyFetchAnswers",
     "FetchAnswers",
     "KeptAnswers",
     "ProduceAnswers",
+    "set_session_id",
 ]
 
 COPIED_BYTES = 32 * 1024
@@ -43,6 +45,7 @@ _THREE_NUMBERS = struct.Struct(">qqq")
 _SIZE_AND_CORRELATION_ID = struct.Struct(">ii")
 _LENGTH_BYTES = 4
 _CORRELATION_ID_AT = 4
+_SESSION_ID_BEHIND_THROTTLE = 6  # bytes behind where the throttle time begins: behind it and the error code
 
 
 Key = tuple[Any, ...]
@@ -123,6 +126,32 @@ class ProduceAnswers:
         return Encoded([first], self._size, self._body_size, self._throttle_at)
 
 
+def set_session_id(response: Encoded, session_id: int) -> None:
+    """Write the id of a session into the answer to a Fetch, in a version that has one."""
+    _INT32.pack_into(response.buffers[0], response.throttle_at + _SESSION_ID_BEHIND_THROTTLE, session_id)
+
+
+class EmptyFetchAnswers:
+    """Answers to a Fetch in a session that say nothing new, in one version."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, version: int) -> None:
+        message = {
+            "throttle_time_ms": 0,
+            "error_code": error_codes.NONE,
+            "session_id": 0,
+            "responses": [],
+        }
+        self._answer = encode_response(FETCH, version, 0, message)
+
+    def encode(self, correlation_id: int, session_id: int) -> Encoded:
+        """Return the answer of a session."""
+        answer = self._answer.with_correlation_id(correlation_id)
+        set_session_id(answer, session_id)
+        return answer
+
+
 class FetchAnswers:
     """Answers without error to one partition in one version.
 
@@ -176,6 +205,7 @@ class FetchAnswers:
         stable_offset: int,
         start_offset: int,
         records: FileSlice | None,
+        session_id: int = 0,
     ) -> Encoded:
         """Return the answer. A small piece of a file is read: sent with the rest it is one call and one packet."""
         count = 0 if records is None else records.size
@@ -187,6 +217,8 @@ class FetchAnswers:
             _THREE_NUMBERS.pack_into(first, self._numbers_at, end_offset, stable_offset, start_offset)
         else:
             _TWO_NUMBERS.pack_into(first, self._numbers_at, end_offset, stable_offset)
+        if session_id:
+            _INT32.pack_into(first, self._throttle_at + _SESSION_ID_BEHIND_THROTTLE, session_id)
         buffers: list[Any] = [first]
         if count > COPIED_BYTES:
             buffers += [records, self._tail] if self._tail else [records]

@@ -13,6 +13,8 @@ size). In one version equal beginnings are read alike, so the bytes of the body 
 * *Bound*: `MAX_KEPT` requests of an API, `MAX_ENTRY_BYTES` each; when there are more, all are forgotten.
 * *Dropped*: not when a topic changes. At each use the handler compares: where the log has been deleted, or has other
   settings, the request is read whole, and kept anew under its key.
+* *In a fetch session* no two requests begin alike: the session keeps what is before its number and behind it
+  (`broker.handlers.fetch`).
 * *Saved*: parsing, making a message of dicts, finding the topic, and encoding the answer. `bench/bench_wire.py` has
   both ways, "the same, known" behind the ordinary one.
 """

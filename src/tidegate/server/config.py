@@ -223,6 +223,7 @@ SETTINGS: Mapping[str, Setting] = {
             1,
             "how often it is looked for offsets that may go",
         ),
+        _int("max.incremental.fetch.session.cache.slots", 1000, 0, "fetch sessions that are kept"),
         _int("socket.request.max.bytes", 104_857_600, 1, "largest request"),
         _int("socket.send.buffer.bytes", 102_400, -1, "SO_SNDBUF; -1: the system's"),
         _int("socket.receive.buffer.bytes", 102_400, -1, "SO_RCVBUF; -1: the system's"),

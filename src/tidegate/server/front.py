@@ -308,13 +308,17 @@ class Front:
             exchange.now_ms = now_ms
             self._take_network_ns(exchange)
             self._decide(exchange)
-            response = exchange.answer.response
-            if response is not None and exchange.throttle_ms:
-                if exchange.fetch_bytes >= 0:
-                    assert isinstance(exchange.answer, FetchAnswer)
+            answer = exchange.answer
+            response = answer.response
+            if response is not None:
+                if exchange.throttle_ms and exchange.fetch_bytes >= 0:
+                    assert isinstance(answer, FetchAnswer)
                     discard(response.buffers)
-                    response = exchange.answer.empty()
-                response.set_throttle_time_ms(exchange.throttle_ms)
+                    response = answer.empty()
+                elif answer.settle is not None:
+                    answer.settle(response)
+                if exchange.throttle_ms:
+                    response.set_throttle_time_ms(exchange.throttle_ms)
             exchange.response = response
             self._usage.request(exchange)
         except Exception as error:

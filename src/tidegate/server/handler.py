@@ -216,6 +216,8 @@ class Answer:
     close: close the connection instead of, or after, answering.
     if_turn_fails: given where something was put off to the end of the turn. Called when that failed: the answer to
         send in place of this one, or None if this one is still right.
+    settle: called with the response when it has been decided that the client gets it, before it leaves: not where a
+        throttled client gets its empty form.
     error: set by `Deferred.complete_by`: what went wrong with the answer, which is the end of the connection then.
     """
 
@@ -223,6 +225,7 @@ class Answer:
     charge: Charge = Charge.REQUEST
     close: bool = False
     if_turn_fails: Callable[[], "Answer | None"] | None = None
+    settle: Callable[[Encoded], None] | None = None
     error: Exception | None = None
 
     def discard(self) -> None:
@@ -241,7 +244,12 @@ class FetchAnswer(Answer):
     __slots__ = ("empty", "lag", "lag_bytes")
 
     def __init__(
-        self, response: Encoded, empty: Callable[[], Encoded], lag: int = NO_LAG, lag_bytes: int = NO_LAG
+        self,
+        response: Encoded,
+        empty: Callable[[], Encoded],
+        lag: int = NO_LAG,
+        lag_bytes: int = NO_LAG,
+        settle: Callable[[Encoded], None] | None = None,
     ) -> None:
         self.response = response
         self.charge = _FETCH
@@ -250,6 +258,7 @@ class FetchAnswer(Answer):
         self.empty = empty
         self.lag = lag
         self.lag_bytes = lag_bytes
+        self.settle = settle
 
 
 class Deferred:

@@ -49,6 +49,7 @@ class StorageConfig:
     offset_metadata_max_bytes: int = 4096
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000
+    max_incremental_fetch_session_cache_slots: int = 1000
     kafka_exact: bool = False
     given: Mapping[str, str] | None = None
 

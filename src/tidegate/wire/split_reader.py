@@ -35,12 +35,20 @@ class SplitReader:
 
 
 @cache
-def split_reader(api_key: int, api_version: int, last: str, values: tuple[str, ...]) -> SplitReader:
+def split_reader(
+    api_key: int, api_version: int, last: str, values: tuple[str, ...], *, after: str | None = None
+) -> SplitReader:
     """Return the reader that looks up all up to the field `last`, and reads `values` from what follows.
 
-    A value that the version does not have is -1.
+    A value that the version does not have is -1. after: the field behind which the part begins that is read.
     """
-    return _SplitReaderSource(layout(api_key, api_version, "request"), last, values).compile()
+    message = layout(api_key, api_version, "request")
+    return _SplitReaderSource(message, _fields_after(message, after), last, values).compile()
+
+
+def _fields_after(message: Layout, name: str | None) -> tuple[Field, ...]:
+    at = [field.name for field in message.fields].index(name) + 1 if name is not None else 0
+    return message.fields[at:]
 
 
 class _SplitReaderSource:
@@ -51,8 +59,11 @@ class _SplitReaderSource:
     shape: what must hold of the first part for its bytes to be a key.
     """
 
-    def __init__(self, message: Layout, last: str, values: tuple[str, ...]) -> None:
+    def __init__(
+        self, message: Layout, fields: tuple[Field, ...], last: str, values: tuple[str, ...]
+    ) -> None:
         self.layout = message
+        self.fields = fields
         self.last = last
         self.wanted = values
         self.extra = 1 if message.flexible else 0  # lengths are one more than they say
@@ -70,7 +81,7 @@ class _SplitReaderSource:
         out = self.out
         with out.function("run", "buf, at, kept"):
             with out.indented("try:"):
-                self.struct(self.layout.fields)
+                self.struct(self.fields)
                 self.flush()
                 out.line(f"return known, {', '.join(self.found.get(name, '-1') for name in self.wanted)}")
             out.line("except MALFORMED: return None")

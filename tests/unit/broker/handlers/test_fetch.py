@@ -303,10 +303,8 @@ def test_lost_client_leaves_nothing(filled: Node) -> None:
     assert (answers, filled.scheduler.waiting()) == ([], timers)
 
 
-def test_sessions_are_never_given_out(filled: Node) -> None:
-    """Asking for a session gets a full answer without one; naming one is error 70."""
-    answer = filled.call(FETCH, 12, message(("orders", 0, 0), session_epoch=0))
-    assert (answer["session_id"], len(partitions(answer))) == (0, 1)
+def test_sessions_that_are_not_there(filled: Node) -> None:
+    """Naming one is error 70; ending one is a full fetch."""
     for session_id, epoch in ((77, 1), (0, 1), (0, -2), (77, -2)):
         answer = filled.call(FETCH, 12, message(("orders", 0, 0), session_id=session_id, session_epoch=epoch))
         assert (answer["error_code"], answer["responses"]) == (error_codes.FETCH_SESSION_ID_NOT_FOUND, [])
