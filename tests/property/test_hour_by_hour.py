@@ -87,14 +87,14 @@ def _replayed(
     return decisions, +sums
 
 
-@pytest.mark.parametrize("run", range(6))
-def test_part_by_part_is_the_whole(tmp_path: Path, run: int) -> None:
+@pytest.mark.parametrize("again", [1260319840, *[None] * 5])
+def test_part_by_part_is_the_whole(tmp_path: Path, again: int | None) -> None:
     """Every decision and its reason, every sum; parts are cut anywhere, a node may have no rows in some.
 
     Of a plain plan, and of one with groups and smooth mode.
     """
-    seed = Random().randrange(2**32)
-    print(f"run {run}: seed {seed}")
+    seed = Random().randrange(2**32) if again is None else again
+    print(f"seed {seed}")
     rng = Random(seed)
     by_node = _record(rng)
     plans = [

@@ -51,6 +51,7 @@ from tidegate.pipeline.replay.certainty import (
     bucket_reason,
     follow_bucket,
     follow_rate,
+    forget_swept,
     lose_bytes,
     note_record,
 )
@@ -264,16 +265,18 @@ def _fitting(state: Any, account: int, now_ms: int) -> int:
     rate: int = state.accounts[account, SENSOR]
     mode, use = state.modes[rate], state.rate_use[rate]
     is_other = mode[HELD] != mode[WANTED]
+    is_swept = use[READY] != state.settings[SWEEP] and is_forgotten(
+        state.settings, state.rate_use, state.sweeps, rate
+    )
+    if is_swept and use[REASON] != EXACT:  # before its mode is another, which makes what is not known begin now
+        forget_swept(state.settings, use, state.sweeps)
     if is_other:
         mode[HELD] = mode[WANTED]
         state.rate_floats[rate, :] = 0.0
         state.rate_ints[rate, :] = 0
         if use[REASON] != EXACT:
             begin_unknown(use, now_ms)
-    if is_other or (
-        use[READY] != state.settings[SWEEP]
-        and is_forgotten(state.settings, state.rate_use, state.sweeps, rate)
-    ):
+    if is_other or is_swept:
         state.smooth_floats[rate, :] = 0.0
         state.smooth_ints[rate, :] = 0
     if is_other:

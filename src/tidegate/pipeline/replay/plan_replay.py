@@ -421,7 +421,10 @@ class PlanReplay:
         reason = self._reason or MISSING_ROWS
         state.settings[QUOTAS_REASON] = reason
         self._run_kernel(state, rows, decisions, first, certain)
+        pending = self._pending  # requests that are under way: wherever a batch ends, the guess is the same
         self._lose_sensors(reason, since_ms=int(rows.ts_ms[first:certain].max()))
+        self._pending = pending
+        lose_pending(pending, reason)
         return certain
 
     def _open_accounts(self, flags: npt.NDArray[np.int16], client: npt.NDArray[np.int32]) -> int:
