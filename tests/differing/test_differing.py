@@ -9,8 +9,21 @@ from tests.differing.play import Player
 from tests.differing.requests import COMPARED
 from tests.e2e.plain_client import PlainClient
 
+from tidegate.api_keys import (
+    ALTER_USER_SCRAM_CREDENTIALS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
+
 pytestmark = pytest.mark.java
 SEED, OTHER_SEED, COUNT = 11, 29, 400
+OF_LOGINS = (
+    SASL_HANDSHAKE,
+    SASL_AUTHENTICATE,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
+    ALTER_USER_SCRAM_CREDENTIALS,
+)
 
 
 def test_known_requests_are_answered_alike(compare: Callable[[int, int], Comparison]) -> None:
@@ -24,9 +37,9 @@ def test_other_requests_are_answered_alike(compare: Callable[[int, int], Compari
 
 
 def test_all_that_is_served_is_compared(player: Player) -> None:
-    """An API that is served is compared, or refused whatever it asks."""
+    """An API that is served is compared, here or, those of logins, in `test_logins`."""
     with PlainClient(player.tidegate.port, "differing") as client:
-        assert set(client.served_keys()) == set(COMPARED)
+        assert set(client.served_keys()) == {*COMPARED, *OF_LOGINS}
 
 
 def test_declared_rows_exist(request: pytest.FixtureRequest) -> None:

@@ -208,12 +208,12 @@ def test_groups_go_on_after_a_kill(new_broker, create_topic, unique):
             member.commit()
         broker.kill()
         broker.start()
-        found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(unique)])[unique].result(10)
+        found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(unique)])[unique].result(60)
         assert {part.partition: part.offset for part in found.topic_partitions} == dict.fromkeys(range(4), 50)
 
 
 def _member_ids(admin: AdminClient, group: str) -> set[str]:
-    described = admin.describe_consumer_groups([group])[group].result(timeout=20)
+    described = admin.describe_consumer_groups([group])[group].result(timeout=60)
     assert described.state.name == "STABLE", described.state
     return {member.member_id for member in described.members}
 

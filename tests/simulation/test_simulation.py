@@ -231,7 +231,7 @@ GENEROUS = {CALLBACK_CLASS: f"{__name__}:Generous"}
 def test_the_auditor_notices(tmp_path: Path, parts: dict[str, Any], problem: str) -> None:
     """Whatever a node does that it has promised not to do, and soon; it says how to see it again."""
     parts = {**parts, "texts": {**LOW_QUOTAS, **parts.get("texts", {})}}
-    for seed in range(30):
+    for seed in range(60):
         noticed = _violation(seed, tmp_path / str(seed), parts)
         if noticed is not None:
             assert re.search(problem, noticed)

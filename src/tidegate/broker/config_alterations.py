@@ -146,15 +146,11 @@ def alter_topic_in_slices(
 
     Raises `RefusedError`, changing nothing.
     """
-    if not name:
-        raise RefusedError(error_codes.INVALID_REQUEST, "Default topic resources are not allowed.")
-    problem = name_problem(name)
-    if problem is not None:
-        raise RefusedError(error_codes.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
     while True:
         topic = yield from _settled(storage, name)
         before: _Configs = {} if topic is None else topic.configs
         configs = change(before)
+        _check_name(name)
         wanted = [{"name": key, "value": value} for key, value in configs.items()]
         may_compact = storage.config.kafka_exact or "compact" in before.get("cleanup.policy", "")
         _, text = yield from checked_configs_in_slices(wanted, may_compact=may_compact)
@@ -172,6 +168,14 @@ def alter_topic_in_slices(
     except StorageError as error:
         text = "The settings could not be stored; nothing was changed."
         raise RefusedError(error_codes.KAFKA_STORAGE_ERROR, text) from error
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise RefusedError(error_codes.INVALID_REQUEST, "Default topic resources are not allowed.")
+    problem = name_problem(name)
+    if problem is not None:
+        raise RefusedError(error_codes.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
 
 def _settled(storage: Storage, name: str) -> Generator[None, None, Topic | None]:

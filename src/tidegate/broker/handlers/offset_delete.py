@@ -13,6 +13,7 @@ from collections.abc import Generator
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.node_groups import NodeGroups, Writes
+from tidegate.broker.releasing import release
 from tidegate.groups import GroupState
 from tidegate.groups.group import CONSUMER
 from tidegate.server.handler import Answer, Handler, Message, Request, Work
@@ -94,6 +95,7 @@ class _Deletion:
             yield
         self.problem = _problem(self._groups, self._request, self._group_id)
         if self.problem:
+            yield from release(missing, found)
             return
         for name, there in found:
             if missing:

@@ -268,7 +268,9 @@ def _fitting(state: Any, account: int, now_ms: int) -> int:
     is_swept = use[READY] != state.settings[SWEEP] and is_forgotten(
         state.settings, state.rate_use, state.sweeps, rate
     )
-    if is_swept and use[REASON] != EXACT:  # before its mode is another, which makes what is not known begin now
+    if (
+        is_swept and use[REASON] != EXACT
+    ):  # before its mode is another, which makes what is not known begin now
         forget_swept(state.settings, use, state.sweeps)
     if is_other:
         mode[HELD] = mode[WANTED]
