@@ -41,9 +41,14 @@ class Encoded:
         self.throttle_at = throttle_at
 
     def set_throttle_time_ms(self, throttle_time_ms: int) -> None:
-        """Write the throttle time into the response; nothing happens where the version has no field for it."""
+        """Write the throttle time into the response, unless it has a longer one: that of a broker asked before us.
+
+        Nothing happens where the version has no field for it.
+        """
         if self.throttle_at != NO_FIELD:
-            _INT32.pack_into(self.buffers[0], self.throttle_at, throttle_time_ms)
+            first, at = self.buffers[0], self.throttle_at
+            if throttle_time_ms > _INT32.unpack_from(first, at)[0]:
+                _INT32.pack_into(first, at, throttle_time_ms)
 
     def with_correlation_id(self, correlation_id: int) -> "Encoded":
         """Return a copy that answers another request: for answers that are kept encoded.

@@ -124,6 +124,14 @@ def test_throttle_time_is_set_wherever_it_lies(key, version, message):
     assert read_response(key, version, after, at)["throttle_time_ms"] == 0x01020304
 
 
+def test_a_longer_throttle_time_stays():
+    """The client waits for the longest: that of a broker that was asked before us, or ours."""
+    for there, ours, told in ((500, 300, 500), (300, 500, 500), (0, 500, 500)):
+        encoded = encode_response(47, 0, 1, {"error_code": 0, "throttle_time_ms": there, "topics": []})
+        encoded.set_throttle_time_ms(ours)
+        assert read_response(47, 0, joined(encoded), 8)["throttle_time_ms"] == told
+
+
 def test_throttle_time_without_a_field_is_nothing():
     """In a version that cannot carry it the throttle time changes nothing."""
     encoded = encode_response(17, 1, 1, {"error_code": 0, "mechanisms": ["PLAIN"]})
