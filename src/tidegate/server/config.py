@@ -34,6 +34,7 @@ from tidegate.server.listening.listener_config import (
     listener_configs,
 )
 from tidegate.server.listening.sasl_config import ENABLED_MECHANISMS, JAAS, MAX_REAUTH, sasl_settings
+from tidegate.server.listening.tls_config import TLS_SETTINGS, tls_settings
 
 __all__ = [
     "ALLOW_IF_NO_ACL",
@@ -258,6 +259,7 @@ SETTINGS: Mapping[str, Setting] = {
         _int(
             "connection.failed.authentication.delay.ms", 100, 0, "when a failed login is answered and closed"
         ),
+        *(_string(name, default, doc) for name, (default, doc) in TLS_SETTINGS.items()),
         _int("max.connections.per.ip", _INT_MAX, 0, "most connections of one address"),
         _string("max.connections.per.ip.overrides", "", "host:number, comma separated"),
         _int(
@@ -396,7 +398,7 @@ IGNORED_KAFKA_SETTINGS = frozenset(
 class ServerConfig:
     """The settings in force. `config["num.partitions"]` is typed as the table says; `given` has those that were set."""
 
-    values: Mapping[str, Any]
+    values: Mapping[str, Any] = field(repr=False)  # it has passwords
     listeners: tuple[ListenerConfig, ...]
     inter_broker_listener: str | None
     data_dir: Path
@@ -425,7 +427,8 @@ class ServerConfig:
             raise ConfigError(f"log.dirs is {values['log.dirs']!r}, expected one directory")
         data_dir = Path(values["log.dirs"])
         listeners = listener_configs(values, texts)
-        of_listeners = limit_settings(listeners).keys() | sasl_settings(each.name for each in listeners)
+        names = [each.name for each in listeners]
+        of_listeners = limit_settings(listeners).keys() | sasl_settings(names) | tls_settings(names)
         rest = sorted(texts.keys() - SETTINGS.keys() - of_listeners)
         return cls(
             values=values,
@@ -455,7 +458,8 @@ class ServerConfig:
 
     def notices(self) -> list[str]:
         """Return a line for every setting that was given and has no effect."""
-        of_listeners = sasl_settings(each.name for each in self.listeners)
+        names = [each.name for each in self.listeners]
+        of_listeners = sasl_settings(names) | tls_settings(names)
         known = (*SETTINGS, *limit_settings(self.listeners), *sorted(of_listeners))
         lines = [f"unknown setting {name!r} has no effect{guess(name, known)}" for name in self.unknown]
         if JAAS in self.unknown:

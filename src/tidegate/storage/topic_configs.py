@@ -56,6 +56,7 @@ class ConfigType(enum.IntEnum):
     DOUBLE = 6
     LIST = 7
     CLASS = 8
+    PASSWORD = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

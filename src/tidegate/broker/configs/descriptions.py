@@ -269,12 +269,16 @@ def _sourced(row: ConfigRow, value: str | None, synonyms: list[Message], detail:
 def _entry(
     row: ConfigRow, value: str | None, source: int, synonyms: list[Message], text: str | None
 ) -> _Entry:
+    sensitive = row.type == ConfigType.PASSWORD
+    if sensitive:
+        value = None
+        synonyms = [_synonym(synonym["name"], None, synonym["source"]) for synonym in synonyms]
     message = {
         "name": row.name,
         "value": value,
         "read_only": row.read_only,
         "config_source": source,
-        "is_sensitive": False,
+        "is_sensitive": sensitive,
         "synonyms": synonyms,
         "config_type": int(row.type),
         "documentation": text,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.server.config import ALLOW_IF_NO_ACL, SETTINGS, SUPER_USERS, Setting
+from tidegate.server.listening.tls_config import SECRET_TLS_SETTINGS, TLS_SETTINGS
 from tidegate.storage.config import text_of
 from tidegate.storage.config_synonyms import TOPIC_SYNONYMS
 from tidegate.storage.topic_configs import TOPIC_CONFIGS, ConfigType
@@ -48,6 +49,7 @@ _WITHOUT_DEFAULT = frozenset(
         "inter.broker.listener.name",
         "log.flush.interval.ms",
         "log.retention.ms",
+        *(name for name, (default, _) in TLS_SETTINGS.items() if not default),
     )
 )
 """Settings that Kafka describes as null unless they are set; the default of those behind them counts."""
@@ -56,7 +58,14 @@ _OF_AUTHORIZER = frozenset((SUPER_USERS, ALLOW_IF_NO_ACL))
 """Settings that Kafka's authorizer reads, which its brokers do not describe."""
 
 _LISTS = frozenset(
-    ("advertised.listeners", "controller.listener.names", "listeners", "log.dirs", "sasl.enabled.mechanisms")
+    (
+        "advertised.listeners",
+        "controller.listener.names",
+        "listeners",
+        "log.dirs",
+        "sasl.enabled.mechanisms",
+        "ssl.enabled.protocols",
+    )
 )
 
 _CHANGEABLE = frozenset(
@@ -68,6 +77,7 @@ _CHANGEABLE = frozenset(
         "max.connections.per.ip",
         "max.connections.per.ip.overrides",
         "sasl.enabled.mechanisms",
+        *TLS_SETTINGS,
         *(names[0] for names in TOPIC_SYNONYMS.values()),
     )
 )
@@ -94,6 +104,8 @@ _FURTHER_NODE_ROWS = (
 def _type_of(setting: Setting) -> ConfigType:
     if setting.name in _LISTS:
         return ConfigType.LIST
+    if setting.name in SECRET_TLS_SETTINGS:
+        return ConfigType.PASSWORD
     if setting.name == "client.quota.callback.class":
         return ConfigType.CLASS
     types = {"int": ConfigType.INT, "long": ConfigType.LONG, "bool": ConfigType.BOOLEAN}

@@ -1,0 +1,249 @@
+"""What the settings say of TLS at a listener: the broker's key, whom it trusts, what it asks of clients.
+
+    listeners=CLIENTS://0.0.0.0:9093
+    listener.security.protocol.map=CLIENTS:SSL
+    ssl.keystore.type=PEM
+    ssl.keystore.location=/etc/tidegate/key-and-certificates.pem
+    ssl.truststore.type=PEM
+    ssl.truststore.location=/etc/tidegate/authorities.pem
+    listener.name.clients.ssl.client.auth=required
+
+A listener's own setting wins. At a SASL_SSL listener only its own `ssl.client.auth` counts, as in Kafka: the login
+says who somebody is. Follows: Kafka `SslConfigs`, `BrokerSecurityConfigs`, `SslFactory`, `DefaultSslEngineFactory`,
+`SaslChannelBuilder`.
+"""
+
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.config.distinguished_names import distinguished_name
+from tidegate.errors import ConfigError
+from tidegate.server.listening.key_stores import (
+    KeyStore,
+    load_key,
+    load_trusted,
+    pem_key_store,
+    pem_trusted,
+    read_store,
+)
+
+__all__ = [
+    "ANONYMOUS",
+    "CLIENT_AUTH",
+    "NONE",
+    "REQUESTED",
+    "REQUIRED",
+    "SECRET_TLS_SETTINGS",
+    "TLS_SETTINGS",
+    "TlsConfig",
+    "tls_config",
+    "tls_settings",
+]
+
+ANONYMOUS = "ANONYMOUS"
+NONE, REQUESTED, REQUIRED = "none", "requested", "required"
+CLIENT_AUTH = "ssl.client.auth"
+_PEM = "PEM"
+_STORE_TYPES = (_PEM,)
+_PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_VERIFY = {NONE: ssl.CERT_NONE, REQUESTED: ssl.CERT_OPTIONAL, REQUIRED: ssl.CERT_REQUIRED}
+
+TLS_SETTINGS: Mapping[str, tuple[str, str]] = {
+    "ssl.keystore.type": ("JKS", "the format of the broker's key and certificates: PEM"),
+    "ssl.keystore.location": ("", "the file with the broker's key and certificates"),
+    "ssl.keystore.password": ("", "the password of that file"),
+    "ssl.keystore.key": ("", "the broker's key itself, in PEM"),
+    "ssl.keystore.certificate.chain": ("", "the certificates of that key, its own first, in PEM"),
+    "ssl.key.password": ("", "the password of the key"),
+    "ssl.truststore.type": ("JKS", "the format of the certificates that are trusted: PEM"),
+    "ssl.truststore.location": ("", "the file with the certificates that are trusted"),
+    "ssl.truststore.password": ("", "the password of that file"),
+    "ssl.truststore.certificates": ("", "the certificates that are trusted themselves, in PEM"),
+    "ssl.enabled.protocols": ("TLSv1.2,TLSv1.3", "versions of TLS that are spoken"),
+    CLIENT_AUTH: (NONE, "whether a client needs a certificate: none, requested or required"),
+}
+"""Default and meaning of each; all are texts."""
+
+SECRET_TLS_SETTINGS = frozenset(
+    (
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.password",
+        "ssl.truststore.certificates",
+        "ssl.truststore.password",
+    )
+)
+"""Those that are passwords to Kafka: never described. Follows: Kafka `SslConfigs`, type PASSWORD."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """TLS at one listener.
+
+    context: of the server's side, with key, certificates, versions and whom it trusts. client_auth: none, requested
+    or required.
+    """
+
+    context: ssl.SSLContext
+    client_auth: str
+
+    def principal(self, der: bytes | None) -> str:
+        """Return the name of whoever has shown this certificate (DER), None for none. Raises `ValueError`.
+
+        Follows: Kafka `DefaultKafkaPrincipalBuilder`, `SslTransportLayer.peerPrincipal`.
+        """
+        return ANONYMOUS if der is None else distinguished_name(der)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """The settings of one listener, its own before those of the node."""
+
+    listener: str
+    values: Mapping[str, Any]
+    texts: Mapping[str, str]
+
+    def named(self, name: str) -> str:
+        """Return the name of the setting that holds."""
+        own = f"{_prefix(self.listener)}{name}"
+        return own if own in self.texts else name
+
+    def __getitem__(self, name: str) -> str:
+        own = f"{_prefix(self.listener)}{name}"
+        text: str = self.texts[own].strip() if own in self.texts else self.values[name]
+        return text
+
+    def source(self, name: str) -> str:
+        """Return the setting as the beginning of a sentence, with its value where that is a location."""
+        return f"{self.named(name)} {self[name]!r}" if name.endswith(".location") else self.named(name)
+
+
+def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> TlsConfig:
+    """Return what holds at `listener`. `values` are settings in force, `texts` those that were given.
+
+    Raises `ConfigError`.
+    """
+    settings = _Settings(listener, values, texts)
+    client_auth = _client_auth(settings, values["listener.security.protocol.map"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    _set_versions(context, settings)
+    load_key(context, _key_store(settings))
+    trusted = _trusted(settings)
+    if trusted:
+        load_trusted(context, _trust_source(settings), trusted)
+    elif client_auth != NONE:
+        raise ConfigError(
+            f"{settings.named(CLIENT_AUTH)} is {client_auth!r}, and no certificate could be checked: expected "
+            "ssl.truststore.location",
+            hint="set it to a file with the certificates of the authorities that clients' certificates are from",
+        )
+    context.verify_mode = _VERIFY[client_auth]
+    return TlsConfig(context=context, client_auth=client_auth)
+
+
+def tls_settings(listeners: Iterable[str]) -> set[str]:
+    """Return the names of the settings that TLS at these listeners may have."""
+    return {f"{_prefix(listener)}{name}" for listener in listeners for name in TLS_SETTINGS}
+
+
+def _prefix(listener: str) -> str:
+    return f"listener.name.{listener.lower()}."
+
+
+def _client_auth(settings: _Settings, protocol_map: str) -> str:
+    """Return what is asked of clients: at a SASL_SSL listener only its own setting says."""
+    pairs = (pair.rpartition(":") for pair in protocol_map.upper().split(","))
+    protocols = {name.strip(): protocol.strip() for name, _, protocol in pairs}
+    own = settings.named(CLIENT_AUTH) != CLIENT_AUTH
+    text = settings[CLIENT_AUTH]
+    if not own and protocols.get(settings.listener.upper()) == "SASL_SSL":
+        return NONE
+    if text not in _VERIFY:
+        raise ConfigError(f"{settings.named(CLIENT_AUTH)} is {text!r}, expected one of {', '.join(_VERIFY)}")
+    return text
+
+
+def _set_versions(context: ssl.SSLContext, settings: _Settings) -> None:
+    name = "ssl.enabled.protocols"
+    wanted = [part.strip() for part in settings[name].split(",") if part.strip()]
+    unknown = [part for part in wanted if part not in _PROTOCOLS]
+    if unknown or not wanted:
+        raise ConfigError(
+            f"{settings.named(name)} is {settings[name]!r}, expected some of {', '.join(_PROTOCOLS)}",
+            hint="older versions are broken, and Java has switched them off too" if unknown else None,
+        )
+    versions = sorted(_PROTOCOLS[part] for part in wanted)
+    context.minimum_version, context.maximum_version = versions[0], versions[-1]
+
+
+def _key_store(settings: _Settings) -> KeyStore:
+    """Return the broker's key. The refusals are those of Kafka `DefaultSslEngineFactory.createKeystore`."""
+    location, key = "ssl.keystore.location", "ssl.keystore.key"
+    chain, password = "ssl.keystore.certificate.chain", "ssl.keystore.password"
+    if not settings[location] and not settings[key]:
+        raise ConfigError(
+            f"listener {settings.listener} has TLS and no key, expected {location}",
+            hint=f"set {location} and ssl.keystore.type, or give the listener another protocol",
+        )
+    _check_type(settings, "ssl.keystore.type")
+    if settings[password]:
+        raise ConfigError(
+            f"{settings.named(password)} is given, expected none with PEM", hint="ssl.key.password?"
+        )
+    key_password = settings["ssl.key.password"] or None
+    if not settings[key]:
+        if settings[chain]:
+            raise ConfigError(f"{settings.named(chain)} is given, expected {key} beside it")
+        text = read_store(settings[location], setting=settings.named(location)).decode(errors="replace")
+        source = settings.source(location)
+        return pem_key_store(
+            source=source, key=text, chain_source=source, certificates=text, password=key_password
+        )
+    if settings[location]:
+        raise ConfigError(
+            f"{settings.named(location)} and {settings.named(key)} are given, expected one of them"
+        )
+    if not settings[chain]:
+        raise ConfigError(f"{settings.named(key)} is given, expected {chain} beside it")
+    return pem_key_store(
+        source=settings.source(key),
+        key=settings[key],
+        chain_source=settings.source(chain),
+        certificates=settings[chain],
+        password=key_password,
+    )
+
+
+def _trusted(settings: _Settings) -> tuple[Any, ...]:
+    """Return the certificates that are trusted. Refuses what Kafka `DefaultSslEngineFactory.createTruststore` does."""
+    location, certificates = "ssl.truststore.location", "ssl.truststore.certificates"
+    password = "ssl.truststore.password"
+    if not settings[location] and not settings[certificates]:
+        return ()
+    _check_type(settings, "ssl.truststore.type")
+    if settings[password]:
+        raise ConfigError(f"{settings.named(password)} is given, expected none with PEM")
+    if settings[location] and settings[certificates]:
+        raise ConfigError(
+            f"{settings.named(location)} and {settings.named(certificates)} are given, expected one of them"
+        )
+    text = settings[certificates]
+    if not text:
+        text = read_store(settings[location], setting=settings.named(location)).decode(errors="replace")
+    return pem_trusted(source=_trust_source(settings), text=text)
+
+
+def _trust_source(settings: _Settings) -> str:
+    name = "ssl.truststore.location"
+    return settings.source(name if settings[name] else "ssl.truststore.certificates")
+
+
+def _check_type(settings: _Settings, name: str) -> None:
+    if settings[name] not in _STORE_TYPES:
+        raise ConfigError(
+            f"{settings.named(name)} is {settings[name]!r}, expected one of {', '.join(_STORE_TYPES)}"
+        )
