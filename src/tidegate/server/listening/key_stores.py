@@ -1,13 +1,9 @@
-"""Key stores and trust stores: the broker's key with its certificates, and those whom it trusts, as read from PEM.
+"""Key stores and trust stores: the broker's key with its certificates, and those whom it trusts.
 
-A store is read, checked and only then given to an `ssl.SSLContext`, so that a mistake is told with the file, what was
-found and what was expected. No error and no `repr` shows a key or a password.
-Follows: Kafka `DefaultSslEngineFactory` (`PemStore`, `FileBasedPemStore`, `PemParser`), KIP-651.
+A store is read (`pem_stores`, `pkcs12_stores`), checked and only then given to an `ssl.SSLContext`, so that a mistake
+is told with the file, what was found and what was expected. No error and no `repr` shows a key or a password.
 """
 
-import base64
-import binascii
-import re
 import secrets
 import ssl
 import tempfile
@@ -23,15 +19,9 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from tidegate.errors import ConfigError
 
-__all__ = ["KeyStore", "load_key", "load_trusted", "pem_key_store", "pem_trusted", "read_store"]
+__all__ = ["KeyStore", "checked", "load_key", "load_trusted", "read_store", "subject"]
 
 _LARGEST = 4 << 20  # bytes of a store: those of all public authorities take 0.3 MB
-_PEM = re.compile(
-    r"-+BEGIN\s+([A-Z0-9 ]+?)-+\s+((?:[^\r\n:-]*:[^\r\n]*[\r\n]+)*)([A-Za-z0-9/+=\s]*)-+END\s+\1-+"
-)
-_CERTIFICATE = "CERTIFICATE"
-_KEY = "PRIVATE KEY"
-_ENCRYPTED_KEY = "ENCRYPTED PRIVATE KEY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,46 +46,6 @@ def read_store(location: str, *, setting: str) -> bytes:
     return data
 
 
-def pem_key_store(
-    *, source: str, key: str, chain_source: str, certificates: str, password: str | None
-) -> KeyStore:
-    """Return the key in the PEM text `key` and the certificates in `certificates`. Raises `ConfigError`.
-
-    source, chain_source: where they are from. password: that of an encrypted key.
-    """
-    keys = [(name, data) for name, data in _blocks(key, source) if name.endswith(_KEY)]
-    if len(keys) != 1:
-        raise ConfigError(f"{source} has {len(keys)} private keys, expected one")
-    name, data = keys[0]
-    if name not in (_KEY, _ENCRYPTED_KEY):
-        raise ConfigError(
-            f"{source} has a key in the format of {name!r}, expected PKCS#8 ({_KEY!r} or {_ENCRYPTED_KEY!r})",
-            hint="openssl pkcs8 -topk8 -in KEY -out NEW_KEY makes PKCS#8 of it",
-        )
-    if password is None and name == _ENCRYPTED_KEY:
-        raise ConfigError(f"{source} has an encrypted key, expected its password in ssl.key.password")
-    if password is not None and name == _KEY:
-        raise ConfigError(f"{source} has a key that is not encrypted, expected no ssl.key.password")
-    chain = pem_trusted(source=chain_source, text=certificates)
-    return checked(KeyStore(source=source, key=_private_key(source, data, password), chain=chain))
-
-
-def pem_trusted(*, source: str, text: str) -> tuple[x509.Certificate, ...]:
-    """Return the certificates in a PEM text. Raises `ConfigError`."""
-    found = [data for name, data in _blocks(text, source) if name == _CERTIFICATE]
-    if not found:
-        raise ConfigError(
-            f"{source} has no certificate, expected at least one ('-----BEGIN CERTIFICATE-----')"
-        )
-    certificates = []
-    for number, data in enumerate(found, 1):
-        try:
-            certificates.append(x509.load_der_x509_certificate(data))
-        except ValueError as error:
-            raise ConfigError(f"{source}: certificate {number} cannot be read: {error}") from error
-    return tuple(certificates)
-
-
 def checked(store: KeyStore) -> KeyStore:
     """Return the store. Raises `ConfigError` for a key that TLS cannot use or that is not of the first certificate."""
     if not isinstance(store.key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
@@ -105,25 +55,23 @@ def checked(store: KeyStore) -> KeyStore:
     if not matching[0]:
         hint = "put the certificate of the key before those that signed it" if any(matching) else None
         raise ConfigError(
-            f"{store.source}: the key is not that of the first certificate, {_subject(store.chain[0])}",
+            f"{store.source}: the key is not that of the first certificate, {subject(store.chain[0])}",
             hint=hint,
         )
     for certificate in store.chain:
-        check_dates(store.source, certificate)
+        _check_dates(store.source, certificate)
     return store
 
 
-def check_dates(source: str, certificate: x509.Certificate) -> None:
+def _check_dates(source: str, certificate: x509.Certificate) -> None:
     """Raise `ConfigError` where a certificate of ours holds no more, or not yet."""
     now = datetime.now(UTC)
     since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now > until:
-        raise ConfigError(
-            f"{source}: {_subject(certificate)} expired at {until}, expected one that holds now"
-        )
+        raise ConfigError(f"{source}: {subject(certificate)} expired at {until}, expected one that holds now")
     if now < since:
         raise ConfigError(
-            f"{source}: {_subject(certificate)} holds from {since} on, expected one that holds now",
+            f"{source}: {subject(certificate)} holds from {since} on, expected one that holds now",
             hint="is the clock of this machine right?",
         )
 
@@ -163,32 +111,6 @@ def load_trusted(context: ssl.SSLContext, source: str, certificates: Sequence[x5
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
-def _blocks(text: str, source: str) -> list[tuple[str, bytes]]:
-    """Return kind and content of every block of a PEM text."""
-    found = []
-    for match in _PEM.finditer(text):
-        try:
-            found.append((match[1], base64.b64decode("".join(match[3].split()), validate=True)))
-        except binascii.Error as error:
-            raise ConfigError(f"{source} has a block {match[1]!r} that is not base64") from error
-    return found
-
-
-def _private_key(source: str, data: bytes, password: str | None) -> PrivateKeyTypes:
-    try:
-        return serialization.load_der_private_key(data, None if password is None else password.encode())
-    except (ValueError, TypeError) as error:
-        if password is None:
-            raise ConfigError(f"{source} has a private key that cannot be read") from error
-        raise ConfigError(
-            f"{source} has a private key that cannot be decrypted with ssl.key.password"
-        ) from error
-    except Exception as error:  # cryptography's UnsupportedAlgorithm, and what its future versions raise
-        raise ConfigError(
-            f"{source} has a private key that cannot be read: {type(error).__name__}"
-        ) from error
-
-
 def _public_bytes(key: object) -> bytes:
     assert hasattr(key, "public_bytes")
     data: bytes = key.public_bytes(
@@ -197,7 +119,8 @@ def _public_bytes(key: object) -> bytes:
     return data
 
 
-def _subject(certificate: x509.Certificate) -> str:
+def subject(certificate: x509.Certificate) -> str:
+    """Return whom a certificate is of, for errors."""
     try:
         return repr(certificate.subject.rfc4514_string())
     except ValueError:

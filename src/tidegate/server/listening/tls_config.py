@@ -18,16 +18,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cryptography import x509
+
 from tidegate.config.distinguished_names import distinguished_name
 from tidegate.errors import ConfigError
-from tidegate.server.listening.key_stores import (
-    KeyStore,
-    load_key,
-    load_trusted,
-    pem_key_store,
-    pem_trusted,
-    read_store,
-)
+from tidegate.server.listening.key_stores import KeyStore, load_key, load_trusted, read_store
+from tidegate.server.listening.pem_stores import pem_key_store, pem_trusted
+from tidegate.server.listening.pkcs12_stores import pkcs12_key_store, pkcs12_trusted
 
 __all__ = [
     "ANONYMOUS",
@@ -46,18 +43,22 @@ ANONYMOUS = "ANONYMOUS"
 NONE, REQUESTED, REQUIRED = "none", "requested", "required"
 CLIENT_AUTH = "ssl.client.auth"
 _PEM = "PEM"
-_STORE_TYPES = (_PEM,)
+_BINARY_TYPES = ("PKCS12", "JKS")
+_KEY_PASSWORD = "ssl.key.password"
 _PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY = {NONE: ssl.CERT_NONE, REQUESTED: ssl.CERT_OPTIONAL, REQUIRED: ssl.CERT_REQUIRED}
 
 TLS_SETTINGS: Mapping[str, tuple[str, str]] = {
-    "ssl.keystore.type": ("JKS", "the format of the broker's key and certificates: PEM"),
+    "ssl.keystore.type": (
+        "JKS",
+        "the format of the broker's key and certificates: PKCS12 or PEM; JKS stands for PKCS12",
+    ),
     "ssl.keystore.location": ("", "the file with the broker's key and certificates"),
     "ssl.keystore.password": ("", "the password of that file"),
     "ssl.keystore.key": ("", "the broker's key itself, in PEM"),
     "ssl.keystore.certificate.chain": ("", "the certificates of that key, its own first, in PEM"),
     "ssl.key.password": ("", "the password of the key"),
-    "ssl.truststore.type": ("JKS", "the format of the certificates that are trusted: PEM"),
+    "ssl.truststore.type": ("JKS", "the format of the certificates that are trusted, likewise"),
     "ssl.truststore.location": ("", "the file with the certificates that are trusted"),
     "ssl.truststore.password": ("", "the password of that file"),
     "ssl.truststore.certificates": ("", "the certificates that are trusted themselves, in PEM"),
@@ -181,28 +182,18 @@ def _set_versions(context: ssl.SSLContext, settings: _Settings) -> None:
 
 
 def _key_store(settings: _Settings) -> KeyStore:
-    """Return the broker's key. The refusals are those of Kafka `DefaultSslEngineFactory.createKeystore`."""
-    location, key = "ssl.keystore.location", "ssl.keystore.key"
-    chain, password = "ssl.keystore.certificate.chain", "ssl.keystore.password"
+    """Return the broker's key. Refuses what Kafka `DefaultSslEngineFactory.createKeystore` does."""
+    location, key, chain = "ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain"
     if not settings[location] and not settings[key]:
         raise ConfigError(
             f"listener {settings.listener} has TLS and no key, expected {location}",
             hint=f"set {location} and ssl.keystore.type, or give the listener another protocol",
         )
-    _check_type(settings, "ssl.keystore.type")
-    if settings[password]:
-        raise ConfigError(
-            f"{settings.named(password)} is given, expected none with PEM", hint="ssl.key.password?"
-        )
-    key_password = settings["ssl.key.password"] or None
+    is_pem = _is_pem(settings, "keystore", inline=(key, chain))
     if not settings[key]:
         if settings[chain]:
             raise ConfigError(f"{settings.named(chain)} is given, expected {key} beside it")
-        text = read_store(settings[location], setting=settings.named(location)).decode(errors="replace")
-        source = settings.source(location)
-        return pem_key_store(
-            source=source, key=text, chain_source=source, certificates=text, password=key_password
-        )
+        return _pem_file(settings) if is_pem else _pkcs12_file(settings)
     if settings[location]:
         raise ConfigError(
             f"{settings.named(location)} and {settings.named(key)} are given, expected one of them"
@@ -214,27 +205,52 @@ def _key_store(settings: _Settings) -> KeyStore:
         key=settings[key],
         chain_source=settings.source(chain),
         certificates=settings[chain],
-        password=key_password,
+        password=settings[_KEY_PASSWORD] or None,
     )
 
 
-def _trusted(settings: _Settings) -> tuple[Any, ...]:
+def _pem_file(settings: _Settings) -> KeyStore:
+    location = "ssl.keystore.location"
+    text = _content(settings, location).decode(errors="replace")
+    source = settings.source(location)
+    password = settings[_KEY_PASSWORD] or None
+    return pem_key_store(source=source, key=text, chain_source=source, certificates=text, password=password)
+
+
+def _pkcs12_file(settings: _Settings) -> KeyStore:
+    location, password = "ssl.keystore.location", "ssl.keystore.password"
+    if settings[_KEY_PASSWORD] and settings[_KEY_PASSWORD] != settings[password]:
+        raise ConfigError(
+            f"{settings.named(_KEY_PASSWORD)} is another than {settings.named(password)}, expected the same: "
+            "PKCS12 has one password",
+            hint=f"keytool makes such stores only; leave {_KEY_PASSWORD} out",
+        )
+    return pkcs12_key_store(
+        source=settings.source(location),
+        location=settings[location],
+        data=_content(settings, location),
+        password=settings[password] or None,
+    )
+
+
+def _trusted(settings: _Settings) -> tuple[x509.Certificate, ...]:
     """Return the certificates that are trusted. Refuses what Kafka `DefaultSslEngineFactory.createTruststore` does."""
     location, certificates = "ssl.truststore.location", "ssl.truststore.certificates"
-    password = "ssl.truststore.password"
     if not settings[location] and not settings[certificates]:
         return ()
-    _check_type(settings, "ssl.truststore.type")
-    if settings[password]:
-        raise ConfigError(f"{settings.named(password)} is given, expected none with PEM")
+    is_pem = _is_pem(settings, "truststore", inline=(certificates,))
     if settings[location] and settings[certificates]:
         raise ConfigError(
             f"{settings.named(location)} and {settings.named(certificates)} are given, expected one of them"
         )
-    text = settings[certificates]
-    if not text:
-        text = read_store(settings[location], setting=settings.named(location)).decode(errors="replace")
-    return pem_trusted(source=_trust_source(settings), text=text)
+    source = _trust_source(settings)
+    if not settings[location]:
+        return pem_trusted(source=source, text=settings[certificates])
+    data = _content(settings, location)
+    if is_pem:
+        return pem_trusted(source=source, text=data.decode(errors="replace"))
+    password = settings["ssl.truststore.password"] or None
+    return pkcs12_trusted(source=source, location=settings[location], data=data, password=password)
 
 
 def _trust_source(settings: _Settings) -> str:
@@ -242,8 +258,24 @@ def _trust_source(settings: _Settings) -> str:
     return settings.source(name if settings[name] else "ssl.truststore.certificates")
 
 
-def _check_type(settings: _Settings, name: str) -> None:
-    if settings[name] not in _STORE_TYPES:
-        raise ConfigError(
-            f"{settings.named(name)} is {settings[name]!r}, expected one of {', '.join(_STORE_TYPES)}"
-        )
+def _content(settings: _Settings, location: str) -> bytes:
+    return read_store(settings[location], setting=settings.named(location))
+
+
+def _is_pem(settings: _Settings, kind: str, *, inline: tuple[str, ...]) -> bool:
+    """Return whether a store is in PEM. `inline`: settings that hold a store themselves, which PEM alone can."""
+    name, password = f"ssl.{kind}.type", f"ssl.{kind}.password"
+    if settings[name] != _PEM:
+        if settings[name].upper() not in _BINARY_TYPES:
+            raise ConfigError(f"{settings.named(name)} is {settings[name]!r}, expected one of PKCS12, {_PEM}")
+        for each in inline:
+            if settings[each]:
+                raise ConfigError(
+                    f"{settings.named(each)} is given and {settings.named(name)} is {settings[name]!r}, "
+                    f"expected {_PEM}"
+                )
+        return False
+    if settings[password]:
+        hint = "the password of a key is ssl.key.password" if kind == "keystore" else None
+        raise ConfigError(f"{settings.named(password)} is given, expected none with {_PEM}", hint=hint)
+    return True
