@@ -23,7 +23,7 @@ from tidegate.usage.convert import compact, drain
 from tidegate.usage.directory import parquet_directory, spool_directory
 from tidegate.usage.files import list_files
 from tidegate.usage.segment import CLOSED_SUFFIX, segment_paths
-from tidegate.usage.spool import HAS_LAG, Client, Recorder
+from tidegate.usage.spool import FETCHED, PRODUCED, Client, Recorder
 
 CHUNK_ROWS = 10_240
 TURN_ROWS = 32  # requests that are answered together, and written with one call
@@ -52,9 +52,9 @@ def turns_of(who: list[Client], *, fetch: bool = False) -> list[list[Decided]]:
     for number in range(max(len(who), TURN_ROWS)):
         client = who[number % len(who)]
         size = 1000 + number
-        charged = {"produce_bytes": size}
+        charged = {"row_flags": PRODUCED}
         if fetch:
-            charged = {"fetch_bytes": size, "lag": 10, "lag_bytes": size, "row_flags": HAS_LAG}
+            charged = {"fetch_bytes": size, "lag": 10, "lag_bytes": size, "row_flags": FETCHED}
         request = Decided(
             connection_id=number, client_id=client.client_id, frame_bytes=1000 + number, **charged
         )

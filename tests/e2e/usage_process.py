@@ -20,7 +20,7 @@ from tests.unit.usage.recording import START_MS, Decided, record_requests
 
 from tidegate.clock import SystemClock
 from tidegate.usage.directory import parquet_directory, spool_directory
-from tidegate.usage.spool import Recorder
+from tidegate.usage.spool import PRODUCED, Recorder
 from tidegate.usage.writer_process import start_writer
 
 ROWS = 40
@@ -46,7 +46,7 @@ def record(recorder: Recorder, number: int) -> None:
     request = Decided(
         connection_id=recorder.next_connection_id(),
         frame_bytes=number,
-        produce_bytes=number,
+        row_flags=PRODUCED,
         response_bytes=0,
     )
     record_requests(recorder, client, request)

@@ -18,11 +18,20 @@ from tests.unit.usage.recording import (
 
 from tidegate.testing import ManualClock
 from tidegate.usage.appender import RETRY_MS
-from tidegate.usage.spool import BELOW_ZERO, FORWARDED, HAS_LAG, NONE, OBSERVED_ONLY, Recorder
+from tidegate.usage.spool import (
+    EXEMPT,
+    FETCHED,
+    FORWARDED,
+    NONE,
+    OBSERVED_ONLY,
+    PRODUCED,
+    THROTTLED,
+    Client,
+    Recorder,
+)
 
 NAMES = ("app", "loader", "")
 INT64 = st.integers(min_value=0, max_value=2**63 - 1)
-BYTES = st.none() | INT64
 LAG = st.none() | st.integers(min_value=0, max_value=2**63 - 2)
 MS = st.just(0) | st.integers(min_value=1, max_value=2**31 - 1)
 
@@ -31,29 +40,25 @@ MS = st.just(0) | st.integers(min_value=1, max_value=2**31 - 1)
 def decided(draw: st.DrawFn) -> Decided:
     """Make up a request: throttled, observed only, or neither."""
     throttles = draw(st.just((0, 0, 0, 0)) | st.tuples(MS, MS, MS, MS))
-    below_zero = draw(st.booleans())
-    if below_zero:
+    if draw(st.booleans()):
         throttles = tuple(-ms for ms in throttles)
-    row_flags = draw(st.sampled_from((0, OBSERVED_ONLY, FORWARDED, OBSERVED_ONLY | FORWARDED)))
-    if below_zero:
-        row_flags = BELOW_ZERO
-    numbers = [NONE if number is None else number for number in draw(st.tuples(BYTES, BYTES))]
+    row_flags = draw(st.sampled_from((0, 0, OBSERVED_ONLY, FORWARDED, EXEMPT)))
+    row_flags |= draw(st.sampled_from((0, PRODUCED, FETCHED))) | (THROTTLED if any(throttles) else 0)
     return Decided(
         START_MS + draw(st.integers(0, 1000)),
-        draw(st.integers(0, 90)),
-        draw(st.integers(0, 20)),
+        draw(st.integers(0, 2)),
+        draw(st.integers(0, 2)),
         draw(st.sampled_from(NAMES)),
-        draw(INT64),
+        draw(st.integers(1, 2) | INT64),
         draw(st.none() | MS),
         draw(st.none() | INT64),
-        draw(st.booleans()),
         draw(INT64),
-        *numbers,
+        draw(INT64),
         draw(INT64),
         draw(INT64),
         *throttles,
         0 if row_flags & OBSERVED_ONLY else max(*throttles, 0),
-        row_flags | draw(st.sampled_from((0, HAS_LAG))),
+        row_flags,
         *(NONE if number is None else number for number in draw(st.tuples(LAG, LAG))),
     )
 
@@ -89,5 +94,10 @@ def test_one_loop_writes_what_one_by_one_is_written(turns: list[tuple[bool, list
 
 
 def _record(recorder: Recorder, turn: list[Decided]) -> None:
-    who = {client_id: client(recorder, client_id) for client_id in NAMES}
-    recorder.requests(turn, lambda request: who[request.client_id])
+    known: dict[tuple[int, str], Client] = {}
+    for request in turn:  # as the front knows them: of a connection the client that came last
+        connection = request.channel.connection
+        connection.recorded = known.setdefault(
+            (connection.id, request.client_id), client(recorder, request.client_id)
+        )
+    recorder.requests(turn, lambda request: client(recorder, request.client_id))

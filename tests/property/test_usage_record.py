@@ -25,7 +25,18 @@ from tidegate.usage.events import read_segment
 from tidegate.usage.files import ParquetFile, parquet_path, split_superseded
 from tidegate.usage.readers import read_events
 from tidegate.usage.segment import CLOSED_SUFFIX, NAMES_SUFFIX, SpoolError, load_segment, segment_paths
-from tidegate.usage.spool import EXEMPT, HAS_LAG, NONE, OBSERVED_ONLY, REJECTED, STRICT, Recorder, tags_text
+from tidegate.usage.spool import (
+    EXEMPT,
+    FETCHED,
+    NONE,
+    OBSERVED_ONLY,
+    PRODUCED,
+    REJECTED,
+    STRICT,
+    THROTTLED,
+    Recorder,
+    tags_text,
+)
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 COUNT = st.integers(0, 2**63 - 1)
@@ -71,6 +82,12 @@ def client_event(kind, *columns, flags):
     )
 
 
+def as_charged(fields):
+    """Return a request that is charged to the produce quota for all its bytes, or for none."""
+    is_charged = fields["produce_bytes"] is not None
+    return fields | {"produce_bytes": fields["request_bytes"] if is_charged else None}
+
+
 EVENTS = st.one_of(
     event("start"),
     event("expire"),
@@ -98,7 +115,7 @@ EVENTS = st.one_of(
         ("quota_client_id", st.none() | TEXT),
         ("snapshot", TEXT),
     ),
-    client_event("request", *REQUEST_COLUMNS, flags=("exempt", "observed_only")),
+    client_event("request", *REQUEST_COLUMNS, flags=("exempt", "observed_only")).map(as_charged),
     client_event("network", *SHARED_COLUMNS, ("network_ns", COUNT), flags=("exempt",)),
     client_event("mutation", *SHARED_COLUMNS, ("mutations", COUNT), flags=("strict", "rejected")),
 )
@@ -145,12 +162,13 @@ def _decided(fields: dict, flags: int) -> Decided:
     }
     numbers = {
         name: NONE if fields[name] is None else fields[name]
-        for name in ("produce_bytes", "fetch_bytes", "network_ns", "lag", "lag_bytes")
+        for name in ("fetch_bytes", "network_ns", "lag", "lag_bytes")
     }
+    row_flags = flags | FETCHED | THROTTLED | (0 if fields["produce_bytes"] is None else PRODUCED)
     return Decided(
         now_ms=fields["ts_ms"], api_key=fields["api_key"], api_version=fields["api_version"],
         connection_id=fields["connection_id"], early_ms=fields["early_ms"], response_bytes=fields["response_bytes"],
-        exempt=bool(flags & EXEMPT), row_flags=flags & OBSERVED_ONLY | HAS_LAG, frame_bytes=fields["request_bytes"],
+        row_flags=row_flags, frame_bytes=fields["request_bytes"],
         handler_ns=fields["handler_ns"], throttle_ms=1, **throttles, **numbers,
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Answer, Charge, Connection, FetchAnswer
 from tidegate.usage.columns import empty_event
 from tidegate.usage.snapshots import BEGINS, ends, sensor_texts
-from tidegate.usage.spool import OBSERVED_ONLY, tags_text
+from tidegate.usage.spool import OBSERVED_ONLY, PRODUCED, tags_text
 from tidegate.wire import RequestHeader
 
 __all__ = ["RecordingNode"]
@@ -155,9 +155,8 @@ class RecordingNode:
         exchange = self._decide(
             user, client_id, now_ms, answer, handler_ns, network_ns, size=size, exempt=exempt
         )
-        return self._add_request(
-            exchange, network_ns, api_key=0, produce_bytes=_charged(exchange.produce_bytes)
-        )
+        charged = size if exchange.row_flags & PRODUCED else None
+        return self._add_request(exchange, network_ns, api_key=0, produce_bytes=charged)
 
     def fetch(
         self,

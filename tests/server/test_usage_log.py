@@ -113,7 +113,7 @@ def exchange(channel: SimpleNamespace) -> Exchange:
     """Return a request that was decided and not throttled."""
     decided = Exchange(channel, HEADER, 100, 0)
     decided.response, decided.exempt, decided.now_ms = None, False, START_MS
-    decided.produce_bytes = decided.fetch_bytes = NONE
+    decided.fetch_bytes = NONE
     decided.network_ns = decided.throttle_ms = decided.row_flags = 0
     decided.produce_ms = decided.fetch_ms = decided.request_ms = decided.mutation_ms = 0
     return decided

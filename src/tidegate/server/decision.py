@@ -14,7 +14,7 @@ from tidegate.quota import QuotaManagers, QuotaType
 from tidegate.server.connection.channel import Channel
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Charge, FetchAnswer
-from tidegate.usage.spool import BELOW_ZERO, HAS_LAG, OBSERVED_ONLY
+from tidegate.usage.spool import EXEMPT, FETCHED, OBSERVED_ONLY, PRODUCED, THROTTLED
 from tidegate.wire import RequestHeader
 
 __all__ = ["Decider"]
@@ -43,14 +43,15 @@ class Decider:
         """Charge an exchange that has its answer, times and `exempt`, and set what is decided of it."""
         user, client_id = exchange.channel.connection.user, exchange.header.client_id
         now_ms, charge = exchange.now_ms, exchange.answer.charge
-        exchange.throttle_ms = exchange.produce_ms = exchange.fetch_ms = exchange.row_flags = 0
+        exchange.throttle_ms = exchange.produce_ms = exchange.fetch_ms = 0
         exchange.request_ms = exchange.mutation_ms = 0
-        exchange.produce_bytes = exchange.fetch_bytes = -1
+        exchange.row_flags = EXEMPT if exchange.exempt else 0
+        exchange.fetch_bytes = -1
         exchange.muted_by = _MUTED_BY_REQUEST
         if exchange.exempt and self._exempt.any and self._exempt.selects(user, client_id):
             charge = _EXEMPT
         if charge is _PRODUCE:
-            exchange.produce_bytes = exchange.frame_bytes
+            exchange.row_flags |= PRODUCED
             exchange.produce_ms = self._produce.record(user, client_id, exchange.frame_bytes, now_ms)
         if not exchange.exempt:
             exchange.request_ms = self._request.record_times(
@@ -65,7 +66,7 @@ class Decider:
             assert answer.response is not None
             exchange.fetch_bytes = 4 + answer.response.body_size
             exchange.lag, exchange.lag_bytes = answer.lag, answer.lag_bytes
-            exchange.row_flags = HAS_LAG
+            exchange.row_flags |= FETCHED
             exchange.fetch_ms = self._fetch.record(user, client_id, exchange.fetch_bytes, now_ms)
         elif charge is _MUTATION and exchange.mutation is not None:  # not what Metadata creates (B§5.5)
             exchange.mutation_ms = exchange.mutation.throttle_time_ms(now_ms)
@@ -89,12 +90,12 @@ class Decider:
         observed only is not throttled: it gets its data, which stay charged.
         """
         now_ms = exchange.now_ms
+        exchange.row_flags |= THROTTLED
         request_ms = max(exchange.request_ms, exchange.mutation_ms)
         byte_ms = max(exchange.produce_ms, exchange.fetch_ms)
         throttle_ms = max(request_ms, byte_ms)
         if throttle_ms <= 0:
-            exchange.row_flags |= BELOW_ZERO
-            return
+            return  # below 0: nobody is told of it (B§2.1)
         max_ms = self._extensions.throttle_max_ms
         if max_ms and throttle_ms > max_ms:
             throttle_ms = max_ms

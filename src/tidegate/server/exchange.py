@@ -39,11 +39,11 @@ class Exchange:
     started_ns, remote_ns: when it was whole, and how long its handler waited for others (a long poll).
     answer, handler_ns, mutation: what the handler returned, how long it took, and the permits that it asked for.
     work: where the handler works in slices and needs more than the first.
-    exempt, network_ns, produce_bytes, fetch_bytes, now_ms: what is charged, and when; -1 for bytes: none.
-    lag, lag_bytes: how far behind the end a Fetch reads, where `row_flags` has `HAS_LAG`.
+    exempt, network_ns, fetch_bytes, now_ms: what is charged, and when; -1 for bytes: none.
+    lag, lag_bytes: how far behind the end a Fetch reads, where it has `fetch_bytes`.
     produce_ms, fetch_ms, request_ms, mutation_ms, throttle_ms, muted_by: what is decided; the largest one mutes.
-    row_flags: `OBSERVED_ONLY` where what is decided is not done, `FORWARDED` where another node was asked for permits,
-    `BELOW_ZERO`, `HAS_LAG`; of `tidegate.usage.spool`.
+    row_flags: what is special about the row, of `tidegate.usage.spool`: `PRODUCED`, `FETCHED` where bytes are charged,
+    `THROTTLED`, `EXEMPT`, `OBSERVED_ONLY` where what is decided is not done, `FORWARDED` where another node was asked.
     response: what is sent: the answer's, or its empty form for a fetch that is throttled; None: nothing.
     """
 
@@ -63,7 +63,6 @@ class Exchange:
         "muted_by",
         "network_ns",
         "now_ms",
-        "produce_bytes",
         "produce_ms",
         "remote_ns",
         "request_ms",
@@ -85,7 +84,6 @@ class Exchange:
     fetch_ms: int
     request_ms: int
     mutation_ms: int
-    produce_bytes: int
     fetch_bytes: int
     lag: int
     lag_bytes: int

@@ -23,6 +23,7 @@ from tidegate.usage.segment import (
     IN_PLACE_OF,
     MARKER,
     NAMES_BYTES_MAX,
+    PRODUCED,
     QUOTA_VALUE,
     ROW_FIELDS,
     TS_MS_MAX,
@@ -64,7 +65,7 @@ _TYPES = {
 }
 _STRINGS = [column.name for column in COLUMNS if column.type == "string"]
 _DICTIONARY_BYTES_MAX = 64 << 20  # room for the names of the segments in a row group
-_NUMPY_CODES = {"q": "<i8", "d": "<f8", "i": "<i4", "h": "<i2", "I": "<u4", "H": "<u2", "B": "u1"}
+_NUMPY_CODES = {"q": "<i8", "d": "<f8", "i": "<i4", "h": "<i2", "I": "<u4", "H": "<u2", "B": "u1", "8x": "V8"}
 _ROW = np.dtype([(name, _NUMPY_CODES[code]) for name, code in ROW_FIELDS])
 
 _ROWS_AT_ONCE = 2048  # 256 KB: they fit into a core's own cache
@@ -249,7 +250,7 @@ def _parquet_writer(path: Path) -> Iterator[pq.ParquetWriter]:
 
 def _fields(rows: Rows) -> Fields:
     """Return each field of the rows as an array of its own, copied while the rows lie in the processor's cache."""
-    fields = {name: np.empty(len(rows), _ROW[name]) for name in _ROW.names or ()}
+    fields = {name: np.empty(len(rows), _ROW[name]) for name, code in ROW_FIELDS if not code.endswith("x")}
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         block = rows[first : first + _ROWS_AT_ONCE]
         for name, values in fields.items():
@@ -316,14 +317,20 @@ def _column(segment: Segment, column: Column, fields: Fields, places: Rows, fill
 
 
 def _number_column(column: Column, fields: Fields, filled: Filled) -> pa.Array:
-    place = IN_PLACE_OF.get(column.name)
-    values = _where(filled, fields[column.name] if place is None else fields[place] - 1)
+    values = _where(filled, _numbers(column.name, fields))
     null = None
     if column.name == "quota_value":
         null = ~(filled & (fields["flags"] & QUOTA_VALUE != 0))
     elif column.nullable:
         null = ~(filled & (values != -1))
     return numbers_array(values, _TYPES[column.type], null)
+
+
+def _numbers(name: str, fields: Fields) -> Rows:
+    """Return the numbers of a column in every row, -1 for null."""
+    if name == "produce_bytes":
+        return np.where(fields["flags"] & PRODUCED != 0, fields["request_bytes"], -1)
+    return fields[IN_PLACE_OF[name]] - 1 if name in IN_PLACE_OF else fields[name]
 
 
 def _names_column(names: Sequence[Names], column: Column, numbers: Rows, filled: Filled) -> pa.Array:

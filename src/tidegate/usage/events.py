@@ -16,6 +16,7 @@ from tidegate.usage.segment import (
     IN_PLACE_OF,
     MARKER,
     NAME_BYTES_MAX,
+    PRODUCED,
     QUOTA_VALUE,
     ROW_BYTES,
     ROW_FIELDS,
@@ -37,7 +38,7 @@ __all__ = [
 Event = dict[str, Any]
 """One row: every column of `COLUMNS`, by name."""
 
-FLAGS_MAX = sum(FLAGS.values()) | QUOTA_VALUE
+FLAGS_MAX = sum(FLAGS.values()) | QUOTA_VALUE | PRODUCED
 """All bits that `flags` may have."""
 
 _ROW = struct.Struct("<" + "".join(code for _, code in ROW_FIELDS))
@@ -46,7 +47,7 @@ _VALUES = {
     kind: tuple(
         (c.name, c.nullable)
         for c in COLUMNS
-        if kind in c.kinds and c.name in (*_FIELDS, *IN_PLACE_OF) and c.name != "kind"
+        if kind in c.kinds and c.name in (*_FIELDS, *IN_PLACE_OF, "produce_bytes") and c.name != "kind"
     )
     for kind in KINDS
 }
@@ -175,6 +176,7 @@ def _row_event(segment: Segment, place: int) -> Event | None:
     event["seq"] = segment.header.first_seq + place
     event["node_id"] = segment.header.node_id
     row |= {name: row[place] - 1 for name, place in IN_PLACE_OF.items()}
+    row["produce_bytes"] = row["request_bytes"] if row["flags"] & PRODUCED else -1
     for name, nullable in _VALUES[kind]:
         event[name] = None if nullable and row[name] == -1 else row[name]
     for name in _FLAGS[kind]:

@@ -12,7 +12,8 @@ that has one (in a closed file: any) was lost by a crash of the machine or by so
 a row whose names are not there: readers make a `gap` of it. Anything else that does not fit is a `SpoolError`.
 
 A lag has the place of a column that rows of requests do not fill (`IN_PLACE_OF`), and one more than it is: there is
-nothing in rows that have none.
+nothing in rows that have none. `produce_bytes` has no place: it is `request_bytes` where `flags` has `PRODUCED`. The
+fields from `END_FIELDS[0]` on are the same in most rows of a connection, so they are packed once.
 """
 
 import struct
@@ -27,6 +28,7 @@ from tidegate.usage.columns import COLUMNS, KINDS, NAME_COLUMNS
 __all__ = [
     "BAD_SUFFIX",
     "CLOSED_SUFFIX",
+    "END_FIELDS",
     "HEADER_BYTES",
     "IN_PLACE_OF",
     "MARKER",
@@ -35,6 +37,7 @@ __all__ = [
     "NAMES_SUFFIX",
     "NAME_BYTES_MAX",
     "OPEN_SUFFIX",
+    "PRODUCED",
     "QUOTA_VALUE",
     "ROW_BYTES",
     "ROW_FIELDS",
@@ -47,6 +50,7 @@ __all__ = [
     "encode_header",
     "encode_names",
     "load_segment",
+    "row_end_struct",
     "row_struct",
     "row_tail",
     "segment_path",
@@ -63,6 +67,8 @@ MARKER = 0xA55A
 """Last two bytes of every complete row."""
 QUOTA_VALUE = 0x80
 """Bit in `flags` of a `quota` row that has a value (any double is a value, NaN too: B§6.8)."""
+PRODUCED = 0x20
+"""Bit in `flags` of a `request` row whose bytes are charged to the produce quota."""
 SEGMENT_BYTES_MAX = 256 << 20
 """Largest file of rows that is written or read."""
 NAME_BYTES_MAX = 32_767
@@ -75,17 +81,23 @@ TS_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999: what a date in a path can name."""
 
 _CODES = {"int64": "q", "double": "d", "int32": "i", "int16": "h"}
-_IMPLIED = ("seq", "node_id")  # by the place of a row and the header
+_IMPLIED = ("seq", "node_id", "produce_bytes")  # by the place of a row, the header, and `PRODUCED`
 IN_PLACE_OF = {"lag": "mutations", "lag_bytes": "lost_events"}
 """Columns with the place of another one, plus one: 0 is null. No kind of row fills both."""
+END_FIELDS = ("fetch_bytes", "connection_id")
+"""The last of the widest fields."""
 _TAIL = (("flags", "B"), ("kind", "B"), ("marker", "H"))
 
 
 def _row_fields() -> tuple[tuple[str, str], ...]:
     without = {*_IMPLIED, *IN_PLACE_OF}
     numbers = [(c.name, _CODES[c.type]) for c in COLUMNS if c.type in _CODES and c.name not in without]
-    by_width = sorted([*numbers, ("names", "I")], key=lambda field: -struct.calcsize(field[1]))
-    return (*by_width, *_TAIL)
+    places = {name: place for place, name in enumerate(END_FIELDS, 1)}
+
+    def order(field: tuple[str, str]) -> tuple[int, int]:
+        return -struct.calcsize(field[1]), places.get(field[0], 0)
+
+    return (("spare", "8x"), *sorted([*numbers, ("names", "I")], key=order), *_TAIL)
 
 
 ROW_FIELDS = _row_fields()
@@ -94,7 +106,7 @@ ROW_BYTES = struct.calcsize("<" + "".join(code for _, code in ROW_FIELDS))
 HEADER_BYTES = ROW_BYTES
 assert ROW_BYTES == 128, "rows must divide a disk sector of 512 bytes"
 
-_MAGIC = b"TGUSAGE2"
+_MAGIC = b"TGUSAGE3"
 _HEADER = struct.Struct("<8siqq")  # magic, node_id, first_seq, opened_ms; followed by the CRC-32 of these
 _RECORD = struct.Struct("<II")  # length and CRC-32 of a names record
 _LENGTH = struct.Struct("<i")  # of one name; -1 is null
@@ -139,16 +151,32 @@ class Segment:
     names: Sequence[Names]
 
 
-def row_struct(kind: str, zero: Sequence[str] = ()) -> struct.Struct:
+def row_struct(kind: str, zero: Sequence[str] = (), end: str | None = None) -> struct.Struct:
     """Return the layout to pack rows of `kind` with; `zero` and what the kind does not fill is written as zeros.
 
-    The last three fields are packed as one, `row_tail(kind)` plus the flags.
+    The last three fields are packed as one, `row_tail(kind)` plus the flags; with `end`, all from that field on, as
+    `row_end_struct` packs them.
     """
+    codes = _codes(kind, zero)
+    if end is None:
+        return struct.Struct("<" + "".join(codes.values()))
+    first = list(codes.values())[: list(codes).index(end)]
+    return struct.Struct("<" + "".join(first) + f"{row_end_struct(kind, end).size}s")
+
+
+def row_end_struct(kind: str, end: str) -> struct.Struct:
+    """Return the layout of a row's fields from `end` on."""
+    codes = _codes(kind, ())
+    return struct.Struct("<" + "".join(list(codes.values())[list(codes).index(end) :]))
+
+
+def _codes(kind: str, zero: Sequence[str]) -> dict[str, str]:
+    """Return the code of each field, the last three as one, `tail`."""
     filled = ({column.name for column in COLUMNS if kind in column.kinds} | {"names"}) - set(zero)
     filled |= {IN_PLACE_OF[name] for name in filled & IN_PLACE_OF.keys()}
     fields = ROW_FIELDS[: -len(_TAIL)]
-    codes = [code if name in filled else f"{struct.calcsize(code)}x" for name, code in fields]
-    return struct.Struct("<" + "".join(codes) + "I")
+    codes = {name: code if name in filled else f"{struct.calcsize(code)}x" for name, code in fields}
+    return codes | {"tail": "I"}
 
 
 def row_tail(kind: str) -> int:

@@ -5,7 +5,7 @@ How the server uses it; one recorder per node, called from one thread:
     recorder = Recorder(spool_directory(usage_dir, node_id), node_id=node_id, clock=clock)
     connection.id = recorder.next_connection_id()
     client = recorder.client(listener=..., user=..., client_id=..., client_host=..., client_software=...,
-                             client_software_version=...)     # keep it while the six stay the same
+                             client_software_version=...)     # of one connection, while the six stay the same
     recorder.start(now_ms)                                    # then quota(...) for all that is in force
     recorder.quota(now_ms, user=..., client_id=..., ip=..., key=..., value=...)     # value None: removed
     recorder.mutation(client, now_ms, connection_id, api_key, api_version, mutations, flags)
@@ -24,9 +24,10 @@ How the server uses it; one recorder per node, called from one thread:
     recorder.statistics()                                     # frozen
     recorder.close()
 
-`produce_bytes`, `fetch_bytes`, `network_ns`, `early_ms`, `lag` and `lag_bytes` are `NONE` (-1) where the column is to
-be null; the last two are looked at where `row_flags` has `HAS_LAG`. `flags` is a sum of `STRICT`, `REJECTED`
-(mutation), `EXEMPT` (request, network, forwarded), `OBSERVED_ONLY` (request, forwarded) and `FORWARDED` (request).
+`network_ns`, `early_ms`, `lag` and `lag_bytes` are `NONE` (-1) where the column is to be null. `fetch_bytes`, `lag` and
+`lag_bytes` are looked at where `row_flags` has `FETCHED`; `produce_bytes` are `frame_bytes` where it has `PRODUCED`.
+`flags` is a sum of `STRICT`, `REJECTED` (mutation), `EXEMPT` (request, network, forwarded), `OBSERVED_ONLY` (request,
+forwarded) and `FORWARDED` (request).
 None of these calls raises for want of room: events that find none are counted, and a `gap` row says so once there is
 room again. After a gap the definitions in force are written again, as the lost events may have changed them.
 
@@ -44,17 +45,28 @@ from tidegate.clock import Clock
 from tidegate.usage.appender import Appender, RecorderStatistics
 from tidegate.usage.columns import EXEMPT, FORWARDED, KINDS, OBSERVED_ONLY, REJECTED, STRICT
 from tidegate.usage.open_segment import OpenSegment
-from tidegate.usage.segment import NAME_BYTES_MAX, QUOTA_VALUE, ROW_BYTES, Names, row_struct, row_tail
+from tidegate.usage.segment import (
+    END_FIELDS,
+    NAME_BYTES_MAX,
+    PRODUCED,
+    QUOTA_VALUE,
+    ROW_BYTES,
+    Names,
+    row_end_struct,
+    row_struct,
+    row_tail,
+)
 
 __all__ = [
-    "BELOW_ZERO",
     "EXEMPT",
+    "FETCHED",
     "FORWARDED",
-    "HAS_LAG",
     "NONE",
     "OBSERVED_ONLY",
+    "PRODUCED",
     "REJECTED",
     "STRICT",
+    "THROTTLED",
     "Client",
     "DecidedRequest",
     "Recorder",
@@ -64,12 +76,12 @@ __all__ = [
 
 _R = TypeVar("_R", bound="DecidedRequest")
 
-BELOW_ZERO = 64
-"""For `row_flags`: a throttle time is below 0, so nobody is told of it (B§2.1). The flag itself is in no row."""
-HAS_LAG = 256
-"""For `row_flags`: it is a Fetch, with `lag` and `lag_bytes`. The flag itself is in no row."""
+THROTTLED = 512
+"""For `row_flags`: one of the four throttle times is not 0. The flag itself is in no row."""
+FETCHED = 256
+"""For `row_flags`: it is charged for `fetch_bytes`, and has `lag` and `lag_bytes`. The flag itself is in no row."""
 NONE = -1
-"""For `produce_bytes`, `fetch_bytes`, `network_ns`, `early_ms`, `lag` and `lag_bytes`: the column is null."""
+"""For `network_ns`, `early_ms`, `lag` and `lag_bytes`: the column is null."""
 
 (
     _START,
@@ -85,33 +97,53 @@ NONE = -1
     _FORWARDED,
     _SNAPSHOT,
 ) = map(row_tail, KINDS)
-_pack_plain = row_struct("start").pack_into
+_pack_time = row_struct("start").pack_into
 _pack_quota = row_struct("quota").pack_into
 _pack_mutation = row_struct("mutation").pack_into
 _pack_request = row_struct("request").pack_into
-_NO_THROTTLE = ("produce_throttle_ms", "fetch_throttle_ms", "request_throttle_ms", "mutation_throttle_ms")
-_pack_unthrottled = row_struct("request", zero=("lag", "lag_bytes", *_NO_THROTTLE)).pack_into
-_pack_unthrottled_fetch = row_struct("request", zero=_NO_THROTTLE).pack_into
+_END, _FETCH_END = END_FIELDS
+_pack_plain_request = row_struct("request", zero=("lag", "lag_bytes"), end=_END).pack_into
+_pack_plain_fetch = row_struct("request", end=_FETCH_END).pack_into
+_pack_end = row_end_struct("request", _END).pack
+_pack_fetch_end = row_end_struct("request", _FETCH_END).pack
 _pack_network = row_struct("network").pack_into
 _pack_clock = row_struct("clock").pack_into
 _pack_callback = row_struct("callback").pack_into
 _pack_tags = row_struct("tags").pack_into
 _pack_forwarded = row_struct("forwarded").pack_into
 _pack_snapshot = row_struct("snapshot").pack_into
-_IN_ROWS = ~(BELOW_ZERO | HAS_LAG)
+_IN_ROWS = PRODUCED | EXEMPT | OBSERVED_ONLY | FORWARDED
+_PLAIN = (0, PRODUCED, FETCHED)  # flags of rows whose end is the same for the requests of a connection
+_NONE_YET = -1  # a plain row's flags
 _NOT_SAID = -1.0  # no limit is below 0
 
 
 class Client:
-    """Who requests came from: six names, and their number in the segment that is being written."""
+    """Who the requests of a connection came from: six names, and their number in the segment that is being written.
 
-    __slots__ = ("client_id", "names", "number", "segment")
+    row_end: how the row of its last plain request ends, the same for all that have its API, version and flags: one
+    that nobody throttled, exempted or sent too early.
+    """
+
+    __slots__ = ("api", "client_id", "names", "number", "row_end", "row_flags", "segment")
 
     def __init__(self, names: Names) -> None:
         self.names = names
         self.client_id = names[2]
         self.number = 0
         self.segment: OpenSegment | None = None
+        self.api: tuple[int, int] | None = None
+        self.row_flags = _NONE_YET
+        self.row_end = b""
+
+    def end_row(self, connection_id: int, api: tuple[int, int], row_flags: int) -> None:
+        """Make the end of plain rows with this API, its version, and these flags."""
+        self.api, self.row_flags = api, row_flags
+        end = (
+            connection_id, 0, 0, 0, 0, NONE, self.number, *api,
+            _REQUEST | (row_flags & _IN_ROWS),
+        )  # fmt: skip
+        self.row_end = _pack_fetch_end(*end) if row_flags == FETCHED else _pack_end(NONE, *end)
 
 
 class _Sized(Protocol):
@@ -137,6 +169,7 @@ class _Header(Protocol):
     api_key: int
     api_version: int
     client_id: str
+    api: tuple[int, int]
 
 
 class DecidedRequest(Protocol):
@@ -152,12 +185,9 @@ class DecidedRequest(Protocol):
     def header(self) -> _Header: ...
     @property
     def response(self) -> _Sized | None: ...
-    @property
-    def exempt(self) -> bool: ...
 
     now_ms: int
     frame_bytes: int
-    produce_bytes: int
     fetch_bytes: int
     lag: int
     lag_bytes: int
@@ -241,46 +271,51 @@ class Recorder(Appender):
             client = connection.recorded
             if client is None or client.client_id is not header.client_id:
                 client = new_client(request)
-            early_ms = channel.early_ms
-            if early_ms is not None:
-                channel.early_ms = None
             now_ms = request.now_ms
             if at == end or client.segment is not segment:
                 self._at = at
                 placed = self._place(client, now_ms)
                 at, end, segment = self._at, self._end, self._segment
                 if not placed:
+                    channel.early_ms = None
                     continue
             response = request.response
             response_bytes = 0 if response is None else response.size
-            flags = _REQUEST | EXEMPT if request.exempt else _REQUEST
-            if request.throttle_ms or request.row_flags or early_ms is not None:
-                row_flags = request.row_flags
-                if row_flags == HAS_LAG and not request.throttle_ms and early_ms is None:
-                    _pack_unthrottled_fetch(
-                        rows, at, now_ms, connection.id, request.frame_bytes, response_bytes,
-                        request.produce_bytes, request.fetch_bytes, request.handler_ns, request.network_ns,
-                        request.lag + 1, request.lag_bytes + 1, NONE, client.number,
-                        header.api_key, header.api_version, flags,
-                    )  # fmt: skip
+            row_flags = request.row_flags
+            if row_flags != client.row_flags or header.api is not client.api or channel.early_ms is not None:
+                if row_flags not in _PLAIN or channel.early_ms is not None:
+                    self._write_request(at, request, client, response_bytes)
                     at += ROW_BYTES
                     continue
-                lags = (request.lag + 1, request.lag_bytes + 1) if row_flags & HAS_LAG else (0, 0)
-                _pack_request(
-                    rows, at, now_ms, connection.id, request.frame_bytes, response_bytes,
-                    request.produce_bytes, request.fetch_bytes, request.handler_ns, request.network_ns,
-                    *lags, request.produce_ms, request.fetch_ms, request.request_ms, request.mutation_ms,
-                    NONE if early_ms is None else early_ms, client.number, header.api_key, header.api_version,
-                    flags | (row_flags & _IN_ROWS),
+                client.end_row(connection.id, header.api, row_flags)
+            if row_flags == FETCHED:
+                _pack_plain_fetch(
+                    rows, at, now_ms, request.frame_bytes, response_bytes, request.handler_ns,
+                    request.network_ns, request.lag + 1, request.lag_bytes + 1, request.fetch_bytes,
+                    client.row_end,
                 )  # fmt: skip
             else:
-                _pack_unthrottled(
-                    rows, at, now_ms, connection.id, request.frame_bytes, response_bytes,
-                    request.produce_bytes, request.fetch_bytes, request.handler_ns, request.network_ns,
-                    NONE, client.number, header.api_key, header.api_version, flags,
+                _pack_plain_request(
+                    rows, at, now_ms, request.frame_bytes, response_bytes, request.handler_ns,
+                    request.network_ns, client.row_end,
                 )  # fmt: skip
             at += ROW_BYTES
         self._at = at
+
+    def _write_request(self, at: int, request: DecidedRequest, client: Client, response_bytes: int) -> None:
+        """Write the row of a request that is not plain."""
+        channel, header, row_flags = request.channel, request.header, request.row_flags
+        early_ms, channel.early_ms = channel.early_ms, None
+        lag, lag_bytes, fetch_bytes = 0, 0, NONE
+        if row_flags & FETCHED:
+            lag, lag_bytes, fetch_bytes = request.lag + 1, request.lag_bytes + 1, request.fetch_bytes
+        _pack_request(
+            self._rows, at, request.now_ms, request.frame_bytes, response_bytes, request.handler_ns,
+            request.network_ns, lag, lag_bytes, fetch_bytes, channel.connection.id,
+            request.produce_ms, request.fetch_ms, request.request_ms, request.mutation_ms,
+            NONE if early_ms is None else early_ms, client.number, header.api_key, header.api_version,
+            _REQUEST | (row_flags & _IN_ROWS),
+        )  # fmt: skip
 
     def network(
         self,
@@ -296,7 +331,7 @@ class Recorder(Appender):
         if not self._place(client, now_ms):
             return
         _pack_network(
-            self._rows, self._at, now_ms, connection_id, network_ns,
+            self._rows, self._at, now_ms, network_ns, connection_id,
             client.number, api_key, api_version, _NETWORK | flags,
         )  # fmt: skip
         self._at += ROW_BYTES
@@ -334,7 +369,7 @@ class Recorder(Appender):
         if not self._place(client, now_ms):
             return
         _pack_mutation(
-            self._rows, self._at, now_ms, connection_id, mutations,
+            self._rows, self._at, now_ms, mutations, connection_id,
             client.number, api_key, api_version, _MUTATION | flags,
         )  # fmt: skip
         self._at += ROW_BYTES
@@ -462,7 +497,7 @@ class Recorder(Appender):
     def _write_plain(self, now_ms: int, kind: int) -> None:
         if self._at == self._end and not self._find_room_or_drop(now_ms):
             return
-        _pack_plain(self._rows, self._at, now_ms, 0, kind)
+        _pack_time(self._rows, self._at, now_ms, 0, kind)
         self._at += ROW_BYTES
 
     def _write_quota(self, now_ms: int, names: Names, value: float | None) -> None:
@@ -493,6 +528,7 @@ class Recorder(Appender):
             return False
         client.number = number
         client.segment = self._segment
+        client.row_flags = _NONE_YET
         return True
 
     def _after_gap(self, now_ms: int) -> None:

@@ -5,7 +5,7 @@ version of the header need not be known to read as far as there. A null client i
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidegate.wire.apis import API_BY_KEY, spoken_pairs
 from tidegate.wire.errors import MalformedError, ProtocolError, UnsupportedVersionError
@@ -17,8 +17,8 @@ _FIXED = struct.Struct(">hhih")  # api key, api version, correlation id, length 
 _FIXED_BYTES = _FIXED.size
 _unpack_fixed = _FIXED.unpack_from
 
-_TAGGED = {(key, version): API_BY_KEY[key].is_flexible(version) for key, version in spoken_pairs()}
-"""Every (api key, api version) spoken, and whether its request header has tagged fields."""
+_SPOKEN = {pair: (pair, API_BY_KEY[pair[0]].is_flexible(pair[1])) for pair in spoken_pairs()}
+"""Every (api key, api version) spoken, the same object always, and whether its request header has tagged fields."""
 
 
 _new_header = object.__new__  # without `__init__`: a call less
@@ -33,6 +33,7 @@ _client_ids: dict[bytes, str] = {}
 class RequestHeader:
     """A decoded request header. `body_at` is the offset of the body in the frame; a null client id is `""`.
 
+    `api` is api key and version once more: one object for all requests that have them, where they are spoken.
     Nobody changes it. A slot is read several times faster than a field of a named tuple, some fifteen times a request.
     """
 
@@ -41,6 +42,11 @@ class RequestHeader:
     correlation_id: int
     client_id: str
     body_at: int
+    api: tuple[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        pair = self.api_key, self.api_version
+        self.api = _SPOKEN.get(pair, (pair, False))[0]
 
 
 def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeader:
@@ -68,11 +74,12 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
         client_id = _client_ids.get(data) or _new_client_id(data)
     else:
         client_id = ""
-    tagged = _TAGGED.get((api_key, api_version))
-    if tagged is None:
+    spoken = _SPOKEN.get((api_key, api_version))
+    if spoken is None:
         if (api := API_BY_KEY.get(api_key)) is not None and api.is_flexible(api_version):
             _after_tags(frame, at)  # of an unknown version the header must be whole too
         raise _unsupported(api_key, api_version, correlation_id, client_id)
+    pair, tagged = spoken
     if tagged:
         at = at + 1 if at < len(frame) and not frame[at] else _after_tags(frame, at)
     header = _new_header(RequestHeader)
@@ -81,6 +88,7 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
     header.correlation_id = correlation_id
     header.client_id = client_id
     header.body_at = at
+    header.api = pair
     return header
 
 

@@ -18,7 +18,7 @@ from tidegate.usage.segment import (
     ROW_FIELDS,
     segment_paths,
 )
-from tidegate.usage.spool import NONE, Client, Recorder
+from tidegate.usage.spool import NONE, PRODUCED, Client, Recorder
 from tidegate.wire import RequestHeader
 
 __all__ = [
@@ -70,9 +70,7 @@ class Decided:
     connection_id: int = 7
     early_ms: int | None = None
     response_bytes: int | None = 50
-    exempt: bool = False
     frame_bytes: int = 0
-    produce_bytes: int = NONE
     fetch_bytes: int = NONE
     handler_ns: int = 1000
     network_ns: int = 100
@@ -124,9 +122,7 @@ def record_requests(recorder: Recorder, who: Client, *requests: Decided) -> None
 
 def record(recorder: Recorder, who: Client, now_ms: int, request_bytes: int = 0) -> None:
     """Record one produce request, as it is when its answer leaves."""
-    record_requests(
-        recorder, who, Decided(now_ms=now_ms, frame_bytes=request_bytes, produce_bytes=request_bytes)
-    )
+    record_requests(recorder, who, Decided(now_ms=now_ms, frame_bytes=request_bytes, row_flags=PRODUCED))
     recorder.commit()
 
 

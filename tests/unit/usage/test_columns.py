@@ -27,10 +27,10 @@ def test_schema_has_the_columns():
 
 
 def test_spool_row_has_every_column():
-    """What is not a number of the row is implied, a flag, or a name."""
+    """What is not a number of the row is implied, a flag (as `produce_bytes` is), or a name."""
     in_row = {name for name, _ in ROW_FIELDS} | IN_PLACE_OF.keys()
     missing = [column.name for column in COLUMNS if column.name not in in_row and column.type != "string"]
-    assert missing == ["seq", "node_id", *FLAGS]
+    assert missing == ["seq", "node_id", "produce_bytes", *FLAGS]
 
 
 def test_no_row_fills_a_place_twice():

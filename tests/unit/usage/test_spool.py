@@ -26,7 +26,16 @@ from tidegate.usage.segment import (
     OPEN_SUFFIX,
     segment_paths,
 )
-from tidegate.usage.spool import EXEMPT, NONE, OBSERVED_ONLY, REJECTED, STRICT, tags_text
+from tidegate.usage.spool import (
+    EXEMPT,
+    FETCHED,
+    OBSERVED_ONLY,
+    PRODUCED,
+    REJECTED,
+    STRICT,
+    THROTTLED,
+    tags_text,
+)
 
 CLIENT = {
     "listener": "PLAINTEXT",
@@ -54,12 +63,11 @@ def expected(kind, seq=FIRST_SEQ, **columns):
 
 _DECIDED = {
     "now_ms": START_MS, "connection_id": 7, "api_key": 1, "api_version": 12, "frame_bytes": 100,
-    "response_bytes": 200, "produce_bytes": 300, "fetch_bytes": 400, "handler_ns": 500, "network_ns": 600,
-    "exempt": True,
+    "response_bytes": 200, "handler_ns": 500, "network_ns": 600,
 }  # fmt: skip
 _DECIDED_COLUMNS = {
     "connection_id": 7, "api_key": 1, "api_version": 12, "request_bytes": 100, "response_bytes": 200,
-    "produce_bytes": 300, "fetch_bytes": 400, "handler_ns": 500, "network_ns": 600, "exempt": True,
+    "handler_ns": 500, "network_ns": 600,
 }  # fmt: skip
 
 
@@ -71,31 +79,62 @@ def test_request_row(tmp_path):
             r, client(r),
             Decided(
                 **_DECIDED, produce_ms=11, fetch_ms=12, request_ms=13, mutation_ms=14, throttle_ms=0, early_ms=15,
-                row_flags=OBSERVED_ONLY,
+                row_flags=OBSERVED_ONLY | EXEMPT | PRODUCED | FETCHED | THROTTLED, fetch_bytes=400, lag=5, lag_bytes=0,
             ),
         ),
     )  # fmt: skip
     throttles = {
         "produce_throttle_ms": 11, "fetch_throttle_ms": 12, "request_throttle_ms": 13, "mutation_throttle_ms": 14,
     }  # fmt: skip
-    decided = _DECIDED_COLUMNS | throttles | {"early_ms": 15, "observed_only": True}
+    decided = _DECIDED_COLUMNS | throttles | {"early_ms": 15, "observed_only": True, "exempt": True}
+    decided |= {"produce_bytes": 100, "fetch_bytes": 400, "lag": 5, "lag_bytes": 0}
     assert event == expected("request", **CLIENT, **decided)
 
 
-def test_unthrottled_request_row(tmp_path):
+@pytest.mark.parametrize("row_flags", [0, PRODUCED, EXEMPT, EXEMPT | PRODUCED])
+def test_unthrottled_request_row(tmp_path, row_flags):
     """Nor is anything lost of one without a throttle, which has a shorter way."""
-    (event,) = events_of(tmp_path, lambda r: record_requests(r, client(r), Decided(**_DECIDED)))
-    assert event == expected("request", **CLIENT, **_DECIDED_COLUMNS)
+    decided = Decided(**_DECIDED, row_flags=row_flags)
+    (event,) = events_of(tmp_path, lambda r: record_requests(r, client(r), decided))
+    charged = {"produce_bytes": 100 if row_flags & PRODUCED else None, "exempt": bool(row_flags & EXEMPT)}
+    assert event == expected("request", **CLIENT, **_DECIDED_COLUMNS, **charged)
+
+
+def test_rows_of_one_connection(tmp_path):
+    """Its requests may differ in everything from those before them."""
+    kinds = {"produced": PRODUCED, "plain": 0, "fetched": FETCHED}
+    requests = [
+        Decided(
+            api_key=key, api_version=version, row_flags=flags, fetch_bytes=9, lag=1, frame_bytes=key + version
+        )
+        for flags in kinds.values()
+        for key in (0, 1)
+        for version in (11, 12, 12)
+    ]
+
+    def record(recorder):
+        known = client(recorder)
+        for request in requests:
+            request.channel.connection.recorded = known
+        recorder.requests(requests, pytest.fail)
+
+    assert [
+        (row["api_key"], row["api_version"], row["produce_bytes"], row["fetch_bytes"], row["lag"])
+        for row in events_of(tmp_path, record)
+    ] == [
+        (
+            request.api_key, request.api_version,
+            request.frame_bytes if request.row_flags == PRODUCED else None,
+            *((9, 1) if request.row_flags == FETCHED else (None, None)),
+        )
+        for request in requests
+    ]  # fmt: skip
 
 
 def test_request_row_with_nulls(tmp_path):
     """`NONE` is null, and zero is zero."""
-    (event,) = events_of(
-        tmp_path,
-        lambda r: record_requests(
-            r, client(r), Decided(response_bytes=None, produce_bytes=NONE, fetch_bytes=0)
-        ),
-    )
+    decided = Decided(response_bytes=None, row_flags=FETCHED, fetch_bytes=0)
+    (event,) = events_of(tmp_path, lambda r: record_requests(r, client(r), decided))
     assert (event["produce_bytes"], event["fetch_bytes"], event["early_ms"]) == (None, 0, None)
     assert (event["response_bytes"], event["exempt"], event["observed_only"]) == (0, False, False)
 
