@@ -8,7 +8,7 @@ Follows: RFC 2253, `javax.security.auth.x500.X500Principal.getName()` of OpenJDK
 
 from collections.abc import Iterator
 
-__all__ = ["NotDerError", "certificate_subject", "distinguished_name"]
+__all__ = ["NotDerError", "certificate_subject", "distinguished_name", "name_text"]
 
 _SEQUENCE = 0x30
 _SET = 0x31
@@ -38,15 +38,21 @@ class NotDerError(ValueError):
 
 def distinguished_name(certificate: bytes) -> str:
     """Return the subject of a certificate in DER as text. Raises `NotDerError`."""
-    names = [_relative_name(part) for _, part, _ in _elements(certificate_subject(certificate), _SET)]
+    return name_text(certificate_subject(certificate))
+
+
+def name_text(name: bytes) -> str:
+    """Return a name in DER as text. Raises `NotDerError`."""
+    _, content, _ = _one(name, _SEQUENCE)
+    names = [_relative_name(part) for _, part, _ in _elements(content, _SET)]
     return ",".join(reversed(names))
 
 
 def certificate_subject(certificate: bytes) -> bytes:
-    """Return what is in the subject's sequence of a certificate in DER. Raises `NotDerError`."""
+    """Return the subject of a certificate, both in DER. Raises `NotDerError`."""
     _, whole, _ = _one(certificate, _SEQUENCE)
     _, signed, _ = next(_elements(whole), (0, b"", b""))
-    parts = [(tag, content) for tag, content, _ in _elements(signed)]
+    parts = [(tag, whole) for tag, _, whole in _elements(signed)]
     if parts and parts[0][0] == _VERSION:
         del parts[0]
     if len(parts) < 5 or parts[4][0] != _SEQUENCE:

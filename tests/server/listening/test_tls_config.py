@@ -8,6 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from tests.server.listening.certificates import DER, Identity, identity
 
+from tidegate.config.principal_rules import NoRuleError
 from tidegate.errors import ConfigError
 from tidegate.server.config import ServerConfig
 from tidegate.server.listening.tls_config import ANONYMOUS, TlsConfig, tls_config, tls_settings
@@ -153,6 +154,20 @@ def test_a_trusted_certificate_needs_no_authority(tmp_path: Path) -> None:
         assert server.getpeercert(binary_form=True) == shown.certificate.public_bytes(DER)
 
 
+def test_rules_make_names_of_subjects() -> None:
+    """A listener has its own; whom no rule is for is refused by an error of its own, as is what is no certificate."""
+    texts = {**INLINE, "ssl.principal.mapping.rules": "RULE:^CN=(a.*)$/$1/U"}
+    tls = tls_of(texts)
+    assert tls.principal(ALICE.certificate.public_bytes(DER)) == "ALICE"
+    assert tls.principal(None) == ANONYMOUS
+    with pytest.raises(NoRuleError, match="no rule is for the subject 'CN=broker'"):
+        tls.principal(BROKER.certificate.public_bytes(DER))
+    with pytest.raises(NoRuleError, match="the certificate cannot be read"):
+        tls.principal(b"x")
+    own = tls_of({**texts, f"{OWN}ssl.principal.mapping.rules": "DEFAULT"})
+    assert own.principal(ALICE.certificate.public_bytes(DER)) == "CN=alice"
+
+
 def test_names_are_known() -> None:
     """No setting of a listener's TLS is called unknown."""
     texts = dict.fromkeys(tls_settings(["PLAINTEXT"]), "")
@@ -201,6 +216,11 @@ KEY = "ssl.keystore.key"
         ({KEY: EDWARDS.key_pem(), CHAIN: EDWARDS.certificate_pem}, "neither RSA nor EC", ""),
         ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "expected some of TLSv1.2, TLSv1.3", "Java"),
         ({"ssl.enabled.protocols": ","}, "ssl.enabled.protocols is ',', expected some of", ""),
+        ({"ssl.principal.mapping.rules": "x"}, "ssl.principal.mapping.rules: rule 'x' is none, expected DEFAULT", ""),
+        ({"ssl.principal.mapping.rules": "RULE:(/x/"}, "ssl.principal.mapping.rules: the pattern '(' has no ')'", ""),
+        ({"ssl.principal.mapping.rules": "RULE:x/$1/"}, "mapping.rules: the replacement '$1' refers to group 1", ""),
+        ({"ssl.principal.mapping.rules": ","}, "mapping.rules is ',', expected at least one rule, or DEFAULT", ""),
+        ({f"{OWN}ssl.principal.mapping.rules": "x"}, f"{OWN}ssl.principal.mapping.rules: rule 'x' is none", ""),
         ({"ssl.client.auth": "REQUIRED"}, "ssl.client.auth is 'REQUIRED', expected one of none, requested", ""),
         ({f"{OWN}ssl.client.auth": "x"}, f"{OWN}ssl.client.auth is 'x', expected one of", ""),
         ({"ssl.client.auth": "required"}, "no certificate could be checked: expected ssl.truststore", "authorit"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.server.config import ALLOW_IF_NO_ACL, SETTINGS, SUPER_USERS, Setting
-from tidegate.server.listening.tls_config import SECRET_TLS_SETTINGS, TLS_SETTINGS
+from tidegate.server.listening.tls_config import PRINCIPAL_RULES, SECRET_TLS_SETTINGS, TLS_SETTINGS
 from tidegate.storage.config import text_of
 from tidegate.storage.config_synonyms import TOPIC_SYNONYMS
 from tidegate.storage.topic_configs import TOPIC_CONFIGS, ConfigType
@@ -77,7 +77,7 @@ _CHANGEABLE = frozenset(
         "max.connections.per.ip",
         "max.connections.per.ip.overrides",
         "sasl.enabled.mechanisms",
-        *TLS_SETTINGS,
+        *(name for name in TLS_SETTINGS if name != PRINCIPAL_RULES),
         *(names[0] for names in TOPIC_SYNONYMS.values()),
     )
 )

@@ -20,7 +20,8 @@ from typing import Any
 
 from cryptography import x509
 
-from tidegate.config.distinguished_names import distinguished_name
+from tidegate.config.distinguished_names import NotDerError, distinguished_name
+from tidegate.config.principal_rules import DEFAULT_RULES, NoRuleError, PrincipalRules
 from tidegate.errors import ConfigError
 from tidegate.server.listening.key_stores import KeyStore, load_key, load_trusted, read_store
 from tidegate.server.listening.pem_stores import pem_key_store, pem_trusted
@@ -30,6 +31,7 @@ __all__ = [
     "ANONYMOUS",
     "CLIENT_AUTH",
     "NONE",
+    "PRINCIPAL_RULES",
     "REQUESTED",
     "REQUIRED",
     "SECRET_TLS_SETTINGS",
@@ -42,6 +44,7 @@ __all__ = [
 ANONYMOUS = "ANONYMOUS"
 NONE, REQUESTED, REQUIRED = "none", "requested", "required"
 CLIENT_AUTH = "ssl.client.auth"
+PRINCIPAL_RULES = "ssl.principal.mapping.rules"
 _PEM = "PEM"
 _BINARY_TYPES = ("PKCS12", "JKS")
 _KEY_PASSWORD = "ssl.key.password"
@@ -63,6 +66,7 @@ TLS_SETTINGS: Mapping[str, tuple[str, str]] = {
     "ssl.truststore.password": ("", "the password of that file"),
     "ssl.truststore.certificates": ("", "the certificates that are trusted themselves, in PEM"),
     "ssl.enabled.protocols": ("TLSv1.2,TLSv1.3", "versions of TLS that are spoken"),
+    PRINCIPAL_RULES: (DEFAULT_RULES, "how the subject of a client's certificate becomes its name"),
     CLIENT_AUTH: (NONE, "whether a client needs a certificate: none, requested or required"),
 }
 """Default and meaning of each; all are texts."""
@@ -85,18 +89,25 @@ class TlsConfig:
     """TLS at one listener.
 
     context: of the server's side, with key, certificates, versions and whom it trusts. client_auth: none, requested
-    or required.
+    or required. rules: how subjects become names.
     """
 
     context: ssl.SSLContext
     client_auth: str
+    rules: PrincipalRules
 
     def principal(self, der: bytes | None) -> str:
-        """Return the name of whoever has shown this certificate (DER), None for none. Raises `ValueError`.
+        """Return the name of whoever has shown this certificate (DER), None for none.
 
+        Raises `NoRuleError` where no rule is for it: Kafka closes the connection then.
         Follows: Kafka `DefaultKafkaPrincipalBuilder`, `SslTransportLayer.peerPrincipal`.
         """
-        return ANONYMOUS if der is None else distinguished_name(der)
+        if der is None:
+            return ANONYMOUS
+        try:
+            return self.rules.name(distinguished_name(der))
+        except NotDerError as error:
+            raise NoRuleError(f"the certificate cannot be read: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +154,7 @@ def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str
             hint="set it to a file with the certificates of the authorities that clients' certificates are from",
         )
     context.verify_mode = _VERIFY[client_auth]
-    return TlsConfig(context=context, client_auth=client_auth)
+    return TlsConfig(context=context, client_auth=client_auth, rules=_rules(settings))
 
 
 def tls_settings(listeners: Iterable[str]) -> set[str]:
@@ -166,6 +177,21 @@ def _client_auth(settings: _Settings, protocol_map: str) -> str:
     if text not in _VERIFY:
         raise ConfigError(f"{settings.named(CLIENT_AUTH)} is {text!r}, expected one of {', '.join(_VERIFY)}")
     return text
+
+
+def _rules(settings: _Settings) -> PrincipalRules:
+    setting = settings.named(PRINCIPAL_RULES)
+    try:
+        rules = PrincipalRules.parse(settings[PRINCIPAL_RULES])
+    except ConfigError as error:
+        raise ConfigError(f"{setting}: {error}", hint=error.hint) from error
+    for mistake in rules.mistakes():
+        raise ConfigError(f"{setting}: the replacement {mistake}")
+    if not rules.rules:
+        raise ConfigError(
+            f"{setting} is {settings[PRINCIPAL_RULES]!r}, expected at least one rule, or {DEFAULT_RULES}"
+        )
+    return rules
 
 
 def _set_versions(context: ssl.SSLContext, settings: _Settings) -> None:
