@@ -38,7 +38,7 @@ def test_each_client_goes_where_its_listener_sends_it(new_broker: Callable[..., 
 
 
 def test_a_port_is_for_one_listener(tmp_path, broker: Broker) -> None:
-    """`--port` with two listeners is refused, and so is a protocol that is not served; each in one line."""
+    """`--port` with two listeners is refused, and so is TLS without a key; each in one line."""
     for arguments, message in (
         (
             ["--port", "0", "--override", "listeners=A://:0,B://:0"],
@@ -46,7 +46,7 @@ def test_a_port_is_for_one_listener(tmp_path, broker: Broker) -> None:
         ),
         (
             ["--override", "listeners=SSL://:0"],
-            "listener 'SSL' has security protocol SSL, expected PLAINTEXT",
+            "ssl.keystore",
         ),
     ):
         ended = subprocess.run(

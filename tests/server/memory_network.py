@@ -256,6 +256,12 @@ class MemoryPoller:
         self._turns: Turns = NoTurns()
         self._woken = False
         self._closed = False
+        self._calls: list[Callable[[], None]] = []
+
+    def call_in_turn(self, callback: Callable[[], None]) -> None:
+        """Call back in the next turn."""
+        self._calls.append(callback)
+        self.wake()
 
     def serve_in(self, turns: Turns) -> None:
         """Tell `turns` of each turn."""
@@ -279,7 +285,11 @@ class MemoryPoller:
         if self._closed:
             return
         self._turns.begin(self._monotonic_ns())
+        calls, self._calls = self._calls, []
         try:
+            for callback in calls:
+                callback()
+                self._turns.at_ns = self._monotonic_ns()
             for connection in self._ready()[:BATCH]:
                 callback, since_ns = connection.callback(), self._turns.at_ns
                 if callback is not None:

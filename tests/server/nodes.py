@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
@@ -216,9 +217,10 @@ class RunningNode:
         self.node.serve({**HANDLERS, **(handlers or {})}, self.quotas, turn)
         self.clients: list[NodeClient] = []
 
-    async def connect(self, client_id: str = "c1") -> NodeClient:
-        """Return a new connection."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.node.listeners["PLAINTEXT"].port)
+    async def connect(self, client_id: str = "c1", context: ssl.SSLContext | None = None) -> NodeClient:
+        """Return a new connection, encrypted where a context is given."""
+        port, host = self.node.listeners["PLAINTEXT"].port, "localhost" if context else None
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=host)
         self.clients.append(NodeClient(reader, writer, client_id))
         return self.clients[-1]
 

@@ -37,7 +37,6 @@ def test_defaults_are_kafkas() -> None:
         ({"log.message.timestamp.type": "Mine"}, "expected one of CreateTime, LogAppendTime"),
         ({"listeners": "9092"}, "listeners has '9092', expected NAME://host:port"),
         ({"listeners": "PLAINTEXT://h:99999"}, "expected NAME://host:port"),
-        ({"listeners": "SSL://h:1"}, "listener 'SSL' has security protocol SSL, expected PLAINTEXT"),
         ({"listeners": " , "}, "listeners is ',', expected at least one listener"),
         ({"listeners": "PLAINTEXT://:1,plaintext://:2"}, "listeners has listener 'PLAINTEXT' twice"),
         (

@@ -154,7 +154,7 @@ SETTINGS: Mapping[str, Setting] = {
         _string(
             "listener.security.protocol.map",
             "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-            "NAME:PROTOCOL for each listener, comma separated; PLAINTEXT is served",
+            "NAME:PROTOCOL for each listener, comma separated",
         ),
         _string(
             "inter.broker.listener.name",

@@ -40,6 +40,7 @@ from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.acl_administration import AclAdministration
 from tidegate.server.authentication.authenticator import MAX_LOGIN_S, Authenticator, Logins
 from tidegate.server.authentication.scram_credentials import ScramCredentials
+from tidegate.server.authentication.tls_login import TlsLogin
 from tidegate.server.callback.callback_guard import GuardedCallback
 from tidegate.server.callback.node_callback import UNCHANGED, NodeCallback
 from tidegate.server.clock_watch import ClockWatch
@@ -47,6 +48,8 @@ from tidegate.server.config import CALLBACK_CLASS, CONNECTION_SETTINGS, ServerCo
 from tidegate.server.connection.buffers import FrameBuffers
 from tidegate.server.connection.channel import Channel
 from tidegate.server.connection.request_memory import RequestMemory
+from tidegate.server.connection.tls_session import TlsBuffers
+from tidegate.server.connection.tls_transport import TlsTransport
 from tidegate.server.connection.transport import Transport
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.front import Front
@@ -62,6 +65,7 @@ from tidegate.server.handlers.scram_credentials import (
 from tidegate.server.host_names import Addresses, addresses_of_literal, warn_of_unknown
 from tidegate.server.listening.acceptor import Acceptor, connection_quotas, limit_connections
 from tidegate.server.listening.network import Listener, Network
+from tidegate.server.listening.tls_config import tls_config
 from tidegate.server.metrics.meters import TICK_S
 from tidegate.server.metrics.network_metrics import NetworkMetrics
 from tidegate.server.metrics.request_metrics import RequestMetrics
@@ -115,6 +119,12 @@ class Node:
         )
         self.connections = connection_quotas(config)
         self._static_quotas = static_quotas(config)
+        self._tls = {
+            listener.name: tls_config(listener.name, config.values, config.given)
+            for listener in config.listeners
+            if listener.is_encrypted
+        }
+        self._tls_buffers = TlsBuffers()
         self._clock = clock
         self._loop = loop
         self._usage: UsageLog = usage if controller is None else ForwardingUsageLog(usage, controller._usage)
@@ -370,7 +380,12 @@ class Node:
         assert self._front is not None
         assert self._logins is not None
         local_host, local_port = transport.local_address
-        sasl = self._sasl[listener]
+        sasl, tls, handshake = self._sasl[listener], self._tls.get(listener), None
+        if tls is not None:
+            handshake = TlsLogin(self._logins, tls, names_user=sasl is None)
+            transport = TlsTransport(
+                transport, tls.context, self._tls_buffers, poller=self._poller, owner=handshake
+            )
         connection = Connection(
             id=self._usage.next_connection_id(),
             listener=listener,
@@ -391,12 +406,16 @@ class Node:
         )
         self._front.channels[channel] = None
         self._front.requests.listeners[listener].created += 1
-        if sasl is not None:
+        if handshake is not None:
+            handshake.begin(channel)
+        elif sasl is not None:
             self._logins.begin(channel)
         self._look_for_excess()
 
     def _on_closed(self, channel: Channel) -> None:
         assert self._front is not None
+        assert self._logins is not None
+        self._logins.end(channel)
         self._front.requests.listeners[channel.connection.listener].closed += 1
         self.connections.release(channel.connection.listener, channel.connection.client_host)
         self._on_slots()

@@ -180,7 +180,8 @@ class Channel:
             target = self._buffers.scratch
         try:
             count = self.transport.recv_into(target)
-        except (BlockingIOError, InterruptedError):
+        except (BlockingIOError, InterruptedError):  # a part of a handshake, or of an encrypted record
+            self.network_ns += self._monotonic_ns() - self._since_ns
             return
         except OSError:
             self.close()

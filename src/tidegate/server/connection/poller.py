@@ -11,6 +11,7 @@ next turn new ones are asked for, so that nobody waits for more than one request
 import asyncio
 import select
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -50,6 +51,9 @@ class Poller(Protocol):
     def wake(self) -> None:
         """Have a turn soon, whether a connection is ready or not."""
 
+    def call_in_turn(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, in a turn soon, as if its connection were ready."""
+
     def close(self) -> None:
         """Let go of everything."""
 
@@ -79,6 +83,54 @@ class SocketPoller(Poller, Protocol):
         """Stop everything else: the socket is closed next."""
 
 
+class CallsInTurn:
+    """Has turns of those that ask for one, whatever their sockets say."""
+
+    def __init__(
+        self, poller: Poller, loop: asyncio.AbstractEventLoop, monotonic_ns: Callable[[], int]
+    ) -> None:
+        self.turns: Turns = NoTurns()
+        self._poller = poller
+        self._loop = loop
+        self._monotonic_ns = monotonic_ns
+        self._callbacks: deque[Callable[[], None]] = deque()
+        self._closed = False
+
+    def add(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in the loop's next turn, or a later one where there is no time."""
+        if not self._callbacks:
+            self._loop.call_soon(self._serve)
+        self._callbacks.append(callback)
+
+    def close(self) -> None:
+        """Call nobody any more."""
+        self._closed = True
+
+    def _serve(self) -> None:
+        callbacks, self._callbacks = self._callbacks, deque()
+        if self._closed:
+            return
+        now_ns = self._monotonic_ns()
+        until_ns = now_ns + SERVE_NS
+        self.turns.begin(now_ns)
+        try:
+            for _ in range(min(len(callbacks), BATCH)):
+                since_ns = self.turns.at_ns
+                callbacks.popleft()()
+                now_ns = self._monotonic_ns()
+                if self.turns.at_ns == since_ns:
+                    self.turns.at_ns = now_ns
+                if now_ns >= until_ns:
+                    break
+        finally:
+            if callbacks:
+                if not self._callbacks:
+                    self._loop.call_soon(self._serve)
+                self._callbacks.extendleft(reversed(callbacks))
+            if self.turns.end(until_ns):
+                self._poller.wake()
+
+
 class EpollPoller:
     """A `SocketPoller` over one epoll, and one for the sockets that are left unread."""
 
@@ -95,13 +147,15 @@ class EpollPoller:
         self._left: list[tuple[int, int]] = []  # what was ready when the time was over
         self._turns: Turns = NoTurns()
         self._woken = False
+        self._calls = CallsInTurn(self, loop, monotonic_ns)
+        self.call_in_turn = self._calls.add
         self._mute_watch = MuteWatch(loop)
         self.watch, self.unwatch = self._mute_watch.add, self._mute_watch.remove
         loop.add_reader(self._epoll.fileno(), self._serve_ready)
 
     def serve_in(self, turns: Turns) -> None:
         """Call `turns` for each turn."""
-        self._turns = turns
+        self._turns = self._calls.turns = turns
 
     def wake(self) -> None:
         """Have a turn soon."""
@@ -139,6 +193,7 @@ class EpollPoller:
 
     def close(self) -> None:
         """Let go of both."""
+        self._calls.close()
         self._mute_watch.close()
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
@@ -208,6 +263,8 @@ class LoopPoller:
         self._monotonic_ns = monotonic_ns
         self._turns: Turns = NoTurns()
         self._woken = False
+        self._calls = CallsInTurn(self, loop, monotonic_ns)
+        self.call_in_turn = self._calls.add
         self.add_reader = loop.add_reader
         self.add_writer = loop.add_writer
         self.remove_writer = loop.remove_writer
@@ -230,7 +287,7 @@ class LoopPoller:
 
     def serve_in(self, turns: Turns) -> None:
         """Call `turns` for the turns that were asked for: the loop calls back for each socket by itself."""
-        self._turns = turns
+        self._turns = self._calls.turns = turns
 
     def wake(self) -> None:
         """Have a turn soon."""
@@ -239,7 +296,8 @@ class LoopPoller:
             self._loop.call_soon(self._serve)
 
     def close(self) -> None:
-        """Do nothing."""
+        """Call nobody any more."""
+        self._calls.close()
 
     def _serve(self) -> None:
         self._woken = False

@@ -121,7 +121,7 @@ class SocketTransport:
                     sent = os.sendfile(self.fd, first.fd, first.offset, first.size)
                     if not sent:
                         raise ConnectionAbortedError("the file ended before the slice did")
-                    _advance_file(out, sent)
+                    advance_file(out, sent)
                 budget -= sent
         except (BlockingIOError, InterruptedError):
             return False
@@ -192,7 +192,7 @@ class SocketTransport:
         self._sock.close()
 
 
-def _advance_file(out: deque[Sendable], sent: int) -> None:
+def advance_file(out: deque[Sendable], sent: int) -> None:
     first = out[0]
     if sent == first.size:
         out.popleft()

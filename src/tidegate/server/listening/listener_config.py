@@ -22,7 +22,6 @@ __all__ = ["ListenerAddress", "ListenerConfig", "inter_broker_listener", "limit_
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PLAINTEXT = "PLAINTEXT"
-_SERVED_PROTOCOLS = (_PLAINTEXT, "SASL_PLAINTEXT")
 _PREFIX = "listener.name."
 _LIMITS = ("max.connections", "max.connection.creation.rate")
 
@@ -52,13 +51,14 @@ class ListenerAddress:
 class ListenerConfig:
     """One listener.
 
-    advertised: what its clients are told, None for the address that it is bound to. sasl: how they log in, None where
-    they do not.
+    advertised: what its clients are told, None for the address that it is bound to. protocol: one of
+    `SECURITY_PROTOCOLS`. sasl: how they log in, None where they do not.
     """
 
     address: ListenerAddress
     advertised: ListenerAddress | None
     limits: ListenerLimits
+    protocol: str = _PLAINTEXT
     sasl: SaslConfig | None = None
 
     @property
@@ -66,12 +66,17 @@ class ListenerConfig:
         """The listener's name."""
         return self.address.name
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether its clients speak TLS."""
+        return self.protocol.endswith("SSL")
+
 
 def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tuple[ListenerConfig, ...]:
     """Return the listeners of a broker. `values` are settings in force, `texts` those that were given.
 
-    Raises `ConfigError` where there is none, two have one name, one is advertised that is not there, or one asks for a
-    security protocol that is not served.
+    Raises `ConfigError` where there is none, two have one name, one is advertised that is not there, or one has no
+    security protocol.
     """
     controllers = {name.upper() for name in _parts(values["controller.listener.names"])}
     addresses = _addresses(values, "listeners", controllers)
@@ -91,6 +96,7 @@ def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tup
             address=address,
             advertised=advertised.get(name),
             limits=_limits(name, texts),
+            protocol=protocols[name],
             sasl=sasl_config(name, values, texts) if protocols[name].startswith("SASL_") else None,
         )
         for name, address in addresses.items()
@@ -153,16 +159,11 @@ def _protocols(text: str) -> dict[str, str]:
 
 
 def _check_protocol(name: str, protocol: str | None) -> None:
-    """Refuse a listener whose security protocol is not known or not served."""
+    """Refuse a listener whose security protocol is not known."""
     if protocol is None:
         raise ConfigError(
             f"listener {name!r} has no security protocol, expected it in listener.security.protocol.map",
             hint=f"add {name}:{_PLAINTEXT} to listener.security.protocol.map",
-        )
-    if protocol not in _SERVED_PROTOCOLS:
-        raise ConfigError(
-            f"listener {name!r} has security protocol {protocol}, expected {' or '.join(_SERVED_PROTOCOLS)}",
-            hint="this version serves no TLS",
         )
 
 

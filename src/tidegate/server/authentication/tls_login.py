@@ -1,0 +1,59 @@
+"""What a TLS handshake is to a node: a login that is counted, limited in time, and said in a line if it fails.
+
+Where there is no SASL behind it, it says who the client is: whom its certificate names, if it has shown one, else
+ANONYMOUS. Behind SASL it says nothing of that, and the login goes on.
+
+As in Kafka a connection whose handshake fails closes at once, when its alert has left: the delay of
+`connection.failed.authentication.delay.ms` is for answers of SASL.
+
+Follows: Kafka `SslChannelBuilder.SslAuthenticator`, `DefaultKafkaPrincipalBuilder`, `KafkaChannel.prepare`, `Selector`.
+"""
+
+from tidegate.server.authentication.authenticator import Logins
+from tidegate.server.connection.channel import Channel
+from tidegate.server.connection.tls_session import TlsError
+from tidegate.server.listening.tls_config import TlsConfig
+
+__all__ = ["TlsLogin"]
+
+
+class TlsLogin:
+    """The handshake of one connection; a `HandshakeOwner`."""
+
+    __slots__ = ("_channel", "_logins", "_names_user", "_tls")
+
+    def __init__(self, logins: Logins, tls: TlsConfig, *, names_user: bool) -> None:
+        """names_user: whether the certificate says who the client is."""
+        self._logins = logins
+        self._tls = tls
+        self._names_user = names_user
+        self._channel: Channel | None = None
+
+    def begin(self, channel: Channel) -> None:
+        """Have the handshake of this channel begin."""
+        self._channel = channel
+        self._logins.begin(channel)
+
+    def on_established(self, certificate: bytes | None) -> None:
+        """Go on with who the certificate says it is. Raises `TlsError` where it names nobody."""
+        channel, logins = self._channel, self._logins
+        assert channel is not None
+        if not self._names_user:
+            return
+        try:
+            user = self._tls.principal(certificate)
+        except ValueError as error:
+            raise TlsError(f"its certificate names nobody: {error}") from error
+        counts = logins.counts(channel)
+        counts.logins += 1
+        counts.logins_without_relogin += 1
+        channel.connection.set_user(user)
+        logins.end(channel)
+        channel.max_frame_bytes = logins.max_frame_bytes
+
+    def on_handshake_failed(self, reason: str) -> None:
+        """Count it, and say why."""
+        channel, logins = self._channel, self._logins
+        assert channel is not None
+        logins.counts(channel).failed_logins += 1
+        logins.front.on_bad_frame(channel, f"failed TLS handshake: {reason}")

@@ -1,0 +1,269 @@
+"""The server's end of TLS on one connection, without any I/O: encrypted bytes in, decrypted ones out, and back.
+
+    session.receive(encrypted)          # what has come
+    session.handshake()                 # one step; True: it is over
+    session.read_into(target)           # decrypted
+    session.encrypt(data)               # what to send for it
+    session.take_out()                  # what TLS itself has to send: send it after every call
+
+All sessions of a node share two memory BIOs, which are empty between two calls: what a session keeps between them is
+what OpenSSL keeps of it, and the records that came and were not looked at (`MAX_KEPT_BYTES`). A call works on a bounded
+number of records, so that many tiny ones, or changes of keys, take a bounded time.
+
+Follows: RFC 8446, RFC 5246; Kafka `SslTransportLayer`.
+"""
+
+import ssl
+import struct
+from collections.abc import Callable
+from typing import Any, cast
+
+__all__ = [
+    "HANDSHAKE_MESSAGE_BYTES",
+    "MAX_KEPT_BYTES",
+    "RECORDS_AT_A_TIME",
+    "TlsBuffers",
+    "TlsError",
+    "TlsSession",
+]
+
+RECORDS_AT_A_TIME = 32
+"""Most records that one call works on. A change of keys takes some 10 µs, and needs 27 bytes."""
+MAX_KEPT_BYTES = 128 * 1024
+"""Most encrypted bytes that are received at once: eight records of the largest size."""
+HANDSHAKE_MESSAGE_BYTES = 32 * 1024
+"""Longest ClientHello. OpenSSL takes 128 KB, and its memory as soon as it is announced; Java (`jdk.tls.maxHandshake…`)
+32 KB of any message."""
+_HEADER_BYTES = 5
+_FIRST_BYTES = 9  # a record's header, and that of the message in it
+_RECORD_TYPES = range(20, 25)
+_HANDSHAKE, _CLIENT_HELLO = 22, 1
+_read_length = struct.Struct(">H").unpack_from
+_HTTP_METHODS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
+_MEANINGS = {
+    "NO_SHARED_CIPHER": "no cipher suite that the client offers is enabled here",
+    "UNSUPPORTED_PROTOCOL": "the client speaks no version of TLS that is enabled here (ssl.enabled.protocols)",
+    "VERSION_TOO_LOW": "the client speaks no version of TLS that is enabled here (ssl.enabled.protocols)",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has no certificate, and ssl.client.auth is required",
+    "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust the broker's certificate; hint: its truststore",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept the broker's certificate; hint: its truststore",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept the broker's certificate; hint: its truststore",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client says that the broker's certificate has expired",
+}
+"""What some of OpenSSL's reasons mean here."""
+
+
+class TlsError(ssl.SSLError):
+    """Raised where TLS cannot go on: the connection is to close when what `take_out` returns has been sent.
+
+    reason: why, for a log line; nothing in it is secret.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class TlsBuffers:
+    """What all sessions of a node share: the BIOs, and where encrypted bytes are received."""
+
+    __slots__ = ("incoming", "outgoing", "scratch")
+
+    def __init__(self) -> None:
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+        self.scratch = memoryview(bytearray(MAX_KEPT_BYTES))
+
+
+class TlsSession:
+    """TLS on one connection. Every call but `receive` may raise `TlsError`."""
+
+    __slots__ = (
+        "_error",
+        "_first",
+        "_incoming",
+        "_kept",
+        "_out",
+        "_outgoing",
+        "_owed",
+        "_tls",
+        "ended",
+        "established",
+    )
+
+    def __init__(self, context: ssl.SSLContext, buffers: TlsBuffers) -> None:
+        self._incoming = buffers.incoming
+        self._outgoing = buffers.outgoing
+        self._tls = context.wrap_bio(buffers.incoming, buffers.outgoing, server_side=True)
+        self._kept = b""  # received, and not given to OpenSSL
+        self._owed = 0  # how much of the last record that was given to it is still to come
+        self._first = b""  # what the connection began with
+        self._out = b""
+        self._error: TlsError | None = None
+        self.established = False
+        self.ended = False  # the client has said that nothing more follows
+
+    # --- encrypted bytes in -----------------------------------------------------------------------------------------
+
+    def receive(self, data: memoryview) -> None:
+        """Take bytes that came. Call it only where nothing is left to be read: what it keeps is bounded so."""
+        self._kept += bytes(data)
+        if len(self._first) < _FIRST_BYTES:
+            self._first += data[: _FIRST_BYTES - len(self._first)]
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `handshake` or `read_into` has something to say without more being received."""
+        least = 1 if self._owed else _HEADER_BYTES
+        return bool(len(self._kept) >= least or self._tls.pending() or self.ended or self._error)
+
+    @property
+    def is_inside_record(self) -> bool:
+        """Whether something was received that nothing was made of so far."""
+        return bool(self._kept or self._owed)
+
+    @property
+    def unread_bytes(self) -> int:
+        """How many bytes have been received that `read_into` has not returned."""
+        return len(self._kept) + self._tls.pending()
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The certificate that the client has shown, as DER."""
+        return self._tls.getpeercert(binary_form=True)
+
+    def handshake(self) -> bool:
+        """Do what can be done of the handshake with what came; return whether it is over."""
+        self._check_beginning()
+        self._give(MAX_KEPT_BYTES)
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            raise TlsError(self._reason(error)) from error
+        finally:
+            self._take_back()
+        self.established = True
+        self._first = b""
+        return True
+
+    def read_into(self, target: memoryview) -> int:
+        """Decrypt into `target`; return how many bytes, 0 where none are whole, or none follow (`ended`)."""
+        if self._error is not None:
+            raise self._error
+        if self.ended:
+            return 0
+        if not self._tls.pending():
+            self._give(len(target))
+        read: Callable[[int, memoryview], int] = cast("Any", self._tls.read)
+        filled, pending, incoming = 0, self._tls.pending, self._incoming
+        try:
+            while True:
+                count = read(len(target) - filled, target[filled:])
+                filled += count
+                if not count:
+                    self.ended = True
+                    break
+                if filled == len(target) or not (pending() or incoming.pending):
+                    break
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            self._error = TlsError(self._reason(error))
+            if not filled:
+                raise self._error from error
+        finally:
+            self._take_back()
+        return filled
+
+    # --- encrypted bytes out ----------------------------------------------------------------------------------------
+
+    def encrypt(self, data: Any) -> bytes:
+        """Return what is to be sent for `data`, bytes-like and not empty."""
+        try:
+            done = self._tls.write(data)
+            while done < len(data):
+                done += self._tls.write(memoryview(data)[done:])
+        except ssl.SSLError as error:
+            raise TlsError(self._reason(error)) from error
+        finally:
+            out, self._out = self._out + self._outgoing.read(), b""
+        return out
+
+    def take_out(self) -> bytes:
+        """Return what TLS itself has to send: handshake, tickets, alerts; nothing where there is nothing."""
+        out, self._out = self._out, b""
+        return out
+
+    def end(self) -> bytes:
+        """Return what says that nothing more follows (close_notify)."""
+        if self.established and self._error is None:
+            try:
+                self._tls.unwrap()
+            except ssl.SSLError:
+                pass  # it wants the client's answer, which nobody waits for
+            finally:
+                self._take_back()
+        return self.take_out()
+
+    # --- between here and OpenSSL -----------------------------------------------------------------------------------
+
+    def _give(self, most_bytes: int) -> None:
+        """Give OpenSSL whole records, and what there is of the last, until `most_bytes` or some more are with it."""
+        kept = self._kept
+        end, most = self._owed, len(kept)
+        records = 0
+        while records < RECORDS_AT_A_TIME and end < most_bytes and most - end >= _HEADER_BYTES:
+            end += _HEADER_BYTES + _read_length(kept, end + 3)[0]
+            records += 1
+        if most <= end:
+            self._owed, self._kept = end - most, b""
+            self._incoming.write(kept)
+        else:
+            self._owed, self._kept = 0, kept[end:]
+            self._incoming.write(kept[:end])
+
+    def _take_back(self) -> None:
+        """Leave the shared BIOs empty: keep whole records that were not needed, and what is to be sent."""
+        if self._incoming.pending:
+            self._kept, self._owed = self._incoming.read() + self._kept, 0
+        if self._outgoing.pending:
+            self._out += self._outgoing.read()
+
+    # --- what goes wrong --------------------------------------------------------------------------------------------
+
+    def _check_beginning(self) -> None:
+        """Refuse a ClientHello that is announced too long, before memory is taken for it."""
+        first = self._first
+        if len(first) == _FIRST_BYTES and first[0] == _HANDSHAKE and first[5] == _CLIENT_HELLO:
+            size = int.from_bytes(first[6:])
+            if size > HANDSHAKE_MESSAGE_BYTES:
+                self._kept = b""
+                raise TlsError(
+                    f"its ClientHello has {size} bytes, expected at most {HANDSHAKE_MESSAGE_BYTES}"
+                )
+
+    def _reason(self, error: ssl.SSLError) -> str:
+        """Return why TLS failed, for people."""
+        other = _other_protocol(self._first)
+        if other:
+            return other
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return f"the client's certificate is not accepted: {error.verify_message}"
+        name = error.reason or "unknown"
+        return _MEANINGS.get(name) or name.replace("_", " ").lower()
+
+
+def _other_protocol(first: bytes) -> str:
+    """Return what the first bytes of a connection mean, where they are those of another protocol."""
+    if not first or first[0] in _RECORD_TYPES:
+        return ""
+    if first[:4] in _HTTP_METHODS:
+        return "this looks like an HTTP request; hint: Kafka clients and tools connect here, not browsers or probes"
+    if first[0] == 0:
+        return "this looks like a Kafka client without TLS; hint: set its security.protocol to SSL, or to SASL_SSL"
+    return "what it sent is no TLS"

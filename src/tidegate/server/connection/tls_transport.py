@@ -1,0 +1,316 @@
+"""A `Transport` that encrypts: TLS over another transport, behind the same contract.
+
+The handshake goes on as bytes come, a step in a turn. What has been decrypted and not received yet is readable like
+what is in a socket: the poller is asked for another turn. While reading is paused, encrypted bytes stay in the kernel.
+One call works on a bounded number of records (`tidegate.server.connection.tls_session`), one answer leaves in pieces.
+
+Bounds: encrypted bytes that came, `MAX_KEPT_BYTES`; on the way out one encrypted piece, `PIECE_BYTES` of an answer.
+Slices of files are read and encrypted in such pieces.
+
+Who ends the connection without close_notify has sent its last byte all the same, as in Kafka. Renegotiation is refused
+by the context (OP_NO_RENEGOTIATION).
+
+Follows: Kafka `SslTransportLayer`.
+"""
+
+import contextlib
+import os
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tidegate.server.connection.poller import Poller
+from tidegate.server.connection.sending import Sendable
+from tidegate.server.connection.tls_session import TlsBuffers, TlsError, TlsSession
+from tidegate.server.connection.transport import Transport, advance_file
+
+__all__ = ["BURST_BYTES", "MAX_UNSENT_BYTES", "PIECE_BYTES", "HandshakeOwner", "TlsTransport"]
+
+PIECE_BYTES = 64 * 1024
+"""How much of an answer is encrypted at a time: four records of the largest size."""
+BURST_BYTES = 1024 * 1024
+"""One connection's share of a turn; encrypting it takes about a millisecond."""
+MAX_UNSENT_BYTES = 2 * PIECE_BYTES
+"""Of what is encrypted: who reads nothing and makes TLS send more, as changes of keys do, is left."""
+_REQUEST_RECORD_BYTES = 33  # a record with the shortest request: header 5, frame 12, tag 16
+
+
+class HandshakeOwner(Protocol):
+    """Who is told how a handshake came out."""
+
+    def on_established(self, certificate: bytes | None) -> None:
+        """Note that it is over. certificate: the client's, as DER, where it has shown one.
+
+        Raises `TlsError` where this client may not go on.
+        """
+
+    def on_handshake_failed(self, reason: str) -> None:
+        """Note that it has failed; the connection closes next."""
+
+
+class TlsTransport:
+    """The server's end of one connection, encrypted. `inner` carries what is encrypted."""
+
+    __slots__ = (
+        "_ahead",
+        "_closed",
+        "_ended",
+        "_inner",
+        "_on_readable",
+        "_on_writable",
+        "_owner",
+        "_poller",
+        "_scratch",
+        "_session",
+        "_soon",
+        "_unsent",
+        "_writing",
+    )
+
+    def __init__(
+        self,
+        inner: Transport,
+        context: ssl.SSLContext,
+        buffers: TlsBuffers,
+        *,
+        poller: Poller,
+        owner: HandshakeOwner,
+    ) -> None:
+        self._inner = inner
+        self._session = TlsSession(context, buffers)
+        self._scratch = buffers.scratch
+        self._poller = poller
+        self._owner = owner
+        self._ended = False  # nothing more comes from below
+        self._closed = False
+        self._soon = False  # the poller was asked for a turn
+        self._on_readable: Callable[[], None] | None = None
+        self._on_writable: Callable[[], None] | None = None
+        self._writing = False  # the transport below calls when it can be written
+        self._unsent: bytes | memoryview = b""  # encrypted
+        self._ahead = (
+            0  # so much of what the channel sends next is encrypted already, the end of it in `_unsent`
+        )
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """The host and port that the client connected to."""
+        return self._inner.local_address
+
+    # --- in ---------------------------------------------------------------------------------------------------------
+
+    def recv_into(self, target: memoryview, /) -> int:
+        """Go on with the handshake; when it is over, decrypt into `target`."""
+        session = self._session
+        if self._unsent:
+            self._flush()
+        if not (session.has_more or self._ended):
+            count = self._inner.recv_into(self._scratch)
+            if count:
+                session.receive(self._scratch[:count])
+            else:
+                self._ended = True
+        try:
+            if not session.established:
+                self._go_on_with_handshake()
+            count = session.read_into(target) if session.has_more else 0
+        finally:
+            self._send_own()
+        more = session.has_more and (count or not session.ended)
+        if more:
+            self._read_again()
+        if count or session.ended or (self._ended and not more):
+            return count
+        raise BlockingIOError
+
+    def _go_on_with_handshake(self) -> None:
+        """Do a step. Raises `BlockingIOError` where it is not over or nothing else was done, `TlsError` if it fails."""
+        session = self._session
+        try:
+            if session.has_more and session.handshake():
+                self._owner.on_established(session.certificate)
+                if session.has_more:
+                    self._read_again()
+                raise BlockingIOError
+        except TlsError as error:
+            self._owner.on_handshake_failed(error.reason)
+            raise
+        if self._ended:
+            raise ConnectionAbortedError("the client has left during the handshake")
+        if session.has_more:
+            self._read_again()
+        raise BlockingIOError
+
+    def _read_again(self) -> None:
+        """Have another turn for what the socket does not tell of."""
+        if not self._soon:
+            self._soon = True
+            self._poller.call_in_turn(self._on_soon)
+
+    def _on_soon(self) -> None:
+        self._soon = False
+        if self._on_readable is not None:
+            self._on_readable()
+
+    def start_reading(self, on_readable: Callable[[], None]) -> None:
+        """Call `on_readable` while there is something to receive, decrypted or not."""
+        self._on_readable = on_readable
+        self._inner.start_reading(on_readable)
+        if self._session.has_more:
+            self._read_again()
+
+    def pause_reading(self, on_broken: Callable[[], None]) -> None:
+        """Leave what comes below."""
+        self._on_readable = None
+        self._inner.pause_reading(on_broken)
+
+    def watch(self, on_early: Callable[[], None], on_gone: Callable[[bool], None]) -> None:
+        """Watch what is below; what came already is early."""
+        if self._session.has_more:
+            on_early()
+        self._inner.watch(on_early, on_gone)
+
+    def unwatch(self) -> None:
+        """Stop that."""
+        self._inner.unwatch()
+
+    def unread_bytes(self) -> int:
+        """Return how many bytes came and were not received, encrypted ones as they are.
+
+        What is below and too short for a record with a request is none: it is the client's close_notify.
+        """
+        below, session = self._inner.unread_bytes(), self._session
+        if below < _REQUEST_RECORD_BYTES and not session.is_inside_record:
+            below = 0
+        return below + session.unread_bytes
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def send(self, data: Any, /) -> int:
+        """Encrypt and send `data` as far as one call goes; return how many bytes of it have left.
+
+        What is encrypted and has not left does not count: it has to be offered again, as nothing else can be sent.
+        """
+        out: deque[Sendable] = deque((data,))
+        self.send_some(out)
+        return len(data) - (len(out[0]) if out else 0)
+
+    def send_some(self, out: deque[Sendable], /) -> bool:
+        """Encrypt and send from the left of `out`, in pieces of which each holds small ones together."""
+        budget = BURST_BYTES
+        while True:
+            if self._unsent and not self._flush():
+                return False
+            _drop(out, self._ahead)
+            self._ahead = 0
+            if not out:
+                return True
+            if budget <= 0:
+                return False
+            piece = _piece(out)
+            self._ahead = len(piece)
+            budget -= self._ahead
+            self._unsent = self._session.encrypt(piece)
+
+    def _flush(self) -> bool:
+        """Send what is encrypted; return whether all of it has left."""
+        try:
+            sent = self._inner.send(self._unsent)
+        except (BlockingIOError, InterruptedError):
+            return False
+        if sent == len(self._unsent):
+            self._unsent = b""
+            return True
+        self._unsent = memoryview(self._unsent)[sent:]
+        return False
+
+    def _send_own(self) -> None:
+        """Send what TLS itself has to, now or when there is room."""
+        own = self._session.take_out()
+        if not own:
+            return
+        if self._unsent:
+            if len(self._unsent) > MAX_UNSENT_BYTES:
+                raise ConnectionAbortedError("the client does not take what TLS has to send")
+            own = bytes(self._unsent) + own
+        self._unsent = own
+        if not self._flush():
+            self._write_later()
+
+    def start_writing(self, on_writable: Callable[[], None]) -> None:
+        """Call `on_writable` while something can be sent."""
+        self._on_writable = on_writable
+        self._write_later()
+
+    def stop_writing(self) -> None:
+        """Stop that, unless TLS has something to send."""
+        self._on_writable = None
+        if self._writing and not self._unsent:
+            self._writing = False
+            self._inner.stop_writing()
+
+    def _write_later(self) -> None:
+        if not self._writing:
+            self._writing = True
+            self._inner.start_writing(self._on_room)
+
+    def _on_room(self) -> None:
+        if self._on_writable is not None:
+            self._on_writable()
+            return
+        try:
+            if self._unsent and not self._flush():
+                return
+        except OSError:
+            self._unsent = b""  # the connection is broken: whoever reads, or waits for its end, is told next
+        self.stop_writing()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def ask_for_client(self) -> None:
+        """Have it found out below."""
+        self._inner.ask_for_client()
+
+    def close(self) -> None:
+        """Say that nothing more follows, where there is room for it, and close."""
+        self._on_readable = self._on_writable = None
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(OSError):
+                if not self._unsent:
+                    end = self._session.end()
+                    if end:
+                        self._inner.send(end)
+        self._inner.close()
+
+
+def _piece(out: deque[Sendable]) -> Any:
+    """Return the beginning of what is to be sent, as far as a piece goes."""
+    parts, room = [], PIECE_BYTES
+    for item in out:
+        if isinstance(item, (bytes, bytearray, memoryview)):
+            part = item if len(item) <= room else memoryview(item)[:room]
+        else:
+            part = os.pread(item.fd, min(item.size, room), item.offset)
+            if not part and item.size:
+                raise ConnectionAbortedError("the file ended before the slice did")
+        parts.append(part)
+        room -= len(part)
+        if room <= 0 or len(part) < len(item):
+            break
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _drop(out: deque[Sendable], count: int) -> None:
+    """Let go of `count` bytes that have left, and of what is empty behind them; slices of files are released."""
+    while out and (count or not len(out[0])):
+        first = out[0]
+        size = min(count, len(first))
+        count -= size
+        if not isinstance(first, (bytes, bytearray, memoryview)):
+            advance_file(out, size)
+        elif size == len(first):
+            out.popleft()
+        else:
+            out[0] = memoryview(first)[size:]
