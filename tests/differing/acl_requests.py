@@ -4,6 +4,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from tests.differing.acl_admin_requests import ADMIN_MAKERS
+from tests.differing.acl_group_requests import GROUP_MAKERS, fetched_in_session
+from tests.differing.acl_names import DELETED, GROUPS, NAMES, POSITIONS, ZERO_ID
+from tests.differing.acl_names import Made as _Made
 from tests.differing.acl_sides import ADMIN
 from tests.unit.storage.logs import batch
 
@@ -31,16 +35,11 @@ from tidegate.api_keys import (
     PRODUCE,
 )
 
-__all__ = ["EVERYTHING", "TOPICS", "Asked", "changes", "create_topics", "requests"]
+__all__ = ["EVERYTHING", "MADE", "Asked", "changes", "create_topics", "positions", "requests"]
 
 Asked = tuple[str, int, int, dict[str, Any]]
 """User, API key, version and message."""
-TOPICS = ("t-one", "t-two", "u-one")
-NAMES = (*TOPICS, "missing")
-POSITIONS = ("t-one", "u-one", "nothing")
-"""Topics of positions. They are not deleted: Kafka forgets a deleted topic's positions a while later."""
-DELETED = ("t-two", "missing")
-ZERO_ID = "00000000-0000-0000-0000-000000000000"
+USERS = ("alice", "bob")
 EVERYTHING = {
     "resource_type_filter": codes.ANY, "resource_name_filter": None, "pattern_type_filter": codes.ANY,
     "principal_filter": None, "host_filter": None, "operation": codes.ANY, "permission_type": codes.ANY,
@@ -48,7 +47,7 @@ EVERYTHING = {
 _OPERATIONS = range(codes.ALL, codes.TWO_PHASE_COMMIT + 1)
 _OF_TYPE = {
     codes.TOPIC: ("t-one", "t-two", "u-one", "missing", "t-", "u", "*"),
-    codes.GROUP: ("g", "h", "*"),
+    codes.GROUP: ("g", "h", "g-members", "*"),
     codes.CLUSTER: (codes.CLUSTER_NAME,),
     codes.TRANSACTIONAL_ID: ("tx", "*"),
 }
@@ -75,7 +74,9 @@ def changes(rng: random.Random) -> list[Asked]:
 
 
 def _acl(rng: random.Random) -> dict[str, Any]:
-    resource_type = rng.choice((*[codes.TOPIC] * 5, codes.GROUP, codes.CLUSTER, codes.TRANSACTIONAL_ID))
+    resource_type = rng.choice(
+        (*[codes.TOPIC] * 5, codes.GROUP, codes.GROUP, codes.CLUSTER, codes.CLUSTER, codes.TRANSACTIONAL_ID)
+    )
     return {
         "resource_type": resource_type,
         "resource_name": rng.choice(_OF_TYPE[resource_type]),
@@ -88,19 +89,28 @@ def _acl(rng: random.Random) -> dict[str, Any]:
 
 
 def requests(rng: random.Random, count: int) -> list[Asked]:
-    """Return requests of alice and bob."""
-    made = []
-    for _ in range(count):
-        api_key, version, message = rng.choice(_MAKERS)(rng)
-        made.append((rng.choice(("alice", "bob")), api_key, version, message))
+    """Return requests of alice and bob, who use one another's groups and fetch sessions, too."""
+    made: list[Asked] = []
+    while len(made) < count:
+        some = fetched_in_session(rng) if rng.random() < 0.05 else [rng.choice(_MAKERS)(rng)]
+        user = rng.choice(USERS)
+        made += [(rng.choice((user, user, user, *USERS)), *one) for one in some]
     return made
 
 
-_Made = tuple[int, int, dict[str, Any]]
+def positions(group_id: str) -> dict[str, Any]:
+    """Return what lets a group have positions."""
+    position = {
+        "partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": "",
+    }  # fmt: skip
+    return {
+        "group_id": group_id, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None,
+        "topics": [{"name": name, "partitions": [position]} for name in ("t-one", "u-one")],
+    }  # fmt: skip
 
 
 def _metadata(rng: random.Random) -> _Made:
-    version = rng.choice((0, 1, 8, 10, 12, 13))
+    version = rng.randint(0, 13)
     by_id = version >= 12 and rng.random() < 0.4
     names = rng.sample(NAMES, rng.choice((1, 2, 4)))
     topics: list[dict[str, Any]] | None = [
@@ -117,7 +127,7 @@ def _metadata(rng: random.Random) -> _Made:
 
 
 def _produce(rng: random.Random) -> _Made:
-    version = rng.choice((9, 13))
+    version = rng.randint(3, 13)
     names = rng.sample(NAMES, rng.choice((1, 1, 2)))
     topics = [
         {"name": name, "topic_id": f"id:{name}", "partition_data": [{"index": 0, "records": bytes(batch())}]}
@@ -128,7 +138,7 @@ def _produce(rng: random.Random) -> _Made:
 
 
 def _fetch(rng: random.Random) -> _Made:
-    version = rng.choice((11, 12, 13))
+    version = rng.randint(4, 18)
     partition = {
         "partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1,
         "log_start_offset": -1, "partition_max_bytes": 1,
@@ -152,7 +162,7 @@ def _list_offsets(rng: random.Random) -> _Made:
         "topics": topics,
         "timeout_ms": 0,
     }
-    return LIST_OFFSETS, rng.randint(2, 10), message
+    return LIST_OFFSETS, rng.randint(1, 11), message
 
 
 def _offset_commit(rng: random.Random) -> _Made:
@@ -163,8 +173,9 @@ def _offset_commit(rng: random.Random) -> _Made:
         {"name": name, "topic_id": f"id:{name}", "partitions": [position]}
         for name in rng.sample(POSITIONS, rng.choice((1, 2)))
     ]
-    return OFFSET_COMMIT, rng.choice((8, 9, 10)), {
-        "group_id": rng.choice(("g", "h")), "generation_id_or_member_epoch": -1, "member_id": "",
+    return OFFSET_COMMIT, rng.randint(2, 10), {
+        "retention_time_ms": -1,
+        "group_id": rng.choice(GROUPS), "generation_id_or_member_epoch": -1, "member_id": "",
         "group_instance_id": None, "topics": topics,
     }  # fmt: skip
 
@@ -176,11 +187,11 @@ def _offset_fetch(rng: random.Random) -> _Made:
     ]
     if rng.random() < 0.4:
         topics = None
-    version = rng.choice((1, 2, 7, 8, 9, 10))
+    version = rng.randint(1, 10)
     if version >= 8:
         groups = [
             {"group_id": group_id, "member_id": None, "member_epoch": -1, "topics": topics}
-            for group_id in ("g", "h")
+            for group_id in GROUPS
         ]
         return OFFSET_FETCH, version, {"groups": groups, "require_stable": False}
     if version == 1:
@@ -190,7 +201,7 @@ def _offset_fetch(rng: random.Random) -> _Made:
 
 def _find_coordinator(rng: random.Random) -> _Made:
     message = {"key": "g", "key_type": 0, "coordinator_keys": ["g", "h"]}
-    return FIND_COORDINATOR, rng.choice((1, 3, 4, 6)), message
+    return FIND_COORDINATOR, rng.randint(0, 6), message
 
 
 def _init_producer_id(rng: random.Random) -> _Made:
@@ -198,24 +209,28 @@ def _init_producer_id(rng: random.Random) -> _Made:
         "transactional_id": rng.choice((None, None, None, "")), "transaction_timeout_ms": 1000, "producer_id": -1,
         "producer_epoch": -1,
     }  # fmt: skip
-    return INIT_PRODUCER_ID, 4, message
+    return INIT_PRODUCER_ID, rng.randint(0, 5), message
 
 
 def _create_topics(rng: random.Random) -> _Made:
     names = rng.sample((*NAMES, "t-new", "u-new", "missing"), 2)
-    return CREATE_TOPICS, rng.choice((4, 5, 7)), create_topics(*set(names), validate_only=True)
+    return CREATE_TOPICS, rng.randint(2, 7), create_topics(*set(names), validate_only=True)
 
 
 def _delete_topics(rng: random.Random) -> _Made:
     name = rng.choice(DELETED)
     by_id = rng.random() < 0.5
     topic = {"name": None, "topic_id": f"id:{name}"} if by_id else {"name": name, "topic_id": ZERO_ID}
-    return DELETE_TOPICS, rng.choice((5, 6)), {"topics": [topic], "topic_names": [name], "timeout_ms": 10_000}
+    return DELETE_TOPICS, rng.randint(1, 6), {"topics": [topic], "topic_names": [name], "timeout_ms": 10_000}
 
 
 def _create_partitions(rng: random.Random) -> _Made:
     topics = [{"name": name, "count": 2, "assignments": None} for name in rng.sample(NAMES, 2)]
-    return CREATE_PARTITIONS, 3, {"topics": topics, "timeout_ms": 10_000, "validate_only": True}
+    return (
+        CREATE_PARTITIONS,
+        rng.randint(0, 3),
+        {"topics": topics, "timeout_ms": 10_000, "validate_only": True},
+    )
 
 
 def _configs(rng: random.Random) -> list[tuple[int, str]]:
@@ -243,7 +258,7 @@ def _alter_configs(rng: random.Random) -> _Made:
             "configs": [{"name": "max.connections", "config_operation": 0, "value": "2147483647"}],
         }
     ]  # fmt: skip
-    return INCREMENTAL_ALTER_CONFIGS, 1, {"resources": resources, "validate_only": True}
+    return INCREMENTAL_ALTER_CONFIGS, rng.randint(0, 1), {"resources": resources, "validate_only": True}
 
 
 def _describe_quotas(rng: random.Random) -> _Made:
@@ -262,7 +277,7 @@ def _describe_cluster(rng: random.Random) -> _Made:
         "include_cluster_authorized_operations": rng.random() < 0.8, "endpoint_type": 1,
         "include_fenced_brokers": False,
     }  # fmt: skip
-    return DESCRIBE_CLUSTER, rng.randint(0, 1), message
+    return DESCRIBE_CLUSTER, rng.randint(0, 2), message
 
 
 def _describe_topic_partitions(rng: random.Random) -> _Made:
@@ -287,5 +302,7 @@ _MAKERS: tuple[Callable[[random.Random], _Made], ...] = (
     *[_metadata] * 4, _produce, _produce, _fetch, _fetch, _list_offsets, _offset_commit, _offset_fetch,
     _offset_fetch, _find_coordinator, _init_producer_id, _create_topics, _delete_topics, _create_partitions,
     _describe_configs, _alter_configs, _describe_quotas, _alter_quotas, _describe_cluster,
-    _describe_topic_partitions, _acls,
+    _describe_topic_partitions, _acls, *GROUP_MAKERS, *ADMIN_MAKERS,
 )  # fmt: skip
+MADE = frozenset(made(random.Random(seed))[0] for made in _MAKERS for seed in range(20))
+"""The APIs that users ask."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.ladder.brokers import KafkaBench, TidegateBench
 from tests.differing.comparable import Given, comparable
-from tests.differing.requests import UNKNOWN_ID
+from tests.differing.requests import UNKNOWN_ID, Session
 from tests.e2e.plain_client import receive_frame
 
 from tidegate.wire import API_BY_KEY, encode_request, read_response
@@ -40,7 +40,11 @@ KAFKA = {
     "transaction.state.log.num.partitions": "1",
     "controller.quorum.append.linger.ms": "0",
 }
-TIDEGATE = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "tidegate.kafka.exact": "true"}
+TIDEGATE = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "tidegate.kafka.exact": "true",
+    "group.initial.rebalance.delay.ms": "0",
+}
 CLOSED = "closed"
 _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 17, 36
 _INSIDE = re.compile(r"Request Request\(.*\) needs")
@@ -78,15 +82,26 @@ class AclSide:
             return {key: self._sent(item) for key, item in value.items()}
         if isinstance(value, list):
             return [self._sent(item) for item in value]
+        if isinstance(value, Session):
+            return self.given.sessions[-1] if self.given.sessions else 1
         if isinstance(value, str) and value.startswith("id:"):
             return self.given.ids.get(value[3:], UNKNOWN_ID)
+        if isinstance(value, str) and value.startswith("member:-"):
+            members, number = self.given.members, int(value[8:])
+            return members[-number] if number <= len(members) else "nobody"
         return value
 
     def _learn(self, value: Any) -> None:
-        """Keep the topic ids of an answer."""
+        """Keep the topic ids, member ids and fetch sessions of an answer."""
         for item in value if isinstance(value, list) else value.values() if isinstance(value, dict) else ():
             self._learn(item)
-        if isinstance(value, dict) and value.get("name") and value.get("topic_id", "").strip("0-"):
+        if not isinstance(value, dict):
+            return
+        if value.get("generation_id") is not None and value["member_id"] not in ("", *self.given.members):
+            self.given.members.append(value["member_id"])
+        if value.get("session_id") and value["session_id"] not in self.given.sessions:
+            self.given.sessions.append(value["session_id"])
+        if value.get("name") and value.get("topic_id", "").strip("0-"):
             self.given.ids[value["name"]] = value["topic_id"]
             self.given.names[value["topic_id"]] = value["name"]
 

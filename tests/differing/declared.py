@@ -207,23 +207,23 @@ def _is_of_setting_not_changed_here(difference: Difference) -> bool:
         for answer in (difference.kafka, difference.tidegate)
     )
     differing = {key for key in kafka.keys() | tidegate.keys() if kafka.get(key) != tidegate.get(key)}
-    fails = _fails_as_a_whole(difference.made.message["resources"])
+    unknown = _with_unknown_operations(difference.made.message["resources"])
     return all(
         (key in refused and tidegate[key]["error_code"] != NONE)
-        or (fails and kafka[key]["error_code"] == UNKNOWN_SERVER_ERROR)
+        or (unknown and kafka[key]["error_code"] == UNKNOWN_SERVER_ERROR)
+        or (key in unknown and kafka[key]["error_code"] != NONE)  # over what it looked at before
         for key in differing
     )
 
 
-def _fails_as_a_whole(resources: list[dict[str, Any]]) -> bool:
-    """Return whether Kafka's controller is asked for an operation that there is not, and gives up on all resources."""
-    return any(
-        config["config_operation"] not in range(4)
+def _with_unknown_operations(resources: list[dict[str, Any]]) -> set[tuple[int, str]]:
+    """Return the resources with operations that there are not: over one Kafka's controller gives up on all of them."""
+    return {
+        (resource["resource_type"], resource["resource_name"])
         for resource in resources
         if resource["resource_type"] in NOT_OF_BROKERS
-        for config in resource["configs"]
-        if "config_operation" in config
-    )
+        if any(config.get("config_operation", 0) not in range(4) for config in resource["configs"])
+    }
 
 
 def _is_mistake_in_overrides(difference: Difference) -> bool:

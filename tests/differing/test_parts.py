@@ -53,6 +53,15 @@ def test_what_is_made_can_be_sent(api_key: int) -> None:
             assert API_BY_KEY[api_key].min_version <= made.version <= API_BY_KEY[api_key].max_version
 
 
+@pytest.mark.parametrize("api_key", COMPARED)
+def test_every_version_is_made(api_key: int) -> None:
+    """Of each API all versions that are served."""
+    rng = random.Random(f"versions-{api_key}")
+    api = API_BY_KEY[api_key]
+    made = {make(api_key, rng).version for _ in range(400)}
+    assert made == set(range(api.min_version, api.max_version + 1))
+
+
 def test_throttles_differ_by_what_the_clocks_explain() -> None:
     """Two ms of age are two ms of throttle; ten ms more are not."""
     begun = (MADE, _reply(0, 10.0), _reply(0, 10.0))

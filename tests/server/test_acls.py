@@ -760,7 +760,7 @@ def test_configs(tmp_path: Path) -> None:
         alter = {"resources": changed, "validate_only": True}
         responses = (await users.ask("bob", INCREMENTAL_ALTER_CONFIGS, alter))["responses"]
         found = {part["resource_type"]: (part["error_code"], part["error_message"]) for part in responses}
-        assert found == refused
+        assert found == {**refused, 8: (31, None)}  # its loggers, which Kafka's broker changes
         change["value"] = "wrong"  # of which they are told nothing
         responses = (await users.ask("bob", INCREMENTAL_ALTER_CONFIGS, alter))["responses"]
         assert {part["resource_type"]: part["error_code"] for part in responses}[

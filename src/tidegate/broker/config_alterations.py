@@ -112,7 +112,10 @@ def changes_in_slices(
     kind, name = resource["resource_type"], resource["resource_name"]
     refusal = refusal_of(request, acl.ALTER_CONFIGS, kind, name)
     if refusal is not None:
-        raise RefusedError(*refusal)
+        error_code, text = refusal
+        raise RefusedError(
+            error_code, None if kind == LOGGERS else text
+        )  # as Kafka's broker, which keeps them
     return changes
 
 
@@ -127,8 +130,17 @@ def node_of(cluster: ClusterView, name: str) -> str:
     return str(int(name))
 
 
-def refuse_others(kind: int, names: Iterable[str]) -> None:
-    """Refuse settings, by name, of resources that have none here. Raises `RefusedError`; without names all is well."""
+_NAMELESS = {
+    CLIENT_METRICS: "Subscription name can't be empty",
+    GROUP: "Default group resources are not allowed.",
+}
+"""Kafka's texts for resources that must have a name."""
+
+
+def refuse_others(kind: int, resource_name: str, names: Iterable[str]) -> None:
+    """Refuse settings, by name, of a resource that has none here. Raises `RefusedError`; without names all is well."""
+    if not resource_name and kind in _NAMELESS:
+        raise RefusedError(error_codes.INVALID_REQUEST, _NAMELESS[kind])
     for name in names:
         if kind == CLIENT_METRICS and name not in CLIENT_METRICS_ROWS:
             text = f"Unknown client metrics configuration: {name}"

@@ -130,7 +130,8 @@ class FetchSession:
     """What a client fetches: its partitions in the order in which they are read, by topic and index.
 
     epoch: that of the request that comes next. known: what its handler keeps for requests that are like an earlier one.
-    is_old: anybody's session may take its place.
+    is_old: anybody's session may take its place. moves: what an answer has records of is read last afterwards; not so
+    with the answer that begins the session, as in Kafka.
     """
 
     __slots__ = (
@@ -141,6 +142,7 @@ class FetchSession:
         "id",
         "is_old",
         "known",
+        "moves",
         "partitions",
         "privileged",
         "rank",
@@ -158,6 +160,7 @@ class FetchSession:
         self.created_ms = self.used_ms = now_ms
         self.epoch = next_epoch(NEW_EPOCH)
         self.delivered = True
+        self.moves = False
         self.known: Any = None
         self.is_old = False
         self.rank: tuple[bool, int, int] | None = None
@@ -171,13 +174,15 @@ class FetchSession:
         """Take over what the last answer said, if it was given; what it had records of is read last from now on.
 
         Yields after each partition. Then every partition has its turn, however small an answer is.
+        Follows: Kafka `FetchSession.IncrementalFetchContext.PartitionIterator`.
         """
         if not self.delivered:
             return
         self.delivered = False
+        moves, self.moves = self.moves, True
         for key, partition in list(self.partitions.items()):
             partition.note_told()
-            if partition.answered_bytes and self.partitions.get(key) is partition:
+            if moves and partition.answered_bytes and self.partitions.get(key) is partition:
                 del self.partitions[key]
                 self.partitions[key] = partition
             yield

@@ -63,10 +63,12 @@ def test_a_user_may_log_in_once_it_was_added(client_of: Callable[[str], LoginCli
 def test_who_may_not_is_told(client_of: Callable[[str], LoginClient]) -> None:
     """Without DESCRIBE and ALTER on the cluster: error 31, for each user that is altered; nothing is changed."""
     client = client_of("bob")
-    for users in (None, [{"name": "zoe"}]):
+    nobody = {"user": "", "error_code": 31, "error_message": None, "credential_infos": []}
+    for users, results in (None, []), ([{"name": "zoe"}, {"name": "x"}], [nobody, nobody]):
         answer = client.ask(DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": users})
         assert answer is not None
-        assert (answer["error_code"], answer["results"]) == (31, [])
+        assert (answer["error_code"], answer["error_message"]) == (31, None)
+        assert answer["results"] == results
     refused = alter(client, [{"name": "x", "mechanism": 1}, {"name": "x", "mechanism": 2}], [GOOD])
     assert [(result["user"], result["error_code"]) for result in refused] == [("x", 31), ("zoe", 31)]
     assert client.transport.local_address[0] == CLIENTS

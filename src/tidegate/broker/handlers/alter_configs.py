@@ -39,6 +39,7 @@ from tidegate.storage.storage import Storage
 
 __all__ = ["alter_configs_handler"]
 
+_REPLACED = (TOPIC, NODE, CLIENT_METRICS, GROUP)
 _REPLICAS_TEXT = f"Cluster-level {MIN_INSYNC_REPLICAS} cannot be removed while ELR is enabled."
 
 
@@ -49,6 +50,8 @@ def alter_configs_handler(storage: Storage, cluster: ClusterView, settings: Dyna
         request: Request, resource: Message, *, validate_only: bool
     ) -> Generator[Wait | None, None, None]:
         kind, name = resource["resource_type"], resource["resource_name"]
+        if kind not in _REPLACED:  # before it is asked whether the client may
+            raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown resource type {kind}")
         changes = yield from changes_in_slices(request, resource, SET)
         texts = {change.name: change.value or "" for change in changes}
         if kind == TOPIC:
@@ -63,10 +66,8 @@ def alter_configs_handler(storage: Storage, cluster: ClusterView, settings: Dyna
             )
             if not keeps_replicas:
                 raise RefusedError(error_codes.INVALID_CONFIG, _REPLICAS_TEXT)
-        elif kind in (CLIENT_METRICS, GROUP):
-            refuse_others(kind, texts)
         else:
-            raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown resource type {kind}")
+            refuse_others(kind, name, texts)
         yield from release(changes)
 
     def handle(request: Request) -> Work:

@@ -54,6 +54,8 @@ def incremental_alter_configs_handler(
         request: Request, resource: Message, *, validate_only: bool
     ) -> Generator[Wait | None, None, None]:
         kind, name = resource["resource_type"], resource["resource_name"]
+        if kind != NODE and kind not in _BY_CONTROLLER:  # before it is asked whether the client may
+            raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown resource type {kind}")
         changes = yield from changes_in_slices(request, resource)
         if kind in _BY_CONTROLLER and any(change.operation not in OPERATIONS for change in changes):
             raise RefusedError(error_codes.UNKNOWN_SERVER_ERROR, None)
@@ -68,11 +70,9 @@ def incremental_alter_configs_handler(
             yield from settings.alter_in_slices(node, changes, validate_only=validate_only)
         elif kind == LOGGERS:
             node_of(cluster, name)
-            refuse_others(kind, [change.name for change in changes])
-        elif kind in _BY_CONTROLLER:
-            refuse_others(kind, _set(changes))
+            refuse_others(kind, name, [change.name for change in changes])
         else:
-            raise RefusedError(error_codes.INVALID_REQUEST, f"Unknown resource type {kind}")
+            refuse_others(kind, name, _set(changes))
         yield from release(changes)
 
     def handle(request: Request) -> Work:

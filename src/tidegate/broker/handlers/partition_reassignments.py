@@ -4,10 +4,10 @@ A partition has one replica, on the broker that leads it: to assign it there aga
 refused, and none is ever under way. What is wrong with an assignment is said in Kafka's words. Where none is asked for
 the answer has its defaults, as Kafka's. Needs ALTER on the cluster, to list them DESCRIBE, else error 31.
 Memory: at most 130 bytes for each byte of the request (a partition of 5 bytes becomes two dicts, and one that is not
-there an error with its text), to list them 40.
+there an error with its text), to list them 40, or 120 who may not (a partition of 4 bytes becomes a dict and lists).
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
@@ -63,19 +63,38 @@ def list_partition_reassignments_handler() -> Handler:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
-        yield from request.release_body(body)
         error_code, text = error_codes.NONE, None
+        topics: list[Message] = []
         if not request.authorized(acl.DESCRIBE, acl.CLUSTER):
             error_code, text = error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(acl.DESCRIBE)
+            topics = yield from _asked_for(body["topics"] or ())
+        yield from request.release_body(body)
         message: Message = {
             "throttle_time_ms": 0,
             "error_code": error_code,
             "error_message": text,
-            "topics": [],
+            "topics": topics,
         }
-        return request.answer(message)
+        return (yield from answer_partitions(request, message, topics, "partitions", Charge.REQUEST))
 
     return handle
+
+
+def _asked_for(wanted: Sequence[Message]) -> Generator[None, None, list[Message]]:
+    """Return the partitions that a client who may not list them has named, without replicas, as Kafka does.
+
+    Follows: Kafka `ListPartitionReassignmentsRequest.getErrorResponse`.
+    """
+    topics: list[Message] = []
+    for part in wanted:
+        partitions: list[Message] = []
+        for index in part["partition_indexes"]:
+            nobody: Message = {"replicas": [], "adding_replicas": [], "removing_replicas": []}
+            partitions.append({"partition_index": index, **nobody})
+            yield
+        topics.append({"name": part["name"], "partitions": partitions})
+        yield
+    return topics
 
 
 def _problem(

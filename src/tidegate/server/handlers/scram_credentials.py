@@ -27,8 +27,7 @@ def describe_user_scram_credentials_handler(credentials: ScramCredentials) -> Ha
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
         if not request.authorized(codes.DESCRIBE, codes.CLUSTER):
-            yield from request.release_body(body)
-            return request.answer(_refusal(request))
+            return (yield from _refuse(request, body))
         names = [user["name"] for user in body["users"] or ()]
         found = yield from credentials.describe_in_slices(names)
         results: list[Message] = []
@@ -79,14 +78,30 @@ def alter_user_scram_credentials_handler(credentials: ScramCredentials) -> Handl
     return handle
 
 
-def _refusal(request: Request) -> Message:
-    """Return the answer to who may not describe credentials; Kafka sends none where all users are asked for."""
-    return {
+def _refuse(request: Request, body: Message) -> Work:
+    """Answer who may not describe credentials, as often as there are users; of all users, Kafka does not at all.
+
+    Follows: Kafka `DescribeUserScramCredentialsRequest.getErrorResponse`.
+    """
+    results: list[Message] = []
+    for some in batched(body["users"] or ()):
+        results += [_nobody() for _ in some]
+        yield
+    message = {
         "throttle_time_ms": 0,
         "error_code": error_codes.CLUSTER_AUTHORIZATION_FAILED,
-        "error_message": request.refusal(codes.DESCRIBE),
-        "results": [],
+        "error_message": None,
+        "results": results,
     }
+    answer = yield from request.answer_in_slices(message)
+    yield from request.release_body(body)
+    yield from release(results)
+    return answer
+
+
+def _nobody() -> Message:
+    code = error_codes.CLUSTER_AUTHORIZATION_FAILED
+    return {"user": "", "error_code": code, "error_message": None, "credential_infos": []}
 
 
 def _refused(
