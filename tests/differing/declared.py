@@ -245,6 +245,23 @@ def _is_mistake_in_overrides(difference: Difference) -> bool:
     return sorted(kafka, key=repr) == sorted(tidegate, key=repr)
 
 
+_AROUND = re.compile(
+    r"Invalid value org\.apache\.kafka\.common\.config\.ConfigException: (.*)"
+    r" for configuration Invalid dynamic configuration"
+)
+
+
+def _is_mistake_of_listener(difference: Difference) -> bool:
+    """Return whether the answers are the same but for the class that Kafka puts around some mistakes."""
+    if difference.made.api_key not in ALTERATIONS or not isinstance(difference.kafka, dict):
+        return False
+    kafka = [
+        {**one, "error_message": _AROUND.sub(r"\1", one["error_message"] or "") or None}
+        for one in difference.kafka["responses"]
+    ]
+    return sorted(kafka, key=repr) == sorted(difference.tidegate["responses"], key=repr)
+
+
 def _is_left_without_answer(difference: Difference) -> bool:
     """Return whether the request fails as a whole, with one error for all partitions, or an end for want of one."""
     if difference.kafka != SILENT or not has_null_records(difference.made):
@@ -307,6 +324,7 @@ DECLARED = (
     Declared("L27", _has_odd_protocols, parts=True),
     Declared("D2", _is_of_node),
     Declared("D6", _is_mistake_in_overrides),
+    Declared("D6", _is_mistake_of_listener),
     Declared("D4", _is_of_setting_not_changed_here),
     Declared("L24", _is_left_without_answer),
 )

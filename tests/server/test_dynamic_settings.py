@@ -451,6 +451,18 @@ def test_a_mistake_in_overrides_is_refused_in_words_of_our_own(tmp_path: Path) -
     run(tmp_path, scenario)
 
 
+def test_a_mistake_of_a_listener_is_refused_in_the_same_words_beside_others(tmp_path: Path) -> None:
+    """Kafka puts the class of an exception around them then."""
+    own = "listener.name.plaintext.max.connections"
+    text = "Invalid value :5 for configuration max.connections: Not a number of type INT"
+
+    async def scenario(node: WholeNode) -> None:
+        assert await alter(node.client, (own, SET, ":5")) == (42, text)
+        assert await alter(node.client, ("max.connections", SET, "+5000"), (own, SET, ":5")) == (42, text)
+
+    run(tmp_path, scenario)
+
+
 def test_numbers_may_have_the_digits_of_any_script(tmp_path: Path) -> None:
     """Java reads them so."""
     three = "\N{ARABIC-INDIC DIGIT THREE}"
