@@ -69,7 +69,7 @@ def chunk_backlogs(chunk: Chunk, by: str) -> pa.Table:
 
 
 def backlogs_of_chunks(rows: Iterator[pa.RecordBatch], by: str) -> Iterator[pa.RecordBatch]:
-    """Do `chunk_backlogs` for the chunks in `NUMBERED_CHUNKS`: what executors run."""
+    """Do `chunk_backlogs` for the chunks in `CHUNKS`: what executors run."""
     for batch in rows:
         for row in batch.to_pylist():
             yield from chunk_backlogs(Chunk(row["path"], row["row_group"]), by).to_batches()

@@ -234,7 +234,7 @@ def _use(
 def entity_seconds_of_chunks(
     rows: Iterator[pa.RecordBatch], *, wanted: WantedEntities
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the `entity_seconds` of chunks, which come as rows of `NUMBERED_CHUNKS`. Raises `UsageFilesError`."""
+    """Yield the `entity_seconds` of chunks, which come as rows of `CHUNKS`. Raises `UsageFilesError`."""
     for batch in rows:
         for row in batch.to_pylist():
             yield from chunk_entity_seconds(Chunk(row["path"], row["row_group"]), wanted).to_batches()

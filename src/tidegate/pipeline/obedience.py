@@ -58,7 +58,7 @@ def chunk_obedience(chunk: Chunk) -> pa.Table:
 
 
 def obedience_of_chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Do `chunk_obedience` for the chunks in `NUMBERED_CHUNKS`: what executors run."""
+    """Do `chunk_obedience` for the chunks in `CHUNKS`: what executors run."""
     for batch in rows:
         for row in batch.to_pylist():
             yield from chunk_obedience(Chunk(row["path"], row["row_group"])).to_batches()

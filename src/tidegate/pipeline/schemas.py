@@ -26,6 +26,7 @@ __all__ = [
     "BACKLOGS",
     "BACKLOG_STEPS",
     "BLOCKS",
+    "CHUNKS",
     "CHUNKS_OF_NODES",
     "CLIENT",
     "DECISIONS",
@@ -34,7 +35,7 @@ __all__ = [
     "EVENTS",
     "LIMITS_BY_ENTITY",
     "LIMITS_BY_NODE",
-    "NUMBERED_CHUNKS",
+    "NUMBERED_BUNDLES",
     "OBEDIENCE_BY_CLIENT",
     "OBEDIENCE_BY_SOFTWARE",
     "REPLAY_BY_CLIENT",
@@ -45,6 +46,7 @@ __all__ = [
     "USAGE_MEASURES",
     "USAGE_PEAKS",
     "USAGE_SUMS",
+    "WORK",
     "usage_by_minute_schema",
     "usage_parts_schema",
     "usage_schema",
@@ -290,8 +292,14 @@ DECISIONS = _table(
 quota where no bytes are charged. `approximate`: why that is not exact, and `request_approximate` why
 `request_throttle_ms` is not (`layout.REASON_NAMES`); null where it is."""
 
-NUMBERED_CHUNKS = _table([("path", _STRING), ("row_group", _INT), ("numbers", ArrayType(_LONG))])
-"""Row groups of files, with the number of each of their clients."""
+CHUNKS = _table([("path", _STRING), ("row_group", _INT)])
+"""Row groups of files."""
+
+NUMBERED_BUNDLES = _table([("chunks", ArrayType(CHUNKS)), ("numbers", ArrayType(_LONG))])
+"""Row groups that are read together, with the number of each of their clients."""
+
+WORK = _table([("place", _INT), ("work", BinaryType())])
+"""Pickled: what is to be done, in its place, and what came of it."""
 
 CHUNKS_OF_NODES = _table(
     [

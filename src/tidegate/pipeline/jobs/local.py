@@ -45,7 +45,7 @@ from tidegate.pipeline.obedience import (
     obedience_by_software_table,
 )
 from tidegate.pipeline.output import STATE_TABLE, Results, opened_results
-from tidegate.pipeline.read.chunks import Chunk
+from tidegate.pipeline.read.chunks import Bundle, bundled
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
 from tidegate.pipeline.read.steps import ControlEvents, events_together
@@ -56,6 +56,7 @@ from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
 from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER
 from tidegate.pipeline.replay.partition import (
+    chunk_rows,
     pack_chunks,
     replay_peaks,
     replay_tallies,
@@ -71,7 +72,7 @@ from tidegate.pipeline.schemas import (
     DECISIONS,
     LIMITS_BY_ENTITY,
     LIMITS_BY_NODE,
-    NUMBERED_CHUNKS,
+    NUMBERED_BUNDLES,
     OBEDIENCE_BY_CLIENT,
     OBEDIENCE_BY_SOFTWARE,
     REPLAY_BY_CLIENT,
@@ -306,23 +307,24 @@ def _laid_out(
         "with_connections": any(plan.is_closed for plan in plans),
         "with_answers": any(plan.is_in_force for plan in plans),
     }
-    surveys = [survey_chunk(chunk, **wanted) for chunk in _shown(files.chunks, "looking")]
-    layout = lay_out(files.chunks, surveys, plans, cores=1, carried=carried, leaves_state=leaves_state)
+    bundles = bundled(files.chunks)
+    surveys = [survey_chunk(bundle, **wanted) for bundle in _shown(bundles, "looking")]
+    layout = lay_out(bundles, surveys, plans, cores=1, carried=carried, leaves_state=leaves_state)
     del surveys
     give_back()
-    partitions = _partitions(files.chunks, layout.numbers, _Held(layout.task))
+    partitions = _partitions(bundles, layout.numbers, _Held(layout.task))
     give_back()
     return layout, partitions
 
 
 def _partitions(
-    chunks: Sequence[Chunk], numbers: Sequence[npt.NDArray[np.int64]], task: Any
+    bundles: Sequence[Bundle], numbers: Sequence[npt.NDArray[np.int64]], task: Any
 ) -> dict[int, list[pa.RecordBatch]]:
-    """Return the rows of the chunks as blocks, by partition, in the order in which a replay wants them."""
-    schema = _schema(NUMBERED_CHUNKS)
+    """Return the rows of the bundles as blocks, by partition, in the order in which a replay wants them."""
+    schema = _schema(NUMBERED_BUNDLES)
     found: dict[int, list[tuple[int, pa.RecordBatch]]] = defaultdict(list)
-    for chunk, clients in zip(_shown(chunks, "reading"), numbers, strict=True):
-        row = {"path": chunk.path, "row_group": chunk.row_group, "numbers": clients}
+    for bundle, clients in zip(_shown(bundles, "reading"), numbers, strict=True):
+        row = {"chunks": chunk_rows(bundle), "numbers": clients}
         for batch in pack_chunks(iter([pa.RecordBatch.from_pylist([row], schema=schema)]), task=task):
             places = zip(batch["partition"].to_pylist(), batch["first_seq"].to_pylist(), strict=True)
             for at, (partition, first_seq) in enumerate(places):

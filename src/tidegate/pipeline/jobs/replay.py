@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from tidegate.config.locations import Location
 from tidegate.pipeline.backlogs import BY_CONNECTION, BY_STEP, STEP_KEYS, backlogs_of_chunks
 from tidegate.pipeline.backlogs import ENTITY_KEYS as BACKLOG_KEYS
 from tidegate.pipeline.errors import spark_errors_as_ours
-from tidegate.pipeline.jobs.spread import Placed, grouped, replay_blocks, slices_of, spread_chunks
+from tidegate.pipeline.jobs.spread import Placed, done_on_spark, grouped, replay_blocks, spread_chunks
 from tidegate.pipeline.jobs.summaries import LimitsSummary, ReplaySummary, replay_made_of
 from tidegate.pipeline.output import STATE_TABLE, opened_results, saved_table
 from tidegate.pipeline.progress import progress_of
@@ -168,8 +169,7 @@ def recommend_job(spark: RunningSpark, files: UsageFiles, by: str | None, wanted
 
 
 def _users(spark: RunningSpark, files: UsageFiles) -> Iterator[str]:
-    slices = slices_of(spark.session, files.chunks)
-    yield from spark.session.sparkContext.parallelize(files.chunks, slices).flatMap(chunk_users).collect()
+    yield from chain.from_iterable(done_on_spark(spark.session, chunk_users, files.chunks))
 
 
 def _backlogs(spark: RunningSpark, files: UsageFiles, by: str) -> list[dict[str, Any]]:

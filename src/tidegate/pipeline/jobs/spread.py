@@ -1,33 +1,34 @@
 """Usage files on Spark: chunks spread over tasks, and their rows brought where a replay wants them."""
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
-from tidegate.pipeline.read.chunks import Chunk
+from tidegate.pipeline.read.chunks import Bundle, Chunk, bundled
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
 from tidegate.pipeline.read.survey import survey_chunk
 from tidegate.pipeline.replay.carried import Carried
-from tidegate.pipeline.replay.partition import Grouped, ReplayTask, pack_chunks
+from tidegate.pipeline.replay.partition import Grouped, ReplayTask, chunk_rows, do_work, pack_chunks
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout, lay_out
-from tidegate.pipeline.schemas import BLOCKS, NUMBERED_CHUNKS
+from tidegate.pipeline.schemas import BLOCKS, CHUNKS, NUMBERED_BUNDLES, WORK
 from tidegate.pipeline.session import RunningSpark
 
 __all__ = [
     "SLICES_PER_CORE",
     "Placed",
     "coverage_on_spark",
+    "done_on_spark",
     "grouped",
     "replay_blocks",
     "slices_of",
@@ -39,6 +40,10 @@ SLICES_PER_CORE = 4
 
 _SLICE_BYTES = 1 << 28  # uncompressed, at most
 _MEMBER_GROUPS = 16  # broadcasts of what partitions need: each is for as many of the tasks
+
+
+_C = TypeVar("_C", Chunk, Bundle)
+_T = TypeVar("_T")
 
 
 class Placed(NamedTuple):
@@ -72,37 +77,57 @@ def replay_blocks(
         with_connections=any(plan.is_closed for plan in plans),
         with_answers=any(plan.is_in_force for plan in plans),
     )
-    surveys = context.parallelize(files.chunks, slices_of(session, files.chunks)).map(survey).collect()
+    bundles = bundled(files.chunks)
+    surveys = done_on_spark(session, survey, bundles)
     cores = context.defaultParallelism
-    layout = lay_out(files.chunks, surveys, plans, cores=cores, carried=carried, leaves_state=leaves_state)
+    layout = lay_out(bundles, surveys, plans, cores=cores, carried=carried, leaves_state=leaves_state)
     task = context.broadcast(layout.task)
     tasks = layout.task.tasks
     members: Grouped = [context.broadcast(group) for group in layout.members(min(tasks, _MEMBER_GROUPS))]
-    blocks = spread_chunks(session, files.chunks, layout.numbers).mapInArrow(
+    rows = [[chunk_rows(bundle) for bundle in bundles], layout.numbers]
+    blocks = _spread(session, bundles, rows, NUMBERED_BUNDLES).mapInArrow(
         partial(pack_chunks, task=task), BLOCKS
     )
     placed = blocks.repartitionById(tasks, F.col("task")).sortWithinPartitions("partition", "first_seq")
     return Placed(placed, layout, task, members)
 
 
-def spread_chunks(
+def spread_chunks(session: SparkSession, chunks: Sequence[Chunk]) -> DataFrame:
+    """Return the table `CHUNKS` in as many partitions, each a run of chunks, of about equally many bytes."""
+    columns = [[chunk.path for chunk in chunks], [chunk.row_group for chunk in chunks]]
+    return _spread(session, chunks, columns, CHUNKS)
+
+
+def done_on_spark(session: SparkSession, function: Callable[[_C], _T], chunks: Sequence[_C]) -> list[_T]:
+    """Return what a function of the installed package returns for each of the chunks or bundles, in their order.
+
+    Not by way of an RDD, whose Python workers are others than those of tables: both would load all that they need.
+    """
+    if not chunks:
+        return []
+    columns = [range(len(chunks)), [pickle.dumps(chunk) for chunk in chunks]]
+    work = _spread(session, chunks, columns, WORK)
+    done = work.mapInArrow(partial(do_work, function=function), WORK).toArrow()
+    found = zip(done["place"].to_pylist(), done["work"], strict=True)
+    return [pickle.loads(result.as_buffer()) for _, result in sorted(found, key=lambda pair: pair[0])]
+
+
+def _spread(
     session: SparkSession,
-    chunks: Sequence[Chunk],
-    numbers: Sequence[Sequence[int] | npt.NDArray[np.int64]] | None = None,
+    chunks: Sequence[Chunk] | Sequence[Bundle],
+    columns: Sequence[Any],
+    table: StructType,
 ) -> DataFrame:
-    """Return the table `NUMBERED_CHUNKS` in as many partitions, each a run of chunks, of about equally many bytes."""
-    schema, slices = to_arrow_schema(NUMBERED_CHUNKS), slices_of(session, chunks)
-    numbers = [[]] * len(chunks) if numbers is None else numbers
-    columns = [[chunk.path for chunk in chunks], [chunk.row_group for chunk in chunks], numbers]
+    """Return columns about chunks as a table, likewise."""
+    schema, slices = to_arrow_schema(table), slices_of(session, chunks)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    table = pa.table(arrays, schema=schema)
     ends = list(accumulate(max(1, chunk.size_bytes) for chunk in chunks))
     slice_of = pa.array([(end - 1) * slices // ends[-1] for end in ends], pa.int32())
-    spread = session.createDataFrame(table.append_column("slice", slice_of))
-    return spread.repartitionById(slices, F.col("slice")).select(NUMBERED_CHUNKS.names)
+    work = pa.table(arrays, schema=schema).append_column("slice", slice_of)
+    return session.createDataFrame(work).repartitionById(slices, F.col("slice")).select(table.names)
 
 
-def slices_of(session: SparkSession, chunks: Sequence[Chunk]) -> int:
+def slices_of(session: SparkSession, chunks: Sequence[Chunk] | Sequence[Bundle]) -> int:
     """Return in how many tasks the chunks are read: by their bytes, and by the executors that have registered."""
     wanted = -(-sum(chunk.size_bytes for chunk in chunks) // _SLICE_BYTES)
     return max(1, min(len(chunks), max(wanted, SLICES_PER_CORE * session.sparkContext.defaultParallelism)))
@@ -110,8 +135,7 @@ def slices_of(session: SparkSession, chunks: Sequence[Chunk]) -> int:
 
 def coverage_on_spark(session: SparkSession, files: UsageFiles) -> Coverage:
     """Return which rows are there. Raises `UsageFilesError`, as Spark passes it on."""
-    work = session.sparkContext.parallelize(files.chunks, slices_of(session, files.chunks))
-    return coverage_of(work.map(chunk_evidence).collect())
+    return coverage_of(done_on_spark(session, chunk_evidence, files.chunks))
 
 
 def grouped(table: DataFrame, keys: Sequence[str], wanted: Mapping[str, str]) -> DataFrame:

@@ -26,8 +26,8 @@ from tidegate.pipeline.history import (
 from tidegate.pipeline.jobs.spread import (
     SLICES_PER_CORE,
     coverage_on_spark,
+    done_on_spark,
     grouped,
-    slices_of,
     spread_chunks,
 )
 from tidegate.pipeline.jobs.summaries import ObedienceSummary, UsageSummary, usage_tables
@@ -159,8 +159,7 @@ def obedience_job(
 def quota_events_job(spark: RunningSpark, files: UsageFiles) -> ControlEvents:
     """Return what `history.quota_events` finds in the usage files. Raises `TidegateError`."""
     with spark_errors_as_ours(spark_log=spark.log), progress_of(spark.session.sparkContext, "looking"):
-        work = spark.session.sparkContext.parallelize(files.chunks, slices_of(spark.session, files.chunks))
-        return events_together(work.map(quota_events).collect())
+        return events_together(done_on_spark(spark.session, quota_events, files.chunks))
 
 
 def history_job(spark: RunningSpark, files: UsageFiles, wanted: WantedEntities, *, most: int) -> Buckets:

@@ -1,11 +1,13 @@
 """Chunks of usage files: what one task reads at once, and their columns, read with Arrow.
 
-A chunk is one row group of one file. Names stay dictionary-encoded and are never handled row by row.
+A chunk is one row group of one file; those with few rows are read several at a time, as a bundle. Names stay
+dictionary-encoded and are never handled row by row.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +20,10 @@ from tidegate.usage.arrow import whole_table
 __all__ = [
     "RUN_COLUMNS",
     "Arrived",
+    "Bundle",
     "Chunk",
     "OpenChunk",
+    "bundled",
     "opened_chunk",
     "read_batches",
     "read_chunk",
@@ -31,6 +35,7 @@ RUN_COLUMNS = ("node_id", "seq", "ts_ms")
 _NAMES = ("kind", "user", "client_id", "client_software")
 _BATCH_ROWS = 1 << 17
 _FEW_ROWS = 1 << 14  # are read at once: each reading of a file takes longer than they do
+_MOST_CHUNKS = 64  # of a bundle: on a distant filesystem each opening waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +50,40 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Bundle:
+    """Chunks that are read as one: what is done with each takes longer than what is done with few rows."""
+
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def path(self) -> str:
+        """Name them where it is not known which of them is meant."""
+        more = len(self.chunks) - 1
+        return self.chunks[0].path + (f" or one of {more} after it" if more else "")
+
+    @property
+    def size_bytes(self) -> int:
+        """Return what they take uncompressed."""
+        return sum(chunk.size_bytes for chunk in self.chunks)
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows they have."""
+        return sum(chunk.rows for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
 class OpenChunk:
     """A chunk whose file is open, so that what is read of it piece by piece takes one opening.
 
-    group: what the footer says of it. places: of the columns in the file, by name.
+    group: what the footer says of it. schema: of the file. places: of its columns, by name.
     """
 
     path: str
     row_group: int
     file: pq.ParquetFile
     group: pq.RowGroupMetaData
+    schema: pa.Schema
     places: Mapping[str, int]
 
     def column(self, name: str) -> pq.ColumnChunkMetaData | None:
@@ -66,36 +95,52 @@ class OpenChunk:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Rows in memory that are read as a chunk is: whole rows of the usage record; `path` names them in errors."""
+    """Rows in memory that are read as a chunk is: whole rows of the usage record; `path` names them in errors.
+
+    ends: of a bundle, where the rows of each chunk end.
+    """
 
     table: pa.Table
     path: str
+    ends: tuple[int, ...] = ()
+
+
+def bundled(chunks: Iterable[Chunk]) -> list[Bundle]:
+    """Return all chunks, in order: in bundles while few rows come together, a larger one by itself."""
+    found: list[Bundle] = []
+    waiting: list[Chunk] = []
+    rows = 0
+    for chunk in chunks:
+        if waiting and (rows + chunk.rows > _FEW_ROWS or len(waiting) == _MOST_CHUNKS):
+            found.append(Bundle(tuple(waiting)))
+            waiting, rows = [], 0
+        waiting.append(chunk)
+        rows += chunk.rows
+    return [*found, Bundle(tuple(waiting))] if waiting else found
 
 
 @contextmanager
-def opened_chunk(chunk: Chunk | Arrived, columns: Iterable[str]) -> Iterator[OpenChunk | Arrived]:
+def opened_chunk(chunk: Chunk | Bundle | Arrived, columns: Iterable[str]) -> Iterator[OpenChunk | Arrived]:
     """Give a chunk to read these columns from; few rows are read at once. Raises `UsageFilesError`."""
     if isinstance(chunk, Arrived):
         yield chunk
         return
-    with _opened(chunk.path) as file:
-        places = {name: place for place, name in enumerate(file.schema_arrow.names)}
-        opened = OpenChunk(
-            chunk.path, chunk.row_group, file, file.metadata.row_group(chunk.row_group), places
-        )
+    if isinstance(chunk, Bundle):
+        if len(chunk.chunks) > 1:
+            yield _arrived(chunk, [*dict.fromkeys(columns)])
+            return
+        (chunk,) = chunk.chunks
+    with _opened(chunk) as opened:
         is_small = opened.group.num_rows <= _FEW_ROWS
         yield Arrived(read_chunk(opened, [*dict.fromkeys(columns)]), chunk.path) if is_small else opened
 
 
-def read_chunk(chunk: Chunk | OpenChunk | Arrived, columns: Sequence[str]) -> pa.Table:
+def read_chunk(chunk: Chunk | Bundle | OpenChunk | Arrived, columns: Sequence[str]) -> pa.Table:
     """Return columns of a chunk, names dictionary-encoded. Raises `UsageFilesError` where it cannot be read."""
-    if isinstance(chunk, Chunk):
+    if isinstance(chunk, Chunk | Bundle):
         with opened_chunk(chunk, columns) as opened:
             return read_chunk(opened, columns)
-    if isinstance(chunk, Arrived):
-        table = chunk.table.select(list(columns))
-    else:
-        table = _checked(whole_table(_read_columns(chunk, columns), columns), chunk.path)
+    table = chunk.table.select(list(columns)) if isinstance(chunk, Arrived) else _read_columns(chunk, columns)
     return table.unify_dictionaries().combine_chunks()
 
 
@@ -107,6 +152,20 @@ def read_batches(chunk: OpenChunk | Arrived, columns: Sequence[str]) -> Iterator
     options = {"row_groups": [chunk.row_group], "columns": list(columns), "use_threads": False}
     for batch in chunk.file.iter_batches(_BATCH_ROWS, **options):
         yield _checked(pa.Table.from_batches([batch]), chunk.path)
+
+
+def _arrived(bundle: Bundle, columns: Sequence[str]) -> Arrived:
+    """Read the chunks of a bundle, one after another."""
+    tables = []
+    for chunk in bundle.chunks:
+        with _opened(chunk) as opened:
+            tables.append(_read_columns(opened, columns))
+    together = {
+        name: pa.chunked_array([piece for table in tables for piece in table[name].chunks])
+        for name in columns
+    }
+    table = pa.table(together).unify_dictionaries().combine_chunks()
+    return Arrived(table, bundle.path, tuple(accumulate(map(len, tables))))
 
 
 def _checked(table: pa.Table, path: str) -> pa.Table:
@@ -124,17 +183,15 @@ def _read_columns(chunk: OpenChunk, columns: Sequence[str]) -> pa.Table:
     wanted = [name for name in columns if name in chunk.places]
     read = [name for name in wanted if not _is_null(chunk, name)]
     table = chunk.file.read_row_group(chunk.row_group, columns=read, use_threads=False)
-    if len(read) == len(wanted):
-        return table.select(wanted)
-    schema = chunk.file.schema_arrow
-    found = dict(zip(table.column_names, table.columns, strict=True))
-    types = {name: schema.field(chunk.places[name]).type for name in wanted if name not in found}
-    return pa.table(
-        {
-            name: found[name] if name in found else pa.nulls(chunk.group.num_rows, types[name])
-            for name in wanted
-        }
-    )
+    if len(read) != len(wanted):
+        found = dict(zip(table.column_names, table.columns, strict=True))
+        table = pa.table(
+            {
+                name: found[name] if name in found else pa.nulls(len(table), chunk.schema.field(name).type)
+                for name in wanted
+            }
+        )
+    return _checked(whole_table(table, columns).select(list(columns)), chunk.path)
 
 
 def _is_null(chunk: OpenChunk, name: str) -> bool:
@@ -144,10 +201,13 @@ def _is_null(chunk: OpenChunk, name: str) -> bool:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[pq.ParquetFile]:
+def _opened(chunk: Chunk) -> Iterator[OpenChunk]:
+    path = chunk.path
     try:
         with opened_parquet(path, read_dictionary=_NAMES) as file:
-            yield file
+            schema, group = file.schema_arrow, file.metadata.row_group(chunk.row_group)
+            places = {name: place for place, name in enumerate(schema.names)}
+            yield OpenChunk(path, chunk.row_group, file, group, schema, places)
     except FilesystemError:
         raise
     except FileNotFoundError as error:

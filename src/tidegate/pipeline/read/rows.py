@@ -18,13 +18,21 @@ from tidegate.pipeline.layout import (
     STRICT,
     Rows,
 )
-from tidegate.pipeline.read.chunks import Arrived, Chunk, OpenChunk, opened_chunk, read_batches, read_chunk
+from tidegate.pipeline.read.chunks import (
+    Arrived,
+    Bundle,
+    Chunk,
+    OpenChunk,
+    opened_chunk,
+    read_batches,
+    read_chunk,
+)
 from tidegate.pipeline.read.columns import THROTTLES, Numbers, is_there, numbers_of, numbers_of_names
 from tidegate.pipeline.read.kinds import row_kinds
 from tidegate.pipeline.read.snapshots import SENSOR_COLUMNS
 from tidegate.pipeline.read.software import client_bits
 from tidegate.pipeline.read.steps import CONTROL_COLUMNS, TAGS_COLUMNS
-from tidegate.pipeline.read.survey import CLIENT_COLUMNS, clients_of
+from tidegate.pipeline.read.survey import CLIENT_COLUMNS, clients_of, survey_chunk
 from tidegate.quota.managers.mutation import STRICT_SINCE
 
 __all__ = ["ALL_COLUMNS", "in_order", "read_rows"]
@@ -63,15 +71,23 @@ ALL_COLUMNS = tuple(
 """What `survey_chunk`, `read_rows` and `read_sensors` look at."""
 
 
-def read_rows(chunk: Chunk | Arrived, numbers: Numbers, *, with_software: bool = False) -> Iterator[Rows]:
+def read_rows(
+    chunk: Chunk | Bundle | Arrived, numbers: Numbers, *, with_software: bool = False
+) -> Iterator[Rows]:
     """Yield the rows of a chunk in batches, each in order of `seq`.
 
     numbers: of the clients, in the order of `survey_chunk`. with_software: say in their flags how clients send.
     Raises `UsageFilesError` for impossible rows.
     """
     names = (*CLIENT_COLUMNS, *[_SOFTWARE] * with_software)
-    with opened_chunk(chunk, (*names, *_NUMBER_COLUMNS)) as opened:
-        yield from _rows_of(opened, numbers, names)
+    try:
+        with opened_chunk(chunk, (*names, *_NUMBER_COLUMNS)) as opened:
+            yield from _rows_of(opened, numbers, names)
+    except UsageFilesError:
+        if isinstance(chunk, Bundle):
+            for one in chunk.chunks:  # names the file
+                list(read_rows(one, np.zeros(len(survey_chunk(one).keys), np.int64)))
+        raise
 
 
 def _rows_of(chunk: OpenChunk | Arrived, numbers: Numbers, name_columns: Sequence[str]) -> Iterator[Rows]:

@@ -1,5 +1,6 @@
 """Which rows of a node a chunk has, and in which order: what their `seq` says."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,10 @@ _IMPORTED_WITHIN_MS = (
 def list_runs(chunk: OpenChunk | Arrived) -> list[Run]:
     """Return which rows are there: from the statistics of the chunk if they tell, else from the rows."""
     if isinstance(chunk, Arrived):
-        return _runs_of_rows(*(numbers_of(read_chunk(chunk, RUN_COLUMNS), name) for name in RUN_COLUMNS))
+        columns_of_rows = [numbers_of(read_chunk(chunk, RUN_COLUMNS), name) for name in RUN_COLUMNS]
+        ends = chunk.ends or (len(chunk.table),)
+        parts = (slice(first, end) for first, end in pairwise((0, *ends)))
+        return [run for part in parts for run in _runs_of_rows(*(column[part] for column in columns_of_rows))]
     columns = [chunk.column(name) for name in RUN_COLUMNS]
     found = [column.statistics for column in columns if column is not None]
     if len(found) == len(columns) and all(each is not None and each.has_min_max for each in found):

@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.answers import are_repeated
-from tidegate.pipeline.read.chunks import Arrived, Chunk, OpenChunk, opened_chunk, read_chunk
+from tidegate.pipeline.read.chunks import Arrived, Bundle, Chunk, OpenChunk, opened_chunk, read_chunk
 from tidegate.pipeline.read.columns import Numbers, is_there, name_places, numbers_of, used_codes
 from tidegate.pipeline.read.kinds import CONTROL, SNAPSHOT, SWEEP, TAGS, check_kinds, row_kinds
 from tidegate.pipeline.read.runs import list_runs
@@ -60,15 +61,21 @@ class Survey(NamedTuple):
 
 
 def survey_chunk(
-    chunk: Chunk | Arrived, *, with_connections: bool = False, with_answers: bool = False
+    chunk: Chunk | Bundle | Arrived, *, with_connections: bool = False, with_answers: bool = False
 ) -> Survey:
     """Look at what a chunk holds. with_answers: what a quota callback said is wanted, too.
 
     Raises `UsageFilesError` for a kind of row that is none of the usage record.
     """
     also = (*["connection_id"] * with_connections, *TAGS_COLUMNS * with_answers)
-    with opened_chunk(chunk, (*CLIENT_COLUMNS, *CONTROL_COLUMNS, *also)) as opened:
-        return _survey(opened, with_connections=with_connections, with_answers=with_answers)
+    try:
+        with opened_chunk(chunk, (*CLIENT_COLUMNS, *CONTROL_COLUMNS, *also)) as opened:
+            return _survey(opened, with_connections=with_connections, with_answers=with_answers)
+    except UsageFilesError:
+        if isinstance(chunk, Bundle):
+            for one in chunk.chunks:  # names the file
+                survey_chunk(one, with_connections=with_connections, with_answers=with_answers)
+        raise
 
 
 def _survey(chunk: OpenChunk | Arrived, *, with_connections: bool, with_answers: bool) -> Survey:
@@ -100,24 +107,31 @@ def control_of(chunk: OpenChunk | Arrived, wanted: Numbers, *, with_tags: bool =
     found = read_chunk(chunk, columns).filter(pa.array(wanted))
     gaps = np.flatnonzero(pc.equal(found["kind"].cast(pa.string()), "gap").to_numpy())
     if len(gaps):
-        found = found.append_column(NEXT_TS_MS, _next_times(chunk, numbers_of(found, "seq"), gaps))
+        found = found.append_column(NEXT_TS_MS, _next_times(chunk, found, gaps))
     return control_events(found)
 
 
-def _next_times(chunk: OpenChunk | Arrived, of_seq: Numbers, gaps: Numbers) -> pa.Array:
-    """Return of rows with these `seq`, where they are gaps, the time of the row after; null where it is not here."""
-    table = read_chunk(chunk, ("seq", "ts_ms"))
-    seq, ts_ms = numbers_of(table, "seq"), numbers_of(table, "ts_ms")
-    order = np.argsort(seq, kind="stable")
-    after = np.searchsorted(seq[order], of_seq[gaps], side="right")
-    is_here, next_ts_ms = np.zeros(len(of_seq), bool), np.zeros(len(of_seq), np.int64)
-    is_here[gaps] = after < len(seq)
-    next_ts_ms[gaps] = ts_ms[order[np.minimum(after, len(seq) - 1)]]
+def _next_times(chunk: OpenChunk | Arrived, found: pa.Table, gaps: Numbers) -> pa.Array:
+    """Return of rows, where they are gaps, the time of their node's next row; null where it is not here."""
+    table = read_chunk(chunk, ("node_id", "seq", "ts_ms"))
+    node_id, seq, ts_ms = (numbers_of(table, name) for name in ("node_id", "seq", "ts_ms"))
+    of_node, of_seq = numbers_of(found, "node_id"), numbers_of(found, "seq")
+    is_here, next_ts_ms = np.zeros(len(found), bool), np.zeros(len(found), np.int64)
+    for node in np.unique(of_node[gaps]):
+        mine, its = gaps[of_node[gaps] == node], np.flatnonzero(node_id == node)
+        order = its[np.argsort(seq[its], kind="stable")]
+        after = np.searchsorted(seq[order], of_seq[mine], side="right")
+        is_here[mine] = after < len(order)
+        next_ts_ms[mine] = ts_ms[order[np.minimum(after, len(order) - 1)]]
     return pa.array(next_ts_ms, mask=~is_here)
 
 
 def read_sensors(
-    chunks: Iterable[tuple[Chunk | Arrived, Survey]], *, node_id: int, after_seq: int, before_seq: int
+    chunks: Iterable[tuple[Chunk | Bundle | Arrived, Survey]],
+    *,
+    node_id: int,
+    after_seq: int,
+    before_seq: int,
 ) -> list[dict[str, Any]]:
     """Return the rows of a snapshot of one node between two `seq`, in order (`SENSOR_COLUMNS`)."""
     found: list[dict[str, Any]] = []

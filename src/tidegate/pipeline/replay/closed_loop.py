@@ -24,7 +24,7 @@ from tidegate.pipeline.replay.beyond_kafka import run_kernel_beyond_kafka
 from tidegate.pipeline.replay.closed_loop_kernel import ClosedLoop, run_kernel, take_in_kernel
 from tidegate.pipeline.replay.names import ClientNames
 from tidegate.pipeline.replay.pending import roomy_pending
-from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.quota.measure.throttle import MAX_INT64
 
@@ -43,8 +43,16 @@ _CROWD = 1 << 16  # connections from which on idle ones are looked for
 class ClosedLoopReplay(PlanReplay):
     """One plan on one node, or on those of its clients that a partition has, as a forecast."""
 
-    def __init__(self, plan: Plan, *, names: ClientNames, timeline: Timeline, log_rows: int = 0) -> None:
-        super().__init__(plan, names=names, timeline=timeline)
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        names: ClientNames,
+        timeline: Timeline,
+        definitions: Definitions | None = None,
+        log_rows: int = 0,
+    ) -> None:
+        super().__init__(plan, names=names, timeline=timeline, definitions=definitions)
         self._name = plan.name
         self._numbers: dict[int, int] = {}
         self._free_numbers: list[int] = []

@@ -6,14 +6,14 @@ A client is a (node, user, client id), for nodes measure apart; so a partition h
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Assignment", "Shared", "assign_partitions", "components", "tasks_of"]
+__all__ = ["Assignment", "Shared", "assign_partitions", "components", "places_by", "tasks_of"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -61,13 +61,20 @@ def assign_partitions(*, component: Ints, node_id: Ints, rows: Ints, wanted: int
     partition = np.zeros(len(component), np.int64)
     partitions = 0
     total_rows = int(rows.sum()) or 1
-    for node in np.unique(node_id):
-        of_node = np.flatnonzero(node_id == node)
+    for _, of_node in places_by(node_id):
         share = max(1, round(wanted * int(rows[of_node].sum()) / total_rows))
         local = _pack(component[of_node], rows[of_node], share)
         partition[of_node] = partitions + local
         partitions += int(local.max()) + 1
     return _numbered(partition, partitions, rows)
+
+
+def places_by(numbers: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yield every number that occurs, rising, and the places that have it, rising."""
+    found, first = np.unique(np.sort(numbers), return_index=True)
+    if len(found):
+        places = np.split(np.argsort(numbers, kind="stable"), first[1:])
+        yield from zip(found.tolist(), places, strict=True)
 
 
 def tasks_of(rows: Ints, wanted: int) -> Ints:

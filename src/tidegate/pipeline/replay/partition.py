@@ -3,6 +3,7 @@
 Everything here is reached through the installed package, never pickled: executors need it importable.
 """
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
@@ -30,7 +31,7 @@ from tidegate.pipeline.layout import (
     Int32s,
     Rows,
 )
-from tidegate.pipeline.read.chunks import Chunk
+from tidegate.pipeline.read.chunks import Bundle, Chunk
 from tidegate.pipeline.read.packing import merged, pack, unpack
 from tidegate.pipeline.read.rows import read_rows
 from tidegate.pipeline.read.runs import check_rising
@@ -38,7 +39,7 @@ from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
 from tidegate.pipeline.replay.names import Names
-from tidegate.pipeline.replay.plan import Plan
+from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import Counted, client_results, counted, peak_results
 from tidegate.pipeline.schemas import (
@@ -47,6 +48,7 @@ from tidegate.pipeline.schemas import (
     REPLAY_BY_CLIENT,
     REPLAY_LEAVING_STATE,
     REPLAY_WITH_DECISIONS,
+    WORK,
 )
 from tidegate.pipeline.schemas import DECISIONS as DECISIONS_TABLE
 
@@ -55,6 +57,8 @@ __all__ = [
     "Members",
     "Partition",
     "ReplayTask",
+    "chunk_rows",
+    "do_work",
     "pack_chunks",
     "replay_peaks",
     "replay_tallies",
@@ -102,6 +106,9 @@ class Members:
     carried: Mapping[str, Carried] = field(default_factory=dict)
 
 
+Fixed = Sequence[Definitions | None]
+"""Definitions that never change, of each plan; None: they do."""
+
 Grouped = Sequence[Broadcast[Mapping[int, Members]]]
 """Members by partition, those of as many tasks in each: a task looks into one."""
 
@@ -109,15 +116,22 @@ Grouped = Sequence[Broadcast[Mapping[int, Members]]]
 class Partition:
     """The clients, node and replays of one partition."""
 
-    def __init__(self, plans: Sequence[Plan], members: Members) -> None:
+    def __init__(self, plans: Sequence[Plan], members: Members, definitions: Fixed | None = None) -> None:
+        """definitions: see `fixed_definitions`."""
         self.node_id, timeline = members.node_id, members.timeline
         self.names = Names(members.users, members.client_ids)
         self.replays = [
             (
                 plan,
-                replay_of(plan, names=self.names, timeline=timeline, carried=members.carried.get(plan.name)),
+                replay_of(
+                    plan,
+                    names=self.names,
+                    timeline=timeline,
+                    carried=members.carried.get(plan.name),
+                    definitions=fixed,
+                ),
             )
-            for plan in plans
+            for plan, fixed in zip(plans, definitions or fixed_definitions(plans), strict=True)
         ]
         self._last_seq = -1
 
@@ -165,12 +179,21 @@ class Partition:
         self._last_seq = int(rows.seq[-1])
 
 
+def do_work(batches: Batches, *, function: Callable[[Any], Any]) -> Batches:
+    """Do what is to be done, columns `WORK`: what this driver has pickled, and will read."""
+    schema = to_arrow_schema(WORK)
+    for batch in batches:
+        for place, work in zip(*batch.columns, strict=True):
+            done = pa.array([pickle.dumps(function(pickle.loads(work.as_buffer())))])
+            yield pa.record_batch([pa.array([place.as_py()], pa.int32()), done], schema=schema)
+
+
 def pack_chunks(batches: Batches, *, task: Broadcast[ReplayTask]) -> Batches:
-    """Yield the rows of each chunk, columns `BLOCKS`; in: path, row_group, numbers."""
+    """Yield the rows of each bundle, columns `BLOCKS`; in: `NUMBERED_BUNDLES`."""
     schema = to_arrow_schema(BLOCKS)
-    for chunk, numbers in _chunks(batches):
+    for bundle, numbers in _bundles(batches):
         is_closed = any(plan.is_closed for plan in task.value.plans)
-        batches_of_rows = read_rows(chunk, numbers, with_software=is_closed)
+        batches_of_rows = read_rows(bundle, numbers, with_software=is_closed)
         blocks = chain.from_iterable(pack(rows, task.value.first_client) for rows in batches_of_rows)
         while some := list(islice(blocks, _BLOCKS_AT_ONCE)):
             rows = [{**block._asdict(), "task": int(task.value.task[block.partition])} for block in some]
@@ -191,13 +214,16 @@ def replay_tallies(
     """
     schema = to_arrow_schema(REPLAY_LEAVING_STATE if task.value.leaves_state else REPLAY_BY_CLIENT)
     waiting: list[Counted] = []
+    rows = 0
     for partition in _replayed(batches, task.value, members, decided):
-        waiting += [
+        found = [
             counted(plan, partition.node_id, partition.names, replay) for plan, replay in partition.replays
         ]
-        if sum(len(part.users) for part in waiting) >= _RESULT_ROWS:
+        waiting += found
+        rows += sum(len(part.users) for part in found)
+        if rows >= _RESULT_ROWS:
             yield from _results(waiting, schema)
-            waiting = []
+            waiting, rows = [], 0
         if task.value.leaves_state:
             yield from _states(partition)
     if waiting:
@@ -226,18 +252,36 @@ def replay_tallies_and_decisions(
     yield from _in_batches(({"file": name} for name in writer.files), REPLAY_WITH_DECISIONS)
 
 
-def replay_of(plan: Plan, *, names: Names, timeline: Timeline, carried: Carried | None) -> PlanReplay:
+def replay_of(
+    plan: Plan,
+    *,
+    names: Names,
+    timeline: Timeline,
+    carried: Carried | None,
+    definitions: Definitions | None = None,
+) -> PlanReplay:
     """Return what replays a plan."""
     if plan.is_closed:
-        return ClosedLoopReplay(plan, names=names, timeline=timeline)
-    return PlanReplay(plan, names=names, timeline=timeline, carried=carried)
+        return ClosedLoopReplay(plan, names=names, timeline=timeline, definitions=definitions)
+    return PlanReplay(plan, names=names, timeline=timeline, carried=carried, definitions=definitions)
 
 
-def _chunks(batches: Batches) -> Iterator[tuple[Chunk, npt.NDArray[np.int64]]]:
-    """Yield the chunks, each with the numbers of its clients."""
+def fixed_definitions(plans: Sequence[Plan]) -> Fixed:
+    """Return the definitions of each plan, None where they change: all partitions have the same."""
+    return [None if plan.is_in_force else Definitions.of(plan) for plan in plans]
+
+
+def chunk_rows(bundle: Bundle) -> list[dict[str, Any]]:
+    """Return the chunks of a bundle as `NUMBERED_BUNDLES` has them."""
+    return [{"path": chunk.path, "row_group": chunk.row_group} for chunk in bundle.chunks]
+
+
+def _bundles(batches: Batches) -> Iterator[tuple[Bundle, npt.NDArray[np.int64]]]:
+    """Yield the bundles, each with the numbers of its clients."""
     for batch in batches:
-        for path, row_group, numbers in zip(*batch.columns, strict=True):
-            yield Chunk(path.as_py(), row_group.as_py()), numbers.values.to_numpy()
+        for chunks, numbers in zip(*batch.columns, strict=True):
+            found = tuple(Chunk(chunk["path"], chunk["row_group"]) for chunk in chunks.as_py())
+            yield Bundle(found), numbers.values.to_numpy()
 
 
 def _replayed(
@@ -247,8 +291,9 @@ def _replayed(
     decided: Callable[[pa.RecordBatch], None] | None = None,
 ) -> Iterator[Partition]:
     """Yield each partition when all its rows have been replayed."""
+    definitions = fixed_definitions(task.plans)
     for number, batches_of_rows in _by_partition(batches):
-        partition = _partition(number, task, members)
+        partition = Partition(task.plans, _members(number, task, members), definitions)
         for rows in batches_of_rows:
             if decided is None:
                 partition.replay(rows)
@@ -259,9 +304,8 @@ def _replayed(
         yield partition
 
 
-def _partition(number: int, task: ReplayTask, members: Grouped) -> Partition:
-    group = int(task.task[number]) * len(members) // task.tasks
-    return Partition(task.plans, members[group].value[number])
+def _members(number: int, task: ReplayTask, members: Grouped) -> Members:
+    return members[int(task.task[number]) * len(members) // task.tasks].value[number]
 
 
 def _by_partition(batches: Batches) -> Iterator[tuple[int, Iterator[Rows]]]:

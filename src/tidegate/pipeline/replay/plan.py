@@ -49,6 +49,7 @@ INDEX_BY_KEY = {quota_type.key: index for index, quota_type in enumerate(QUOTA_T
 """Places in `QUOTA_TYPES` by the key of a quota."""
 
 _FETCH = QUOTA_TYPES.index(QuotaType.FETCH)
+_FEW_CLIENTS = 32  # are matched one by one: looking who are alike takes longer
 _IN_THE_ROWS = {EXEMPT_CLIENTS, THROTTLE_MAX_MS}  # of whom rows say all that the kernel needs
 
 Ints = npt.NDArray[np.int64]
@@ -156,6 +157,11 @@ class Definitions:
         for record in records:
             self.apply(record)
 
+    @classmethod
+    def of(cls, plan: Plan) -> "Definitions":
+        """Return those that a plan has, none where it follows those in force."""
+        return cls(plan.records or (), rung=plan.rung, groups=plan.groups)
+
     def apply(self, record: QuotaRecord) -> int | None:
         """Take a definition in; return the index of its quota type, None if it is no client quota."""
         index = INDEX_BY_KEY.get(record.key)
@@ -227,7 +233,7 @@ class Definitions:
     ) -> Iterator[Resolved]:
         """Yield what `resolve` returns of each client."""
         clients = zip(users.to_pylist(), client_ids.to_pylist(), strict=True)
-        if self._rung is not None or len(users) <= len(self._quotas[index]):
+        if self._rung is not None or len(users) <= max(_FEW_CLIENTS, len(self._quotas[index])):
             yield from (self.resolve(index, *client, windows) for client in clients)
             return
         members = self.members(users, client_ids)

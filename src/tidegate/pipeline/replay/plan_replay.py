@@ -80,7 +80,7 @@ from tidegate.pipeline.replay.plan import (
 )
 from tidegate.pipeline.replay.settings import SettingsBeyondKafka
 from tidegate.pipeline.replay.stated import StatedSensors
-from tidegate.pipeline.replay.tables import Account, AccountTable, Limit, SensorTable, Used
+from tidegate.pipeline.replay.tables import Account, AccountTable, Found, Limit, SensorTable, Used
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
 from tidegate.quota.measure.smooth import smooth_max_value
@@ -96,15 +96,23 @@ class PlanReplay:
     """One plan on one node, or on those of its clients that a partition has."""
 
     def __init__(
-        self, plan: Plan, *, names: ClientNames, timeline: Timeline, carried: Carried | None = None
+        self,
+        plan: Plan,
+        *,
+        names: ClientNames,
+        timeline: Timeline,
+        carried: Carried | None = None,
+        definitions: Definitions | None = None,
     ) -> None:
-        """carried: what a replay of the hours before has left of the node."""
+        """carried: what a replay of the hours before has left of the node. definitions: those of the plan, if they
+        were made before and never change.
+        """
         self._plan = plan
         self._names = names
         self._timeline = timeline if carried is None else following(timeline, carried.end)
         self._steps = self._taken_steps()
         self._next_step = 0
-        self._definitions = Definitions(plan.records or (), rung=plan.rung, groups=plan.groups)
+        self._definitions = definitions or Definitions.of(plan)
         self._windows = plan.windows
         self._rates = SensorTable(**_rate_widths(plan.windows.rate))
         self._buckets = SensorTable(floats=BUCKET_FLOATS, ints=BUCKET_INTS)
@@ -443,6 +451,7 @@ class PlanReplay:
         cap_ms = self._windows.rate.window_ms if index == REQUEST else MAX_INT64  # B§2.1
         are_known = self._quotas_reason == EXACT
         limit: Limit | None = None
+        found = Found([], [], [], [])
         for client, resolved in zip(clients.tolist(), self._resolved(index, clients), strict=True):
             key = index, resolved.sensor
             sensor = sensors.number(key, bound=resolved.bound)
@@ -457,16 +466,16 @@ class PlanReplay:
                 )
                 cap_bytes = most + FETCH_ANSWER_BYTES
             is_known = are_known and (index, client) not in self._uncertain
-            found = resolved.bound, resolved.entity, is_known
-            if limit is None or any(one is not other for one, other in zip(limit, found, strict=False)):
-                limit = Limit(*found)
-            self._account_of[index, client] = self._accounts.number(
-                Account(index, client, resolved.tags),
-                sensor=sensor,
-                limit=limit,
-                cap_ms=cap_ms,
-                cap_bytes=cap_bytes,
-            )
+            if (
+                limit is None
+                or limit.bound is not resolved.bound
+                or limit.entity is not resolved.entity
+                or limit.is_known is not is_known
+            ):
+                limit = Limit(resolved.bound, resolved.entity, is_known)
+            number = self._accounts.number(Account(index, client, resolved.tags), limit)
+            found.add(number, sensor, resolved.bound, cap_bytes)
+        self._account_of[index, clients] = self._accounts.lead(found, cap_ms=cap_ms)
         self._looked_up[index, clients] = self._versions[index]
 
     def _resolved(self, index: int, clients: npt.NDArray[np.integer[Any]]) -> Iterator[Resolved]:

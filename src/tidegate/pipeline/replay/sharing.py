@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tidegate.pipeline.layout import EXACT
 from tidegate.pipeline.read.survey import Survey
 from tidegate.pipeline.read.timeline import Timeline
-from tidegate.pipeline.replay.components import Shared
+from tidegate.pipeline.replay.components import Shared, places_by
 from tidegate.pipeline.replay.names import Clients
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Definitions, Plan
 from tidegate.quota.managers.quota_type import QuotaType
@@ -33,12 +33,14 @@ def shared_sensors(
     plans: Sequence[Plan], clients: Clients, timelines: Mapping[int, Timeline]
 ) -> Iterator[Shared]:
     """Yield clients, by number, with the sensors that several of them might have: of each plan, node and quota type."""
-    of_nodes = [
-        (node, np.flatnonzero(clients.node_id == node)) for node in np.unique(clients.node_id).tolist()
-    ]
+    nodes, node = np.unique(clients.node_id, return_inverse=True)
     for plan in plans:
-        for node_id, here in of_nodes:
-            for places, sensors in _on_node(plan, clients.take(here), timelines[node_id]):
+        if plan.records is not None:  # the same on all nodes
+            for places, sensors in _under(Definitions(plan.records, groups=plan.groups), clients):
+                yield Shared(places, sensors * len(nodes) + node[places])
+            continue
+        for node_id, here in places_by(clients.node_id):
+            for places, sensors in _under_those_in_force(clients.take(here), timelines[node_id]):
                 yield Shared(here[places], sensors)
 
 
@@ -60,10 +62,8 @@ def shared_connections(surveys: Sequence[Survey], places: Sequence[Ints], node_i
     yield Shared(clients, connection.reshape(-1) * len(nodes) + node.reshape(-1))
 
 
-def _on_node(plan: Plan, clients: Clients, timeline: Timeline) -> Iterator[Shared]:
-    if plan.records is not None:
-        yield from _under(Definitions(plan.records, groups=plan.groups), clients)
-        return
+def _under_those_in_force(clients: Clients, timeline: Timeline) -> Iterator[Shared]:
+    """Yield the shared sensors on one node."""
     yield from _as_answered(clients, timeline)
     seen: set[Hashable] = set()
     for definitions in _in_force(timeline):

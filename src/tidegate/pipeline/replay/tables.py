@@ -25,7 +25,7 @@ from tidegate.quota.admin.entity import QuotaEntity, Tags
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS
 from tidegate.quota.measure.throttle import UNLIMITED
 
-__all__ = ["Account", "AccountTable", "Limit", "SensorTable", "Used"]
+__all__ = ["Account", "AccountTable", "Found", "Limit", "SensorTable", "Used"]
 
 _FEW = 64  # rows that an array begins with
 
@@ -74,6 +74,22 @@ class Used(NamedTuple):
     limits: list[Limit]
     numbers: Int64s
     tallies: Int64s
+
+
+class Found(NamedTuple):
+    """Accounts that were looked up, none twice: their rows, their sensors, the bounds of these, the largest fetch."""
+
+    accounts: list[int]
+    sensors: list[int]
+    bounds: list[float]
+    caps_bytes: list[int]
+
+    def add(self, account: int, sensor: int, bound: float, cap_bytes: int) -> None:
+        """Add one."""
+        self.accounts.append(account)
+        self.sensors.append(sensor)
+        self.bounds.append(bound)
+        self.caps_bytes.append(cap_bytes)
 
 
 class SensorTable:
@@ -187,8 +203,8 @@ class AccountTable:
         self.tallies: Int64s = np.zeros((_FEW, TALLIES), np.int64)
         self.peaks = np.zeros((_FEW, PEAKS))
 
-    def number(self, account: Account, *, sensor: int, limit: Limit, cap_ms: int, cap_bytes: int) -> int:
-        """Return the row of `account`, made if it is not there, leading to `sensor` from now on."""
+    def number(self, account: Account, limit: Limit) -> int:
+        """Return the row of `account`, made if it is not there, which this limit has from now on."""
         number = self._numbers.setdefault(account, len(self._numbers))
         if number == len(self.bounds):
             self.accounts, self.bounds = _doubled(self.accounts), _doubled(self.bounds)
@@ -197,11 +213,16 @@ class AccountTable:
             self._limits.append(limit)
         else:
             self._limits[number] = self._limits[number].followed_by(limit)
-        self.accounts[number, SENSOR] = sensor
-        self.accounts[number, CAP_MS] = cap_ms
-        self.accounts[number, CAP_BYTES] = cap_bytes
-        self.bounds[number] = limit.bound
         return number
+
+    def lead(self, found: "Found", *, cap_ms: int) -> Int64s:
+        """Have accounts lead to their sensors from now on; return the rows of the accounts."""
+        numbers = np.array(found.accounts, np.int64)
+        self.accounts[numbers, SENSOR] = found.sensors
+        self.accounts[numbers, CAP_MS] = cap_ms
+        self.accounts[numbers, CAP_BYTES] = found.caps_bytes
+        self.bounds[numbers] = found.bounds
+        return numbers
 
     def used(self) -> Used:
         """Return the accounts that have tallies."""

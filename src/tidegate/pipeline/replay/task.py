@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.chunks import Chunk
+from tidegate.pipeline.read.chunks import Bundle
 from tidegate.pipeline.read.missing import Missing, missing_in
 from tidegate.pipeline.read.snapshots import with_snapshots
 from tidegate.pipeline.read.steps import ControlEvents, events_together
@@ -51,7 +51,7 @@ Ints = npt.NDArray[np.int64]
 class Layout:
     """What a replay begins with: what its tasks need, and what only the driver does.
 
-    numbers: the client numbers of every chunk. users, client_ids: by client number. node_id: of each partition.
+    numbers: the client numbers of every bundle. users, client_ids: by client number. node_id: of each partition.
     carried: what the plans left of the nodes in the hours before, by plan and node. ends: where the record of each
     node begins and ends. missing: which of its rows are not there.
     """
@@ -84,7 +84,7 @@ class Layout:
 
 
 def lay_out(
-    chunks: Sequence[Chunk],
+    bundles: Sequence[Bundle],
     surveys: Sequence[Survey],
     plans: Sequence[Plan],
     *,
@@ -92,7 +92,7 @@ def lay_out(
     carried: Mapping[tuple[str, int], Carried] | None = None,
     leaves_state: bool = False,
 ) -> Layout:
-    """Return who goes where. surveys: of every chunk, in order; those with a needed snapshot are read again.
+    """Return who goes where. surveys: of every bundle, in order; those with a needed snapshot are read again.
 
     carried: see `Layout`. leaves_state: see `ReplayTask`.
 
@@ -106,7 +106,7 @@ def lay_out(
     missing = missing_in(found, lost_events)
     _check_order(carried or {}, ends)
     if any(plan.is_in_force for plan in plans):
-        found = {node_id: _with_snapshots(chunks, surveys, node_id, found[node_id]) for node_id in found}
+        found = {node_id: _with_snapshots(bundles, surveys, node_id, found[node_id]) for node_id in found}
     clients, rows, places = _clients(surveys)
     found |= {
         node_id: empty_timeline() for node_id in np.unique(clients.node_id).tolist() if node_id not in found
@@ -128,7 +128,7 @@ def lay_out(
     )
     return Layout(
         task=task,
-        numbers=[given_out.number[chunk] for chunk in places],
+        numbers=[given_out.number[bundle] for bundle in places],
         users=users,
         client_ids=client_ids,
         node_id=in_order.node_id[given_out.first_number[:-1]],
@@ -195,10 +195,10 @@ def _check_order(carried: Mapping[tuple[str, int], Carried], ends: Mapping[int, 
 
 
 def _with_snapshots(
-    chunks: Sequence[Chunk], surveys: Sequence[Survey], node_id: int, timeline: Timeline
+    bundles: Sequence[Bundle], surveys: Sequence[Survey], node_id: int, timeline: Timeline
 ) -> Timeline:
     def read(after_seq: int, before_seq: int) -> list[dict[str, Any]]:
-        pairs = zip(chunks, surveys, strict=True)
+        pairs = zip(bundles, surveys, strict=True)
         return read_sensors(pairs, node_id=node_id, after_seq=after_seq, before_seq=before_seq)
 
     return with_snapshots(timeline, read)

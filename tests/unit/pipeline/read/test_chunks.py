@@ -17,7 +17,7 @@ from tidegate.callbacks.own_rules import OwnRules
 from tidegate.pipeline import layout
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read import chunks, columns, ingest
-from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, bundled, read_chunk
 from tidegate.pipeline.read.ingest import find_files, list_chunks
 from tidegate.pipeline.read.rows import read_rows
 from tidegate.pipeline.read.runs import check_rising
@@ -40,8 +40,13 @@ def _node(seed, events=200):
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([1, 1 << 22]), st.sampled_from([0, 1 << 14]))
-def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table, few_rows):
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([1, 1 << 22]),
+    st.sampled_from([0, 1 << 14]),
+    st.sampled_from([1, 3, 64]),
+)
+def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table, few_rows, most_chunks):
     """Every number of every row, client and control event, however names are looked up and files are read."""
     directory = tmp_path_factory.mktemp("usage")
     node = _node(seed)
@@ -51,7 +56,8 @@ def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table, 
         patch.setattr(columns, "_LARGEST_TABLE", largest_table)
         patch.setattr(chunks, "_FEW_ROWS", few_rows)
         patch.setattr(chunks, "_BATCH_ROWS", 50)
-        for chunk in list_chunks(find_files(directory)):
+        patch.setattr(chunks, "_MOST_CHUNKS", most_chunks)
+        for chunk in bundled(list_chunks(find_files(directory))):
             survey = survey_chunk(chunk)
             keys = [tuple(key.values()) for key in survey.keys.to_pylist()]
             places = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
@@ -84,6 +90,46 @@ def test_a_file_that_changes_between_the_passes_is_refused(tmp_path):
     chunk = list_chunks(find_files(tmp_path))[0]
     with pytest.raises(UsageFilesError, match="changed while it was read"):
         list(read_rows(chunk, np.array([0])))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"kind": "weather"}, "kind 'weather' of 1 rows of"), ({"handler_ns": -1}, "handler_ns must be from 0")],
+)
+def test_of_files_that_are_read_together_the_bad_one_is_named(tmp_path, change, words):
+    """Whether the first look finds it or the second."""
+    events = _node(1).events
+    events[next(place for place in range(100, 150) if events[place]["kind"] == "request")] |= change
+    table = pa.Table.from_pylist(events, schema=arrow_schema())
+    files = [tmp_path / f"{number}.parquet" for number in range(4)]
+    for number, file in enumerate(files):
+        pq.write_table(table[50 * number : 50 * number + 50], file)
+    [bundle] = bundled(list_chunks(files))
+    with pytest.raises(UsageFilesError) as caught:
+        list(read_rows(bundle, np.arange(len(survey_chunk(bundle).keys))))
+    assert words in str(caught.value)
+    assert repr(str(files[2])) in str(caught.value)
+
+
+def test_few_rows_are_read_together(monkeypatch):
+    """As long as they are few and in few files; a large file is read by itself, and the order stays."""
+    monkeypatch.setattr(chunks, "_MOST_CHUNKS", 3)
+    given = [Chunk(f"{place}", 0, rows=rows) for place, rows in enumerate([9, 9, 9, 9, 1 << 14, 9, 1 << 20])]
+    found = bundled(given)
+    assert [chunk for bundle in found for chunk in bundle.chunks] == given
+    assert [len(bundle.chunks) for bundle in found] == [3, 1, 1, 1, 1]
+    assert [bundle.path for bundle in found[:2]] == ["0 or one of 2 after it", "3"]
+    assert bundled([]) == []
+
+
+def test_files_of_several_versions_are_read_together(tmp_path):
+    """An older one lacks a column, which is null; in one of them a column may have no values at all."""
+    table = pa.Table.from_pylist(_node(1).events, schema=arrow_schema())
+    pq.write_table(table[:1].drop_columns(["lag_bytes"]), tmp_path / "a.parquet")
+    pq.write_table(table[1:], tmp_path / "b.parquet")
+    [bundle] = bundled(list_chunks([tmp_path / "a.parquet", tmp_path / "b.parquet"]))
+    names = ("kind", "user", "client_id", "lag_bytes", "fetch_bytes", "seq")
+    assert read_chunk(bundle, names).to_pylist() == table.select(names).to_pylist()
 
 
 def test_a_file_that_vanishes_is_named(tmp_path):
@@ -136,6 +182,20 @@ def test_a_gap_knows_when_the_next_row_came(tmp_path):
     pq.write_table(pa.Table.from_pylist(node.events, schema=arrow_schema()), tmp_path / "x.parquet")
     control = survey_chunk(*list_chunks([tmp_path / "x.parquet"])).control
     assert [gap[NEXT_TS_MS] for gap in control.of_kinds("gap")] == [START_MS + 70, None]
+
+
+def test_a_gap_knows_its_own_node_only(tmp_path):
+    """Another node's rows may have any `seq`."""
+    found = []
+    for node_id in (4, 5):
+        node = RecordingNode(node_id)
+        for number in range(3):
+            node.gap(START_MS + 100 * number + node_id)
+        found += node.events
+    pq.write_table(pa.Table.from_pylist(found, schema=arrow_schema()), tmp_path / "x.parquet")
+    control = survey_chunk(*list_chunks([tmp_path / "x.parquet"])).control
+    expected = [START_MS + 104, START_MS + 204, None, START_MS + 105, START_MS + 205, None]
+    assert [gap[NEXT_TS_MS] for gap in control.of_kinds("gap")] == expected
 
 
 def test_rows_of_tags_count_that_say_something(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.pipeline.replay.components import Shared, assign_partitions, components, tasks_of
+from tidegate.pipeline.replay.components import Shared, assign_partitions, components, places_by, tasks_of
 
 
 def _reachable(clients, shared):
@@ -51,6 +51,14 @@ def test_partitions_keep_components_whole_and_nodes_apart(seed, wanted):
         first, end = given_out.first_number[partition : partition + 2].tolist()
         assert numbers == list(range(first, end))
     assert given_out.first_number[-1] == clients
+
+
+@given(st.lists(st.integers(-3, 3)))
+def test_places_by_number_are_where_it_is(numbers):
+    """Each number once, rising, with all its places, rising."""
+    expected = {number: [at for at, each in enumerate(numbers) if each == number] for number in numbers}
+    found = [(number, places.tolist()) for number, places in places_by(np.array(numbers, np.int64))]
+    assert found == sorted(expected.items())
 
 
 def test_rows_are_spread_evenly():

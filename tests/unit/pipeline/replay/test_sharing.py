@@ -54,6 +54,19 @@ def test_clients_are_joined_by_what_they_share(records, expected):
     assert _joined([Plan(name="p", records=records)]) == expected
 
 
+def test_nodes_share_nothing():
+    """Each measures for itself: what joins clients of one node joins none of two."""
+    rows = [
+        {"node_id": node_id, "user": "alice", "client_id": f"c{n}"} for node_id in (7, 3) for n in range(2)
+    ]
+    clients, number = clients_of([pa.Table.from_pylist(rows, CLIENT_KEYS)])
+    plan = Plan(name="p", records=(_quota((("user", None),)),), groups=Groups(members={("user", "bob"): "g"}))
+    timelines_of = {3: empty_timeline(), 7: empty_timeline()}
+    joined = components(len(clients), shared_sensors([plan, in_force_plan()], clients, timelines_of))
+    first, second, third, fourth = joined[number].tolist()
+    assert first == second != third == fourth
+
+
 def test_members_of_a_group_are_joined():
     """Whatever else they have in common with others, who are joined as ever."""
     groups = Groups(members={("user", "carol"): "g", ("client-id", "c1"): "g", ("client-id", "c3"): "h"})
