@@ -1,4 +1,4 @@
-"""What takes long and is different each time: a node on a virtual clock, logins at one, a broker that is killed."""
+"""What takes long and is different each time: a node and groups on a virtual clock, logins, a broker that is killed."""
 
 import argparse
 import secrets
@@ -10,16 +10,19 @@ from pathlib import Path
 from tests.fuzz.test_login_fuzz import run as fuzz_logins
 from tests.kills.run import kill
 from tests.simulation.auditor import ViolationError
+from tests.simulation.groups.test_groups import run as simulate_groups
 from tests.simulation.world import simulate
 
 STEPS = 100_000
 KILLS = 100
+GROUP_STEPS = 1_000_000
 LOGIN_FRAMES = 1_000_000
 _EXAMPLES = """\
 examples:
   make soak                                        all parts, about half an hour
   make soak ARGS='simulation'                      10^6 steps: ten fresh seeds
   make soak ARGS='simulation --seed 5'             one seed again, step by step the same
+  make soak ARGS='groups'                          10^6 steps of consumer groups: joins, crashes, restarts
   make soak ARGS='logins'                          10^6 frames of clients that log in, or do not
   make soak ARGS='kills --kills 20 --seed 7'       20 kills; a seed repeats what is done, not what it meets
   make soak ARGS='kills --nodes 3'                 three brokers in the process
@@ -38,6 +41,7 @@ def main() -> int:
     )
     parts = parser.add_subparsers(dest="part", title="parts", metavar="PART")
     _add_simulation(parts.add_parser("simulation", help="a node on a virtual clock, from seeds"))
+    _add_groups(parts.add_parser("groups", help="consumer groups on a virtual clock, from seeds"))
     _add_logins(parts.add_parser("logins", help="any frames at a listener with logins, from seeds"))
     _add_kills(parts.add_parser("kills", help="`kill -9` of a broker under load, quotas changing"))
     chosen = parser.parse_args()
@@ -56,6 +60,12 @@ def _add_simulation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="this one alone")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"steps with each (default: {STEPS})")
     parser.set_defaults(run=_simulate)
+
+
+def _add_groups(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--steps", type=int, default=GROUP_STEPS, help=f"how many (default: {GROUP_STEPS})")
+    parser.add_argument("--seed", type=int, help="that of the first world (default: any)")
+    parser.set_defaults(run=_simulate_groups)
 
 
 def _add_logins(parser: argparse.ArgumentParser) -> None:
@@ -90,6 +100,20 @@ def _simulate(options: argparse.Namespace) -> None:
             f"{world.clock.ns / 1e9:.0f} s in {took_s:.0f} s ({options.steps / took_s:.0f} steps a second)",
             flush=True,
         )
+
+
+def _simulate_groups(options: argparse.Namespace) -> None:
+    """Simulate groups; the first thing that is wrong ends it."""
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    print(f"seed {seed}:", end=" ", flush=True)
+    begun_s = time.perf_counter()
+    try:
+        counts = simulate_groups(seed, options.steps)
+    except AssertionError as error:
+        notes = " ".join(getattr(error, "__notes__", ()))
+        raise ViolationError(f"{notes} make test ARGS=tests/simulation/groups: {error}") from error
+    shown = ", ".join(f"{count} {name}" for name, count in counts.items())
+    print(f"{shown} in {time.perf_counter() - begun_s:.0f} s", flush=True)
 
 
 def _log_in(options: argparse.Namespace) -> None:
@@ -130,7 +154,8 @@ def _kill(options: argparse.Namespace) -> None:
         f"{sum(tally.unacknowledged_in_force for tally in tallies)} unacknowledged ones whole; "
         f"{sum(tally.expired for tally in tallies):,} records were deleted by retention; "
         f"the usage record has each of {rows:,} rows once; "
-        f"the slowest start took {max(tally.longest_start_s for tally in tallies):.1f} s"
+        f"the slowest start took {max(tally.longest_start_s for tally in tallies):.1f} s, "
+        f"the group shared the partitions again after {max(tally.longest_settling_s for tally in tallies):.1f} s"
     )
 
 

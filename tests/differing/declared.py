@@ -249,17 +249,31 @@ _AROUND = re.compile(
     r"Invalid value org\.apache\.kafka\.common\.config\.ConfigException: (.*)"
     r" for configuration Invalid dynamic configuration"
 )
+_MISTAKE = re.compile(r"Invalid value .* for configuration (\S+): ")
 
 
-def _is_mistake_of_listener(difference: Difference) -> bool:
-    """Return whether the answers are the same but for the class that Kafka puts around some mistakes."""
-    if difference.made.api_key not in ALTERATIONS or not isinstance(difference.kafka, dict):
+def _is_mistake_of_several(difference: Difference) -> bool:
+    """Return whether answers are the same but for which mistake is named, and the class that Kafka puts around it."""
+    made = difference.made
+    if made.api_key not in ALTERATIONS or not isinstance(difference.kafka, dict):
         return False
-    kafka = [
-        {**one, "error_message": _AROUND.sub(r"\1", one["error_message"] or "") or None}
-        for one in difference.kafka["responses"]
-    ]
-    return sorted(kafka, key=repr) == sorted(difference.tidegate["responses"], key=repr)
+    several = {
+        (resource["resource_type"], resource["resource_name"])
+        for resource in made.message["resources"]
+        if len(resource["configs"]) > 1
+    }
+    kafka, tidegate = (
+        sorted((_without_mistake(one, several) for one in answer["responses"]), key=repr)
+        for answer in (difference.kafka, difference.tidegate)
+    )
+    return kafka == tidegate
+
+
+def _without_mistake(one: dict[str, Any], several: set[tuple[int, str]]) -> dict[str, Any]:
+    text = _AROUND.sub(r"\1", one["error_message"] or "")
+    if (one["resource_type"], one["resource_name"]) in several and _MISTAKE.match(text):
+        text = "a mistake"
+    return {**one, "error_message": text}
 
 
 def _is_left_without_answer(difference: Difference) -> bool:
@@ -324,7 +338,7 @@ DECLARED = (
     Declared("L27", _has_odd_protocols, parts=True),
     Declared("D2", _is_of_node),
     Declared("D6", _is_mistake_in_overrides),
-    Declared("D6", _is_mistake_of_listener),
+    Declared("D6", _is_mistake_of_several),
     Declared("D4", _is_of_setting_not_changed_here),
     Declared("L24", _is_left_without_answer),
 )

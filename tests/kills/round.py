@@ -67,6 +67,7 @@ class Tally:
     unacknowledged_in_force: int = 0
     rows: int = 0
     longest_start_s: float = 0.0
+    longest_settling_s: float = 0.0
     expired: int = 0
 
 
@@ -159,15 +160,21 @@ class Round:
     # --- a life and its end
 
     def _live(self) -> None:
-        """Let everybody work for a while: once in a long time until old segments are deleted."""
+        """Let everybody work for a while: once in a long time until old segments are deleted.
+
+        The group has to settle in that time.
+        """
         for worker in self._workers:
             worker.release()
         rng = self._rng
         if self.tally.kills % LONG_EACH == LONG_EACH // 2:
             life_s = LONG_LIFE_S + rng.uniform(-0.3, 2.0)
+            begun_s = time.monotonic()
+            self._wait_settled()
+            life_s -= time.monotonic() - begun_s
         else:
             life_s = rng.uniform(0, 0.3) if rng.random() < 0.2 else rng.uniform(0.3, 4.0)
-        time.sleep(life_s)
+        time.sleep(max(life_s, 0))
 
     def _die(self) -> None:
         """Kill, sometimes the writers too, sometimes again while it starts; start, and check all."""
@@ -373,7 +380,11 @@ class Round:
         self._report()
 
     def _wait_settled(self) -> None:
-        """Wait until every partition has one owner in the group: by then the sessions of all that is lost are over."""
+        """Wait until every partition has one owner in the group: by then the sessions of all that is lost are over.
+
+        The group goes on from then on: a commit that is asked for afterwards is acknowledged.
+        """
+        begun_s = time.monotonic()
         wanted = sorted((name, number) for name in self._group.topics for number in range(TOPICS[name]))
         until_s = time.monotonic() + SETTLES_S
         while sorted(place for member in self._members for place in member.owned) != wanted:
@@ -382,6 +393,12 @@ class Round:
                 raise ViolationError(
                     f"the group has not settled {SETTLES_S:.0f} s after the last kill: {owned}"
                 )
+            time.sleep(0.05)
+        settled_s, commits = time.monotonic() - begun_s, self._group.commits
+        self.tally.longest_settling_s = max(self.tally.longest_settling_s, settled_s)
+        while self._group.commits == commits:
+            if time.monotonic() > until_s:
+                raise ViolationError("the group has settled, and nobody commits")
             time.sleep(0.05)
 
     def _remove_all(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.simulation.groups.world import PARTITIONS, World
 
 STEPS = 3_000
+"""Of one world, which comes to rest after them."""
 SEEDS = 12
 
 
@@ -17,6 +18,32 @@ def test_groups_whatever_happens(number: int) -> None:
     given = os.environ.get("TIDEGATE_GROUP_SEED")
     seed = int(given) if given else random.SystemRandom().randrange(1 << 32)
     print(f"\nTIDEGATE_GROUP_SEED={seed}")
+    run(seed, STEPS)
+
+
+def run(seed: int, steps: int) -> dict[str, int]:
+    """Let worlds of `STEPS` steps live and come to rest, until so many steps are over; return what was counted.
+
+    Raises `AssertionError`, with a note that says which world it was.
+    """
+    counted = Counter[str]()
+    for number in range(-(-steps // STEPS)):
+        of_world = seed + number
+        try:
+            world = _lived(of_world)
+        except Exception as error:
+            error.add_note(f"TIDEGATE_GROUP_SEED={of_world}")
+            raise
+        counted.update(
+            steps=STEPS,
+            answers=world.answers,
+            commits=world.auditor.commits,
+            starts=len(world.auditor.starts),
+        )
+    return dict(counted)
+
+
+def _lived(seed: int) -> World:
     world = World(seed)
     for _ in range(STEPS):
         world.step()
@@ -24,6 +51,7 @@ def test_groups_whatever_happens(number: int) -> None:
     check_rest(world)
     assert world.auditor.commits > 50
     assert world.answers > 100
+    return world
 
 
 def check_rest(world: World) -> None:
