@@ -247,6 +247,8 @@ class Member(threading.Thread):
             "session.timeout.ms": SESSION_MS,
             "heartbeat.interval.ms": 500,
             "fetch.wait.max.ms": 50,
+            # Of a subscription that was asked for while the broker died, it asks again after five minutes otherwise.
+            "topic.metadata.refresh.interval.ms": 1000,
         }
         self._consumer = Consumer(settings | _RECONNECT)
 

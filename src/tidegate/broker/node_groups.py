@@ -106,8 +106,10 @@ class NodeGroups:
     def _run(self) -> None:
         self._timer = None
         if not self.storage.closed:
-            self.coordinator.run(self.now_ms(), _AT_ONCE)
-            self.wake()
+            try:
+                self.coordinator.run(self.now_ms(), _AT_ONCE)
+            finally:
+                self.wake()  # a mistake in one group ends no other's sessions
 
     # --- what is kept: a `GroupStore`
 

@@ -248,7 +248,7 @@ class Group:
         self.pending_sync.pop(member.member_id, None)
 
     def replace_static(self, old: Member, new: Member) -> None:
-        """Let a static member go on under another id, and lead if it did."""
+        """Let a static member go on under another id: lead if it did, and ask for its assignment if it had to."""
         del self.members[old.member_id]
         self._count_protocols(old, -1)
         self.members[new.member_id] = new
@@ -257,6 +257,9 @@ class Group:
             self.leader_id = new.member_id
         assert new.instance_id is not None
         self.static_ids[new.instance_id] = new.member_id
+        if old.member_id in self.pending_sync:
+            del self.pending_sync[old.member_id]
+            self.pending_sync[new.member_id] = None
 
     def problem(self, member_id: str, instance_id: str | None) -> int:
         """Return the error for who says to be this member, 0 where it is."""

@@ -95,6 +95,7 @@ class Auditor:
             assert {member.member_id for member in group.members.values() if member.instance_id} == set(
                 group.static_ids.values()
             )
+            assert group.pending_sync.keys() <= group.members.keys()
             if group.state is GroupState.EMPTY:
                 assert not group.members
             if group.state is not GroupState.COMPLETING_REBALANCE:

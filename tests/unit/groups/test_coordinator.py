@@ -308,6 +308,22 @@ def test_static_member_that_comes_twice_fences_the_first(world: World) -> None:
     assert (waiting.code, third, world.state) == (FENCED_INSTANCE_ID, [], "PreparingRebalance")
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_static_member_comes_back_before_it_had_its_assignment(world: World, asks: bool) -> None:
+    """It has to ask for it under its new id, or goes when the rebalance timeout is over."""
+    leader, other = (world.join(instance_id=name, session_timeout_ms=600_000) for name in "ij")
+    world.advance(6_000)
+    leader_id, other_id = leader.answer["member_id"], other.answer["member_id"]
+    world.sync(leader_id, 1, {leader_id: b"a", other_id: b"b"}, instance_id="i")
+    assert world.state == "Stable"
+    new_id = world.join(instance_id="j", session_timeout_ms=600_000).answer["member_id"]
+    if asks:
+        assert world.sync(new_id, 1, instance_id="j").answer["assignment"] == b"b"
+    world.advance(60_000)
+    assert world.state == ("Stable" if asks else "PreparingRebalance")
+    assert world.members == [leader_id, new_id][: 2 if asks else 1]
+
+
 def test_static_member_stays_while_its_session_lasts(world: World) -> None:
     """A rebalance goes on without its JoinGroup, and keeps it."""
     ids, generation = world.stable(1, session_timeout_ms=600_000)
