@@ -11,6 +11,7 @@ from tests.server.listening.certificates import DER, Identity, identity
 from tidegate.config.principal_rules import NoRuleError
 from tidegate.errors import ConfigError
 from tidegate.server.config import ServerConfig
+from tidegate.server.listening.cipher_suites import TLS_1_3_SUITES
 from tidegate.server.listening.tls_config import ANONYMOUS, TlsConfig, tls_config, tls_settings
 
 AUTHORITY = identity("authority", authority=True)
@@ -175,6 +176,34 @@ def test_names_are_known() -> None:
     assert ServerConfig.load(texts).unknown == ()
 
 
+@pytest.mark.parametrize(
+    ("suites", "protocols", "negotiated", "notices"),
+    [
+        ("", "", ("TLSv1.3", "TLS_AES_256_GCM_SHA384"), 0),
+        ("", "TLSv1.2", ("TLSv1.2", "ECDHE-ECDSA-AES256-GCM-SHA384"), 0),
+        (
+            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+            "TLSv1.2,TLSv1.3",
+            ("TLSv1.2", "ECDHE-ECDSA-AES128-GCM-SHA256"),
+            0,
+        ),
+        ("TLS_AES_128_GCM_SHA256", "TLSv1.3,TLSv1.2", ("TLSv1.3", "TLS_AES_256_GCM_SHA384"), 1),
+        (",".join(TLS_1_3_SUITES), "", ("TLSv1.3", "TLS_AES_256_GCM_SHA384"), 0),
+        ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA384", "", ("TLSv1.2", "ECDHE-ECDSA-AES256-SHA384"), 0),
+    ],
+)
+def test_ciphers_and_versions_are_those_that_are_allowed(
+    suites: str, protocols: str, negotiated: tuple[str, str], notices: int, tmp_path: Path
+) -> None:
+    """By Java's names, the first that both know; suites of TLS 1.3 that stay though nobody allowed them are told."""
+    tls = tls_of({**INLINE, "ssl.cipher.suites": suites, "ssl.enabled.protocols": protocols})
+    server = shake_hands(tls.context, client_context(None, tmp_path))
+    cipher = server.cipher()
+    assert cipher is not None
+    assert (server.version(), cipher[0]) == negotiated
+    assert len(tls.notices) == notices
+
+
 RSA_1024 = rsa.generate_private_key(65537, 1024)
 SHORT = identity("short", AUTHORITY, key=RSA_1024)
 EDWARDS = identity("edwards", AUTHORITY, key=ed25519.Ed25519PrivateKey.generate())
@@ -215,7 +244,14 @@ KEY = "ssl.keystore.key"
         ({KEY: SHORT.key_pem(), CHAIN: SHORT.certificate_pem}, "cannot be used for TLS: EE_KEY_TOO_SMALL", "2048"),
         ({KEY: EDWARDS.key_pem(), CHAIN: EDWARDS.certificate_pem}, "neither RSA nor EC", ""),
         ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "expected some of TLSv1.2, TLSv1.3", "Java"),
-        ({"ssl.enabled.protocols": ","}, "ssl.enabled.protocols is ',', expected some of", ""),
+        ({"ssl.protocol": "SSLv3"}, "ssl.protocol is 'SSLv3', expected one of TLS, TLSv1.2, TLSv1.3", ""),
+        ({"ssl.cipher.suites": "TLS_X"}, "ssl.cipher.suites has 'TLS_X', expected names as TLS_AES_256_GCM", ""),
+        ({"ssl.cipher.suites": "SSL_RSA_WITH_RC4_128_MD5"}, "ssl.cipher.suites has 'SSL_RSA_WITH_RC4_128_MD5'", ""),
+        (
+            {"ssl.cipher.suites": "TLS_AES_256_GCM_SHA384", "ssl.enabled.protocols": "TLSv1.2"},
+            "ssl.cipher.suites has no suite that can be used with ssl.enabled.protocols=TLSv1.2",
+            "TLSv1.3 has suites of its own",
+        ),
         ({"ssl.principal.mapping.rules": "x"}, "ssl.principal.mapping.rules: rule 'x' is none, expected DEFAULT", ""),
         ({"ssl.principal.mapping.rules": "RULE:(/x/"}, "ssl.principal.mapping.rules: the pattern '(' has no ')'", ""),
         ({"ssl.principal.mapping.rules": "RULE:x/$1/"}, "mapping.rules: the replacement '$1' refers to group 1", ""),

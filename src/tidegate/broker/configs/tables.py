@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.server.config import ALLOW_IF_NO_ACL, SETTINGS, SUPER_USERS, Setting
-from tidegate.server.listening.tls_config import PRINCIPAL_RULES, SECRET_TLS_SETTINGS, TLS_SETTINGS
+from tidegate.server.listening.tls_config import (
+    CIPHER_SUITES,
+    PRINCIPAL_RULES,
+    SECRET_TLS_SETTINGS,
+    TLS_SETTINGS,
+)
 from tidegate.storage.config import text_of
 from tidegate.storage.config_synonyms import TOPIC_SYNONYMS
 from tidegate.storage.topic_configs import TOPIC_CONFIGS, ConfigType
@@ -49,7 +54,7 @@ _WITHOUT_DEFAULT = frozenset(
         "inter.broker.listener.name",
         "log.flush.interval.ms",
         "log.retention.ms",
-        *(name for name, (default, _) in TLS_SETTINGS.items() if not default),
+        *(name for name, (default, _) in TLS_SETTINGS.items() if not default and name != CIPHER_SUITES),
     )
 )
 """Settings that Kafka describes as null unless they are set; the default of those behind them counts."""
@@ -65,6 +70,7 @@ _LISTS = frozenset(
         "log.dirs",
         "sasl.enabled.mechanisms",
         "ssl.enabled.protocols",
+        CIPHER_SUITES,
     )
 )
 

@@ -23,6 +23,7 @@ from cryptography import x509
 from tidegate.config.distinguished_names import NotDerError, distinguished_name
 from tidegate.config.principal_rules import DEFAULT_RULES, NoRuleError, PrincipalRules
 from tidegate.errors import ConfigError
+from tidegate.server.listening.cipher_suites import TLS_1_3_SUITES, cipher_suites
 from tidegate.server.listening.key_stores import KeyStore, load_key, load_trusted, read_store
 from tidegate.server.listening.pem_stores import pem_key_store, pem_trusted
 from tidegate.server.listening.pkcs12_stores import pkcs12_key_store, pkcs12_trusted
@@ -44,11 +45,14 @@ __all__ = [
 ANONYMOUS = "ANONYMOUS"
 NONE, REQUESTED, REQUIRED = "none", "requested", "required"
 CLIENT_AUTH = "ssl.client.auth"
+CIPHER_SUITES = "ssl.cipher.suites"
+ENABLED_PROTOCOLS = "ssl.enabled.protocols"
 PRINCIPAL_RULES = "ssl.principal.mapping.rules"
 _PEM = "PEM"
 _BINARY_TYPES = ("PKCS12", "JKS")
 _KEY_PASSWORD = "ssl.key.password"
 _PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_JAVA_PROTOCOLS = ("TLS", *_PROTOCOLS)
 _VERIFY = {NONE: ssl.CERT_NONE, REQUESTED: ssl.CERT_OPTIONAL, REQUIRED: ssl.CERT_REQUIRED}
 
 TLS_SETTINGS: Mapping[str, tuple[str, str]] = {
@@ -65,7 +69,12 @@ TLS_SETTINGS: Mapping[str, tuple[str, str]] = {
     "ssl.truststore.location": ("", "the file with the certificates that are trusted"),
     "ssl.truststore.password": ("", "the password of that file"),
     "ssl.truststore.certificates": ("", "the certificates that are trusted themselves, in PEM"),
-    "ssl.enabled.protocols": ("TLSv1.2,TLSv1.3", "versions of TLS that are spoken"),
+    ENABLED_PROTOCOLS: ("TLSv1.2,TLSv1.3", "versions of TLS that are spoken; none: both"),
+    "ssl.protocol": ("TLSv1.3", "the version of Java's TLS; ssl.enabled.protocols says what is spoken"),
+    CIPHER_SUITES: (
+        "",
+        "cipher suites that are allowed, by Java's names, the one preferred first; none: OpenSSL's",
+    ),
     PRINCIPAL_RULES: (DEFAULT_RULES, "how the subject of a client's certificate becomes its name"),
     CLIENT_AUTH: (NONE, "whether a client needs a certificate: none, requested or required"),
 }
@@ -89,12 +98,13 @@ class TlsConfig:
     """TLS at one listener.
 
     context: of the server's side, with key, certificates, versions and whom it trusts. client_auth: none, requested
-    or required. rules: how subjects become names.
+    or required. rules: how subjects become names. notices: what was asked for and cannot be.
     """
 
     context: ssl.SSLContext
     client_auth: str
     rules: PrincipalRules
+    notices: tuple[str, ...] = ()
 
     def principal(self, der: bytes | None) -> str:
         """Return the name of whoever has shown this certificate (DER), None for none.
@@ -142,7 +152,7 @@ def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str
     client_auth = _client_auth(settings, values["listener.security.protocol.map"])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
-    _set_versions(context, settings)
+    notices = _set_versions_and_ciphers(context, settings)
     load_key(context, _key_store(settings))
     trusted = _trusted(settings)
     if trusted:
@@ -154,7 +164,7 @@ def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str
             hint="set it to a file with the certificates of the authorities that clients' certificates are from",
         )
     context.verify_mode = _VERIFY[client_auth]
-    return TlsConfig(context=context, client_auth=client_auth, rules=_rules(settings))
+    return TlsConfig(context=context, client_auth=client_auth, rules=_rules(settings), notices=notices)
 
 
 def tls_settings(listeners: Iterable[str]) -> set[str]:
@@ -194,17 +204,57 @@ def _rules(settings: _Settings) -> PrincipalRules:
     return rules
 
 
-def _set_versions(context: ssl.SSLContext, settings: _Settings) -> None:
-    name = "ssl.enabled.protocols"
-    wanted = [part.strip() for part in settings[name].split(",") if part.strip()]
-    unknown = [part for part in wanted if part not in _PROTOCOLS]
-    if unknown or not wanted:
+def _set_versions_and_ciphers(context: ssl.SSLContext, settings: _Settings) -> tuple[str, ...]:
+    """Restrict a context to what the settings allow. Return what they ask for that cannot be."""
+    versions = _versions(settings)
+    names = _parts(settings[CIPHER_SUITES])
+    notices: list[str] = []
+    if names:
+        setting = settings.named(CIPHER_SUITES)
+        try:
+            chosen = cipher_suites(names)
+        except ConfigError as error:
+            raise ConfigError(f"{setting} {error}") from error
+        if not chosen.of_tls_1_3:
+            versions.discard(ssl.TLSVersion.TLSv1_3)
+        if not chosen.older:
+            versions.discard(ssl.TLSVersion.TLSv1_2)
+        if not versions:
+            raise ConfigError(
+                f"{setting} has no suite that can be used with {settings.named(ENABLED_PROTOCOLS)}="
+                f"{settings[ENABLED_PROTOCOLS]}, expected at least one",
+                hint="TLSv1.3 has suites of its own, such as TLS_AES_256_GCM_SHA384; DHE is not served",
+            )
+        if chosen.older:
+            context.set_ciphers(chosen.older)
+        if ssl.TLSVersion.TLSv1_3 in versions and chosen.of_tls_1_3 != TLS_1_3_SUITES:
+            others = ", ".join(sorted(TLS_1_3_SUITES - chosen.of_tls_1_3))
+            notices.append(
+                f"{setting} has no {others}: they stay, as Python cannot choose among suites of TLS 1.3"
+            )
+    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE  # as Java
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    return tuple(notices)
+
+
+def _versions(settings: _Settings) -> set[ssl.TLSVersion]:
+    if settings["ssl.protocol"] not in _JAVA_PROTOCOLS:
         raise ConfigError(
-            f"{settings.named(name)} is {settings[name]!r}, expected some of {', '.join(_PROTOCOLS)}",
-            hint="older versions are broken, and Java has switched them off too" if unknown else None,
+            f"{settings.named('ssl.protocol')} is {settings['ssl.protocol']!r}, "
+            f"expected one of {', '.join(_JAVA_PROTOCOLS)}"
         )
-    versions = sorted(_PROTOCOLS[part] for part in wanted)
-    context.minimum_version, context.maximum_version = versions[0], versions[-1]
+    wanted = _parts(settings[ENABLED_PROTOCOLS])
+    if any(part not in _PROTOCOLS for part in wanted):
+        raise ConfigError(
+            f"{settings.named(ENABLED_PROTOCOLS)} is {settings[ENABLED_PROTOCOLS]!r}, "
+            f"expected some of {', '.join(_PROTOCOLS)}",
+            hint="older versions are broken, and Java has switched them off too",
+        )
+    return {_PROTOCOLS[part] for part in wanted or _PROTOCOLS}
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _key_store(settings: _Settings) -> KeyStore:
