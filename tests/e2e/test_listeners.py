@@ -38,15 +38,19 @@ def test_each_client_goes_where_its_listener_sends_it(new_broker: Callable[..., 
 
 
 def test_a_port_is_for_one_listener(tmp_path, broker: Broker) -> None:
-    """`--port` with two listeners is refused, and so is TLS without a key; each in one line."""
+    """`--port` with two listeners is refused, as are TLS without a key and anybody from elsewhere; each in one line."""
     for arguments, message in (
         (
             ["--port", "0", "--override", "listeners=A://:0,B://:0"],
             "--port is 0, expected none where listeners has",
         ),
         (
-            ["--override", "listeners=SSL://:0"],
+            ["--override", "listeners=SSL://127.0.0.1:0"],
             "ssl.keystore",
+        ),
+        (
+            ["--override", "listeners=PLAINTEXT://0.0.0.0:0"],
+            "is at 0.0.0.0 with PLAINTEXT, where anybody who reaches it can do everything",
         ),
     ):
         ended = subprocess.run(

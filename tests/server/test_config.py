@@ -137,7 +137,37 @@ def test_every_default_is_a_value_that_is_accepted(name: str) -> None:
 def test_addresses_may_be_ipv6_or_empty() -> None:
     """Brackets hold an IPv6 address; no host means all interfaces."""
     assert ServerConfig.load({"listeners": "PLAINTEXT://[::1]:0"}).listeners[0].address.host == "::1"
-    assert ServerConfig.load({"listeners": "PLAINTEXT://:0"}).listeners[0].address.host == ""
+    given = {"listeners": "PLAINTEXT://:0", "tidegate.allow.anonymous": "true"}
+    assert ServerConfig.load(given).listeners[0].address.host == ""
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]", "10.0.0.5", "[2001:db8::1]", "broker.example.com"])
+def test_nobody_comes_in_from_elsewhere_without_saying_who(host: str) -> None:
+    """At any address but this machine's own, a listener has logins or certificates, or is said to be open."""
+    at_elsewhere = {
+        "listeners": f"OUT://{host}:1",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    }
+
+    def load(protocol: str, **texts: str) -> ServerConfig:
+        named = {name.replace("_", "."): text for name, text in texts.items()}
+        return ServerConfig.load(
+            {**at_elsewhere, "listener.security.protocol.map": f"OUT:{protocol}", **named}
+        )
+
+    for protocol in ("PLAINTEXT", "SSL"):
+        with pytest.raises(ConfigError, match="where anybody who reaches it can do everything") as refused:
+            load(protocol)
+        assert f"listener 'OUT' is at {host.strip('[]') or 'all addresses'} with {protocol}" in str(
+            refused.value
+        )
+        assert "tidegate.allow.anonymous=true" in str(refused.value.hint)
+        assert load(protocol, tidegate_allow_anonymous="true").listeners
+    with pytest.raises(ConfigError, match="anybody"):
+        load("SSL", ssl_client_auth="requested")
+    assert load("SSL", ssl_client_auth="required").listeners
+    assert load("SASL_PLAINTEXT").listeners
+    assert load("SASL_SSL").listeners
 
 
 def test_listeners_have_what_the_settings_say_of_each() -> None:
@@ -145,6 +175,7 @@ def test_listeners_have_what_the_settings_say_of_each() -> None:
     config = ServerConfig.load(
         {
             "listeners": "in://127.0.0.1:1, OUT://:2,CONTROLLER://:3",
+            "tidegate.allow.anonymous": "true",
             "advertised.listeners": "OUT://broker.example:9,CONTROLLER://broker.example:3",
             "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT,CONTROLLER:SSL",
             "controller.listener.names": "CONTROLLER",
@@ -166,10 +197,13 @@ def test_plaintext_is_protected_where_nothing_else_is_said() -> None:
     """As in Kafka the listener between brokers is PLAINTEXT; where there is none of that name, none is protected."""
     names = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,A:PLAINTEXT,B:PLAINTEXT"}
     assert (
-        ServerConfig.load({**names, "listeners": "A://:1,PLAINTEXT://:2"}).inter_broker_listener
+        ServerConfig.load({**names, "listeners": "A://localhost:1,PLAINTEXT://[::1]:2"}).inter_broker_listener
         == "PLAINTEXT"
     )
-    assert ServerConfig.load({**names, "listeners": "A://:1,B://:2"}).inter_broker_listener is None
+    assert (
+        ServerConfig.load({**names, "listeners": "A://127.0.0.1:1,B://127.1.2.3:2"}).inter_broker_listener
+        is None
+    )
 
 
 def test_memory_for_requests_is_a_share_of_the_machine_unless_it_is_set() -> None:

@@ -340,7 +340,7 @@ def test_settings_of_several_nodes() -> None:
     """Ids and ports follow those of the first, listener by listener; memory is shared out."""
     texts = {
         "node.id": "5",
-        "listeners": "IN://127.0.0.1:9092,OUT://[::1]:0 , THIRD://:9094",
+        "listeners": "IN://127.0.0.1:9092,OUT://[::1]:0 , THIRD://localhost:9094",
         "advertised.listeners": "OUT://example.com:7000",
         "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT,THIRD:PLAINTEXT",
     }

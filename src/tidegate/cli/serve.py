@@ -11,6 +11,7 @@ examples:
   tidegate serve --config server.properties --override quota.window.num=21
   tidegate serve --override listeners=IN://127.0.0.1:9092,OUT://0.0.0.0:9093 \\
       --override listener.security.protocol.map=IN:PLAINTEXT,OUT:PLAINTEXT \\
+      --override tidegate.allow.anonymous=true \\
       --override listener.name.out.max.connections=1000
   tidegate serve --nodes 3           three brokers, on ports 9092, 9093 and 9094
 

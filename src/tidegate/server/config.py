@@ -28,6 +28,7 @@ from tidegate.quota.managers.extensions import (
 )
 from tidegate.quota.measure.window import MAX_SAMPLES
 from tidegate.server.listening.listener_config import (
+    ALLOW_ANONYMOUS,
     ListenerConfig,
     inter_broker_listener,
     limit_settings,
@@ -325,6 +326,11 @@ SETTINGS: Mapping[str, Setting] = {
         _int(DEBT_MAX_S, 0, 0, "most seconds of its quota that a token bucket may owe; 0: no bound"),
         _int(THROTTLE_MAX_MS, 0, 0, "longest throttle time of a request; 0: no bound"),
         _bool("tidegate.kafka.exact", False, "follow Kafka 4.3 where it breaks a KIP's promise"),
+        _bool(
+            ALLOW_ANONYMOUS,
+            False,
+            "whether whoever reaches a listener from elsewhere may come in without saying who they are",
+        ),
         _bool("tidegate.usage.enable", True, "keep the usage record"),
         _string("tidegate.usage.dir", "", "where the usage record is kept; default: `usage` in log.dirs"),
         _long(

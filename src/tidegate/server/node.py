@@ -124,6 +124,9 @@ class Node:
             for listener in config.listeners
             if listener.is_encrypted
         }
+        for tls in self._tls.values():
+            for notice in tls.notices:
+                _log.warning("%s", notice)
         self._tls_buffers = TlsBuffers()
         self._clock = clock
         self._loop = loop

@@ -2,13 +2,14 @@
 
     listeners=INTERNAL://10.0.0.5:9092,EXTERNAL://:9093
     advertised.listeners=EXTERNAL://broker.example.com:9093
-    listener.security.protocol.map=INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT
+    listener.security.protocol.map=INTERNAL:PLAINTEXT,EXTERNAL:SASL_SSL
     listener.name.external.max.connections=1000
 
 Follows: Kafka `SocketServerConfigs`, `AbstractKafkaConfig`, KIP-103, B§6.9. Names are upper case; a
 controller's listeners are none of a broker's.
 """
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +18,19 @@ from typing import Any
 from tidegate.errors import ConfigError
 from tidegate.quota.connections.limits import UNLIMITED_CONNECTIONS, ListenerLimits, parse_listener_limit
 from tidegate.server.listening.sasl_config import SaslConfig, sasl_config
+from tidegate.server.listening.tls_config import CLIENT_AUTH, REQUIRED, client_auth
 
-__all__ = ["ListenerAddress", "ListenerConfig", "inter_broker_listener", "limit_settings", "listener_configs"]
+__all__ = [
+    "ALLOW_ANONYMOUS",
+    "ListenerAddress",
+    "ListenerConfig",
+    "inter_broker_listener",
+    "limit_settings",
+    "listener_configs",
+]
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+ALLOW_ANONYMOUS = "tidegate.allow.anonymous"
 _PLAINTEXT = "PLAINTEXT"
 _PREFIX = "listener.name."
 _LIMITS = ("max.connections", "max.connection.creation.rate")
@@ -76,7 +86,7 @@ def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tup
     """Return the listeners of a broker. `values` are settings in force, `texts` those that were given.
 
     Raises `ConfigError` where there is none, two have one name, one is advertised that is not there, or one has no
-    security protocol.
+    security protocol, or lets anybody in from elsewhere and `tidegate.allow.anonymous` does not say so.
     """
     controllers = {name.upper() for name in _parts(values["controller.listener.names"])}
     addresses = _addresses(values, "listeners", controllers)
@@ -91,7 +101,7 @@ def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tup
     protocols = _protocols(values["listener.security.protocol.map"])
     for name in addresses:
         _check_protocol(name, protocols.get(name))
-    return tuple(
+    listeners = tuple(
         ListenerConfig(
             address=address,
             advertised=advertised.get(name),
@@ -101,6 +111,10 @@ def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tup
         )
         for name, address in addresses.items()
     )
+    if not values[ALLOW_ANONYMOUS]:
+        for listener in listeners:
+            _check_who_comes_in(listener, values, texts)
+    return listeners
 
 
 def limit_settings(listeners: tuple[ListenerConfig, ...]) -> dict[str, str]:
@@ -165,6 +179,31 @@ def _check_protocol(name: str, protocol: str | None) -> None:
             f"listener {name!r} has no security protocol, expected it in listener.security.protocol.map",
             hint=f"add {name}:{_PLAINTEXT} to listener.security.protocol.map",
         )
+
+
+def _check_who_comes_in(
+    listener: ListenerConfig, values: Mapping[str, Any], texts: Mapping[str, str]
+) -> None:
+    """Refuse a listener that others than this machine can reach and where nobody says who they are."""
+    if _is_loopback(listener.address.host) or listener.sasl is not None:
+        return
+    if listener.is_encrypted and client_auth(listener.name, values, texts) == REQUIRED:
+        return
+    where = listener.address.host or "all addresses"
+    raise ConfigError(
+        f"listener {listener.name!r} is at {where} with {listener.protocol}, where anybody who reaches it can do "
+        f"everything, expected 127.0.0.1, logins, or {ALLOW_ANONYMOUS}=true",
+        hint=f"set {ALLOW_ANONYMOUS}=true on a network that you trust; else give the listener the protocol SASL_SSL, "
+        f"or SSL with {CLIENT_AUTH}={REQUIRED}",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address. A host's name may stand for any, but for localhost."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _limits(name: str, texts: Mapping[str, str]) -> ListenerLimits:

@@ -38,6 +38,7 @@ __all__ = [
     "SECRET_TLS_SETTINGS",
     "TLS_SETTINGS",
     "TlsConfig",
+    "client_auth",
     "tls_config",
     "tls_settings",
 ]
@@ -149,7 +150,7 @@ def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str
     Raises `ConfigError`.
     """
     settings = _Settings(listener, values, texts)
-    client_auth = _client_auth(settings, values["listener.security.protocol.map"])
+    asked = client_auth(listener, values, texts)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
     notices = _set_versions_and_ciphers(context, settings)
@@ -157,14 +158,31 @@ def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str
     trusted = _trusted(settings)
     if trusted:
         load_trusted(context, _trust_source(settings), trusted)
-    elif client_auth != NONE:
+    elif asked != NONE:
         raise ConfigError(
-            f"{settings.named(CLIENT_AUTH)} is {client_auth!r}, and no certificate could be checked: expected "
+            f"{settings.named(CLIENT_AUTH)} is {asked!r}, and no certificate could be checked: expected "
             "ssl.truststore.location",
             hint="set it to a file with the certificates of the authorities that clients' certificates are from",
         )
-    context.verify_mode = _VERIFY[client_auth]
-    return TlsConfig(context=context, client_auth=client_auth, rules=_rules(settings), notices=notices)
+    context.verify_mode = _VERIFY[asked]
+    return TlsConfig(context=context, client_auth=asked, rules=_rules(settings), notices=notices)
+
+
+def client_auth(listener: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> str:
+    """Return what is asked of clients at `listener`: `NONE`, `REQUESTED` or `REQUIRED`. Raises `ConfigError`.
+
+    At a SASL_SSL listener only its own setting says.
+    """
+    settings = _Settings(listener, values, texts)
+    pairs = (pair.rpartition(":") for pair in values["listener.security.protocol.map"].upper().split(","))
+    protocols = {name.strip(): protocol.strip() for name, _, protocol in pairs}
+    own = settings.named(CLIENT_AUTH) != CLIENT_AUTH
+    text = settings[CLIENT_AUTH]
+    if not own and protocols.get(listener.upper()) == "SASL_SSL":
+        return NONE
+    if text not in _VERIFY:
+        raise ConfigError(f"{settings.named(CLIENT_AUTH)} is {text!r}, expected one of {', '.join(_VERIFY)}")
+    return text
 
 
 def tls_settings(listeners: Iterable[str]) -> set[str]:
@@ -174,19 +192,6 @@ def tls_settings(listeners: Iterable[str]) -> set[str]:
 
 def _prefix(listener: str) -> str:
     return f"listener.name.{listener.lower()}."
-
-
-def _client_auth(settings: _Settings, protocol_map: str) -> str:
-    """Return what is asked of clients: at a SASL_SSL listener only its own setting says."""
-    pairs = (pair.rpartition(":") for pair in protocol_map.upper().split(","))
-    protocols = {name.strip(): protocol.strip() for name, _, protocol in pairs}
-    own = settings.named(CLIENT_AUTH) != CLIENT_AUTH
-    text = settings[CLIENT_AUTH]
-    if not own and protocols.get(settings.listener.upper()) == "SASL_SSL":
-        return NONE
-    if text not in _VERIFY:
-        raise ConfigError(f"{settings.named(CLIENT_AUTH)} is {text!r}, expected one of {', '.join(_VERIFY)}")
-    return text
 
 
 def _rules(settings: _Settings) -> PrincipalRules:
