@@ -36,6 +36,7 @@ from tidegate.server.listening.listener_config import (
 )
 from tidegate.server.listening.sasl_config import ENABLED_MECHANISMS, JAAS, MAX_REAUTH, sasl_settings
 from tidegate.server.listening.tls_config import TLS_SETTINGS, tls_settings
+from tidegate.server.unused_settings import check_needed, is_unused
 
 __all__ = [
     "ALLOW_IF_NO_ACL",
@@ -43,7 +44,6 @@ __all__ = [
     "CALLBACK_CLASS",
     "CALLBACK_SETTINGS",
     "CONNECTION_SETTINGS",
-    "IGNORED_KAFKA_SETTINGS",
     "SETTINGS",
     "SHARE_OF_MEMORY",
     "SUPER_USERS",
@@ -346,6 +346,8 @@ SETTINGS: Mapping[str, Setting] = {
     )
 }
 
+_RETENTION_UNITS_MS = {"log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}
+
 STATIC_QUOTA_SETTINGS = frozenset(
     name for name in SETTINGS if name.startswith(("quota.producer.", "quota.consumer."))
 )
@@ -363,47 +365,6 @@ CONNECTION_SETTINGS = frozenset(
     )
 )
 """Settings of connection quotas. They can be changed while the broker runs, as can those of the callback."""
-
-IGNORED_KAFKA_SETTINGS = frozenset(
-    (
-        "broker.id",
-        "controller.quorum.bootstrap.servers",
-        "controller.quorum.voters",
-        "default.replication.factor",
-        "early.start.listeners",
-        "group.coordinator.append.linger.ms",
-        "group.coordinator.rebalance.protocols",
-        "group.coordinator.threads",
-        "log.cleaner.enable",
-        "log.retention.check.interval.ms",
-        "min.insync.replicas",
-        "num.io.threads",
-        "num.network.threads",
-        "num.recovery.threads.per.data.dir",
-        "offsets.commit.timeout.ms",
-        "offsets.load.buffer.size",
-        "offsets.topic.compression.codec",
-        "offsets.topic.num.partitions",
-        "offsets.topic.replication.factor",
-        "offsets.topic.segment.bytes",
-        "process.roles",
-        "sasl.mechanism.controller.protocol",
-        "sasl.mechanism.inter.broker.protocol",
-        "security.inter.broker.protocol",
-        "security.providers",
-        "ssl.endpoint.identification.algorithm",
-        "ssl.keymanager.algorithm",
-        "ssl.provider",
-        "ssl.secure.random.implementation",
-        "ssl.trustmanager.algorithm",
-        "producer.id.expiration.ms",
-        "share.coordinator.state.topic.min.isr",
-        "share.coordinator.state.topic.replication.factor",
-        "transaction.state.log.min.isr",
-        "transaction.state.log.replication.factor",
-    )
-)
-"""Kafka's settings that a server.properties often has and that mean nothing here: one thread, one replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -431,10 +392,13 @@ class ServerConfig:
         if "broker.id" in texts:
             texts.setdefault("node.id", texts.pop("broker.id"))
         given = dict(texts)
-        if "log.retention.hours" in texts:
-            texts.setdefault("log.retention.ms", _hours_in_ms(texts.pop("log.retention.hours")))
+        check_needed(texts)
+        for name, least_unit_ms in _RETENTION_UNITS_MS.items():  # minutes win over hours, and ms over both
+            if name in texts:
+                texts.setdefault("log.retention.ms", _in_ms(name, texts.pop(name), least_unit_ms))
         values = {name: setting.default for name, setting in SETTINGS.items()}
         values |= {name: SETTINGS[name].parse(text) for name, text in texts.items() if name in SETTINGS}
+        _check_together(values)
         if "," in values["log.dirs"] or not values["log.dirs"]:
             raise ConfigError(f"log.dirs is {values['log.dirs']!r}, expected one directory")
         data_dir = Path(values["log.dirs"])
@@ -452,11 +416,9 @@ class ServerConfig:
             else data_dir / "usage",
             given=given,
             unknown=tuple(
-                name
-                for name in rest
-                if name not in IGNORED_KAFKA_SETTINGS and not name.startswith(CALLBACK_SETTINGS)
+                name for name in rest if not is_unused(name) and not name.startswith(CALLBACK_SETTINGS)
             ),
-            ignored=tuple(name for name in rest if name in IGNORED_KAFKA_SETTINGS),
+            ignored=tuple(name for name in rest if is_unused(name)),
         )
 
     def for_callback(self) -> dict[str, Any]:
@@ -518,6 +480,22 @@ def machine_memory_bytes() -> int:
     return bytes_
 
 
-def _hours_in_ms(text: str) -> str:
-    hours = _int("log.retention.hours", 168, -1, "").parse(text)
-    return str(hours if hours < 0 else hours * 3_600_000)
+def _in_ms(name: str, text: str, unit_ms: int) -> str:
+    number = _int(name, -1, -1, "").parse(text)
+    return str(number if number < 0 else number * unit_ms)
+
+
+def _check_together(values: Mapping[str, Any]) -> None:
+    """Refuse values that Kafka refuses together, or after their type. Follows: Kafka `KafkaConfig.validateValues`."""
+    if values["log.retention.ms"] == 0:
+        raise ConfigError("log.retention.ms is 0, expected at least 1, or -1 for no end")
+    queued, largest = values["queued.max.request.bytes"], values["socket.request.max.bytes"]
+    if 0 < queued < largest:
+        raise ConfigError(
+            f"queued.max.request.bytes is {queued}, expected at least socket.request.max.bytes, which is {largest}"
+        )
+    if values["max.connections.per.ip"] == 0 and not values["max.connections.per.ip.overrides"]:
+        raise ConfigError(
+            "max.connections.per.ip is 0, and nobody could connect: expected at least 1, or "
+            "max.connections.per.ip.overrides"
+        )

@@ -17,7 +17,6 @@ from tidegate.quota.measure.throttle import MAX_INT32
 from tidegate.server.config import (
     CALLBACK_SETTINGS,
     CONNECTION_SETTINGS,
-    IGNORED_KAFKA_SETTINGS,
     SETTINGS,
     ServerConfig,
     guess,
@@ -26,6 +25,7 @@ from tidegate.server.handler import Wait
 from tidegate.server.listening.listener_config import limit_settings
 from tidegate.server.one_at_a_time import OneAtATime
 from tidegate.server.stores import SettingStore
+from tidegate.server.unused_settings import is_unused
 
 __all__ = [
     "ALL_NODES",
@@ -191,7 +191,7 @@ class DynamicSettings:
 
     def _guess(self, name: str) -> str:
         """Ask whether another setting was meant by a name that is none."""
-        if name in SETTINGS or name in IGNORED_KAFKA_SETTINGS:
+        if name in SETTINGS or is_unused(name):
             return ""
         return guess(name, sorted(CONNECTION_SETTINGS | EXTENSION_SETTINGS | self.listener_limits.keys()))
 

@@ -23,6 +23,8 @@ from tidegate.broker.configs.texts import documentation
 from tidegate.server.config import CALLBACK_SETTINGS, SETTINGS
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Message
+from tidegate.server.listening.sasl_config import JAAS
+from tidegate.server.unused_settings import without_listener
 from tidegate.storage.config import StorageConfig, text_of
 from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS, TOPIC_SYNONYMS
 from tidegate.storage.topic_configs import (
@@ -85,15 +87,20 @@ class ConfigDescriptions:
         self._given = {
             name: text
             for name, text in given.items()
-            if name in NODE_ROWS or name in self._limits or _is_callbacks(name)
+            if name in NODE_ROWS or name in self._limits or _is_callbacks(name) or _is_listeners(name)
         }
         self._made: dict[tuple[Callable[[Detail], Any], Detail], Any] = {}
 
     def names(self) -> frozenset[str]:
         """Return the name of every setting of anything that is described."""
         rows = (TOPIC_CONFIGS, NODE_ROWS, CLIENT_METRICS_ROWS, GROUP_ROWS, _loggers())
-        of_callback = [name for texts, _ in self._sources() for name in texts if _is_callbacks(name)]
-        return frozenset().union(*rows, of_callback, self._limits)
+        others = [
+            name
+            for texts, _ in self._sources()
+            for name in texts
+            if _is_callbacks(name) or _is_listeners(name)
+        ]
+        return frozenset().union(*rows, others, self._limits)
 
     def topic(
         self, configs: Mapping[str, str], detail: Detail, names: Collection[str] | None = None
@@ -165,13 +172,20 @@ class ConfigDescriptions:
         return entries | self._of_listeners(detail) | _of_callback(self._sources(), detail)
 
     def _of_listeners(self, detail: Detail) -> dict[str, _Entry]:
-        """Describe the limits of single listeners that are set. Kafka calls them read only, though they can change."""
+        """Describe what is set of single listeners. Kafka calls their limits read only, though they can change."""
         texts = {name: self._text(name) for name in self._limits}
-        return {
+        entries = {
             name: _sourced(_limit_row(name), text.strip(), self._synonyms((name, self._limits[name])), detail)
             for name, text in texts.items()
             if text is not None
         }
+        given = {name for texts, _ in self._sources() for name in texts if _is_listeners(name)}
+        for name in sorted(given - entries.keys()):
+            base = without_listener(name)
+            text = (self._text(name) or "").strip()
+            behind = (base,) if base in NODE_ROWS else ()
+            entries[name] = _sourced(_listener_row(name, base), text, self._synonyms((name, *behind)), detail)
+        return entries
 
     def _sources(self) -> list[tuple[Mapping[str, str], int]]:
         """Return what is set for the node: by itself, for all nodes, and at the start."""
@@ -231,6 +245,20 @@ def _limit_row(name: str) -> ConfigRow:
     return ConfigRow(name=name, type=ConfigType.INT, default=None, read_only=True)
 
 
+def _listener_row(name: str, base: str) -> ConfigRow:
+    """Return what is known of a listener's setting. As in Kafka one that is not known might hold a secret."""
+    known = NODE_ROWS.get(base)
+    if known is not None:
+        return dataclasses.replace(known, name=name, read_only=True)
+    kind = ConfigType.PASSWORD if base == JAAS else ConfigType.UNKNOWN
+    return ConfigRow(name=name, type=kind, default=None, read_only=True)
+
+
+def _is_listeners(name: str) -> bool:
+    """Return whether a setting is one listener's."""
+    return name.startswith("listener.name.")
+
+
 def _is_callbacks(name: str) -> bool:
     """Return whether a setting is a quota callback's own."""
     return name.startswith(CALLBACK_SETTINGS) and name not in NODE_ROWS
@@ -247,7 +275,6 @@ def _of_callback(sources: Sequence[tuple[Mapping[str, str], int]], detail: Detai
         row = ConfigRow(name=name, type=ConfigType.UNKNOWN, default=None)
         shown, text = (synonyms if detail.synonyms else []), ("" if detail.documentation else None)
         entries[name] = _entry(row, None, synonyms[0]["source"], shown, text)
-        entries[name].message["is_sensitive"] = True
     return entries
 
 
@@ -269,7 +296,7 @@ def _sourced(row: ConfigRow, value: str | None, synonyms: list[Message], detail:
 def _entry(
     row: ConfigRow, value: str | None, source: int, synonyms: list[Message], text: str | None
 ) -> _Entry:
-    sensitive = row.type == ConfigType.PASSWORD
+    sensitive = row.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN) and source != LOGGER_SOURCE
     if sensitive:
         value = None
         synonyms = [_synonym(synonym["name"], None, synonym["source"]) for synonym in synonyms]

@@ -12,6 +12,7 @@ from tests.unit.broker.node import CONNECTION, Node
 from tidegate.broker.handlers import describe_configs
 from tidegate.server.config import SETTINGS, STATIC_QUOTA_SETTINGS
 from tidegate.server.handler import Answer, Request
+from tidegate.server.listening.tls_config import SECRET_TLS_SETTINGS
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.wire import decode_request_header, encode_request
 
@@ -303,3 +304,27 @@ OWN = {
     "max_message_bytes": "77",
     "cleanup_policy": "compact",
 }
+
+
+def test_no_secret_is_described(tmp_path: Path) -> None:
+    """Passwords, keys and JAAS lines, of all listeners and of one, as their own value and behind others: null."""
+    secret = "hunter2"
+    base = dict.fromkeys(SECRET_TLS_SETTINGS, secret)
+    jaas = {
+        f"{mechanism}.sasl.jaas.config": secret for mechanism in ("plain", "scram-sha-256", "scram-sha-512")
+    }
+    given = {**base, **{f"listener.name.plaintext.{name}": secret for name in (*base, *jaas, "ssl.odd.key")}}
+    own = {"listener.name.plaintext.ssl.keystore.location": "/a/b.p12", "ssl.keystore.location": "/c.p12"}
+    node = Node(tmp_path, given={**given, **own})
+    results = ask(node, (NODE, "1", None), include_documentation=True)
+    described = by_name(results[0])
+    for name in given:
+        entry = described[name]
+        assert (entry["value"], entry["is_sensitive"]) == (None, True), name
+        assert [synonym["value"] for synonym in entry["synonyms"]] == [None] * len(entry["synonyms"])
+        assert entry["config_type"] == (0 if name.endswith("odd.key") else 9)
+        assert entry["config_source"] == 4
+    assert secret not in str(results)
+    location = described["listener.name.plaintext.ssl.keystore.location"]
+    assert (location["value"], location["is_sensitive"], location["read_only"]) == ("/a/b.p12", False, True)
+    assert [(each["name"], each["value"]) for each in location["synonyms"]] == list(own.items())
