@@ -95,7 +95,7 @@ def test_unknown_settings_are_reported_with_a_guess() -> None:
     ]
     names = {
         "listener.name.plaintxt.max.connections": "; did you mean 'listener.name.plaintext.max.connections'?",
-        "log.roll.ms": "",
+        "odd.name": "",
         "quota.window.num" * 100: "",
     }
     config = ServerConfig.load(dict.fromkeys(names, "5"))

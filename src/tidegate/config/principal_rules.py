@@ -29,7 +29,7 @@ _LONGEST = 4096  # letters of a subject: a pattern may take the square of them i
 _INT_MAX = 2**31 - 1
 
 
-class NoRuleError(TidegateError):
+class NoRuleError(TidegateError, ValueError):
     """Raise when no rule is for a subject, or the one that is cannot be applied."""
 
 

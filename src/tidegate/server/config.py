@@ -35,7 +35,12 @@ from tidegate.server.listening.listener_config import (
     listener_configs,
 )
 from tidegate.server.listening.sasl_config import ENABLED_MECHANISMS, JAAS, MAX_REAUTH, sasl_settings
-from tidegate.server.listening.tls_config import TLS_SETTINGS, tls_settings
+from tidegate.server.listening.tls_config import (
+    ALLOW_DN_CHANGES,
+    ALLOW_SAN_CHANGES,
+    TLS_SETTINGS,
+    tls_settings,
+)
 from tidegate.server.unused_settings import check_needed, is_unused
 
 __all__ = [
@@ -261,6 +266,12 @@ SETTINGS: Mapping[str, Setting] = {
             "connection.failed.authentication.delay.ms", 100, 0, "when a failed login is answered and closed"
         ),
         *(_string(name, default, doc) for name, (default, doc) in TLS_SETTINGS.items()),
+        _bool(
+            ALLOW_DN_CHANGES,
+            False,
+            "whether a key store may change to one of another name while the node runs",
+        ),
+        _bool(ALLOW_SAN_CHANGES, False, "whether it may change to one without some of the hosts"),
         _int("max.connections.per.ip", _INT_MAX, 0, "most connections of one address"),
         _string("max.connections.per.ip.overrides", "", "host:number, comma separated"),
         _int(

@@ -23,6 +23,8 @@ from tidegate.server.config import (
 )
 from tidegate.server.handler import Wait
 from tidegate.server.listening.listener_config import limit_settings
+from tidegate.server.listening.tls_config import STORE_SETTINGS
+from tidegate.server.listening.tls_listeners import store_settings
 from tidegate.server.one_at_a_time import OneAtATime
 from tidegate.server.stores import SettingStore
 from tidegate.server.unused_settings import is_unused
@@ -45,6 +47,10 @@ ALL_NODES = ""
 MAX_SETTINGS = 1000
 """Settings of a node that can be kept, and of all nodes together."""
 OPERATIONS = SET, DELETE, APPEND, SUBTRACT = range(4)  # Kafka `AlterConfigOp.OpType`
+_STORE_TEXT = (
+    "Invalid value org.apache.kafka.common.config.ConfigException: Validation of dynamic config update of SSLFactory "
+    "failed: {} for configuration Invalid dynamic configuration"
+)
 _OVERRIDES = "max.connections.per.ip.overrides"
 """Looked at, as by Kafka, when the types of all others are right."""
 
@@ -93,7 +99,7 @@ class DynamicSettings:
     """The changed settings of all nodes. given: the texts of each at the start.
 
     version: grows with every change. listener_limits: the settings that limit one listener, and the one for all
-    listeners behind each.
+    listeners behind each. listener_stores: those of the stores of encrypted listeners.
     """
 
     def __init__(
@@ -106,6 +112,13 @@ class DynamicSettings:
             for texts in given.values()
             for name, limit in limit_settings(ServerConfig.load(texts).listeners).items()
         }
+        self.listener_stores = frozenset(
+            name
+            for texts in given.values()
+            for listener in ServerConfig.load(texts).listeners
+            if listener.is_encrypted
+            for name in store_settings([listener.name])
+        )
         self._given = given
         self._exact = exact
         self._texts: dict[str, dict[str, str]] = {}
@@ -142,6 +155,8 @@ class DynamicSettings:
         """Return whether a setting can be changed while the broker runs."""
         if name.startswith(CALLBACK_SETTINGS):
             return not self._exact
+        if name in self.listener_stores:
+            return True
         return name in CONNECTION_SETTINGS or name in EXTENSION_SETTINGS or name in self.listener_limits
 
     def alter_in_slices(
@@ -177,9 +192,22 @@ class DynamicSettings:
                 if change.name not in SETTINGS:
                     text = f"Unknown config name: {change.name}"
                 raise RefusedError(error_codes.INVALID_CONFIG, text)
+        of_no_listener = [
+            name for name, text in wanted.items() if text is not None and name in STORE_SETTINGS
+        ]
+        if of_no_listener:
+            text = (
+                "These security configs can be dynamically updated only per-listener using the listener prefix: "
+                f"[{', '.join(of_no_listener)}]"
+            )
+            raise RefusedError(error_codes.INVALID_REQUEST, text)
         fixed = [name for name, text in wanted.items() if text is not None and not self.is_changeable(name)]
         if fixed:
             text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]{self._guess(fixed[0])}"
+            raise RefusedError(error_codes.INVALID_REQUEST, text)
+        of_one_node = [name for name in wanted if name in self.listener_stores]
+        if of_one_node and node == ALL_NODES:
+            text = f"Cannot update these configs at default cluster level: [{', '.join(of_one_node)}]"
             raise RefusedError(error_codes.INVALID_REQUEST, text)
         for name in sorted(wanted, key=_OVERRIDES.__eq__):
             value = wanted[name]
@@ -187,7 +215,12 @@ class DynamicSettings:
                 self._check(name, value)
         if len(texts.keys() | wanted.keys()) > MAX_SETTINGS:
             raise _too_many()
-        return {name: text for name, text in wanted.items() if texts.get(name) != text}
+        # a store that is set to what it is may have another content
+        return {
+            name: text
+            for name, text in wanted.items()
+            if texts.get(name) != text or name in self.listener_stores
+        }
 
     def _guess(self, name: str) -> str:
         """Ask whether another setting was meant by a name that is none."""
@@ -221,6 +254,8 @@ class DynamicSettings:
         except (TidegateError, OSError) as error:
             for attached, _, ready in prepared:
                 attached.discard(ready)
+            if isinstance(error, ConfigError) and wanted.keys() & self.listener_stores:
+                raise RefusedError(error_codes.INVALID_REQUEST, _STORE_TEXT.format(error)) from error
             if isinstance(error, ConfigError):
                 raise RefusedError(error_codes.INVALID_CONFIG, str(error)) from error
             _log.error("cannot store settings: %s", error)

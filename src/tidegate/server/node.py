@@ -65,7 +65,7 @@ from tidegate.server.handlers.scram_credentials import (
 from tidegate.server.host_names import Addresses, addresses_of_literal, warn_of_unknown
 from tidegate.server.listening.acceptor import Acceptor, connection_quotas, limit_connections
 from tidegate.server.listening.network import Listener, Network
-from tidegate.server.listening.tls_config import tls_config
+from tidegate.server.listening.tls_listeners import TlsListeners
 from tidegate.server.metrics.meters import TICK_S
 from tidegate.server.metrics.network_metrics import NetworkMetrics
 from tidegate.server.metrics.request_metrics import RequestMetrics
@@ -119,14 +119,9 @@ class Node:
         )
         self.connections = connection_quotas(config)
         self._static_quotas = static_quotas(config)
-        self._tls = {
-            listener.name: tls_config(listener.name, config.values, config.given)
-            for listener in config.listeners
-            if listener.is_encrypted
-        }
-        for tls in self._tls.values():
-            for notice in tls.notices:
-                _log.warning("%s", notice)
+        self._tls = TlsListeners(config, loop)
+        for notice in self._tls.notices():
+            _log.warning("%s", notice)
         self._tls_buffers = TlsBuffers()
         self._clock = clock
         self._loop = loop
@@ -298,6 +293,7 @@ class Node:
         if settings is not None:
             settings.attach(given["node.id"], self)
             self.config = settings.in_force(given["node.id"])
+            self._tls.follow(self.config)
         try:
             self.callback.load(self.config)
         except ConfigError as error:
@@ -311,19 +307,23 @@ class Node:
     # --- settings: a `SettingSubscriber` ----------------------------------------------------------------------------
 
     def prepare_in_slices(self, config: ServerConfig) -> Generator[Wait | None, None, Any]:
-        """Load the quota callback of other settings. Raises `ConfigError`, changing nothing."""
-        return (yield from self.callback.prepare_in_slices(config))
+        """Load the quota callback and the stores of other settings. Raises `ConfigError`, changing nothing."""
+        tls = yield from self._tls.prepare_in_slices(config)
+        return (yield from self.callback.prepare_in_slices(config)), tls
 
     def discard(self, prepared: Any) -> None:
         """Let go of a callback that was loaded."""
-        if isinstance(prepared, GuardedCallback):
-            prepared.close()
+        callback, _ = prepared
+        if isinstance(callback, GuardedCallback):
+            callback.close()
 
     def put_in_force_in_slices(
         self, config: ServerConfig, prepared: Any
     ) -> Generator[Wait | None, None, None]:
         """Follow other settings."""
         assert self._quotas is not None
+        callback, tls = prepared
+        self._tls.put_in_force(tls)
         before, self.config = self.config, config
         for record in changed_records(extension_records(before.values), extension_records(config.values)):
             self.on_quota(record)
@@ -333,11 +333,11 @@ class Node:
             self._limit_hosts(self._quotas)
             self._look_for_excess()
             self._on_slots()
-        if prepared is not UNCHANGED:
+        if callback is not UNCHANGED:
             yield from self._quotas.changes.begin()
             try:
                 records = chain(self._static_quotas.values(), self._quotas.definitions.records())
-                yield from self.callback.exchange_in_slices(prepared, config, records)
+                yield from self.callback.exchange_in_slices(callback, config, records)
             finally:
                 self._quotas.changes.end()
 
@@ -383,7 +383,7 @@ class Node:
         assert self._front is not None
         assert self._logins is not None
         local_host, local_port = transport.local_address
-        sasl, tls, handshake = self._sasl[listener], self._tls.get(listener), None
+        sasl, tls, handshake = self._sasl[listener], self._tls.of(listener), None
         if tls is not None:
             handshake = TlsLogin(self._logins, tls, names_user=sasl is None)
             transport = TlsTransport(

@@ -78,8 +78,6 @@ _UNUSED = frozenset(
         "server.max.startup.time.ms",
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",
-        "ssl.allow.dn.changes",
-        "ssl.allow.san.changes",
         "ssl.endpoint.identification.algorithm",
         "ssl.keymanager.algorithm",
         "ssl.provider",

@@ -29,6 +29,8 @@ from tidegate.server.listening.pem_stores import pem_key_store, pem_trusted
 from tidegate.server.listening.pkcs12_stores import pkcs12_key_store, pkcs12_trusted
 
 __all__ = [
+    "ALLOW_DN_CHANGES",
+    "ALLOW_SAN_CHANGES",
     "ANONYMOUS",
     "CLIENT_AUTH",
     "NONE",
@@ -36,11 +38,13 @@ __all__ = [
     "REQUESTED",
     "REQUIRED",
     "SECRET_TLS_SETTINGS",
+    "STORE_SETTINGS",
     "TLS_SETTINGS",
     "TlsConfig",
     "client_auth",
     "tls_config",
     "tls_settings",
+    "tls_text",
 ]
 
 ANONYMOUS = "ANONYMOUS"
@@ -81,6 +85,13 @@ TLS_SETTINGS: Mapping[str, tuple[str, str]] = {
 }
 """Default and meaning of each; all are texts."""
 
+ALLOW_DN_CHANGES = "ssl.allow.dn.changes"
+ALLOW_SAN_CHANGES = "ssl.allow.san.changes"
+STORE_SETTINGS = tuple(
+    name for name in TLS_SETTINGS if name.startswith(("ssl.keystore.", "ssl.key.", "ssl.truststore."))
+)
+"""Those that can change while a node runs. Follows: Kafka `SslConfigs.RECONFIGURABLE_CONFIGS`."""
+
 SECRET_TLS_SETTINGS = frozenset(
     (
         "ssl.key.password",
@@ -99,12 +110,15 @@ class TlsConfig:
     """TLS at one listener.
 
     context: of the server's side, with key, certificates, versions and whom it trusts. client_auth: none, requested
-    or required. rules: how subjects become names. notices: what was asked for and cannot be.
+    or required. rules: how subjects become names. certificate: the broker's own. trusts_nobody: whether there is no
+    trust store. notices: what was asked for and cannot be.
     """
 
     context: ssl.SSLContext
     client_auth: str
     rules: PrincipalRules
+    certificate: x509.Certificate
+    trusts_nobody: bool = True
     notices: tuple[str, ...] = ()
 
     def principal(self, der: bytes | None) -> str:
@@ -154,7 +168,8 @@ def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
     notices = _set_versions_and_ciphers(context, settings)
-    load_key(context, _key_store(settings))
+    keys = _key_store(settings)
+    load_key(context, keys)
     trusted = _trusted(settings)
     if trusted:
         load_trusted(context, _trust_source(settings), trusted)
@@ -165,7 +180,14 @@ def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str
             hint="set it to a file with the certificates of the authorities that clients' certificates are from",
         )
     context.verify_mode = _VERIFY[asked]
-    return TlsConfig(context=context, client_auth=asked, rules=_rules(settings), notices=notices)
+    return TlsConfig(
+        context=context,
+        client_auth=asked,
+        rules=_rules(settings),
+        certificate=keys.chain[0],
+        trusts_nobody=not trusted,
+        notices=notices,
+    )
 
 
 def client_auth(listener: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> str:
@@ -183,6 +205,11 @@ def client_auth(listener: str, values: Mapping[str, Any], texts: Mapping[str, st
     if text not in _VERIFY:
         raise ConfigError(f"{settings.named(CLIENT_AUTH)} is {text!r}, expected one of {', '.join(_VERIFY)}")
     return text
+
+
+def tls_text(listener: str, name: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> str:
+    """Return the text of a setting of TLS that holds at `listener`."""
+    return _Settings(listener, values, texts)[name]
 
 
 def tls_settings(listeners: Iterable[str]) -> set[str]:

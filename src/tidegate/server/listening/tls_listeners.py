@@ -1,0 +1,159 @@
+"""TLS at the listeners of a node: made at the start, and anew when its stores change while the node runs.
+
+A store is read again when a setting of it changes, and, at any change of the node's settings, when its file has
+changed: so altering `listener.name.<name>.ssl.keystore.location` to the same path is enough. Connections that are
+there stay; handshakes that begin afterwards have the new store. What is new must be of the same name and hosts.
+Follows: Kafka `SslFactory.createNewSslEngineFactory`, `DynamicBrokerConfig.reloadUpdatedFilesWithoutConfigChange`.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
+from typing import TypeVar
+
+from cryptography import x509
+
+from tidegate.config.distinguished_names import name_text
+from tidegate.errors import ConfigError
+from tidegate.scheduling import Scheduler
+from tidegate.server.config import ServerConfig
+from tidegate.server.handler import Wait
+from tidegate.server.listening.tls_config import (
+    ALLOW_DN_CHANGES,
+    ALLOW_SAN_CHANGES,
+    STORE_SETTINGS,
+    TlsConfig,
+    tls_config,
+    tls_text,
+)
+
+__all__ = ["TlsListeners", "store_settings"]
+
+_log = logging.getLogger("tidegate.server")
+_Result = TypeVar("_Result")
+_LOCATIONS = tuple(name for name in STORE_SETTINGS if name.endswith(".location"))
+_Made = tuple[tuple[str, ...], tuple[tuple[int, int, int] | None, ...]]
+"""What stores are made of: their settings, and inode, time and size of their files."""
+
+
+def store_settings(listeners: Iterable[str]) -> set[str]:
+    """Return the names of the settings of listeners' stores, which can change while a node runs."""
+    return {f"listener.name.{listener.lower()}.{name}" for listener in listeners for name in STORE_SETTINGS}
+
+
+class TlsListeners:
+    """TLS at each encrypted listener of a node."""
+
+    def __init__(self, config: ServerConfig, loop: Scheduler) -> None:
+        """Raise `ConfigError` where a listener cannot have what its settings say."""
+        self._loop = loop
+        names = [listener.name for listener in config.listeners if listener.is_encrypted]
+        self._made_of = {name: _made_of(name, config) for name in names}
+        self._configs = {name: _made(name, config) for name in names}
+
+    def of(self, listener: str) -> TlsConfig | None:
+        """Return what holds for a connection that begins now; None for a listener without TLS."""
+        return self._configs.get(listener)
+
+    def notices(self) -> list[str]:
+        """Return what was asked for and cannot be, a line each."""
+        return [notice for config in self._configs.values() for notice in config.notices]
+
+    def prepare_in_slices(
+        self, config: ServerConfig
+    ) -> Generator[Wait | None, None, Mapping[str, tuple[_Made, TlsConfig]]]:
+        """Return what is new at which listener under other settings, read on a thread. Raises `ConfigError`."""
+        prepared: dict[str, tuple[_Made, TlsConfig]] = {}
+        for name in self._configs:
+            made_of = _made_of(name, config)
+            if made_of != self._made_of[name]:
+                made = yield from _on_thread(self._loop, partial(_made, name, config))
+                self._check_same(name, made, config)
+                prepared[name] = (made_of, made)
+        return prepared
+
+    def follow(self, config: ServerConfig) -> None:
+        """Take over settings that were changed before this node started, where their stores can be read still."""
+        for name in self._configs:
+            made_of = _made_of(name, config)
+            if made_of != self._made_of[name]:
+                try:
+                    self.put_in_force({name: (made_of, _made(name, config))})
+                except ConfigError as error:
+                    _log.error("%s; what was given at the start holds at listener %s", error, name)
+
+    def put_in_force(self, prepared: Mapping[str, tuple[_Made, TlsConfig]]) -> None:
+        """Have the handshakes that begin from now on use what was prepared."""
+        for name, (made_of, made) in prepared.items():
+            self._made_of[name] = made_of
+            self._configs[name] = made
+
+    def _check_same(self, name: str, new: TlsConfig, config: ServerConfig) -> None:
+        """Refuse a store of another name, or without some of the hosts, unless the settings allow it.
+
+        Follows: Kafka `SslFactory.CertificateEntries.ensureCompatible`.
+        """
+        old = self._configs[name]
+        if old.trusts_nobody and not new.trusts_nobody:
+            raise ConfigError(
+                "Cannot add SSL truststore to an existing listener for which no truststore was configured."
+            )
+        (was, hosts), (is_now, new_hosts) = _names(old.certificate), _names(new.certificate)
+        if was.lower() != is_now.lower() and not config[ALLOW_DN_CHANGES]:
+            raise ConfigError(f"Keystore DistinguishedName does not match: existing={was!r}, new={is_now!r}")
+        if not hosts <= new_hosts and not config[ALLOW_SAN_CHANGES]:
+            raise ConfigError(
+                f"Keystore SubjectAltNames do not match: existing={sorted(hosts)}, new={sorted(new_hosts)}"
+            )
+
+
+def _made(listener: str, config: ServerConfig) -> TlsConfig:
+    return tls_config(listener, config.values, config.given)
+
+
+def _made_of(listener: str, config: ServerConfig) -> _Made:
+    texts = tuple(tls_text(listener, name, config.values, config.given) for name in STORE_SETTINGS)
+    files = tuple(_file(tls_text(listener, name, config.values, config.given)) for name in _LOCATIONS)
+    return texts, files
+
+
+def _file(location: str) -> tuple[int, int, int] | None:
+    if location:
+        with contextlib.suppress(OSError, ValueError):
+            status = os.stat(location)
+            return status.st_ino, status.st_mtime_ns, status.st_size
+    return None
+
+
+def _names(certificate: x509.Certificate) -> tuple[str, set[str]]:
+    """Return the subject of a certificate and its alternative names. Raises `ConfigError`."""
+    try:
+        subject = name_text(certificate.subject.public_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return subject, set()
+    except ValueError as error:
+        raise ConfigError(f"the certificate of the key has names that cannot be read: {error}") from error
+    return subject, {f"{type(name).__name__}:{name.value}" for name in names}
+
+
+def _on_thread(loop: Scheduler, work: Callable[[], _Result]) -> Generator[Wait | None, None, _Result]:
+    """Return what `work` returns, or raise what it raises; a store takes longer to open than a loop may be held."""
+    wait, results, errors = Wait(), list[_Result](), list[BaseException]()
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(wait.end)
+
+    threading.Thread(target=run, name="tidegate-stores", daemon=True).start()
+    yield wait
+    if errors:
+        raise errors[0]
+    return results[0]
