@@ -71,12 +71,12 @@ java_release() { java -version 2>&1 | sed -nE '1s/.*version "([0-9]+).*/\1/p'; }
 
 java_is_new_enough() {
     command -v java >/dev/null || return 1
-    [ "$(java_release)" -ge "$JAVA_RELEASE_MIN" ] 2>/dev/null
+    [ "$(java_release)" -ge "$JAVA_RELEASE_MIN" ] 2>/dev/null && java --list-modules | grep '^jdk.compiler' >/dev/null # tests compile
 }
 
 # Debian's names of the packages that are missing.
 missing_tools() {
-    java_is_new_enough || echo default-jre-headless
+    java_is_new_enough || echo default-jdk-headless
     command -v mvn >/dev/null || echo maven
     command -v kcat >/dev/null || echo kcat
     command -v chromium >/dev/null || command -v google-chrome >/dev/null || echo chromium
@@ -87,11 +87,11 @@ install_command() {
     if command -v apt-get >/dev/null; then
         echo "sudo apt-get install -y $*"
     elif command -v brew >/dev/null; then
-        echo "brew install $*" | sed 's/default-jre-headless/openjdk@21/'
+        echo "brew install $*" | sed 's/default-jdk-headless/openjdk@21/'
     elif command -v dnf >/dev/null; then
-        echo "sudo dnf install -y $*" | sed 's/default-jre-headless/java-21-openjdk-headless/'
+        echo "sudo dnf install -y $*" | sed 's/default-jdk-headless/java-21-openjdk-devel/'
     else
-        echo "install $*" | sed "s/default-jre-headless/Java $JAVA_RELEASE_MIN or newer/"
+        echo "install $*" | sed "s/default-jdk-headless/Java $JAVA_RELEASE_MIN or newer/"
     fi
 }
 

@@ -24,6 +24,8 @@ def run_commands(classpath: str, commands: Iterable[Sequence[str]], directory: P
     )
     printed = []
     for line in done.stdout.splitlines():
-        code, out, _ = line.split(" ")
+        code, out, errors = line.split(" ")
+        if code != "0":  # for the report of a test that fails
+            print(base64.b64decode(errors[1:]).decode())
         printed.append((int(code), base64.b64decode(out[1:]).decode()))
     return printed

@@ -4,9 +4,9 @@
 while other levels and names have a quota of 1 GB/s that must not count. Of what each broker takes and gives, the
 one-minute rate (B§12.2), taken every five seconds, is at most 1.05 times the quota, and all records come back.
 
-Follows: `tests/kafkatest/tests/client/quota_test.py`. Differs: users are `ANONYMOUS`; where there bytes are counted by
-the broker's meters, here by the partitions' ends and at the consumers; consumers are assigned to their partitions. Its
-clients before 2.0, which mind no throttle times, are librdkafka here.
+Follows: `tests/kafkatest/tests/client/quota_test.py`. Differs: users log in by SASL, there by certificates; where there
+bytes are counted by the broker's meters, here by the partitions' ends and at the consumers; consumers are assigned to
+their partitions. Its clients before 2.0, which mind no throttle times, are librdkafka here.
 """
 
 import itertools
@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
-from bench.ladder.brokers import BenchBroker, machine
+from bench.ladder.brokers import BenchBroker, KafkaBench, TidegateBench, machine
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
@@ -28,14 +29,33 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from tests.e2e.plain_client import PlainClient
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.e2e.clients.programs import PLAIN, Login
+from tests.vectors.wire_brokers import ask
 
+from tidegate.api_keys import ALTER_CLIENT_QUOTAS
 from tidegate.server.metrics.meters import TICK_S, Meter
 
 pytestmark = pytest.mark.java
 
 RECORDS, RECORD_BYTES = 50_000, 3000
-USER = "ANONYMOUS"
+USER, ADMIN = "quota_user", "admin"
+LOGINS = {
+    name: Login(protocol="SASL_PLAINTEXT", mechanism="PLAIN", user=name, password=name)
+    for name in (USER, ADMIN)
+}
+_USERS = " ".join(f'user_{name}="{name}"' for name in LOGINS)
+SETTINGS = (
+    "sasl.enabled.mechanisms=PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config="
+    f'{PLAIN} required username="{ADMIN}" password="{ADMIN}" {_USERS};',
+)
+OF_KAFKA = (
+    "sasl.mechanism.inter.broker.protocol=PLAIN",
+    "inter.broker.listener.name=SASL_PLAINTEXT",
+    "listener.security.protocol.map=SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+)
+OF_TIDEGATE = ("listeners=SASL_PLAINTEXT://127.0.0.1:0",)
 DEFAULT_QUOTAS = (2_500_000.0, 2_000_000.0)  # of producers and consumers, bytes per second
 OVERRIDDEN_QUOTAS = (3_750_000.0, 3_000_000.0)
 LARGE_QUOTAS = (1e9, 1e9)
@@ -142,10 +162,13 @@ class Count:
 class JavaClients:
     """Kafka's kafka-producer-perf-test and kafka-console-consumer, which wait as long as answers say."""
 
-    partitions = 1  # kafka-console-consumer is assigned to one, since no group can be joined
+    partitions = 1  # kafka-console-consumer is assigned to one: no rebalance is in what is measured
 
-    def __init__(self, classpath: str) -> None:
+    def __init__(self, classpath: str, directory: Path) -> None:
         self._java = (*JVM, "-cp", classpath)
+        self._login = directory / "login.properties"
+        lines = (f"{key}={value}\n" for key, value in LOGINS[USER].java().items())
+        self._login.write_text("".join(lines))
 
     def produce(self, address: str, topic: str, client_id: str) -> None:
         """Produce all records as fast as the quota lets."""
@@ -154,6 +177,7 @@ class JavaClients:
                 *(*self._java, "org.apache.kafka.tools.ProducerPerformance", "--topic", topic),
                 *("--num-records", str(RECORDS), "--record-size", str(RECORD_BYTES), "--throughput", "-1"),
                 *("--bootstrap-server", address, "--command-property", f"client.id={client_id}"),
+                *("--command-config", str(self._login)),
             ],
             capture_output=True,
             text=True,
@@ -169,7 +193,7 @@ class JavaClients:
                 *(*self._java, "org.apache.kafka.tools.consumer.ConsoleConsumer", "--topic", topic),
                 *("--partition", "0", "--offset", "earliest", "--max-messages", str(RECORDS)),
                 *("--timeout-ms", "60000", "--bootstrap-server", address),
-                *("--command-property", f"client.id={client_id}"),
+                *("--command-property", f"client.id={client_id}", "--command-config", str(self._login)),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -190,7 +214,14 @@ class Librdkafka:
 
     def produce(self, address: str, topic: str, client_id: str) -> None:
         """Produce all records as fast as the quota lets."""
-        producer = Producer({"bootstrap.servers": address, "client.id": client_id, "linger.ms": 5})
+        producer = Producer(
+            {
+                "bootstrap.servers": address,
+                "client.id": client_id,
+                "linger.ms": 5,
+                **LOGINS[USER].librdkafka(),
+            }
+        )
         failed = []
         for number in range(RECORDS):
             while True:
@@ -213,6 +244,7 @@ class Librdkafka:
 
         def consume_share(partitions: range) -> None:
             settings = {"bootstrap.servers": address, "client.id": client_id, "group.id": "unused"}
+            settings |= LOGINS[USER].librdkafka()
             with closing(Consumer({**settings, "enable.auto.commit": False})) as consumer:
                 consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
                 while count.records < RECORDS:
@@ -226,6 +258,24 @@ class Librdkafka:
             list(pool.map(consume_share, shares))
 
 
+@pytest.fixture(scope="module")
+def beside_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BenchBroker]]:
+    """Return "kafka", a real Apache Kafka, and "tidegate", `tidegate serve`, both running, both with logins."""
+    directory = tmp_path_factory.mktemp("beside-kafka")
+    kafka = KafkaBench(
+        "kafka", directory / "kafka", overrides=(*SETTINGS, *OF_KAFKA), listener="SASL_PLAINTEXT"
+    )
+    tidegate = TidegateBench("tidegate", directory / "tidegate", overrides=(*SETTINGS, *OF_TIDEGATE))
+    brokers: dict[str, BenchBroker] = {"kafka": kafka, "tidegate": tidegate}
+    try:
+        for own in brokers.values():
+            own.start()
+        yield brokers
+    finally:
+        for own in brokers.values():
+            own.stop()
+
+
 @pytest.fixture
 def limited(beside_kafka: dict[str, BenchBroker]) -> Iterator[Callable[[Scenario], None]]:
     """Return a function that sets the quotas of a scenario at both brokers; they are removed afterwards."""
@@ -233,8 +283,7 @@ def limited(beside_kafka: dict[str, BenchBroker]) -> Iterator[Callable[[Scenario
 
     def alter(entity: Entity, producer: float | None, consumer: float | None) -> None:
         for broker in beside_kafka.values():
-            with PlainClient(broker.port, "admin") as admin:
-                admin.alter_quotas(entity, {"producer_byte_rate": producer, "consumer_byte_rate": consumer})
+            alter_quotas(broker, entity, {"producer_byte_rate": producer, "consumer_byte_rate": consumer})
 
     def limit(scenario: Scenario) -> None:
         for entity, quotas in (
@@ -249,25 +298,39 @@ def limited(beside_kafka: dict[str, BenchBroker]) -> Iterator[Callable[[Scenario
         alter(entity, None, None)
 
 
+def alter_quotas(broker: BenchBroker, entity: Entity, quotas: dict[str, float | None]) -> None:
+    """Set quotas, or remove them where they are None."""
+    entry = {
+        "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
+        "ops": [
+            {"key": key, "value": value or 0.0, "remove": value is None} for key, value in quotas.items()
+        ],
+    }
+    message = {"entries": [entry], "validate_only": False}
+    answer = ask(("127.0.0.1", broker.port), ALTER_CLIENT_QUOTAS, 1, message, login=(ADMIN, ADMIN))
+    assert [each["error_code"] for each in answer["entries"]] == [0], answer
+
+
 @pytest.mark.parametrize("level", SCENARIOS)
-def test_kafkas_system_test_with_its_own_clients(beside_kafka, limited, create_topic, kafka_classpath, level):
+def test_kafkas_system_test_with_its_own_clients(beside_kafka, limited, kafka_classpath, tmp_path, level):
     """Kafka's tools get all records through, at no more than the quota of each level."""
     limited(SCENARIOS[level])
-    topic = create_topics(beside_kafka, create_topic, f"java-{level}", JavaClients.partitions)
-    compare(beside_kafka, JavaClients(kafka_classpath), topic, level)
+    topic = create_topics(beside_kafka, f"java-{level}", JavaClients.partitions)
+    compare(beside_kafka, JavaClients(kafka_classpath, tmp_path), topic, level)
 
 
-def test_kafkas_system_test_with_clients_that_send_on(beside_kafka, limited, create_topic):
+def test_kafkas_system_test_with_clients_that_send_on(beside_kafka, limited):
     """Two consumers share the quota of their client id, and nobody minds throttle times."""
     limited(SCENARIOS["client-id"])
-    topic = create_topics(beside_kafka, create_topic, "librdkafka", Librdkafka.partitions)
+    topic = create_topics(beside_kafka, "librdkafka", Librdkafka.partitions)
     compare(beside_kafka, Librdkafka(), topic, "client-id")
 
 
-def create_topics(brokers, create_topic, topic, partitions):
+def create_topics(brokers: dict[str, BenchBroker], topic: str, partitions: int) -> str:
     """Create a topic at both brokers."""
     for broker in brokers.values():
-        create_topic(broker, topic, partitions)
+        admin = AdminClient({"bootstrap.servers": broker.address, **LOGINS[ADMIN].librdkafka()})
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(timeout=10)
     return topic
 
 
@@ -308,6 +371,7 @@ def watched_ends(broker: BenchBroker, topic: str, partitions: int) -> Iterator[C
 
     def watch() -> None:
         settings = {"bootstrap.servers": broker.address, "client.id": "watcher", "group.id": "watcher"}
+        settings |= LOGINS[ADMIN].librdkafka()
         with closing(Consumer(settings)) as consumer:
             is_last = False
             while not is_last:

@@ -13,7 +13,7 @@ __all__ = ["NOT_PLAYED", "NOT_SERVED", "OWN_TEXTS"]
 _APIS = """
     AddOffsetsToTxn AddPartitionsToTxn AddRaftVoter
     AlterReplicaLogDirs AlterShareGroupOffsets ConsumerGroupDescribe
-    ConsumerGroupHeartbeat CreateDelegationToken DeleteShareGroupOffsets DeleteShareGroupState
+    CreateDelegationToken DeleteShareGroupOffsets DeleteShareGroupState
     DescribeDelegationToken DescribeQuorum DescribeShareGroupOffsets
     DescribeTransactions EndTxn ExpireDelegationToken
     GetTelemetrySubscriptions InitializeShareGroupState
@@ -33,7 +33,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "AddPartitionsToTxn": "add-partitions-to-txn-nothing",
         "AddRaftVoter": "add-raft-voter-v0 add-raft-voter-v1",
         "AlterReplicaLogDirs": "alter-replica-log-dirs-v1 alter-replica-log-dirs-v2",
-        "ConsumerGroupHeartbeat": "consumer-group-heartbeat-v0 consumer-group-heartbeat-v1",
         "CreateDelegationToken": "create-delegation-token-v1 create-delegation-token-v3",
         "DescribeDelegationToken": "describe-delegation-token-v1 describe-delegation-token-v3",
         "DescribeQuorum": "describe-quorum-v0 describe-quorum-v2",
@@ -51,7 +50,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         """,
         "RemoveRaftVoter": "remove-raft-voter-v0",
         "RenewDelegationToken": "renew-delegation-token-v1 renew-delegation-token-v2",
-        "S7": "find-coordinator-v6:1,4",
+        "S7": "find-coordinator-v6:1,4 consumer-group-heartbeat-v0 consumer-group-heartbeat-v1",
         "ShareGroupHeartbeat": "share-group-v1 share-group-v2",
         "StreamsGroupHeartbeat": "streams-group-v0",
         "UnregisterBroker": "unregister-broker-v0",
@@ -72,7 +71,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "AddPartitionsToTxn": "request-quota-add_partitions_to_txn",
         "AddRaftVoter": "request-quota-add_raft_voter",
         "AlterReplicaLogDirs": "request-quota-alter_replica_log_dirs",
-        "ConsumerGroupHeartbeat": "request-quota-consumer_group_heartbeat",
         "CreateDelegationToken": "request-quota-create_delegation_token",
         "DeleteShareGroupOffsets": "request-quota-delete_share_group_offsets",
         "DescribeDelegationToken": "request-quota-describe_delegation_token",
@@ -84,6 +82,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "L6": "coordinators-ready:4",
         "ReadShareGroupState": "request-quota-read_share_group_state",
         "RemoveRaftVoter": "request-quota-remove_raft_voter",
+        "S7": "request-quota-consumer_group_heartbeat:1,2",
         "ShareAcknowledge": "request-quota-share_acknowledge",
         "ShareFetch": "request-quota-share_fetch",
         "ShareGroupDescribe": "request-quota-share_group_describe",

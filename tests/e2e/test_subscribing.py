@@ -218,6 +218,28 @@ def _member_ids(admin: AdminClient, group: str) -> set[str]:
     return {member.member_id for member in described.members}
 
 
+def test_the_newer_protocol_is_refused_at_once(broker, create_topic, unique):
+    """librdkafka's consumer of KIP-848 ends with a fatal error, as at a Kafka that has the classic protocol alone."""
+    topic = create_topic(broker, unique)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": unique,
+            "group.protocol": "consumer",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    try:
+        message = consumer.poll(WAIT_S)
+        assert message is not None
+        error = message.error()
+        assert error.name() == "_FATAL"
+        assert "Broker: API version not supported" in error.str()
+    finally:
+        consumer.close()
+
+
 def test_lost_members_are_replaced(new_broker, create_topic, unique):
     """A member that is killed loses its partitions when its session is over."""
     broker = new_broker()

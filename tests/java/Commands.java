@@ -19,9 +19,11 @@ public class Commands {
 
     public static void main(String[] args) throws Exception {
         PrintStream out = System.out, err = System.err;
-        int[] code = new int[1];
+        Integer[] code = new Integer[1];
         Exit.setExitProcedure((status, message) -> {
-            code[0] = status;
+            if (code[0] == null) { // what follows is a command that catches what is thrown here
+                code[0] = status;
+            }
             throw new Exited(status);
         });
         for (String line : Files.readAllLines(Path.of(args[0]))) {
@@ -31,7 +33,7 @@ public class Commands {
             ByteArrayOutputStream printed = new ByteArrayOutputStream(), errors = new ByteArrayOutputStream();
             System.setOut(new PrintStream(printed, true));
             System.setErr(new PrintStream(errors, true));
-            code[0] = 0;
+            code[0] = null;
             try {
                 Method main = Class.forName(words[0]).getMethod("main", String[].class);
                 main.invoke(null, (Object) argv);
@@ -42,7 +44,7 @@ public class Commands {
             }
             System.setOut(out);
             System.setErr(err);
-            out.println(code[0] + " " + text(printed) + " " + text(errors));
+            out.println((code[0] == null ? 0 : code[0]) + " " + text(printed) + " " + text(errors));
         }
     }
 

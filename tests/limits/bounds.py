@@ -78,6 +78,7 @@ MEMORY: Mapping[str, Memory] = {
     "ListPartitionReassignments": Memory(per_byte=40, why="a topic of 3 bytes: a dict"),
     "DescribeProducers": Memory(per_byte=120, why="a partition of 4 bytes: a dict"),
     "ListConfigResources": Memory(per_byte=16, why="a type of 1 byte: a number in a list"),
+    "ConsumerGroupHeartbeat": Memory(per_byte=60, why="a name of one byte: a text in a list"),
     "CreatePartitions": Memory(
         per_byte=54, why="35 of a topic of 15 bytes: two dicts, and an entry of a third"
     ),

@@ -19,7 +19,7 @@ from tidegate.wire import API_BY_KEY, encode_request, read_response
 
 SERVED = (
     0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 29, 30, 31, 32, 33, 35, 36, 37,
-    42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 60, 61, 74, 75,
+    42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 60, 61, 68, 74, 75,
 )  # fmt: skip
 WINDOW_MS = 1000
 """The longest throttle time of the request quota."""

@@ -14,20 +14,13 @@ RESULTS = Path(__file__).parents[3] / ".cache" / "clients" / "results.json"
 
 
 def note(
-    name: str,
-    version: str,
-    *,
-    group: Sequence[str] = (),
-    obeyed: Mapping[str, Sequence[Obeyed]] | None = None,
-    ran: Sequence[str] = (),
+    name: str, version: str, *, ways: Sequence[str] = (), obeyed: Mapping[str, Obeyed] | None = None
 ) -> None:
-    """Add what a client did. group: the ways in; ran: what else; obeyed: of "produce" and "fetch"."""
+    """Add what a client did. ways: by which it came in; obeyed: how it did when it was throttled, by what it did."""
     results: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     before = results.get(name, {})
     if before.get("version") != version:
-        before = {"version": version, "group": [], "ran": [], "obeyed": {}}
-    before["group"] = sorted({*before["group"], *group})
-    before["ran"] = sorted({*before["ran"], *ran})
-    for what, seen in (obeyed or {}).items():
-        before["obeyed"][what] = [asdict(each) for each in seen]
+        before = {"version": version, "ways": [], "obeyed": {}}
+    before["ways"] = sorted({*before["ways"], *ways})
+    before["obeyed"] |= {what: asdict(seen) for what, seen in (obeyed or {}).items()}
     RESULTS.write_text(json.dumps({**results, name: before}, indent=1), encoding="utf-8")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.e2e.clients.kafka_tools import AUTHORIZER, run_tools
 from tests.e2e.clients.programs import CLIENTS, Tools
 from tests.e2e.clients.scenario import ClientsBroker, consume_in_a_group
 
@@ -15,7 +16,8 @@ USERS = {name: f"user{number}" for number, name in enumerate(CLIENTS)}
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientsBroker]:
     """Return a broker at which every client has a user."""
     directory = tmp_path_factory.mktemp("clients")
-    made = ClientsBroker(directory, protocol="SASL_PLAINTEXT", users=tuple(USERS.values()))
+    users = (*USERS.values(), "tools")
+    made = ClientsBroker(directory, protocol="SASL_SSL", users=users, **AUTHORIZER)
     yield made
     made.close()
 
@@ -27,3 +29,8 @@ def test_each_client_produces_and_consumes_in_a_group(broker: ClientsBroker, too
     mechanism = next(each for each in ("SCRAM-SHA-512", "PLAIN") if client.can_log_in_by(each))
     job = broker.job(USERS[name], mechanism=mechanism, count=20)
     consume_in_a_group(client, broker, tools, job, with_third=False)
+
+
+def test_kafkas_tools(broker: ClientsBroker, tools: Tools) -> None:
+    """Topics, a user's quota that throttles a load, ACLs and groups by Kafka's tools, in one Java process."""
+    run_tools(broker, tools, "SCRAM-SHA-512")

@@ -5,6 +5,7 @@ import asyncio
 from tidegate.api_keys import (
     ALTER_CONFIGS,
     ALTER_PARTITION_REASSIGNMENTS,
+    CONSUMER_GROUP_HEARTBEAT,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_GROUPS,
@@ -38,6 +39,7 @@ from tidegate.api_keys import (
 )
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers.alter_configs import alter_configs_handler
+from tidegate.broker.handlers.consumer_group_heartbeat import consumer_group_heartbeat_handler
 from tidegate.broker.handlers.create_partitions import create_partitions_handler
 from tidegate.broker.handlers.create_topics import create_topics_handler
 from tidegate.broker.handlers.delete_groups import delete_groups_handler
@@ -122,5 +124,6 @@ def handler_table(
         CREATE_PARTITIONS: create_partitions_handler(storage, cluster),
         OFFSET_DELETE: offset_delete_handler(groups),
         DESCRIBE_CLUSTER: describe_cluster_handler(storage, cluster),
+        CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat_handler(),
         DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions_handler(storage, cluster),
     }

@@ -82,7 +82,7 @@ func create(wanted job) {
 
 // produce sends one record after another, each when the one before it was acknowledged.
 func produce(wanted job) {
-	made := client(wanted, kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	made := client(wanted, kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchCompression(kgo.NoCompression()))
 	defer made.Close()
 	for number := range wanted.Count {
 		record := &kgo.Record{Topic: wanted.Topic, Partition: int32(number) % wanted.Partitions, Value: make([]byte, wanted.Size)}

@@ -9,6 +9,7 @@ from tests.unit.broker.node import CONNECTION, Node
 from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
 
 from tidegate.api_keys import (
+    CONSUMER_GROUP_HEARTBEAT,
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
     HEARTBEAT,
@@ -419,3 +420,17 @@ def test_positions_of_unknown_groups(node: Node) -> None:
     group = {"group_id": "x", "member_id": "m", "member_epoch": 3, "topics": None}
     found = node.call(OFFSET_FETCH, 9, {"groups": [group], "require_stable": True})
     assert found["groups"] == [{"group_id": "x", "error_code": 0, "topics": []}]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_the_newer_protocol_is_not_there(node: Node, version: int) -> None:
+    """Its heartbeat is answered with error 35 and nothing else, by whatever group (what Kafka's class answers)."""
+    message = {
+        "group_id": "g", "member_id": "m", "member_epoch": 0, "instance_id": None, "rack_id": None,
+        "rebalance_timeout_ms": 1000, "subscribed_topic_names": ["t"], "subscribed_topic_regex": None,
+        "server_assignor": None, "topic_partitions": [],
+    }  # fmt: skip
+    assert node.call(CONSUMER_GROUP_HEARTBEAT, version, message) == {
+        "throttle_time_ms": 0, "error_code": 35, "error_message": None, "member_id": None, "member_epoch": 0,
+        "heartbeat_interval_ms": 0, "assignment": None,
+    }  # fmt: skip
