@@ -3,7 +3,7 @@
 from collections import Counter
 from random import Random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.replaying.kernel import Replayed, differences, replay_events
 from tests.replaying.logs import CLIENTS, START_MS, random_records, random_traffic, random_window
@@ -87,6 +87,7 @@ def test_a_plan_decides_as_an_engine_with_its_quotas(seed):
 
 @_LONG
 @given(_SEEDS, st.integers(1, 50))
+@example(602469, 1)  # rows before all quotas are stated are charged to a sensor that comes later
 def test_a_replay_that_begins_anywhere_is_exact_from_the_first_snapshot_on(seed, batch_rows):
     """What it counts is decided as recorded; after a complete snapshot it counts all. Requests come in between.
 

@@ -252,16 +252,14 @@ class PlanReplay:
                 self._take_answer(step)
             case "begins" if self._plan.is_in_force:
                 self._forget_answers()  # under a callback there are no snapshots
-                pending = self._pending
                 self._forget_sensors()
                 self._lose_sensors(self._reason or COLD_START, since_ms=FOREVER)
-                self._pending = pending  # requests that are under way, and may end when all is known
-                lose_pending(pending, self._reason)
+                self._lose_permits(self._reason)
                 self._quotas_reason = self._reason
             case "sensors" if self._plan.is_in_force:
+                self._know_quotas()  # they are stated before the sensors
                 sweep = int(np.searchsorted(self._timeline.sweeps[:, 0], step.seq))
                 self._stated.take(step.states, sweep=sweep)
-                self._know_quotas()  # they are stated before the sensors
             case "ends" if self._plan.is_in_force:
                 self._know_quotas()
                 self._reason = EXACT
@@ -274,6 +272,7 @@ class PlanReplay:
             self._rates.make_known()
             self._buckets.make_known()
         self._forget_sensors()
+        self._forget_permits()
         if self._plan.is_in_force:
             self._quotas_reason = EXACT
             self._forget_answers()
@@ -288,6 +287,7 @@ class PlanReplay:
         if not self._timeline.is_imported:
             self._settings[SWEEPS_BEFORE] = np.searchsorted(self._timeline.sweeps[:, 0], step.seq)
             self._lose_sensors(step.reason, since_ms=step.ts_ms)
+            self._forget_permits()
 
     def _exchange_callback(self, step: Step) -> None:
         """Follow another callback, or Kafka's own rules, with empty sensors; or know which one after a gap."""
@@ -295,11 +295,9 @@ class PlanReplay:
         self._asks_callback = step.callback is not None
         self._look_up_again()
         if step.is_exchange and not self._timeline.is_imported:
-            pending = self._pending  # requests that are under way know their throttle already
             self._rates.make_known()
             self._buckets.make_known()
             self._forget_sensors()
-            self._pending = pending
 
     def _take_answer(self, step: Step) -> None:
         """Count a client as a callback said."""
@@ -322,13 +320,18 @@ class PlanReplay:
         self._rates.make_unknown(reason, since_ms)
         self._buckets.make_unknown(reason, since_ms)
         self._stated.lose(reason, since_ms)
-        self._forget_permits()
 
     def _know_quotas(self) -> None:
-        """From here on it is known which quotas are in force."""
+        """From here on it is known which quotas are in force: a snapshot has stated them all.
+
+        Until then rows were charged by those that it had come to, some to sensors of other clients or of none. So what
+        sensors hold is let go: it is stated now of each that there is.
+        """
         if self._quotas_reason != EXACT:
             self._quotas_reason = EXACT
             self._look_up_again()
+            self._forget_sensors()
+            self._lose_permits(self._reason)
 
     def _look_up_again(self) -> None:
         """Ask the definitions again for each client that comes."""
@@ -355,11 +358,16 @@ class PlanReplay:
         self._look_up_again()
 
     def _forget_sensors(self) -> None:
+        """Have all sensors be new ones. Requests that are under way know their throttle already."""
         self._rates.forget()
         self._buckets.forget()
         self._beyond.forget()
         self._stated.forget()
-        self._forget_permits()
+
+    def _lose_permits(self, reason: int) -> None:
+        """Have the throttles not known of requests that are under way, and may end when all else is known."""
+        lose_pending(self._pending, reason)
+        self._permits_elsewhere = [permits._replace(reason=reason) for permits in self._permits_elsewhere]
 
     def _forget_permits(self) -> None:
         self._pending = empty_pending()
@@ -429,10 +437,8 @@ class PlanReplay:
         reason = self._reason or MISSING_ROWS
         state.settings[QUOTAS_REASON] = reason
         self._run_kernel(state, rows, decisions, first, certain)
-        pending = self._pending  # requests that are under way: wherever a batch ends, the guess is the same
         self._lose_sensors(reason, since_ms=int(rows.ts_ms[first:certain].max()))
-        self._pending = pending
-        lose_pending(pending, reason)
+        self._lose_permits(reason)  # not forgotten: wherever a batch ends, the guess is the same
         return certain
 
     def _open_accounts(self, flags: npt.NDArray[np.int16], client: npt.NDArray[np.int32]) -> int:

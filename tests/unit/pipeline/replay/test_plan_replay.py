@@ -2,7 +2,7 @@
 
 import pytest
 from tests.oracles.recorded import ported_differences
-from tests.replaying.kernel import replay_events
+from tests.replaying.kernel import differences, replay_events
 from tests.replaying.node import RecordingNode
 
 from tidegate.api_keys import FETCH
@@ -326,6 +326,55 @@ def test_a_request_that_ends_after_a_snapshot_may_have_asked_for_permits_before_
     decided = [event["kind"] for event in node.events if event["kind"] in ("mutation", "request")]
     reasons = zip(decided, _reasons(replay_events(node.events, in_force_plan())), strict=True)
     assert [reason for kind, reason in reasons if kind == "request"] == ["cold start", ""]
+
+
+@pytest.mark.parametrize("key", ["controller_mutation_rate", "producer_byte_rate", "consumer_byte_rate"])
+def test_rows_before_a_snapshot_has_stated_all_quotas_leave_nothing_in_sensors(key):
+    """By the quotas that it has come to they are charged to a sensor that the node does not have until later."""
+    node = RecordingNode()
+    both = QuotaRecord(entity=(("user", "alice"), ("client-id", "c1")), key=key, value=1e9)
+    node.start(_T0, records=(_quota(key, 1.0, user=None), both))
+
+    def use(now_ms):
+        if key == "controller_mutation_rate":
+            node.mutate("alice", "c1", 100, now_ms)
+            node.other("alice", "c1", now_ms, api_key=19)
+        elif key == "producer_byte_rate":
+            node.produce("alice", "c1", 100, now_ms)
+        else:
+            node.fetch("alice", "c1", 100, now_ms)
+
+    node.events.clear()
+    node.snapshot(_T0, steps=2)
+    use(_T0)
+    node.snapshot(_T0)
+    node.quota(QuotaRecord(entity=both.entity, key=key, value=None), _T0 + 1)
+    for ms in (1, 2):
+        use(_T0 + ms)
+    replayed = replay_events(node.events, in_force_plan())
+    rows = 2 if key == "controller_mutation_rate" else 1
+    assert _reasons(replayed) == ["cold start"] * rows + [""] * (2 * rows)
+    other = [event["seq"] for event, _ in differences(replayed, replayed.events)]
+    assert [seq for seq in other if seq >= replayed.events[rows]["seq"]] == []
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_permits_asked_for_while_quotas_are_stated_are_not_known_when_the_snapshot_ends(steps):
+    """Be it that windows are stated since, or that the quotas so far have none for the client. The next one's are."""
+    node = RecordingNode()
+    bob = _quota("controller_mutation_rate", 5.0, user="bob")
+    window = QuotaWindow(samples=3, window_ms=2000)
+    node.start(_T0, controller_window=window, records=(bob, _quota("controller_mutation_rate", 1.0)))
+    node.mutate("alice", "c1", 200, _T0, strict=False, connection_id=9)
+    node.other("alice", "c1", _T0, connection_id=9, api_key=19)
+    node.events.clear()
+    node.snapshot(_T0, steps=steps)
+    node.mutate("alice", "c1", 1, _T0, strict=False, connection_id=1)
+    node.snapshot(_T0)
+    node.other("alice", "c1", _T0, connection_id=1, api_key=19)
+    node.mutate("alice", "c1", 0, _T0, strict=False, connection_id=2)
+    node.other("alice", "c1", _T0, connection_id=2, api_key=19)
+    assert _reasons(replay_events(node.events, in_force_plan())) == ["cold start", "cold start", "", ""]
 
 
 def _limit(replayed, quota_type="Produce"):
