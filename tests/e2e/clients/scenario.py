@@ -202,7 +202,7 @@ class Obeyed:
 
     @property
     def waits(self) -> bool:
-        """Return whether it waits as it is told; whoever closes may say so before the time is over."""
+        """Return whether it waits as it is told, at least nine times of ten."""
         return self.early * 10 <= self.throttled
 
 
