@@ -16,8 +16,8 @@ _KAFKA_NODE = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners={listener}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners={listener}://127.0.0.1:{port}
+listeners={listeners},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners={listeners}
 controller.listener.names=CONTROLLER
 log.dirs={directory}/data
 """
@@ -59,12 +59,16 @@ def free_port() -> int:
 
 @dataclass
 class BenchBroker:
-    """A running broker: its name, process and port."""
+    """A running broker: its name, process and port.
+
+    further: listeners beside the one at `port`, `NAME://host:port` each.
+    """
 
     name: str
     directory: Path
     port: int = 0
     overrides: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     start_s: float = 0.0
 
@@ -72,6 +76,11 @@ class BenchBroker:
     def address(self) -> str:
         """Return what clients connect to."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def further_address(self) -> str:
+        """Return what clients of the first of the further listeners connect to."""
+        return self.further[0].partition("://")[2]
 
     def start(self) -> "BenchBroker":
         """Start and wait for the first answer; `start_s` is how long that took."""
@@ -127,12 +136,18 @@ class TidegateBench(BenchBroker):
         subprocess.run([*serve, "--list-settings"], env=environment, check=True, stdout=subprocess.DEVNULL)
         settings = ("message.max.bytes=2097152", *self.overrides)
         overrides = [word for setting in settings for word in ("--override", setting)]
-        return [*serve, "--port", str(self.port), "--data", "data", *overrides], environment
+        address = ["--port", str(self.port)]
+        if self.further:
+            address = ["--override", ",".join((f"listeners=PLAINTEXT://{self.address}", *self.further))]
+        return [*serve, *address, "--data", "data", *overrides], environment
 
 
 @dataclass
 class KafkaBench(BenchBroker):
-    """Apache Kafka 4.3, one combined node, as `kafka-server-start` would run it (1 GB heap, G1)."""
+    """Apache Kafka 4.3, one combined node, as `kafka-server-start` would run it (1 GB heap, G1).
+
+    listener: the name of the one at `port`.
+    """
 
     settings: tuple[str, ...] = _KAFKA_SETTINGS
     listener: str = "PLAINTEXT"
@@ -143,8 +158,7 @@ class KafkaBench(BenchBroker):
         ).stdout.strip()
         properties, log4j = self.directory / "server.properties", self.directory / "log4j2.yaml"
         node = _KAFKA_NODE.format(
-            listener=self.listener,
-            port=self.port,
+            listeners=",".join((f"{self.listener}://127.0.0.1:{self.port}", *self.further)),
             controller_port=free_port(),
             directory=self.directory,
         )

@@ -2,9 +2,12 @@
 
 import asyncio
 import gc
+import ssl
 from collections.abc import Iterator
 
 import pytest
+from tests.server.authentication.tls_login_client import TLS_SETTINGS
+from tests.server.connection.tls_client import client_context
 from tests.server.nodes import METADATA, METADATA_VERSION, MemoryStore, RunningNode, running_node
 
 FLAGS = (
@@ -26,8 +29,10 @@ def garbage() -> Iterator[list]:
     gc.enable()
 
 
-async def _come_and_go(node: RunningNode, number: int) -> None:
-    client = await node.connect(f"client-{number}")
+async def _come_and_go(node: RunningNode, number: int, context: ssl.SSLContext | None) -> None:
+    if context is not None:
+        await _fail_to_shake_hands(node, number)
+    client = await node.connect(f"client-{number}", context)
     client.send_produce(padding=500)
     await client.receive()
     client.send_produce(padding=500)  # throttled
@@ -38,20 +43,35 @@ async def _come_and_go(node: RunningNode, number: int) -> None:
     client.writer.transport.abort()
 
 
-def test_connections_that_close_leave_no_cycles(tmp_path, garbage) -> None:
+async def _fail_to_shake_hands(node: RunningNode, number: int) -> None:
+    """Connect without TLS and send what is none, half a record, or nothing; or break it afterwards."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.node.listeners["PLAINTEXT"].port)
+    writer.write((b"GET / HTTP/1.1", b"\x16\x03\x01\x00\x50half", b"")[number % 3])
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_connections_that_close_leave_no_cycles(tmp_path, garbage, encrypted) -> None:
     """Answered, throttled, waiting in a long poll, with requests that were not read: reference counts free it all."""
 
+    context = client_context() if encrypted else None
+    settings = {name: text for name, text in TLS_SETTINGS.items() if name.startswith("ssl.")}
+    if encrypted:
+        settings["listener.security.protocol.map"] = "PLAINTEXT:SSL"
+
     async def main() -> list[str]:
-        async with running_node(tmp_path, MemoryStore(), {}) as node:
-            admin = await node.connect()
+        async with running_node(tmp_path, MemoryStore(), settings) as node:
+            admin = await node.connect(context=context)
             await admin.alter([("client-id", None)], "producer_byte_rate", 100.0)
             for number in range(5):
-                await _come_and_go(node, number)
+                await _come_and_go(node, number, context)
             await asyncio.sleep(0.2)
             gc.collect()
             garbage.clear()
             for number in range(30):
-                await _come_and_go(node, number)
+                await _come_and_go(node, number, context)
             await asyncio.sleep(0.3)
             gc.collect()
             return [type(found).__module__ for found in garbage]

@@ -12,9 +12,9 @@ from tests.server.authentication.login_client import LoginClient
 from tests.server.authentication.tls_login_client import TLS_SETTINGS, TlsLoginClient
 from tests.server.connection.tls_client import AUTHORITY, client_context
 from tests.server.listening.certificates import identity
-from tests.server.memory_network import MemoryNode
+from tests.server.memory_network import MemoryCluster, MemoryNode, MemoryTransport
 
-from tidegate.api_keys import ALTER_CLIENT_QUOTAS, PRODUCE
+from tidegate.api_keys import ALTER_CLIENT_QUOTAS, METADATA, PRODUCE
 from tidegate.wire import encode_request
 from tidegate.wire.batch_builder import build_batch
 
@@ -62,6 +62,31 @@ def test_who_a_client_is(node_with: Callable[..., MemoryNode]) -> None:
             client.log_in("alice", "alice-secret")
         assert client.versions() is not None
     assert users(node) == ["ANONYMOUS", "ANONYMOUS", "CN=carol", "alice"]
+
+
+def test_names_are_mapped(node_with: Callable[..., MemoryNode]) -> None:
+    """By the rules that the settings give; whom none of them is for is nobody."""
+    node = node_with(**{"ssl.principal.mapping.rules": "RULE:^CN=(c.*)$/$1/U"})
+    assert TlsLoginClient(node, "MTLS", CAROL).is_connected
+    assert users(node) == ["CAROL"]
+    assert not TlsLoginClient(node, "MTLS", client_context(identity("dave", AUTHORITY))).is_connected
+    assert users(node) == ["CAROL"]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_who_resumes_a_session_is_the_same(
+    node_with: Callable[..., MemoryNode], version: ssl.TLSVersion
+) -> None:
+    """A shorter handshake without a certificate; another listener does not know the session."""
+    node = node_with()
+    context = client_context(identity("carol", AUTHORITY), maximum_version=version)
+    first = TlsLoginClient(node, "MTLS", context)
+    assert first.versions() is not None
+    for listener, resumed, user in (("MTLS", True, "CN=carol"), ("SSL", False, "ANONYMOUS")):
+        again = TlsLoginClient(node, listener, context, session=first.end.tls.tls.session)
+        assert again.versions() is not None
+        assert again.end.tls.tls.session_reused is resumed
+        assert users(node)[-1] == user
 
 
 def test_logins_are_counted(node_with: Callable[..., MemoryNode]) -> None:
@@ -240,3 +265,32 @@ def test_no_key_is_logged(node_with: Callable[..., MemoryNode], caplog: pytest.L
     assert "secret" not in caplog.text
     assert key not in caplog.text
     assert key not in repr(node.node.config)
+
+
+class OfCluster:
+    """One node of several, as a client meets it."""
+
+    def __init__(self, cluster: MemoryCluster, at: int) -> None:
+        self.loop = cluster.loop
+        self._cluster, self._at = cluster, at
+
+    def connect(self, listener: str) -> MemoryTransport:
+        """Return a connection to this node."""
+        return self._cluster.connect(listener, at=self._at)
+
+
+def test_several_nodes_are_told_by_listener(tmp_path: Path) -> None:
+    """Whoever comes in encrypted is told the encrypted addresses of all nodes; each shakes hands."""
+    cluster = MemoryCluster(tmp_path / "data", 3, texts=TLS_SETTINGS)
+    try:
+        told = []
+        for at in range(3):
+            for kind, listener in ((TlsLoginClient, "SSL"), (LoginClient, "PLAINTEXT")):
+                client = kind(OfCluster(cluster, at), listener)  # type: ignore[arg-type]
+                metadata = client.ask(METADATA, 1, {"topics": []})
+                assert metadata is not None
+                told.append([broker["port"] for broker in metadata["brokers"]])
+        assert told == [told[0], told[1]] * 3
+        assert len({*told[0], *told[1]}) == 6
+    finally:
+        cluster.close()

@@ -27,9 +27,15 @@ TLS_SETTINGS = {
 class EncryptedEnd:
     """The client's end of a connection in memory: what goes over it is encrypted."""
 
-    def __init__(self, node: MemoryNode, below: MemoryTransport, context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        node: MemoryNode,
+        below: MemoryTransport,
+        context: ssl.SSLContext | None,
+        session: ssl.SSLSession | None = None,
+    ) -> None:
         self.below = below
-        self.tls = TlsClient(context)
+        self.tls = TlsClient(context, session)
         self._node = node
 
     def shake_hands(self) -> bool:
@@ -71,8 +77,9 @@ class TlsLoginClient(LoginClient):
         listener: str = "SSL",
         context: ssl.SSLContext | None = None,
         client_id: str = "c1",
+        session: ssl.SSLSession | None = None,
     ) -> None:
         super().__init__(node, listener, client_id)
-        self.end = EncryptedEnd(node, self.transport, context)
+        self.end = EncryptedEnd(node, self.transport, context, session)
         self.transport = self.end  # type: ignore[assignment]
         self.is_connected = self.end.shake_hands()

@@ -4,11 +4,12 @@ import contextlib
 import os
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from tests.server.connection.openssl import OpenSslClient
 from tests.server.connection.tls_client import (
     AUTHORITY,
     Ends,
@@ -18,7 +19,7 @@ from tests.server.connection.tls_client import (
 )
 from tests.server.listening.certificates import common_name, identity
 
-from tidegate.server.connection.tls_session import MAX_KEPT_BYTES, TlsError
+from tidegate.server.connection.tls_session import MAX_KEPT_BYTES, RECORDS_AT_A_TIME, TlsError
 from tidegate.server.connection.tls_transport import BURST_BYTES, MAX_UNSENT_BYTES, PIECE_BYTES
 from tidegate.storage.log.file_slice import FileSlice, SegmentFile
 
@@ -468,11 +469,62 @@ def test_a_byte_changed_on_the_way_never_gets_through(seed: int) -> None:
     assert expected.startswith(ends.read)
 
 
-def test_what_tls_has_to_send_is_bounded(ends: Ends) -> None:
-    """A client that reads nothing is left when TLS itself has too much for it."""
-    ends.memory.client_take(room=0)
-    ends.transport._session._out = bytes(MAX_UNSENT_BYTES + 1)
-    ends.give(ends.client.encrypt(b"1"))
-    ends.transport._session._out = b"more"
-    ends.give(ends.client.encrypt(b"2"))
-    assert isinstance(ends.error, ConnectionAbortedError)
+# --- what only OpenSSL itself can be made to do -----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def openssl_client(version: ssl.TLSVersion) -> Iterator[tuple[Ends, OpenSslClient]]:
+    """Give ends whose client is OpenSSL's, after the handshake."""
+    ends, client = Ends(SERVER_CONTEXT, CLIENT_CONTEXT), OpenSslClient(version=version)
+    try:
+        for _ in range(10):
+            done = client.receive(ends.take())
+            ends.give(client.out)
+            if done and ends.owner.established:
+                break
+        assert ends.owner.established
+        client.read(ends.take())  # tickets
+        yield ends, client
+    finally:
+        client.close()
+
+
+def test_new_keys_are_taken_and_answered() -> None:
+    """A client may change them, and ask for as much, at any time (TLS 1.3)."""
+    with openssl_client(ssl.TLSVersion.TLSv1_3) as (ends, client):
+        for number in range(3):
+            ends.give(client.new_keys() + client.encrypt(b"%d" % number))
+            ends.send(b"answer")
+            assert client.read(ends.take()) == (b"answer", True)
+        assert ends.read == b"012"
+
+
+def test_many_new_keys_take_many_turns() -> None:
+    """They cost ten times as much as their bytes look: a bounded number of them is looked at in a turn."""
+    with openssl_client(ssl.TLSVersion.TLSv1_3) as (ends, client):
+        before = ends.calls
+        ends.give(b"".join(client.new_keys() for _ in range(500)) + client.encrypt(b"at last"))
+        assert ends.read == b"at last"
+        assert ends.calls - before >= 500 // RECORDS_AT_A_TIME
+
+
+def test_new_keys_that_nobody_reads_end_the_connection() -> None:
+    """Each has an answer; who takes none of them is left."""
+    with openssl_client(ssl.TLSVersion.TLSv1_3) as (ends, client):
+        ends.memory.room = 0
+        while not ends.error:
+            ends.give(b"".join(client.new_keys() for _ in range(100)))
+            assert len(ends.transport._unsent) <= MAX_UNSENT_BYTES + RECORDS_AT_A_TIME * 100
+        assert isinstance(ends.error, ConnectionAbortedError)
+
+
+def test_renegotiation_is_refused() -> None:
+    """Who asks for a second handshake on a connection of TLS 1.2 gets an alert, and is left, as in Kafka."""
+    with openssl_client(ssl.TLSVersion.TLSv1_2) as (ends, client):
+        ends.give(client.encrypt(b"before") + client.renegotiation())
+        assert ends.read == b"before"
+        assert isinstance(ends.error, TlsError)
+        alert = ends.memory.client_take()
+        assert alert[0] == 21  # encrypted
+        assert not client.read(alert)[1]
+        assert len(ends.owner.established) == 1

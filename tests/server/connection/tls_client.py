@@ -50,10 +50,11 @@ def client_context(own: Identity | None = None, **options: Any) -> ssl.SSLContex
 class TlsClient:
     """The client's end: what it wants to send is in `out`, what it was sent is given to `receive`."""
 
-    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None, session: ssl.SSLSession | None = None) -> None:
+        """session: of a connection before this one, to be resumed."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = (context or client_context()).wrap_bio(
-            self._incoming, self._outgoing, server_hostname="localhost"
+            self._incoming, self._outgoing, server_hostname="localhost", session=session
         )
         self.established = False
         self.ended = False  # the server has said that nothing more follows

@@ -9,6 +9,7 @@ As in Kafka a connection whose handshake fails closes at once, when its alert ha
 Follows: Kafka `SslChannelBuilder.SslAuthenticator`, `DefaultKafkaPrincipalBuilder`, `KafkaChannel.prepare`, `Selector`.
 """
 
+from tidegate.config.principal_rules import NoRuleError
 from tidegate.server.authentication.authenticator import Logins
 from tidegate.server.connection.channel import Channel
 from tidegate.server.connection.tls_session import TlsError
@@ -42,7 +43,7 @@ class TlsLogin:
             return
         try:
             user = self._tls.principal(certificate)
-        except ValueError as error:
+        except NoRuleError as error:
             raise TlsError(f"its certificate names nobody: {error}") from error
         counts = logins.counts(channel)
         counts.logins += 1

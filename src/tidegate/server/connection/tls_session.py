@@ -32,8 +32,7 @@ RECORDS_AT_A_TIME = 32
 MAX_KEPT_BYTES = 128 * 1024
 """Most encrypted bytes that are received at once: eight records of the largest size."""
 HANDSHAKE_MESSAGE_BYTES = 32 * 1024
-"""Longest ClientHello. OpenSSL takes 128 KB, and its memory as soon as it is announced; Java (`jdk.tls.maxHandshake…`)
-32 KB of any message."""
+"""Longest ClientHello. OpenSSL would take 128 KB, and the memory as soon as it is announced; Java takes 32 KB."""
 _HEADER_BYTES = 5
 _FIRST_BYTES = 9  # a record's header, and that of the message in it
 _RECORD_TYPES = range(20, 25)
@@ -82,7 +81,7 @@ class TlsSession:
     """TLS on one connection. Every call but `receive` may raise `TlsError`."""
 
     __slots__ = (
-        "_error",
+        "_failure",
         "_first",
         "_incoming",
         "_kept",
@@ -102,7 +101,7 @@ class TlsSession:
         self._owed = 0  # how much of the last record that was given to it is still to come
         self._first = b""  # what the connection began with
         self._out = b""
-        self._error: TlsError | None = None
+        self._failure = ""  # why it cannot go on; its error would keep all that it was raised in
         self.established = False
         self.ended = False  # the client has said that nothing more follows
 
@@ -111,14 +110,14 @@ class TlsSession:
     def receive(self, data: memoryview) -> None:
         """Take bytes that came. Call it only where nothing is left to be read: what it keeps is bounded so."""
         self._kept += bytes(data)
-        if len(self._first) < _FIRST_BYTES:
+        if not self.established and len(self._first) < _FIRST_BYTES:
             self._first += data[: _FIRST_BYTES - len(self._first)]
 
     @property
     def has_more(self) -> bool:
         """Whether `handshake` or `read_into` has something to say without more being received."""
         least = 1 if self._owed else _HEADER_BYTES
-        return bool(len(self._kept) >= least or self._tls.pending() or self.ended or self._error)
+        return bool(len(self._kept) >= least or self._tls.pending() or self.ended or self._failure)
 
     @property
     def is_inside_record(self) -> bool:
@@ -148,13 +147,13 @@ class TlsSession:
         finally:
             self._take_back()
         self.established = True
-        self._first = b""
+        self._first = b""  # nothing that follows is named by it
         return True
 
     def read_into(self, target: memoryview) -> int:
         """Decrypt into `target`; return how many bytes, 0 where none are whole, or none follow (`ended`)."""
-        if self._error is not None:
-            raise self._error
+        if self._failure:
+            raise TlsError(self._failure)
         if self.ended:
             return 0
         if not self._tls.pending():
@@ -173,9 +172,9 @@ class TlsSession:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            self._error = TlsError(self._reason(error))
+            self._failure = self._reason(error)
             if not filled:
-                raise self._error from error
+                raise TlsError(self._failure) from error
         finally:
             self._take_back()
         return filled
@@ -201,7 +200,7 @@ class TlsSession:
 
     def end(self) -> bytes:
         """Return what says that nothing more follows (close_notify)."""
-        if self.established and self._error is None:
+        if self.established and not self._failure:
             try:
                 self._tls.unwrap()
             except ssl.SSLError:
@@ -218,6 +217,8 @@ class TlsSession:
         end, most = self._owed, len(kept)
         records = 0
         while records < RECORDS_AT_A_TIME and end < most_bytes and most - end >= _HEADER_BYTES:
+            if kept[end] == _HANDSHAKE and self.established:
+                self._failure = "another handshake is refused"
             end += _HEADER_BYTES + _read_length(kept, end + 3)[0]
             records += 1
         if most <= end:

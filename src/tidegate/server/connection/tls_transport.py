@@ -7,8 +7,8 @@ One call works on a bounded number of records (`tidegate.server.connection.tls_s
 Bounds: encrypted bytes that came, `MAX_KEPT_BYTES`; on the way out one encrypted piece, `PIECE_BYTES` of an answer.
 Slices of files are read and encrypted in such pieces.
 
-Who ends the connection without close_notify has sent its last byte all the same, as in Kafka. Renegotiation is refused
-by the context (OP_NO_RENEGOTIATION).
+Who ends the connection without close_notify has sent its last byte all the same, as in Kafka. Who asks for another
+handshake (TLS 1.2) gets an alert, for which the context has OP_NO_RENEGOTIATION, and the connection closes.
 
 Follows: Kafka `SslTransportLayer`.
 """
@@ -81,7 +81,7 @@ class TlsTransport:
         self._session = TlsSession(context, buffers)
         self._scratch = buffers.scratch
         self._poller = poller
-        self._owner = owner
+        self._owner: HandshakeOwner | None = owner  # until it was told
         self._ended = False  # nothing more comes from below
         self._closed = False
         self._soon = False  # the poller was asked for a turn
@@ -126,17 +126,17 @@ class TlsTransport:
 
     def _go_on_with_handshake(self) -> None:
         """Do a step. Raises `BlockingIOError` where it is not over or nothing else was done, `TlsError` if it fails."""
-        session = self._session
+        session, owner = self._session, self._owner
+        assert owner is not None, "nobody reads after the end of a handshake that failed"
         try:
             if session.has_more and session.handshake():
-                self._owner.on_established(session.certificate)
-                if session.has_more:
-                    self._read_again()
-                raise BlockingIOError
+                owner.on_established(session.certificate)
+                self._owner = None
         except TlsError as error:
-            self._owner.on_handshake_failed(error.reason)
+            self._owner = None
+            owner.on_handshake_failed(error.reason)
             raise
-        if self._ended:
+        if self._ended and not session.has_more:
             raise ConnectionAbortedError("the client has left during the handshake")
         if session.has_more:
             self._read_again()
@@ -274,7 +274,7 @@ class TlsTransport:
 
     def close(self) -> None:
         """Say that nothing more follows, where there is room for it, and close."""
-        self._on_readable = self._on_writable = None
+        self._on_readable = self._on_writable = self._owner = None  # all of them know the channel
         if not self._closed:
             self._closed = True
             with contextlib.suppress(OSError):
