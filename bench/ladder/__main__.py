@@ -14,10 +14,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.ladder.brokers import BenchBroker, KafkaBench, TidegateBench, machine
+from bench.ladder.brokers import BenchBroker, KafkaBench, TidegateBench, free_port, machine
 from bench.ladder.costs import Cost, cost_of_quotas, cost_of_recording
 from bench.ladder.memory import given_memory
-from bench.ladder.rungs import RUNGS, Rung, Sample, drive, frames, make_anew, prepare
+from bench.ladder.rungs import RUNGS, Rung, Sample, drive, frames, handshakes, make_anew, prepare
+from bench.ladder.secure import LISTENER, make_key, secure_settings
 from rich.console import Console
 from rich.table import Table
 
@@ -46,9 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="tidegate-ladder-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
+        make_key(directory)
+        settings = secure_settings(directory)
         brokers = [
-            KafkaBench("kafka", directory / "kafka"),
-            TidegateBench("tidegate", directory / "tidegate"),
+            kind(
+                kind.__name__.removesuffix("Bench").lower(),
+                directory / kind.__name__,
+                overrides=settings,
+                further=(f"{LISTENER}://127.0.0.1:{free_port()}",),
+            )
+            for kind in (KafkaBench, TidegateBench)
         ]
         try:
             with given_memory() as memory:
@@ -70,13 +78,13 @@ def _climb(
     idle = {broker.name: broker.resident_mb() for broker in (kafka, ours)}
     for broker in (kafka, ours):
         prepare(broker, directory)
-    if args.only not in (FOOTPRINT, COSTS):
-        _warm(kafka, directory)
+    rungs = [rung for rung in RUNGS if args.only in rung.name]
+    _warm(kafka, directory, rungs)
     table = Table(
         "rung", "unit", "kafka", "tidegate", "ratio", "wanted", "broker CPU ratio", "client CPU share", "ok"
     )
     good = True
-    for rung in (rung for rung in RUNGS if args.only in rung.name):
+    for rung in rungs:
         samples = _alternate(rung, (kafka, ours), args.rounds, directory)
         good = _add_row(table, rung, samples) and good
     if table.row_count:
@@ -99,11 +107,15 @@ def _starts(broker: BenchBroker) -> list[float]:
     return seconds
 
 
-def _warm(kafka: BenchBroker, directory: Path) -> None:
-    """Give Kafka's JVM time to compile what the raw rungs run: a broker in use has done so."""
-    for frame in frames():
+def _warm(kafka: BenchBroker, directory: Path, rungs: Sequence[Rung]) -> None:
+    """Give Kafka's JVM time to compile what the raw rungs run, and handshakes: a broker in use has done so."""
+    is_secure = [LISTENER in rung.name for rung in rungs]
+    for frame in () if all(is_secure) else frames():
         print(f"… warming Kafka: {frame}", file=sys.stderr)
         drive(kafka, directory, "request", frame, 32, WARM_KAFKA_S)
+    if any(is_secure):
+        print("… warming Kafka: handshakes", file=sys.stderr)
+        handshakes(kafka, directory, WARM_KAFKA_S)
 
 
 def _alternate(

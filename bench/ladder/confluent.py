@@ -1,7 +1,9 @@
 """One run of a confluent-kafka client against one broker; prints a JSON object.
 
-python -m bench.ladder.confluent produce ADDRESS TOPIC RECORD_BYTES BATCH_BYTES TOTAL_MB
-python -m bench.ladder.confluent consume ADDRESS TOPIC RECORD_BYTES 0 TOTAL_MB
+python -m bench.ladder.confluent produce ADDRESS TOPIC RECORD_BYTES BATCH_BYTES TOTAL_MB SETTINGS
+python -m bench.ladder.confluent consume ADDRESS TOPIC RECORD_BYTES 0 TOTAL_MB SETTINGS
+
+SETTINGS: of the client beside its own, a JSON object; {} for none.
 """
 
 import json
@@ -14,7 +16,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 _QUEUE_MB = 256
 
 
-def produce(address: str, topic: str, record_bytes: int, batch_bytes: int, total_bytes: int) -> dict:
+def produce(
+    address: str, topic: str, record_bytes: int, batch_bytes: int, total_bytes: int, settings: dict[str, str]
+) -> dict:
     """Produce `total_bytes` as fast as the client can; the time ends when the last is acknowledged."""
     producer = Producer(
         {
@@ -27,6 +31,7 @@ def produce(address: str, topic: str, record_bytes: int, batch_bytes: int, total
             "linger.ms": 5,
             "queue.buffering.max.messages": 2_000_000,
             "queue.buffering.max.kbytes": _QUEUE_MB * 1024,
+            **settings,
         }
     )
     failed = []
@@ -57,7 +62,7 @@ def produce(address: str, topic: str, record_bytes: int, batch_bytes: int, total
     return {"mb_per_s": count * record_bytes / took / 1e6, "seconds": took}
 
 
-def consume(address: str, topic: str, record_bytes: int, total_bytes: int) -> dict:
+def consume(address: str, topic: str, record_bytes: int, total_bytes: int, settings: dict[str, str]) -> dict:
     """Consume `total_bytes` from offset 0 of partition 0."""
     consumer = Consumer(
         {
@@ -68,6 +73,7 @@ def consume(address: str, topic: str, record_bytes: int, total_bytes: int) -> di
             "fetch.queue.backoff.ms": 1,
             "queued.max.messages.kbytes": _QUEUE_MB * 1024,
             "check.crcs": False,
+            **settings,
         }
     )
     count, seen = total_bytes // record_bytes, 0
@@ -88,12 +94,13 @@ def consume(address: str, topic: str, record_bytes: int, total_bytes: int) -> di
 
 def main() -> None:
     """Run what the arguments say and print the result with this client's own CPU seconds."""
-    mode, address, topic, record_bytes, batch_bytes, total_mb = sys.argv[1:]
+    mode, address, topic, record_bytes, batch_bytes, total_mb, more = sys.argv[1:]
+    settings = json.loads(more)
     total = int(float(total_mb) * 1e6)
     if mode == "produce":
-        result = produce(address, topic, int(record_bytes), int(batch_bytes), total)
+        result = produce(address, topic, int(record_bytes), int(batch_bytes), total, settings)
     else:
-        result = consume(address, topic, int(record_bytes), total)
+        result = consume(address, topic, int(record_bytes), total, settings)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     print(json.dumps({**result, "client_cpu_s": usage.ru_utime + usage.ru_stime}))
 

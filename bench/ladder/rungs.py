@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import resource
 import socket
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.ladder.brokers import ROOT, BenchBroker, cpu_s
+from bench.ladder.secure import client_settings
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -25,6 +28,7 @@ __all__ = [
     "define_quotas",
     "drive",
     "frames",
+    "handshakes",
     "loader_command",
     "make_anew",
     "prepare",
@@ -35,6 +39,7 @@ __all__ = [
 LOADER_CLASSES = ROOT / ".cache" / "bench" / "loader"
 WARMUP_S, SECONDS = 2.0, 4.0
 CONNECTIONS = 32
+HANDSHAKE_CLIENTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,12 +188,20 @@ def _compile_loader() -> None:
 
 
 def _confluent(
-    broker: BenchBroker, mode: str, topic: str, record: int, batch: int, total_mb: float
+    broker: BenchBroker,
+    mode: str,
+    topic: str,
+    record: int,
+    batch: int,
+    total_mb: float,
+    secure: Path | None = None,
 ) -> Sample:
-    command = [sys.executable, "-m", "bench.ladder.confluent", mode, broker.address, topic]
+    address = broker.further_address if secure else broker.address
+    settings = json.dumps(client_settings(secure) if secure else {})
+    command = [sys.executable, "-m", "bench.ladder.confluent", mode, address, topic]
     before = broker.cpu_s()
     done = subprocess.run(
-        [*command, str(record), str(batch), str(total_mb)],
+        [*command, str(record), str(batch), str(total_mb), settings],
         check=True,
         capture_output=True,
         text=True,
@@ -278,9 +291,36 @@ def _latency(
 
 
 def _transfer(
-    mode: str, topic: str, record: int, batch: int, mb: float
+    mode: str, topic: str, record: int, batch: int, mb: float, *, secure: bool = False
 ) -> Callable[[BenchBroker, Path], Sample]:
-    return lambda broker, directory: _confluent(broker, mode, topic, record, batch, mb)
+    """secure: by SASL_SSL."""
+    return lambda broker, directory: _confluent(
+        broker, mode, topic, record, batch, mb, directory if secure else None
+    )
+
+
+def handshakes(broker: BenchBroker, directory: Path, seconds: float = SECONDS) -> Sample:
+    """Count full TLS handshakes, of clients that connect anew each time and leave afterwards."""
+    command = ["openssl", "s_time", "-connect", broker.further_address, "-new", "-time", str(round(seconds))]
+    before, begun = broker.cpu_s(), time.monotonic()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    clients = [subprocess.Popen(command, text=True, **pipes) for _ in range(HANDSHAKE_CLIENTS)]
+    count = rate = 0.0
+    client_cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
+    for client in clients:
+        printed, errors = client.communicate(timeout=60)
+        found = re.search(r"(\d+) connections in \d+ real seconds", printed)
+        assert found, printed + errors
+        count += int(found[1])
+        rate += int(found[1]) / (time.monotonic() - begun)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    client_s = after.ru_utime + after.ru_stime - client_cpu.ru_utime - client_cpu.ru_stime
+    return Sample(
+        value=rate,
+        broker_cpu=(broker.cpu_s() - before) / max(count, 1) * 1e6,
+        client_cpu=client_s / max(count, 1) * 1e6,
+        seconds=time.monotonic() - begun,
+    )
 
 
 RUNGS = (
@@ -292,6 +332,11 @@ RUNGS = (
          run=_transfer("produce", "small", 100, 1_000_000, 200)),
     Rung(name="confluent consume 100 B", unit="MB/s", wanted=1.0, run=_transfer("consume", "read100", 100, 0, 190)),
     Rung(name="confluent consume 1 KB", unit="MB/s", wanted=1.0, run=_transfer("consume", "read1k", 1024, 0, 580)),
+    Rung(name="SASL_SSL, confluent produce 1 KB, 16 KB batches", unit="MB/s", wanted=1.0, fresh="kilo",
+         run=_transfer("produce", "kilo", 1024, 16_384, 300, secure=True)),
+    Rung(name="SASL_SSL, confluent consume 1 KB", unit="MB/s", wanted=1.0,
+         run=_transfer("consume", "read1k", 1024, 0, 580, secure=True)),
+    Rung(name=f"SASL_SSL, full handshakes x{HANDSHAKE_CLIENTS}", unit="/s", wanted=1.0, run=handshakes),
     Rung(name="raw Produce 100 B x32", unit="/s", wanted=0.9, wanted_cpu=0.7, fresh="small",
          run=_rate("produce100")),
     Rung(name="raw Produce 100 B x8, 8 in flight each", unit="/s", wanted=1.0, fresh="small",

@@ -6,8 +6,9 @@ import socket
 import pytest
 from bench.ladder import rungs
 from bench.ladder.__main__ import main
-from bench.ladder.brokers import TidegateBench
+from bench.ladder.brokers import TidegateBench, free_port
 from bench.ladder.costs import cost_of
+from bench.ladder.secure import LISTENER, make_key, secure_settings
 
 from tidegate.wire import read_response
 
@@ -52,6 +53,22 @@ def test_the_loader_measures(bench_broker, tmp_path, monkeypatch, mode, connecti
     assert result["requests"] > 0
     assert result["bytes_in"] >= result["requests"] * 20
     assert all(value > 0 for value in dataclasses.astuple(sample))
+
+
+def test_the_secure_listener_is_measured(tmp_path):
+    """Records go over SASL_SSL, and handshakes are counted."""
+    make_key(tmp_path)
+    further = (f"{LISTENER}://127.0.0.1:{free_port()}",)
+    broker = TidegateBench(
+        "tidegate", tmp_path / "broker", overrides=secure_settings(tmp_path), further=further
+    )
+    broker.start()
+    try:
+        sample = rungs._confluent(broker, "produce", "records", 1024, 16_384, 2, tmp_path)
+        assert all(value > 0 for value in dataclasses.astuple(sample))
+        assert rungs.handshakes(broker, tmp_path, 1).value > 10
+    finally:
+        broker.stop()
 
 
 def test_a_cost_is_the_mean_of_the_pairs(capsys):

@@ -1,10 +1,12 @@
 """TLS with unmodified clients: SSL, SSL with client certificates, SASL_SSL; in groups, and under quotas of users."""
 
 import asyncio
+import random
 import ssl
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from kafka import KafkaConsumer, KafkaProducer
-from tests.e2e.tls_broker import LISTENERS, LOGINS, TlsBroker, run_kcat
+from tests.e2e.tls_broker import LISTENERS, LOGINS, TlsBroker, run_kcat, user_of
+from tests.vectors.wire_brokers import ask
+
+from tidegate.api_keys import ALTER_CLIENT_QUOTAS
 
 VALUES = [b"%d " % number * 40 for number in range(60)]
 ENCRYPTED = [name for name in LISTENERS if name != "PLAIN"]
@@ -135,8 +140,6 @@ def test_kcat(tls_broker: TlsBroker, topic: str, listener: str, kcat: str) -> No
 
 def test_large_answers_and_requests(tls_broker: TlsBroker, topic: str) -> None:
     """Records of nearly a megabyte come back as they went, whatever is in them."""
-    import random
-
     values = [random.Random(seed).randbytes(900_000) for seed in range(12)]
     settings = tls_broker.librdkafka("LOGIN", **{"message.max.bytes": 1_000_000})
     producer = Producer(settings)
@@ -177,3 +180,54 @@ def test_a_plain_client_is_told(tls_broker: TlsBroker) -> None:
     with pytest.raises(KafkaException):
         AdminClient(settings).list_topics(timeout=2)
     assert "looks like a TLS handshake, and this listener is plain" in tls_broker.log
+
+
+def test_a_user_is_throttled_and_waits(tls_broker: TlsBroker, topic: str) -> None:
+    """By each kind of name; what was throttled is answered and delivered all the same."""
+    admin = ("127.0.0.1", tls_broker.listener_ports()["PLAIN"])
+    for listener in ("MTLS", "LOGIN"):
+        entity = [{"entity_type": "user", "entity_name": user_of(listener)}]
+        ops = [{"key": "producer_byte_rate", "value": 20_000.0, "remove": False}]
+        message = {"entries": [{"entity": entity, "ops": ops}], "validate_only": False}
+        ask(admin, ALTER_CLIENT_QUOTAS, 1, message)
+        throttled: list[float] = []
+        settings = tls_broker.librdkafka(
+            listener,
+            throttle_cb=lambda event, into=throttled: into.append(event.throttle_time),
+            **{"batch.num.messages": 20, "queue.buffering.max.ms": 0},
+        )
+        producer = Producer(settings)
+        try:
+            for number in range(230):
+                producer.produce(topic, b"%d" % number + bytes(1000))
+            assert producer.flush(30) == 0
+            assert max(throttled) > 0
+        finally:
+            remove = [{**ops[0], "remove": True}]
+            message["entries"] = [{"entity": entity, "ops": remove}]
+            ask(admin, ALTER_CLIENT_QUOTAS, 1, message)
+
+
+def test_restarted_and_killed(tmp_path: Path, unique: str) -> None:
+    """A client goes on with a broker that was killed and comes back: nothing that was acknowledged is lost."""
+    broker = TlsBroker(tmp_path)
+    broker.start()
+    try:
+        ports = broker.listener_ports()
+        broker.overrides["listeners"] = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
+        broker.overrides["advertised.listeners"] = broker.overrides["listeners"].replace(
+            "127.0.0.1", "localhost"
+        )
+        settings = broker.librdkafka("MTLS", **{"reconnect.backoff.max.ms": 200})
+        delivered: list[int] = []
+        producer = Producer({**settings, "on_delivery": lambda error, _: delivered.append(error is None)})
+        for number in range(40):
+            producer.produce(unique, b"%d" % number)
+            if number == 20:
+                assert producer.flush(20) == 0
+                broker.kill()
+                broker.start()
+        assert producer.flush(30) == 0
+        assert delivered == [True] * 40
+    finally:
+        broker.close()
