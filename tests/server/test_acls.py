@@ -934,6 +934,11 @@ def test_logs_leaders_and_directories(tmp_path: Path) -> None:
             await users.allow(user, operation, codes.CLUSTER, codes.CLUSTER_NAME)
             assert (await users.ask(user, api_key, message))["error_code"] == NONE
 
+        listing = {"timeout_ms": 0, "topics": [{"name": "t", "partition_indexes": [3, 3]}]}
+        (topic,) = (await users.ask("nobody", LIST_PARTITION_REASSIGNMENTS, listing))["topics"]
+        none = {"partition_index": 3, "replicas": [], "adding_replicas": [], "removing_replicas": []}
+        assert topic == {"name": "t", "partitions": [none, none]}
+
         config = [{"name": "retention.ms", "value": "5"}]
         resource = {"resource_type": 2, "resource_name": "t", "configs": config}
         change = {"resources": [resource], "validate_only": False}

@@ -314,21 +314,21 @@ class GroupCoordinator:
                 group, f"static member {member.instance_id!r} changes the protocol", now_ms
             )
             return
-        leads = group.leader_id == member_id
-        answer = {
-            **group.joined(member),
-            "members": group.members_for_leader() if leads and request.skips_assignment else [],
-            "leader": group.leader_id if request.skips_assignment else leader_before,
-            "skip_assignment": leads and request.skips_assignment,
-        }
-
         generation = group.generation
 
         def on_saved(is_kept: bool, _: int) -> None:
-            if member.join is respond and group.state is _STABLE and group.generation == generation:
-                if not is_kept:
-                    answer.update(join_refusal(error_codes.COORDINATOR_NOT_AVAILABLE, ""))
-                self._answer_join(group, member, answer)
+            if member.join is not respond or group.state is not _STABLE or group.generation != generation:
+                return
+            leads = group.leader_id == member_id  # as it is now: others may have been replaced meanwhile
+            answer = {
+                **group.joined(member),
+                "members": group.members_for_leader() if leads and request.skips_assignment else [],
+                "leader": group.leader_id if request.skips_assignment else leader_before,
+                "skip_assignment": leads and request.skips_assignment,
+            }
+            if not is_kept:
+                answer.update(join_refusal(error_codes.COORDINATOR_NOT_AVAILABLE, ""))
+            self._answer_join(group, member, answer)
 
         self._store.save(group.stored(), on_saved)
 

@@ -324,6 +324,22 @@ def test_static_member_comes_back_before_it_had_its_assignment(world: World, ask
     assert world.members == [leader_id, new_id][: 2 if asks else 1]
 
 
+def test_two_static_members_come_back_at_once(world: World) -> None:
+    """The leader is told of the members that there are when it is answered, the other under its new id."""
+    leader, other = (world.join(instance_id=name) for name in "ij")
+    world.advance(6_000)
+    for asked, name in ((other, "j"), (leader, "i")):
+        world.sync(asked.answer["member_id"], 1, instance_id=name)
+    world.store.holds = True
+    leader, other = (world.join(instance_id=name) for name in "ij")
+    assert not leader
+    world.store.release()
+    assert leader.answer["skip_assignment"]
+    told = [member["member_id"] for member in leader.answer["members"]]
+    assert sorted(told) == sorted(world.members)
+    assert other.answer["member_id"] in told
+
+
 def test_static_member_stays_while_its_session_lasts(world: World) -> None:
     """A rebalance goes on without its JoinGroup, and keeps it."""
     ids, generation = world.stable(1, session_timeout_ms=600_000)
