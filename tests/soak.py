@@ -1,12 +1,14 @@
 """What takes long and is different each time: a node and groups on a virtual clock, logins, a broker that is killed."""
 
 import argparse
+import re
 import secrets
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from tests.fuzz.test_handshake_fuzz import run as fuzz_handshakes
 from tests.fuzz.test_login_fuzz import run as fuzz_logins
 from tests.kills.run import kill
 from tests.simulation.auditor import ViolationError
@@ -17,13 +19,15 @@ STEPS = 100_000
 KILLS = 100
 GROUP_STEPS = 1_000_000
 LOGIN_FRAMES = 1_000_000
+FRAMES_FOR_A_HANDSHAKE_STEP = 5
+_SHOWN = re.compile("login|expired|connections|established|answered")
 _EXAMPLES = """\
 examples:
   make soak                                        all parts, about half an hour
   make soak ARGS='simulation'                      10^6 steps: ten fresh seeds
   make soak ARGS='simulation --seed 5'             one seed again, step by step the same
   make soak ARGS='groups'                          10^6 steps of consumer groups: joins, crashes, restarts
-  make soak ARGS='logins'                          10^6 frames of clients that log in, or do not
+  make soak ARGS='logins'                          10^6 frames of clients that log in, or do not; TLS handshakes
   make soak ARGS='kills --kills 20 --seed 7'       20 kills; a seed repeats what is done, not what it meets
   make soak ARGS='kills --nodes 3'                 three brokers in the process
 
@@ -117,21 +121,24 @@ def _simulate_groups(options: argparse.Namespace) -> None:
 
 
 def _log_in(options: argparse.Namespace) -> None:
-    """Fuzz logins; the first thing that is wrong ends it."""
+    """Fuzz logins, and TLS handshakes; the first thing that is wrong ends it."""
     seed = secrets.randbits(32) if options.seed is None else options.seed
-    print(f"seed {seed}:", end=" ", flush=True)
-    begun_s = time.perf_counter()
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            counts = fuzz_logins(seed, options.frames, Path(directory))
-        except AssertionError as error:
-            raise ViolationError(
-                f"make soak ARGS='logins --frames {options.frames} --seed {seed}': {error}"
-            ) from error
-    shown = ", ".join(
-        f"{count} {name}" for name, count in counts.items() if "login" in name or name == "expired"
-    )
-    print(f"{options.frames} frames in {time.perf_counter() - begun_s:.0f} s: {shown}", flush=True)
+    steps = options.frames // FRAMES_FOR_A_HANDSHAKE_STEP
+    for what, fuzz, count in (
+        ("frames", fuzz_logins, options.frames),
+        ("steps of TLS", fuzz_handshakes, steps),
+    ):
+        print(f"seed {seed}:", end=" ", flush=True)
+        begun_s = time.perf_counter()
+        with tempfile.TemporaryDirectory() as directory:
+            try:
+                counts = fuzz(seed, count, Path(directory))
+            except AssertionError as error:
+                raise ViolationError(
+                    f"make soak ARGS='logins --frames {options.frames} --seed {seed}': {error}"
+                ) from error
+        shown = ", ".join(f"{number} {name}" for name, number in counts.items() if _SHOWN.search(name))
+        print(f"{count} {what} in {time.perf_counter() - begun_s:.0f} s: {shown}", flush=True)
 
 
 def _kill(options: argparse.Namespace) -> None:

@@ -177,7 +177,7 @@ def fuzz_logins(seed: int, frames: int, directory: Path) -> dict[str, int]:
         node.close()
 
 
-class _Tracebacks(logging.Handler):
+class Tracebacks(logging.Handler):
     """Keeps what was logged with a traceback."""
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ class _Tracebacks(logging.Handler):
 
 def run(seed: int, frames: int, directory: Path) -> dict[str, int]:
     """Fuzz; fail where something was logged with a traceback."""
-    log, tracebacks = logging.getLogger("tidegate.server"), _Tracebacks()
+    log, tracebacks = logging.getLogger("tidegate.server"), Tracebacks()
     level = log.level
     log.addHandler(tracebacks)
     log.setLevel(logging.CRITICAL if frames > SHORT_RUN_FRAMES else logging.ERROR)
