@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from kafka import KafkaConsumer, KafkaProducer
+from tests.e2e.kafka_commands import run_commands
 from tests.e2e.tls_broker import LISTENERS, LOGINS, TlsBroker, run_kcat, user_of
 from tests.vectors.wire_brokers import ask
 
@@ -180,6 +181,37 @@ def test_a_plain_client_is_told(tls_broker: TlsBroker) -> None:
     with pytest.raises(KafkaException):
         AdminClient(settings).list_topics(timeout=2)
     assert "looks like a TLS handshake, and this listener is plain" in tls_broker.log
+
+
+@pytest.mark.java
+def test_java_clients(tls_broker: TlsBroker, topic: str, kafka_classpath: str, tmp_path: Path) -> None:
+    """Kafka's own producer, consumer in a group, and admin client, at each listener; one Java process for all."""
+    tools, commands = "org.apache.kafka.tools", []
+    for listener, mechanism in (("TLS", ""), ("MTLS", ""), ("LOGIN", "PLAIN"), ("LOGIN", "SCRAM-SHA-512")):
+        file = tmp_path / f"{listener}{mechanism}.properties"
+        settings = {**tls_broker.java(listener, mechanism), "auto.offset.reset": "earliest"}
+        file.write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
+        server = ("--bootstrap-server", tls_broker.servers(listener), "--command-config", str(file))
+        load = ("--num-records", "300", "--record-size", "100", "--throughput", "-1")
+        group = ("--group", f"{topic}-{listener}{mechanism}", "--num-records", "300", "--timeout", "20000")
+        commands += [
+            (
+                "kafka.admin.ConfigCommand",
+                *server,
+                "--describe",
+                "--entity-type",
+                "topics",
+                "--entity-name",
+                topic,
+            ),
+            (f"{tools}.ProducerPerformance", *server, "--topic", topic, *load),
+            (f"{tools}.ConsumerPerformance", *server, "--topic", topic, *group),
+        ]
+    printed = run_commands(kafka_classpath, commands, tmp_path)
+    for command, (code, out) in zip(commands, printed, strict=True):
+        assert code == 0, (command, out)
+        if command[0].endswith("ProducerPerformance"):
+            assert "300 records sent" in out
 
 
 def test_a_user_is_throttled_and_waits(tls_broker: TlsBroker, topic: str) -> None:
