@@ -35,7 +35,7 @@ from tidegate.server.listening.listener_config import (
     listener_configs,
 )
 from tidegate.server.listening.sasl_config import ENABLED_MECHANISMS, JAAS, MAX_REAUTH, sasl_settings
-from tidegate.server.listening.tls_config import (
+from tidegate.server.listening.tls_settings import (
     ALLOW_DN_CHANGES,
     ALLOW_SAN_CHANGES,
     TLS_SETTINGS,

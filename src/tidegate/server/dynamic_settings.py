@@ -23,8 +23,8 @@ from tidegate.server.config import (
 )
 from tidegate.server.handler import Wait
 from tidegate.server.listening.listener_config import limit_settings
-from tidegate.server.listening.tls_config import STORE_SETTINGS
 from tidegate.server.listening.tls_listeners import store_settings
+from tidegate.server.listening.tls_settings import STORE_SETTINGS
 from tidegate.server.one_at_a_time import OneAtATime
 from tidegate.server.stores import SettingStore
 from tidegate.server.unused_settings import is_unused

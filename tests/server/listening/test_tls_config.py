@@ -1,6 +1,8 @@
 """What the settings say of TLS: whose setting wins, what a context does, and what is refused with a way out."""
 
 import ssl
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,7 +14,8 @@ from tidegate.config.principal_rules import NoRuleError
 from tidegate.errors import ConfigError
 from tidegate.server.config import ServerConfig
 from tidegate.server.listening.cipher_suites import TLS_1_3_SUITES
-from tidegate.server.listening.tls_config import ANONYMOUS, TlsConfig, tls_config, tls_settings
+from tidegate.server.listening.tls_config import TlsConfig, tls_config
+from tidegate.server.listening.tls_settings import ANONYMOUS, tls_settings
 
 AUTHORITY = identity("authority", authority=True)
 BROKER = identity("broker", AUTHORITY)
@@ -167,6 +170,13 @@ def test_rules_make_names_of_subjects() -> None:
         tls.principal(b"x")
     own = tls_of({**texts, f"{OWN}ssl.principal.mapping.rules": "DEFAULT"})
     assert own.principal(ALICE.certificate.public_bytes(DER)) == "CN=alice"
+
+
+def test_a_broker_without_tls_does_not_load_what_reads_stores() -> None:
+    """It takes 10 MB, and time at the start."""
+    code = "import sys, tidegate.cli.serving; print('cryptography' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_names_are_known() -> None:

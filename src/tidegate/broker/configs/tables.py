@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.server.config import ALLOW_IF_NO_ACL, SETTINGS, SUPER_USERS, Setting
-from tidegate.server.listening.tls_config import (
+from tidegate.server.listening.tls_settings import (
     CIPHER_SUITES,
     PRINCIPAL_RULES,
     SECRET_TLS_SETTINGS,

@@ -9,11 +9,15 @@ As in Kafka a connection whose handshake fails closes at once, when its alert ha
 Follows: Kafka `SslChannelBuilder.SslAuthenticator`, `DefaultKafkaPrincipalBuilder`, `KafkaChannel.prepare`, `Selector`.
 """
 
+from typing import TYPE_CHECKING
+
 from tidegate.config.principal_rules import NoRuleError
 from tidegate.server.authentication.authenticator import Logins
 from tidegate.server.connection.channel import Channel
 from tidegate.server.connection.tls_session import TlsError
-from tidegate.server.listening.tls_config import TlsConfig
+
+if TYPE_CHECKING:
+    from tidegate.server.listening.tls_config import TlsConfig
 
 __all__ = ["TlsLogin"]
 
@@ -23,7 +27,7 @@ class TlsLogin:
 
     __slots__ = ("_channel", "_logins", "_names_user", "_tls")
 
-    def __init__(self, logins: Logins, tls: TlsConfig, *, names_user: bool) -> None:
+    def __init__(self, logins: Logins, tls: "TlsConfig", *, names_user: bool) -> None:
         """names_user: whether the certificate says who the client is."""
         self._logins = logins
         self._tls = tls

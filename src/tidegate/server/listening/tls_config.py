@@ -9,50 +9,39 @@
     listener.name.clients.ssl.client.auth=required
 
 A listener's own setting wins. At a SASL_SSL listener only its own `ssl.client.auth` counts, as in Kafka: the login
-says who somebody is. Follows: Kafka `SslConfigs`, `BrokerSecurityConfigs`, `SslFactory`, `DefaultSslEngineFactory`,
-`SaslChannelBuilder`.
+says who somebody is. The library that reads stores takes 10 MB: this module is imported where a listener has TLS.
+Follows: Kafka `SslFactory`, `DefaultSslEngineFactory`.
 """
 
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cryptography import x509
 
-from tidegate.config.distinguished_names import NotDerError, distinguished_name
+from tidegate.config.distinguished_names import NotDerError, distinguished_name, name_text
 from tidegate.config.principal_rules import DEFAULT_RULES, NoRuleError, PrincipalRules
 from tidegate.errors import ConfigError
 from tidegate.server.listening.cipher_suites import TLS_1_3_SUITES, cipher_suites
 from tidegate.server.listening.key_stores import KeyStore, load_key, load_trusted, read_store
 from tidegate.server.listening.pem_stores import pem_key_store, pem_trusted
 from tidegate.server.listening.pkcs12_stores import pkcs12_key_store, pkcs12_trusted
+from tidegate.server.listening.tls_settings import (
+    ANONYMOUS,
+    CIPHER_SUITES,
+    CLIENT_AUTH,
+    ENABLED_PROTOCOLS,
+    NONE,
+    PRINCIPAL_RULES,
+    REQUESTED,
+    REQUIRED,
+    TlsSettings,
+    client_auth,
+)
 
-__all__ = [
-    "ALLOW_DN_CHANGES",
-    "ALLOW_SAN_CHANGES",
-    "ANONYMOUS",
-    "CLIENT_AUTH",
-    "NONE",
-    "PRINCIPAL_RULES",
-    "REQUESTED",
-    "REQUIRED",
-    "SECRET_TLS_SETTINGS",
-    "STORE_SETTINGS",
-    "TLS_SETTINGS",
-    "TlsConfig",
-    "client_auth",
-    "tls_config",
-    "tls_settings",
-    "tls_text",
-]
+__all__ = ["TlsConfig", "tls_config"]
 
-ANONYMOUS = "ANONYMOUS"
-NONE, REQUESTED, REQUIRED = "none", "requested", "required"
-CLIENT_AUTH = "ssl.client.auth"
-CIPHER_SUITES = "ssl.cipher.suites"
-ENABLED_PROTOCOLS = "ssl.enabled.protocols"
-PRINCIPAL_RULES = "ssl.principal.mapping.rules"
 _PEM = "PEM"
 _BINARY_TYPES = ("PKCS12", "JKS")
 _KEY_PASSWORD = "ssl.key.password"
@@ -60,64 +49,21 @@ _PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1
 _JAVA_PROTOCOLS = ("TLS", *_PROTOCOLS)
 _VERIFY = {NONE: ssl.CERT_NONE, REQUESTED: ssl.CERT_OPTIONAL, REQUIRED: ssl.CERT_REQUIRED}
 
-TLS_SETTINGS: Mapping[str, tuple[str, str]] = {
-    "ssl.keystore.type": (
-        "JKS",
-        "the format of the broker's key and certificates: PKCS12 or PEM; JKS stands for PKCS12",
-    ),
-    "ssl.keystore.location": ("", "the file with the broker's key and certificates"),
-    "ssl.keystore.password": ("", "the password of that file"),
-    "ssl.keystore.key": ("", "the broker's key itself, in PEM"),
-    "ssl.keystore.certificate.chain": ("", "the certificates of that key, its own first, in PEM"),
-    "ssl.key.password": ("", "the password of the key"),
-    "ssl.truststore.type": ("JKS", "the format of the certificates that are trusted, likewise"),
-    "ssl.truststore.location": ("", "the file with the certificates that are trusted"),
-    "ssl.truststore.password": ("", "the password of that file"),
-    "ssl.truststore.certificates": ("", "the certificates that are trusted themselves, in PEM"),
-    ENABLED_PROTOCOLS: ("TLSv1.2,TLSv1.3", "versions of TLS that are spoken; none: both"),
-    "ssl.protocol": ("TLSv1.3", "the version of Java's TLS; ssl.enabled.protocols says what is spoken"),
-    CIPHER_SUITES: (
-        "",
-        "cipher suites that are allowed, by Java's names, the one preferred first; none: OpenSSL's",
-    ),
-    PRINCIPAL_RULES: (DEFAULT_RULES, "how the subject of a client's certificate becomes its name"),
-    CLIENT_AUTH: (NONE, "whether a client needs a certificate: none, requested or required"),
-}
-"""Default and meaning of each; all are texts."""
-
-ALLOW_DN_CHANGES = "ssl.allow.dn.changes"
-ALLOW_SAN_CHANGES = "ssl.allow.san.changes"
-STORE_SETTINGS = tuple(
-    name for name in TLS_SETTINGS if name.startswith(("ssl.keystore.", "ssl.key.", "ssl.truststore."))
-)
-"""Those that can change while a node runs. Follows: Kafka `SslConfigs.RECONFIGURABLE_CONFIGS`."""
-
-SECRET_TLS_SETTINGS = frozenset(
-    (
-        "ssl.key.password",
-        "ssl.keystore.certificate.chain",
-        "ssl.keystore.key",
-        "ssl.keystore.password",
-        "ssl.truststore.certificates",
-        "ssl.truststore.password",
-    )
-)
-"""Those that are passwords to Kafka: never described. Follows: Kafka `SslConfigs`, type PASSWORD."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
     """TLS at one listener.
 
     context: of the server's side, with key, certificates, versions and whom it trusts. client_auth: none, requested
-    or required. rules: how subjects become names. certificate: the broker's own. trusts_nobody: whether there is no
-    trust store. notices: what was asked for and cannot be.
+    or required. rules: how subjects become names. subject, hosts: what the broker's own certificate is of.
+    trusts_nobody: whether there is no trust store. notices: what was asked for and cannot be.
     """
 
     context: ssl.SSLContext
     client_auth: str
     rules: PrincipalRules
-    certificate: x509.Certificate
+    subject: str
+    hosts: frozenset[str]
     trusts_nobody: bool = True
     notices: tuple[str, ...] = ()
 
@@ -135,35 +81,12 @@ class TlsConfig:
             raise NoRuleError(f"the certificate cannot be read: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    """The settings of one listener, its own before those of the node."""
-
-    listener: str
-    values: Mapping[str, Any]
-    texts: Mapping[str, str]
-
-    def named(self, name: str) -> str:
-        """Return the name of the setting that holds."""
-        own = f"{_prefix(self.listener)}{name}"
-        return own if own in self.texts else name
-
-    def __getitem__(self, name: str) -> str:
-        own = f"{_prefix(self.listener)}{name}"
-        text: str = self.texts[own].strip() if own in self.texts else self.values[name]
-        return text
-
-    def source(self, name: str) -> str:
-        """Return the setting as the beginning of a sentence, with its value where that is a location."""
-        return f"{self.named(name)} {self[name]!r}" if name.endswith(".location") else self.named(name)
-
-
 def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> TlsConfig:
     """Return what holds at `listener`. `values` are settings in force, `texts` those that were given.
 
     Raises `ConfigError`.
     """
-    settings = _Settings(listener, values, texts)
+    settings = TlsSettings(listener, values, texts)
     asked = client_auth(listener, values, texts)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -180,48 +103,31 @@ def tls_config(listener: str, values: Mapping[str, Any], texts: Mapping[str, str
             hint="set it to a file with the certificates of the authorities that clients' certificates are from",
         )
     context.verify_mode = _VERIFY[asked]
+    subject, hosts = _names(keys.chain[0], keys.source)
     return TlsConfig(
         context=context,
         client_auth=asked,
         rules=_rules(settings),
-        certificate=keys.chain[0],
+        subject=subject,
+        hosts=hosts,
         trusts_nobody=not trusted,
         notices=notices,
     )
 
 
-def client_auth(listener: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> str:
-    """Return what is asked of clients at `listener`: `NONE`, `REQUESTED` or `REQUIRED`. Raises `ConfigError`.
-
-    At a SASL_SSL listener only its own setting says.
-    """
-    settings = _Settings(listener, values, texts)
-    pairs = (pair.rpartition(":") for pair in values["listener.security.protocol.map"].upper().split(","))
-    protocols = {name.strip(): protocol.strip() for name, _, protocol in pairs}
-    own = settings.named(CLIENT_AUTH) != CLIENT_AUTH
-    text = settings[CLIENT_AUTH]
-    if not own and protocols.get(listener.upper()) == "SASL_SSL":
-        return NONE
-    if text not in _VERIFY:
-        raise ConfigError(f"{settings.named(CLIENT_AUTH)} is {text!r}, expected one of {', '.join(_VERIFY)}")
-    return text
+def _names(certificate: x509.Certificate, source: str) -> tuple[str, frozenset[str]]:
+    """Return the subject of a certificate and its alternative names. Raises `ConfigError`."""
+    try:
+        subject = name_text(certificate.subject.public_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return subject, frozenset()
+    except ValueError as error:
+        raise ConfigError(f"{source}: the certificate has names that cannot be read: {error}") from error
+    return subject, frozenset(f"{type(name).__name__}:{name.value}" for name in names)
 
 
-def tls_text(listener: str, name: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> str:
-    """Return the text of a setting of TLS that holds at `listener`."""
-    return _Settings(listener, values, texts)[name]
-
-
-def tls_settings(listeners: Iterable[str]) -> set[str]:
-    """Return the names of the settings that TLS at these listeners may have."""
-    return {f"{_prefix(listener)}{name}" for listener in listeners for name in TLS_SETTINGS}
-
-
-def _prefix(listener: str) -> str:
-    return f"listener.name.{listener.lower()}."
-
-
-def _rules(settings: _Settings) -> PrincipalRules:
+def _rules(settings: TlsSettings) -> PrincipalRules:
     setting = settings.named(PRINCIPAL_RULES)
     try:
         rules = PrincipalRules.parse(settings[PRINCIPAL_RULES])
@@ -236,7 +142,7 @@ def _rules(settings: _Settings) -> PrincipalRules:
     return rules
 
 
-def _set_versions_and_ciphers(context: ssl.SSLContext, settings: _Settings) -> tuple[str, ...]:
+def _set_versions_and_ciphers(context: ssl.SSLContext, settings: TlsSettings) -> tuple[str, ...]:
     """Restrict a context to what the settings allow. Return what they ask for that cannot be."""
     versions = _versions(settings)
     names = _parts(settings[CIPHER_SUITES])
@@ -269,7 +175,7 @@ def _set_versions_and_ciphers(context: ssl.SSLContext, settings: _Settings) -> t
     return tuple(notices)
 
 
-def _versions(settings: _Settings) -> set[ssl.TLSVersion]:
+def _versions(settings: TlsSettings) -> set[ssl.TLSVersion]:
     if settings["ssl.protocol"] not in _JAVA_PROTOCOLS:
         raise ConfigError(
             f"{settings.named('ssl.protocol')} is {settings['ssl.protocol']!r}, "
@@ -289,7 +195,7 @@ def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _key_store(settings: _Settings) -> KeyStore:
+def _key_store(settings: TlsSettings) -> KeyStore:
     """Return the broker's key. Refuses what Kafka `DefaultSslEngineFactory.createKeystore` does."""
     location, key, chain = "ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain"
     if not settings[location] and not settings[key]:
@@ -317,7 +223,7 @@ def _key_store(settings: _Settings) -> KeyStore:
     )
 
 
-def _pem_file(settings: _Settings) -> KeyStore:
+def _pem_file(settings: TlsSettings) -> KeyStore:
     location = "ssl.keystore.location"
     text = _content(settings, location).decode(errors="replace")
     source = settings.source(location)
@@ -325,7 +231,7 @@ def _pem_file(settings: _Settings) -> KeyStore:
     return pem_key_store(source=source, key=text, chain_source=source, certificates=text, password=password)
 
 
-def _pkcs12_file(settings: _Settings) -> KeyStore:
+def _pkcs12_file(settings: TlsSettings) -> KeyStore:
     location, password = "ssl.keystore.location", "ssl.keystore.password"
     if settings[_KEY_PASSWORD] and settings[_KEY_PASSWORD] != settings[password]:
         raise ConfigError(
@@ -341,7 +247,7 @@ def _pkcs12_file(settings: _Settings) -> KeyStore:
     )
 
 
-def _trusted(settings: _Settings) -> tuple[x509.Certificate, ...]:
+def _trusted(settings: TlsSettings) -> tuple[x509.Certificate, ...]:
     """Return the certificates that are trusted. Refuses what Kafka `DefaultSslEngineFactory.createTruststore` does."""
     location, certificates = "ssl.truststore.location", "ssl.truststore.certificates"
     if not settings[location] and not settings[certificates]:
@@ -361,16 +267,16 @@ def _trusted(settings: _Settings) -> tuple[x509.Certificate, ...]:
     return pkcs12_trusted(source=source, location=settings[location], data=data, password=password)
 
 
-def _trust_source(settings: _Settings) -> str:
+def _trust_source(settings: TlsSettings) -> str:
     name = "ssl.truststore.location"
     return settings.source(name if settings[name] else "ssl.truststore.certificates")
 
 
-def _content(settings: _Settings, location: str) -> bytes:
+def _content(settings: TlsSettings, location: str) -> bytes:
     return read_store(settings[location], setting=settings.named(location))
 
 
-def _is_pem(settings: _Settings, kind: str, *, inline: tuple[str, ...]) -> bool:
+def _is_pem(settings: TlsSettings, kind: str, *, inline: tuple[str, ...]) -> bool:
     """Return whether a store is in PEM. `inline`: settings that hold a store themselves, which PEM alone can."""
     name, password = f"ssl.{kind}.type", f"ssl.{kind}.password"
     if settings[name] != _PEM:

@@ -12,23 +12,21 @@ import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from cryptography import x509
-
-from tidegate.config.distinguished_names import name_text
 from tidegate.errors import ConfigError
 from tidegate.scheduling import Scheduler
 from tidegate.server.config import ServerConfig
 from tidegate.server.handler import Wait
-from tidegate.server.listening.tls_config import (
+from tidegate.server.listening.tls_settings import (
     ALLOW_DN_CHANGES,
     ALLOW_SAN_CHANGES,
     STORE_SETTINGS,
-    TlsConfig,
-    tls_config,
-    tls_text,
+    TlsSettings,
 )
+
+if TYPE_CHECKING:
+    from tidegate.server.listening.tls_config import TlsConfig
 
 __all__ = ["TlsListeners", "store_settings"]
 
@@ -54,7 +52,7 @@ class TlsListeners:
         self._made_of = {name: _made_of(name, config) for name in names}
         self._configs = {name: _made(name, config) for name in names}
 
-    def of(self, listener: str) -> TlsConfig | None:
+    def of(self, listener: str) -> "TlsConfig | None":
         """Return what holds for a connection that begins now; None for a listener without TLS."""
         return self._configs.get(listener)
 
@@ -64,7 +62,7 @@ class TlsListeners:
 
     def prepare_in_slices(
         self, config: ServerConfig
-    ) -> Generator[Wait | None, None, Mapping[str, tuple[_Made, TlsConfig]]]:
+    ) -> Generator[Wait | None, None, Mapping[str, tuple[_Made, "TlsConfig"]]]:
         """Return what is new at which listener under other settings, read on a thread. Raises `ConfigError`."""
         prepared: dict[str, tuple[_Made, TlsConfig]] = {}
         for name in self._configs:
@@ -85,13 +83,13 @@ class TlsListeners:
                 except ConfigError as error:
                     _log.error("%s; what was given at the start holds at listener %s", error, name)
 
-    def put_in_force(self, prepared: Mapping[str, tuple[_Made, TlsConfig]]) -> None:
+    def put_in_force(self, prepared: Mapping[str, tuple[_Made, "TlsConfig"]]) -> None:
         """Have the handshakes that begin from now on use what was prepared."""
         for name, (made_of, made) in prepared.items():
             self._made_of[name] = made_of
             self._configs[name] = made
 
-    def _check_same(self, name: str, new: TlsConfig, config: ServerConfig) -> None:
+    def _check_same(self, name: str, new: "TlsConfig", config: ServerConfig) -> None:
         """Refuse a store of another name, or without some of the hosts, unless the settings allow it.
 
         Follows: Kafka `SslFactory.CertificateEntries.ensureCompatible`.
@@ -101,22 +99,26 @@ class TlsListeners:
             raise ConfigError(
                 "Cannot add SSL truststore to an existing listener for which no truststore was configured."
             )
-        (was, hosts), (is_now, new_hosts) = _names(old.certificate), _names(new.certificate)
-        if was.lower() != is_now.lower() and not config[ALLOW_DN_CHANGES]:
-            raise ConfigError(f"Keystore DistinguishedName does not match: existing={was!r}, new={is_now!r}")
-        if not hosts <= new_hosts and not config[ALLOW_SAN_CHANGES]:
+        if old.subject.lower() != new.subject.lower() and not config[ALLOW_DN_CHANGES]:
             raise ConfigError(
-                f"Keystore SubjectAltNames do not match: existing={sorted(hosts)}, new={sorted(new_hosts)}"
+                f"Keystore DistinguishedName does not match: existing={old.subject!r}, new={new.subject!r}"
+            )
+        if not old.hosts <= new.hosts and not config[ALLOW_SAN_CHANGES]:
+            raise ConfigError(
+                f"Keystore SubjectAltNames do not match: existing={sorted(old.hosts)}, new={sorted(new.hosts)}"
             )
 
 
-def _made(listener: str, config: ServerConfig) -> TlsConfig:
+def _made(listener: str, config: ServerConfig) -> "TlsConfig":
+    from tidegate.server.listening.tls_config import tls_config  # 10 MB, where there is TLS alone
+
     return tls_config(listener, config.values, config.given)
 
 
 def _made_of(listener: str, config: ServerConfig) -> _Made:
-    texts = tuple(tls_text(listener, name, config.values, config.given) for name in STORE_SETTINGS)
-    files = tuple(_file(tls_text(listener, name, config.values, config.given)) for name in _LOCATIONS)
+    settings = TlsSettings(listener, config.values, config.given)
+    texts = tuple(settings[name] for name in STORE_SETTINGS)
+    files = tuple(_file(settings[name]) for name in _LOCATIONS)
     return texts, files
 
 
@@ -126,18 +128,6 @@ def _file(location: str) -> tuple[int, int, int] | None:
             status = os.stat(location)
             return status.st_ino, status.st_mtime_ns, status.st_size
     return None
-
-
-def _names(certificate: x509.Certificate) -> tuple[str, set[str]]:
-    """Return the subject of a certificate and its alternative names. Raises `ConfigError`."""
-    try:
-        subject = name_text(certificate.subject.public_bytes())
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return subject, set()
-    except ValueError as error:
-        raise ConfigError(f"the certificate of the key has names that cannot be read: {error}") from error
-    return subject, {f"{type(name).__name__}:{name.value}" for name in names}
 
 
 def _on_thread(loop: Scheduler, work: Callable[[], _Result]) -> Generator[Wait | None, None, _Result]:

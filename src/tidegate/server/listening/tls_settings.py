@@ -1,0 +1,132 @@
+"""The settings of TLS: names, defaults, whose setting wins. What they stand for is made by `tls_config`.
+
+A listener's own setting wins. At a SASL_SSL listener only its own `ssl.client.auth` counts, as in Kafka: the login
+says who somebody is. Follows: Kafka `SslConfigs`, `BrokerSecurityConfigs`, `SaslChannelBuilder`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.config.principal_rules import DEFAULT_RULES
+from tidegate.errors import ConfigError
+
+__all__ = [
+    "ALLOW_DN_CHANGES",
+    "ALLOW_SAN_CHANGES",
+    "ANONYMOUS",
+    "CIPHER_SUITES",
+    "CLIENT_AUTH",
+    "ENABLED_PROTOCOLS",
+    "NONE",
+    "PRINCIPAL_RULES",
+    "REQUESTED",
+    "REQUIRED",
+    "SECRET_TLS_SETTINGS",
+    "STORE_SETTINGS",
+    "TLS_SETTINGS",
+    "TlsSettings",
+    "client_auth",
+    "tls_settings",
+]
+
+ANONYMOUS = "ANONYMOUS"
+NONE, REQUESTED, REQUIRED = _CLIENT_AUTHS = "none", "requested", "required"
+CLIENT_AUTH = "ssl.client.auth"
+CIPHER_SUITES = "ssl.cipher.suites"
+ENABLED_PROTOCOLS = "ssl.enabled.protocols"
+PRINCIPAL_RULES = "ssl.principal.mapping.rules"
+TLS_SETTINGS: Mapping[str, tuple[str, str]] = {
+    "ssl.keystore.type": (
+        "JKS",
+        "the format of the broker's key and certificates: PKCS12 or PEM; JKS stands for PKCS12",
+    ),
+    "ssl.keystore.location": ("", "the file with the broker's key and certificates"),
+    "ssl.keystore.password": ("", "the password of that file"),
+    "ssl.keystore.key": ("", "the broker's key itself, in PEM"),
+    "ssl.keystore.certificate.chain": ("", "the certificates of that key, its own first, in PEM"),
+    "ssl.key.password": ("", "the password of the key"),
+    "ssl.truststore.type": ("JKS", "the format of the certificates that are trusted, likewise"),
+    "ssl.truststore.location": ("", "the file with the certificates that are trusted"),
+    "ssl.truststore.password": ("", "the password of that file"),
+    "ssl.truststore.certificates": ("", "the certificates that are trusted themselves, in PEM"),
+    ENABLED_PROTOCOLS: ("TLSv1.2,TLSv1.3", "versions of TLS that are spoken; none: both"),
+    "ssl.protocol": ("TLSv1.3", "the version of Java's TLS; ssl.enabled.protocols says what is spoken"),
+    CIPHER_SUITES: (
+        "",
+        "cipher suites that are allowed, by Java's names, the one preferred first; none: OpenSSL's",
+    ),
+    PRINCIPAL_RULES: (DEFAULT_RULES, "how the subject of a client's certificate becomes its name"),
+    CLIENT_AUTH: (NONE, "whether a client needs a certificate: none, requested or required"),
+}
+"""Default and meaning of each; all are texts."""
+
+ALLOW_DN_CHANGES = "ssl.allow.dn.changes"
+ALLOW_SAN_CHANGES = "ssl.allow.san.changes"
+STORE_SETTINGS = tuple(
+    name for name in TLS_SETTINGS if name.startswith(("ssl.keystore.", "ssl.key.", "ssl.truststore."))
+)
+"""Those that can change while a node runs. Follows: Kafka `SslConfigs.RECONFIGURABLE_CONFIGS`."""
+
+SECRET_TLS_SETTINGS = frozenset(
+    (
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.password",
+        "ssl.truststore.certificates",
+        "ssl.truststore.password",
+    )
+)
+"""Those that are passwords to Kafka: never described. Follows: Kafka `SslConfigs`, type PASSWORD."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """The settings of one listener, its own before those of the node."""
+
+    listener: str
+    values: Mapping[str, Any]
+    texts: Mapping[str, str]
+
+    def named(self, name: str) -> str:
+        """Return the name of the setting that holds."""
+        own = f"{_prefix(self.listener)}{name}"
+        return own if own in self.texts else name
+
+    def __getitem__(self, name: str) -> str:
+        own = f"{_prefix(self.listener)}{name}"
+        text: str = self.texts[own].strip() if own in self.texts else self.values[name]
+        return text
+
+    def source(self, name: str) -> str:
+        """Return the setting as the beginning of a sentence, with its value where that is a location."""
+        return f"{self.named(name)} {self[name]!r}" if name.endswith(".location") else self.named(name)
+
+
+def client_auth(listener: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> str:
+    """Return what is asked of clients at `listener`: `NONE`, `REQUESTED` or `REQUIRED`. Raises `ConfigError`.
+
+    At a SASL_SSL listener only its own setting says.
+    """
+    settings = TlsSettings(listener, values, texts)
+    pairs = (pair.rpartition(":") for pair in values["listener.security.protocol.map"].upper().split(","))
+    protocols = {name.strip(): protocol.strip() for name, _, protocol in pairs}
+    own = settings.named(CLIENT_AUTH) != CLIENT_AUTH
+    text = settings[CLIENT_AUTH]
+    if not own and protocols.get(listener.upper()) == "SASL_SSL":
+        return NONE
+    if text not in _CLIENT_AUTHS:
+        raise ConfigError(
+            f"{settings.named(CLIENT_AUTH)} is {text!r}, expected one of {', '.join(_CLIENT_AUTHS)}"
+        )
+    return text
+
+
+def tls_settings(listeners: Iterable[str]) -> set[str]:
+    """Return the names of the settings that TLS at these listeners may have."""
+    return {f"{_prefix(listener)}{name}" for listener in listeners for name in TLS_SETTINGS}
+
+
+def _prefix(listener: str) -> str:
+    return f"listener.name.{listener.lower()}."
