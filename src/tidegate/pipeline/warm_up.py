@@ -42,6 +42,7 @@ __all__ = [
     "compile_replay_kernel",
     "kernel_at_hand",
     "kernel_in_the_making",
+    "smooth_mode_at_hand",
 ]
 
 OPEN, CLOSED, USAGE = "open", "closed", "usage"
@@ -86,6 +87,19 @@ def kernel_at_hand(
         kernel = _KERNELS[name]
         with Console(stderr=True).status(f"compiling {kernel.what}, once: some twenty seconds"):
             kernel.make()
+
+
+def smooth_mode_at_hand(plans: Iterable[Plan], timelines: Iterable[Timeline]) -> None:
+    """Have compiled what the quotas in force take, if one of the plans, where smooth mode was on; say so on stderr.
+
+    On Spark and in a watch that is known only when the record is read, and a display is on already: a plain line.
+    """
+    if not any(plan.is_in_force for plan in plans) or not any(map(_was_beyond_kafka, timelines)):
+        return
+    kernel = _KERNELS[OPEN_SMOOTH]
+    if not _is_compiled(kernel):
+        print(f"compiling {kernel.what}, once: some twenty seconds", file=sys.stderr, flush=True)
+        kernel.make()
 
 
 def compile_replay_kernel(kernel: str = OPEN) -> None:

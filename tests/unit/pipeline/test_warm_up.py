@@ -3,16 +3,18 @@
 from functools import partial
 from random import Random
 
+import pyarrow as pa
 import pytest
 from tests.replaying.files import write_events
 from tests.replaying.kernel import replay_events
 from tests.replaying.logs import START_MS, random_traffic
 from tests.replaying.node import RecordingNode
 
+from tidegate.pipeline import warm_up
 from tidegate.pipeline.jobs.local import local_usage
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.steps import control_events
-from tidegate.pipeline.read.timeline import timelines
+from tidegate.pipeline.read.timeline import empty_timeline, timelines
 from tidegate.pipeline.replay.beyond_kafka import replay_kernel_beyond_kafka, run_kernel_beyond_kafka
 from tidegate.pipeline.replay.closed_loop_kernel import run_kernel, take_in_kernel
 from tidegate.pipeline.replay.compiled import cache_directory
@@ -30,8 +32,11 @@ from tidegate.pipeline.warm_up import (
     compile_replay_kernel,
     kernel_at_hand,
     kernel_in_the_making,
+    smooth_mode_at_hand,
 )
+from tidegate.pipeline.watch.node import NodeWatch
 from tidegate.quota import QuotaRecord
+from tidegate.usage.arrow import arrow_schema
 
 _SMOOTH = QuotaRecord(entity=(), key="tidegate.quota.smooth", value=1.0)
 _WHAT = {
@@ -124,3 +129,37 @@ def test_smooth_mode_in_force_is_compiled_for_with_notice(monkeypatch, tmp_path,
     assert "smooth" not in capsys.readouterr().err
     kernel_at_hand([in_force_plan()], timelines=found)
     assert f"compiling {_WHAT[OPEN_SMOOTH]}, once" in capsys.readouterr().err
+
+
+def test_a_watch_says_that_it_compiles(monkeypatch, tmp_path, capsys):
+    """Only the record knows that smooth mode was on: a line says so where it takes its time, and only there."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    made = []
+    kernel = warm_up._KERNELS[OPEN_SMOOTH]._replace(make=lambda: made.append(OPEN_SMOOTH))
+    monkeypatch.setattr(warm_up, "_KERNELS", {**warm_up._KERNELS, OPEN_SMOOTH: kernel})
+    node = RecordingNode()
+    node.start(START_MS)
+    node.quota(_SMOOTH, START_MS)
+    found = list(timelines(control_events(node.events)).values())
+    smooth_mode_at_hand([PLANS[OPEN]], found)
+    smooth_mode_at_hand([in_force_plan()], [empty_timeline()])
+    assert (made, capsys.readouterr().err) == ([], "")
+    smooth_mode_at_hand([in_force_plan()], found)
+    line = "compiling the open loop with smooth mode, once: some twenty seconds\n"
+    assert (made, capsys.readouterr().err) == ([OPEN_SMOOTH], line)
+
+
+def test_smooth_mode_is_compiled_before_a_watch_needs_it(monkeypatch):
+    """With the timeline of what arrived, before the first row."""
+    asked = []
+    monkeypatch.setattr("tidegate.pipeline.watch.node.smooth_mode_at_hand", lambda *what: asked.append(what))
+    node = RecordingNode(4)
+    node.start(START_MS)
+    node.quota(_SMOOTH, START_MS)
+    node.produce("alice", "c1", 10, START_MS)
+    plans = [in_force_plan()]
+    watched = NodeWatch(node_id=4, plans=plans)
+    watched.advance(pa.Table.from_pylist(node.events, schema=arrow_schema()))
+    [(of_plans, [timeline])] = asked
+    assert list(of_plans) == plans
+    assert timeline.steps.where(lambda step: step.record == _SMOOTH)

@@ -23,6 +23,7 @@ from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.task import Layout, lay_out
 from tidegate.pipeline.schemas import BLOCKS, CHUNKS, NUMBERED_BUNDLES, WORK
 from tidegate.pipeline.session import RunningSpark
+from tidegate.pipeline.warm_up import smooth_mode_at_hand
 
 __all__ = [
     "SLICES_PER_CORE",
@@ -81,6 +82,8 @@ def replay_blocks(
     surveys = done_on_spark(session, survey, bundles)
     cores = context.defaultParallelism
     layout = lay_out(bundles, surveys, plans, cores=cores, carried=carried, leaves_state=leaves_state)
+    if (context.master or "").startswith("local"):  # executors elsewhere compile for themselves
+        smooth_mode_at_hand(plans, layout.timelines.values())
     task = context.broadcast(layout.task)
     tasks = layout.task.tasks
     members: Grouped = [context.broadcast(group) for group in layout.members(min(tasks, _MEMBER_GROUPS))]

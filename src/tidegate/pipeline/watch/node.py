@@ -30,6 +30,7 @@ from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import client_results, counted
 from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
+from tidegate.pipeline.warm_up import smooth_mode_at_hand
 from tidegate.pipeline.watch.arrivals import Piece, read_pieces, together
 from tidegate.usage.snapshots import BEGINS
 
@@ -140,6 +141,7 @@ class NodeWatch:
             timeline = with_snapshots(timeline, read, is_known=self.is_known)
         keys = zip(survey.keys["user"].to_pylist(), survey.keys["client_id"].to_pylist(), strict=True)
         numbers = np.array([self._number(user, client_id) for user, client_id in keys], np.int64)
+        smooth_mode_at_hand(self.plans, [timeline])
         self._go_on(timeline)
         for rows in read_rows(arrived, numbers):
             for part in self._minutes(rows):
