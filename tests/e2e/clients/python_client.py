@@ -133,7 +133,7 @@ class KafkaPython:
         consumer = KafkaConsumer(self._wanted["topic"], **self._settings, **group_settings(self._wanted))
         left = leaves()
         while not left.is_set():
-            for records in consumer.poll(timeout_ms=100).values():
+            for records in consumer.poll(timeout_ms=1000).values():
                 for record in records:
                     show(record.partition, record.offset)
         consumer.close()
