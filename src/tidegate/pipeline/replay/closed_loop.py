@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.layout import KIND_BITS, MUTATION_ROW, ROW_TYPES, Int32s, Int64s, Rows
+from tidegate.pipeline.layout import ROW_TYPES, Int32s, Int64s, Rows
 from tidegate.pipeline.read.steps import Step
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay import closed_loop_kernel as kernel
@@ -26,6 +26,7 @@ from tidegate.pipeline.replay.names import ClientNames
 from tidegate.pipeline.replay.pending import roomy_pending
 from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
+from tidegate.pipeline.replay.wanted import SharedWanted
 from tidegate.quota.measure.throttle import MAX_INT64
 
 __all__ = ["MAX_WAITING_ROWS", "MEMORY_ROWS", "ClosedLoopReplay"]
@@ -50,9 +51,10 @@ class ClosedLoopReplay(PlanReplay):
         names: ClientNames,
         timeline: Timeline,
         definitions: Definitions | None = None,
+        wanted: SharedWanted | None = None,
         log_rows: int = 0,
     ) -> None:
-        super().__init__(plan, names=names, timeline=timeline, definitions=definitions)
+        super().__init__(plan, names=names, timeline=timeline, definitions=definitions, wanted=wanted)
         self._name = plan.name
         self._numbers: dict[int, int] = {}
         self._free_numbers: list[int] = []
@@ -109,8 +111,7 @@ class ClosedLoopReplay(PlanReplay):
     def _run(self, rows: Rows, decisions: Int32s, first: int, end: int) -> None:
         if first == end:
             return
-        self._open_accounts(rows.flags[first:end], rows.client[first:end])
-        mutations = int((rows.flags[first:end] & KIND_BITS == MUTATION_ROW).sum())
+        mutations = self._open_accounts(rows, first, end)
         self._pending = roomy_pending(self._pending, mutations + int(self._loop.counts[kernel.MUTATIONS]))
         self._make_room(end - first)
         order_ms = np.maximum.accumulate(np.append(self._latest_ms, rows.ts_ms[first:end]))[1:]

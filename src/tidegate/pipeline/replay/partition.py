@@ -42,6 +42,7 @@ from tidegate.pipeline.replay.names import Names
 from tidegate.pipeline.replay.plan import Definitions, Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
 from tidegate.pipeline.replay.results import Counted, client_results, counted, peak_results
+from tidegate.pipeline.replay.wanted import SharedWanted
 from tidegate.pipeline.schemas import (
     BLOCKS,
     LIMITS_BY_NODE,
@@ -120,6 +121,7 @@ class Partition:
         """definitions: see `fixed_definitions`."""
         self.node_id, timeline = members.node_id, members.timeline
         self.names = Names(members.users, members.client_ids)
+        wanted = SharedWanted(len(self.names))
         self.replays = [
             (
                 plan,
@@ -129,6 +131,7 @@ class Partition:
                     timeline=timeline,
                     carried=members.carried.get(plan.name),
                     definitions=fixed,
+                    wanted=wanted,
                 ),
             )
             for plan, fixed in zip(plans, definitions or fixed_definitions(plans), strict=True)
@@ -259,11 +262,14 @@ def replay_of(
     timeline: Timeline,
     carried: Carried | None,
     definitions: Definitions | None = None,
+    wanted: SharedWanted | None = None,
 ) -> PlanReplay:
     """Return what replays a plan."""
     if plan.is_closed:
-        return ClosedLoopReplay(plan, names=names, timeline=timeline, definitions=definitions)
-    return PlanReplay(plan, names=names, timeline=timeline, carried=carried, definitions=definitions)
+        return ClosedLoopReplay(plan, names=names, timeline=timeline, definitions=definitions, wanted=wanted)
+    return PlanReplay(
+        plan, names=names, timeline=timeline, carried=carried, definitions=definitions, wanted=wanted
+    )
 
 
 def fixed_definitions(plans: Sequence[Plan]) -> Fixed:

@@ -67,7 +67,7 @@ from tidegate.pipeline.replay.carried import (
     sensor_rows,
 )
 from tidegate.pipeline.replay.certainty import FOREVER
-from tidegate.pipeline.replay.kernel import replay_kernel, wanted_kernel
+from tidegate.pipeline.replay.kernel import replay_kernel
 from tidegate.pipeline.replay.names import ClientNames, columns_of
 from tidegate.pipeline.replay.pending import TAKEN, empty_pending, lose_pending, pending_put, roomy_pending
 from tidegate.pipeline.replay.plan import (
@@ -81,6 +81,7 @@ from tidegate.pipeline.replay.plan import (
 from tidegate.pipeline.replay.settings import SettingsBeyondKafka
 from tidegate.pipeline.replay.stated import StatedSensors
 from tidegate.pipeline.replay.tables import Account, AccountTable, Found, Limit, SensorTable, Used
+from tidegate.pipeline.replay.wanted import SharedWanted, wanted_of
 from tidegate.quota.measure.bucket_kernel import BUCKET_FLOATS, BUCKET_INTS
 from tidegate.quota.measure.rate_kernel import FLOAT_SLOTS, INT_SLOTS
 from tidegate.quota.measure.smooth import smooth_max_value
@@ -103,11 +104,13 @@ class PlanReplay:
         timeline: Timeline,
         carried: Carried | None = None,
         definitions: Definitions | None = None,
+        wanted: SharedWanted | None = None,
     ) -> None:
         """carried: what a replay of the hours before has left of the node. definitions: those of the plan, if they
-        were made before and never change.
+        were made before and never change. wanted: tells what a batch wants, other plans too.
         """
         self._plan = plan
+        self._wanted = None if plan.is_in_force else wanted
         self._names = names
         self._timeline = timeline if carried is None else following(timeline, carried.end)
         self._steps = self._taken_steps()
@@ -401,7 +404,7 @@ class PlanReplay:
     def _run(self, rows: Rows, decisions: Int32s, first: int, end: int) -> None:
         if first == end:
             return
-        mutations = self._open_accounts(rows.flags[first:end], rows.client[first:end])
+        mutations = self._open_accounts(rows, first, end)
         self._pending = roomy_pending(self._pending, mutations)
         if self._uncertain:
             first = self._run_uncertain(rows, decisions, first, end)
@@ -441,15 +444,16 @@ class PlanReplay:
         self._lose_permits(reason)  # not forgotten: wherever a batch ends, the guess is the same
         return certain
 
-    def _open_accounts(self, flags: npt.NDArray[np.int16], client: npt.NDArray[np.int32]) -> int:
-        """Look up the accounts that the rows need; return how many rows ask for permits."""
-        wanted = np.empty(min(2 * len(flags), self._looked_up.size), np.int64)
-        versions = np.array(self._versions, np.int64)
-        found, mutations = wanted_kernel()(flags, client, self._looked_up, versions, wanted)
-        index_of, clients = np.divmod(np.sort(wanted[:found]), self._looked_up.shape[1])
-        for index in np.unique(index_of).tolist():
-            self._look_up(index, clients[index_of == index])
-        return mutations
+    def _open_accounts(self, rows: Rows, first: int, end: int) -> int:
+        """Look up the accounts that rows need; return how many of these ask for permits."""
+        if self._wanted is not None and end - first == len(rows.seq):
+            wanted = self._wanted.of(rows)
+        else:
+            versions = np.array(self._versions, np.int64)
+            wanted = wanted_of(rows.flags[first:end], rows.client[first:end], self._looked_up, versions)
+        for index, clients in wanted.clients.items():
+            self._look_up(index, clients)
+        return wanted.mutations
 
     def _look_up(self, index: int, clients: npt.NDArray[np.integer[Any]]) -> None:
         """Find the accounts and sensors of clients under the definitions as they are now."""
