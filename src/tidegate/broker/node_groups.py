@@ -11,9 +11,9 @@ from tidegate import error_codes
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.late_answers import complete_in_slices
 from tidegate.groups import GroupCoordinator, GroupSettings, GroupState, StoredGroup
-from tidegate.groups.group import CONSUMER, Group
+from tidegate.groups.group import CONSUMER, Group, Subscription
 from tidegate.scheduling import Scheduler, Timer
-from tidegate.server.handler import Answer, Deferred, Message, Request
+from tidegate.server.handler import Deferred, Message, Request, Work
 from tidegate.storage.group_rows import CommittedOffset, GroupChange
 from tidegate.storage.housekeeping import start_chore
 from tidegate.storage.storage import Storage
@@ -23,6 +23,7 @@ __all__ = ["NodeGroups", "Writes"]
 _AT_ONCE = (
     50  # sessions and rebalances that are over, in one turn: a rebalance of a large group takes some ms
 )
+_RUN_NS = 2_000_000  # so long at most, but for one of them
 _MEMBERS_AT_ONCE = 32  # of one answer
 _MS_PER_MINUTE = 60_000
 
@@ -107,9 +108,17 @@ class NodeGroups:
         self._timer = None
         if not self.storage.closed:
             try:
-                self.coordinator.run(self.now_ms(), _AT_ONCE)
+                self._run_some()
             finally:
                 self.wake()  # a mistake in one group ends no other's sessions
+
+    def _run_some(self) -> None:
+        """Run what is due; rebalances of many large groups that are over at once take several turns."""
+        clock = self.storage.clock
+        now_ms, until_ns = clock.now_ms(), clock.monotonic_ns() + _RUN_NS
+        for _ in range(_AT_ONCE):
+            if not self.coordinator.run(now_ms, 1) or clock.monotonic_ns() >= until_ns:
+                return
 
     # --- what is kept: a `GroupStore`
 
@@ -152,6 +161,17 @@ class NodeGroups:
             yield
         return error_codes.NONE
 
+    def subscription_in_slices(
+        self, group: Group | None, known: Subscription | None
+    ) -> Generator[None, None, Subscription | None]:
+        """Return what a group subscribes to of the topics that there are.
+
+        known: what this returned before, which holds as long as the generation lasts.
+        """
+        while group is not None and (known is None or known.generation != group.generation):
+            known = yield from group.subscription_in_slices(self.storage.topics.by_name)
+        return known
+
     # --- what expires
 
     def expire_in_slices(self) -> Iterator[None]:
@@ -185,11 +205,13 @@ class NodeGroups:
         now_ms = self.now_ms()
         retention_ms = self.storage.config.offsets_retention_minutes * _MS_PER_MINUTE
         group = self.coordinator.groups.get(group_id)
+        subscription: Subscription | None = None
         after: CommittedOffset | None = None
         is_left = False
         while page := self.storage.store.groups.offsets_after(group_id, after):
             after = page[-1]
-            expired = [at for at in page if _is_expired(group, at, now_ms, retention_ms)]
+            subscription = yield from self.subscription_in_slices(group, subscription)
+            expired = [at for at in page if _is_expired(group, subscription, at, now_ms, retention_ms)]
             is_left = is_left or len(expired) < len(page)
             if expired:
                 self.storage.group_writes.add(GroupChange(forgotten=expired), _nothing)
@@ -216,13 +238,13 @@ class Writes:
         self._on_over = on_over
         self._over(None, True)
 
-    def answer(self, make: Callable[[list[GroupChange]], Answer]) -> Deferred:
-        """Return what `make` makes of the changes that failed, when all are over.
+    def answer(self, make: Callable[[list[GroupChange]], Work], scheduler: Scheduler) -> Deferred:
+        """Return what `make`, in slices, makes of the changes that failed, when all are over.
 
         The work is under way: it is charged whoever may have left.
         """
         deferred = Deferred()
-        self.when_over(lambda failed: deferred.complete_by(partial(make, failed)))
+        self.when_over(lambda failed: complete_in_slices(deferred, make(failed), scheduler))
         return deferred
 
     def _over(self, change: GroupChange | None, is_kept: bool) -> None:
@@ -234,16 +256,26 @@ class Writes:
             on_over(self._failed)
 
 
-def _is_expired(group: Group | None, at: CommittedOffset, now_ms: int, retention_ms: int) -> bool:
-    if group is None or group.protocol_type is None:
+def _is_expired(
+    group: Group | None,
+    subscription: Subscription | None,
+    at: CommittedOffset,
+    now_ms: int,
+    retention_ms: int,
+) -> bool:
+    if group is None or subscription is None or group.protocol_type is None:
         since_ms = at.commit_ms
     elif group.state is GroupState.EMPTY:
         since_ms = group.state_at_ms
-    elif group.state is GroupState.STABLE and group.protocol_type == CONSUMER and group.topics is not None:
+    elif (
+        group.state is GroupState.STABLE
+        and group.protocol_type == CONSUMER
+        and subscription.topics is not None
+    ):
         since_ms = at.commit_ms
     else:
         return False
-    if group is not None and group.is_subscribed_to(at.topic):
+    if subscription is not None and subscription.has(at.topic):
         return False
     if at.expire_ms is not None:
         return now_ms >= at.expire_ms

@@ -4,16 +4,26 @@ Follows: Kafka 4.3 `ClassicGroup`, `ClassicGroupMember`.
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
+from dataclasses import dataclass
 
 from tidegate import error_codes
 from tidegate.groups.deadlines import Deadline
 from tidegate.groups.requests import Message, Respond, Source
 from tidegate.groups.stored import StoredGroup, StoredMember
-from tidegate.groups.subscription import subscribed_topics
+from tidegate.groups.subscription import subscribed_topics_in_slices
 from tidegate.quota.admin.java_hash import hash_map_order
 
-__all__ = ["CONSUMER", "Group", "GroupState", "JoinDeadline", "Member", "PendingMember", "SyncDeadline"]
+__all__ = [
+    "CONSUMER",
+    "Group",
+    "GroupState",
+    "JoinDeadline",
+    "Member",
+    "PendingMember",
+    "Subscription",
+    "SyncDeadline",
+]
 
 CONSUMER = "consumer"
 """The protocol type whose metadata say which topics a member subscribes to."""
@@ -139,10 +149,24 @@ class SyncDeadline(Deadline):
         self.extended_ms = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What the members of a generation read. topics: None where that is not known: a consumer may read any then."""
+
+    generation: int
+    is_consumer: bool
+    topics: frozenset[str] | None
+
+    def has(self, topic: str) -> bool:
+        """Return whether a member may read a topic."""
+        return self.is_consumer if self.topics is None else topic in self.topics
+
+
 class Group:
     """A group. Members are in the order in which they came; `awaiting_join` counts those whose JoinGroup waits.
 
     held_bytes: about how many it takes in memory with all its members, kept by the coordinator.
+    subscriptions: the members' metadata when the generation began; they stay alive until the next one does.
     """
 
     __slots__ = (
@@ -162,9 +186,9 @@ class Group:
         "state",
         "state_at_ms",
         "static_ids",
+        "subscriptions",
         "supported",
         "sync_deadline",
-        "topics",
     )
 
     def __init__(self, group_id: str, now_ms: int) -> None:
@@ -183,7 +207,7 @@ class Group:
         self.awaiting_join = 0
         self.held_bytes = 0
         self.has_new_member = False
-        self.topics: frozenset[str] | None = None
+        self.subscriptions: tuple[bytes, ...] | None = None
         self.join_deadline = JoinDeadline(group_id)
         self.sync_deadline = SyncDeadline(group_id)
 
@@ -322,7 +346,7 @@ class Group:
         """Begin the next generation of those who are members."""
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
-        self.topics = self._subscribed_topics()
+        self.subscriptions = self._subscriptions()
         self.transition(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
         self.pending_sync.clear()
 
@@ -330,20 +354,28 @@ class Group:
         """Return how long a rebalance waits for members: as long as one of them wants."""
         return max([member.rebalance_timeout_ms for member in self.members.values()], default=0)
 
-    def is_subscribed_to(self, topic: str) -> bool:
-        """Return whether a member may read a topic; where that is not known a consumer may read any."""
-        return self.protocol_type == CONSUMER if self.topics is None else topic in self.topics
+    def subscription_in_slices(self, among: Container[str]) -> Generator[None, None, Subscription]:
+        """Return to which topics of `among` the members of this generation subscribe."""
+        generation, is_consumer = self.generation, self.protocol_type == CONSUMER
+        topics: set[str] | None = None if self.subscriptions is None else set()
+        last = None
+        for metadata in self.subscriptions or ():
+            if metadata == last:
+                continue
+            last = metadata
+            found = yield from subscribed_topics_in_slices(metadata, among)
+            if found is None or topics is None:
+                topics = None
+                break
+            topics |= found
+            yield
+        known = None if topics is None else frozenset(topics)
+        return Subscription(generation=generation, is_consumer=is_consumer, topics=known)
 
-    def _subscribed_topics(self) -> frozenset[str] | None:
+    def _subscriptions(self) -> tuple[bytes, ...] | None:
         if self.protocol_type != CONSUMER:
             return None
-        found: set[str] = set()
-        for metadata in {member.metadata(self.protocol) for member in self.members.values()}:
-            topics = subscribed_topics(metadata)
-            if topics is None:
-                return None
-            found |= topics
-        return frozenset(found)
+        return tuple([member.metadata(self.protocol) for member in self.members.values()])
 
     # --- what is answered and kept
 
@@ -433,7 +465,7 @@ class Group:
             group._count_protocols(member, 1)
             if member.instance_id is not None:
                 group.static_ids[member.instance_id] = member.member_id
-        group.topics = group._subscribed_topics()
+        group.subscriptions = group._subscriptions()
         if group.members:
             group.state = group.previous_state = GroupState.STABLE
         return group

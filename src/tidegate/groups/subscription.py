@@ -1,62 +1,84 @@
 """Which topics a consumer subscribes to, as its metadata say. Follows: Kafka `ConsumerProtocolSubscription`."""
 
 import struct
+from collections.abc import Container, Generator
 
-__all__ = ["subscribed_topics"]
+__all__ = ["subscribed_topics_in_slices"]
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _OWNED_SINCE, _GENERATION_SINCE, _RACK_SINCE = 1, 2, 3
+_AT_ONCE = 500  # topics read between two yields: well under a millisecond
 
 
-def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    r"""Return the topics of a subscription, None where it cannot be read to its end.
+def subscribed_topics_in_slices(
+    metadata: bytes, among: Container[str]
+) -> Generator[None, None, set[str] | None]:
+    """Return the topics of a subscription that are also in `among`, None where it cannot be read to its end.
 
-    >>> subscribed_topics(bytes.fromhex("0000 00000001 0001 74 00000000"))
-    frozenset({'t'})
-    >>> subscribed_topics(bytes.fromhex("0000 00000001 0001 74")) is None
+    A subscription of a megabyte may name half a million topics: so many are neither read at once nor kept.
+
+    >>> from tidegate.in_slices import run_at_once
+    >>> run_at_once(subscribed_topics_in_slices(bytes.fromhex("0000 00000001 0001 74 00000000"), {"t", "u"}))
+    {'t'}
+    >>> run_at_once(subscribed_topics_in_slices(bytes.fromhex("0000 00000001 0001 74"), {"t", "u"})) is None
     True
     """
     try:
-        return _read(metadata)
-    except (struct.error, UnicodeDecodeError, ValueError):
+        return (yield from _read(_Reader(metadata), among))
+    except (struct.error, ValueError):
         return None
 
 
-def _read(metadata: bytes) -> frozenset[str]:
-    at = 0
+class _Reader:
+    """Reads values one after the other. Raises `struct.error` or `ValueError` where there is none."""
 
-    def number(packed: struct.Struct) -> int:
-        nonlocal at
-        (value,) = packed.unpack_from(metadata, at)
-        at += packed.size
+    __slots__ = ("_at", "_metadata")
+
+    def __init__(self, metadata: bytes) -> None:
+        self._metadata = metadata
+        self._at = 0
+
+    def number(self, packed: struct.Struct) -> int:
+        (value,) = packed.unpack_from(self._metadata, self._at)
+        self._at += packed.size
         return int(value)
 
-    def content(length: int) -> bytes:
-        nonlocal at
-        if not 0 <= length <= len(metadata) - at:
+    def content(self, length: int) -> bytes:
+        at = self._at
+        if not 0 <= length <= len(self._metadata) - at:
             raise ValueError(length)
-        at += length
-        return metadata[at - length : at]
+        self._at = at + length
+        return self._metadata[at : at + length]
 
-    def count() -> int:
-        value = number(_INT)
+    def count(self) -> int:
+        value = self.number(_INT)
         if value < 0:
             raise ValueError(value)
         return value
 
-    version = number(_SHORT)
+
+def _read(reader: _Reader, among: Container[str]) -> Generator[None, None, set[str]]:
+    version = reader.number(_SHORT)
     if version < 0:
         raise ValueError(version)
-    topics = frozenset([content(number(_SHORT)).decode() for _ in range(count())])
-    user_data = number(_INT)
-    content(max(user_data, 0))
+    topics = set()
+    for number in range(reader.count()):
+        topic = reader.content(reader.number(_SHORT)).decode()
+        if topic in among:
+            topics.add(topic)
+        if number % _AT_ONCE == 0:
+            yield
+    user_data = reader.number(_INT)
+    reader.content(max(user_data, 0))
     if version >= _OWNED_SINCE:
-        for _ in range(count()):
-            content(number(_SHORT))
-            content(count() * _INT.size)
+        for number in range(reader.count()):
+            reader.content(reader.number(_SHORT))
+            reader.content(reader.count() * _INT.size)
+            if number % _AT_ONCE == 0:
+                yield
     if version >= _GENERATION_SINCE:
-        number(_INT)
+        reader.number(_INT)
     if version >= _RACK_SINCE:
-        content(max(number(_SHORT), 0))
+        reader.content(max(reader.number(_SHORT), 0))
     return topics

@@ -211,10 +211,8 @@ class GroupRows:
 
     def group_after(self, group_id: str | None) -> str | None:
         """Return the next group that has positions, in the order of their ids; None: there is no more."""
-        row = self._run(
-            "SELECT group_id FROM offsets WHERE group_id > ? OR ?1 IS NULL ORDER BY group_id LIMIT 1",
-            (group_id,),
-        ).fetchone()
+        beyond, ids = ("WHERE group_id > ? ", (group_id,)) if group_id is not None else ("", ())
+        row = self._run(f"SELECT group_id FROM offsets {beyond}ORDER BY group_id LIMIT 1", ids).fetchone()
         return None if row is None else str(row[0])
 
 

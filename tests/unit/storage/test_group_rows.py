@@ -89,6 +89,23 @@ def test_groups_with_offsets(store: MetadataStore) -> None:
     assert found == ["", "a", "b", None]
 
 
+def test_the_next_group_is_found_at_once(store: MetadataStore) -> None:
+    """However many positions there are before it."""
+    offsets = [dataclasses.replace(OFFSET, partition=part) for part in range(10_000)]
+    store.groups.apply([GroupChange(offsets=offsets)])
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    store._db.set_progress_handler(count, 10)
+    assert store.groups.group_after(OFFSET.group_id) is None
+    assert store.groups.group_after(None) == OFFSET.group_id
+    store._db.set_progress_handler(None, 0)
+    assert steps < 20
+
+
 def test_offsets_of_an_earlier_version(tmp_path: Path) -> None:
     """They had no times: they count as committed when the store is opened."""
     MetadataStore(tmp_path / "db").close()

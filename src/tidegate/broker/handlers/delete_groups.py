@@ -11,7 +11,9 @@ Memory: at most 420 bytes for each byte of the request (a name of one byte becom
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.node_groups import NodeGroups, Writes
-from tidegate.server.handler import Answer, Handler, Message, Request, Work
+from tidegate.broker.releasing import answer_and_release
+from tidegate.in_slices import batched, release
+from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.group_rows import GroupChange
 
 __all__ = ["delete_groups_handler"]
@@ -34,15 +36,20 @@ def delete_groups_handler(groups: NodeGroups) -> Handler:
             yield
         yield from request.release_body(body)
         message: Message = {"throttle_time_ms": 0, "results": list(results.values())}
-        deleted = [result for result in message["results"] if result["error_code"] == error_codes.NONE]
+        deleted: list[Message] = []
+        for some in batched(message["results"]):
+            deleted += [result for result in some if result["error_code"] == error_codes.NONE]
+            yield
+        yield from release(results)
         if not deleted:
-            return (yield from request.answer_in_slices(message))
+            return (yield from answer_and_release(request, message, message["results"]))
 
-        def make(failed: list[GroupChange]) -> Answer:
+        def make(failed: list[GroupChange]) -> Work:
             for result in deleted if failed else ():
                 result["error_code"] = error_codes.COORDINATOR_NOT_AVAILABLE
-            return request.answer(message)
+                yield
+            return (yield from answer_and_release(request, message, message["results"], deleted))
 
-        return writes.answer(make)
+        return writes.answer(make, groups.scheduler)
 
     return handle

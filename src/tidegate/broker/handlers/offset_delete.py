@@ -15,8 +15,9 @@ from tidegate.acl import codes as acl
 from tidegate.broker.node_groups import NodeGroups, Writes
 from tidegate.broker.releasing import release
 from tidegate.groups import GroupState
-from tidegate.groups.group import CONSUMER
-from tidegate.server.handler import Answer, Handler, Message, Request, Work
+from tidegate.groups.group import CONSUMER, Subscription
+from tidegate.in_slices import release_messages
+from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.group_rows import OFFSETS_AT_ONCE, CommittedOffset, GroupChange
 
 __all__ = ["offset_delete_handler"]
@@ -32,16 +33,19 @@ def offset_delete_handler(groups: NodeGroups) -> Handler:
         yield from request.release_body(body)
         message = {"throttle_time_ms": 0, "error_code": deletion.problem, "topics": deletion.topics}
 
-        def make(failed: list[GroupChange]) -> Answer:
+        def make(failed: list[GroupChange]) -> Work:
             if failed:
                 message["error_code"], message["topics"] = error_codes.COORDINATOR_NOT_AVAILABLE, []
-            return request.answer(message)
+            yield from release(deletion.forgotten)
+            answer = yield from request.answer_in_slices(message)
+            yield from release_messages(deletion.topics)
+            return answer
 
         if deletion.forgotten and not deletion.problem:
             for at in range(0, len(deletion.forgotten), OFFSETS_AT_ONCE):
                 deletion.writes.add(GroupChange(forgotten=deletion.forgotten[at : at + OFFSETS_AT_ONCE]))
                 yield
-            return deletion.writes.answer(make)
+            return deletion.writes.answer(make, groups.scheduler)
         return (yield from request.answer_in_slices(message))
 
     return handle
@@ -69,13 +73,15 @@ class _Deletion:
         missing: dict[str, list[Message]] = {}
         found: list[tuple[str, list[Message]]] = []
         group = self._groups.coordinator.groups.get(self._group_id)
+        subscription: Subscription | None = None
         for part in self._wanted:
+            subscription = yield from self._groups.subscription_in_slices(group, subscription)
             name = part["name"]
             topic = self._groups.storage.topics.by_name.get(name)
             code, absent = error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION
             if not self._request.authorized(acl.READ, acl.TOPIC, name):
                 topic, absent = None, error_codes.TOPIC_AUTHORIZATION_FAILED
-            if group is not None and group.is_subscribed_to(name):
+            if subscription is not None and subscription.has(name):
                 code = error_codes.GROUP_SUBSCRIBED_TO_TOPIC
             there: list[Message] = []
             if topic is None:

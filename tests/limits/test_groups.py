@@ -1,0 +1,72 @@
+"""What groups may cost others: large ones, many of them, and what their members say."""
+
+import struct
+
+import pytest
+from tests.limits.bounds import ANY, judge, judge_work
+from tests.limits.frames import OFFSET_COMMIT, commit, request, size
+from tests.limits.watched import Connection, Exchanged
+
+pytestmark = pytest.mark.alone
+
+JOIN_GROUP, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE = 11, 16, 42, 47
+
+
+def test_a_subscription_to_very_many_topics(new_broker):
+    """A member's metadata are its own: nothing of them is read when its generation begins."""
+    broker = new_broker(group_initial_rebalance_delay_ms="100")
+    count = size(300_000, 5_000_000)
+    metadata = struct.pack(">hi", 0, count) + b"\0\0" * count + struct.pack(">i", -1)
+    with Connection(broker.port) as admin:
+        admin.ask(OFFSET_COMMIT, 5, {**commit({"limits": 1}), "group_id": "first"})
+    protocols = [{"name": "range", "metadata": metadata}]
+    joining = {
+        "session_timeout_ms": 300_000, "rebalance_timeout_ms": 300_000, "member_id": "",
+        "protocol_type": "consumer", "protocols": protocols,
+    }  # fmt: skip
+    groups = iter(["first", "second", "third"])
+
+    def join_and_ask() -> Exchanged:
+        group = {"group_id": next(groups)}
+        frame = request(JOIN_GROUP, 3, {**joining, **group})
+        topics = [{"name": "limits", "partitions": [{"partition_index": 0}]}]
+        asking = request(OFFSET_DELETE, 0, {**group, "topics": topics})
+        with Connection(broker.port) as member:
+            member.socket.sendall(frame)
+            answer_bytes = member.skip_answer()
+            member.socket.sendall(asking)
+            answer_bytes += member.skip_answer()
+        return Exchanged(len(frame) + len(asking), answer_bytes)
+
+    judge_work(
+        broker, join_and_ask, memory=ANY, may_take_bytes=4 * len(metadata), may_keep_bytes=2 * len(metadata)
+    )
+
+
+def test_groups_beside_one_of_very_many_positions(new_broker):
+    """The next group is looked up, not looked for among all positions."""
+    broker = new_broker()
+    with Connection(broker.port) as client:
+        client.create("wide", 2000)
+        part = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+        named = [{"name": "wide", "partitions": [{**part, "partition_index": at} for at in range(2000)]}]
+        client.ask_all(
+            [
+                request(OFFSET_COMMIT, 5, {**commit({}), "group_id": f"g{at:03}", "topics": named})
+                for at in range(size(60, 500))
+            ],
+            together=5,
+        )
+    judge(broker, "ListGroups", [request(LIST_GROUPS, 4, {"states_filter": []})])
+
+
+def test_many_groups_of_which_one_is_there(broker):
+    """The answer comes later, when the one is forgotten: in slices all the same."""
+    count = size(60_000, 99_000)
+    there = request(OFFSET_COMMIT, 5, commit({"limits": 1}))
+    unknown = [f"unknown-{at}" for at in range(count)]
+    with Connection(broker.port) as client:
+        client.ask_all([there])
+    judge(
+        broker, "DeleteGroups", [request(DELETE_GROUPS, 1, {"groups_names": ["limits", *unknown]}), there] * 2
+    )
