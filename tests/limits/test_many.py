@@ -234,6 +234,28 @@ def test_made_up_producer_ids(new_broker):
     judge_work(broker, produce_all, may_keep_bytes=min(partitions * ids * PRODUCER_BYTES, MAX_PRODUCER_BYTES))
 
 
+def test_a_fetch_session_that_grows_past_its_bound(new_broker):
+    """An incremental fetch may name 90,000 partitions: the session is closed, however large it would be."""
+    broker = new_broker()
+    part = fetch("limits")["topics"][0]["partitions"][0]
+    named = [
+        {"topic": f"n{at}", "partitions": [{**part, "partition": index} for index in range(1000)]}
+        for at in range(90)
+    ]
+    begin = {**fetch("limits"), "min_bytes": 0, "session_epoch": 0}
+
+    def grow() -> Exchanged:
+        with Connection(broker.port) as client:
+            session_id = client.ask(FETCH, 11, begin)["session_id"]
+            frame = request(
+                FETCH, 11, {**begin, "session_id": session_id, "session_epoch": 1, "topics": named}
+            )
+            client.socket.sendall(frame)
+            return Exchanged(len(frame), client.skip_answer())
+
+    judge_work(broker, grow, memory=MEMORY["Fetch"])
+
+
 def test_connects_at_once(broker):
     """Two hundred clients that connect in one moment are all answered within a second."""
     hello = request(API_VERSIONS, 0, {})

@@ -29,6 +29,7 @@ from collections.abc import Callable, Generator
 from types import CodeType, FrameType
 from typing import Any
 
+from tidegate.broker.handlers import fetch
 from tidegate.cli.main import main
 from tidegate.server import later_work, node
 from tidegate.server.slices import UNFINISHED
@@ -37,7 +38,11 @@ from tidegate.wire import compile_ahead
 from tidegate.wire.apis import spoken_pairs
 from tidegate.wire.codecs import sliced_request_reader, sliced_response_writer
 
-PERIODS = {housekeeping: "HOUSEKEEPING_EVERY_S", node: "EXPIRE_SENSORS_EVERY_S"}
+PERIODS = {
+    fetch: "FORGET_DELETED_EVERY_S",
+    housekeeping: "HOUSEKEEPING_EVERY_S",
+    node: "EXPIRE_SENSORS_EVERY_S",
+}
 PERIOD_S = 2.0
 """So often all that has a period of half a minute or more is done, so that a test sees it."""
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from random import randrange
 from typing import Any
 
+from tidegate import error_codes
 from tidegate.server.handler import Message
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.storage.log.partition_log import PartitionLog
@@ -51,6 +52,7 @@ PARTITION_BYTES = 600
 SESSION_BYTES = 2500
 """What a session takes besides, with what is kept to answer it (measured by a test)."""
 _LETTER_BYTES = 4
+_EVICTED_AT_ONCE = 16_000  # partitions: letting go of so many takes 2 ms
 _LARGEST = 2**31 - 1
 _UNKNOWN = -1
 
@@ -212,15 +214,19 @@ class FetchSessions:
     def create(self, partitions: Partitions, *, by_ids: bool, privileged: bool, now_ms: int) -> int:
         """Make a session and return its id, `NO_SESSION` where there is no room for it.
 
-        privileged: the client is a broker. Follows: Kafka `FetchSessionCacheShard.maybeCreateSession`.
+        privileged: the client is a broker. Where very much would have to go, a part goes, and the client may ask again.
+        Follows: Kafka `FetchSessionCacheShard.maybeCreateSession`.
         """
         count = len(partitions)
         size = session_bytes(partitions)
         if count > MAX_PARTITIONS or size > self._max_bytes:
             return NO_SESSION
+        left = _EVICTED_AT_ONCE
         while len(self._by_id) >= self._max_sessions or self.used_bytes + size > self._max_bytes:
-            if not self._evict(privileged, count, now_ms):
+            evicted = self._evict(privileged, count, now_ms) if left > 0 else None
+            if evicted is None:
                 return NO_SESSION
+            left -= len(evicted.partitions)
         session_id = randrange(1, _LARGEST)
         while session_id in self._by_id:
             session_id = randrange(1, _LARGEST)
@@ -245,12 +251,16 @@ class FetchSessions:
             self._rank(session, now_ms)
 
     def has_room(self, session: FetchSession) -> bool:
-        """Count a session that has grown or shrunk; return whether there is room for it, else close it."""
-        size = session_bytes(session.partitions)
-        self.used_bytes += size - session.used_bytes
-        session.used_bytes = size
-        if len(session.partitions) <= MAX_PARTITIONS and self.used_bytes <= self._max_bytes:
-            return True
+        """Count a session that has grown or shrunk; return whether there is room for it, else close it.
+
+        One that was closed while a request of it was read has none.
+        """
+        if self._by_id.get(session.id) is session and len(session.partitions) <= MAX_PARTITIONS:
+            size = session_bytes(session.partitions)
+            self.used_bytes += size - session.used_bytes
+            session.used_bytes = size
+            if self.used_bytes <= self._max_bytes:
+                return True
         self.close(session.id)
         return False
 
@@ -261,19 +271,26 @@ class FetchSessions:
             self.used_bytes -= session.used_bytes
             self._unrank(session)
 
-    def _evict(self, privileged: bool, count: int, now_ms: int) -> bool:
-        """Forget a session for the sake of a new one of `count` partitions; False where none may go."""
-        oldest = next(iter(self._by_id.values()), None)
-        if oldest is None:
-            return False
-        if now_ms - oldest.used_ms > EVICTED_AFTER_MS:
-            self.close(oldest.id)
-            return True
-        ranks = self._by_brokers if privileged else self._by_all
-        if not ranks or (privileged, count, NO_SESSION) < ranks[0]:
-            return False
-        self.close(ranks[0][2])
-        return True
+    def forget_deleted(self) -> Iterator[None]:
+        """Let go of logs that are deleted, which sessions that nobody uses would keep in memory; yields often."""
+        for session in list(self._by_id.values()):
+            for partition in list(session.partitions.values()):
+                if partition.log is not None and partition.log.deleted:
+                    partition.log, partition.error_code = None, error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                    session.known = None
+                yield
+
+    def _evict(self, privileged: bool, count: int, now_ms: int) -> FetchSession | None:
+        """Forget a session for the sake of a new one of `count` partitions, and return it; None where none may go."""
+        evicted = next(iter(self._by_id.values()), None)
+        if evicted is not None and now_ms - evicted.used_ms <= EVICTED_AFTER_MS:
+            ranks = self._by_brokers if privileged else self._by_all
+            if not ranks or (privileged, count, NO_SESSION) < ranks[0]:
+                return None
+            evicted = self._by_id[ranks[0][2]]
+        if evicted is not None:
+            self.close(evicted.id)
+        return evicted
 
     def _rank(self, session: FetchSession, now_ms: int) -> None:
         """Put a session where it is worth: anybody may evict it once it is old, brokers those of consumers at once."""

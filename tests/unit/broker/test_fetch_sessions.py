@@ -109,6 +109,40 @@ def test_sessions_have_a_bound_in_bytes() -> None:
     assert create(FetchSessions(10), MAX_PARTITIONS + 1) == NO_SESSION
 
 
+def test_a_part_goes_where_very_much_would_have_to() -> None:
+    """Letting go of all sessions of a node at once would hold everybody up: the client asks again."""
+    large = "t" * 30_000
+    sessions = FetchSessions(1000)
+    for _ in range(20):
+        assert create(sessions, MAX_PARTITIONS)
+    assert create(sessions, 500, NOW_MS + LATER_MS, topic=large) == NO_SESSION
+    assert len(sessions) == 16
+    while not create(sessions, 500, NOW_MS + LATER_MS, topic=large):
+        pass
+    assert len(sessions) < 6
+
+
+def test_what_grows_past_the_bound_is_closed_uncounted() -> None:
+    """Its names are not added up, however many there are."""
+    sessions = FetchSessions(10)
+    session = sessions.find(create(sessions, 1))
+    assert session is not None
+    session.partitions.update(of(MAX_PARTITIONS + 1))
+    assert not sessions.has_room(session)
+    assert (len(sessions), sessions.used_bytes) == (0, 0)
+
+
+def test_what_was_closed_meanwhile_is_not_counted() -> None:
+    """Another connection may close a session, or take its place, while a long request of it is read."""
+    sessions = FetchSessions(10)
+    session = sessions.find(create(sessions, 1))
+    assert session is not None
+    sessions.close(session.id)
+    session.partitions.update(of(2))
+    assert not sessions.has_room(session)
+    assert (len(sessions), sessions.used_bytes) == (0, 0)
+
+
 def test_a_session_that_grows_is_counted() -> None:
     """And is closed where it does not fit any more."""
     sessions = FetchSessions(10, 9 * _BYTES + SESSION_BYTES)

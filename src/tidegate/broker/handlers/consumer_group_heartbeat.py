@@ -19,7 +19,8 @@ def consumer_group_heartbeat_handler() -> Handler:
     """
 
     def handle(request: Request) -> Work:
-        yield from request.body_in_slices()
+        body = yield from request.body_in_slices()
+        yield from request.release_body(body)
         message: Message = {
             "throttle_time_ms": 0,
             "error_code": error_codes.UNSUPPORTED_VERSION,

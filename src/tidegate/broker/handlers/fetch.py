@@ -55,13 +55,17 @@ from tidegate.scheduling import Scheduler
 from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer, Handler, Message, Request, Work
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
+from tidegate.storage.housekeeping import start_chore
 from tidegate.storage.log.file_slice import FileSlice
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.storage import Storage
 from tidegate.wire import Encoded, field_since, write_request
 from tidegate.wire.split_reader import SplitReader, split_reader
 
-__all__ = ["fetch_handler"]
+__all__ = ["FORGET_DELETED_EVERY_S", "fetch_handler"]
+
+FORGET_DELETED_EVERY_S = 60.0
+"""So often sessions let go of the logs of topics that were deleted."""
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 _SESSIONS_SINCE = field_since(FETCH, "request", "session_id")
@@ -171,6 +175,7 @@ def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) 
     most_bytes = storage.config.fetch_max_bytes
     known: KnownRequests[_Source] = KnownRequests(FETCH, _LAST_OF_PREFIX, _VALUES)
     sessions = FetchSessions(storage.config.max_incremental_fetch_session_cache_slots)
+    start_chore(storage, scheduler, FORGET_DELETED_EVERY_S, sessions.forget_deleted)
     now_ms = storage.clock.now_ms
 
     def handle(request: Request) -> Answer | Deferred | Work:

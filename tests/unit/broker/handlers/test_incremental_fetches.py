@@ -1,5 +1,6 @@
 """Tests of fetch sessions (KIP-227), through the Fetch handler: what is answered, remembered and forgotten."""
 
+import gc
 import random
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tests.unit.storage.logs import append, batch
 from tidegate import error_codes
 from tidegate.api_keys import DELETE_RECORDS, FETCH
 from tidegate.broker import fetch_sessions
+from tidegate.broker.handlers import fetch as fetch_handlers
 from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer
 from tidegate.storage.log.partition_log import PartitionLog
 
@@ -410,6 +412,25 @@ def test_a_client_always_knows_what_there_is(tmp_path: Path, version: int, seed:
             if key not in found or not found[key][0]:
                 assert known[key] == (log.end_offset, log.start_offset)
     node.storage.close()
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_session_that_nobody_uses_keeps_no_deleted_log(filled: Node, partitions: int) -> None:
+    """A log is let go of within a minute of its deletion; a topic of the same name is found again."""
+    consumer = Consumer(filled)
+    consumer.fetch({(name, 0): 0 for name in NAMES[:partitions]})
+    consumer.fetch({})
+    log = filled.storage.topics.by_name["one"].log(0)
+
+    def keepers() -> list[str]:
+        return [type(one).__name__ for one in gc.get_referrers(log)]
+
+    assert "FetchedPartition" in keepers()
+    filled.storage.topics.delete(filled.storage.topics.by_name["one"])
+    filled.scheduler.advance(fetch_handlers.FORGET_DELETED_EVERY_S)
+    gc.collect()
+    assert not {"FetchedPartition", "_Source"} & set(keepers())
+    assert consumer.fetch({})["one", 0][0] == error_codes.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_records_that_were_deleted_are_told_of(filled: Node) -> None:
