@@ -8,6 +8,7 @@ from tests.differing.acl_names import GROUPS, NAMES, SINGLE_GROUPS, Made
 from tests.differing.requests import Session
 
 from tidegate.api_keys import (
+    CONSUMER_GROUP_HEARTBEAT,
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
     FETCH,
@@ -59,6 +60,15 @@ def _heartbeat(rng: random.Random) -> Made:
         "group_id": rng.choice(SINGLE_GROUPS), "generation_id": rng.choice((1, 1, 2, 3, 4)),
         "member_id": rng.choice(_MEMBERS), "group_instance_id": rng.choice((None, None, "i")),
     }  # fmt: skip
+
+
+def _heartbeat_of_the_newer_protocol(rng: random.Random) -> Made:
+    message = {
+        "group_id": rng.choice(SINGLE_GROUPS), "member_id": rng.choice(_MEMBERS), "member_epoch": 0,
+        "instance_id": None, "rack_id": None, "rebalance_timeout_ms": TIMEOUT_MS, "subscribed_topic_names": list(NAMES),
+        "subscribed_topic_regex": None, "server_assignor": None, "topic_partitions": [],
+    }  # fmt: skip
+    return CONSUMER_GROUP_HEARTBEAT, _any_version(rng, CONSUMER_GROUP_HEARTBEAT), message
 
 
 def _leave(rng: random.Random) -> Made:
@@ -123,6 +133,6 @@ def _wanted(rng: random.Random, name: str) -> dict[str, Any]:
 
 
 GROUP_MAKERS: tuple[Callable[[random.Random], Made], ...] = (
-    _join, _join, _join, _sync, _sync, _heartbeat, _leave, _describe_groups, _list_groups, _delete_groups,
-    _offset_delete,
+    _join, _join, _join, _sync, _sync, _heartbeat, _heartbeat_of_the_newer_protocol, _leave, _describe_groups,
+    _list_groups, _delete_groups, _offset_delete,
 )  # fmt: skip

@@ -39,6 +39,7 @@ KAFKA = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "controller.quorum.append.linger.ms": "0",
+    "group.coordinator.rebalance.protocols": "classic",  # row S7
 }
 TIDEGATE = {
     "listeners": "SASL_PLAINTEXT://127.0.0.1:0",

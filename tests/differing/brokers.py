@@ -11,7 +11,10 @@ from tests.e2e.lateness import Lateness
 
 __all__ = ["prepared_player"]
 
-KAFKA = ("controller.quorum.append.linger.ms=0",)  # else each change waits 25 ms for others
+KAFKA = (
+    "controller.quorum.append.linger.ms=0",  # else each change waits 25 ms for others
+    "group.coordinator.rebalance.protocols=classic",  # row S7
+)
 TIDEGATE = ("tidegate.kafka.exact=true", "group.initial.rebalance.delay.ms=0")
 
 

@@ -35,8 +35,8 @@ OVERRIDES = "max.connections.per.ip.overrides"
 UNKNOWN_MEMBER_ID, UNKNOWN_GROUP = 25, (22, 69)
 GROUP_NOT_FOUND = 69
 STARTED_WITH = {
-    "advertised.listeners", "controller.listener.names", "listeners", "log.dirs", "log.segment.delete.delay.ms",
-    "node.id", "queued.max.request.bytes", "socket.listen.backlog.size",
+    "advertised.listeners", "controller.listener.names", "group.coordinator.rebalance.protocols", "listeners",
+    "log.dirs", "log.segment.delete.delay.ms", "node.id", "queued.max.request.bytes", "socket.listen.backlog.size",
 }  # fmt: skip
 """Settings that each broker is started with, or has another default of (rows S8, S9)."""
 _OURS = re.compile(r"tidegate\.|quota\.(producer|consumer)\.")

@@ -169,7 +169,7 @@ def test_announced_bytes_take_no_memory(broker):
 
 def test_frames_at_once_stay_within_the_nodes_bound(new_broker):
     """All frames that are being received have one bound; who comes later is not read."""
-    broker = new_broker(queued_max_request_bytes="20000000")
+    broker = new_broker(queued_max_request_bytes="20000000", socket_request_max_bytes="20000000")
     count, frame_bytes = 20, 5_000_000
     head = struct.pack(">ihhih", frame_bytes, API_VERSIONS, 0, 1, -1)
     with contextlib.ExitStack() as opened:

@@ -124,7 +124,7 @@ def test_large_requests_share_the_memory_of_the_node(with_node) -> None:
         assert 0 < max(most) <= 2_100_000
         assert (node.node._memory.granted_bytes, node.node._memory.waiting) == (0, 0)
 
-    with_node(scenario, queued_max_request_bytes="2100000")
+    with_node(scenario, queued_max_request_bytes="2100000", socket_request_max_bytes="2100000")
 
 
 def test_clients_that_leave_give_their_memory_back(with_node) -> None:
@@ -145,7 +145,7 @@ def test_clients_that_leave_give_their_memory_back(with_node) -> None:
         assert await other.closed(), "its zeros are no request"
         assert node.node._memory.granted_bytes == 0
 
-    with_node(scenario, queued_max_request_bytes="2100000")
+    with_node(scenario, queued_max_request_bytes="2100000", socket_request_max_bytes="2100000")
 
 
 def test_half_a_request_does_not_keep_whole_ones_out(with_node, caplog) -> None:
@@ -167,7 +167,7 @@ def test_half_a_request_does_not_keep_whole_ones_out(with_node, caplog) -> None:
         await until(lambda: node.node._memory.waiting == 0)
         assert await other.closed()
 
-    with_node(scenario, queued_max_request_bytes="2100000")
+    with_node(scenario, queued_max_request_bytes="2100000", socket_request_max_bytes="2100000")
     lines = [record.getMessage().partition(": ")[2] for record in caplog.records]
     assert lines[0] == (
         "its request came in too slowly while others waited for memory (queued.max.request.bytes)"

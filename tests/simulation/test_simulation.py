@@ -222,7 +222,7 @@ GENEROUS = {CALLBACK_CLASS: f"{__name__}:Generous"}
         ({"texts": GENEROUS}, OTHERWISE),
         ({"spoil": _grow, "small_tables": True}, "bytes are kept of"),
         ({"spoil": _forget_all, "small_tables": True}, "is forgotten, and over its bound"),
-        ({"spoil": _record_other_sizes}, "the answer was"),
+        ({"spoil": _record_other_sizes}, "the answer was|_throttle_ms should be"),
         ({"spoil": _admit_everybody, "texts": {"max.connections": "8"}}, "is one connection too many, 8"),
         ({"spoil": _refuse_nobody, "texts": {"max.connections.per.ip": "2"}}, "too many of its address"),
         ({"spoil": _ignore_settings}, "where .* are set"),

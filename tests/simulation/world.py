@@ -141,6 +141,7 @@ class _Terms:
             "listeners": ",".join(f"{name}://127.0.0.1:{9092 + at}" for at, name in enumerate(listeners)),
             "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
             "queued.max.request.bytes": str(_REQUEST_MEMORY_BYTES),
+            "socket.request.max.bytes": str(_REQUEST_MEMORY_BYTES),
             "tidegate.callback.modules": "tidegate.callbacks,tests.simulation",
             "tidegate.kafka.exact": "true" if is_exact else "false",
             "quota.window.num": str(window.samples),
