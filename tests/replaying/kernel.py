@@ -143,18 +143,18 @@ def _runs(events: Sequence[Event]) -> list[Run]:
 
 def _sensors(replay: PlanReplay, names: Sequence[tuple[str, str]]) -> Sensors:
     """Return the flat state of all sensors that were used, by quota type and client."""
-    state, found = replay.state(), {}
-    for index, quota_type in enumerate(QUOTA_TYPES):
-        is_bucket = index == layout.MUTATION
+    state, used, found = replay.state(), replay.used(), {}
+    for (index, client, _), number in zip(used.accounts, used.numbers.tolist(), strict=True):
+        if number != state.account_of[index, client]:
+            continue
         floats, ints, use = (
             (state.bucket_floats, state.bucket_ints, state.bucket_use)
-            if is_bucket
+            if index == layout.MUTATION
             else (state.rate_floats, state.rate_ints, state.rate_use)
         )
-        for client, name in enumerate(names):
-            sensor = state.accounts[state.account_of[index, client], layout.SENSOR]
-            if use[sensor, layout.READY] >= 0:
-                found[quota_type, *name] = (floats[sensor].tolist(), ints[sensor].tolist())
+        sensor = state.accounts[number, layout.SENSOR]
+        if use[sensor, layout.READY] >= 0:
+            found[QUOTA_TYPES[index], *names[client]] = (floats[sensor].tolist(), ints[sensor].tolist())
     return found
 
 

@@ -134,7 +134,7 @@ def _sweeps_by_node(sweeps: Sweeps) -> dict[int, npt.NDArray[np.int64]]:
 def _timeline(
     steps: Steps, marks: Sequence[Mark], runs: Sequence[Run], sweeps: npt.NDArray[np.int64]
 ) -> Timeline:
-    gaps = [replace(gap, states_all=_states_all(gap, steps)) for gap in _gaps(marks, runs)]
+    gaps = list(_gaps(marks, runs, steps))
     steps = _with_exchanges(steps, after={gap.seq for gap in gaps})
     return Timeline(
         steps=_without_repeats(steps.replaced((), [*gaps, *_breaks(marks, runs)])),
@@ -143,7 +143,7 @@ def _timeline(
     )
 
 
-def _gaps(marks: Sequence[Mark], runs: Sequence[Run]) -> Iterator[Step]:
+def _gaps(marks: Sequence[Mark], runs: Sequence[Run], steps: Steps) -> Iterator[Step]:
     """Yield the breaks that the node itself tells of. What an import says right after its start is a cold start."""
     first_ts_ms = {run.first_seq: run.first_ts_ms for run in runs}
     first_seqs = sorted(first_ts_ms)
@@ -160,6 +160,7 @@ def _gaps(marks: Sequence[Mark], runs: Sequence[Run]) -> Iterator[Step]:
                 ts_ms=max(mark["ts_ms"], next_ts_ms),
                 kind="gap",
                 reason=COLD_START if is_first else AFTER_GAP,
+                states_all=_states_all(mark, steps, is_first=is_first),
             )
 
 
@@ -194,18 +195,21 @@ def _twice(run: Run, last_seq: int) -> UsageFilesError:
     )
 
 
-def _states_all(gap: Step, steps: Steps) -> bool:
+def _states_all(gap: Mark, steps: Steps, *, is_first: bool) -> bool:
     """A gap does where the node noticed it itself, and states its window settings first; or an import.
 
-    Before them it says which callback is asked. Not where a file of the spool was damaged, though a quota may happen to
-    change right after it.
+    Before them it says which callback is asked. Not where rows of the spool were damaged, though a quota may happen to
+    change right after them, or the window settings go on that a start or a snapshot states. Damaged rows leave a hole
+    in `seq` behind their gap. Where only one is gone there is none; then nothing tells whose gap it is.
     """
-    for seq in (gap.seq + 1, gap.seq + 2):
+    if not is_first and gap["lost_events"] == 1:
+        return False
+    for seq in (gap["seq"] + 1, gap["seq"] + 2):
         after = steps.at_seq(seq)
         if after is None or after.kind not in ("quota", "callback"):
             return False
         if after.kind == "quota":
-            return after.setting is not None or gap.reason == COLD_START
+            return after.setting is not None or is_first
     return False
 
 

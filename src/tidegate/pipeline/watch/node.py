@@ -41,7 +41,7 @@ MAX_CLIENTS = 500_000
 
 _MINUTE_MS = 60_000
 _HELD_ROWS = 1_000_000  # a snapshot of the largest table, and what comes meanwhile; then it is done without
-_HELD_KINDS = pa.array(["start", "gap"])
+_HELD_KINDS = pa.array(["start", "gap", "callback"])
 _ENDS_SNAPSHOT = pa.array(["start", "gap", "callback"])
 _REPLAY_SCHEMA = to_arrow_schema(REPLAY_BY_CLIENT).append(pa.field("minute_ms", pa.int64()))
 _NO_DECISIONS = np.zeros((0, DECISIONS), np.int32)

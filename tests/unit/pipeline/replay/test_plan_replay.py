@@ -12,7 +12,7 @@ from tidegate.pipeline import layout
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.measure.window import QuotaWindow
-from tidegate.usage.columns import SEQ_PER_US
+from tidegate.usage.columns import SEQ_PER_US, empty_event
 from tidegate.wire import encode_response
 
 _T0 = 1_700_000_000_000
@@ -291,18 +291,51 @@ def test_two_connections_keep_their_quota_objects_apart():
     assert replayed.decisions[2:, layout.BYTE_MS].tolist() == [0, 9000, 0]
 
 
+def _window_setting(events):
+    """Return where a window setting of the start is that others follow."""
+    return next(
+        place for place, event in enumerate(events) if event["quota_key"] == "quota.window.size.seconds"
+    )
+
+
+def _snapshot_begins(events):
+    """Return where a snapshot begins."""
+    return next(place for place, event in enumerate(events) if event["kind"] == "snapshot")
+
+
 @pytest.mark.parametrize(("states_all", "expected"), [(True, 0), (False, 10_000)])
 def test_after_a_gap_only_what_is_stated_anew_is_in_force(states_all, expected):
     """A quota that was removed among the lost events is gone; where nothing is stated, all stays as it was."""
     node = RecordingNode()
     node.start(_T0, records=(_quota("producer_byte_rate", 1000.0),))
-    node.gap(_T0 + 10)
+    node.gap(_T0 + 10, lost_events=2)
     if states_all:
         node.quota(QuotaRecord(entity=(), key="quota.window.num", value=11.0), _T0 + 10)
         node.quota(_quota("producer_byte_rate", 1000.0, user="bob"), _T0 + 10)
     node.produce("alice", "c1", 20_000, _T0 + 12_000)
     replayed = replay_events(node.events, in_force_plan())
     assert replayed.decisions[0, layout.BYTE_MS] == expected
+
+
+@pytest.mark.parametrize("lost", [_window_setting, _snapshot_begins], ids=["a setting", "the beginning"])
+def test_window_settings_behind_a_damaged_row_state_nothing(lost):
+    """Those that go on are of a start, or of a snapshot, whose quotas are stated later: nothing is exact."""
+    node = RecordingNode()
+    node.start(
+        _T0, window=QuotaWindow(samples=9, window_ms=2000), records=(_quota("producer_byte_rate", 10.0),)
+    )
+    node.snapshot(_T0 + 10, steps=1)
+    node.produce("alice", "c1", 20_000, _T0 + 12_000)
+    place = lost(node.events)
+    gone = node.events[place]
+    node.events[place] = empty_event("gap") | {
+        **{name: gone[name] for name in ("node_id", "seq", "ts_ms")},
+        "lost_events": 1,
+    }
+    assert node.events[place + 1]["quota_key"].endswith(("window.num", "window.size.seconds"))
+    replayed = replay_events(node.events, in_force_plan())
+    assert _reasons(replayed) == ["gap"]
+    assert replayed.results[0]["different_decisions"] == 0
 
 
 @pytest.mark.parametrize("asked_again", [False, True])
