@@ -3,6 +3,7 @@
     lock                  held (flock) by the recorder of the node for as long as it lives
     writer.lock           held by the process that turns segments into Parquet
     state.json            the node, and the first number that no process has been given yet
+    spare                 the next file of rows, see `spare`
     <first seq>.*         segments, see `segment`
 
 Sequence numbers and connection ids must not repeat over restarts, however a process ended. So each process

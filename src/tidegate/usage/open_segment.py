@@ -22,6 +22,7 @@ from tidegate.usage.segment import (
     encode_names,
     segment_path,
 )
+from tidegate.usage.spare import make_rows_file, take_spare
 
 __all__ = ["NAMES_FULL", "OpenSegment"]
 
@@ -45,7 +46,8 @@ class OpenSegment:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
         self._names_fd = os.open(self._names_path, flags | os.O_APPEND, 0o600)
         try:
-            self.fd = _make_file(self._path, flags, size_bytes)
+            spare = take_spare(self._path, size_bytes)
+            self.fd = make_rows_file(self._path, size_bytes) if spare is None else spare
         except OSError:
             os.close(self._names_fd)
             self._unlink()
@@ -132,13 +134,3 @@ class OpenSegment:
         for path in (self._path, self._names_path):
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def _make_file(path: Path, flags: int, size_bytes: int) -> int:
-    fd = os.open(path, flags, 0o600)
-    try:
-        os.posix_fallocate(fd, 0, size_bytes)  # the disk is full now or not before the segment is
-    except OSError:
-        os.close(fd)
-        raise
-    return fd

@@ -7,7 +7,6 @@ the spool waits.
 """
 
 import argparse
-import contextlib
 import importlib.util
 import logging
 import os
@@ -23,7 +22,7 @@ from tidegate.errors import TidegateError
 from tidegate.usage.convert import compact, convert_all, delete_expired
 from tidegate.usage.directory import WRITER_LOCK, holds_lock, lock_file
 from tidegate.usage.files import remove_temporary_files
-from tidegate.usage.segment import CLOSED_SUFFIX, OPEN_SUFFIX, segment_paths
+from tidegate.usage.spare import keeping_spare
 from tidegate.usage.writer_process import EXIT_NO_PYARROW, RETENTION_MS
 
 __all__ = ["Writer", "main"]
@@ -34,8 +33,6 @@ IDLE_S = 60.0
 """A writer that had nothing to do for so long begins anew, without the memory that pyarrow keeps."""
 TIDY_MS = 30_000
 """How often compaction and retention are looked at."""
-READ_AHEAD_BYTES = 4 << 20
-"""After a segment of so much the one that is being written is read ahead (`Writer.step`)."""
 NICENESS = 10
 """The broker goes first where processors are scarce."""
 
@@ -54,7 +51,6 @@ class Writer:
         self._tidied_ms: int | None = None
         self._failing = False
         self._unreadable: set[Path] = set()
-        self._read_ahead: Path | None = None  # what was read last
 
     def step(self) -> bool:
         """Convert what is closed, tidy up when it is time, and return whether there was anything to do.
@@ -74,22 +70,7 @@ class Writer:
         return busy
 
     def _convert(self) -> int:
-        self._give_pages()
         return convert_all(self._spool, self._parquet, node_id=self._node_id)
-
-    def _give_pages(self) -> None:
-        """Read the open segment where the broker fills one after the other: it then writes into pages that are there.
-
-        What the kernel does for a page that is written first costs the broker more than all of the rows in it.
-        """
-        with contextlib.suppress(OSError):  # it was closed meanwhile
-            is_filled = any(
-                path.stat().st_size >= READ_AHEAD_BYTES for path in segment_paths(self._spool, CLOSED_SUFFIX)
-            )
-            for path in segment_paths(self._spool, OPEN_SUFFIX) if is_filled else ():
-                if path != self._read_ahead:
-                    _read_through(path)
-                    self._read_ahead = path
 
     def _tidy(self) -> None:
         now_ms = self._clock.now_ms()
@@ -134,14 +115,18 @@ def _run(arguments: argparse.Namespace) -> None:
         retention_ms=arguments.retention_ms,
         clock=SystemClock(engine_offset_ns=arguments.engine_offset_ns),
     )
-    lock_path = arguments.spool / WRITER_LOCK
-    lock = _wait_for_lock(lock_path)
+    lock = _wait_for_lock(arguments.spool / WRITER_LOCK)
+    with keeping_spare(arguments.spool, POLL_S):
+        _work(arguments.spool, writer, lock)
+
+
+def _work(spool: Path, writer: Writer, lock: int) -> None:
+    """Convert until standard input ends."""
+    lock_path = spool / WRITER_LOCK
     busy_s = time.monotonic()
     while not _input_ended(POLL_S):
         now_s = time.monotonic()
-        if (
-            not holds_lock(lock, lock_path) and arguments.spool.is_dir()
-        ):  # the broker has made the directory again
+        if not holds_lock(lock, lock_path) and spool.is_dir():  # the broker has made the directory again
             os.close(lock)
             lock = _wait_for_lock(lock_path)
         if writer.step():
@@ -149,13 +134,6 @@ def _run(arguments: argparse.Namespace) -> None:
         elif "pyarrow" in sys.modules and now_s - busy_s >= IDLE_S:
             os.execv(sys.executable, sys.orig_argv)  # the same arguments, input and process id
     writer.step()
-
-
-def _read_through(path: Path) -> None:
-    room = bytearray(1 << 20)
-    with path.open("rb", buffering=0) as file:
-        while file.readinto(room):
-            pass
 
 
 def _input_ended(wait_s: float) -> bool:

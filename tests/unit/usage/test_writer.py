@@ -3,12 +3,10 @@
 import pytest
 from tests.unit.usage.recording import (
     START_MS,
-    Decided,
     client,
     open_recorder,
     parquet_directory,
     record,
-    record_requests,
     set_file_times,
     spool_directory,
 )
@@ -16,8 +14,7 @@ from tests.unit.usage.recording import (
 from tidegate.testing import ManualClock
 from tidegate.usage.files import HOUR_MS, list_files, parquet_path, temporary_path
 from tidegate.usage.readers import read_events
-from tidegate.usage.segment import ROW_BYTES
-from tidegate.usage.writer import READ_AHEAD_BYTES, TIDY_MS, Writer, main
+from tidegate.usage.writer import TIDY_MS, Writer, main
 
 
 def make_writer(tmp_path, clock, retention_ms=5 * HOUR_MS):
@@ -72,28 +69,6 @@ def test_first_round_removes_what_a_killed_writer_left(tmp_path):
     left.touch()
     make_writer(tmp_path, ManualClock(start_ms=START_MS)).step()
     assert not left.exists()
-
-
-def test_the_open_segment_is_read_ahead_once_where_segments_are_filled(tmp_path, monkeypatch):
-    """The broker then writes into pages that are there. Where little is recorded nothing is read."""
-    read = []
-    monkeypatch.setattr("tidegate.usage.writer._read_through", read.append)
-    clock = ManualClock(start_ms=START_MS)
-    writer, recorder = make_writer(tmp_path, clock), open_recorder(tmp_path)
-    record(recorder, client(recorder), START_MS)
-    recorder.maybe_roll(START_MS + 10**6)
-    record(recorder, client(recorder), START_MS)
-    writer.step()
-    assert read == []
-    rows = READ_AHEAD_BYTES // ROW_BYTES
-    record_requests(recorder, client(recorder), *[Decided()] * rows)
-    recorder.maybe_roll(START_MS + 10**6)
-    record(recorder, client(recorder), START_MS)
-    writer.step()
-    writer.step()
-    (opened,) = spool_directory(tmp_path, 1).glob("*.open")
-    assert read == [opened]
-    recorder.close()
 
 
 def test_failing_disk_is_reported_once_and_tried_again(tmp_path, caplog):

@@ -1,0 +1,103 @@
+"""A file of rows made ready before a recorder needs it: its blocks reserved, its pages in memory.
+
+What the kernel does for a page that is written first costs as much as writing all the rows in it. So where a broker
+fills one segment after the other, the writer keeps the next file ready in the spool, and the recorder renames it.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidegate.usage.segment import CLOSED_SUFFIX, OPEN_SUFFIX, segment_paths
+
+__all__ = [
+    "FILLED_BYTES",
+    "MAX_WAITING",
+    "SPARE",
+    "keep_spare",
+    "keeping_spare",
+    "make_rows_file",
+    "take_spare",
+]
+
+SPARE = "spare"
+"""Name of the file in the spool."""
+FILLED_BYTES = 4 << 20
+"""After a segment of so much the next is made ready."""
+MAX_WAITING = 16
+"""With more segments that wait for the writer the spool is filling up, and gets no file that is not needed."""
+_AT_A_TIME = 1 << 20
+
+
+def make_rows_file(path: Path, size_bytes: int) -> int:
+    """Return a descriptor of a new file of zeros with all its blocks reserved. Raises `OSError` on a full disk."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size_bytes)  # the disk is full now or not before the segment is
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def take_spare(path: Path, size_bytes: int) -> int | None:
+    """Give the spare file beside `path` that name and return its descriptor; None where there is none of that size."""
+    spare = path.with_name(SPARE)
+    try:
+        fd = os.open(spare, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        if os.fstat(fd).st_size == size_bytes:
+            spare.rename(path)
+            return fd
+        spare.unlink()
+    except OSError:
+        pass  # somebody has removed it
+    os.close(fd)
+    return None
+
+
+def keep_spare(spool: Path) -> None:
+    """Make a spare file as large as the open segment, where segments are filled and there is none. Raises `OSError`."""
+    waiting = segment_paths(spool, CLOSED_SUFFIX)
+    if (spool / SPARE).exists() or len(waiting) > MAX_WAITING or not any(map(_is_filled, waiting)):
+        return
+    sizes = [path.stat().st_size for path in segment_paths(spool, OPEN_SUFFIX)]
+    if not sizes:
+        return
+    unfinished = spool / f".{SPARE}.tmp"
+    fd = make_rows_file(unfinished, sizes[-1])
+    try:
+        for offset in range(0, sizes[-1], _AT_A_TIME):
+            os.pread(fd, _AT_A_TIME, offset)
+        unfinished.rename(spool / SPARE)
+    finally:
+        os.close(fd)
+        unfinished.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def keeping_spare(spool: Path, every_s: float) -> Iterator[None]:
+    """Look whether a spare file is needed, on a thread, as long as the block lasts; afterwards there is none."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        while not ended.wait(every_s):
+            with contextlib.suppress(OSError):  # a full disk, or a segment that was closed meanwhile
+                keep_spare(spool)
+
+    thread = threading.Thread(target=keep, name="spare", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        (spool / SPARE).unlink(missing_ok=True)
+
+
+def _is_filled(path: Path) -> bool:
+    return path.stat().st_size >= FILLED_BYTES
