@@ -1,6 +1,7 @@
 """What holds for every test: tiers run from quick to slow, and a test that did not run is a failure."""
 
 import gc
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 SLOW_TIERS = ("tests/spark", "src/tidegate/pipeline", "tests/e2e", "tests/limits")
 NOT_RUN = ("skipped", "xfailed", "xpassed")
-MANY_OBJECTS = 100_000  # fewer than are imported; to list so many takes a millisecond or two
+MANY_OBJECTS = 100_000  # fewer than are imported
+LOOKED_AT_EVERY = 16  # tests: to list so many objects takes milliseconds
 ROOM: "pytest.StashKey[Room]" = pytest.StashKey()
 
 # A shared machine stalls now and then: a deadline per example would fail tests that are right.
@@ -60,13 +62,16 @@ def _is_alone(item: pytest.Item) -> bool:
     return item.get_closest_marker("alone") is not None
 
 
+_number = itertools.count()
+
+
 def pytest_runtest_setup() -> None:
     """Let collections of garbage pass over what was imported: many tests ask for one, half a second each.
 
     Tests that put aside what lives themselves (`gc.unfreeze`) end that: then much is old. To ask for it by
     `gc.get_freeze_count` would take as long as to walk over all that was imported, before each of thousands of tests.
     """
-    if len(gc.get_objects(generation=2)) > MANY_OBJECTS:
+    if next(_number) % LOOKED_AT_EVERY == 0 and len(gc.get_objects(generation=2)) > MANY_OBJECTS:
         gc.collect()
         gc.freeze()
 

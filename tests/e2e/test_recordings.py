@@ -26,7 +26,7 @@ API_VERSIONS = 18
 SCENARIOS, BROKEN_OFF, PLAYED_IN_PART = 689, 79, 24
 """Recorded scenarios; those broken off at an API that is not served, or for a row; those with steps that differ."""
 AT_A_TIME = 8
-"""Files played side by side, each on a broker of its own, the longest first: they wait for throttles most of the time."""
+"""Files played side by side, a broker each, the longest first: they wait for throttles most of the time."""
 
 
 def listed(file: str) -> list[tuple[str, str]]:
