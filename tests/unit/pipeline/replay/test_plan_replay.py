@@ -325,6 +325,7 @@ def test_window_settings_behind_a_damaged_row_state_nothing(lost):
         _T0, window=QuotaWindow(samples=9, window_ms=2000), records=(_quota("producer_byte_rate", 10.0),)
     )
     node.snapshot(_T0 + 10, steps=1)
+    node.exchange(OwnRules(), "own", _T0 + 20)  # sensors are known from here on
     node.produce("alice", "c1", 20_000, _T0 + 12_000)
     place = lost(node.events)
     gone = node.events[place]
