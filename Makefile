@@ -21,7 +21,7 @@ demo: setup ## see all of it: a broker, three clients, quotas, and what other qu
 .PHONY: test
 test: export PYTHONDONTWRITEBYTECODE := # hundreds of tests start a process
 test: setup ## run every test (a skipped test is a failure)
-	@$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: e2e-long
 e2e-long: setup ## run what takes long: tests in files long_*.py (ARGS='-k differing' for a part)

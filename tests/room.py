@@ -1,4 +1,4 @@
-"""Which tests may run beside one another: `make test` has two processes, and what measures time wants the machine.
+"""Which tests may run beside one another: `make test` has three processes, and what measures time wants the machine.
 
 A lock of many readers or one writer, across the processes of a run: a test is a reader, one that is marked `alone` a
 writer. Who waits stands in the door, so that nobody who comes later enters before him.

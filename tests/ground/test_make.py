@@ -155,7 +155,7 @@ def run_tests(project, *options):
     return run(sys.executable, "-m", "pytest", *options, "-p", "no:cacheprovider", cwd=project)
 
 
-IN_TWO = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+AS_MADE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
 NOT_RUN = {
@@ -166,7 +166,7 @@ NOT_RUN = {
 }
 
 
-@pytest.mark.parametrize("options", [(), IN_TWO], ids=["in one process", "in two"])
+@pytest.mark.parametrize("options", [(), AS_MADE], ids=["in one process", "in three"])
 def test_a_test_that_did_not_run_fails_the_run(small, options):
     """Skipped or expected to fail: the run fails and names the test, or the file."""
     (small / "tests" / "test_it.py").write_text("def test_runs(): pass\n")
@@ -178,14 +178,14 @@ def test_a_test_that_did_not_run_fails_the_run(small, options):
     assert sorted(re.findall(r"^tests/(\S+)$", named, re.MULTILINE)) == sorted(NOT_RUN), done.stdout
 
 
-def test_make_runs_the_tests_in_two_processes():
-    """What is proved below of two processes is how `make test` runs them, and ARGS come last."""
+def test_make_runs_the_tests_in_three_processes():
+    """What is proved below of three processes is how `make test` runs them, and ARGS come last."""
     done = run("make", "--dry-run", "test", "ARGS=-k 'some name'")
-    assert f"-m pytest {' '.join(IN_TWO)} -k 'some name'\n" in done.stdout
+    assert f"-m pytest {' '.join(AS_MADE)} -k 'some name'\n" in done.stdout
 
 
 def test_no_parameter_is_random():
-    """Both processes must find the same tests: a seed is drawn in the test, and printed."""
+    """All processes must find the same tests: a seed is drawn in the test, and printed."""
     drawn = re.compile(r"parametrize\([^)]*\b(Random\(|randrange\(|urandom\(|uuid4\()")
     tests = (ROOT / "tests").rglob("*.py")
     assert [path for path in tests if drawn.search(path.read_text(encoding="utf-8"))] == []
@@ -198,22 +198,22 @@ def test_what_is_alone_runs_beside_nothing(small):
         f"@pytest.mark.alone\ndef test_alone_{at}(): noted('alone {at}')\ndef test_{at}(): noted('together')\n"
         for at in range(8)
     )
-    for name in ("one", "two"):
+    for name in ("one", "two", "three"):
         text = mixed.replace("noted('", f"noted('{name} ")
         (small / "tests" / f"test_{name}.py").write_text(
             f"import pytest\nfrom tests.noted import noted\n{text}"
         )
-    done = run_tests(small, "-q", *IN_TWO)
+    done = run_tests(small, "-q", *AS_MADE)
     assert done.returncode == 0, done.stdout
     lines = (small / "noted").read_text().splitlines()
     begun = [at for at, line in enumerate(lines) if " alone " in line and line.startswith("begin ")]
-    assert len(begun) == 16
-    assert len({line.split()[1] for line in lines}) == 2
+    assert len(begun) == 24
+    assert len({line.split()[1] for line in lines}) == 3
     assert [lines[at + 1] for at in begun] == [lines[at].replace("begin ", "end ") for at in begun]
 
 
 def test_what_measures_time_is_alone():
-    """A file that takes the processor's time has the mark somewhere: the other process would make it longer."""
+    """A file that takes the processor's time has the mark somewhere: other processes would make it longer."""
     measures = re.compile(r"time\.(thread_time|process_time|perf_counter)|= longest_step_ms\(")
     texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
     measuring = {path for path, text in texts.items() if measures.search(text)}

@@ -169,7 +169,10 @@ def test_steps_are_short_whatever_the_bytes_hold(pair):
 
 @pytest.mark.alone
 def test_steps_are_short():
-    """Many texts, 30 MB of bytes, texts that are no UTF-8 and an answer of 60,000 partitions, step by step."""
+    """Many texts, 30 MB of bytes, texts that are no UTF-8 and an answer of 60,000 partitions, step by step.
+
+    The best of five: memory that the host has not given yet makes single steps longer.
+    """
     finished(read_request_in_slices(3, 9, uvarint(9001) + b"\x02x\0" * 9000 + b"\0\0\0\0"))  # compiles
     finished(encode_response_in_slices(3, 12, 1, metadata(1, 1)))
     names = uvarint(90_001) + b"\x02x\0" * 90_000 + b"\0\0\0\0"
@@ -182,4 +185,4 @@ def test_steps_are_short():
         ("bytes", lambda: read_request_in_slices(36, 2, content)),
         ("answer", lambda: encode_response_in_slices(3, 12, 1, answer)),
     ):
-        assert min(longest_step_ms(make()) for _ in range(2)) < MAX_STEP_MS, label
+        assert min(longest_step_ms(make()) for _ in range(5)) < MAX_STEP_MS, label
