@@ -125,13 +125,20 @@ def opened_for_tables(args: argparse.Namespace) -> "Iterator[UsageFiles]":
 
 @contextmanager
 def running_jobs(
-    args: argparse.Namespace, files: "UsageFiles", *, sums: bool = False, plans: "Sequence[Plan]" = ()
+    args: argparse.Namespace,
+    files: "UsageFiles",
+    *,
+    sums: bool = False,
+    plans: "Sequence[Plan]" = (),
+    replays_all: bool = False,
 ) -> "Iterator[Jobs]":
     """Give the jobs over the files, in this process or on Spark; say which if that was asked for.
 
     sums: Spark is to add rows up itself, for which its code is worth compiling. plans: what will be replayed.
+    replays_all: by `Jobs.replay`, all of them at once.
     Raises `TidegateError`.
     """
+    from tidegate.pipeline.jobs.spread import surveys_in_the_making
     from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark, where_and_why
     from tidegate.pipeline.session import running_spark
     from tidegate.pipeline.warm_up import kernel_in_the_making
@@ -145,9 +152,10 @@ def running_jobs(
     app_name, rows = f"tidegate {args.command}", files.rows if sums else 0
     with (
         kernel_in_the_making(plans, with_usage=sums),
+        surveys_in_the_making(files, plans if replays_all else ()) as early,
         running_spark(app_name=app_name, master=args.master, rows=rows) as spark,
     ):
-        yield jobs_on_spark(spark, files)
+        yield jobs_on_spark(spark, files, early)
 
 
 def top_option(parser: argparse.ArgumentParser, lines: str, *, default: int | None = _SHOWN) -> None:

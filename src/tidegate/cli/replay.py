@@ -146,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
             "with_decisions": args.decisions,
             "carried": carried,
         }
-        with running_jobs(args, files, plans=plans) as jobs:
+        with running_jobs(args, files, plans=plans, replays_all=True) as jobs:
             found = jobs.replay(plans, **results)
             if args.limits:
                 limits = {

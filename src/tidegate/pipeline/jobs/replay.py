@@ -16,7 +16,14 @@ from tidegate.config.locations import Location
 from tidegate.pipeline.backlogs import BY_CONNECTION, BY_STEP, STEP_KEYS, backlogs_of_chunks
 from tidegate.pipeline.backlogs import ENTITY_KEYS as BACKLOG_KEYS
 from tidegate.pipeline.errors import spark_errors_as_ours
-from tidegate.pipeline.jobs.spread import Placed, done_on_spark, grouped, replay_blocks, spread_chunks
+from tidegate.pipeline.jobs.spread import (
+    EarlySurveys,
+    Placed,
+    done_on_spark,
+    grouped,
+    replay_blocks,
+    spread_chunks,
+)
 from tidegate.pipeline.jobs.summaries import LimitsSummary, ReplaySummary, replay_made_of
 from tidegate.pipeline.output import STATE_TABLE, opened_results, saved_table
 from tidegate.pipeline.progress import progress_of
@@ -60,10 +67,12 @@ def replay_job(
     overwrite: bool = False,
     with_decisions: bool = False,
     carried: Mapping[tuple[str, int], Carried] | None = None,
+    early: EarlySurveys | None = None,
 ) -> ReplaySummary:
     """Replay the usage files against the plans; write the tables to `out` if given. Raises `TidegateError`.
 
-    carried: what `saved_states` returns of the hours before, by plan and node.
+    carried: what `saved_states` returns of the hours before, by plan and node. early: the files as surveyed for plans
+    like these.
     """
     leaves_state = out is not None and any(plan.leaves_state for plan in plans)
     with (
@@ -71,7 +80,7 @@ def replay_job(
         spark_errors_as_ours(spark_log=spark.log),
         progress_of(spark.session.sparkContext, "replaying"),
     ):
-        placed = replay_blocks(spark, files, plans, carried=carried, leaves_state=leaves_state)
+        placed = replay_blocks(spark, files, plans, carried=carried, leaves_state=leaves_state, early=early)
         layout = placed.layout
         replay, parts = placed.on_executors(replay_tallies), None
         table = REPLAY_LEAVING_STATE if leaves_state else REPLAY_BY_CLIENT

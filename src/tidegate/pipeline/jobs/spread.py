@@ -1,9 +1,12 @@
 """Usage files on Spark: chunks spread over tasks, and their rows brought where a replay wants them."""
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
+from threading import Event
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -13,10 +16,11 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tidegate.config.locations import Uri
 from tidegate.pipeline.read.chunks import Bundle, Chunk, bundled
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
-from tidegate.pipeline.read.survey import survey_chunk
+from tidegate.pipeline.read.survey import Survey, survey_chunk
 from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.partition import Grouped, ReplayTask, chunk_rows, do_work, pack_chunks
 from tidegate.pipeline.replay.plan import Plan
@@ -27,6 +31,7 @@ from tidegate.pipeline.warm_up import smooth_mode_at_hand
 
 __all__ = [
     "SLICES_PER_CORE",
+    "EarlySurveys",
     "Placed",
     "coverage_on_spark",
     "done_on_spark",
@@ -34,12 +39,15 @@ __all__ = [
     "replay_blocks",
     "slices_of",
     "spread_chunks",
+    "surveys_in_the_making",
 ]
 
 SLICES_PER_CORE = 4
 """Tasks of the passes over the files, at least."""
 
 _SLICE_BYTES = 1 << 28  # uncompressed, at most
+_EARLY_CHUNKS = 4_000  # what is surveyed here, a ms each, while Spark starts: some five seconds
+_EARLY_ROWS = 2_000_000
 _MEMBER_GROUPS = 16  # broadcasts of what partitions need: each is for as many of the tasks
 
 
@@ -60,6 +68,37 @@ class Placed(NamedTuple):
         return partial(function, task=self.task, members=self.members, **more)
 
 
+class EarlySurveys(NamedTuple):
+    """The first pass over files, of this process: what is looked for, and what is or will be found in each bundle."""
+
+    options: Mapping[str, bool]
+    found: "Future[list[Survey]]"
+
+
+@contextmanager
+def surveys_in_the_making(files: UsageFiles, plans: Sequence[Plan]) -> Iterator[EarlySurveys | None]:
+    """Have few files surveyed for a replay of the plans in a thread, while Spark starts; None: they are not few."""
+    is_little = len(files.chunks) <= _EARLY_CHUNKS and files.rows <= _EARLY_ROWS
+    if not plans or not is_little or any(isinstance(path, Uri) for path in files.paths):
+        yield None
+        return
+    survey_bundle, is_over = _survey_for(plans), Event()
+
+    def survey() -> list[Survey]:
+        found = []
+        for bundle in bundled(files.chunks):
+            if is_over.is_set():
+                raise CancelledError
+            found.append(survey_bundle(bundle))
+        return found
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            yield EarlySurveys(survey_bundle.keywords, pool.submit(survey))
+        finally:
+            is_over.set()
+
+
 def replay_blocks(
     spark: RunningSpark,
     files: UsageFiles,
@@ -67,19 +106,19 @@ def replay_blocks(
     *,
     carried: Mapping[tuple[str, int], Carried] | None = None,
     leaves_state: bool = False,
+    early: EarlySurveys | None = None,
 ) -> Placed:
     """Return the rows of the files where they belong.
 
-    The first pass over the files finds out who there is; the second, which is still to be run, reads the rows.
+    The first pass over the files finds out who there is, unless that was done `early`; the second, which is still to be
+    run, reads the rows.
     """
     session, context = spark.session, spark.session.sparkContext
-    survey = partial(
-        survey_chunk,
-        with_connections=any(plan.is_closed for plan in plans),
-        with_answers=any(plan.is_in_force for plan in plans),
-    )
-    bundles = bundled(files.chunks)
-    surveys = done_on_spark(session, survey, bundles)
+    survey, bundles = _survey_for(plans), bundled(files.chunks)
+    if early is not None and early.options == survey.keywords:
+        surveys = early.found.result()
+    else:
+        surveys = done_on_spark(session, survey, bundles)
     cores = context.defaultParallelism
     layout = lay_out(bundles, surveys, plans, cores=cores, carried=carried, leaves_state=leaves_state)
     if (context.master or "").startswith("local"):  # executors elsewhere compile for themselves
@@ -93,6 +132,15 @@ def replay_blocks(
     )
     placed = blocks.repartitionById(tasks, F.col("task")).sortWithinPartitions("partition", "first_seq")
     return Placed(placed, layout, task, members)
+
+
+def _survey_for(plans: Sequence[Plan]) -> "partial[Survey]":
+    """Return `survey_chunk` with what it is to look for, for a replay of the plans."""
+    return partial(
+        survey_chunk,
+        with_connections=any(plan.is_closed for plan in plans),
+        with_answers=any(plan.is_in_force for plan in plans),
+    )
 
 
 def spread_chunks(session: SparkSession, chunks: Sequence[Chunk]) -> DataFrame:

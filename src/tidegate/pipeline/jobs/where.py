@@ -18,6 +18,7 @@ from tidegate.pipeline.jobs.local import (
     local_usage,
 )
 from tidegate.pipeline.jobs.replay import limits_job, recommend_job, replay_job
+from tidegate.pipeline.jobs.spread import EarlySurveys
 from tidegate.pipeline.jobs.summaries import LimitsSummary, ObedienceSummary, ReplaySummary, UsageSummary
 from tidegate.pipeline.jobs.usage import history_job, obedience_job, quota_events_job, usage_job
 from tidegate.pipeline.read.ingest import UsageFiles
@@ -72,14 +73,14 @@ def jobs_here(files: UsageFiles) -> Jobs:
     )
 
 
-def jobs_on_spark(spark: RunningSpark, files: UsageFiles) -> Jobs:
-    """Return the jobs on Spark."""
+def jobs_on_spark(spark: RunningSpark, files: UsageFiles, early: EarlySurveys | None = None) -> Jobs:
+    """Return the jobs on Spark. early: what was found in the files meanwhile."""
     return Jobs(
         usage=partial(usage_job, spark, files),
         obedience=partial(obedience_job, spark, files),
         quota_events=partial(quota_events_job, spark, files),
         history=partial(history_job, spark, files),
-        replay=partial(replay_job, spark, files),
+        replay=partial(replay_job, spark, files, early=early),
         limits=partial(limits_job, spark, files),
         recommend=partial(recommend_job, spark, files),
     )
