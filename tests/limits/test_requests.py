@@ -171,6 +171,10 @@ def test_many_acls(new_broker):
     setup(broker, *(frame for (frame,) in frames))
     judge(broker, "DescribeAcls", [request(DESCRIBE_ACLS, 3, found)])
     judge(broker, "DeleteAcls", [request(DELETE_ACLS, 3, {"filters": [found]})])
+    nothing = {**found, "resource_name_filter": "n", "principal_filter": "User:a", "host_filter": "*"} | {
+        "operation": 3, "permission_type": 3,
+    }  # fmt: skip
+    judge(broker, "DeleteAcls", [request(DELETE_ACLS, 3, {"filters": [nothing] * size(20_000, 99_000)})])
 
 
 def test_configs_of_one_topic_again_and_again(broker):
@@ -256,7 +260,7 @@ def test_times_within_one_large_batch(broker):
 
 def test_positions_of_one_partition_again_and_again(broker):
     """A commit that names a partition often."""
-    frame = request(OFFSET_COMMIT, 5, commit({"limits": size(10_000, 99_000)}, metadata="m" * 100))
+    frame = request(OFFSET_COMMIT, 5, commit({"limits": size(60_000, 99_000)}, metadata="m" * 10))
     judge(broker, "OffsetCommit", [frame])
 
 
@@ -292,6 +296,13 @@ def test_many_definitions(broker):
     judge(
         broker, "DescribeClientQuotas", [request(DESCRIBE_QUOTAS, 0, {"components": [exact], "strict": True})]
     )
+
+
+def test_an_entity_of_many_types(broker):
+    """Whatever is no type is refused with all that came with it."""
+    entity = {f"type-{i}": "limits" for i in range(size(60_000, 99_000))}
+    frame = request(ALTER_QUOTAS, 0, alter([entity], {"producer_byte_rate": 1e9}))
+    judge(broker, "AlterClientQuotas", [frame])
 
 
 def test_definitions_change_while_many_clients_are_known(new_broker):

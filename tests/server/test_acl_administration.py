@@ -52,9 +52,9 @@ def test_many_are_stored_a_piece_at_a_time() -> None:
     """Nobody waits for a request that creates thousands, and each holds when it is answered."""
     acls = [READ._replace(resource_name=f"t{number}") for number in range(1000)]
     administration = AclAdministration(MemoryAclStore(), Authorizer())
-    assert len(list(administration.create_in_slices(acls, CONNECTION))) == 20
+    assert len(list(administration.create_in_slices(acls, CONNECTION))) == 40
     assert len(administration.authorizer) == 1000
-    assert len(list(administration.delete_in_slices(acls, CONNECTION))) == 20
+    assert len(list(administration.delete_in_slices(acls, CONNECTION))) == 40
     assert not len(administration.authorizer)
 
 

@@ -5,10 +5,11 @@ are led by the brokers in turn, beginning with one that its id says, so that eac
 It is the same after a restart with as many brokers; with more or fewer, most partitions have another leader.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Final
 
 from tidegate.acl import codes as acl
+from tidegate.in_slices import batched
 from tidegate.quota.admin.java_hash import string_hash
 from tidegate.quota.managers.cluster import ClusterMetadata, ClusterNode
 from tidegate.server.handler import Connection, Message, Request
@@ -123,18 +124,26 @@ class ClusterView:
                 leaders[topic.name, partition] = self.leader_at(first, partition)
         return ClusterMetadata.of(brokers, leaders)
 
-    def assignment_problem(self, node_ids: Sequence[int]) -> str | None:
+    def assignment_problem_in_slices(self, node_ids: Sequence[int]) -> Generator[None, None, str | None]:
         """Return what is wrong with the node ids that a client assigns one partition to, None where nothing is.
 
         Follows: Kafka `ReplicationControlManager.validateManualPartitionAssignment` and its texts.
         """
         if not node_ids:
             return "The manual partition assignment includes an empty replica list."
-        unknown = [node_id for node_id in node_ids if node_id not in self.ids]
-        repeated = [node_id for node_id in self.ids if node_ids.count(node_id) > 1]
-        if unknown and (not repeated or min(unknown) < repeated[0]):
+        times = dict.fromkeys(self.ids, 0)
+        unknown: int | None = None
+        for some in batched(node_ids):
+            for node_id in some:
+                if node_id in times:
+                    times[node_id] += 1
+                elif unknown is None or node_id < unknown:
+                    unknown = node_id
+            yield
+        repeated = [node_id for node_id in self.ids if times[node_id] > 1]
+        if unknown is not None and (not repeated or unknown < repeated[0]):
             return (
-                f"The manual partition assignment includes broker {min(unknown)}, but no such broker is"
+                f"The manual partition assignment includes broker {unknown}, but no such broker is"
                 " registered."
             )
         if repeated:

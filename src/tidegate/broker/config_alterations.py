@@ -24,6 +24,7 @@ from tidegate.server.dynamic_settings import (
     RefusedError,
     SettingChange,
     check_changes,
+    check_number,
 )
 from tidegate.server.handler import Message, Request, Wait, Work
 from tidegate.storage.errors import StorageError
@@ -102,8 +103,10 @@ def changes_in_slices(
 
     Raises `RefusedError`, where the client may not change the resource, too.
     """
+    configs = resource["configs"]
+    check_number(len(configs))
     changes = []
-    for number, config in enumerate(resource["configs"]):
+    for number, config in enumerate(configs):
         kind = config["config_operation"] if operation is None else operation
         changes.append(SettingChange(config["name"], kind, config["value"]))
         if number % _READ_AT_ONCE == 0:

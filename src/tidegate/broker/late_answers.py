@@ -1,31 +1,78 @@
 """Answers that come later and are long: made in slices of their own, since the front does not run them."""
 
+from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 from tidegate.scheduling import Scheduler
 from tidegate.server.handler import Answer, Deferred, Work
 
-__all__ = ["complete_in_slices"]
+__all__ = ["LateAnswers"]
 
-_STEPS_AT_ONCE = 100  # in one turn; each reads or writes one partition
+_STEPS_AT_ONCE = 100  # in one slice; each reads or writes one partition
+_SLICE_NS = 500_000
+"""How long a slice may last, but for the step that is under way when it is over."""
+_TURN_NS = 2_000_000
+"""The same of all slices of a turn."""
 
 
-def complete_in_slices(deferred: Deferred, work: Work, scheduler: Scheduler) -> None:
-    """Complete `deferred` with what `work` returns: now where it is short, otherwise after several turns.
+class LateAnswers:
+    """The late answers of some handlers that are under way: a slice of each in a turn of the loop, while it lasts.
 
-    The work is dropped when the client leaves.
+    Thousands of fetches that one append has woken may each read thousands of partitions.
     """
-    if deferred.cancelled:
-        return
-    try:
-        for _ in range(_STEPS_AT_ONCE):
-            next(work)
-    except StopIteration as stop:
-        deferred.complete(stop.value)
-    except Exception as error:
-        deferred.complete_by(partial(_raise, error))
-    else:
-        scheduler.call_soon(complete_in_slices, deferred, work, scheduler)
+
+    def __init__(self, scheduler: Scheduler, monotonic_ns: Callable[[], int]) -> None:
+        self._scheduler = scheduler
+        self._monotonic_ns = monotonic_ns
+        self._waiting: deque[tuple[Deferred, Work]] = deque()
+        self._scheduled = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def complete(self, deferred: Deferred, work: Work) -> None:
+        """Complete `deferred` with what `work` returns: now where it is short, otherwise after several turns.
+
+        The work is dropped when the client leaves.
+        """
+        if not self._advance(deferred, work):
+            self._waiting.append((deferred, work))
+            self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        if self._waiting and not self._scheduled:
+            self._scheduled = True
+            self._scheduler.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._scheduled = False
+        until_ns = self._monotonic_ns() + _TURN_NS
+        for _ in range(len(self._waiting)):
+            deferred, work = self._waiting.popleft()
+            if not self._advance(deferred, work):
+                self._waiting.append((deferred, work))
+            if self._monotonic_ns() >= until_ns:
+                break
+        self._go_on_later()
+
+    def _advance(self, deferred: Deferred, work: Work) -> bool:
+        """Do some of it; return whether there is no more to do."""
+        if deferred.cancelled:
+            return True
+        until_ns = self._monotonic_ns() + _SLICE_NS
+        try:
+            for _ in range(_STEPS_AT_ONCE):
+                next(work)
+                if self._monotonic_ns() >= until_ns:
+                    break
+        except StopIteration as stop:
+            deferred.complete(stop.value)
+            return True
+        except Exception as error:
+            deferred.complete_by(partial(_raise, error))
+            return True
+        return False
 
 
 def _raise(error: Exception) -> Answer:

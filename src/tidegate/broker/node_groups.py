@@ -9,7 +9,7 @@ from functools import partial
 
 from tidegate import error_codes
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.late_answers import complete_in_slices
+from tidegate.broker.late_answers import LateAnswers
 from tidegate.groups import GroupCoordinator, GroupSettings, GroupState, StoredGroup
 from tidegate.groups.group import CONSUMER, Group, Subscription
 from tidegate.scheduling import Scheduler, Timer
@@ -36,7 +36,8 @@ class NodeGroups:
         config = storage.config
         self.storage = storage
         self._cluster = cluster
-        self.scheduler = scheduler
+        self._scheduler = scheduler
+        self.late = LateAnswers(scheduler, storage.clock.monotonic_ns)
         self._timer: Timer | None = None
         self._timer_ms = 0
         self.coordinator = GroupCoordinator(
@@ -86,7 +87,7 @@ class NodeGroups:
         def respond(message: Message) -> None:
             body = to_body(message)
             if len(body.get("members", ())) > _MEMBERS_AT_ONCE:
-                complete_in_slices(deferred, request.answer_in_slices(body), self.scheduler)
+                self.late.complete(deferred, request.answer_in_slices(body))
             else:
                 deferred.complete_by(partial(request.answer, body))
 
@@ -102,7 +103,7 @@ class NodeGroups:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = next_ms
-        self._timer = self.scheduler.call_later(max(next_ms - self.now_ms(), 0) / 1000, self._run)
+        self._timer = self._scheduler.call_later(max(next_ms - self.now_ms(), 0) / 1000, self._run)
 
     def _run(self) -> None:
         self._timer = None
@@ -238,13 +239,13 @@ class Writes:
         self._on_over = on_over
         self._over(None, True)
 
-    def answer(self, make: Callable[[list[GroupChange]], Work], scheduler: Scheduler) -> Deferred:
+    def answer(self, make: Callable[[list[GroupChange]], Work], late: LateAnswers) -> Deferred:
         """Return what `make`, in slices, makes of the changes that failed, when all are over.
 
         The work is under way: it is charged whoever may have left.
         """
         deferred = Deferred()
-        self.when_over(lambda failed: complete_in_slices(deferred, make(failed), scheduler))
+        self.when_over(lambda failed: late.complete(deferred, make(failed)))
         return deferred
 
     def _over(self, change: GroupChange | None, is_kept: bool) -> None:

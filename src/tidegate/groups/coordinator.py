@@ -314,7 +314,11 @@ class GroupCoordinator:
                 group, f"static member {member.instance_id!r} changes the protocol", now_ms
             )
             return
-        generation = group.generation
+        stored, generation = group.stored(), group.generation
+        if _stored_bytes(stored) > self._settings.max_record_bytes:
+            self._bring_back_static(group, old, member, now_ms)
+            respond(join_refusal(error_codes.UNKNOWN_SERVER_ERROR, ""))
+            return
 
         def on_saved(is_kept: bool, _: int) -> None:
             if member.join is not respond or group.state is not _STABLE or group.generation != generation:
@@ -330,7 +334,15 @@ class GroupCoordinator:
                 answer.update(join_refusal(error_codes.COORDINATOR_NOT_AVAILABLE, ""))
             self._answer_join(group, member, answer)
 
-        self._store.save(group.stored(), on_saved)
+        self._store.save(stored, on_saved)
+
+    def _bring_back_static(self, group: Group, old: Member, member: Member, now_ms: int) -> None:
+        """Let a static member be again what it was before it was started anew."""
+        group.take_join(member)
+        self._deadlines.cancel(member)
+        group.replace_static(member, old)
+        self._count_bytes(group, old.size - member.size)
+        self._begin_session(old, old.session_timeout_ms, now_ms)
 
     # --- rebalances
 
@@ -495,10 +507,12 @@ class GroupCoordinator:
         self._store.save(stored, on_saved)
 
     def _stabilize(self, group: Group, assignments: Mapping[str, bytes], now_ms: int) -> None:
+        grown = 0
         for member in group.members.values():
             assignment = assignments.get(member.member_id, b"")
-            self._count_bytes(group, len(assignment) - len(member.assignment))
+            grown += len(assignment) - len(member.assignment)
             member.assignment = assignment
+        self._count_bytes(group, grown)
         group.transition(_STABLE, now_ms)
         for member in list(group.members.values()):
             if member.sync is not None:

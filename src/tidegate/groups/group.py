@@ -108,7 +108,10 @@ class Member(Deadline):
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return what it says for a protocol."""
-        return next((data for name, data in self.protocols if name == protocol), b"")
+        for name, data in self.protocols:
+            if name == protocol:
+                return data
+        return b""
 
 
 _MEMBER_BYTES = 1000
@@ -338,8 +341,10 @@ class Group:
         candidates = {name for name, count in self.supported.items() if count == len(self.members)}
         votes: dict[str, int] = {}
         for member in self.members.values():
-            choice = next(name for name, _ in member.protocols if name in candidates)
-            votes[choice] = votes.get(choice, 0) + 1
+            for name, _ in member.protocols:
+                if name in candidates:
+                    votes[name] = votes.get(name, 0) + 1
+                    break
         return max(hash_map_order(votes), key=votes.__getitem__)
 
     def next_generation(self, now_ms: int) -> None:

@@ -20,7 +20,7 @@ __all__ = ["AclAdministration", "Problem"]
 
 _log = logging.getLogger("tidegate.acl")
 
-_AT_ONCE = 50  # ACLs stored, or logged, between two yields: less than a millisecond
+_AT_ONCE = 25  # ACLs stored, or logged, between two yields: less than a millisecond
 
 Problem = tuple[int, str | None]
 """An error code and its text."""

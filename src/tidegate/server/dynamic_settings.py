@@ -38,6 +38,7 @@ __all__ = [
     "SettingChange",
     "SettingSubscriber",
     "check_changes",
+    "check_number",
 ]
 
 _log = logging.getLogger("tidegate.server")
@@ -276,10 +277,14 @@ class DynamicSettings:
         return ServerConfig.load({**self.given(node_id), **changed})
 
 
+def check_number(changes: int) -> None:
+    """Refuse more changes of one resource than there may be. Raises `RefusedError`."""
+    if changes > MAX_SETTINGS:
+        raise _too_many()
+
+
 def check_changes(changes: Sequence[SettingChange]) -> None:
     """Refuse changes of any resource that name a setting twice, or set none. Raises `RefusedError`."""
-    if len(changes) > MAX_SETTINGS:
-        raise _too_many()
     names = [change.name for change in changes]
     if len(set(names)) < len(names):
         raise RefusedError(error_codes.INVALID_REQUEST, "Error due to duplicate config keys")

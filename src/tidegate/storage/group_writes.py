@@ -23,8 +23,30 @@ _OnOver = Callable[[bool], None]
 _logger = logging.getLogger(__name__)
 
 
+class _Entry:
+    """A change that is not yet written, and who is told when it is on the disk."""
+
+    __slots__ = ("change", "on_over")
+
+    def __init__(self, change: GroupChange, on_over: _OnOver) -> None:
+        self.change = change
+        self.on_over = [on_over]
+
+    @property
+    def group_id(self) -> str | None:
+        """The group that it is all about, None where it has anything else."""
+        change = self.change
+        if change.group is None or change.offsets or change.forgotten or change.removed is not None:
+            return None
+        return change.group.group_id
+
+
 class GroupWrites:
-    """The changes of one store. Called on the event loop; syncs run on the disk thread."""
+    """The changes of one store. Called on the event loop; syncs run on the disk thread.
+
+    Of a group that is given several times before it is written the last counts: a thousand static members of one that
+    are started anew would write a thousand members each.
+    """
 
     def __init__(self, rows: GroupRows, worker: Executor, sync: SyncPath, path: Path) -> None:
         """Make one that gathers until `start`. path: the file that holds what was committed last."""
@@ -33,7 +55,8 @@ class GroupWrites:
         self._sync = sync
         self._path = path
         self._scheduler: Scheduler | None = None
-        self._gathered: deque[tuple[GroupChange, _OnOver]] = deque()
+        self._gathered: deque[_Entry] = deque()
+        self._groups: dict[str, _Entry] = {}  # of those that are about one group, the last of each
         self._written: list[_OnOver] = []
         self._planned = self._syncing = self._closed = False
 
@@ -44,7 +67,16 @@ class GroupWrites:
 
     def add(self, change: GroupChange, on_over: _OnOver) -> None:
         """Keep a change; `on_over` is called once, later, on the loop: whether it is on the disk."""
-        self._gathered.append((change, on_over))
+        entry = _Entry(change, on_over)
+        self._gathered.append(entry)
+        group_id = entry.group_id
+        if group_id is not None:
+            before = self._groups.get(group_id)
+            self._groups[group_id] = entry
+            if before is not None:
+                before.on_over.append(on_over)
+                entry.on_over, before.on_over = before.on_over, []
+                before.change = GroupChange()
         self._plan()
 
     def close(self) -> None:
@@ -65,27 +97,33 @@ class GroupWrites:
             return
         some = self._some()
         written = self._write(some)
-        failed = [on_over for (_, on_over), is_written in zip(some, written, strict=True) if not is_written]
-        self._written += [
-            on_over for (_, on_over), is_written in zip(some, written, strict=True) if is_written
-        ]
+        failed = []
+        for entry, is_written in zip(some, written, strict=True):
+            if is_written:
+                self._written += entry.on_over
+            else:
+                failed += entry.on_over
         self._begin_sync()
         self._plan()
         for on_over in failed:
             on_over(False)
 
-    def _some(self) -> list[tuple[GroupChange, _OnOver]]:
+    def _some(self) -> list[_Entry]:
         """Take as many changes as one transaction may have, at least one."""
-        some = [self._gathered.popleft()] if self._gathered else []
-        rows = sum(change.rows for change, _ in some)
-        while self._gathered and rows + self._gathered[0][0].rows <= OFFSETS_AT_ONCE:
+        some: list[_Entry] = []
+        rows = 0
+        while self._gathered and (not some or rows + self._gathered[0].change.rows <= OFFSETS_AT_ONCE):
             some.append(self._gathered.popleft())
-            rows += some[-1][0].rows
+            rows += some[-1].change.rows
+        for entry in some:
+            group_id = entry.group_id
+            if group_id is not None:
+                del self._groups[group_id]
         return some
 
-    def _write(self, some: list[tuple[GroupChange, _OnOver]]) -> list[bool]:
+    def _write(self, some: list[_Entry]) -> list[bool]:
         """Write changes in one transaction, each in its own where that fails; return which were."""
-        changes = [change for change, _ in some]
+        changes = [entry.change for entry in some]
         if len(changes) > 1 and self._applied(changes):
             return [True] * len(changes)
         return [self._applied([change]) for change in changes]

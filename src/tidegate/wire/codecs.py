@@ -12,9 +12,10 @@ version has and does without those that have a default; a UUID may also be a `uu
 import reprlib
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
+from traceback import walk_tb
 from typing import Any
 
-from tidegate.in_slices import run_at_once
+from tidegate.in_slices import release_messages, run_at_once
 from tidegate.wire.codec_types import MALFORMED, UNWRITABLE, Buffer, Message
 from tidegate.wire.definitions import Direction, Layout, layout
 from tidegate.wire.errors import MalformedError, MessageError, ProtocolError
@@ -118,15 +119,21 @@ def read_request(api_key: int, api_version: int, buffer: Buffer, at: int = 0) ->
 def read_request_in_slices(
     api_key: int, api_version: int, buffer: Buffer, at: int = 0
 ) -> Generator[None, None, Message]:
-    """Return what `read_request` returns, and raise what it raises, yielding after each element of an array."""
+    """Return what `read_request` returns, and raise what it raises, yielding after each element of an array.
+
+    What was read before something was wrong is let go of in slices, too.
+    """
     if len(buffer) - at <= AT_ONCE_BYTES:
         return read_request(api_key, api_version, buffer, at)
     program = sliced_request_reader(api_key, api_version)
     try:
         message: Message = yield from program.function(memoryview(buffer), at)
     except MALFORMED as error:
-        raise protocol_error(program, error) from None
-    return message
+        wrong, unfinished = protocol_error(program, error), _lists(error)
+    else:
+        return message
+    yield from release_messages(*unfinished)
+    raise wrong
 
 
 def read_response(api_key: int, api_version: int, buffer: Buffer, at: int = 0) -> Message:
@@ -173,6 +180,12 @@ def _joined(program: Program, message: Message) -> bytes:
         raise MessageError(
             f"records of {program.title} must be bytes-like to be joined", path="records"
         ) from error
+
+
+def _lists(error: Exception) -> list[list[Any]]:
+    """Return the lists that a reader had begun to fill when it failed."""
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    return [value for frame in frames for value in frame.f_locals.values() if type(value) is list]
 
 
 def protocol_error(program: Program, error: Exception) -> ProtocolError:

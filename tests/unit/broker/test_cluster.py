@@ -7,6 +7,7 @@ import pytest
 from tests.unit.broker.node import Node
 
 from tidegate.api_keys import CREATE_TOPICS, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA
+from tidegate.in_slices import run_at_once
 from tidegate.quota.managers.cluster import ClusterNode
 
 ALL_TOPICS = {
@@ -100,7 +101,7 @@ def test_assignments_are_to_brokers_of_the_cluster(
 ) -> None:
     """Of several mistakes the one with the smallest id is told, as Kafka looks at them in order."""
     node = Node(tmp_path, endpoints=THREE)
-    assert node.cluster.assignment_problem(node_ids) == text
+    assert run_at_once(node.cluster.assignment_problem_in_slices(node_ids)) == text
     wanted = {
         "name": "t", "num_partitions": -1, "replication_factor": -1, "configs": [],
         "assignments": [{"partition_index": 0, "broker_ids": list(node_ids)}],

@@ -325,6 +325,23 @@ def test_static_member_comes_back_before_it_had_its_assignment(world: World, ask
     assert world.members == [leader_id, new_id][: 2 if asks else 1]
 
 
+def test_static_member_that_comes_back_too_large_is_what_it_was() -> None:
+    """Its group could not be kept: who it was goes on. Others come back all the same."""
+    world = World(max_record_bytes=100)
+    for name in "ij":
+        world.join(instance_id=name)
+    world.advance(6_000)
+    ids = list(world.members)
+    for member_id, name in zip(ids, "ij", strict=True):
+        world.sync(member_id, 1, instance_id=name)
+    before = world.coordinator.metadata_bytes
+    assert world.join(instance_id="i", protocols=[("range", b"m" * 100)]).code == UNKNOWN_SERVER_ERROR
+    assert world.beat(ids[0], 1, "i") == NONE
+    assert (sorted(world.members), world.coordinator.metadata_bytes) == (ids, before)
+    assert world.join(instance_id="j").answer["member_id"] == "j-0004"
+    assert world.join(instance_id="i").answer["member_id"] == "i-0005"
+
+
 def test_two_static_members_come_back_at_once(world: World) -> None:
     """The leader is told of the members that there are when it is answered, the other under its new id."""
     leader, other = (world.join(instance_id=name) for name in "ij")

@@ -29,7 +29,7 @@ GROUP = StoredGroup(
     protocol="range",
     leader_id="m-ü",
     state_at_ms=5,
-    members=(MEMBER, dataclasses.replace(MEMBER, instance_id="i", assignment=b"x" * 100_000)),
+    members=(MEMBER, MEMBER._replace(instance_id="i", assignment=b"x" * 100_000)),
 )
 OFFSET = CommittedOffset(
     group_id="g", topic="t", partition=1, offset=5, leader_epoch=0, metadata="m", commit_ms=7

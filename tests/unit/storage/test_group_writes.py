@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.storage.node import ManualScheduler
-from tests.unit.storage.test_group_rows import OFFSET
+from tests.unit.storage.test_group_rows import GROUP, OFFSET
 
 from tidegate.storage.group_rows import OFFSETS_AT_ONCE, GroupChange
 from tidegate.storage.group_writes import GroupWrites
@@ -74,6 +74,22 @@ def test_many_changes_take_several_transactions(disk: Disk) -> None:
     disk.round()
     disk.round()
     assert len(disk.over) == 4
+
+
+def test_of_a_group_the_last_counts(disk: Disk) -> None:
+    """It is written once for all who wait, after what was said before it, and who waits for it is told the same."""
+    for generation in range(50):
+        group = dataclasses.replace(GROUP, generation=generation)
+        disk.writes.add(GroupChange(group=group), disk.over.append)
+    disk.writes.add(GroupChange(removed=GROUP.group_id), disk.over.append)
+    disk.writes.add(GroupChange(group=dataclasses.replace(GROUP, generation=50)), disk.over.append)
+    assert sum(entry.change.group is not None for entry in disk.writes._gathered) == 1
+    disk.round()
+    assert [kept.generation for kept in disk.store.groups.load()] == [50]
+    assert disk.over == [True] * 52
+    disk.writes.add(GroupChange(group=GROUP), disk.over.append)
+    disk.round()
+    assert list(disk.store.groups.load()) == [GROUP]
 
 
 def test_failed_sync(disk: Disk) -> None:

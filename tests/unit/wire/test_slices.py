@@ -186,3 +186,12 @@ def test_steps_are_short():
         ("answer", lambda: encode_response_in_slices(3, 12, 1, answer)),
     ):
         assert min(longest_step_ms(make()) for _ in range(5)) < MAX_STEP_MS, label
+
+
+def test_what_was_read_of_a_malformed_request_is_let_go_of_in_slices():
+    """A request may be cut off behind 5,000 elements: they are freed a thousand at a time, then comes the error."""
+    work = read_request_in_slices(3, 9, uvarint(5001) + b"\x02t\0" * 5000)
+    for _ in range(5005):
+        next(work)
+    with pytest.raises(ProtocolError, match="malformed Metadata request"):
+        list(work)

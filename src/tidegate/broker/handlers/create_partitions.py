@@ -75,7 +75,7 @@ def _create(
     if (not validate_only or storage.config.kafka_exact) and not request.quotas.record_mutations(added):
         return error_codes.THROTTLING_QUOTA_EXCEEDED, None
     for assignment in wanted["assignments"] or ():
-        text = cluster.assignment_problem(assignment["broker_ids"])
+        text = yield from cluster.assignment_problem_in_slices(assignment["broker_ids"])
         if text is not None:
             return error_codes.INVALID_REPLICA_ASSIGNMENT, text
         yield

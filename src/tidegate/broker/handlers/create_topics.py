@@ -246,16 +246,18 @@ def _assignment_problem(
 ) -> Generator[None, None, _Problem | None]:
     code = error_codes.INVALID_REPLICA_ASSIGNMENT
     seen: set[int] = set()
+    lowest = highest = assignments[0]["partition_index"]
     for assignment in assignments:
         partition = assignment["partition_index"]
         if partition in seen:
             return code, f"Found multiple manual partition assignments for partition {partition}"
         seen.add(partition)
-        problem = cluster.assignment_problem(assignment["broker_ids"])
+        lowest, highest = min(lowest, partition), max(highest, partition)
+        problem = yield from cluster.assignment_problem_in_slices(assignment["broker_ids"])
         if problem is not None:
             return code, problem
         yield
-    if min(seen) != 0 or max(seen) != len(seen) - 1:
+    if lowest != 0 or highest != len(seen) - 1:
         return code, "partitions should be a consecutive 0-based integer sequence"
     return None
 

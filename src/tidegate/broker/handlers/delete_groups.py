@@ -50,6 +50,6 @@ def delete_groups_handler(groups: NodeGroups) -> Handler:
                 yield
             return (yield from answer_and_release(request, message, message["results"], deleted))
 
-        return writes.answer(make, groups.scheduler)
+        return writes.answer(make, groups.late)
 
     return handle

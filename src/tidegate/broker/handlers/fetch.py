@@ -49,7 +49,7 @@ from tidegate.broker.fetching import (
 )
 from tidegate.broker.kept_answers import EmptyFetchAnswers, FetchAnswers, set_session_id
 from tidegate.broker.known_requests import KnownRequests
-from tidegate.broker.late_answers import complete_in_slices
+from tidegate.broker.late_answers import LateAnswers
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.scheduling import Scheduler
 from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer, Handler, Message, Request, Work
@@ -171,7 +171,7 @@ def _layout(version: int) -> _Layout | None:
 
 def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) -> Handler:
     """Return the handler that reads the logs of `storage`."""
-    waits = FetchWaits(scheduler)
+    waits, late = FetchWaits(scheduler), LateAnswers(scheduler, storage.clock.monotonic_ns)
     most_bytes = storage.config.fetch_max_bytes
     known: KnownRequests[_Source] = KnownRequests(FETCH, _LAST_OF_PREFIX, _VALUES)
     sessions = FetchSessions(storage.config.max_incremental_fetch_session_cache_slots)
@@ -220,7 +220,7 @@ def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) 
         missing_bytes = min(source.min_bytes, limit) - (0 if found is None else found.size)
         if missing_bytes > 0 and source.max_wait_ms > 0:
             fetch = source.fetch(request, limit, offset, max_bytes, leader_epoch)
-            return _wait(fetch, waits, scheduler, missing_bytes, source.max_wait_ms)
+            return _wait(fetch, waits, late, missing_bytes, source.max_wait_ms)
         correlation_id = request.header.correlation_id
         encoded = source.answers.encode(
             correlation_id, log.end_offset, log.last_stable_offset, log.start_offset, found
@@ -274,7 +274,7 @@ def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) 
         if missing_bytes > 0 and source.max_wait_ms > 0:
             fetch = Fetch(request, limit, committed=source.committed, session=session)
             fetch.wanted.append(partition)
-            return _wait(fetch, waits, scheduler, missing_bytes, source.max_wait_ms)
+            return _wait(fetch, waits, late, missing_bytes, source.max_wait_ms)
         partition.answered_bytes = 0 if records is None else records.size
         end_offset = partition.answered_high_watermark = log.end_offset
         partition.answered_start_offset = log.start_offset
@@ -394,7 +394,7 @@ def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) 
         if missing_bytes <= 0 or failed or not fetch.wanted or body["max_wait_ms"] <= 0:
             return (yield from fetch.answer(topics))
         yield from request.release(topics)
-        return _wait(fetch, waits, scheduler, missing_bytes, body["max_wait_ms"])
+        return _wait(fetch, waits, late, missing_bytes, body["max_wait_ms"])
 
     def source_of(request: Request, body: Message, wanted: FetchedPartition) -> _Source | None:
         """Return what is known of a consumer's request with one partition, None where it cannot be met like others."""
@@ -493,13 +493,13 @@ def _forget(topics: list[Message], fetch: Fetch, partitions: Partitions) -> Gene
 
 
 def _wait(
-    fetch: Fetch, waits: FetchWaits, scheduler: Scheduler, missing_bytes: int, max_wait_ms: int
+    fetch: Fetch, waits: FetchWaits, late: LateAnswers, missing_bytes: int, max_wait_ms: int
 ) -> Deferred:
     deferred = Deferred()
     wait = Wait(
         fetch.logs(),
         missing_bytes,
-        lambda: complete_in_slices(deferred, fetch.read_and_answer(), scheduler),
+        lambda: late.complete(deferred, fetch.read_and_answer()),
     )
     deferred.on_cancel = lambda: waits.remove(wait)
     waits.add(wait, max_wait_ms)

@@ -5,7 +5,7 @@ compared without regard to case; every group is of the classic type. Needs DESCR
 Memory: at most 100 bytes for each byte of the request, and 1 KB for each group: with more than `MAX_LISTED` error 42.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
@@ -19,6 +19,7 @@ __all__ = ["MAX_LISTED", "list_groups_handler"]
 MAX_LISTED = 100_000
 """Groups in one answer. Source: as many as there may be positions in one (row L18)."""
 _CLASSIC = "classic"
+_STATES = frozenset(state.value.lower() for state in GroupState)
 
 
 def list_groups_handler(groups: NodeGroups) -> Handler:
@@ -26,11 +27,11 @@ def list_groups_handler(groups: NodeGroups) -> Handler:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
-        states = yield from _lower(body.get("states_filter", []))
-        types = yield from _lower(body.get("types_filter", []))
+        states = yield from _wanted(body.get("states_filter", []), _STATES)
+        types = yield from _wanted(body.get("types_filter", []), (_CLASSIC,))
         yield from request.release_body(body)
         listed: list[Message] = []
-        if not types or _CLASSIC in types:
+        if _CLASSIC in types:
             may_see_all = request.authorized(acl.DESCRIBE, acl.CLUSTER)
 
             def may_see(group_id: str) -> bool:
@@ -46,23 +47,25 @@ def list_groups_handler(groups: NodeGroups) -> Handler:
     return handle
 
 
-def _lower(texts: list[str]) -> Generator[None, None, set[str]]:
-    lower = set()
+def _wanted(texts: list[str], known: Collection[str]) -> Generator[None, None, set[str]]:
+    """Return which of those that there are a filter names, all where it names none."""
+    wanted = set() if texts else set(known)
     for text in texts:
-        lower.add(text.lower())
+        if text.lower() in known:
+            wanted.add(text.lower())
         yield
-    return lower
+    return wanted
 
 
 def _list(
     groups: NodeGroups, states: set[str], may_see: Callable[[str], bool], listed: list[Message]
 ) -> Generator[None, None, None]:
-    """List the groups in some states, in any where none is named, until there are too many."""
+    """List the groups in some states, until there are too many."""
     for group in list(groups.coordinator.groups.values()):
-        if (not states or group.state.value.lower() in states) and may_see(group.group_id):
+        if group.state.value.lower() in states and may_see(group.group_id):
             listed.append(_listed(group.group_id, group.protocol_type or "", group.state))
         yield
-    if not states or GroupState.EMPTY.value.lower() in states:
+    if GroupState.EMPTY.value.lower() in states:
         for group_id in groups.simple_groups():
             if may_see(group_id):
                 listed.append(_listed(group_id, "", GroupState.EMPTY))

@@ -16,7 +16,6 @@ from itertools import islice
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.api_keys import OFFSET_COMMIT
-from tidegate.broker.late_answers import complete_in_slices
 from tidegate.broker.node_groups import NodeGroups, Writes
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.server.handler import Charge, Deferred, Handler, Message, Request, Work
@@ -47,7 +46,7 @@ def offset_commit_handler(groups: NodeGroups) -> Handler:
             return (yield from commit.answer_in_slices(()))
         deferred = Deferred()
         commit.writes.when_over(
-            lambda failed: complete_in_slices(deferred, commit.answer_in_slices(failed), groups.scheduler)
+            lambda failed: groups.late.complete(deferred, commit.answer_in_slices(failed))
         )
         return deferred
 

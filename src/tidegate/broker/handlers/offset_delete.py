@@ -45,8 +45,8 @@ def offset_delete_handler(groups: NodeGroups) -> Handler:
             for at in range(0, len(deletion.forgotten), OFFSETS_AT_ONCE):
                 deletion.writes.add(GroupChange(forgotten=deletion.forgotten[at : at + OFFSETS_AT_ONCE]))
                 yield
-            return deletion.writes.answer(make, groups.scheduler)
-        return (yield from request.answer_in_slices(message))
+            return deletion.writes.answer(make, groups.late)
+        return (yield from make([]))
 
     return handle
 
@@ -101,6 +101,7 @@ class _Deletion:
             yield
         self.problem = _problem(self._groups, self._request, self._group_id)
         if self.problem:
+            yield from release_messages(*missing.values(), *[there for _, there in found])
             yield from release(missing, found)
             return
         for name, there in found:
@@ -112,6 +113,7 @@ class _Deletion:
         for name, results in missing.items():
             self.topics.append({"name": name, "partitions": results})
             yield
+        yield from release(missing, found)
 
 
 def _problem(groups: NodeGroups, request: Request, group_id: str) -> int:

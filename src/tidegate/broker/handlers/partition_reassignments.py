@@ -38,7 +38,7 @@ def alter_partition_reassignments_handler(storage: Storage, cluster: ClusterView
             results: list[Message] = []
             for wanted in part["partitions"]:
                 index, replicas = wanted["partition_index"], wanted["replicas"]
-                error_code, text = refused or _problem(cluster, name, topic, index, replicas)
+                error_code, text = refused or (yield from _problem(cluster, name, topic, index, replicas))
                 results.append({"partition_index": index, "error_code": error_code, "error_message": text})
                 yield from release(replicas or [])
                 yield
@@ -99,7 +99,7 @@ def _asked_for(wanted: Sequence[Message]) -> Generator[None, None, list[Message]
 
 def _problem(
     cluster: ClusterView, name: str, topic: Topic | None, index: int, replicas: Sequence[int] | None
-) -> _Problem:
+) -> Generator[None, None, _Problem]:
     """Return why a partition is not assigned. Follows: Kafka `ReplicationControlManager` and its texts."""
     if topic is None:
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}."
@@ -109,4 +109,5 @@ def _problem(
         return error_codes.NO_REASSIGNMENT_IN_PROGRESS, None
     if len(replicas) == 1 and replicas[0] == cluster.leader(topic, index):
         return error_codes.NONE, None
-    return error_codes.INVALID_REPLICA_ASSIGNMENT, cluster.assignment_problem(replicas)
+    text = yield from cluster.assignment_problem_in_slices(replicas)
+    return error_codes.INVALID_REPLICA_ASSIGNMENT, text

@@ -23,7 +23,7 @@ from tidegate.api_keys import PRODUCE
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.kept_answers import ProduceAnswers
 from tidegate.broker.known_requests import KnownRequests
-from tidegate.broker.late_answers import complete_in_slices
+from tidegate.broker.late_answers import LateAnswers
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.scheduling import Scheduler
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
@@ -75,6 +75,7 @@ class _Target:
 def produce_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) -> Handler:
     """Return the handler that appends to the logs of `storage`."""
     topics, commits, turn = storage.topics, storage.commits, storage.turn
+    late = LateAnswers(scheduler, storage.clock.monotonic_ns)
     known: KnownRequests[_Target] = KnownRequests(PRODUCE, "index", ("records",))
 
     def handle(request: Request) -> Answer | Deferred | Work:
@@ -156,7 +157,7 @@ def produce_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler
         if leaders:
             message["node_endpoints"] = cluster.node_endpoints(leaders, request.connection)
         if unsynced:
-            return _answer_synced(request, message, unsynced, commits, scheduler)
+            return _answer_synced(request, message, unsynced, commits, late)
         return (
             yield from answer_partitions(request, message, responses, "partition_responses", Charge.PRODUCE)
         )
@@ -276,7 +277,7 @@ def _answer_synced(
     message: Message,
     unsynced: list[_Unsynced],
     commits: GroupCommit,
-    scheduler: Scheduler,
+    late: LateAnswers,
 ) -> Deferred:
     """Answer when the disk has what was appended, or has failed."""
     deferred = Deferred()
@@ -294,7 +295,7 @@ def _answer_synced(
             yield from answer_partitions(request, message, responses, "partition_responses", Charge.PRODUCE)
         )
 
-    commits.wait([log for log, _, _ in unsynced], lambda: complete_in_slices(deferred, answer(), scheduler))
+    commits.wait([log for log, _, _ in unsynced], lambda: late.complete(deferred, answer()))
     return deferred
 
 

@@ -63,9 +63,9 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterResult:
-    """What became of one entity; the message is None when the code is 0."""
+    """What became of one entity; the message is None when the code is 0. A list of very many parts may be emptied."""
 
-    entity: EntityParts
+    entity: Sequence[tuple[str, str | None]]
     error_code: int = error_codes.NONE
     error_message: str | None = None
 
@@ -149,19 +149,19 @@ def distinct_in_slices(pairs: Sequence[tuple[str, T]]) -> Generator[None, None, 
     return distinct
 
 
-def visited_parts(parts: Sequence[tuple[str, str | None]]) -> EntityParts:
-    """Return parts as a request has them in the order in which Kafka's `HashMap` visits them, each type once.
+def visited_parts(names: Mapping[str, str | None], *, count: int) -> EntityParts:
+    """Return the parts of a request, `count` with those that are repeated, in the order in which Kafka visits them.
 
-    They stay in the order of the request where the names of their types are too long for any that there is.
+    It is that of a `HashMap`, each type once. They stay in the order of the request where the names of their types are
+    too long for any that there is.
     """
-    names = dict(parts)
     if sum(map(len, names)) > _LETTERS_IN_ORDER:
         return tuple(names.items())
-    order = hash_map_order(names, initial_capacity=len(parts))
+    order = hash_map_order(names, initial_capacity=count)
     return tuple((entity_type, names[entity_type]) for entity_type in order)
 
 
-def duplicate_text_in_slices(entity: EntityParts) -> Generator[None, None, str]:
+def duplicate_text_in_slices(entity: Sequence[tuple[str, str | None]]) -> Generator[None, None, str]:
     """Return what Kafka says of an entity, given as it visits it, that is asked for twice."""
     texts: list[str] = []
     for parts in batched(entity):
@@ -170,13 +170,13 @@ def duplicate_text_in_slices(entity: EntityParts) -> Generator[None, None, str]:
     return f"Ignoring duplicate entity ClientQuotaEntity(entries={{{', '.join(texts)}}})"
 
 
-def result(entity: EntityParts, message: str | None) -> AlterResult:
+def result(entity: Sequence[tuple[str, str | None]], message: str | None) -> AlterResult:
     """Return the result of one entity; a message is why it was refused."""
     code = error_codes.NONE if message is None else error_codes.INVALID_REQUEST
     return AlterResult(entity=entity, error_code=code, error_message=message)
 
 
-def too_large(entity: EntityParts) -> AlterResult:
+def too_large(entity: Sequence[tuple[str, str | None]]) -> AlterResult:
     """Return the result of an entity in a request that leads to too many records."""
     message = "Request parameters do not satisfy the configured policy."
     return AlterResult(entity=entity, error_code=error_codes.POLICY_VIOLATION, error_message=message)

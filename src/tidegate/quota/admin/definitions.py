@@ -24,7 +24,9 @@ they were made. Differs: definitions have a bound.
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from heapq import merge
+from itertools import islice
 from types import MappingProxyType
 
 from tidegate import error_codes
@@ -55,6 +57,7 @@ from tidegate.quota.admin.definition_filter import (
     matches,
 )
 from tidegate.quota.admin.java_hash import entity_hash, hash_map_order, table_size
+from tidegate.quota.admin.keys import ENTITY_TYPES
 from tidegate.quota.measure.sensors import text_bytes
 
 __all__ = [
@@ -256,17 +259,19 @@ class QuotaDefinitions:
         is_known_host: Callable[[str], bool] = is_ip_address,
     ) -> Generator[None, None, AlterOutcome]:
         """Do what `alter` does, yielding in between."""
-        results: dict[EntityParts, AlterResult] = {}
+        results: dict[EntityParts | bytes, AlterResult] = {}
         records: list[QuotaRecord] = []
         room_bytes = self._max_bytes - self._bytes
         for alteration in alterations:
             parts = yield from distinct_in_slices(alteration.entity)
             values = yield from distinct_in_slices(alteration.ops)
-            if len(parts) > _PARTS_IN_ORDER:  # some type is unknown: they stay as they are
-                entity = visited = tuple(parts.items())
-                yield
-            else:
-                entity, visited = entity_parts(parts.items()), visited_parts(alteration.entity)
+            if len(parts) > _PARTS_IN_ORDER:
+                yield from self._refuse_in_slices(
+                    parts, results, is_repeated=len(values) < len(alteration.ops)
+                )
+                continue
+            count = len(alteration.entity)
+            entity, visited = entity_parts(parts.items()), visited_parts(parts, count=count)
             if entity in results or len(values) < len(alteration.ops):
                 results[entity] = result(entity, (yield from duplicate_text_in_slices(visited)))
             else:
@@ -280,8 +285,8 @@ class QuotaDefinitions:
                     records += changed
             yield
         if len(records) > MAX_RECORDS_PER_ALTER:
-            for entity in results:
-                results[entity] = too_large(entity)
+            for key, refused in results.items():
+                results[key] = too_large(refused.entity)
                 yield
             yield from release(records)
         outcome = AlterOutcome(
@@ -289,6 +294,28 @@ class QuotaDefinitions:
         )
         yield from release(results, records)
         return outcome
+
+    def _refuse_in_slices(
+        self,
+        parts: Mapping[str, str | None],
+        results: dict[EntityParts | bytes, AlterResult],
+        *,
+        is_repeated: bool,
+    ) -> Generator[None, None, None]:
+        """Refuse an entity of more types than there are: they stay in their order. A digest stands for it as a key."""
+        entity: list[tuple[str, str | None]] = []
+        digest = sha256()
+        left = iter(parts.items())
+        while some := list(islice(left, _AT_A_TIME)):
+            entity += some
+            digest.update(repr(some).encode("utf-8", "surrogatepass"))
+            yield
+        key = digest.digest()
+        if is_repeated or key in results:
+            results[key] = result(entity, (yield from duplicate_text_in_slices(entity)))
+        else:
+            first = tuple(entity[: len(ENTITY_TYPES) + 1])  # one of them is of no type
+            results[key] = result(entity, entity_error(first, is_known_host=is_ip_address))
 
     def _decide_in_slices(
         self,

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from tidegate import error_codes
 from tidegate.errors import TidegateError
-from tidegate.in_slices import batched
+from tidegate.in_slices import batched, release
 from tidegate.scram import (
     MAX_ITERATIONS,
     MIN_ITERATIONS,
@@ -47,7 +47,7 @@ MAX_SECRET_BYTES = 1024
 _CREDENTIAL_BYTES = 450
 _STORED_AT_A_TIME = 50  # about a millisecond
 _STORED_AT_A_TIME_BYTES = 64 * 1024  # names may be 32 KB long
-_DESCRIBED_AT_A_TIME = 500
+_DESCRIBED_AT_A_TIME = 250
 _MECHANISM_BY_TYPE = {mechanism.type: mechanism for mechanism in SCRAM_MECHANISMS.values()}
 _TWICE = "A user credential cannot be altered twice in the same request"
 _NOT_STORED = "The credentials could not be stored; nothing was changed for this user."
@@ -132,9 +132,10 @@ class ScramCredentials:
         found: list[Described] = []
         if not names:
             for users in batched(list(self._users), _DESCRIBED_AT_A_TIME):
-                found += [_described(user, self._users.get(user, {})) for user in users]
+                there = ((user, self._users.get(user, {})) for user in users)  # some may have gone meanwhile
+                found += [_described(user, credentials) for user, credentials in there if credentials]
                 yield
-            return [described for described in found if described.credentials]
+            return found
         seen: dict[str, int] = {}
         for some in batched(names):
             for name in some:
@@ -148,6 +149,7 @@ class ScramCredentials:
                 else:
                     found.append(_described(name, self._users.get(name, {})))
             yield
+        yield from release(seen)
         return found
 
     # --- altering
@@ -160,7 +162,9 @@ class ScramCredentials:
         try:
             accepted, refused = yield from self._decide_in_slices(deletions, upsertions)
             results = yield from self._store_in_slices(accepted.values())
-            return results + list(refused.values())
+            results += refused.values()
+            yield from release(accepted, refused)
+            return results
         finally:
             self._changes.end()
 
@@ -213,12 +217,13 @@ class ScramCredentials:
         """Store some at a time; each lot is kept and in force, or its users are told that it is not."""
         results: list[UserResult] = []
         good: list[Deletion | Upsertion] = []
-        for each in alterations:
-            if isinstance(each, Upsertion) and not each.salted_password:  # Kafka can make no key of it
-                results.append(UserResult(each.user, error_codes.UNKNOWN_SERVER_ERROR, None))
-            else:
-                good.append(each)
-        yield
+        for some in batched(list(alterations)):
+            for each in some:
+                if isinstance(each, Upsertion) and not each.salted_password:  # Kafka can make no key of it
+                    results.append(UserResult(each.user, error_codes.UNKNOWN_SERVER_ERROR, None))
+                else:
+                    good.append(each)
+            yield
         for changes in _lots(map(_change, good)):
             if self._bytes + sum(map(_cost, changes)) > MAX_BYTES:
                 text = f"At most {MAX_BYTES >> 20} MB of SCRAM credentials can be kept."
@@ -238,6 +243,7 @@ class ScramCredentials:
                     self._put(change)
                 results += [UserResult(change.user, error_codes.NONE, None) for change in changes]
             yield
+        yield from release(good)
         return results
 
     def _put(self, change: CredentialChange) -> None:

@@ -74,13 +74,16 @@ def create_acls_handler(acls: AclAdministration | None) -> Handler:
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
         wanted: list[Acl] = []
+        is_of_any = False
         for some in batched(body["creations"]):
-            wanted += [_acl(request, creation) for creation in some]
+            acls_wanted = [_acl(request, creation) for creation in some]
+            is_of_any = is_of_any or any(map(_is_of_any, acls_wanted))
+            wanted += acls_wanted
             yield
         yield from request.release_body(body)
         results: list[Problem | None]
         problem = _refused(request, acls)
-        if problem is None and any(map(_is_of_any, wanted)):
+        if problem is None and is_of_any:
             problem = _UNFORESEEN
         if acls is None or problem is not None:
             results = [problem] * len(wanted)
@@ -115,11 +118,13 @@ def delete_acls_handler(acls: AclAdministration | None) -> Handler:
             for deleted in found:
                 if isinstance(deleted, list):
                     failed |= yield from acls.delete_in_slices(deleted, request.connection)
+                yield
         results = LateMessages(found, lambda one: _filter_result(one, failed))
         answer = yield from request.answer_in_slices({"throttle_time_ms": 0, "filter_results": results})
         for some_acls in found:
             if isinstance(some_acls, list):
                 yield from release(some_acls)
+            yield
         yield from release(filters, found)
         return answer
 
@@ -152,13 +157,13 @@ def _find(
             problem = _TOO_MUCH
         if problem is None:
             acls = yield from authorizer.matching_in_slices(wanted)
-            left -= len(acls)
-            if left >= 0:
+            if len(acls) <= left:
+                left -= len(acls)
                 found.append(acls)
-                continue
-            left += len(acls)
-            problem = _TOO_MUCH
-        found.append(problem)
+            else:
+                problem = _TOO_MUCH
+        if problem is not None:
+            found.append(problem)
         yield
 
 

@@ -82,6 +82,10 @@ def alter_client_quotas_handler(administration: QuotaAdministration) -> Handler:
         while lists:
             yield from release(lists.pop())
             yield
+        for result in altered:
+            if isinstance(result.entity, list):
+                yield from release(result.entity)
+            yield
         yield from release(alterations, altered)
         return answer
 
@@ -105,12 +109,13 @@ def _alterations(
             yield
         alterations.append(Alteration(entity=entity, ops=ops))
         lists += [entity, ops]
+        yield
     return alterations, lists
 
 
 def _refused(alteration: Alteration) -> AlterResult:
     return AlterResult(
-        entity=tuple(alteration.entity),
+        entity=alteration.entity,
         error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED,
         error_message="Cluster authorization failed.",
     )
@@ -119,7 +124,7 @@ def _refused(alteration: Alteration) -> AlterResult:
 def _described(found: tuple[_Entity, Mapping[str, float]]) -> Message:
     entity, values = found
     return {
-        "entity": _parts(entity),
+        "entity": [_part(part) for part in entity],
         "values": [{"key": key, "value": value} for key, value in values.items()],
     }
 
@@ -128,9 +133,9 @@ def _altered(result: AlterResult) -> Message:
     return {
         "error_code": result.error_code,
         "error_message": result.error_message,
-        "entity": _parts(result.entity),
+        "entity": LateMessages(result.entity, _part),
     }
 
 
-def _parts(entity: _Entity) -> list[Message]:
-    return [{"entity_type": kind, "entity_name": name} for kind, name in entity]
+def _part(part: tuple[str, str | None]) -> Message:
+    return {"entity_type": part[0], "entity_name": part[1]}

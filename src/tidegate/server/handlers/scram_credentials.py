@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 
 from tidegate import error_codes
 from tidegate.acl import codes
-from tidegate.in_slices import batched, release
+from tidegate.in_slices import batched, release, release_messages
 from tidegate.server.authentication.scram_credentials import (
     Deletion,
     Described,
@@ -28,7 +28,10 @@ def describe_user_scram_credentials_handler(credentials: ScramCredentials) -> Ha
         body = yield from request.body_in_slices()
         if not request.authorized(codes.DESCRIBE, codes.CLUSTER):
             return (yield from _refuse(request, body))
-        names = [user["name"] for user in body["users"] or ()]
+        names: list[str] = []
+        for users in batched(body["users"] or ()):
+            names += [user["name"] for user in users]
+            yield
         found = yield from credentials.describe_in_slices(names)
         results: list[Message] = []
         for some in batched(found):
@@ -43,6 +46,7 @@ def describe_user_scram_credentials_handler(credentials: ScramCredentials) -> Ha
         answer = yield from request.answer_in_slices(message)
         yield from request.release_body(body)
         yield from release(names, found)
+        yield from release_messages(results)
         return answer
 
     return handle
@@ -72,7 +76,7 @@ def alter_user_scram_credentials_handler(credentials: ScramCredentials) -> Handl
         message = {"throttle_time_ms": 0, "results": results}
         answer = yield from request.answer_in_slices(message)
         yield from request.release_body(body)
-        yield from release(deletions, upsertions, changed)
+        yield from release(deletions, upsertions, changed, results)
         return answer
 
     return handle
@@ -95,7 +99,7 @@ def _refuse(request: Request, body: Message) -> Work:
     }
     answer = yield from request.answer_in_slices(message)
     yield from request.release_body(body)
-    yield from release(results)
+    yield from release_messages(results)
     return answer
 
 
@@ -115,7 +119,12 @@ def _refused(
             users |= dict.fromkeys(each.user for each in some)
             yield
     text = request.refusal(codes.ALTER)
-    return [UserResult(user, error_codes.CLUSTER_AUTHORIZATION_FAILED, text) for user in users]
+    results: list[UserResult] = []
+    for names in batched(list(users)):
+        results += [UserResult(user, error_codes.CLUSTER_AUTHORIZATION_FAILED, text) for user in names]
+        yield
+    yield from release(users)
+    return results
 
 
 def _upsertion(part: Message) -> Upsertion:
