@@ -73,11 +73,10 @@ def _climb(
     console.print(
         f"$ python -m bench.ladder --rounds {args.rounds} --pairs {args.pairs}\nmachine: {machine()}; {memory}"
     )
-    starts = {broker.name: _starts(broker) for broker in (kafka, ours)}
-    time.sleep(IDLE_AFTER_S)
-    idle = {broker.name: broker.resident_mb() for broker in (kafka, ours)}
+    is_weighed = args.only in ("", FOOTPRINT)
+    starts, idle = _started_and_idle(directory / "plain") if is_weighed else ({}, {})
     for broker in (kafka, ours):
-        prepare(broker, directory)
+        prepare(broker.start(), directory)
     rungs = [rung for rung in RUNGS if args.only in rung.name]
     _warm(kafka, directory, rungs)
     table = Table(
@@ -89,12 +88,24 @@ def _climb(
         good = _add_row(table, rung, samples) and good
     if table.row_count:
         console.print(table)
-    if args.only in ("", FOOTPRINT):
+    if is_weighed:
         loaded = {broker.name: broker.resident_mb() for broker in (kafka, ours)}
         good = _print_footprint(console, starts, idle, loaded) and good
     if args.only in ("", COSTS):
         good = _print_costs(console, kafka, ours, args.pairs, directory) and good
     return 0 if good else 1
+
+
+def _started_and_idle(directory: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Return the seconds to the first answer and the MB of memory after it, by broker, with one listener without TLS."""
+    brokers = [KafkaBench("kafka", directory / "kafka"), TidegateBench("tidegate", directory / "tidegate")]
+    try:
+        starts = {broker.name: _starts(broker) for broker in brokers}
+        time.sleep(IDLE_AFTER_S)
+        return starts, {broker.name: broker.resident_mb() for broker in brokers}
+    finally:
+        for broker in brokers:
+            broker.stop()
 
 
 def _starts(broker: BenchBroker) -> list[float]:
