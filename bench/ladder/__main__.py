@@ -97,7 +97,7 @@ def _climb(
 
 
 def _started_and_idle(directory: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Return the seconds to the first answer and the MB of memory after it, by broker, with one listener without TLS."""
+    """Return the seconds to the first answer and the MB of memory after it, by broker, with one listener, no TLS."""
     brokers = [KafkaBench("kafka", directory / "kafka"), TidegateBench("tidegate", directory / "tidegate")]
     try:
         starts = {broker.name: _starts(broker) for broker in brokers}
