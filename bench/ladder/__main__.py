@@ -89,7 +89,7 @@ def _climb(
     if table.row_count:
         console.print(table)
     if is_weighed:
-        loaded = {broker.name: broker.resident_mb() for broker in (kafka, ours)}
+        loaded = {broker.name: broker.resident_mb() for broker in (kafka, ours) if rungs}
         good = _print_footprint(console, starts, idle, loaded) and good
     if args.only in ("", COSTS):
         good = _print_costs(console, kafka, ours, args.pairs, directory) and good
@@ -98,7 +98,7 @@ def _climb(
 
 def _started_and_idle(directory: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Return the seconds to the first answer and the MB of memory after it, by broker, with one listener, no TLS."""
-    brokers = [KafkaBench("kafka", directory / "kafka"), TidegateBench("tidegate", directory / "tidegate")]
+    brokers = (KafkaBench("kafka", directory / "kafka"), TidegateBench("tidegate", directory / "tidegate"))
     try:
         starts = {broker.name: _starts(broker) for broker in brokers}
         time.sleep(IDLE_AFTER_S)
@@ -194,7 +194,8 @@ def _print_footprint(
     all_good = started <= MOST_START_S
     spreads = [_spread(starts[name], 2) for name in ("kafka", "tidegate")]
     table.add_row("start to first answer, s", *spreads, "", f"≤ {MOST_START_S} s", _verdict(all_good))
-    for name, megabytes in (("resident idle, MB", idle), ("resident after load, MB", loaded)):
+    weighed = {"resident idle, MB": idle, "resident after load, MB": loaded}
+    for name, megabytes in ((name, each) for name, each in weighed.items() if each):
         ratio = megabytes["tidegate"] / megabytes["kafka"]
         good = ratio <= MOST_MEMORY
         all_good = all_good and good

@@ -5,20 +5,15 @@ pastes one after the other. A `text` block behind one of them is what it prints:
 `...` for any number of lines. A `pycon` block is a session of Python. There are no other blocks.
 """
 
-import contextlib
 import doctest
 import itertools
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.e2e.plain_client import PlainClient
+from tests.e2e.typed_blocks import type_blocks
 
 from tidegate.wire import API_BY_KEY
 
@@ -38,7 +33,6 @@ USED = ("scripts", "tests", ".cache", ".venv")
 PORT = 19092
 SESSION_TIMEOUT_S = 280.0
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_MARK = "--- block at line {} ---"
 _SERVED_ROW = re.compile(r"\b([A-Z]\w+) (\d+)(?:–(\d+))?")
 
 
@@ -96,35 +90,8 @@ def clone(tmp_path_factory, kafka_classpath):
 @pytest.fixture(scope="module")
 def printed(clone, kcat):
     """Return what each `bash` block printed, by the line it begins at, as far as the session came."""
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(("127.0.0.1", PORT))
-        except OSError as error:
-            raise AssertionError(f"the README's port {PORT} is in use: {error}") from error
-    typed = "".join(f"echo; echo '{_MARK.format(block.line)}'\n{block.text}" for block in RUN)
-    output = clone / "terminal"
-    with output.open("wb") as terminal:
-        shell = subprocess.Popen(
-            ["bash", "-e", "-o", "pipefail"],
-            cwd=clone,
-            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-            stdin=subprocess.PIPE,
-            stdout=terminal,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            shell.communicate(typed.encode(), timeout=SESSION_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            terminal.write(f"\nnot done after {SESSION_TIMEOUT_S:.0f} s\n".encode())
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(shell.pid, signal.SIGKILL)  # what it left running, too
-            shell.wait()
-    parts = re.split(_MARK.format(r"(\d+)") + "\n", output.read_text(encoding="utf-8"))
-    assert shell.returncode == 0, "".join(parts)
-    return {int(line): text for line, text in zip(parts[1::2], parts[2::2], strict=True)}
+    texts = type_blocks([block.text for block in RUN], clone, port=PORT, timeout_s=SESSION_TIMEOUT_S)
+    return {block.line: text for block, text in zip(RUN, texts, strict=True)}
 
 
 def test_every_block_is_run_or_has_a_reason():

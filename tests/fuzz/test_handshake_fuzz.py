@@ -11,7 +11,7 @@ import ssl
 import struct
 from pathlib import Path
 
-from tests.fuzz.test_login_fuzz import Tracebacks
+from tests.fuzz.tracebacks import no_tracebacks
 from tests.server.authentication.tls_login_client import TLS_SETTINGS
 from tests.server.connection.tls_client import TlsClient, client_context
 from tests.server.memory_network import MemoryNode
@@ -198,17 +198,8 @@ def resident_bytes() -> int:
 
 def run(seed: int, steps: int, directory: Path) -> dict[str, int]:
     """Fuzz; fail where something was logged with a traceback."""
-    log, tracebacks = logging.getLogger("tidegate.server"), Tracebacks()
-    level = log.level
-    log.addHandler(tracebacks)
-    log.setLevel(logging.CRITICAL if steps > SHORT_RUN_STEPS else logging.ERROR)
-    try:
-        counts = fuzz_handshakes(seed, steps, directory)
-    finally:
-        log.removeHandler(tracebacks)
-        log.setLevel(level)
-    assert not tracebacks.seen, f"seed {seed}: {tracebacks.seen[0]}"
-    return counts
+    with no_tracebacks(seed, level=logging.CRITICAL if steps > SHORT_RUN_STEPS else logging.ERROR):
+        return fuzz_handshakes(seed, steps, directory)
 
 
 def test_any_bytes_in_any_handshake(tmp_path: Path) -> None:

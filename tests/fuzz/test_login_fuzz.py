@@ -9,6 +9,7 @@ import random
 import re
 from pathlib import Path
 
+from tests.fuzz.tracebacks import no_tracebacks
 from tests.server.authentication.login_client import (
     CLIENTS,
     SETTINGS,
@@ -177,32 +178,10 @@ def fuzz_logins(seed: int, frames: int, directory: Path) -> dict[str, int]:
         node.close()
 
 
-class Tracebacks(logging.Handler):
-    """Keeps what was logged with a traceback."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
-        if record.exc_info:
-            self.seen.append(self.format(record))
-
-
 def run(seed: int, frames: int, directory: Path) -> dict[str, int]:
     """Fuzz; fail where something was logged with a traceback."""
-    log, tracebacks = logging.getLogger("tidegate.server"), Tracebacks()
-    level = log.level
-    log.addHandler(tracebacks)
-    log.setLevel(logging.CRITICAL if frames > SHORT_RUN_FRAMES else logging.ERROR)
-    try:
-        counts = fuzz_logins(seed, frames, directory)
-    finally:
-        log.removeHandler(tracebacks)
-        log.setLevel(level)
-    assert not tracebacks.seen, f"seed {seed}: {tracebacks.seen[0]}"
-    return counts
+    with no_tracebacks(seed, level=logging.CRITICAL if frames > SHORT_RUN_FRAMES else logging.ERROR):
+        return fuzz_logins(seed, frames, directory)
 
 
 def test_any_frames_in_any_order(tmp_path: Path) -> None:
