@@ -29,7 +29,7 @@ def _start(directory: Path, **overrides: str) -> WatchedBroker:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedBroker]:
     """Return a watched broker that the tests of a module share, with the topic `limits` and a neighbour."""
-    watched = _start(tmp_path_factory.mktemp("watched"))
+    watched = _start(tmp_path_factory.mktemp("watched"), group_initial_rebalance_delay_ms="0")
     yield watched
     watched.close()
     assert "Traceback" not in watched.log, watched.log

@@ -3,18 +3,18 @@
 import struct
 
 import pytest
-from tests.limits.bounds import ANY, judge, judge_work
+from tests.limits.bounds import ANY, Memory, judge, judge_work
 from tests.limits.frames import OFFSET_COMMIT, commit, request, size
 from tests.limits.watched import Connection, Exchanged
 
 pytestmark = pytest.mark.alone
 
-JOIN_GROUP, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE = 11, 16, 42, 47
+TWICE = Memory(per_byte=2, why="a request as it came, and what is kept of it")
+JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE = 11, 13, 14, 16, 42, 47
 
 
-def test_a_subscription_to_very_many_topics(new_broker):
+def test_a_subscription_to_very_many_topics(broker):
     """A member's metadata are its own: nothing of them is read when its generation begins."""
-    broker = new_broker(group_initial_rebalance_delay_ms="100")
     count = size(300_000, 5_000_000)
     metadata = struct.pack(">hi", 0, count) + b"\0\0" * count + struct.pack(">i", -1)
     with Connection(broker.port) as admin:
@@ -69,4 +69,31 @@ def test_many_groups_of_which_one_is_there(broker):
         client.ask_all([there])
     judge(
         broker, "DeleteGroups", [request(DELETE_GROUPS, 1, {"groups_names": ["limits", *unknown]}), there] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("metadata_bytes", "assigned_bytes"),
+    [(15_000_000, 0), (size(30_000_000, 90_000_000), 0), (9, size(30_000_000, 90_000_000)), (9, 1_000_000)],
+)
+def test_members_with_much_to_say(broker, metadata_bytes, assigned_bytes):
+    """Metadata and assignments of megabytes: what is kept is copied and sent in slices, what is not is not copied."""
+    groups = iter(range(100))
+    joining = {
+        "session_timeout_ms": 300_000, "rebalance_timeout_ms": 300_000, "member_id": "", "protocol_type": "x",
+    }  # fmt: skip
+
+    def come_and_go() -> Exchanged:
+        group = {"group_id": f"{metadata_bytes}-{assigned_bytes}-{next(groups)}"}
+        protocols = [{"name": "x", "metadata": bytes(metadata_bytes)}]
+        with Connection(broker.port) as member:
+            joined = member.ask(JOIN_GROUP, 3, {**joining, **group, "protocols": protocols})
+            ids = {**group, "member_id": joined["member_id"], "generation_id": 1}
+            assigned = [{"member_id": joined["member_id"], "assignment": bytes(assigned_bytes)}]
+            member.ask(SYNC_GROUP, 1, {**ids, "assignments": assigned})
+            member.ask(LEAVE_GROUP, 1, ids)
+        return Exchanged(metadata_bytes + assigned_bytes, min(metadata_bytes, 15_000_000) + assigned_bytes)
+
+    judge_work(
+        broker, come_and_go, memory=TWICE, may_keep_bytes=4 * assigned_bytes * (assigned_bytes <= 1_000_000)
     )

@@ -84,13 +84,14 @@ class Pair:
         self.poller = make_poller(loop)
         self.muting = Muting(loop=loop, monotonic_ns=time.monotonic_ns)
         self.owner.forget = self.muting.forget
-        self.memory = RequestMemory(most_bytes, monotonic_ns=time.monotonic_ns, later=Slices(loop).add)
+        later = Slices(loop).add
+        self.memory = RequestMemory(most_bytes, monotonic_ns=time.monotonic_ns, later=later)
         self.channel = Channel(
             SocketTransport(server, self.poller),
             Connection(id=1, listener="PLAINTEXT", client_host="test", local_host="test", local_port=1),
             handlers={},
             owner=self.owner,
-            buffers=FrameBuffers(),
+            buffers=FrameBuffers(later),
             memory=self.memory,
             monotonic_ns=time.monotonic_ns,
             max_frame_bytes=max_frame_bytes,

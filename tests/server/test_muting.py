@@ -33,7 +33,7 @@ class Muted:
         self.loop = asyncio.get_running_loop()
         self.muting = Muting(loop=self.loop, monotonic_ns=time.monotonic_ns)
         self.poller = make_poller(self.loop)
-        self.buffers = FrameBuffers()
+        self.buffers = FrameBuffers(Slices(self.loop).add)
         self.clients: list[socket.socket] = []
         self.channels: list[Channel] = []
         self.released: dict[Channel, float] = {}

@@ -77,7 +77,7 @@ def with_node(
 
 
 def test_others_have_their_turn_between_slices(tmp_path):
-    """While one request works for 300 ms, the loop turns once a slice of 5 ms, and others are answered."""
+    """While one request works for 300 ms, the loop turns once a slice of 2 ms, and others are answered."""
 
     async def scenario(node: RunningNode, long: LongMetadata) -> None:
         busy, other = await node.connect("long"), await node.connect("other")

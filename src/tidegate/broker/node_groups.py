@@ -25,6 +25,7 @@ _AT_ONCE = (
 )
 _RUN_NS = 2_000_000  # so long at most, but for one of them
 _MEMBERS_AT_ONCE = 32  # of one answer
+_BYTES_AT_ONCE = 64 * 1024  # of their metadata, or of an assignment
 _MS_PER_MINUTE = 60_000
 
 
@@ -86,7 +87,7 @@ class NodeGroups:
 
         def respond(message: Message) -> None:
             body = to_body(message)
-            if len(body.get("members", ())) > _MEMBERS_AT_ONCE:
+            if _is_long(body):
                 self.late.complete(deferred, request.answer_in_slices(body))
             else:
                 deferred.complete_by(partial(request.answer, body))
@@ -255,6 +256,16 @@ class Writes:
         if not self._open:
             on_over, self._on_over = self._on_over, _nothing
             on_over(self._failed)
+
+
+def _is_long(body: Message) -> bool:
+    """Return whether a JoinGroup's or SyncGroup's answer takes more than a moment to write."""
+    members = body.get("members", ())
+    return (
+        len(members) > _MEMBERS_AT_ONCE
+        or len(body.get("assignment", b"")) + sum([len(member["metadata"]) for member in members])
+        > _BYTES_AT_ONCE
+    )
 
 
 def _is_expired(

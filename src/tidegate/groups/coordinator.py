@@ -67,6 +67,7 @@ class GroupCoordinator:
         self.groups: dict[str, Group] = {}
         self.member_count = 0
         self.metadata_bytes = 0
+        self._saving_bytes = 0  # of assignments that are not on the disk yet
         self._settings = settings
         self._store = store
         self._new_id = new_id or _uuid
@@ -158,10 +159,10 @@ class GroupCoordinator:
         size = sum([len(name) + len(data) for name, data in request.protocols]) + len(request.client_id)
         if self.metadata_bytes + size > MAX_METADATA_BYTES:
             return False
+        if size + (0 if group is None else group.held_bytes) > MAX_GROUP_BYTES:
+            return False
         if group is None:
             return len(self.groups) < MAX_GROUPS and self.member_count < MAX_MEMBERS
-        if group.held_bytes + size > MAX_GROUP_BYTES:
-            return False
         if request.member_id in group.members or request.member_id in group.pending:
             return True
         return len(group.members) + len(group.pending) < MAX_GROUP_MEMBERS and self.member_count < MAX_MEMBERS
@@ -488,13 +489,20 @@ class GroupCoordinator:
         """Keep what the leader assigns; then every member has its part."""
         stored = group.stored(assignments)
         generation = group.generation
-        if _stored_bytes(stored) > self._settings.max_record_bytes:
+        if _stored_bytes(stored) > min(self._settings.max_record_bytes, MAX_GROUP_BYTES):
             self._cannot_assign(
                 group, error_codes.UNKNOWN_SERVER_ERROR, "its assignment is too large", now_ms
             )
             return
+        size = sum([len(member.assignment) for member in stored.members])
+        if self.metadata_bytes + self._saving_bytes + size > MAX_METADATA_BYTES:
+            reason = "there is no room for its assignment"
+            self._cannot_assign(group, error_codes.GROUP_MAX_SIZE_REACHED, reason, now_ms)
+            return
+        self._saving_bytes += size
 
         def on_saved(is_kept: bool, saved_ms: int) -> None:
+            self._saving_bytes -= size
             if group.state is not _COMPLETING or group.generation != generation:
                 return
             if is_kept:

@@ -130,7 +130,7 @@ class Node:
         self._acceptors: dict[str, Acceptor] = {}
         self._listen(network)
         self._slices = Slices(loop)
-        self._buffers = FrameBuffers()
+        self._buffers = FrameBuffers(self._slices.add)
         self._memory = RequestMemory(
             request_memory_bytes(config), monotonic_ns=clock.monotonic_ns, later=self._slices.add
         )

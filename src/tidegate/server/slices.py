@@ -21,7 +21,7 @@ from tidegate.scheduling import Scheduler
 
 __all__ = ["SLICE_NS", "UNFINISHED", "RunSlice", "Slices", "advance"]
 
-SLICE_NS = 5_000_000
+SLICE_NS = 2_000_000
 """How long one slice may last: others wait for one at the most between two looks at the sockets."""
 UNFINISHED: Any = object()
 """What `advance` returns when the slice was over before the work."""

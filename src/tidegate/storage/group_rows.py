@@ -71,6 +71,16 @@ class GroupChange:
     removed: str | None = None
 
     @property
+    def group_ids(self) -> set[str]:
+        """The groups of which it says anything."""
+        found = {at.group_id for positions in (self.offsets, self.forgotten) for at in positions}
+        if self.removed is not None:
+            found.add(self.removed)
+        if self.group is not None:
+            found.add(self.group.group_id)
+        return found
+
+    @property
     def rows(self) -> int:
         """About how many rows it takes as long as."""
         return (

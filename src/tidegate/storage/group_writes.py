@@ -44,8 +44,9 @@ class _Entry:
 class GroupWrites:
     """The changes of one store. Called on the event loop; syncs run on the disk thread.
 
-    Of a group that is given several times before it is written the last counts: a thousand static members of one that
-    are started anew would write a thousand members each.
+    Of a group that is given several times before it is written the last counts, in the place of the first: a thousand
+    static members of one that are started anew would write a thousand members each. Not past anything else that is
+    said of the group in between: who is told of a generation finds what was committed before it.
     """
 
     def __init__(self, rows: GroupRows, worker: Executor, sync: SyncPath, path: Path) -> None:
@@ -56,7 +57,9 @@ class GroupWrites:
         self._path = path
         self._scheduler: Scheduler | None = None
         self._gathered: deque[_Entry] = deque()
-        self._groups: dict[str, _Entry] = {}  # of those that are about one group, the last of each
+        self._groups: dict[
+            str, _Entry
+        ] = {}  # of what is gathered of each group the last, if it is the group itself
         self._written: list[_OnOver] = []
         self._planned = self._syncing = self._closed = False
 
@@ -68,15 +71,18 @@ class GroupWrites:
     def add(self, change: GroupChange, on_over: _OnOver) -> None:
         """Keep a change; `on_over` is called once, later, on the loop: whether it is on the disk."""
         entry = _Entry(change, on_over)
-        self._gathered.append(entry)
         group_id = entry.group_id
+        before = None if group_id is None else self._groups.get(group_id)
+        if before is not None:
+            before.change = change
+            before.on_over.append(on_over)
+            return
+        self._gathered.append(entry)
+        if self._groups:
+            for named in change.group_ids:
+                self._groups.pop(named, None)
         if group_id is not None:
-            before = self._groups.get(group_id)
             self._groups[group_id] = entry
-            if before is not None:
-                before.on_over.append(on_over)
-                entry.on_over, before.on_over = before.on_over, []
-                before.change = GroupChange()
         self._plan()
 
     def close(self) -> None:
@@ -117,7 +123,7 @@ class GroupWrites:
             rows += some[-1].change.rows
         for entry in some:
             group_id = entry.group_id
-            if group_id is not None:
+            if group_id is not None and self._groups.get(group_id) is entry:
                 del self._groups[group_id]
         return some
 

@@ -2,7 +2,8 @@
 
 `read_request(api_key, api_version, buffer, at)` and its three siblings are the whole interface. A message is a
 plain dict: snake_case names, durations end in `_ms`, error codes are ints, UUIDs are texts, `bytes` are copies,
-`records` are slices of the buffer (keep it unchanged while they are used). Tagged fields are ordinary keys, with
+`records` are slices of the buffer (keep it unchanged while they are used), and so are `bytes` of a request in slices
+that are longer than `COPIED_AT_ONCE_BYTES` (`copies_in_slices` copies them). Tagged fields are ordinary keys, with
 their default when absent; unknown ones are under `_unknown_tags`, tag to bytes. A writer takes more keys than the
 version has and does without those that have a default; a UUID may also be a `uuid.UUID`.
 

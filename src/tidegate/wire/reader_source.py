@@ -22,7 +22,6 @@ NAMESPACE = {
     "SENDABLE": primitives.SENDABLE_STRING_BYTES,
     "check_sendable": primitives.check_sendable,
     "NUMBERS": slices.NUMBERS_AT_ONCE,
-    "copy_in_slices": slices.copy_in_slices,
     "crowded": primitives.crowded,
     "cut_off": primitives.cut_off,
     "int_unpacker": primitives.int_unpacker,
@@ -181,8 +180,7 @@ class _ReaderSource:
                 else f"{source}.decode('utf-8', 'replace')"
             )
         elif field.type == "bytes" and self.in_slices:
-            whole = f"bytes({source})"
-            source = f"{whole} if {stop} - at <= COPIED else (yield from copy_in_slices({source}))"
+            source = f"bytes({source}) if {stop} - at <= COPIED else {source}"
         elif field.type == "bytes" and self.keeps_slices:
             source = f"bytes({source})"
         self.out.line(f"{value} = {source}")

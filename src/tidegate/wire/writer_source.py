@@ -201,6 +201,9 @@ class _WriterSource:
             if field.type == "records":
                 out.line(f"if {size} <= JOINED and isinstance({text}, BYTES): out += {text}")
                 out.line(f"else: out = bytearray(); buffers += [{text}, out]")
+            elif field.type == "bytes" and self.may_split:
+                out.line(f"if {size} > SLICED: out = bytearray(); buffers += [{text}, out]")
+                out.line(f"else: out += {text}")
             else:
                 out.line(f"out += {text}")
 

@@ -1,7 +1,7 @@
 """Tests of the state machine of consumer groups: what each request is answered, and what time does."""
 
 import pytest
-from tests.unit.groups.world import Connection, World
+from tests.unit.groups.world import Asked, Connection, World
 
 from tidegate.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
@@ -536,8 +536,40 @@ def test_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert world.join(group_id="i").code == full
     monkeypatch.setattr(module + "MAX_GROUP_BYTES", 5_000)
     assert world.join(protocols=[("range", b"m" * 5_000)]).code == full
+    too_long = {"protocols": [("range", b"m" * 5_001)], "needs_known_id": False}
+    assert world.join(group_id="h", **too_long).code == full
+    world.coordinator.delete("h")
+    assert world.join(group_id="h", **too_long).code == full
+    assert list(world.coordinator.groups) == ["g"]
     monkeypatch.setattr(module + "MAX_METADATA_BYTES", 5_000)
     assert world.join(group_id="h", protocols=[("range", b"m" * 5_000)]).code == full
+
+
+def test_assignments_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one group's nor those of all together, the ones that are still to be kept among them, are too large."""
+    module = "tidegate.groups.coordinator."
+    joined = {group_id: world.join(group_id=group_id, needs_known_id=False) for group_id in "ghi"}
+    world.advance(3_000)
+
+    def sync(group_id: str, size: int) -> Asked:
+        leader = joined[group_id].answer["member_id"]
+        return world.sync(leader, 1, {leader: bytes(size)}, group_id=group_id)
+
+    monkeypatch.setattr(module + "MAX_GROUP_BYTES", 2_000)
+    assert sync("g", 2_000).code == UNKNOWN_SERVER_ERROR
+    monkeypatch.setattr(module + "MAX_METADATA_BYTES", world.coordinator.metadata_bytes + 2_000)
+    world.store.holds = True
+    first = sync("h", 1_500)
+    assert sync("i", 1_500).code == GROUP_MAX_SIZE_REACHED
+    assert not first
+    world.store.release()
+    assert (
+        first.code,
+        world.coordinator.groups["h"].members[joined["h"].answer["member_id"]].assignment,
+    ) == (
+        NONE,
+        bytes(1_500),
+    )
 
 
 def test_bytes_are_given_back(world: World) -> None:

@@ -1,6 +1,7 @@
 """Tests of deadlines: their order, and what becomes of those that are put off, brought forward and cancelled."""
 
 import random
+import sys
 
 from tidegate.groups.deadlines import Deadline, Deadlines
 
@@ -58,3 +59,14 @@ def test_against_a_table() -> None:
         assert set(taken(deadlines, now_ms)) == over
         for deadline in over:
             del due[deadline]
+
+
+def test_what_is_cancelled_is_let_go() -> None:
+    """A member that has left may have megabytes to say, and a session of half an hour."""
+    deadlines, deadline = Deadlines(), Deadline()
+    ours_alone = sys.getrefcount(deadline)
+    for at_ms in (1_800_000, 1_000_000):
+        deadlines.start(deadline, at_ms)
+    for _ in range(2):
+        deadlines.cancel(deadline)
+    assert sys.getrefcount(deadline) == ours_alone

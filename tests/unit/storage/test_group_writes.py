@@ -76,20 +76,51 @@ def test_many_changes_take_several_transactions(disk: Disk) -> None:
     assert len(disk.over) == 4
 
 
+def groups_gathered(disk: Disk) -> list[int]:
+    """Return the generations that are to be written, in their order."""
+    return [entry.change.group.generation for entry in disk.writes._gathered if entry.change.group]
+
+
+def save(disk: Disk, generation: int) -> None:
+    """Keep a generation of group g."""
+    group = dataclasses.replace(GROUP, generation=generation)
+    disk.writes.add(GroupChange(group=group), disk.over.append)
+
+
 def test_of_a_group_the_last_counts(disk: Disk) -> None:
-    """It is written once for all who wait, after what was said before it, and who waits for it is told the same."""
-    for generation in range(50):
-        group = dataclasses.replace(GROUP, generation=generation)
-        disk.writes.add(GroupChange(group=group), disk.over.append)
-    disk.writes.add(GroupChange(removed=GROUP.group_id), disk.over.append)
-    disk.writes.add(GroupChange(group=dataclasses.replace(GROUP, generation=50)), disk.over.append)
-    assert sum(entry.change.group is not None for entry in disk.writes._gathered) == 1
+    """It is written once, in the place of the first, for all who wait: they do not wait behind what came later."""
+    save(disk, 0)
+    for part in range(3 * OFFSETS_AT_ONCE):
+        disk.add(part, group_id="other")
+        save(disk, part)
+    assert groups_gathered(disk) == [3 * OFFSETS_AT_ONCE - 1]
+    disk.scheduler.one_turn()
+    disk.worker.submit(lambda: None).result()
+    disk.scheduler.one_turn()
+    assert sum(disk.over) > 3 * OFFSETS_AT_ONCE
+    assert disk.writes._gathered
     disk.round()
-    assert [kept.generation for kept in disk.store.groups.load()] == [50]
-    assert disk.over == [True] * 52
-    disk.writes.add(GroupChange(group=GROUP), disk.over.append)
+    assert [kept.generation for kept in disk.store.groups.load()] == [3 * OFFSETS_AT_ONCE - 1]
+    assert disk.over == [True] * (6 * OFFSETS_AT_ONCE + 1)
+
+
+@pytest.mark.parametrize("kind", ["offsets", "forgotten", "removed"])
+def test_a_group_is_not_written_before_what_was_said_of_it(disk: Disk, kind: str) -> None:
+    """Neither before a commit that was accepted earlier, nor before its own removal."""
+    between = GroupChange(**{kind: GROUP.group_id if kind == "removed" else [OFFSET]})
+    save(disk, 1)
+    save(disk, 2)
+    disk.writes.add(between, disk.over.append)
+    save(disk, 3)
+    save(disk, 4)
+    changes = [entry.change for entry in disk.writes._gathered]
+    assert (groups_gathered(disk), changes[1]) == ([2, 4], between)
     disk.round()
-    assert list(disk.store.groups.load()) == [GROUP]
+    assert [kept.generation for kept in disk.store.groups.load()] == [4]
+    assert disk.over == [True] * 5
+    save(disk, 5)
+    disk.round()
+    assert [kept.generation for kept in disk.store.groups.load()] == [5]
 
 
 def test_failed_sync(disk: Disk) -> None:

@@ -18,7 +18,7 @@ from tidegate.wire import (
 )
 from tidegate.wire.apis import spoken_pairs
 from tidegate.wire.primitives import uvarint
-from tidegate.wire.slices import COPIED_AT_ONCE_BYTES, NUMBERS_AT_ONCE
+from tidegate.wire.slices import COPIED_AT_ONCE_BYTES, NUMBERS_AT_ONCE, copies_in_slices
 from tidegate.wire.writer_source import SLICED_BUFFER_BYTES
 
 MAX_STEP_MS = 3.0
@@ -93,14 +93,32 @@ def test_malformed_bytes_are_told_as_without_slices():
     assert sliced.value.path == plain.value.path == "topics[8999].name"
 
 
-def test_long_bytes_are_copied_in_slices():
-    """A field of bytes is a copy as ever, made a piece at a time."""
+def test_long_bytes_are_copied_by_who_keeps_them():
+    """A field of bytes is a copy, a long one of the request itself: it is copied a piece at a time, or not at all."""
     content = bytes(range(256)) * (COPIED_AT_ONCE_BYTES // 64)
-    body = len(content).to_bytes(4) + content
-    message, slices = finished(read_request_in_slices(36, 0, body))
+    message, _ = finished(read_request_in_slices(36, 0, len(content).to_bytes(4) + content))
+    long = message["auth_bytes"]
     assert message == {"auth_bytes": content}
-    assert type(message["auth_bytes"]) is bytes
+    assert type(long) is memoryview
+    copies, slices = finished(copies_in_slices([b"short", long], len(content) + 5))
+    assert copies == [b"short", content]
+    assert type(copies[1]) is bytes
     assert slices >= 4
+    assert finished(copies_in_slices([b"short", long], len(content) + 4)) == ([b"short", long], 0)
+
+
+def test_long_bytes_of_an_answer_are_sent_as_they_are():
+    """Metadata and assignments of megabytes are not copied into the answer."""
+    metadata = bytes(SLICED_BUFFER_BYTES + 1)
+    members = [{"member_id": f"m{n}", "group_instance_id": None, "metadata": metadata} for n in range(2)]
+    named = dict.fromkeys(("protocol_type", "protocol_name", "leader", "member_id"), "x")
+    answer = {"error_code": 0, "generation_id": 1, **named, "skip_assignment": False, "members": members}
+    for version in (2, 9):
+        sliced, _ = finished(encode_response_in_slices(11, version, 1, answer))
+        assert sum(buffer is metadata for buffer in sliced.buffers) == 2
+        plain = encode_response(11, version, 1, answer)
+        assert b"".join(sliced.buffers) == b"".join(plain.buffers)
+        assert sliced.size == plain.size
 
 
 def test_long_arrays_of_numbers_are_read_and_written_in_slices():
@@ -169,7 +187,7 @@ def test_steps_are_short_whatever_the_bytes_hold(pair):
 
 @pytest.mark.alone
 def test_steps_are_short():
-    """Many texts, 30 MB of bytes, texts that are no UTF-8 and an answer of 60,000 partitions, step by step.
+    """Many texts, copies of 15 MB, texts that are no UTF-8 and an answer of 60,000 partitions, step by step.
 
     The best of five: memory that the host has not given yet makes single steps longer.
     """
@@ -177,12 +195,12 @@ def test_steps_are_short():
     finished(encode_response_in_slices(3, 12, 1, metadata(1, 1)))
     names = uvarint(90_001) + b"\x02x\0" * 90_000 + b"\0\0\0\0"
     wrong = uvarint(3001) + (uvarint(10_923) + b"\xff" * 10_922 + b"\0") * 3000 + b"\0\0\0\0"
-    content = uvarint(30_000_001) + bytes(30_000_000) + b"\0"
+    content = memoryview(bytes(15_000_000))
     answer = metadata(600, 100)
     for label, make in (
         ("names", lambda: read_request_in_slices(3, 9, names)),
         ("wrong", lambda: read_request_in_slices(3, 9, wrong)),
-        ("bytes", lambda: read_request_in_slices(36, 2, content)),
+        ("bytes", lambda: copies_in_slices([content], len(content))),
         ("answer", lambda: encode_response_in_slices(3, 12, 1, answer)),
     ):
         assert min(longest_step_ms(make()) for _ in range(5)) < MAX_STEP_MS, label

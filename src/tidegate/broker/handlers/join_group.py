@@ -9,15 +9,17 @@ Memory: at most 200 bytes for each byte of the request (a protocol of three byte
 bounded (`tidegate.groups.settings`).
 """
 
+from collections.abc import Generator, Sequence
+
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.api_keys import JOIN_GROUP
 from tidegate.broker.node_groups import NodeGroups
 from tidegate.groups import JoinRequest
 from tidegate.groups.requests import join_refusal
-from tidegate.groups.settings import MAX_PROTOCOLS
+from tidegate.groups.settings import MAX_GROUP_BYTES, MAX_PROTOCOLS
 from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.wire import field_since
+from tidegate.wire import copies_in_slices, field_since
 
 __all__ = ["join_group_handler"]
 
@@ -32,7 +34,8 @@ def join_group_handler(groups: NodeGroups) -> Handler:
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
         version = request.header.api_version
-        joining = _joining(request, body, is_known=groups.is_known(body["group_id"]))
+        protocols = yield from _protocols(body)
+        joining = _joining(request, body, protocols, is_known=groups.is_known(body["group_id"]))
         yield from request.release_body(body)
 
         def to_body(message: Message) -> Message:
@@ -50,7 +53,16 @@ def join_group_handler(groups: NodeGroups) -> Handler:
     return handle
 
 
-def _joining(request: Request, body: Message, *, is_known: bool) -> JoinRequest:
+def _protocols(body: Message) -> Generator[None, None, list[tuple[str, bytes]]]:
+    """Return names and metadata of the protocols that are looked at; what is too large for any group is not copied."""
+    parts = body["protocols"][: MAX_PROTOCOLS + 1]
+    metadata = yield from copies_in_slices([part["metadata"] for part in parts], MAX_GROUP_BYTES)
+    return [(part["name"], value) for part, value in zip(parts, metadata, strict=True)]
+
+
+def _joining(
+    request: Request, body: Message, protocols: Sequence[tuple[str, bytes]], *, is_known: bool
+) -> JoinRequest:
     version = request.header.api_version
     session_timeout_ms: int = body["session_timeout_ms"]
     return JoinRequest(
@@ -62,9 +74,7 @@ def _joining(request: Request, body: Message, *, is_known: bool) -> JoinRequest:
         session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=body.get("rebalance_timeout_ms", session_timeout_ms),
         protocol_type=body["protocol_type"],
-        protocols=tuple(
-            [(protocol["name"], protocol["metadata"]) for protocol in body["protocols"][: MAX_PROTOCOLS + 1]]
-        ),
+        protocols=tuple(protocols),
         needs_known_id=version >= _KNOWN_ID_SINCE,
         skips_assignment=version >= _SKIPS_ASSIGNMENT_SINCE,
         is_known=is_known,

@@ -8,14 +8,17 @@ without protocol is error 23.
 Memory: at most 100 bytes for each byte of the request (an assignment of 8 bytes becomes a dict and an entry).
 """
 
+from collections.abc import Generator
+
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.api_keys import SYNC_GROUP
 from tidegate.broker.node_groups import NodeGroups
 from tidegate.groups import SyncRequest
 from tidegate.groups.requests import sync_refusal
+from tidegate.groups.settings import MAX_GROUP_BYTES
 from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.wire import field_since
+from tidegate.wire import copies_in_slices, field_since
 
 __all__ = ["sync_group_handler"]
 
@@ -27,10 +30,7 @@ def sync_group_handler(groups: NodeGroups) -> Handler:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
-        assignments: dict[str, bytes] = {}
-        for part in body["assignments"]:
-            assignments[part["member_id"]] = part["assignment"]
-            yield
+        assignments = yield from _assignments(groups, body)
         syncing = SyncRequest(
             group_id=body["group_id"],
             member_id=body["member_id"],
@@ -56,6 +56,19 @@ def sync_group_handler(groups: NodeGroups) -> Handler:
         )
 
     return handle
+
+
+def _assignments(groups: NodeGroups, body: Message) -> Generator[None, None, dict[str, bytes]]:
+    """Return what the members are assigned; what is too large for any group is not copied."""
+    group = groups.coordinator.groups.get(body["group_id"])
+    members = {} if group is None else group.members
+    found: dict[str, bytes | memoryview] = {}
+    for part in body["assignments"]:
+        if part["member_id"] in members:
+            found[part["member_id"]] = part["assignment"]
+        yield
+    kept = yield from copies_in_slices(found.values(), MAX_GROUP_BYTES)
+    return dict(zip(found, kept, strict=True))
 
 
 def _body(message: Message) -> Message:

@@ -3,28 +3,44 @@
 Most requests fit into one receive: they are served straight from `scratch` without a copy. A longer one is
 collected in a frame buffer of its own. The pages of a fresh one are made as bytes arrive, so that a client that
 announces much and sends little makes us hold little, and nothing is copied as it fills. A few of the usual size are
-kept and used again, because fresh memory costs page faults.
+kept and used again, because fresh memory costs page faults. A long one is given back to the kernel a part at a time:
+100 MB at once take 6 ms.
 """
 
 import mmap
+from collections import deque
+from collections.abc import Callable
 
-__all__ = ["FIRST_FRAME_BYTES", "KEPT_FRAMES", "SCRATCH_BYTES", "FrameBuffer", "FrameBuffers"]
+__all__ = [
+    "FIRST_FRAME_BYTES",
+    "FREED_AT_ONCE_BYTES",
+    "KEPT_FRAMES",
+    "SCRATCH_BYTES",
+    "FrameBuffer",
+    "FrameBuffers",
+]
 
 SCRATCH_BYTES = 256 * 1024
 FIRST_FRAME_BYTES = 1_114_112  # a request with one batch of Kafka's default largest size fits: 1 MiB + 64 KiB
 KEPT_FRAMES = 8
+FREED_AT_ONCE_BYTES = 4 * 1024 * 1024  # a quarter of a millisecond
 
 FrameBuffer = mmap.mmap
 
 
 class FrameBuffers:
-    """The scratch buffer and a small stock of frame buffers."""
+    """The scratch buffer and a small stock of frame buffers.
 
-    __slots__ = ("_kept", "scratch")
+    later: calls a function in later turns of the loop until it returns True.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_freeing", "_kept", "_later", "scratch")
+
+    def __init__(self, later: Callable[[Callable[[], bool]], object]) -> None:
+        self._later = later
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._kept: list[FrameBuffer] = []
+        self._freeing: deque[FrameBuffer] = deque()
 
     def renew_scratch(self) -> None:
         """Leave the scratch buffer to who uses it, and go on with another."""
@@ -40,6 +56,27 @@ class FrameBuffers:
         """Keep the buffer for the next long frame, if it is of the usual size and few are kept."""
         if len(frame) == FIRST_FRAME_BYTES and len(self._kept) < KEPT_FRAMES:
             self._kept.append(frame)
+        else:
+            self.let_go(frame, len(frame))
+
+    def let_go(self, frame: FrameBuffer, filled_bytes: int) -> None:
+        """Free a buffer, in later turns where much of it was filled; what is looked into goes with its last view."""
+        if filled_bytes > FREED_AT_ONCE_BYTES:
+            self._freeing.append(frame)
+            if len(self._freeing) == 1:
+                self._later(self._free_some)
+
+    def _free_some(self) -> bool:
+        """Free the end of a buffer; return whether there is no more to free."""
+        frame = self._freeing[0]
+        try:
+            frame.resize(max(len(frame) - FREED_AT_ONCE_BYTES, 1))
+        except (BufferError, SystemError):  # it is looked into, or the system cannot shrink it
+            self._freeing.popleft()
+        else:
+            if len(frame) <= FREED_AT_ONCE_BYTES:
+                self._freeing.popleft()
+        return not self._freeing
 
 
 def _fresh(size: int) -> FrameBuffer:

@@ -87,6 +87,7 @@ class Channel:
         "_frame_bytes",
         "_frame_kept",
         "_is_late",
+        "_kept_frame",
         "_memory",
         "_monotonic_ns",
         "_out",
@@ -157,6 +158,7 @@ class Channel:
         self._frame: FrameBuffer | None = None  # a frame of known length that is still coming in
         self._frame_bytes = 0
         self._frame_kept = False  # the owner goes on using the frame that it was given
+        self._kept_frame: FrameBuffer | None = None  # its buffer, where it has one of its own
         self._view = _NO_BYTES
         self._filled = 0
         self._since_ns = 0
@@ -350,7 +352,9 @@ class Channel:
         assert frame is not None
         self._frame, self._view = None, _NO_BYTES
         self._serve(view)
-        if not self._frame_kept:
+        if self._frame_kept:
+            self._kept_frame = frame
+        else:
             self._buffers.give_back(frame)
             self._memory.give_back(self)
 
@@ -362,6 +366,9 @@ class Channel:
     def release_frame(self) -> None:
         """Count the memory of a kept frame as free: nobody uses it any more."""
         self._frame_kept = False
+        frame, self._kept_frame = self._kept_frame, None
+        if frame is not None:
+            self._buffers.let_go(frame, self._frame_bytes)
         self._memory.give_back(self)
 
     # --- bytes out ------------------------------------------------------------------------------------------------
@@ -538,6 +545,8 @@ class Channel:
         self.closed = True
         discard(self._out)
         self._out.clear()
+        if self._frame is not None:
+            self._buffers.let_go(self._frame, self._filled)
         self._frame, self._view, self.pending = None, _NO_BYTES, bytearray()
         if not self._frame_kept:
             self._memory.give_back(self)

@@ -10,6 +10,7 @@ from tidegate import error_codes
 from tidegate.acl import codes
 from tidegate.in_slices import batched, release, release_messages
 from tidegate.server.authentication.scram_credentials import (
+    MAX_SECRET_BYTES,
     Deletion,
     Described,
     ScramCredentials,
@@ -132,9 +133,14 @@ def _upsertion(part: Message) -> Upsertion:
         user=part["name"],
         mechanism=part["mechanism"],
         iterations=part["iterations"],
-        salt=bytes(part["salt"]),
-        salted_password=bytes(part["salted_password"]),
+        salt=_secret(part["salt"]),
+        salted_password=_secret(part["salted_password"]),
     )
+
+
+def _secret(value: bytes | memoryview) -> bytes:
+    """Return what is given, or so much of it that it is too long."""
+    return bytes(value[: MAX_SECRET_BYTES + 1])
 
 
 def _described(found: Described) -> Message:
