@@ -263,6 +263,8 @@ class MemoryPoller:
         self._calls.append(callback)
         self.wake()
 
+    call_late_in_turn = call_in_turn
+
     def serve_in(self, turns: Turns) -> None:
         """Tell `turns` of each turn."""
         self._turns = turns

@@ -6,6 +6,7 @@ import random
 import socket
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -332,6 +333,36 @@ def test_another_protocol_is_named(with_pair, first: bytes, reason: str) -> None
         assert pair.channel.closed
         (line,) = pair.owner.bad_frames
         assert reason in line
+
+    with_pair(scenario)
+
+
+def test_a_patient_channel_is_read_when_it_is_its_turn(with_pair) -> None:
+    """Behind others, as long as it has to be; it is closed at once where its client is gone."""
+
+    async def scenario(pair: Pair) -> None:
+        late: list[Callable[[], None]] = []
+        pair.channel.be_patient(late.append)
+        await pair.send(frame(b"one"))
+        await pair.settle()
+        assert (len(late), pair.owner.frames) == (1, [])
+        late.pop()()
+        await pair.settle()
+        assert (len(late), pair.owner.frames) == (0, [b"one"])
+        await pair.send(frame(b"two"))
+        await pair.settle()
+        pair.channel.be_patient(None)
+        await pair.settle()
+        assert pair.owner.frames == [b"one", b"two"]
+        late.pop()()
+        await pair.send(frame(b"three"))
+        await pair.settle()
+        assert (len(late), pair.owner.frames) == (0, [b"one", b"two", b"three"])
+        pair.channel.be_patient(late.append)
+        pair.client.close()
+        await pair.settle()
+        assert pair.channel.closed
+        late.pop()()
 
     with_pair(scenario)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.server.connection.poller import BATCH, SERVE_NS, EpollPoller
+from tidegate.server.connection.poller import BATCH, LATE_NS, SERVE_NS, EpollPoller
 
 
 class Sockets:
@@ -150,6 +150,32 @@ def test_a_turn_has_a_batch_at_most(with_sockets) -> None:
         assert sorted(note for note in notes if isinstance(note, int)) == list(range(BATCH + 6))
 
     with_sockets(BATCH + 6, scenario)
+
+
+def test_late_calls_leave_others_their_turn(with_sockets) -> None:
+    """A few of many in each turn of the loop, behind those that are called in a turn; all in the end."""
+
+    def scenario(sockets: Sockets) -> None:
+        def call(note: int) -> Callable[[], None]:
+            def called() -> None:
+                sockets.notes.append(note)
+                sockets.now_ns += LATE_NS // 2
+
+            return called
+
+        calls = sockets.poller._calls
+        for number in range(100, 105):
+            sockets.poller.call_late_in_turn(call(number))
+        sockets.poller.call_in_turn(call(1))
+        calls._serve()
+        assert sockets.notes == ["begin", 1, 100, 101, "end"]
+        sockets.poller.call_in_turn(call(2))
+        calls._serve()
+        assert sockets.notes[5:] == ["begin", 2, 102, 103, "end"]
+        calls._serve()
+        assert sockets.notes[10:] == ["begin", 104, "end"]
+
+    with_sockets(0, scenario)
 
 
 def test_a_socket_that_closes_meanwhile_is_not_served(with_sockets) -> None:

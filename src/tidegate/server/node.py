@@ -222,7 +222,9 @@ class Node:
             on_closed=self._on_closed,
             turn=turn or NothingToDo(),
         )
-        self._logins = Logins(self._front, self.config, credentials, clock=self._clock, loop=self._loop)
+        self._logins = Logins(
+            self._front, self.config, credentials, clock=self._clock, loop=self._loop, poller=self._poller
+        )
         self._network_metrics = NetworkMetrics(self._front, self._memory, clock=self._clock)
         self._every("metrics", TICK_S, self._tick_metrics)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)

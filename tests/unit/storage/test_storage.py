@@ -1,5 +1,7 @@
 """Tests of the data directory as a whole."""
 
+import re
+import resource
 import shutil
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from tests.unit.storage.logs import append, batch
 from tests.unit.storage.node import StorageNode
 
 from tidegate.storage import Storage, StorageConfig, StorageError
+from tidegate.storage.storage import OPEN_FILES_PREPARED
 from tidegate.testing import ManualClock
 
 
@@ -104,6 +107,13 @@ def test_housekeeping_runs_until_the_end(node: StorageNode) -> None:
     node.storage.close()
     node.scheduler.advance(61)
     assert node.scheduler.waiting() == 0
+
+
+def test_there_is_room_for_descriptors_from_the_start(node: StorageNode) -> None:
+    """The kernel's table of them does not grow later, when everybody would wait for it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    (size,) = re.findall(r"FDSize:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert int(size) >= (OPEN_FILES_PREPARED if hard < 0 else min(hard, OPEN_FILES_PREPARED))
 
 
 def test_closing_twice_is_harmless(node: StorageNode) -> None:

@@ -27,6 +27,7 @@ from tidegate.server.authentication.plain import PlainServer
 from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.config import ServerConfig
 from tidegate.server.connection.channel import ANSWER_DUE, Channel
+from tidegate.server.connection.poller import Poller
 from tidegate.server.front import Front
 from tidegate.server.handler import Answer, Message, Request
 from tidegate.server.handlers.api_versions import unsupported_version_answer
@@ -54,6 +55,7 @@ MAX_LOGIN_S = 30.0
 MAX_DELAYED = 1000
 """Failed logins whose end waits; when there are more, the first of them ends at once."""
 _MIN_REAUTH_INTERVAL_NS = 1_000_000_000  # Kafka `KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS`
+_ENDED_AT_ONCE_NS = 1_000_000  # for so long others wait; one takes some 100 us
 _NS_PER_MS = 1_000_000
 _LOGGED_CHARS = 80  # of a mechanism's name
 _ERROR_CODE_AT = 8  # in an ApiVersions answer, behind length and correlation id
@@ -104,8 +106,10 @@ class Logins:
         *,
         clock: Clock,
         loop: Scheduler,
+        poller: Poller,
     ) -> None:
         self.front = front
+        self._poller = poller
         self.credentials = credentials
         self.max_frame_bytes: int = config["socket.request.max.bytes"]
         self.max_token_bytes: int = config["sasl.server.max.receive.size"]
@@ -118,13 +122,15 @@ class Logins:
         self._timer: Timer | None = None
 
     def begin(self, channel: Channel) -> None:
-        """Have a login begin: requests of a channel are short until it has ended."""
+        """Have a login begin: until it has ended requests of a channel are short, and those of others go first."""
         channel.max_frame_bytes = self.max_token_bytes
+        channel.be_patient(self._poller.call_late_in_turn)
         self._begun[channel] = self.monotonic_ns()
 
     def end(self, channel: Channel) -> None:
         """Note that a login has ended, or its channel."""
-        self._begun.pop(channel, None)
+        if self._begun.pop(channel, None) is not None:
+            channel.be_patient(None)
 
     @property
     def under_way(self) -> int:
@@ -171,9 +177,10 @@ class Logins:
 
     def _end_due(self) -> None:
         self._timer = None
-        now_ns = self.monotonic_ns()
-        while self._delayed and self._delayed[0][0] <= now_ns:
+        begun_ns = now_ns = self.monotonic_ns()
+        while self._delayed and self._delayed[0][0] <= now_ns < begun_ns + _ENDED_AT_ONCE_NS:
             self._end_first()
+            now_ns = self.monotonic_ns()
         if self._delayed:
             self._wait()
 

@@ -47,6 +47,7 @@ PUT_OFF_ANSWERS = 64  # so many,
 PUT_OFF_NS = 1_000_000  # and so long
 _LENGTH_BYTES = 4
 _NO_BYTES = memoryview(b"")
+CallLate = Callable[[Callable[[], None]], None]
 _HTTP_METHODS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
 _read_length = struct.Struct(">i").unpack_from
 
@@ -82,6 +83,7 @@ class Channel:
 
     __slots__ = (
         "_buffers",
+        "_call_late",
         "_filled",
         "_frame",
         "_frame_bytes",
@@ -150,6 +152,7 @@ class Channel:
         self.last_active_ns = monotonic_ns()
         self.pending = bytearray()  # bytes to be served: they came early, or are the beginning of a frame
         self._pending_at = 0  # where they begin in there
+        self._call_late: CallLate | None = None
         self._buffers = buffers
         self._memory = memory
         self._monotonic_ns = monotonic_ns
@@ -515,7 +518,29 @@ class Channel:
     def _start_reading(self) -> None:
         if not self.reading:
             self.reading = True
-            self.transport.start_reading(self._on_readable)
+            self.transport.start_reading(self._on_readable if self._call_late is None else self._on_ready)
+
+    def be_patient(self, call_late: CallLate | None) -> None:
+        """Have its turns behind those of others (`Poller.call_late_in_turn`), until it is called with None."""
+        self._call_late = call_late
+        if self.reading and not self.closed:
+            self.reading = False
+            self._start_reading()
+
+    def _on_ready(self) -> None:
+        """Wait for its turn."""
+        if self._call_late is None:
+            self._on_readable()
+            return
+        self.transport.pause_reading(self._go_on)
+        self._call_late(self._go_on)
+
+    def _go_on(self) -> None:
+        """Read: it is its turn, or the connection is broken."""
+        if self.reading and not self.closed:
+            self.reading = False
+            self._start_reading()
+            self._on_readable()
 
     # --- the end --------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ BATCH = 64
 """Most sockets of a turn; at most as many are answered together."""
 SERVE_NS = 2_000_000
 """After so long turns go on when the loop's other work was done: timers, new connections, work in slices."""
+LATE_NS = 1_000_000
+"""So much at least, of each turn of calls, goes to those that are called late."""
 _BROKEN = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 
 
@@ -53,6 +55,9 @@ class Poller(Protocol):
 
     def call_in_turn(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, in a turn soon, as if its connection were ready."""
+
+    def call_late_in_turn(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, in a turn soon, behind others: a thousand of these keep nobody waiting for long."""
 
     def close(self) -> None:
         """Let go of everything."""
@@ -94,41 +99,55 @@ class CallsInTurn:
         self._loop = loop
         self._monotonic_ns = monotonic_ns
         self._callbacks: deque[Callable[[], None]] = deque()
-        self._closed = False
+        self._late: deque[Callable[[], None]] = deque()
+        self._closed = self._scheduled = False
 
     def add(self, callback: Callable[[], None]) -> None:
         """Call `callback` in the loop's next turn, or a later one where there is no time."""
-        if not self._callbacks:
-            self._loop.call_soon(self._serve)
         self._callbacks.append(callback)
+        self._serve_soon()
+
+    def add_late(self, callback: Callable[[], None]) -> None:
+        """Call `callback` behind those of `add`, and behind sockets that are ready."""
+        self._late.append(callback)
+        self._serve_soon()
 
     def close(self) -> None:
         """Call nobody any more."""
         self._closed = True
 
+    def _serve_soon(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._serve)
+
     def _serve(self) -> None:
-        callbacks, self._callbacks = self._callbacks, deque()
+        self._scheduled = False
         if self._closed:
             return
         now_ns = self._monotonic_ns()
         until_ns = now_ns + SERVE_NS
         self.turns.begin(now_ns)
         try:
-            for _ in range(min(len(callbacks), BATCH)):
-                since_ns = self.turns.at_ns
-                callbacks.popleft()()
-                now_ns = self._monotonic_ns()
-                if self.turns.at_ns == since_ns:
-                    self.turns.at_ns = now_ns
-                if now_ns >= until_ns:
-                    break
+            now_ns = self._call(self._callbacks, now_ns, until_ns)
+            self._call(self._late, now_ns, now_ns + LATE_NS)
         finally:
-            if callbacks:
-                if not self._callbacks:
-                    self._loop.call_soon(self._serve)
-                self._callbacks.extendleft(reversed(callbacks))
+            if self._callbacks or self._late:
+                self._serve_soon()
             if self.turns.end(until_ns):
                 self._poller.wake()
+
+    def _call(self, callbacks: deque[Callable[[], None]], now_ns: int, until_ns: int) -> int:
+        """Call those that are there, until the time is over; return when that was."""
+        for _ in range(min(len(callbacks), BATCH)):
+            since_ns = self.turns.at_ns
+            callbacks.popleft()()
+            now_ns = self._monotonic_ns()
+            if self.turns.at_ns == since_ns:
+                self.turns.at_ns = now_ns
+            if now_ns >= until_ns:
+                break
+        return now_ns
 
 
 class EpollPoller:
@@ -148,7 +167,7 @@ class EpollPoller:
         self._turns: Turns = NoTurns()
         self._woken = False
         self._calls = CallsInTurn(self, loop, monotonic_ns)
-        self.call_in_turn = self._calls.add
+        self.call_in_turn, self.call_late_in_turn = self._calls.add, self._calls.add_late
         self._mute_watch = MuteWatch(loop)
         self.watch, self.unwatch = self._mute_watch.add, self._mute_watch.remove
         loop.add_reader(self._epoll.fileno(), self._serve_ready)
@@ -264,7 +283,7 @@ class LoopPoller:
         self._turns: Turns = NoTurns()
         self._woken = False
         self._calls = CallsInTurn(self, loop, monotonic_ns)
-        self.call_in_turn = self._calls.add
+        self.call_in_turn, self.call_late_in_turn = self._calls.add, self._calls.add_late
         self.add_reader = loop.add_reader
         self.add_writer = loop.add_writer
         self.remove_writer = loop.remove_writer

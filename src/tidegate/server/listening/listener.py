@@ -21,7 +21,8 @@ _log = logging.getLogger("tidegate.server")
 
 RESERVED_DESCRIPTORS = 256
 """Descriptors that connections leave to logs and the usage record; of a small limit a quarter."""
-_ACCEPT_BATCH = 64  # connections taken before the others get a turn
+_ACCEPT_BATCH = 64  # connections taken before the others get a turn,
+_ACCEPT_S = 0.001  # and for how long: one with TLS takes 0.1 ms
 _OUT_OF_FILES_WAIT_S = 1.0
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -75,6 +76,7 @@ class SocketListener:
             self._loop.remove_reader(self._sock.fileno())
 
     def _accept_some(self) -> None:
+        until_s = self._loop.time() + _ACCEPT_S
         for _ in range(_ACCEPT_BATCH):
             try:
                 fd, peer = self._accept()
@@ -103,7 +105,7 @@ class SocketListener:
                     "cannot serve a connection on %s; closing", self.name, extra={"repeats": "serve"}
                 )
                 sock.close()
-            if not self._accepting:
+            if not self._accepting or self._loop.time() >= until_s:
                 return
 
     def _refuse(self, sock: socket.SocketType) -> None:
