@@ -1,8 +1,8 @@
-"""What holds for every test: tiers run from quick to slow, and a test that did not run is a failure."""
+"""What holds for every test: in which order they run, and that one which did not run is a failure."""
 
 import gc
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 SLOW_TIERS = ("tests/spark", "src/tidegate/pipeline", "tests/e2e", "tests/limits")
+LONG_FILES = (*SLOW_TIERS[:-1], "tests/differing", "tests/simulation")  # beside those that run alone
 NOT_RUN = ("skipped", "xfailed", "xpassed")
 MANY_OBJECTS = 100_000  # fewer than are imported
 LOOKED_AT_EVERY = 16  # tests: to list so many objects takes milliseconds
@@ -26,14 +27,30 @@ settings.load_profile("tidegate")
 
 def _tier(item: pytest.Item) -> int:
     """Return 0 for a test of the quick tiers, else 1 plus its place among the slow ones."""
+    return _place(item, SLOW_TIERS)
+
+
+def _place(item: pytest.Item, paths: Sequence[str]) -> int:
+    """Return 1 plus the place of the path that a test's begins with, 0 where none does."""
     path = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else ""
-    return next((at for at, tier in enumerate(SLOW_TIERS, 1) if path.startswith(tier)), 0)
+    return next((at for at, begin in enumerate(paths, 1) if path.startswith(begin)), 0)
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tiers in order; within one, the random order stays."""
-    items.sort(key=_tier)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the tiers in order, from quick to slow; within one, the random order stays.
+
+    In one of several processes instead: first the files with tests that run alone, those tests first, so that nobody
+    waits for a long one that runs elsewhere; then long files; in the end the short ones, so that all processes end
+    together.
+    """
+    if ROOM not in config.stash:
+        items.sort(key=_tier)
+        return
+    measuring = {item.path for item in items if _is_alone(item)}
+    items.sort(
+        key=lambda item: (item.path not in measuring, not _is_alone(item), not _place(item, LONG_FILES))
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -240,6 +240,19 @@ def test_the_cheap_tests_run_first(small):
     assert re.findall(r"tests/(\w+)/", done.stdout) == ["unit", "spark", "e2e"], done.stdout
 
 
+def test_what_measures_runs_first_beside_others_and_the_quick_last(small):
+    """In a process of several: tests that run alone wait for no long one, and short ones fill what is left."""
+    for tier in ("unit", "spark", "server"):
+        (small / "tests" / tier).mkdir()
+        (small / "tests" / tier / f"test_{tier}.py").write_text("def test_it(): pass\n")
+    with (small / "tests" / "server" / "test_server.py").open("a") as file:
+        file.write("import pytest\n@pytest.mark.alone\ndef test_alone(): pass\n")
+    done = run_tests(small, "-v", "-n", "1", *AS_MADE[2:])
+    ran = re.findall(r"PASSED tests/(\w+)/\S+::(\w+)", done.stdout)
+    expected = [("server", "test_alone"), ("server", "test_it"), ("spark", "test_it"), ("unit", "test_it")]
+    assert ran == expected, done.stdout
+
+
 def test_lint_holds_the_layers(tmp_path):
     """The contracts are not only written down: an import that breaks one is found."""
     shutil.copytree(

@@ -24,8 +24,10 @@ from tidegate.quota.managers.extensions import Extensions
 from tidegate.server.exchange import Exchange
 from tidegate.server.node import Node
 
-SEEDS, MORE_SEEDS, STEPS = (2, 3, 4, 12, 13, 6, 10, 11, 9), 4, 20_000
+SEEDS, MORE_SEEDS, STEPS = (2, 3, 4, 12, 10, 6, 13, 11, 9), 4, 20_000
 FEW_STEPS = 1500
+FORGETFUL_SEED = 20
+"""The first seed with which somebody comes back who was forgotten: those before it would be played in vain."""
 
 EVENTS = (
     "requests", "throttled", "not throttled", "client", "clock", "restart", "kill", "sleep", "several nodes", "exact",
@@ -221,7 +223,10 @@ GENEROUS = {CALLBACK_CLASS: f"{__name__}:Generous"}
         ({"spoil": _keep_sensors}, OTHERWISE),
         ({"texts": GENEROUS}, OTHERWISE),
         ({"spoil": _grow, "small_tables": True}, "bytes are kept of"),
-        ({"spoil": _forget_all, "small_tables": True}, "is forgotten, and over its bound"),
+        (
+            {"spoil": _forget_all, "small_tables": True, "first_seed": FORGETFUL_SEED},
+            "is forgotten, and over its bound",
+        ),
         ({"spoil": _record_other_sizes}, "the answer was|_throttle_ms should be"),
         ({"spoil": _admit_everybody, "texts": {"max.connections": "8"}}, "is one connection too many, 8"),
         ({"spoil": _refuse_nobody, "texts": {"max.connections.per.ip": "2"}}, "too many of its address"),
@@ -231,7 +236,8 @@ GENEROUS = {CALLBACK_CLASS: f"{__name__}:Generous"}
 def test_the_auditor_notices(tmp_path: Path, parts: dict[str, Any], problem: str) -> None:
     """Whatever a node does that it has promised not to do, and soon; it says how to see it again."""
     parts = {**parts, "texts": {**LOW_QUOTAS, **parts.get("texts", {})}}
-    for seed in range(60):
+    first_seed = parts.pop("first_seed", 0)
+    for seed in range(first_seed, first_seed + 60):
         noticed = _violation(seed, tmp_path / str(seed), parts)
         if noticed is not None:
             assert re.search(problem, noticed)
