@@ -72,7 +72,7 @@ class Managers(RuleBasedStateMachine):
         self.engine.peek(user, client_id, self.now_ms + ahead_ms)
         list(self.engine.metrics(self.now_ms + ahead_ms))
         self.engine.explain(user, client_id)
-        self.engine.max_value_in_window(user, client_id)
+        self.engine.max_value_in_window(user, client_id, lambda: self.now_ms + ahead_ms)
 
 
 TestManagers = Managers.TestCase

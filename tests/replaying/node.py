@@ -170,7 +170,7 @@ class RecordingNode:
     ) -> Event:
         """Decide a consumer's fetch (B§6.3); capped ones are given no more than the quota allows (B§3.7)."""
         if self._fetches_are_capped:
-            cap = self.managers.fetch.max_value_in_window(user, client_id)
+            cap = self.managers.fetch.max_value_in_window(user, client_id, lambda: now_ms)
             size = min(size, saturate_to_int32(cap) + FETCH_ANSWER_BYTES)
         answer = FetchAnswer(SimpleNamespace(body_size=size - 4), SimpleNamespace)
         exchange = self._decide(user, client_id, now_ms, answer, handler_ns, network_ns)

@@ -62,7 +62,7 @@ class EngineQuotas:
         user = self._connection.user
         if self._is_exempt() or self._is_observed():
             return MAX_INT32
-        return saturate_to_int32(self._fetch.max_value_in_window(user, self._header.client_id))
+        return saturate_to_int32(self._fetch.max_value_in_window(user, self._header.client_id, self._now_ms))
 
     def record_mutations(self, permits: int) -> bool:
         """Charge `permits` partition mutations; False means refused with error 89."""

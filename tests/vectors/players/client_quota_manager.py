@@ -37,7 +37,9 @@ class _Player(ManagerPlayer):
         self.manager.unrecord(user, client_id, decode(value), t)
 
     def max_value_in_quota_window(self, user: str, client_id: str) -> dict:
-        return {"value": self.manager.max_value_in_window(user, client_id, self.now_ms)}
+        return {
+            "value": self.manager.max_value_in_window(user, client_id, lambda: self.now_ms, makes_sensor=True)
+        }
 
     def sensors(self, user: str, client_id: str) -> dict:
         sensor = self.manager.sensor(user, client_id, self.now_ms)

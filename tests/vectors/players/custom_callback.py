@@ -125,7 +125,7 @@ class _Player:
         return {"types_enabled": int(manager.levels), "bounds": bounds(manager)}
 
     def max_value_in_quota_window(self, type: str, user: str, client_id: str) -> dict:
-        return {"value": self._manager(type).max_value_in_window(user, client_id, self._now_ms)}
+        return {"value": self._manager(type).max_value_in_window(user, client_id, lambda: self._now_ms)}
 
     def throttle(self, type: str, user: str, client_id: str, ms: int) -> None:
         self._manager(type).note_throttle(user, client_id, ms, self._now_ms)

@@ -196,17 +196,20 @@ class SensorManager(ABC, Generic[S]):
             sensor = self._look_up(user, client_id, now_ms, charges=charges)
         return sensor
 
-    def max_value_in_window(self, user: str, client_id: str, now_ms: int | None = None) -> float:
+    def max_value_in_window(
+        self, user: str, client_id: str, now_ms: Callable[[], int], *, makes_sensor: bool = False
+    ) -> float:
         """Return the most that a client may use in n - 1 windows, the largest double where nothing limits it.
 
-        Given `now_ms`, or a custom callback, the client's sensor is made as Kafka makes it.
+        With a custom callback, or if `makes_sensor`, the client's sensor is made as Kafka makes it; only then `now_ms`
+        is asked for the time.
         """
         if not self.enabled:
             return sys.float_info.max
-        if now_ms is None and self._custom is None:
+        if self._custom is None and not makes_sensor:
             return self._remembered_max(user, client_id)
         tags = self.tags(user, client_id)
-        self._find(tags, now_ms or 0)
+        self._find(tags, now_ms())
         self._reset_if_required()
         return self._max_value(tags)
 

@@ -37,7 +37,7 @@ def test_clients_are_resolved_as_by_the_managers(seed, user, client_id):
         assert definitions.is_enabled(index) == manager.enabled
         assert dict(zip(("user", "client-id"), resolved.tags, strict=True)) == manager.tags(user, client_id)
         assert resolved.bound == pytest.approx(manager.bound(user, client_id), rel=0, abs=0, nan_ok=True)
-    cap = managers.fetch.max_value_in_window(user, client_id)
+    cap = managers.fetch.max_value_in_window(user, client_id, lambda: 0)
     resolved = definitions.resolve(1, user, client_id, Windows(rate=window))
     assert min(resolved.cap_bytes, 2**31 - 1) == int(min(cap, 2**31 - 1))
 
@@ -60,7 +60,7 @@ def test_members_are_resolved_as_by_the_callback(seed, user, client_id):
             assert json.loads(resolved.tags) == tags
             assert manager.sensor_name(user, client_id).endswith(resolved.sensor)
         assert resolved.bound == pytest.approx(manager.bound(user, client_id), rel=0, abs=0, nan_ok=True)
-    cap = managers.fetch.max_value_in_window(user, client_id)
+    cap = managers.fetch.max_value_in_window(user, client_id, lambda: 0)
     resolved = definitions.resolve(1, user, client_id, Windows())
     assert min(resolved.cap_bytes, 2**31 - 1) == int(min(cap, 2**31 - 1))
 

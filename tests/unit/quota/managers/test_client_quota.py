@@ -16,9 +16,12 @@ from tidegate.quota import (
     Level,
     MutationQuotaManager,
     QuotaEntity,
+    QuotaRecord,
     QuotaType,
     QuotaWindow,
 )
+from tidegate.quota.managers.callback import DefaultQuotaCallback
+from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.managers.lookups import MAX_CACHED_BYTES, MAX_CACHED_NAME
 from tidegate.quota.managers.sensor_manager import OVERFLOW
 
@@ -37,7 +40,7 @@ def test_nothing_is_kept_while_no_quota_is_defined() -> None:
     manager = ClientQuotaManager(QuotaType.PRODUCE)
     assert manager.record("alice", "c1", 1e12, NOW_MS) == 0
     assert (len(manager.sensors), manager.enabled) == (0, False)
-    assert manager.max_value_in_window("alice", "c1") == sys.float_info.max
+    assert manager.max_value_in_window("alice", "c1", lambda: NOW_MS) == sys.float_info.max
 
 
 def test_clients_of_a_user_share_its_quota() -> None:
@@ -75,10 +78,11 @@ def test_a_changed_quota_holds_for_clients_already_looked_up() -> None:
 def test_the_size_cap_follows_changes() -> None:
     """Q * (n - 1) * w, remembered by client until a quota changes (B§3.7)."""
     manager = _manager(window=QuotaWindow(samples=3, window_ms=2000))
-    assert manager.max_value_in_window("alice", "c1") == manager.max_value_in_window("alice", "c1") == 400.0
-    assert manager.max_value_in_window("bob", "c1") == sys.float_info.max
+    for _ in range(2):
+        assert manager.max_value_in_window("alice", "c1", lambda: NOW_MS) == 400.0
+    assert manager.max_value_in_window("bob", "c1", lambda: NOW_MS) == sys.float_info.max
     manager.update_quota(ALICE, 7.0)
-    assert manager.max_value_in_window("alice", "c1") == 28.0
+    assert manager.max_value_in_window("alice", "c1", lambda: NOW_MS) == 28.0
     assert len(manager.sensors) == 0
 
 
@@ -165,6 +169,25 @@ def test_a_flood_of_client_ids_shortens_no_throttle(
     assert len(lines) == bounded.folded.bit_length(), "one at each doubling"
 
 
+@pytest.mark.parametrize("is_smooth", [False, True])
+def test_a_flood_that_asks_a_callback_how_much_it_may_fetch_shortens_no_throttle(is_smooth: bool) -> None:
+    """That makes each client's sensor, and room for it: at the time at which it asks."""
+    extensions = Extensions()
+    if is_smooth:
+        extensions.apply(QuotaRecord(entity=(), key="tidegate.quota.smooth", value=1.0))
+    manager = ClientQuotaManager(
+        QuotaType.FETCH, callback=DefaultQuotaCallback(), max_sensor_bytes=300_000, extensions=extensions
+    )
+    manager.update_quota(QuotaEntity(client_id=DEFAULT), 50.0)
+    manager.record("u", "greedy", 100_000.0, NOW_MS)
+    for number in range(1_000):
+        manager.max_value_in_window("u", f"client-{number}", lambda: NOW_MS + 1)
+        manager.record("u", f"client-{number}", 1.0, NOW_MS + 1)
+    assert manager.record("u", "greedy", 1.0, NOW_MS + 2) > 100_000
+    assert manager.sensors.held_bytes <= 300_000
+    assert manager.folded == 0
+
+
 def test_clients_that_are_counted_together_have_their_own_sensors_again() -> None:
     """When those that were over their bounds are not any more, there is room."""
     manager = ClientQuotaManager(QuotaType.PRODUCE, max_sensor_bytes=300_000)
@@ -184,7 +207,7 @@ def test_long_names_are_looked_up_each_time() -> None:
     manager.update_quota(QuotaEntity(client_id=DEFAULT), 100.0)
     name = "x" * (MAX_CACHED_NAME + 1)
     assert [manager.record("u", name, 600.0, NOW_MS) for _ in range(3)] == [0, 2000, 8000]
-    assert manager.max_value_in_window("u", name) == 1000.0
+    assert manager.max_value_in_window("u", name, lambda: NOW_MS) == 1000.0
 
 
 @pytest.mark.parametrize(
@@ -293,7 +316,7 @@ def test_what_is_remembered_of_clients_is_bounded_in_bytes() -> None:
     tracemalloc.start()
     for name in names:
         manager.record("alice", "".join(name), 1.0, NOW_MS)
-        manager.max_value_in_window("alice", "".join(name))
+        manager.max_value_in_window("alice", "".join(name), lambda: NOW_MS)
     held_bytes = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert held_bytes < 1.2 * MAX_CACHED_BYTES

@@ -123,8 +123,8 @@ def test_smooth_users_are_found_with_a_callback_too(callback, user):
 
 def test_a_smooth_fetch_carries_a_tenth():
     """Ten fetches fill a second; without smooth mode one may carry ten seconds' worth."""
-    assert _managers().fetch.max_value_in_window("a b", "c") == 10_000.0
-    assert _managers(SMOOTH).fetch.max_value_in_window("a b", "c") == 100.0
+    assert _managers().fetch.max_value_in_window("a b", "c", lambda: NOW_MS) == 10_000.0
+    assert _managers(SMOOTH).fetch.max_value_in_window("a b", "c", lambda: NOW_MS) == 100.0
 
 
 def test_a_longer_burst_is_a_fresh_bucket():
