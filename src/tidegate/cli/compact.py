@@ -1,6 +1,7 @@
 """`tidegate compact`: one file an hour and node, of a usage record that no broker looks after."""
 
 import argparse
+import errno
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -68,9 +69,12 @@ def run(args: argparse.Namespace) -> int:
         ):
             done = compact_record(directory)
     except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise ConfigError(
             f"cannot compact {str(directory)!r}: {error.strerror or error}",
-            hint="the record has to be one that this user may write",
+            hint="make room, and run it again: nothing is lost"
+            if is_full
+            else "the record has to be one that this user may write",
         ) from error
     if done.segments:
         print(f"{done.segments:,} {_plural('segment', done.segments)} of the spool made Parquet")

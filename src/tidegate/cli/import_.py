@@ -1,6 +1,7 @@
 """`tidegate import`: request logs of Apache Kafka become a usage record, for `tidegate usage` and `tidegate replay`."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "logs",
         metavar="LOG",
         nargs="+",
+        type=_log,
         help="file or directory; NODE=LOG for a node other than --node-id",
     )
     parser.add_argument(
@@ -86,8 +88,9 @@ def run(args: argparse.Namespace) -> int:
 
     from tidegate.config.quotas_file import load_quotas_file
     from tidegate.kafka_log.importing import import_logs
+    from tidegate.kafka_log.log_files import Source
 
-    sources = [_source(text, args.node_id) for text in args.logs]
+    sources = [Source(args.node_id if node_id is None else node_id, path) for node_id, path in args.logs]
     zone = _zone(args.time_zone)
     in_force = None if args.in_force is None else load_quotas_file(args.in_force)
     if in_force is not None and (part := in_force.beyond_kafka()) is not None:
@@ -124,6 +127,13 @@ def _lines(summary: Any, out: Path) -> list[str]:
     if summary.bad:
         count = f"{summary.bad:,} {_plural('line', summary.bad)}"
         lines.append(f"not read: {count}, listed in {out / 'import-rejected.txt'}")
+    if summary.unfinished:
+        which = f"the last line of {summary.unfinished:,} {_plural('file', summary.unfinished)}"
+        lines.append(f"left for later: {which}, which has no end yet")
+    if not summary.requests and not summary.files_known:
+        lines.append(
+            "no requests: a request log is what kafka.request.logger writes at DEBUG (docs/import.md)"
+        )
     if summary.requests:
         lines.append(
             "exact: bytes produced and fetched, mutations; estimated: request time (network threads are not in the log)"
@@ -150,13 +160,12 @@ def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def _source(text: str, node_id: int) -> Any:
-    from tidegate.kafka_log.log_files import Source
-
+def _log(text: str) -> tuple[int | None, Path]:
+    """Return the node, if it is given, and the path of a log. Raises `argparse.ArgumentTypeError`."""
     number, equals, path = text.partition("=")
-    if equals and number.isascii() and number.isdigit() and not Path(text).exists():
-        return Source(_node_id(number), Path(path))
-    return Source(node_id, Path(text))
+    if equals and number.isascii() and number.isdigit() and not os.path.lexists(text):
+        return _node_id(number), path_type(path)
+    return None, path_type(text)
 
 
 def _zone(name: str) -> Any:

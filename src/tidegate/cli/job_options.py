@@ -46,6 +46,10 @@ def directory_argument(parser: argparse.ArgumentParser) -> None:
 
 def location_type(text: str) -> Location:
     """Return the path or URI of an option. Raises `argparse.ArgumentTypeError`, which repeats no secret."""
+    if not text:
+        raise argparse.ArgumentTypeError(
+            "expected a path, got '' (hint: is a variable empty? the current directory is .)"
+        )
     try:
         return location(text)
     except ConfigError as error:

@@ -8,10 +8,12 @@ import argparse
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from types import ModuleType
 
 from tidegate import __version__
+from tidegate.cli.arguments import EXIT_ERROR, ArgumentParser, print_error
 from tidegate.errors import TidegateError
 
 __all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_PIPE", "main"]
@@ -30,7 +32,6 @@ COMMANDS = (
     "demo",
 )
 
-EXIT_ERROR = 2  # what argparse itself uses
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 EXIT_PIPE = 141  # 128 + SIGPIPE
 
@@ -83,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         os.environ.setdefault(*_ARROW_MEMORY)
+        _make_streams_usable()
     try:
         exit_code = _dispatch(arguments)
         sys.stdout.flush()
@@ -92,17 +94,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_stdout()
         return EXIT_PIPE
     except TidegateError as error:
+        _let_go(error)
         return _report(str(error), error.hint)
     except ModuleNotFoundError as error:
         return _report_missing_module(error)
+    except OSError as error:
+        _let_go(error)
+        return _report_environment(error)
     return exit_code
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
     parser = _parser(arguments)
-    args = parser.parse_args(arguments)
+    try:
+        args = parser.parse_args(arguments)
+    except SystemExit:  # of --help and --version, too
+        sys.stdout.flush()
+        raise
     if args.command is None:
-        print(parser.format_help(), end="")  # argparse's own printing hides a broken pipe
+        parser.print_help()
         return 0
     exit_code: int = _load(args.command).run(args)
     return exit_code
@@ -110,7 +120,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser, holding only the named command where `arguments` begins with one."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="tidegate",
         description=_DESCRIPTION,
         epilog=_EPILOG,
@@ -128,11 +138,32 @@ def _load(command: str) -> ModuleType:
     return importlib.import_module(f"tidegate.cli.{_MODULES.get(command, command)}")
 
 
+def _let_go(error: BaseException) -> None:
+    """End what an error that is to be reported keeps half done: a bar that shows progress would be drawn over it."""
+    part: BaseException | None = error
+    while part is not None:
+        traceback.clear_frames(part.__traceback__)
+        part = part.__cause__ or part.__context__
+
+
 def _report(message: str, hint: str | None) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    if hint is not None:
-        print(f"hint: {hint}", file=sys.stderr)
+    print_error(message, hint)
     return EXIT_ERROR
+
+
+def _report_environment(error: OSError) -> int:
+    """Report what the system refused, and no command has said more about."""
+    reason = error.strerror or str(error)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_stdout()
+    if error.filename is not None:
+        return _report(f"cannot use {str(error.filename)!r}: {reason}", "see to it, and run again")
+    return _report(
+        f"cannot write: {reason}",
+        "make room where the output goes, and in TMPDIR; what is there is not whole",
+    )
 
 
 def _report_missing_module(error: ModuleNotFoundError) -> int:
@@ -145,6 +176,16 @@ def _report_missing_module(error: ModuleNotFoundError) -> int:
         f"this command needs the Python module {module!r}, which is not installed",
         f"pip install 'tidegate[{extra}]'",
     )
+
+
+def _make_streams_usable() -> None:
+    """Let nothing fail for a stream that is closed, or a name that a terminal's encoding does not have."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # until the process ends
+        else:
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _discard_stdout() -> None:

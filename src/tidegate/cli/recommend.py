@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import sys
 
 from tidegate.cli.job_options import directory_argument, opened, running_jobs, where_options
 
@@ -109,6 +110,7 @@ def run(args: argparse.Namespace) -> int:
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
     notes = recommend_notes(found, wanted, events=files.rows, is_imported=is_imported(args.directory))
     notes += [f"{note[0].upper()}{note[1:]}." for note in missing_notes(found.missing, with_cold_starts=True)]
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # whatever the terminal's: it is read as such
     print(text(found.quotas, notes), end="")
     return 0
 
@@ -126,16 +128,22 @@ def _headroom(text: str) -> float:
 
 def _budget(text: str) -> tuple[str, float]:
     """Return Kafka's key and a value. Raises `argparse.ArgumentTypeError`."""
-    from tidegate.config.values import parse_value
+    from tidegate.config.values import QuotaValueError, parse_value
     from tidegate.errors import ConfigError
 
-    key, _, value = text.partition("=")
-    if key not in _KEYS:
-        raise argparse.ArgumentTypeError(f"expected KEY=VALUE with a key of {', '.join(_KEYS)}, got {text!r}")
+    key, equals, value = text.partition("=")
+    if key not in _KEYS or not equals:
+        from tidegate.config.values import did_you_mean
+
+        hint = "a value is a number or a size, such as 100MiB" if key in _KEYS else did_you_mean(key, _KEYS)
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r} (hint: {hint})")
     try:
         return key, parse_value(key, value, (("user", None),))
+    except QuotaValueError as error:
+        raise argparse.ArgumentTypeError(f"{key} {error.expected}, got {value!r}") from error
     except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+        hint = f" (hint: {error.hint})" if error.hint else ""
+        raise argparse.ArgumentTypeError(f"{error}{hint}") from error
 
 
 def _protected(text: str) -> tuple[str, str]:

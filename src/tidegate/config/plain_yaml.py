@@ -195,4 +195,7 @@ def _syntax_error(error: yaml.YAMLError, text: str, name: str) -> ConfigFileErro
         return _bad_character(text, error.position, name)
     mark: Any = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or "not YAML"
-    return ConfigFileError(f"not YAML: {problem}", name=name, line=None if mark is None else mark.line + 1)
+    line = None if mark is None else mark.line + 1
+    has_tab = line is not None and "\t" in "".join(text.splitlines()[line - 1 : line])
+    hint = "indent with blanks, not with tabs" if has_tab else None
+    return ConfigFileError(f"not YAML: {problem}", name=name, line=line, hint=hint)

@@ -16,6 +16,7 @@ known, a way to mend it; nothing is guessed.
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -74,6 +75,7 @@ _ENTRY_KEYS = (*ENTITY_TYPES, *QUOTA_KEYS, *_TEXT_KEYS)
 _GROUP_QUOTA_KEYS = tuple(key for key in QUOTA_KEYS if key in keys_for(MEMBER_TYPES[0]))
 _GROUP_KEYS = ("name", "members", *_GROUP_QUOTA_KEYS, *_TEXT_KEYS)
 _MEMBER_HINT = 'write - user: {name: "..."} or - client-id: {name: "..."}'
+_FILE_HINT = "docs/quotas-file.md says what such a file holds, with an example"
 _GROUP_HINT = "a group has a name, members, and at least one quota"
 _BINARY_UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 
@@ -135,24 +137,38 @@ class QuotasFile:
 def load_quotas_file(path: str | Path) -> QuotasFile:
     """Read the file at `path`. Raises `ConfigFileError`, which names the file, the line and the mistake."""
     name = str(path)
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigFileError(f"cannot be read: {error.strerror or error}", name=name, line=None) from error
-    if len(content) > MAX_FILE_BYTES:
-        raise ConfigFileError(f"file must be at most {MAX_FILE_BYTES} bytes", name=name, line=None)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigFileError("not UTF-8", name=name, line=line) from error
-    return parse_quotas_file(text, name=name)
+    with _hinted():
+        try:
+            with Path(path).open("rb") as file:
+                content = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise ConfigFileError(
+                f"cannot be read: {error.strerror or error}", name=name, line=None
+            ) from error
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigFileError(f"file must be at most {MAX_FILE_BYTES} bytes", name=name, line=None)
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            raise ConfigFileError("not UTF-8", name=name, line=line) from error
+        return parse_quotas_file(text, name=name)
 
 
 def parse_quotas_file(text: str, *, name: str = "quotas.yaml") -> QuotasFile:
     """Return what `text` says; `name` stands for the file in messages. Raises `ConfigFileError`."""
-    return _Parser(name).quotas_file(read_plain_yaml(text, name=name))
+    with _hinted():
+        return _Parser(name).quotas_file(read_plain_yaml(text, name=name))
+
+
+@contextmanager
+def _hinted() -> Iterator[None]:
+    """Let no mistake go without a hint."""
+    try:
+        yield
+    except ConfigFileError as error:
+        error.hint = error.hint or _FILE_HINT
+        raise
 
 
 def dump_quotas_file(quotas: QuotasFile) -> str:

@@ -69,6 +69,7 @@ _LEAST = {SMOOTH_BURST_S: 1, DEBT_MAX_S: 0}
 _MAX_SIZE_CHARS = 64
 _MAX_NUMBER_CHARS = 400
 _MAX_SHOWN_CHARS = 80
+_UNSET_HINT = "leave it out for no limit"
 _NUMBER = re.compile(
     r"[-+]?(?:[0-9]+(?P<inexact>\.[0-9]*(?:e[-+]?[0-9]+)?|e[-+]?[0-9]+)?|(?P<other>inf|infinity|nan))",
     re.IGNORECASE | re.ASCII,
@@ -139,15 +140,16 @@ def checked_value(key: str, value: object, entity: EntityParts) -> float:
     definition = _definition(key, value, entity)
     number = _number(key, value, entity)
 
-    def refuse(expected: str) -> QuotaValueError:
-        return QuotaValueError(key=key, value=value, entity=entity, expected=expected)
+    def refuse(expected: str, hint: str | None = None) -> QuotaValueError:
+        return QuotaValueError(key=key, value=value, entity=entity, expected=expected, hint=hint)
 
     if not math.isfinite(number):
-        raise refuse("must be finite")
+        raise refuse("must be finite", _UNSET_HINT)
     if number <= 0:
-        raise refuse("must be greater than 0")
+        raise refuse("must be greater than 0", _UNSET_HINT)
     if number > definition.value_type.maximum:
-        raise refuse(f"must be at most {min(int(definition.value_type.maximum), MAX_SIZE_BYTES)}")
+        most = min(int(definition.value_type.maximum), MAX_SIZE_BYTES)
+        raise refuse(f"must be at most {most}", _UNSET_HINT)
     if definition.value_type is not ValueType.DOUBLE and not number.is_integer():
         raise refuse("must be a whole number")
     return number

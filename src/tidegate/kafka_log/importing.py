@@ -51,10 +51,14 @@ _HOUR_US = HOUR_MS * 1000
 
 @dataclass(slots=True, kw_only=True)
 class ImportSummary:
-    """What an import did. skipped: lines that are no requests of clients, by reason; bad: lines that cannot be read."""
+    """What an import did. skipped: lines that are no requests of clients, by reason; bad: lines that cannot be read.
+
+    unfinished: files whose last line has no end, and is left for when it has one.
+    """
 
     files: int = 0
     files_known: int = 0
+    unfinished: int = 0
     bytes: int = 0
     requests: int = 0
     bad: int = 0
@@ -112,18 +116,38 @@ def import_logs(
 
     zone: the brokers' time zone; in_force: quotas that were set before the first request of a node that is new;
     on_progress: called with a file and how many of its bytes were read.
-    Raises `ConfigError` for a directory that is in use or holds something else, `LogFileError` for an unreadable file.
+    Raises `ConfigError` for a directory that is in use, holds something else or cannot be written, `LogFileError` for
+    an unreadable file.
     """
     files = find_logs(sources, out)
-    _check_directory(out)
-    make_private_directory(out)
-    with finished_import(out) as manifest:
-        shutil.rmtree(out / _STAGING, ignore_errors=True)
-        make_private_directory(out / _STAGING)
-        with _workers(files, processes) as pool:
-            summary = _Import(out, manifest, zone, in_force, on_progress, pool).run(files)
-        shutil.rmtree(out / _STAGING)
-        return summary
+    with _written(out):
+        _check_directory(out)
+        make_private_directory(out)
+        with finished_import(out) as manifest, _staging(out), _workers(files, processes) as pool:
+            return _Import(out, manifest, zone, in_force, on_progress, pool).run(files)
+
+
+@contextmanager
+def _written(out: Path) -> Iterator[None]:
+    """Raise `ConfigError` where a file of the record cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write to {str(out)!r}: {error.strerror or error}", hint="give --out another directory"
+        ) from error
+
+
+@contextmanager
+def _staging(out: Path) -> Iterator[None]:
+    """Have a directory for what is made; what fails leaves it only where the manifest says what is in there."""
+    shutil.rmtree(out / _STAGING, ignore_errors=True)
+    make_private_directory(out / _STAGING)
+    try:
+        yield
+    finally:
+        if not Manifest.load(out).moves:
+            shutil.rmtree(out / _STAGING, ignore_errors=True)
 
 
 class _Import:
@@ -184,8 +208,9 @@ class _Import:
             size += len(block)
             self._start(under_way, block)
             self._on_progress(source.path, size)
+        self._summary.unfinished += file.tell() > size
         if size == start:
-            self._summary.files_known += 1
+            self._summary.files_known += known is not None
             return
         self._summary.files += 1
         self._summary.bytes += size - start
@@ -252,7 +277,11 @@ class _Import:
         for hour, parts in node.held.items():
             path = self._out / _STAGING / f"{node.node_id}-{hour}-{len(node.aside[hour])}.arrow"
             table = pa.concat_tables(parts).unify_dictionaries()
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            with (
+                _written(self._out),
+                pa.OSFile(str(path), "wb") as sink,
+                pa.ipc.new_file(sink, table.schema) as writer,
+            ):
                 writer.write_table(table)
             node.aside[hour].append(path)
         node.held.clear()

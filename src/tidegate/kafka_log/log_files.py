@@ -1,6 +1,7 @@
 """The files of request logs: which there are, and their lines, packed or not."""
 
 import gzip
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,9 +39,9 @@ def find_logs(sources: Iterable[Source], out: Path) -> list[Source]:
     """
     found: list[Source] = []
     for source in sources:
-        if source.path.is_file():
+        if os.path.isfile(source.path):  # unlike `Path.is_file` also where it is too long
             found.append(source)
-        elif source.path.is_dir():
+        elif os.path.isdir(source.path):
             inside = sorted(path for path in source.path.rglob("*") if _is_log(path, out))
             found += [Source(source.node_id, path) for path in inside]
         else:

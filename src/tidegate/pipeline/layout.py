@@ -49,20 +49,21 @@ SWEEPS_BEFORE, QUOTAS_REASON, PERMITS_REASON, MEASURES, DEBT_MAX_S, OBSERVES = r
 SETTINGS = 15
 
 # Columns of `State.tallies`. What was recorded stands `RECORDED` columns after what was decided; decisions that are not
-# exact are counted `APPROXIMATE` plus their reason.
+# exact are counted `APPROXIMATE` plus their reason. `CUT_AMOUNT`: what fetches had above a plan's cap.
 REQUESTS, DIFFERENT, APPROXIMATE_DIFFERENT, CAPPED, AMOUNT = range(5)
 THROTTLED, TOTAL_MS, LONGEST_MS, FIRST_TS_MS, DELAYED_AMOUNT, REJECTED_PERMITS = range(5, 11)
 RECORDED = 6
 APPROXIMATE = 16
-TALLIES = APPROXIMATE + len(REASON_NAMES)
+CUT_AMOUNT = APPROXIMATE + len(REASON_NAMES)
+TALLIES = CUT_AMOUNT + 1
 
 # Columns of `State.peaks`: the largest rate that was measured at a decision, and the largest amount of one row.
 RATE, LARGEST = range(2)
 PEAKS = 2
 
-# What a forecast (closed loop) says of an account beyond its tallies; null in open loop. How long requests waited for
-# their muted connections, when the last was answered and when that was recorded, how many were sent again; and what was
-# recorded, where each attempt of a fetch counts in the tallies.
+# What is said of an account beyond its tallies. Of a forecast (closed loop), null in open loop: how long requests
+# waited for their muted connections, when the last was answered and when that was recorded, how many were sent again.
+# And what was recorded: in the tallies each attempt of a fetch counts, and of one that was cut what was left of it.
 FELT_COLUMNS = (
     "waited_ms",
     "longest_wait_ms",

@@ -171,7 +171,9 @@ def _tables(marked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _foreign_here(directory: Path) -> str | None:
-    """Return the name of something that is not ours; None: there is nothing."""
+    """Return the name of something that is not ours; None: there is nothing. Raises `OutputError` for a file."""
+    if os.path.isfile(directory):
+        raise OutputError(f"{str(directory)!r} is a file, expected a directory", hint=_ANOTHER_HINT)
     if not directory.is_dir() or os.path.lexists(directory / MARKER):
         return None
     return next((path.name for path in directory.iterdir() if path.name != _OURS), None)

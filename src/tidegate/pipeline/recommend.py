@@ -9,6 +9,7 @@ Follows: the advice of KIP-13 (a default, and overrides) and of KIP-599 (all mut
 controller bears).
 """
 
+import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,6 +63,9 @@ _FEW = 3  # overrides that a small cluster may have at least
 _FEW_OF = 10  # one in so many entities may have one
 _MOST = 1000  # overrides
 _FEW_NAMES = 4  # two of them are users, whatever is null or empty
+_BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
+_MOST_GUESSES = 20_000  # names that one is compared with
+_LONGEST_GUESS = 100  # characters
 _TWICE = 2.0  # how much more than the next an entity needs to be one of the few
 
 Row = Mapping[str, Any]
@@ -195,7 +199,7 @@ def propose(by: str, entities: Sequence[Row], nodes: Sequence[Row], wanted: Want
 
     Raises `BudgetError`, and `ConfigError` where nobody is who is to be protected.
     """
-    protected = _protected(entities, wanted.protect)
+    protected = _protected(by, entities, wanted.protect)
     values: dict[EntityParts, dict[str, float]] = {ENTITIES_BY[by]: {}}
     reasons: dict[EntityParts, list[str]] = {ENTITIES_BY[by]: []}
     for quota_type in QUOTA_TYPES:
@@ -294,6 +298,12 @@ def _cut_to_budget(
                 hint="protect fewer, or change --budget or --headroom",
             )
         height = min(height, _height(rest, budget - fixed))
+    if height < 1 and quota_type in _BYTE_QUOTAS:
+        raise BudgetError(
+            f"{QUOTA_NAMES[quota_type]}: {limit_text(quota_type, budget)} a broker leaves some of "
+            f"{count_text(len(limit_of))} entities less than one byte a second",
+            hint="give a larger --budget",
+        )
     height = rounded_down(quota_type, height)
     for limit in {id(limit): limit for limit in (*own, everybody)}.values():
         if not limit.is_protected and limit.value > height:
@@ -317,15 +327,22 @@ def _height(values: Sequence[float], room: float) -> float:
 # --- entities ---------------------------------------------------------------------------------------------------------
 
 
-def _protected(entities: Sequence[Row], protect: Sequence[tuple[str, str]]) -> frozenset[Name]:
+def _protected(by: str, entities: Sequence[Row], protect: Sequence[tuple[str, str]]) -> frozenset[Name]:
     found: set[Name] = set()
     for kind, name in protect:
+        if by not in (kind, "both"):
+            raise ConfigError(
+                f"{kind}={name!r} cannot be protected where entities are told apart by {by} alone",
+                hint="leave out --by, or give --by both",
+            )
         column = "entity_user" if kind == "user" else "entity_client_id"
         named = {name_of(row) for row in entities if row[column] == name}
         if not named:
+            others = sorted({row[column] for row in entities if row[column] is not None})[:_MOST_GUESSES]
+            near = difflib.get_close_matches(name[:_LONGEST_GUESS], others, n=1)
             raise ConfigError(
                 f"nobody in the record is {kind}={name!r}, so it cannot be protected",
-                hint="tidegate usage shows who there is; --by says what tells entities apart",
+                hint=f"did you mean {near[0]!r}?" if near else "tidegate usage shows who there is",
             )
         found |= named
     return frozenset(found)

@@ -1,5 +1,6 @@
 """`tidegate import`: what it says, and its exit codes."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,42 @@ def test_bad_lines_are_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture
     )
 
 
+@pytest.mark.parametrize(
+    ("content", "out"),
+    [
+        (b"", "0 files, 0.0 MB: 0 requests, 0 changed quotas\nno requests: "),
+        (b"half a line", "0 files, 0.0 MB: 0 requests, 0 changed quotas\nleft for later: the last line"),
+        (line() + b"[2026", "1 file, 0.0 MB: 1 request"),
+    ],
+)  # fmt: skip
+def test_what_is_empty_or_has_no_end_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, out: str
+) -> None:
+    """It is not known already; a line that a broker is writing is taken when it is whole."""
+    log = tmp_path / "request.log"
+    log.write_bytes(content)
+    assert main(["import", str(log), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(out)
+    assert ("left for later: the last line of 1 file" in said) == bool(content)
+    assert ("no requests: " in said) == (content in (b"", b"half a line"))
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One error, not about the log; and no files that fill the disk further."""
+    out = tmp_path / "out"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        assert main(["import", str(QUICK), "--out", str(out)]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    err = capsys.readouterr().err
+    assert err == f"error: cannot write to {str(out)!r}: File too large\nhint: give --out another directory\n"
+    assert [path.name for path in out.rglob("*")] == ["import.lock"]
+    assert main(["import", str(QUICK), "--out", str(out)]) == 0
+
+
 def test_quotas_that_no_kafka_has_were_not_in_force(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -46,6 +83,7 @@ def test_quotas_that_no_kafka_has_were_not_in_force(
     ("arguments", "error"),
     [
         (["/nowhere/log"], "error: no request log at '/nowhere/log', expected a file or a directory\n"),
+        (["/tmp/" + "x" * 300], "error: no request log at '/tmp/xxx"),
         ([str(QUICK), "--time-zone", "Mars"], "error: no time zone 'Mars'\nhint: like Europe/Berlin"),
         ([str(QUICK), "--in-force", "/nowhere"], "error: /nowhere: cannot be read"),
     ],

@@ -110,10 +110,15 @@ def test_an_hour_alone_is_decided_as_recorded(tmp_path):
     ],
 )
 def test_hours_that_cannot_be_read_are_refused(tmp_path, arguments, reason):
-    """None, or none of the record."""
-    write_hours(tmp_path, hours=1)
-    with pytest.raises(TidegateError, match=reason), opened(options(tmp_path, *arguments)):
+    """None, or none of the record: the hint says which hours that has."""
+    write_hours(tmp_path, hours=2)
+    with pytest.raises(TidegateError, match=reason) as caught, opened(options(tmp_path, *arguments)):
         pass
+    if "no usage files" in reason:
+        assert (
+            caught.value.hint
+            == "the first are of date=2023-11-14/hour=23, the last of date=2023-11-15/hour=00, UTC"
+        )
 
 
 def test_files_of_no_hour_have_none(tmp_path):

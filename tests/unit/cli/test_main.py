@@ -1,5 +1,6 @@
 """The frame of the command line: which command runs, and what errors turn into."""
 
+import errno
 import os
 import re
 import subprocess
@@ -124,11 +125,68 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"tidegate {__version__}\n"
 
 
-def test_a_wrong_option_is_2():
-    """argparse's own complaint has the same exit code as ours."""
+@pytest.mark.parametrize(
+    ("arguments", "error", "hint"),
+    [
+        (["--no-such-option"], "unrecognized argument '--no-such-option'", "`tidegate --help` says"),
+        (["usgae", "x"], "argument COMMAND: invalid choice: 'usgae'", "did you mean 'usage'?"),
+        (["usage", "x", "--jsn"], "unrecognized argument '--jsn'", "did you mean '--json'?"),
+        (["usage", "x", "--exlpain=3"], "unrecognized argument '--exlpain=3'", "did you mean '--explain'?"),
+        (["recommend", "x", "--json"], "unrecognized argument '--json'", "`tidegate recommend --help` says"),
+        (["usage", "x", "y\x1b[2J"], r"unrecognized argument 'y\x1b[2J'", "`tidegate usage --help` says"),
+        (["usage"], "the following arguments are required: DIR", "`tidegate usage --help` says"),
+        (["limits", "x", "--by", "usr"], "argument --by: invalid choice: 'usr'", "did you mean 'user'?"),
+        (["usage", ""], "argument DIR: expected a path, got ''", "is a variable empty? the current directory is ."),
+        (["import", "9999999999=x", "--out", "y"], "argument LOG: expected a whole number from 0 to 2147483647,",
+         "`tidegate import --help` says"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_one_error_and_a_hint(capsys, arguments, error, hint):
+    """As all errors are: argparse's page of usage would bury it."""
     with pytest.raises(SystemExit) as ended:
-        cli.main(["--no-such-option"])
+        cli.main(arguments)
     assert ended.value.code == 2
+    found, hinted = capsys.readouterr().err.splitlines()
+    assert (found.startswith(f"error: {error}"), hinted.startswith(f"hint: {hint}")) == (True, True)
+
+
+def test_what_an_error_leaves_half_done_ends_before_it_is_told(probe, capsys):
+    """Or a bar that shows progress would fold the error, and be drawn over it."""
+
+    def shown():
+        try:
+            yield 1
+        finally:
+            print("bar ends", file=sys.stderr)
+
+    def run(args):
+        return [_raise(TidegateError("damaged \x1b[2J"))(args) for _ in shown()]
+
+    assert probe(run) == 2
+    assert capsys.readouterr().err == "bar ends\nerror: damaged \\x1b[2J\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left"), "error: cannot write: No space left\nhint: make room"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), "error: cannot use '/x': Permission denied\nhint: "),
+    ],
+)  # fmt: skip
+def test_what_the_system_refuses_is_no_traceback(probe, capsys, error, said):
+    """Where no command has said more about it."""
+    assert probe(_raise(error)) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_a_full_disk_below_the_output_is_told():
+    """Of help, too."""
+    with open("/dev/full", "wb") as stdout:
+        done = subprocess.run(
+            [sys.executable, "-m", "tidegate", "--help"], check=False, stdout=stdout, stderr=subprocess.PIPE
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: cannot write: No space left on device\nhint: ")
 
 
 def test_a_reader_that_goes_away_is_quiet():

@@ -188,7 +188,12 @@ def test_one_user_is_told_apart_by_client_ids(tmp_path: Path, capsys: pytest.Cap
     ("arguments", "error"),
     [
         (("--headroom", "0.9"), "expected a number from 1 to 1000, got '0.9'"),
-        (("--budget", "produce=1"), "expected KEY=VALUE with a key of producer_byte_rate, "),
+        (
+            ("--budget", "producer_byte_rat=1"),
+            "got 'producer_byte_rat=1'\nhint: did you mean 'producer_byte_rate'?",
+        ),
+        (("--budget", "producer_byte_rate"), "got 'producer_byte_rate'\nhint: a value is a number or a size"),
+        (("--budget", "producer_byte_rate=0"), "producer_byte_rate must be greater than 0, got '0'\n"),
         (("--budget", "producer_byte_rate=4mb"), "4mb"),
         (("--protect", "checkout"), "expected user=NAME or client-id=NAME, got 'checkout'"),
     ],
@@ -200,6 +205,22 @@ def test_bad_options_are_one_clear_error(
     with pytest.raises(SystemExit) as stopped:
         main(["recommend", str(usage), *arguments])
     assert stopped.value.code == 2
+    assert error in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("--protect user=chekout", "is user='chekout', so it cannot be protected\nhint: did you mean 'checkout'?"),
+        ("--by user --protect client-id=web", "told apart by user alone\nhint: leave out --by, or give --by both"),
+        ("--budget producer_byte_rate=1", "1 a broker leaves some of 5 entities less than one byte a second\nhint: "),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_proposed_is_one_clear_error(
+    arguments: str, error: str, usage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, the reason, and what to ask for instead."""
+    assert main(["recommend", str(usage), *arguments.split()]) == 2
     assert error in capsys.readouterr().err
 
 

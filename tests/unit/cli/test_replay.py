@@ -127,7 +127,37 @@ def test_a_plan_is_forecast_and_the_head_says_so(hurried, capsys, options, loops
     assert [plan["loop"] for plan in document["plans"]] == loops
     (half,) = [entity["plans"][0] for entity in document["entities"] if entity["quota_type"] == "Produce"]
     assert (half["throttle_ms"] > 600_000) == (loops[0] == "open")
-    assert half["recorded_requests"] == (60 if loops[0] == "closed" else None)
+    assert (half["recorded_requests"], half["waited_ms"] is None) == (60, loops[0] == "open")
+
+
+def test_what_was_recorded_is_the_same_whatever_is_asked(tmp_path, capsys):
+    """Of fetches that the plan cuts, has come later or tried again: requests, bytes, throttles, since."""
+    node = RecordingNode()
+    quotas = [QuotaRecord(entity=(("user", "alice"),), key=key, value=value)
+              for key, value in (("consumer_byte_rate", 2000.0), ("request_percentage", 0.048))]  # fmt: skip
+    node.start(_T0, records=tuple(quotas))
+    for second in range(60):
+        node.fetch("alice", "c1", 6000, _T0 + 1000 * second, handler_ns=500_000)
+    write_events(tmp_path / "usage", node.events)
+    (tmp_path / "cut.yaml").write_text("quotas:\n  - user: {name: alice}\n    consumer_byte_rate: 100\n")
+    for loop in ("open", "closed"):
+        command = ["replay", str(tmp_path / "usage"), "--quotas", str(tmp_path / "cut.yaml"), "--loop", loop]
+        assert main([*command, "--json"]) == 0
+        entities = json.loads(capsys.readouterr().out)["entities"]
+        outcomes = {entity["quota_type"]: entity["plans"][0] for entity in entities}
+        for quota_type, amount, column in (("Fetch", "bytes", "fetch"), ("Request", "thread_ns", "request")):
+            rows = [event for event in node.events if event["kind"] == "request"]
+            held = [event for event in rows if event[f"{column}_throttle_ms"] > 0]
+            each = 6000 if column == "fetch" else 500_000
+            expected = {"requests": 60, amount: 60 * each,
+                        "throttled_requests": len(held), f"delayed_{amount}": len(held) * each,
+                        "throttle_ms": sum(event[f"{column}_throttle_ms"] for event in held),
+                        "first_throttled_ts_ms": min(event["ts_ms"] for event in held)}  # fmt: skip
+            assert len(held) > 5
+            assert {name: outcomes[quota_type][f"recorded_{name}"] for name in expected} == expected
+        assert outcomes["Fetch"]["capped_fetches"] > 10
+        assert main(command) == 0
+        assert "user=alice · 60 requests, 351.6 KiB" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`tidegate usage` and `tidegate replay` in this process: tables on a terminal, documents in a pipe."""
 
 import json
+import sys
 
 import pytest
 from rich.cells import cell_len
@@ -10,6 +11,7 @@ from tests.replaying.node import RecordingNode
 from tests.unit.pipeline.report.rows import HOSTILE
 
 from tidegate.cli.main import main
+from tidegate.pipeline.report.console import results_console
 
 
 @pytest.fixture
@@ -50,6 +52,18 @@ def test_a_terminal_of_80_columns_shows_all_of_it(usage, plan, monkeypatch, caps
     assert "20MB" in out
     assert "did you mean loader?" in " ".join(out.split())
     assert "its only user is ANONYMOUS" in " ".join(out.split())
+
+
+def test_a_reader_that_goes_away_is_no_answer(monkeypatch):
+    """`tidegate usage DIR | head -1` ends as any other program in a pipe, not with the code of a check that failed."""
+
+    def refuse(text):
+        raise BrokenPipeError
+
+    console = results_console()
+    monkeypatch.setattr(sys.stdout, "write", refuse)
+    with pytest.raises(BrokenPipeError):
+        console.print("1 event")
 
 
 def test_json_is_one_document_and_nothing_else(usage, plan, capsys):

@@ -191,7 +191,7 @@ def test_foreign_directory_is_refused(tmp_path):
 def test_a_file_in_the_way_is_one_clear_error(tmp_path):
     """A path that is a file cannot be a directory."""
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"^cannot write to '.*file': File exists$"):
+    with pytest.raises(OutputError, match=r"^'.*file' is a file, expected a directory$"):
         _write(tmp_path / "file", 1, "a")
 
 

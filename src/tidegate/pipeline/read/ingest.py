@@ -103,7 +103,7 @@ def find_all_files(
         try:
             files = stack.enter_context(complete_files(directory))
             if which:
-                files = in_hours(files, from_ms=from_ms, to_ms=to_ms)
+                files = _in_hours(files, directory, from_ms=from_ms, to_ms=to_ms)
         except (ConfigError, OSError) as error:
             raise UsageFilesError(str(error), hint=getattr(error, "hint", None) or _HINT) from error
         yield _not_none(files, directory, which)
@@ -147,10 +147,24 @@ def _found_elsewhere(directory: Uri, *, from_ms: int | None, to_ms: int | None) 
     found = listed(Path(info.path) for info in below.below(recursive=True) if info.is_file)
     if from_ms is not None or to_ms is not None:
         try:
-            found = in_hours(found, from_ms=from_ms, to_ms=to_ms)
+            found = _in_hours(found, directory, from_ms=from_ms, to_ms=to_ms)
         except ConfigError as error:
             raise UsageFilesError(str(error), hint=error.hint) from error
     return [below.uri / path.as_posix().removeprefix(below.path).lstrip("/") for path in found]
+
+
+def _in_hours(
+    files: Sequence[Path], directory: Location, *, from_ms: int | None, to_ms: int | None
+) -> list[Path]:
+    """Return the files of the hours in between. Raises `ConfigError` where there are some, but of other hours."""
+    found = in_hours(files, from_ms=from_ms, to_ms=to_ms)
+    if files and not found:
+        first, last = ("/".join(file.absolute().parts[-3:-1]) for file in (files[0], files[-1]))
+        raise ConfigError(
+            f"no usage files in {str(directory)!r} in these hours",
+            hint=f"the first are of {first}, the last of {last}, UTC",
+        )
+    return found
 
 
 def _not_none(files: Sequence[Location], directory: Location, of_what: str = "") -> list[Location]:

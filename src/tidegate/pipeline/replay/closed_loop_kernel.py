@@ -281,9 +281,16 @@ def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int) -> None:
     recorded_ms = max(rows.throttle_ms[slot], rows.request_throttle_ms[slot], 0)
     if recorded_ms == 0:
         connections[number, HAS_DELIVERED] = 0
-    elif rows.throttle_ms[slot] > 0:
+    if rows.throttle_ms[slot] > 0:
         ts_ms, throttle_ms = rows.ts_ms[slot], rows.throttle_ms[slot]
         _tally_throttle(state.tallies, account, RECORDED, ts_ms, rows.amount[slot], throttle_ms)
+    if rows.request_throttle_ms[slot] > 0 and rows.flags[slot] & EXEMPT == 0:
+        of_time, spent_ns = (
+            state.account_of[REQUEST, rows.client[slot]],
+            rows.network_ns[slot] + rows.handler_ns[slot],
+        )
+        ts_ms, throttle_ms = rows.ts_ms[slot], rows.request_throttle_ms[slot]
+        _tally_throttle(state.tallies, of_time, RECORDED, ts_ms, spent_ns, throttle_ms)
     connections[number, RECORDED_MS] += recorded_ms
     _advance(loop, number, slot)
 

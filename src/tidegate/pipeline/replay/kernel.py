@@ -17,6 +17,7 @@ from tidegate.pipeline.layout import (
     BYTE_REASON,
     CAPPED,
     CHARGE_BITS,
+    CUT_AMOUNT,
     DELAYED_AMOUNT,
     DIFFERENT,
     EXACT,
@@ -162,8 +163,11 @@ def _tally_row(state: State, rows: Rows, at: int, now_ms: int, decided: Decided)
     elif account >= 0:
         recorded_ms = rows.throttle_ms[at]
         _tally(tallies, account, decided.byte_reason, now_ms, decided.amount, decided.byte_ms, recorded_ms)
+        if recorded_ms > 0:
+            _tally_throttle(tallies, account, RECORDED, rows.ts_ms[at], rows.amount[at], recorded_ms)
         if decided.is_capped:
             tallies[account, CAPPED] += 1
+            _add(tallies, account, CUT_AMOUNT, rows.amount[at] - decided.amount)
     if flags & (MUTATION_ROW | EXEMPT) == 0:
         account, spent_ns = state.account_of[REQUEST, rows.client[at]], rows.network_ns[at]
         if flags & KIND_BITS == REQUEST_ROW:
@@ -171,6 +175,8 @@ def _tally_row(state: State, rows: Rows, at: int, now_ms: int, decided: Decided)
             recorded_ms = rows.request_throttle_ms[at]
             reason = decided.request_reason
             _tally(tallies, account, reason, now_ms, spent_ns, decided.request_ms, recorded_ms)
+            if recorded_ms > 0:
+                _tally_throttle(tallies, account, RECORDED, rows.ts_ms[at], spent_ns, recorded_ms)
         else:
             _add(tallies, account, AMOUNT, spent_ns)
 
@@ -204,7 +210,7 @@ def _tally(
     throttle_ms: int,
     recorded_ms: int,
 ) -> None:
-    """Count one decision of one quota, next to what was recorded of it."""
+    """Count one decision of one quota, and whether it is as recorded."""
     tallies[account, REQUESTS] += 1
     _add(tallies, account, AMOUNT, amount)
     if reason != EXACT:
@@ -213,15 +219,13 @@ def _tally(
         tallies[account, DIFFERENT if reason == EXACT else APPROXIMATE_DIFFERENT] += 1
     if throttle_ms > 0:
         _tally_throttle(tallies, account, 0, now_ms, amount, throttle_ms)
-    if recorded_ms > 0:
-        _tally_throttle(tallies, account, RECORDED, now_ms, amount, recorded_ms)
 
 
 def _tally_throttle(
     tallies: Int64s, account: int, offset: int, now_ms: int, amount: int, throttle_ms: int
 ) -> None:
     """Count one throttled request, as decided (`offset` 0) or as recorded."""
-    if tallies[account, offset + THROTTLED] == 0:
+    if tallies[account, offset + THROTTLED] == 0 or now_ms < tallies[account, offset + FIRST_TS_MS]:
         tallies[account, offset + FIRST_TS_MS] = now_ms
     tallies[account, offset + THROTTLED] += 1
     tallies[account, offset + TOTAL_MS] += throttle_ms

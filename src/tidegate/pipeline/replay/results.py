@@ -16,6 +16,7 @@ from tidegate.pipeline.replay.tables import Limit, Used
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.quota.admin.entity import QuotaEntity
 from tidegate.quota.admin.sanitizer import desanitize
+from tidegate.quota.measure.throttle import MAX_INT64
 
 __all__ = ["Counted", "client_results", "counted", "peak_results"]
 
@@ -68,7 +69,8 @@ def counted(plan: Plan, node_id: int, names: ClientNames, replay: PlanReplay) ->
     """Return what a replay has counted."""
     used = replay.used()
     clients = columns_of(names, np.array([account.client for account in used.accounts], np.int64))
-    return Counted(plan, node_id, *clients, used, replay.felt(used.numbers))
+    felt = replay.felt(used.numbers)
+    return Counted(plan, node_id, *clients, used, felt if plan.is_closed else felt | _recorded(used.tallies))
 
 
 def client_results(parts: Sequence[Counted]) -> pa.Table:
@@ -94,7 +96,7 @@ def client_results(parts: Sequence[Counted]) -> pa.Table:
         "user": pa.concat_arrays([part.users for part in parts]),
         "client_id": pa.concat_arrays([part.client_ids for part in parts]),
         **{name: pa.array(tallies[:, column]) for name, column in _COLUMNS.items()},
-        "approximate_requests": pa.array(tallies[:, layout.APPROXIMATE + 1 : layout.TALLIES].sum(axis=1)),
+        "approximate_requests": pa.array(tallies[:, layout.APPROXIMATE + 1 : layout.CUT_AMOUNT].sum(axis=1)),
         "first_throttled_ts_ms": _first(tallies, 0),
         "recorded_first_throttled_ts_ms": _first(tallies, layout.RECORDED),
         **{name: pa.concat_arrays([part.felt[name] for part in parts]) for name in layout.FELT_COLUMNS},
@@ -118,6 +120,15 @@ def peak_results(node_id: int, replay: PlanReplay) -> Iterator[dict[str, Any]]:
                 "peak": float(peaks[layout.RATE]),
                 "largest_amount": float(peaks[layout.LARGEST]),
             }
+
+
+def _recorded(tallies: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+    """Return what was recorded of accounts whose requests are tried once."""
+    amount, cut = tallies[:, layout.AMOUNT], tallies[:, layout.CUT_AMOUNT]
+    return {
+        "recorded_requests": pa.array(tallies[:, layout.REQUESTS]),
+        "recorded_amount": pa.array(amount + np.minimum(cut, MAX_INT64 - amount)),
+    }
 
 
 def _entity_users(tags: Sequence[str]) -> pa.Array:

@@ -17,9 +17,16 @@ __all__ = ["print_document", "print_ending", "print_lines", "results_console"]
 _WIDTH_OF_A_FILE = 240  # columns; a table in a file or a pipe is not folded
 
 
+class _ResultsConsole(Console):
+    """Leaves it to the command what comes of a reader that has gone: it is no answer of ours."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # rich calls this where it has caught the error
+
+
 def results_console() -> Console:
     """Return the console for results."""
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = _ResultsConsole(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _WIDTH_OF_A_FILE
     return console
@@ -42,7 +49,7 @@ def print_ending(
     """Print what every command ends with that writes tables: what is missing, how many events, where the tables are."""
     for note in missing_notes(missing, with_cold_starts=with_cold_starts):
         console.print(note)
-    console.print(f"{count_text(events)} events")
+    console.print("1 event" if events == 1 else f"{count_text(events)} events")
     if out is not None:
         console.print(f"tables: {out}")
 

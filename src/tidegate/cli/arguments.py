@@ -1,0 +1,83 @@
+"""How the command line is read: an option that cannot be used is one line that says why, and a hint."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+__all__ = ["EXIT_ERROR", "ArgumentParser", "print_error"]
+
+EXIT_ERROR = 2  # what argparse itself uses
+
+_HINT = re.compile(r"(?P<problem>.*) \(hint: (?P<hint>.*)\)", re.DOTALL)
+_NO_CHOICE = re.compile(
+    r"(?P<problem>.*invalid choice: (?P<given>.*)) \(choose from (?P<choices>.*)\)", re.DOTALL
+)
+_OPTION = re.compile(r"--[a-z][a-z-]*")
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """Names the option or command that was probably meant, and prints no page of usage before that."""
+
+    _commands: Any = None
+
+    def add_subparsers(self, **options: Any) -> Any:
+        """Add commands, which are read alike."""
+        self._commands = super().add_subparsers(**options)
+        return self._commands
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Return what `args` say. Ends the process with code 2 where they cannot be used."""
+        found, others = self.parse_known_args(args, namespace)
+        if others:
+            command = getattr(found, "command", None)
+            parser = self if command is None else self._commands.choices[command]
+            parser.refuse(others[0])
+        return found
+
+    def refuse(self, argument: str) -> NoReturn:
+        """End with what was meant by an argument that this parser does not know."""
+        import difflib
+
+        hint = self._help_hint()
+        words = [option[2:] for option in _OPTION.findall(self.format_usage())]
+        word = argument.partition("=")[0].lstrip("-")
+        if argument.startswith("-") and (near := difflib.get_close_matches(word[:100], words, n=1)):
+            hint = f"did you mean '--{near[0]}'?"
+        print_error(f"unrecognized argument {argument!r}", hint)
+        raise SystemExit(EXIT_ERROR)
+
+    def error(self, message: str) -> NoReturn:
+        """End with the error in the form of all others."""
+        problem, hint = message, self._help_hint()
+        if found := _HINT.fullmatch(message):
+            problem, hint = found["problem"], found["hint"]
+        elif found := _NO_CHOICE.fullmatch(message):
+            from tidegate.config.values import did_you_mean
+
+            choices = [choice.strip("'") for choice in found["choices"].split(", ")]
+            problem, hint = found["problem"], did_you_mean(found["given"].strip("'"), choices)
+        print_error(problem, hint)
+        raise SystemExit(EXIT_ERROR)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help or version; unlike argparse's own it does not hide that nobody can read it."""
+        (file or sys.stderr).write(message)
+
+    def _help_hint(self) -> str:
+        return f"`{self.prog} --help` says what it takes"
+
+
+def print_error(message: str, hint: str | None) -> None:
+    """Print an error and its hint on stderr; no name in them can write to the terminal."""
+    print(f"error: {_harmless(message)}", file=sys.stderr)
+    if hint is not None:
+        print(f"hint: {_harmless(hint)}", file=sys.stderr)
+
+
+def _harmless(text: str) -> str:
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
