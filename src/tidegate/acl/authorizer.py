@@ -41,7 +41,7 @@ MAX_TEXT = 1024
 MAX_KNOWN = 16_384
 """Answers that are kept; when there are more, all are forgotten."""
 _LONGEST_KNOWN = 256  # letters of a user or of a resource in them: 16 MB in all. A topic has at most 249
-_AT_ONCE = 1000  # ACLs looked at between two yields: less than a millisecond
+_AT_ONCE = 500  # ACLs looked at between two yields: less than a millisecond
 
 _EVERYTHING = (1 << 32) - 1
 _ALL_BIT = 1 << codes.ALL

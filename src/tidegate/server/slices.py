@@ -28,7 +28,7 @@ UNFINISHED: Any = object()
 
 FULL_COLLECTION_AFTER = 10
 """Collections of younger objects before one of all: Python's default."""
-SLICES_WITHOUT_FULL_COLLECTION = 2000
+SLICES_WITHOUT_FULL_COLLECTION = 5000
 """So many slices may follow each other, some 10 s, before old objects are looked at all the same."""
 _NEVER = 2**31 - 1
 

@@ -18,6 +18,7 @@ __all__ = ["MAX_DATABASE_BYTES", "OFFSETS_AT_ONCE", "CommittedOffset", "GroupCha
 
 OFFSETS_AT_ONCE = 200  # read or written in well under a millisecond
 
+_ROW_BYTES = 4096  # of a page
 MAX_DATABASE_BYTES: Final = 1 << 30
 """Size of the metadata at which no more offsets are taken: some ten million positions."""
 
@@ -82,12 +83,12 @@ class GroupChange:
 
     @property
     def rows(self) -> int:
-        """About how many rows it takes as long as."""
-        return (
-            len(self.offsets)
-            + len(self.forgotten)
-            + (1 if self.group is None else len(self.group.members) + 1)
-        )
+        """About how many rows it takes as long as: a member, or so many bytes of one, as long as a position."""
+        rows = 1 + len(self.offsets) + len(self.forgotten)
+        if self.group is None:
+            return rows
+        sizes = [len(member.metadata) + len(member.assignment) for member in self.group.members]
+        return rows + len(sizes) + sum(sizes) // _ROW_BYTES
 
 
 class GroupRows:

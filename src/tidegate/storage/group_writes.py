@@ -118,9 +118,11 @@ class GroupWrites:
         """Take as many changes as one transaction may have, at least one."""
         some: list[_Entry] = []
         rows = 0
-        while self._gathered and (not some or rows + self._gathered[0].change.rows <= OFFSETS_AT_ONCE):
+        while self._gathered:
+            rows += self._gathered[0].change.rows
+            if some and rows > OFFSETS_AT_ONCE:
+                break
             some.append(self._gathered.popleft())
-            rows += some[-1].change.rows
         for entry in some:
             group_id = entry.group_id
             if group_id is not None and self._groups.get(group_id) is entry:

@@ -51,6 +51,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLEAN_MARKER = ".kafka_cleanshutdown"
 _CHECKPOINT = "recovery-point-offset-checkpoint"
 _DATABASE = "tidegate.db"
+_CLOSED_AT_ONCE = 8  # logs
 _NAMED = 5  # partitions in one line of the log
 _SAVED_AT_BYTES = 256 * 1024  # appended since the indexes were written last: they are written within a second
 _CHECKPOINT_AT_BYTES = 4 << 20  # of the store's last commits: SQLite's own default
@@ -287,16 +288,17 @@ class Storage:
         os.close(self._lock_fd)
 
     def _close_logs(self) -> bool:
-        """Sync and close every log; return whether all of them are whole. Raises `OSError`."""
-        whole = True
-        for log in self._all_logs():
-            try:
-                log.close()
-            except OSError as error:
-                log.mark_damaged(f"it cannot be closed: {error}")
-            whole = whole and not log.failed
+        """Sync and close every log; return whether all of them are whole. Raises `OSError`.
+
+        Some together: the disk syncs them in a fraction of the time that one after the other takes, 8 s for 4,000.
+        """
+        logs = self._all_logs()
+        with ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="tidegate-close") as threads:
+            for log, error in zip(logs, threads.map(_close, logs), strict=True):
+                if error is not None:
+                    log.mark_damaged(f"it cannot be closed: {error}")
         self._write_checkpoint()
-        return whole
+        return not any(log.failed for log in logs)
 
     # --- what the disk thread does
 
@@ -342,6 +344,15 @@ class Storage:
         text = "\n".join(["0", str(len(lines)), *lines, ""])
         replace_private_file(self.directory / _CHECKPOINT, text.encode())
         self._in_checkpoint = frozenset(self.topics.by_name)
+
+
+def _close(log: PartitionLog) -> OSError | None:
+    """Close a log that nobody uses any more; return why it cannot be."""
+    try:
+        log.close()
+    except OSError as error:
+        return error
+    return None
 
 
 def _lock(directory: Path) -> int:

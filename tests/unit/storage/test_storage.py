@@ -1,8 +1,10 @@
 """Tests of the data directory as a whole."""
 
+import os
 import re
 import resource
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,29 @@ def test_there_is_room_for_descriptors_from_the_start(node: StorageNode) -> None
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     (size,) = re.findall(r"FDSize:\s+(\d+)", Path("/proc/self/status").read_text())
     assert int(size) >= (OPEN_FILES_PREPARED if hard < 0 else min(hard, OPEN_FILES_PREPARED))
+
+
+def test_logs_are_synced_together_at_the_end(node: StorageNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of partitions end in seconds, and start again as what they were."""
+    node.create("many", 40)
+    logs = [node.log("many", index) for index in range(40)]
+    for log in logs:
+        append(log, batch())
+    running: list[int] = []
+    most = 0
+
+    def slow_sync(fd: int) -> None:
+        nonlocal most
+        running.append(fd)
+        most = max(most, len(running))
+        time.sleep(0.01)
+        running.remove(fd)
+
+    monkeypatch.setattr(os, "fsync", slow_sync)
+    node.storage.close()
+    assert most > 1
+    assert {log.recovery_point for log in logs} == {1}
+    assert (node.storage.directory / ".kafka_cleanshutdown").exists()
 
 
 def test_closing_twice_is_harmless(node: StorageNode) -> None:
