@@ -259,7 +259,7 @@ class DynamicSettings:
                 raise RefusedError(error_codes.INVALID_REQUEST, _STORE_TEXT.format(error)) from error
             if isinstance(error, ConfigError):
                 raise RefusedError(error_codes.INVALID_CONFIG, str(error)) from error
-            _log.error("cannot store settings: %s", error)
+            _log.error("cannot store settings: %s", error, extra={"repeats": "settings"})
             text = "The settings could not be stored; nothing was changed."
             raise RefusedError(error_codes.KAFKA_STORAGE_ERROR, text) from error
         if validate_only:

@@ -133,7 +133,7 @@ class QuotaAdministration:
         try:
             yield from self._store.apply_quota_records_in_slices(outcome.records)
         except (TidegateError, OSError) as error:
-            _log.error("cannot store quota definitions: %s", error)
+            _log.error("cannot store quota definitions: %s", error, extra={"repeats": "quotas"})
             message = "The quota definitions could not be stored; nothing was changed."
             return (
                 AlterResult(entity=result.entity, error_code=KAFKA_STORAGE_ERROR, error_message=message)

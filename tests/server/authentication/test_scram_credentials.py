@@ -140,6 +140,9 @@ def test_what_cannot_be_stored_is_not_in_force(
     assert "nothing was changed" in str(text)
     assert credentials.find(SHA_256, "a") == before
     assert "the disk is full" in caplog.text
+    assert all(hasattr(record, "repeats") for record in caplog.records), (
+        "a client can write it by the thousand"
+    )
 
 
 def test_the_table_is_bounded(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,7 +233,7 @@ class ScramCredentials:
             try:
                 self._store.change_credentials(changes)
             except (TidegateError, OSError) as error:
-                _log.error("cannot store SCRAM credentials: %s", error)
+                _log.error("cannot store SCRAM credentials: %s", error, extra={"repeats": "credentials"})
                 results += [
                     UserResult(change.user, error_codes.KAFKA_STORAGE_ERROR, _NOT_STORED)
                     for change in changes
