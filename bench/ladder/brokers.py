@@ -40,6 +40,8 @@ Configuration:
       level: WARN
       AppenderRef: {ref: STDOUT}
 """
+SHORT_LIVED = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Java's options where a node lives for some tests: half of its time would go into compiling what then hardly runs."""
 _CPU_CLOCK_OF_PROCESS = 2  # Linux: the clock id of another process's CPU time
 _CLUSTER_ID = "dGlkZWdhdGUtYmVuY2gtMQ"
 
@@ -146,10 +148,11 @@ class TidegateBench(BenchBroker):
 class KafkaBench(BenchBroker):
     """Apache Kafka 4.3, one combined node, as `kafka-server-start` would run it (1 GB heap, G1).
 
-    listener: the name of the one at `port`.
+    listener: the name of the one at `port`. java_options: others than those.
     """
 
     settings: tuple[str, ...] = _KAFKA_SETTINGS
+    java_options: tuple[str, ...] = ("-Xmx1g", "-Xms1g", "-XX:+UseG1GC")
     listener: str = "PLAINTEXT"
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
@@ -167,14 +170,13 @@ class KafkaBench(BenchBroker):
         log4j.write_text(_LOG4J)
         java = ["java", f"-Dlog4j2.configurationFile={log4j.as_uri()}", "-cp", f"{classpath}/*"]
         if not (self.directory / "data" / "meta.properties").exists():
+            format_tool = ("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties))
             subprocess.run(
-                [*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)],
+                [java[0], *SHORT_LIVED, *java[1:], *format_tool],
                 check=True,
                 capture_output=True,
             )
-        return [java[0], "-Xmx1g", "-Xms1g", "-XX:+UseG1GC", *java[1:], "kafka.Kafka", str(properties)], dict(
-            os.environ
-        )
+        return [java[0], *self.java_options, *java[1:], "kafka.Kafka", str(properties)], dict(os.environ)
 
 
 def machine() -> str:
@@ -214,4 +216,4 @@ def _resident_kb(pid: int) -> int:
     return 0
 
 
-__all__ = ["BenchBroker", "KafkaBench", "TidegateBench", "cpu_s", "free_port", "machine"]
+__all__ = ["SHORT_LIVED", "BenchBroker", "KafkaBench", "TidegateBench", "cpu_s", "free_port", "machine"]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.ladder.brokers import KafkaBench, TidegateBench
+from bench.ladder.brokers import SHORT_LIVED, KafkaBench, TidegateBench
 from tests.differing.comparable import Given, comparable
 from tests.differing.requests import UNKNOWN_ID, Session
 from tests.e2e.plain_client import receive_frame
@@ -119,7 +119,13 @@ def acl_sides(folder: Path, **settings: str) -> Iterator[tuple[AclSide, AclSide]
     """Start both, with settings whose names have `_` for `.`."""
     texts = {**AUTHORIZER, **LOGIN, **{name.replace("_", "."): value for name, value in settings.items()}}
     brokers = (
-        KafkaBench("kafka", folder / "kafka", overrides=_lines(texts | KAFKA), listener="SASL_PLAINTEXT"),
+        KafkaBench(
+            "kafka",
+            folder / "kafka",
+            overrides=_lines(texts | KAFKA),
+            listener="SASL_PLAINTEXT",
+            java_options=SHORT_LIVED,
+        ),
         TidegateBench("tidegate", folder / "tidegate", overrides=_lines(texts | TIDEGATE)),
     )
     try:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.ladder.brokers import BenchBroker, KafkaBench, TidegateBench
+from bench.ladder.brokers import SHORT_LIVED, BenchBroker, KafkaBench, TidegateBench
 from tests.differing.play import Player
 from tests.differing.sides import Side
 from tests.e2e.lateness import Lateness
@@ -23,7 +23,10 @@ def prepared_player(folder: Path, *, kafka: str | None = None, ours: str | None 
     """Return a player that is ready, of the brokers at these addresses; who has none is started in `folder`."""
     with ExitStack() as stack:
         addresses = [
-            kafka or _started(stack, KafkaBench("kafka", folder / "kafka", overrides=KAFKA)),
+            kafka
+            or _started(
+                stack, KafkaBench("kafka", folder / "kafka", overrides=KAFKA, java_options=SHORT_LIVED)
+            ),
             ours
             or _started(
                 stack,

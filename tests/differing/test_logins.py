@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from bench.ladder.brokers import KafkaBench
+from bench.ladder.brokers import SHORT_LIVED, KafkaBench
 from tests.e2e.broker import Broker
 from tests.e2e.plain_client import receive_frame
 from tests.vectors.wire_brokers import ask
@@ -64,7 +64,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]
     """Start both brokers and return their ports: Kafka's, ours."""
     folder = tmp_path_factory.mktemp("logins")
     lines = tuple(f"{key}={value.replace(chr(92), chr(92) * 2)}" for key, value in SETTINGS.items())
-    kafka = KafkaBench("kafka", folder / "kafka", settings=lines, listener=LISTENER)
+    kafka = KafkaBench("kafka", folder / "kafka", settings=lines, listener=LISTENER, java_options=SHORT_LIVED)
     ours = folder / "tidegate"
     ours.mkdir()
     broker = Broker(

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from bench.ladder.brokers import KafkaBench, free_port
+from bench.ladder.brokers import SHORT_LIVED, KafkaBench, free_port
 from tests.e2e.broker import Broker
 from tests.e2e.tls_broker import Certificates
 from tests.server.connection.openssl import OpenSslClient
@@ -75,6 +75,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
         port=ports["PLAINTEXT"],
         settings=tuple(f"{key}={value}" for key, value in of_kafka.items()),
         further=tuple(f"{name}://127.0.0.1:{ports[name]}" for name in ("SSL", "MTLS")),
+        java_options=SHORT_LIVED,
     )
     own = {name: free_port() for name in LISTENERS}
     listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in own.items())

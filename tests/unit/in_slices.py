@@ -36,9 +36,10 @@ def no_collection() -> Iterator[None]:
 def longest_step_ms(
     begin: Callable[[], Generator[None, None, Result]], *, times: int = 3
 ) -> tuple[Result, float]:
-    """Run work to its end so many times; return its result, and the CPU time of its longest step in the best of them.
+    """Run work to its end; return its result, and the CPU time of its longest step.
 
-    The best, because other processes make single steps longer. Garbage is not collected meanwhile.
+    Where that is not below the bar, again, so many times at most, and the best counts: other processes make single
+    steps longer. Garbage is not collected meanwhile.
     """
     best_ns = 2**63
     with no_collection():
@@ -54,4 +55,6 @@ def longest_step_ms(
                 finally:
                     longest_ns = max(longest_ns, time.thread_time_ns() - begun_ns)
             best_ns = min(best_ns, longest_ns)
+            if best_ns < MOST_STEP_MS * 1e6:
+                break
     return result, best_ns / 1e6

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.ladder.brokers import KafkaBench
+from bench.ladder.brokers import SHORT_LIVED, KafkaBench
 from tests.e2e.broker import Broker
 from tests.e2e.plain_client import receive_frame
 from tests.vectors.wire_player import TIMEOUT_S, Address
@@ -77,7 +77,9 @@ def started(kind: str, recording: Recording) -> Iterator[Address]:
 def _kafka(directory: Path, recording: Recording) -> tuple[KafkaBench, Callable[[], None]]:
     settings = tuple(f"{key}={value}" for key, value in recording.broker_config.items())
     listener = _SASL if recording.with_sasl else "PLAINTEXT"
-    broker = KafkaBench("kafka", directory / "kafka", settings=settings, listener=listener)
+    broker = KafkaBench(
+        "kafka", directory / "kafka", settings=settings, listener=listener, java_options=SHORT_LIVED
+    )
     return broker, broker.stop
 
 

@@ -256,7 +256,7 @@ def test_requests_read_in_one_step_are_read_soon(pair):
     """However many structures the bytes hold, reading up to 8 KB of them without slices takes some milliseconds."""
     read_request(*pair, tagged_body(*pair, b"\0") if pair in FLEXIBLE else bytes(100))  # compiles
     for path, body in crowded_bodies(*pair, AT_ONCE_BYTES):
-        assert min(milliseconds(read_request, *pair, body) for _ in range(3)) < MAX_ONE_STEP_MS, path
+        assert any(milliseconds(read_request, *pair, body) < MAX_ONE_STEP_MS for _ in range(3)), path
 
 
 def test_headers_of_any_bytes_are_read_or_refused():

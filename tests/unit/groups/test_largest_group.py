@@ -43,4 +43,4 @@ def longest_ms() -> float:
 def test_largest_group_takes_no_long_step() -> None:
     """Neither the end of a rebalance nor an assignment holds the loop for long; the best of three counts."""
     with no_collection():
-        assert min(longest_ms() for _ in range(3)) < MOST_STEP_MS
+        assert any(longest_ms() < MOST_STEP_MS for _ in range(3))

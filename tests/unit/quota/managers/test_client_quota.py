@@ -312,11 +312,11 @@ def test_what_is_remembered_of_clients_is_bounded_in_bytes() -> None:
     """A user who makes up client ids shares one sensor among them, and each lookup is remembered for a while."""
     manager = ClientQuotaManager(QuotaType.FETCH)
     manager.update_quota(ALICE, 1e9)
-    names = [f"{number:06}" + "\U0001f600" * 250 for number in range(30_000)]
+    names = [(f"{number:06}" + "\U0001f600" * 250).encode() for number in range(30_000)]
     tracemalloc.start()
-    for name in names:
-        manager.record("alice", "".join(name), 1.0, NOW_MS)
-        manager.max_value_in_window("alice", "".join(name), lambda: NOW_MS)
+    for name in names:  # each time another text, as it is read from a request
+        manager.record("alice", name.decode(), 1.0, NOW_MS)
+        manager.max_value_in_window("alice", name.decode(), lambda: NOW_MS)
     held_bytes = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert held_bytes < 1.2 * MAX_CACHED_BYTES
