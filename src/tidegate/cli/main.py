@@ -6,6 +6,7 @@ imports nothing heavy at its top: what `run` needs is imported inside `run`.
 
 import argparse
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -184,7 +185,7 @@ def _make_streams_usable() -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # until the process ends
-        else:
+        elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -1,6 +1,7 @@
 """`tidegate recommend`: quotas out of recorded traffic, as a file or as Kafka's own commands."""
 
 import argparse
+import io
 import math
 import sys
 
@@ -110,7 +111,8 @@ def run(args: argparse.Namespace) -> int:
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
     notes = recommend_notes(found, wanted, events=files.rows, is_imported=is_imported(args.directory))
     notes += [f"{note[0].upper()}{note[1:]}." for note in missing_notes(found.missing, with_cold_starts=True)]
-    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # whatever the terminal's: it is read as such
+    if isinstance(sys.stdout, io.TextIOWrapper):  # else it is a notebook's
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's: it is read as such
     print(text(found.quotas, notes), end="")
     return 0
 

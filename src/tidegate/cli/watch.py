@@ -160,6 +160,8 @@ def _run_here(
         if done:
             shows.update(watch.totals, done)
         elif args.once:
+            if not watch.totals.events:
+                shows.say_nothing(args.directory)
             shows.end(watch.totals)
             return 0
         else:
@@ -224,6 +226,13 @@ class _Shows:
     def wait(self, directory: Path) -> None:
         """Say that there is nothing as yet."""
         print(f"no rows in {str(directory)!r} yet: waiting", file=sys.stderr)
+
+    def say_nothing(self, directory: Path) -> None:
+        """Say that there was nothing, and what would have been read."""
+        print(
+            f"no rows in {str(directory)!r}: what a server has named, node-N-..., in the hours asked for, is read",
+            file=sys.stderr,
+        )
 
     def update(self, totals: "Totals", done: "Sequence[Advance]") -> None:
         """Show what is so after an update."""

@@ -30,14 +30,16 @@ _ENTITIES = 20  # whose history is looked at
 class Findings:
     """All that the sections of a report need.
 
-    replayed: rows `REPLAY_BY_ENTITY` by plan, of the quotas in force first. is_forecast: the plans were replayed in
-    closed loop. callback: the setting of a quota callback that decided who shares a limit; None: there was none.
-    limits: rows `LIMITS_BY_ENTITY`, none where they were not asked for. obedience: rows `OBEDIENCE_BY_SOFTWARE`, None
-    where it cannot be known. recommendation: quotas to set, or why there are none; None: nobody asked.
+    plans: by name, but those in force. replayed: rows `REPLAY_BY_ENTITY` by plan, of the quotas in force first.
+    is_forecast: the plans were replayed in closed loop. callback: the setting of a quota callback that decided who
+    shares a limit; None: there was none. limits: rows `LIMITS_BY_ENTITY`, none where they were not asked for.
+    obedience: rows `OBEDIENCE_BY_SOFTWARE`, None where it cannot be known. recommendation: quotas to set, or why there
+    are none; None: nobody asked.
     """
 
     rows: int
     usage: UsageSummary
+    plans: Mapping[str, Plan]
     replayed: Mapping[str, Sequence[Mapping[str, Any]]]
     unmatched: Sequence[Unmatched]
     history: History
@@ -80,6 +82,7 @@ def find_out(
     return Findings(
         rows=rows,
         usage=usage,
+        plans={plan.name: plan for plan in plans},
         replayed=replayed,
         unmatched=summary.unmatched,
         history=history_of(buckets, wanted.entities, known),

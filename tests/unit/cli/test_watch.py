@@ -109,4 +109,6 @@ def test_what_cannot_be(usage, tmp_path, capsys, arguments, reason):
 def test_no_rows(usage, capsys):
     """Hours in which nothing is have no time."""
     assert main(["watch", str(usage), "--from", "2033-01-01", "--once"]) == 0
-    assert capsys.readouterr().out.startswith("no rows · last 5 min · 0 events so far\n")
+    out, err = capsys.readouterr()
+    assert out.startswith("no rows · last 5 min · 0 events so far\n")
+    assert err.startswith(f"no rows in {str(usage)!r}: what a server has named, node-N-..., ")

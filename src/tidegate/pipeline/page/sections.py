@@ -21,10 +21,10 @@ from tidegate.pipeline.page.limits_section import limits_section
 from tidegate.pipeline.page.obedience_section import obedience_section
 from tidegate.pipeline.page.parts import Chart, Column, Section, Table
 from tidegate.pipeline.page.recommend_section import recommend_section
-from tidegate.pipeline.replay.plan import IN_FORCE
+from tidegate.pipeline.replay.plan import IN_FORCE, Plan
 from tidegate.pipeline.report.forecast_report import forecast_notes
 from tidegate.pipeline.report.missing_report import missing_notes
-from tidegate.pipeline.report.replay_report import replay_notes, unmatched_notes
+from tidegate.pipeline.report.replay_report import limit_of_row, replay_notes, unmatched_notes
 from tidegate.pipeline.report.text import (
     QUOTA_NAMES,
     bytes_text,
@@ -33,6 +33,7 @@ from tidegate.pipeline.report.text import (
     entity_parts_of,
     name_text,
     percent_text,
+    size_text,
     time_text,
 )
 from tidegate.quota.managers.quota_type import QuotaType
@@ -128,7 +129,7 @@ def _clients(found: Findings) -> Section:
         else f" The first {len(shown)} of {count_text(found.usage.groups)}."
     )
     columns = [Column("client"), *(Column(name, True) for name in (
-        "requests", "throttled", "produced", "peak/s", "fetched", "peak/s", "thread time", "mutations", "throttle",
+        "requests", "throttled", "produced", "peak/s", "fetched", "peak/s", "thread time", "mutations", "delay",
     ))]  # fmt: skip
     table = Table(
         caption="Clients with most bytes", columns=columns, rows=[_client_cells(row) for row in shown]
@@ -164,14 +165,14 @@ def _client_cells(row: Row) -> list[str]:
     return [
         _client_text(row),
         count_text(row["requests"]),
-        percent_text(row["throttled_requests"], row["requests"]),
+        percent_text(row["throttled_requests"], row["requests"]) if row["throttled_requests"] else "never",
         bytes_text(row["produce_bytes"]),
         bytes_text(row["peak_produce_bytes_per_second"]),
         bytes_text(row["fetch_bytes"]),
         bytes_text(row["peak_fetch_bytes_per_second"]),
         duration_text((row["handler_ns"] + row["network_ns"]) // _NS_PER_MS),
         count_text(row["mutations"]),
-        duration_text(throttle_ms),
+        duration_text(throttle_ms) if throttle_ms else "–",
     ]
 
 
@@ -323,7 +324,7 @@ def _plans(found: Findings) -> Section | None:
     plans = {name: rows for name, rows in found.replayed.items() if name != IN_FORCE}
     if not plans:
         return None
-    tables = [_plan_table(name, rows) for name, rows in plans.items()]
+    tables = [_plan_table(found.plans[name], rows) for name, rows in plans.items()]
     bars = list(_plan_bars(plans))
     chart = Chart(
         title="Throttle time, recorded and under each plan",
@@ -380,7 +381,7 @@ def _plan_bar(name: str, row: Row, prefix: str, *, heading: str | None = None) -
     )
 
 
-def _plan_table(name: str, rows: Sequence[Row]) -> Table:
+def _plan_table(plan: Plan, rows: Sequence[Row]) -> Table:
     ordered = sorted(
         rows, key=lambda row: (-row["throttle_ms"], -row["recorded_throttle_ms"], -row["requests"])
     )
@@ -393,12 +394,12 @@ def _plan_table(name: str, rows: Sequence[Row]) -> Table:
         else f", the first {_PLAN_ROWS} of {count_text(len(ordered))} entities"
     )
     return Table(
-        caption=f"Plan {name_text(name)}{shown}",
+        caption=f"Plan {name_text(plan.name)}{shown}",
         columns=[Column("entity"), *(Column(number, True) for number in numbers)],
         rows=[
             [
                 _row_text(row),
-                _limit_of(row),
+                _limit_of(row, plan),
                 count_text(row["requests"]),
                 *_came_of_it(row, "")[: len(came_of_it)],
                 *_came_of_it(row, "recorded_")[: len(came_of_it)],
@@ -408,11 +409,12 @@ def _plan_table(name: str, rows: Sequence[Row]) -> Table:
     )
 
 
-def _limit_of(row: Row) -> str:
-    """Return what limited, and by a quota of what kind of entity."""
+def _limit_of(row: Row, plan: Plan) -> str:
+    """Return what limited, as it was written, and by a quota of what kind of entity."""
+    limit = limit_of_row(row, plan)
     if row["bound"] is None:
-        return "changed" if row["bound_changed"] else "none"
-    limit = _limit_text(row["quota_type"], row["bound"])
+        return limit
+    limit += "" if row["quota_type"] == QuotaType.REQUEST.value else "/s"
     return limit if row["bound_of"] is None else f"{limit} ({row['bound_of']})"
 
 
@@ -465,5 +467,5 @@ def _client_text(row: Row) -> str:
 
 def _limit_text(quota_type: str, bound: float) -> str:
     if quota_type in _BYTE_QUOTAS:
-        return f"{bytes_text(bound)}/s"
+        return f"{size_text(bound)}/s"
     return f"{bound:g} %" if quota_type == QuotaType.REQUEST.value else f"{bound:g}/s"

@@ -26,7 +26,7 @@ from tidegate.pipeline.rounding import limit_text
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["replay_lines", "replay_notes", "unmatched_notes"]
+__all__ = ["limit_of_row", "replay_lines", "replay_notes", "unmatched_notes"]
 
 _BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
 _REQUEST = QuotaType.REQUEST.value
@@ -199,7 +199,7 @@ def _limits(plans: Sequence[Plan], entity: Compared, rows: Sequence[Row | None])
         cells = ["" if row is None else text(row, plan) for row, plan in zip(rows, plans, strict=True)]
         return Measure(label, ["", *cells])
 
-    yield measure("limit" if entity.quota_type == _REQUEST else "limit/s", _limit_text)
+    yield measure("limit" if entity.quota_type == _REQUEST else "limit/s", limit_of_row)
     levels = {_level(row) for row in entity.rows.values()} - {_NOTHING}
     if len(levels) > 1 or not levels <= _NAMED_LEVELS:
         yield measure("limit of", lambda row, _: _level(row))
@@ -225,7 +225,7 @@ def _level(row: Row) -> str:
     return _LEVELS.get(bound_of, bound_of)
 
 
-def _limit_text(row: Row, plan: Plan) -> str:
+def limit_of_row(row: Row, plan: Plan) -> str:
     """Return a limit as it was written in the plan; where nobody wrote it, or at length, exactly."""
     quota_type, bound = row["quota_type"], row["bound"]
     if bound is None:

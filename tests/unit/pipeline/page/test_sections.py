@@ -43,7 +43,9 @@ def usage(tmp_path):
 
 def test_everything_has_its_section(usage):
     """In order, with facts, and all as plain JSON."""
-    sections, facts = _sections(usage, [Plan(name="loose", records=(_limit(HOSTILE, 1e9),))])
+    texts = {("producer_byte_rate", 1e9): "1GB"}
+    plan = Plan(name="loose", records=(_limit(HOSTILE, 1e9),), limit_texts=texts)
+    sections, facts = _sections(usage, [plan])
     assert list(sections) == [
         "in-words",
         "clients",
@@ -61,6 +63,8 @@ def test_everything_has_its_section(usage):
     assert plan == "Plan loose would throttle nobody. 1 that waited would not."
     [chart] = sections["over-time"].charts
     assert "Node 3, limit 100 B/s." in chart.description
+    [plans] = sections["plans"].charts
+    assert "1GB/s (client-id)" in {row[1] for row in plans.table.rows}
     [heat] = sections["throttles"].charts
     assert len(heat.table.rows) >= 4
     [limits] = sections["limits"].tables
@@ -122,7 +126,9 @@ def test_the_limit_of_a_group_is_shown(tmp_path):
     sections, facts = _sections(tmp_path, [Plan(name="shared", records=(), groups=groups)])
     page = report_html(title="t", facts=facts, sections=[*sections.values()], made_by="m")
     assert "group=etl (produce)" in page
-    assert "1.0 KiB/s" in page
+    assert "1 KiB/s" in page
+    [clients] = sections["clients"].charts
+    assert {(row[2], row[-1]) for row in clients.table.rows} == {("never", "–")}
     assert "(None)" not in page
 
 
