@@ -2,21 +2,19 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.differing.play import Difference
+from tests.differing.play import ALTERATIONS, Difference
 from tests.differing.requests import NODE, ZERO_ID, is_changed_by_both, says_compressed
 from tests.differing.sides import CLOSED, SILENT, has_null_records
 
 from tidegate.api_keys import (
-    ALTER_CONFIGS,
     DELETE_GROUPS,
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
     FETCH,
     FIND_COORDINATOR,
-    INCREMENTAL_ALTER_CONFIGS,
     INIT_PRODUCER_ID,
     JOIN_GROUP,
     LIST_GROUPS,
@@ -29,7 +27,6 @@ from tidegate.groups.settings import MAX_PROTOCOLS
 
 TRANSACTION = 1
 LOGGERS, NOT_OF_BROKERS = 8, (2, 16, 32)
-ALTERATIONS = (INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS)
 UNKNOWN_SERVER_ERROR = -1
 OVERRIDES = "max.connections.per.ip.overrides"
 UNKNOWN_MEMBER_ID, UNKNOWN_GROUP = 25, (22, 69)
@@ -67,14 +64,14 @@ def _is_fetched(answer: Any) -> bool:
 
 
 def _is_fetch_of_id_zero(difference: Difference) -> bool:
-    """Return whether Kafka fails as a whole over a topic id of zero, and we with 100 for its partitions alone."""
+    """Return whether Kafka fails as a whole over a topic id of zero, or says nothing; we fail its partitions alone."""
     made, kafka, tidegate = difference.made, difference.kafka, difference.tidegate
     return (
         made.api_key == FETCH
         and made.version >= 13
         and any(topic["topic_id"] == ZERO_ID for topic in made.message["topics"])
-        and _is_fetched(kafka)
-        and kafka["error_code"] == UNKNOWN_SERVER_ERROR
+        and (kafka == SILENT or (_is_fetched(kafka) and kafka["error_code"] == UNKNOWN_SERVER_ERROR))
+        and _is_fetched(tidegate)
         and tidegate["error_code"] == 0
         and all(
             {part["error_code"] for part in topic["partitions"]} == {100}
@@ -216,6 +213,13 @@ def _is_of_setting_not_changed_here(difference: Difference) -> bool:
     )
 
 
+def _gives_up_on_all(difference: Difference) -> bool:
+    """Return whether Kafka leaves what we change over an operation that there is not in another resource."""
+    return _is_of_setting_not_changed_here(difference) and any(
+        one["error_code"] == NONE for one in difference.tidegate["responses"]
+    )
+
+
 def _with_unknown_operations(resources: list[dict[str, Any]]) -> set[tuple[int, str]]:
     """Return the resources with operations that there are not: over one Kafka's controller gives up on all of them."""
     return {
@@ -245,11 +249,35 @@ def _is_mistake_in_overrides(difference: Difference) -> bool:
     return sorted(kafka, key=repr) == sorted(tidegate, key=repr)
 
 
+def _is_override_without_host(difference: Difference) -> bool:
+    """Return whether Kafka takes an override without a host, that of the loopback address, and we refuse it alone."""
+    if difference.made.api_key not in ALTERATIONS or not isinstance(difference.kafka, dict):
+        return False
+    taken = {
+        (resource["resource_type"], resource["resource_name"])
+        for resource in difference.made.message["resources"]
+        for config in resource["configs"]
+        if config["name"] == OVERRIDES and re.search(r"(^|,)\s*:", config["value"] or "")
+    }
+    kafka, tidegate = (
+        sorted(
+            (one for one in answer["responses"] if (one["resource_type"], one["resource_name"]) not in taken),
+            key=repr,
+        )
+        for answer in (difference.kafka, difference.tidegate)
+    )
+    return kafka == tidegate and all(
+        OVERRIDES in (one["error_message"] or "")
+        for one in difference.tidegate["responses"]
+        if (one["resource_type"], one["resource_name"]) in taken
+    )
+
+
 _AROUND = re.compile(
     r"Invalid value org\.apache\.kafka\.common\.config\.ConfigException: (.*)"
     r" for configuration Invalid dynamic configuration"
 )
-_MISTAKE = re.compile(r"Invalid value .* for configuration (\S+): ")
+_MISTAKE = re.compile(r"Invalid value .* for configuration \S+: |Can't (APPEND|SUBTRACT) to key \S+ because")
 
 
 def _is_mistake_of_several(difference: Difference) -> bool:
@@ -274,6 +302,31 @@ def _without_mistake(one: dict[str, Any], several: set[tuple[int, str]]) -> dict
     if (one["resource_type"], one["resource_name"]) in several and _MISTAKE.match(text):
         text = "a mistake"
     return {**one, "error_message": text}
+
+
+def _is_meant_of_each_resource(difference: Difference) -> bool:
+    """Return whether each resource is answered otherwise for a reason of its own."""
+    if difference.made.api_key not in ALTERATIONS or not isinstance(difference.kafka, dict):
+        return False
+    message = difference.made.message
+    kafka, tidegate = (
+        {(one["resource_type"], one["resource_name"]): one for one in answer["responses"]}
+        for answer in (difference.kafka, difference.tidegate)
+    )
+    asked = {(one["resource_type"], one["resource_name"]): one for one in message["resources"]}
+    return asked.keys() == kafka.keys() == tidegate.keys() and all(
+        any(explains(alone) for explains in _OF_ONE_RESOURCE)
+        for alone in (
+            replace(
+                difference,
+                made=replace(difference.made, message={**message, "resources": [resource]}),
+                kafka={"responses": [kafka[key]]},
+                tidegate={"responses": [tidegate[key]]},
+            )
+            for key, resource in asked.items()
+            if kafka[key] != tidegate[key]
+        )
+    )
 
 
 def _is_left_without_answer(difference: Difference) -> bool:
@@ -326,6 +379,12 @@ def _produced_codes(answer: Any) -> set[int]:
     return {part["error_code"] for topic in answer["responses"] for part in topic["partition_responses"]}
 
 
+_OF_ONE_RESOURCE = (
+    _is_mistake_in_overrides,
+    _is_mistake_of_several,
+    _is_override_without_host,
+    _is_of_setting_not_changed_here,
+)
 DECLARED = (
     Declared("L23", _is_fetch_of_id_zero, parts=True),  # a session may begin with ours
     Declared("L6", _is_transaction, parts=True),
@@ -339,6 +398,9 @@ DECLARED = (
     Declared("D2", _is_of_node),
     Declared("D6", _is_mistake_in_overrides),
     Declared("D6", _is_mistake_of_several),
+    Declared("D6", _is_override_without_host, parts=True),
+    Declared("D4", _gives_up_on_all, parts=True),
     Declared("D4", _is_of_setting_not_changed_here),
+    Declared("D6", _is_meant_of_each_resource, parts=True),
     Declared("L24", _is_left_without_answer),
 )

@@ -16,7 +16,7 @@ from tidegate.wire import API_BY_KEY
 pytestmark = pytest.mark.java
 TIMES = 3000
 FORWARDED_TIMES = 1000  # what Kafka forwards it gives up after 30 s; its time grows as the third power
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 240.0
 
 
 def _arrays(value: Any) -> Iterator[list[Any]]:

@@ -87,14 +87,14 @@ RESET_SETTINGS = _control(
     ],
     validate_only=False,
 )
+ALTERATIONS = (INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS)
 _SHOWS = {
     METADATA: ALL_TOPICS,
     CREATE_TOPICS: ALL_TOPICS,
     DELETE_TOPICS: ALL_TOPICS,
     CREATE_PARTITIONS: ALL_TOPICS,
     ALTER_CLIENT_QUOTAS: ALL_QUOTAS,
-    INCREMENTAL_ALTER_CONFIGS: ALL_SETTINGS,
-    ALTER_CONFIGS: ALL_SETTINGS,
+    **dict.fromkeys(ALTERATIONS, ALL_SETTINGS),
 }
 """What shows that a change by these APIs has arrived."""
 
@@ -183,6 +183,8 @@ class Player:
 
     def _ask(self, made: Made) -> Iterator[tuple[str, Made, Any, Any]]:
         kafka, tidegate = replies = ask_both(self.sides, made)
+        if made.api_key in ALTERATIONS:
+            self._settings_changed |= any(_may_change(made, reply.answer) for reply in replies)
         if kafka.answer != tidegate.answer and made.api_key == OFFSET_FETCH:
             kafka = self._later(made, tidegate.answer)
         if kafka.answer != tidegate.answer:
@@ -198,7 +200,6 @@ class Player:
         elif kafka.throttle_ms or tidegate.throttle_ms:
             yield from self._compare_throttles(made, replies)
         if made.api_key in _SHOWS and _may_change(made, kafka.answer):
-            self._settings_changed |= made.api_key in (INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS)
             yield from self._settle(_SHOWS[made.api_key])
             topics = _settings_of_topics(made)
             if topics is not None:

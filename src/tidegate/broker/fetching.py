@@ -287,7 +287,11 @@ def _read(
         return failed_partition(wanted.index, error_codes.OFFSET_OUT_OF_RANGE, aborted=None), 0
     except LogDamagedError:
         return failed_partition(wanted.index, error_codes.KAFKA_STORAGE_ERROR, aborted=None), 0
-    return _records(wanted, log, found, committed=committed), 0 if found is None else found.size
+    is_too_large = found is None and at_most > 0 and wanted.offset < log.end_offset
+    part = _records(
+        wanted, log, found, committed=committed and not is_too_large
+    )  # Kafka puts an empty one in its place
+    return part, 0 if found is None else found.size
 
 
 def _records(

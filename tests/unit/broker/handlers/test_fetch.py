@@ -227,6 +227,17 @@ def test_isolation_is_told_apart_in_the_answer_only(filled: Node) -> None:
         assert (part["aborted_transactions"], len(part["records"])) == (aborted, 3 * SIZE)
 
 
+def test_who_has_no_room_for_a_batch_has_no_transactions(filled: Node) -> None:
+    """Not even an empty list, where the first batch does not fit; one of no room at all has, as in Kafka."""
+    for max_bytes, aborted in ((1, None), (SIZE - 1, None), (0, []), (SIZE, [])):
+        request = message(
+            ("orders", 0, 0), ("orders", 1, 0), partition_max_bytes=max_bytes, isolation_level=1
+        )
+        first, second = partitions(filled.call(FETCH, 12, request))
+        assert (len(first["records"]), first["aborted_transactions"]) == (SIZE, [])
+        assert second["aborted_transactions"] == aborted
+
+
 @pytest.mark.parametrize("level", [2, -1])
 def test_an_isolation_level_that_there_is_not_fails_all(filled: Node, level: int) -> None:
     """By name each partition too, as often as it was named; where nothing is there nobody looks at the level."""
