@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tidegate.clock import Clock
+from tidegate.storage.checkpoint_file import CHECKPOINT, CheckpointFile
 from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
 from tidegate.storage.consistency import check_store
 from tidegate.storage.errors import LogDamagedError, StorageError
@@ -49,7 +50,6 @@ OPEN_FILES_PREPARED = 65_536
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLEAN_MARKER = ".kafka_cleanshutdown"
-_CHECKPOINT = "recovery-point-offset-checkpoint"
 _DATABASE = "tidegate.db"
 _CLOSED_AT_ONCE = 8  # logs
 _NAMED = 5  # partitions in one line of the log
@@ -90,7 +90,7 @@ class Storage:
         self._lost: str | None = None
         self._saves = 0
         self._topics_synced = 0
-        self._in_checkpoint: frozenset[str] = frozenset()  # names of topics
+        self._checkpoint = CheckpointFile(directory)
 
     @classmethod
     def open(
@@ -112,7 +112,7 @@ class Storage:
         store = None
         try:
             _raise_open_files_limit()
-            check_store(directory, directory / _DATABASE, directory / _CHECKPOINT)
+            check_store(directory, directory / _DATABASE, directory / CHECKPOINT)
             store = MetadataStore(directory / _DATABASE)
             storage = cls(directory, config, clock, store, lock_fd, sync)
             storage._recover()
@@ -132,9 +132,8 @@ class Storage:
         marker = self.directory / _CLEAN_MARKER
         boot_id = _boot_id()
         trust = marker.exists() or (boot_id != _NO_BOOT and self.store.meta("boot_id") == boot_id)
-        points = _read_checkpoint(self.directory / _CHECKPOINT)
+        points = self._checkpoint.read()
         starts = self.store.start_offsets()
-        self._in_checkpoint = frozenset(name for name, _ in points)
         marker.unlink(missing_ok=True)
 
         progress = Progress()
@@ -223,7 +222,7 @@ class Storage:
         if deleted:
             more = f" and of {len(deleted) - _NAMED} more partitions" if len(deleted) > _NAMED else ""
             _logger.info("retention deleted segments: %s%s", ", ".join(deleted[:_NAMED]), more)
-        self._try_to_write_checkpoint()
+        yield from self._checkpoint.write_later(self.topics, self._worker.submit)
 
     def save_positions(self) -> Iterator[None]:
         """Write the newest index entries and producers of logs that have grown, so that a start after a kill is fast.
@@ -297,7 +296,7 @@ class Storage:
             for log, error in zip(logs, threads.map(_close, logs), strict=True):
                 if error is not None:
                     log.mark_damaged(f"it cannot be closed: {error}")
-        self._write_checkpoint()
+        self._checkpoint.write(self.topics)
         return not any(log.failed for log in logs)
 
     # --- what the disk thread does
@@ -325,25 +324,8 @@ class Storage:
 
     def _forget_positions(self, name: str) -> None:
         """Take a deleted topic out of the checkpoint: its positions are not those of its successor."""
-        if name in self._in_checkpoint and name not in self.topics.by_name:
-            self._try_to_write_checkpoint()
-
-    def _try_to_write_checkpoint(self) -> None:
-        try:
-            self._write_checkpoint()
-        except OSError as error:  # the next time it may work
-            if self._lost is None:
-                _logger.warning("cannot write %s: %s", _CHECKPOINT, error)
-
-    def _write_checkpoint(self) -> None:
-        lines = [
-            f"{topic.name} {partition} {log.recovery_point}"
-            for topic in self.topics
-            for partition, log in enumerate(topic.logs)
-        ]
-        text = "\n".join(["0", str(len(lines)), *lines, ""])
-        replace_private_file(self.directory / _CHECKPOINT, text.encode())
-        self._in_checkpoint = frozenset(self.topics.by_name)
+        if name in self._checkpoint.names and name not in self.topics.by_name:
+            self._checkpoint.try_to_write(self.topics)
 
 
 def _close(log: PartitionLog) -> OSError | None:
@@ -396,17 +378,3 @@ def _cluster_id(store: MetadataStore) -> str:
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         store.set_meta("cluster_id", cluster_id)
     return cluster_id
-
-
-def _read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
-    """Return the synced offsets of Kafka's checkpoint file; none from a file that has no sense."""
-    try:
-        version, _, *lines = path.read_text().splitlines()
-        rows = [line.split(" ") for line in lines if line]
-        return (
-            {(name, int(partition)): int(offset) for name, partition, offset in rows}
-            if version == "0"
-            else {}
-        )
-    except (OSError, ValueError):
-        return {}

@@ -143,6 +143,7 @@ def test_a_topic_does_not_inherit_positions(tmp_path: Path, caplog, restarted: b
     append(node.log("orders"), batch())
     node.log("orders").recovery_point = 1
     node.scheduler.advance(61)
+    node.round()  # the disk thread writes it
     checkpoint = node.storage.directory / "recovery-point-offset-checkpoint"
     assert "orders 0 1" in checkpoint.read_text()
     node.storage.topics.delete(node.storage.topics.by_name["orders"])
