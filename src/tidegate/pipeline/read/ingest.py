@@ -168,9 +168,20 @@ def _in_hours(
 
 
 def _not_none(files: Sequence[Location], directory: Location, of_what: str = "") -> list[Location]:
+    inside = _usage_below(directory)
     if not files:
-        raise UsageFilesError(f"no usage files in {str(directory)!r} {of_what}".rstrip(), hint=_HINT)
+        hint = _HINT if inside is None else f"give {str(inside)!r}"
+        raise UsageFilesError(f"no usage files in {str(directory)!r} {of_what}".rstrip(), hint=hint)
+    if inside is not None:
+        _log.warning("what still lies in %s is not read: give %s", inside / "spool", inside)
     return list(files)
+
+
+def _usage_below(directory: Location) -> Path | None:
+    """Return the usage directory of a server whose data directory was given instead; None: it was not."""
+    if isinstance(directory, Uri) or (directory / "spool").is_dir():
+        return None
+    return directory / "usage" if (directory / "usage" / "spool").is_dir() else None
 
 
 def _chunks_of(path: Location) -> list[Chunk]:

@@ -40,6 +40,20 @@ def test_empty_directory(tmp_path):
         find_files(tmp_path)
 
 
+def test_the_data_directory_of_a_server_is_not_its_record(tmp_path, caplog):
+    """Its usage directory is named; files are found below it, but not what lies in the spool: a warning says so."""
+    (tmp_path / "usage" / "spool" / "node-1").mkdir(parents=True)
+    with pytest.raises(UsageFilesError, match="no usage files in") as caught:
+        find_files(tmp_path)
+    assert caught.value.hint == f"give {str(tmp_path / 'usage')!r}"
+    (tmp_path / "usage" / "parquet").mkdir()
+    (tmp_path / "usage" / "parquet" / "x.parquet").touch()
+    assert len(find_files(tmp_path)) == len(find_files(tmp_path / "usage")) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        f"what still lies in {tmp_path / 'usage' / 'spool'} is not read: give {tmp_path / 'usage'}"
+    ]
+
+
 def test_corrupt_file(usage):
     """A file that is no Parquet is named."""
     (usage / "date=1970-01-01" / "hour=00" / "zz.parquet").write_bytes(b"no parquet at all")
