@@ -20,6 +20,9 @@ MANY_OBJECTS = 100_000  # fewer than are imported
 LOOKED_AT_EVERY = 16  # tests: to list so many objects takes milliseconds
 ROOM: "pytest.StashKey[Room]" = pytest.StashKey()
 
+collect_ignore_glob = ["*/long_*.py"]
+"""Only those that are named are run. Looked into for doctests, they would take a second of each process."""
+
 # A shared machine stalls now and then: a deadline per example would fail tests that are right.
 settings.register_profile("tidegate", deadline=None, print_blob=True)
 settings.load_profile("tidegate")
