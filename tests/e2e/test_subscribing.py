@@ -14,13 +14,13 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, KafkaConsumer
+from tests.e2e.kafka_commands import run_commands
 
 PARTITIONS = 4
 WAIT_S = 60.0
 SESSION_MS = 6_000
 MOMENT_S = 0.05
 POLL_MS = 1_000
-JVM = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 def produce(address: str, topic: str, count: int, first: int = 0) -> None:
@@ -341,27 +341,35 @@ def test_groups_are_administrated(broker, create_topic, unique):
 
 
 @pytest.mark.java
-def test_java_tools(kafka_classpath, broker, create_topic, unique):
+def test_java_tools(kafka_classpath, broker, create_topic, unique, tmp_path):
     """The console consumer reads in a group, and kafka-consumer-groups describes, resets and deletes it."""
     topic = create_topic(broker, unique, PARTITIONS)
     produce(broker.address, topic, 8)
-    server = ("--bootstrap-server", broker.address)
 
-    def java(name: str, *arguments: str) -> str:
-        command = [*JVM, "-cp", kafka_classpath, f"org.apache.kafka.tools.{name}", *server, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    def command(name: str, *arguments: str) -> tuple[str, ...]:
+        return (f"org.apache.kafka.tools.{name}", "--bootstrap-server", broker.address, *arguments)
 
-    reading = ("--topic", topic, "--group", unique, "--from-beginning", "--max-messages", "8")
-    assert sorted(java("consumer.ConsoleConsumer", *reading).split()) == [str(number) for number in range(8)]
     tool = "consumer.group.ConsumerGroupCommand"
-    described = java(tool, "--describe", "--group", unique)
+    reading = ("--topic", topic, "--group", unique, "--from-beginning", "--max-messages", "8")
+    resetting = ("--reset-offsets", "--to-earliest", "--execute", "--group", unique, "--topic", topic)
+    done = run_commands(
+        kafka_classpath,
+        [
+            command("consumer.ConsoleConsumer", *reading),
+            command(tool, "--describe", "--group", unique),
+            command(tool, *resetting),
+            command(tool, "--list"),
+            command(tool, "--delete", "--group", unique),
+            command(tool, "--list"),
+        ],
+        tmp_path,
+    )
+    assert [code for code, _ in done] == [0] * 6, done
+    read, described, _, listed, _, listed_then = (out for _, out in done)
+    assert sorted(read.split()) == [str(number) for number in range(8)]
     rows = [line.split() for line in described.splitlines() if topic in line]
     assert sorted((row[2], row[3], row[4], row[5]) for row in rows) == [
         (str(number), "2", "2", "0") for number in range(PARTITIONS)
     ]
-    java(tool, "--reset-offsets", "--to-earliest", "--execute", "--group", unique, "--topic", topic)
-    assert unique in java(tool, "--list")
-    java(tool, "--delete", "--group", unique)
-    assert unique not in java(tool, "--list")
+    assert unique in listed
+    assert unique not in listed_then
