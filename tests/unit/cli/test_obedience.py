@@ -58,6 +58,7 @@ def test_the_table_has_the_worst_first(usage: Path, capsys: pytest.CaptureFixtur
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.usefixtures("small_terminal")
 def test_large_numbers_and_long_names_fit(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No digit is cut, and nothing that a client calls itself does harm."""
     names = {"client_software": "x" * 300, "client_software_version": "\x1b[2J" * 20}

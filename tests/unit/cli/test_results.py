@@ -38,13 +38,9 @@ def plan(tmp_path):
     return path
 
 
-def test_a_terminal_of_80_columns_shows_all_of_it(usage, plan, monkeypatch, capsys):
+@pytest.mark.usefixtures("small_terminal")
+def test_a_terminal_of_80_columns_shows_all_of_it(usage, plan, capsys):
     """No line is wider, limits are as they were written, and who is nobody is named."""
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    monkeypatch.setenv("TTY_INTERACTIVE", "0")
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setenv("COLUMNS", "80")
     assert main(["usage", str(usage)]) == 0
     assert main(["replay", str(usage), "--quotas", str(plan)]) == 0
     out = capsys.readouterr().out

@@ -23,7 +23,6 @@ __all__ = [
 ]
 
 Row = Mapping[str, Any]
-_WIDTH = 80  # columns
 _LONGEST_SETTING = 70  # cells, of a line
 ESTIMATED = "request time is an estimate: Kafka's request log does not have all of it"
 """What is to be said of a record that was imported."""
@@ -32,7 +31,7 @@ _LIMITS = ("never_throttled", "tolerable")
 
 
 def limits_table(rows: Sequence[Row], *, top: int, tolerated: str) -> Table:
-    """Return the table of `rows` (columns `LIMITS_BY_ENTITY`), at most 80 columns wide.
+    """Return the table of `rows` (columns `LIMITS_BY_ENTITY`), names folded where there is no room.
 
     Of each type of quota the `top` entities with the largest limits, and what a default would have to be.
     tolerated: the heading of the limit that delays some.
@@ -43,10 +42,9 @@ def limits_table(rows: Sequence[Row], *, top: int, tolerated: str) -> Table:
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
-        width=_WIDTH,
     )
     table.add_column("quota", no_wrap=True)
-    table.add_column("entity", ratio=1, overflow="fold")
+    table.add_column("entity", overflow="fold")
     for name in ("throttles\nnothing", tolerated, "throttled\nas recorded"):
         table.add_column(name, justify="right", no_wrap=True)
     for default in default_limits(rows):

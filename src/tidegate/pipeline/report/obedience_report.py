@@ -13,7 +13,6 @@ from tidegate.pipeline.schemas import EARLY_BUCKETS
 __all__ = ["obedience_json", "obedience_notes", "obedience_table", "worst_first"]
 
 Row = Mapping[str, Any]
-_WIDTH = 80  # columns
 _LAST_MS = [*EARLY_BUCKETS.values()][-2]
 
 
@@ -31,16 +30,15 @@ def worst_first(rows: Sequence[Row]) -> list[Row]:
 
 
 def obedience_table(rows: Sequence[Row]) -> Table:
-    """Return the table of `rows`, at most 80 columns wide."""
+    """Return the table of `rows`, names folded where there is no room."""
     table = Table(
         title="who came back before the throttle was over",
         title_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
-        width=_WIDTH,
     )
-    table.add_column("client library", ratio=1, overflow="fold")
+    table.add_column("client library", overflow="fold")
     for name in ("clients\nearly/thr.", "throttled", "early", "", "by\nmedian", "\nlongest"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
