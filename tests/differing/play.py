@@ -30,6 +30,7 @@ from tidegate.api_keys import (
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
+    DESCRIBE_LOG_DIRS,
     FETCH,
     INCREMENTAL_ALTER_CONFIGS,
     LIST_GROUPS,
@@ -87,6 +88,8 @@ RESET_SETTINGS = _control(
     ],
     validate_only=False,
 )
+LATE = (OFFSET_FETCH, DESCRIBE_LOG_DIRS)
+"""What Kafka may still show for a moment of topics that were deleted: positions in them, and their logs."""
 ALTERATIONS = (INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS)
 _SHOWS = {
     METADATA: ALL_TOPICS,
@@ -185,7 +188,7 @@ class Player:
         kafka, tidegate = replies = ask_both(self.sides, made)
         if made.api_key in ALTERATIONS:
             self._settings_changed |= any(_may_change(made, reply.answer) for reply in replies)
-        if kafka.answer != tidegate.answer and made.api_key == OFFSET_FETCH:
+        if kafka.answer != tidegate.answer and made.api_key in LATE:
             kafka = self._later(made, tidegate.answer)
         if kafka.answer != tidegate.answer:
             yield "answer", made, kafka.answer, tidegate.answer
@@ -206,7 +209,7 @@ class Player:
                 yield from self._settle(topics)
 
     def _later(self, made: Made, expected: Any) -> Reply:
-        """Ask Kafka until it answers as expected: positions in topics that were deleted it forgets a little later."""
+        """Ask Kafka until it answers as expected."""
         give_up_at = time.monotonic() + SETTLED_WITHIN_S
         while (reply := ask_both([self.kafka], made)[0]).answer != expected and time.monotonic() < give_up_at:
             time.sleep(0.01)
@@ -258,7 +261,7 @@ class Player:
         (topics,) = exchange([self.tidegate], ALL_TOPICS)
         for shown in (ALL_QUOTAS, ALL_TOPICS, ALL_SETTINGS, *_holding(_partitions(topics))):
             kafka, tidegate = exchange(self.sides, shown)
-            if kafka != tidegate and shown.api_key == OFFSET_FETCH:
+            if kafka != tidegate and shown.api_key in LATE:
                 kafka = self._later(shown, tidegate).answer
             if kafka != tidegate:
                 yield "what is there", shown, kafka, tidegate
