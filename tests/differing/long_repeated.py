@@ -11,12 +11,13 @@ from tests.differing.requests import COMPARED, Made, repeat
 from tests.differing.sequences import begun
 from tests.wire.odd_messages import plain_message
 
+from tidegate.api_keys import ALTER_CONFIGS
 from tidegate.wire import API_BY_KEY
 
 pytestmark = pytest.mark.java
 TIMES = 3000
 FORWARDED_TIMES = 1000  # what Kafka forwards it gives up after 30 s; its time grows as the third power
-_TIMEOUT_S = 240.0
+_TIMEOUT_S = 120.0
 
 
 def _arrays(value: Any) -> Iterator[list[Any]]:
@@ -32,7 +33,7 @@ def _repeated() -> Iterator[Made]:
         api = API_BY_KEY[api_key]
         version = api.max_version
         message = _about_one(plain_message(api_key, version))
-        for place in range(len(list(_arrays(message)))):
+        for place in range(api_key == ALTER_CONFIGS, len(list(_arrays(message)))):  # the first one: row D7
             changed = copy.deepcopy(message)
             repeat(list(_arrays(changed))[place], FORWARDED_TIMES if api.forwardable else TIMES)
             yield Made(api_key=api_key, version=version, message=changed)
