@@ -100,6 +100,7 @@ def test_of_a_group_the_last_counts(disk: Disk) -> None:
     assert sum(disk.over) > 3 * OFFSETS_AT_ONCE
     assert disk.writes._gathered
     disk.round()
+    disk.round()
     assert [kept.generation for kept in disk.store.groups.load()] == [3 * OFFSETS_AT_ONCE - 1]
     assert disk.over == [True] * (6 * OFFSETS_AT_ONCE + 1)
 

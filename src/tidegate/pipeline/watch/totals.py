@@ -36,8 +36,6 @@ _IN_ORDER = {
     "bound": "last",
     "bound_of": "last",
     "bound_changed": "last",
-    "first_throttled_ts_ms": "first",
-    "recorded_first_throttled_ts_ms": "first",
 }
 _NULLS = {"bound": UNLIMITED, "bound_of": ""}
 _REPLAY_SUMS = {**TOGETHER, **_IN_ORDER}

@@ -69,3 +69,20 @@ def test_nodes_of_one_update_are_those_of_many(tmp_path):
     assert (at_once.events, at_once.nodes, [*at_once.minutes]) == (
         one_by_one.events, one_by_one.nodes, [*one_by_one.minutes]
     )  # fmt: skip
+
+
+def test_the_first_throttle_is_that_of_the_least_time(tmp_path):
+    """Times of decisions need not be in the order of the rows: the least counts, as in a replay."""
+    node = RecordingNode()
+    limit = QuotaRecord(entity=(("user", "alice"),), key="producer_byte_rate", value=1.0)
+    node.start(START_MS, records=(limit,))
+    watch = WatchHere(tmp_path, [in_force_plan()], window_ms=180_000)
+    written = 0
+    for at_ms in (START_MS + 200, START_MS + 189):
+        node.produce("alice", "c", 10_000, at_ms)
+        write_events(tmp_path, node.events[written:])
+        written = len(node.events)
+        watch.step()
+    (row,) = (row for row in watch.totals.in_all().entities if row["quota_type"] == "Produce")
+    assert row["throttled_requests"] == row["recorded_throttled_requests"] == 2
+    assert row["first_throttled_ts_ms"] == row["recorded_first_throttled_ts_ms"] == START_MS + 189
