@@ -1,19 +1,22 @@
 """What a forecast says of real clients under a limit, and what really became of them.
 
-Each client has a piece of work: so many records of one size, one in 50 ms where nothing holds it up. It is done without
-quotas and recorded; the record is replayed in closed loop under a share of each client's rate; then the same work is
-really done under those quotas. The model's parameters are those of the code: nothing is fitted. Behind the tables of
-all parts stands how many of the bars are met, of the median of the runs of each share.
+Each client has a process of its own and a piece of work: so many records of one size, one in 50 ms where nothing
+holds it up. It is done without quotas and recorded; the record is replayed in closed loop under a share of each
+client's rate; then the same work is really done under those quotas. The model's parameters are those of the code:
+nothing is fitted. Behind the tables of all parts stands how many of the bars are met, of the median of the runs of each
+share.
 """
 
 import collections
 import contextlib
 import fcntl
+import multiprocessing
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -277,10 +280,17 @@ def done(broker: Broker, create_topic: Callable[..., str], limits: dict[str, flo
     with PlainClient(broker.port, "admin") as admin:
         for name, limit in limits.items():
             admin.alter_quotas({"client-id": name}, {KEYS[api_of(name)]: limit})
-    with ThreadPoolExecutor(len(CLIENTS)) as pool:
+    processes = multiprocessing.get_context("spawn")
+    all_there = processes.Barrier(len(CLIENTS))
+    with ProcessPoolExecutor(len(CLIENTS), processes, initializer=begin, initargs=(all_there,)) as pool:
         for future in [pool.submit(client, work, name) for name, client in CLIENTS.items()]:
             future.result()
     broker.stop()
+
+
+def begin(all_there: Barrier) -> None:
+    """Have the clients begin at once, when all of their processes have imported what they need."""
+    all_there.wait()
 
 
 def fill(work: Work, topic: str) -> None:

@@ -261,7 +261,7 @@ def _most_bytes(table: pa.Table, by: Sequence[str], top: int) -> pa.Table:
 
 
 def _coverage(files: UsageFiles) -> Coverage:
-    return coverage_of(chunk_evidence(chunk) for chunk in _shown(files.chunks, "looking"))
+    return coverage_of(chunk_evidence(bundle) for bundle in _shown(bundled(files.chunks), "looking"))
 
 
 def local_obedience(files: UsageFiles, *, out: Location | None, overwrite: bool = False) -> ObedienceSummary:

@@ -186,7 +186,7 @@ def slices_of(session: SparkSession, chunks: Sequence[Chunk] | Sequence[Bundle])
 
 def coverage_on_spark(session: SparkSession, files: UsageFiles) -> Coverage:
     """Return which rows are there. Raises `UsageFilesError`, as Spark passes it on."""
-    return coverage_of(done_on_spark(session, chunk_evidence, files.chunks))
+    return coverage_of(done_on_spark(session, chunk_evidence, bundled(files.chunks)))
 
 
 def grouped(table: DataFrame, keys: Sequence[str], wanted: Mapping[str, str]) -> DataFrame:

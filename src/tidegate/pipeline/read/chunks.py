@@ -4,10 +4,11 @@ A chunk is one row group of one file; those with few rows are read several at a 
 dictionary-encoded and are never handled row by row.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +25,7 @@ __all__ = [
     "Chunk",
     "OpenChunk",
     "bundled",
+    "looked_at",
     "opened_chunk",
     "read_batches",
     "read_chunk",
@@ -36,6 +38,7 @@ _NAMES = ("kind", "user", "client_id", "client_software")
 _BATCH_ROWS = 1 << 17
 _FEW_ROWS = 1 << 14  # are read at once: each reading of a file takes longer than they do
 _MOST_CHUNKS = 64  # of a bundle: on a distant filesystem each opening waits
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,17 @@ def bundled(chunks: Iterable[Chunk]) -> list[Bundle]:
         waiting.append(chunk)
         rows += chunk.rows
     return [*found, Bundle(tuple(waiting))] if waiting else found
+
+
+def looked_at(chunk: Chunk | Bundle | Arrived, look: Callable[[Any], _T]) -> _T:
+    """Return what `look` finds in a chunk. Where it refuses a bundle, its error names the file that is meant."""
+    try:
+        return look(chunk)
+    except UsageFilesError:
+        if isinstance(chunk, Bundle):
+            for one in chunk.chunks:
+                look(one)
+        raise
 
 
 @contextmanager

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidegate.pipeline.layout import EXACT, REASON_NAMES
-from tidegate.pipeline.read.chunks import Chunk, opened_chunk, read_chunk
+from tidegate.pipeline.read.chunks import Bundle, Chunk, looked_at, opened_chunk, read_chunk
 from tidegate.pipeline.read.columns import numbers_of_names
 from tidegate.pipeline.read.kinds import check_kinds
-from tidegate.pipeline.read.runs import list_runs
+from tidegate.pipeline.read.runs import runs_by_chunk
 from tidegate.pipeline.read.steps import CONTROL_COLUMNS, ControlEvents, events_together
 from tidegate.pipeline.read.survey import control_of
 from tidegate.pipeline.read.timeline import Run, Timeline, gaps_of, timelines
@@ -27,11 +27,10 @@ _KINDS = ("start", "gap")
 
 
 class Evidence(NamedTuple):
-    """What a chunk shows: its starts and gaps, and which rows it has."""
+    """What chunks show: their starts and gaps, and which rows each has."""
 
-    chunk: Chunk
     control: ControlEvents
-    runs: list[Run]
+    runs: list[tuple[Chunk, list[Run]]]
 
 
 class NodeChunk(NamedTuple):
@@ -65,22 +64,28 @@ class Coverage:
     missing: Sequence[Missing]
 
 
-def chunk_evidence(chunk: Chunk) -> Evidence:
+def chunk_evidence(chunk: Chunk | Bundle) -> Evidence:
     """Look at a chunk. Raises `UsageFilesError` for a kind of row that is none of the usage record."""
+    return looked_at(chunk, _evidence)
+
+
+def _evidence(chunk: Chunk | Bundle) -> Evidence:
     with opened_chunk(chunk, CONTROL_COLUMNS) as opened:
         table = read_chunk(opened, ("kind",))
         check_kinds(table, opened.path)
         wanted = numbers_of_names(table, "kind", lambda name: name in _KINDS, bool)
-        return Evidence(chunk, control_of(opened, wanted), list_runs(opened))
+        chunks = chunk.chunks if isinstance(chunk, Bundle) else (chunk,)
+        return Evidence(control_of(opened, wanted), [*zip(chunks, runs_by_chunk(opened), strict=True)])
 
 
 def coverage_of(evidence: Iterable[Evidence]) -> Coverage:
     """Return what the chunks show together. Raises `UsageFilesError` where rows are there twice."""
     found = list(evidence)
     control = events_together(each.control for each in found)
-    by_node = timelines(control, [run for each in found for run in each.runs])
+    runs_of_chunks = [of_chunk for each in found for of_chunk in each.runs]
+    by_node = timelines(control, [run for _, runs in runs_of_chunks for run in runs])
     missing = missing_in(by_node, gaps_of(control))
-    return Coverage(nodes=_chunks_of_nodes(found), missing=missing)
+    return Coverage(nodes=_chunks_of_nodes(runs_of_chunks), missing=missing)
 
 
 def missing_in(by_node: Mapping[int, Timeline], lost: Mapping[tuple[int, int], int | None]) -> list[Missing]:
@@ -98,9 +103,9 @@ def missing_in(by_node: Mapping[int, Timeline], lost: Mapping[tuple[int, int], i
     ]
 
 
-def _chunks_of_nodes(evidence: Iterable[Evidence]) -> dict[int, list[NodeChunk]]:
+def _chunks_of_nodes(runs_of_chunks: Iterable[tuple[Chunk, list[Run]]]) -> dict[int, list[NodeChunk]]:
     found: dict[int, dict[Chunk, NodeChunk]] = {}
-    for chunk, _, runs in evidence:
+    for chunk, runs in runs_of_chunks:
         for run in runs:
             chunks = found.setdefault(run.node_id, {})
             before = chunks.get(chunk, NodeChunk(run.first_seq, run.last_seq, chunk))

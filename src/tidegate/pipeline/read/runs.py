@@ -11,7 +11,7 @@ from tidegate.pipeline.read.columns import Numbers, numbers_of
 from tidegate.pipeline.read.timeline import Run
 from tidegate.usage.columns import SEQ_PER_US
 
-__all__ = ["check_rising", "list_runs"]
+__all__ = ["check_rising", "list_runs", "runs_by_chunk"]
 
 _IMPORTED_WITHIN_MS = (
     1000  # `seq` of an imported row is this close to its time, that of `tidegate serve` never
@@ -19,12 +19,17 @@ _IMPORTED_WITHIN_MS = (
 
 
 def list_runs(chunk: OpenChunk | Arrived) -> list[Run]:
-    """Return which rows are there: from the statistics of the chunk if they tell, else from the rows."""
+    """Return which rows are there."""
+    return [run for runs in runs_by_chunk(chunk) for run in runs]
+
+
+def runs_by_chunk(chunk: OpenChunk | Arrived) -> list[list[Run]]:
+    """Return which rows are there in each chunk of it; from the statistics if they tell, else from the rows."""
     if isinstance(chunk, Arrived):
         columns_of_rows = [numbers_of(read_chunk(chunk, RUN_COLUMNS), name) for name in RUN_COLUMNS]
         ends = chunk.ends or (len(chunk.table),)
         parts = (slice(first, end) for first, end in pairwise((0, *ends)))
-        return [run for part in parts for run in _runs_of_rows(*(column[part] for column in columns_of_rows))]
+        return [_runs_of_rows(*(column[part] for column in columns_of_rows)) for part in parts]
     columns = [chunk.column(name) for name in RUN_COLUMNS]
     found = [column.statistics for column in columns if column is not None]
     if len(found) == len(columns) and all(each is not None and each.has_min_max for each in found):
@@ -32,8 +37,8 @@ def list_runs(chunk: OpenChunk | Arrived) -> list[Run]:
         is_imported = all(_is_imported(*ends) for ends in zip(seq, ts_ms, strict=True))
         has_no_hole = seq[1] - seq[0] + 1 == chunk.group.num_rows
         if node_id[0] == node_id[1] and (is_imported or has_no_hole):
-            return [Run(node_id[0], seq[0], seq[1], ts_ms[0], is_imported)]
-    return _runs_of_rows(*(numbers_of(read_chunk(chunk, RUN_COLUMNS), name) for name in RUN_COLUMNS))
+            return [[Run(node_id[0], seq[0], seq[1], ts_ms[0], is_imported)]]
+    return [_runs_of_rows(*(numbers_of(read_chunk(chunk, RUN_COLUMNS), name) for name in RUN_COLUMNS))]
 
 
 def check_rising(seq: Numbers, *, after: int, node_id: int) -> None:

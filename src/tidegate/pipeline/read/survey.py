@@ -1,15 +1,23 @@
 """The first look at a chunk: who is in it, and what happened besides requests."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.answers import are_repeated
-from tidegate.pipeline.read.chunks import Arrived, Bundle, Chunk, OpenChunk, opened_chunk, read_chunk
+from tidegate.pipeline.read.chunks import (
+    Arrived,
+    Bundle,
+    Chunk,
+    OpenChunk,
+    looked_at,
+    opened_chunk,
+    read_chunk,
+)
 from tidegate.pipeline.read.columns import Numbers, is_there, name_places, numbers_of, used_codes
 from tidegate.pipeline.read.kinds import CONTROL, SNAPSHOT, SWEEP, TAGS, check_kinds, row_kinds
 from tidegate.pipeline.read.runs import list_runs
@@ -67,18 +75,16 @@ def survey_chunk(
 
     Raises `UsageFilesError` for a kind of row that is none of the usage record.
     """
+    return looked_at(chunk, partial(_survey, with_connections=with_connections, with_answers=with_answers))
+
+
+def _survey(chunk: Chunk | Bundle | Arrived, *, with_connections: bool, with_answers: bool) -> Survey:
     also = (*["connection_id"] * with_connections, *TAGS_COLUMNS * with_answers)
-    try:
-        with opened_chunk(chunk, (*CLIENT_COLUMNS, *CONTROL_COLUMNS, *also)) as opened:
-            return _survey(opened, with_connections=with_connections, with_answers=with_answers)
-    except UsageFilesError:
-        if isinstance(chunk, Bundle):
-            for one in chunk.chunks:  # names the file
-                survey_chunk(one, with_connections=with_connections, with_answers=with_answers)
-        raise
+    with opened_chunk(chunk, (*CLIENT_COLUMNS, *CONTROL_COLUMNS, *also)) as opened:
+        return _survey_opened(opened, with_connections=with_connections, with_answers=with_answers)
 
 
-def _survey(chunk: OpenChunk | Arrived, *, with_connections: bool, with_answers: bool) -> Survey:
+def _survey_opened(chunk: OpenChunk | Arrived, *, with_connections: bool, with_answers: bool) -> Survey:
     table = read_chunk(chunk, CLIENT_COLUMNS)
     kinds = row_kinds(table)
     check_kinds(table, chunk.path)

@@ -1,5 +1,6 @@
 """What of a record is not there, and which chunks have rows of a node."""
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.replaying.files import write_events
@@ -7,6 +8,7 @@ from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.errors import UsageFilesError
+from tidegate.pipeline.read.chunks import bundled
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.read.missing import chunk_evidence, coverage_of
 
@@ -69,3 +71,33 @@ def test_chunks_are_found_by_node(tmp_path):
         ]  # fmt: skip
         rows = sum(pq.ParquetFile(each.chunk.path).metadata.num_rows for each in found[node_id])
         assert rows == len(seqs)
+
+
+def test_bundles_show_what_their_chunks_do(tmp_path):
+    """Small files are looked at together; starts, gaps, missing rows and chunks of nodes are as one by one."""
+    for node_id in (1, 2, 3):
+        node = _node(node_id, lost=node_id != 2)
+        del node.events[5 : 5 + node_id]
+        write_events(tmp_path, node.events, rows_per_file=2)
+    with open_usage(tmp_path) as files:
+        bundles = bundled(files.chunks)
+        together = coverage_of(map(chunk_evidence, bundles))
+        assert len(bundles) == 1
+        assert together == coverage_of(map(chunk_evidence, files.chunks))
+    assert len(together.missing) > 3
+
+
+def test_the_bad_file_of_a_bundle_is_named(tmp_path):
+    """It alone."""
+    write_events(tmp_path, _node().events, rows_per_file=2)
+    write_events(tmp_path / "bad", _node(2).events)
+    (path,) = (tmp_path / "bad").rglob("*.parquet")
+    table = pq.read_table(path)
+    place = table.column_names.index("kind")
+    pq.write_table(table.set_column(place, "kind", pa.array(["odd"] * len(table))), path)
+    with open_usage(tmp_path) as files:
+        (bundle,) = bundled(files.chunks)
+        with pytest.raises(UsageFilesError, match="odd") as raised:
+            chunk_evidence(bundle)
+    assert repr(str(path)) in str(raised.value)
+    assert "one of" not in str(raised.value)
