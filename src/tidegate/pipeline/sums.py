@@ -36,7 +36,6 @@ _OF_PARTS = {
 }
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _ROWS_TOGETHER = 1 << 17
-_FEW_ROWS = 32
 _LARGEST_NUMBER = 1 << 31  # numbers of keys are made anew where they become larger
 
 Numbers = npt.NDArray[np.signedinteger[Any]]
@@ -100,15 +99,8 @@ def entities_together(parts: list[pa.Table]) -> pa.Table:
 
 
 def compact(table: pa.Table) -> pa.Table:
-    """Return a table with its integers in as few bytes as they need, and each name of a column once.
-
-    Of few rows the integers are left as they are: to find out what they need takes longer than reading them.
-    """
-    names = [
-        name for name in table.column_names if len(table) > _FEW_ROWS or pa.types.is_string(table[name].type)
-    ]
-    found = {name: compact_column(table[name]) for name in names}
-    return pa.table({name: found.get(name, table[name]) for name in table.column_names})
+    """Return a table with its integers in as few bytes as they need, and each name of a column once."""
+    return pa.table({name: compact_column(table[name]) for name in table.column_names})
 
 
 def compact_column(column: pa.ChunkedArray) -> pa.ChunkedArray:

