@@ -135,14 +135,15 @@ def running_jobs(
     sums: bool = False,
     plans: "Sequence[Plan]" = (),
     replays_all: bool = False,
+    covers_all: bool = False,
 ) -> "Iterator[Jobs]":
     """Give the jobs over the files, in this process or on Spark; say which if that was asked for.
 
     sums: Spark is to add rows up itself, for which its code is worth compiling. plans: what will be replayed.
-    replays_all: by `Jobs.replay`, all of them at once.
+    replays_all: by `Jobs.replay`, all of them at once. covers_all: `Jobs.usage` or `Jobs.obedience` is to be run.
     Raises `TidegateError`.
     """
-    from tidegate.pipeline.jobs.spread import surveys_in_the_making
+    from tidegate.pipeline.jobs.spread import COVERAGE_LOOK, looked_at_early, survey_for
     from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark, where_and_why
     from tidegate.pipeline.session import running_spark
     from tidegate.pipeline.warm_up import kernel_in_the_making
@@ -153,10 +154,11 @@ def running_jobs(
     if is_local:
         yield jobs_here(files)
         return
+    look = COVERAGE_LOOK if covers_all else survey_for(plans) if replays_all and plans else None
     app_name, rows = f"tidegate {args.command}", files.rows if sums else 0
     with (
         kernel_in_the_making(plans, with_usage=sums),
-        surveys_in_the_making(files, plans if replays_all else ()) as early,
+        looked_at_early(files, look) as early,
         running_spark(app_name=app_name, master=args.master, rows=rows) as spark,
     ):
         yield jobs_on_spark(spark, files, early)

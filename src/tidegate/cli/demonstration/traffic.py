@@ -1,6 +1,8 @@
 """The first half of the demo: the broker, its clients, and the quotas that are set half-way."""
 
 import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
@@ -16,7 +18,7 @@ from tidegate.cli.demonstration.results import Results
 from tidegate.cli.demonstration.tally import Tally, watch
 from tidegate.errors import TidegateError
 
-__all__ = ["CONTROL", "Traffic", "run_traffic"]
+__all__ = ["CONTROL", "Traffic", "as_admin", "run_traffic"]
 
 CONTROL = "control"
 """A second checkout, whose broker has no other client: what the machine itself does to an order meanwhile."""
@@ -55,24 +57,32 @@ def run_traffic(console: Console, results: Results, *, seconds: float) -> Traffi
 
 def _create_topics(port: int) -> None:
     topics = [NewTopic(ORDERS_TOPIC, 1, 1), NewTopic(BULK_TOPIC, BULK_PARTITIONS, 1)]
-    admin = _admin(port)
-    for created in admin.create_topics(topics).values():
-        created.result(_ADMIN_TIMEOUT_S)
+    as_admin(port, lambda admin: admin.create_topics(topics))
 
 
 def _delete_bulk(port: int) -> None:
     """Give the disk space of the flood back."""
-    admin = _admin(port)
-    admin.delete_topics([BULK_TOPIC])[BULK_TOPIC].result(_ADMIN_TIMEOUT_S)
+    as_admin(port, lambda admin: admin.delete_topics([BULK_TOPIC]))
 
 
-def _admin(port: int) -> AdminClient:
-    settings: dict[str, str | int | float | bool] = {
-        "bootstrap.servers": f"127.0.0.1:{port}",
-        "client.id": "tidegate-demo",
-        "log_level": 4,
-    }
-    return AdminClient(settings)
+def as_admin(port: int, ask: Callable[[AdminClient], Mapping[str, "Future[None]"]]) -> None:
+    """Ask the broker for something and wait until it is done. Raises `KafkaException`.
+
+    In a thread of its own: a Ctrl-C that comes while an `AdminClient` is let go of is lost in the main one.
+    """
+
+    def done() -> None:
+        settings: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "client.id": "tidegate-demo",
+            "log_level": 4,
+        }
+        admin = AdminClient(settings)  # to be held until all is answered
+        for answered in ask(admin).values():
+            answered.result(_ADMIN_TIMEOUT_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(done).result()
 
 
 def _run_clients(console: Console, port: int, idle_port: int, *, seconds: float) -> Traffic:
