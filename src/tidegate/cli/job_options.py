@@ -135,15 +135,14 @@ def running_jobs(
     sums: bool = False,
     plans: "Sequence[Plan]" = (),
     replays_all: bool = False,
-    covers_all: bool = False,
 ) -> "Iterator[Jobs]":
     """Give the jobs over the files, in this process or on Spark; say which if that was asked for.
 
     sums: Spark is to add rows up itself, for which its code is worth compiling. plans: what will be replayed.
-    replays_all: by `Jobs.replay`, all of them at once. covers_all: `Jobs.usage` or `Jobs.obedience` is to be run.
+    replays_all: by `Jobs.replay`, all of them at once.
     Raises `TidegateError`.
     """
-    from tidegate.pipeline.jobs.spread import COVERAGE_LOOK, looked_at_early, survey_for
+    from tidegate.pipeline.jobs.spread import surveys_in_the_making
     from tidegate.pipeline.jobs.where import jobs_here, jobs_on_spark, where_and_why
     from tidegate.pipeline.session import running_spark
     from tidegate.pipeline.warm_up import kernel_in_the_making
@@ -154,11 +153,10 @@ def running_jobs(
     if is_local:
         yield jobs_here(files)
         return
-    look = COVERAGE_LOOK if covers_all else survey_for(plans) if replays_all and plans else None
     app_name, rows = f"tidegate {args.command}", files.rows if sums else 0
     with (
         kernel_in_the_making(plans, with_usage=sums),
-        looked_at_early(files, look) as early,
+        surveys_in_the_making(files, plans if replays_all else ()) as early,
         running_spark(app_name=app_name, master=args.master, rows=rows) as spark,
     ):
         yield jobs_on_spark(spark, files, early)

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         unknown = obedience_document(None, top=0, events=None, out=None)
         print(json_text(unknown) if args.json else _NOT_KNOWN)
         return _EXIT_NOT_KNOWN
-    with opened_for_tables(args) as files, running_jobs(args, files, covers_all=True) as jobs:
+    with opened_for_tables(args) as files, running_jobs(args, files) as jobs:
         found = jobs.obedience(out=args.out, overwrite=args.overwrite)
     rows = worst_first(found.libraries)
     if args.json:

@@ -92,10 +92,7 @@ def run(args: argparse.Namespace) -> int:
         "with_limits": args.limits,
         "with_recommendation": args.with_recommendation,
     }
-    with (
-        opened(args) as files,
-        running_jobs(args, files, sums=True, plans=[in_force_plan(), *plans], covers_all=True) as jobs,
-    ):
+    with opened(args) as files, running_jobs(args, files, sums=True, plans=[in_force_plan(), *plans]) as jobs:
         found = find_out(jobs, plans, rows=files.rows, **wanted)
     write_page(args.out, _page(found), overwrite=args.overwrite)
     print(f"report: {args.out}")

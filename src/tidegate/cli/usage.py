@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
     by = CLIENT if args.by is None else (_COLUMNS[args.by],)
     wanted = {"out": args.out, "overwrite": args.overwrite, "top": shown(args), "by": by}
-    with opened_for_tables(args) as files, running_jobs(args, files, sums=True, covers_all=True) as jobs:
+    with opened_for_tables(args) as files, running_jobs(args, files, sums=True) as jobs:
         summary = jobs.usage(**wanted)
     if args.json:
         document = usage_document(summary.top, by=by, groups=summary.groups, events=files.rows, out=args.out)

@@ -17,7 +17,7 @@ from tidegate.pipeline.backlogs import BY_CONNECTION, BY_STEP, STEP_KEYS, backlo
 from tidegate.pipeline.backlogs import ENTITY_KEYS as BACKLOG_KEYS
 from tidegate.pipeline.errors import spark_errors_as_ours
 from tidegate.pipeline.jobs.spread import (
-    EarlyLook,
+    EarlySurveys,
     Placed,
     done_on_spark,
     grouped,
@@ -67,7 +67,7 @@ def replay_job(
     overwrite: bool = False,
     with_decisions: bool = False,
     carried: Mapping[tuple[str, int], Carried] | None = None,
-    early: EarlyLook | None = None,
+    early: EarlySurveys | None = None,
 ) -> ReplaySummary:
     """Replay the usage files against the plans; write the tables to `out` if given. Raises `TidegateError`.
 

@@ -20,7 +20,7 @@ from tidegate.config.locations import Uri
 from tidegate.pipeline.read.chunks import Bundle, Chunk, bundled
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
-from tidegate.pipeline.read.survey import survey_chunk
+from tidegate.pipeline.read.survey import Survey, survey_chunk
 from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.partition import Grouped, ReplayTask, chunk_rows, do_work, pack_chunks
 from tidegate.pipeline.replay.plan import Plan
@@ -30,28 +30,20 @@ from tidegate.pipeline.session import RunningSpark
 from tidegate.pipeline.warm_up import smooth_mode_at_hand
 
 __all__ = [
-    "COVERAGE_LOOK",
     "SLICES_PER_CORE",
-    "EarlyLook",
-    "FirstLook",
+    "EarlySurveys",
     "Placed",
     "coverage_on_spark",
     "done_on_spark",
     "grouped",
-    "looked_at_early",
     "replay_blocks",
     "slices_of",
     "spread_chunks",
-    "survey_for",
+    "surveys_in_the_making",
 ]
 
 SLICES_PER_CORE = 4
 """Tasks of the passes over the files, at least."""
-
-FirstLook = partial[Any]
-"""What is done first with each bundle of some files."""
-COVERAGE_LOOK: FirstLook = partial(chunk_evidence)
-"""The one of a job that begins with `coverage_on_spark`; `survey_for` returns that of a replay."""
 
 _SLICE_BYTES = 1 << 28  # uncompressed, at most
 _EARLY_CHUNKS = 4_000  # what is surveyed here, a ms each, while Spark starts: some five seconds
@@ -76,44 +68,35 @@ class Placed(NamedTuple):
         return partial(function, task=self.task, members=self.members, **more)
 
 
-class EarlyLook(NamedTuple):
-    """The first pass over files, of this process: what looks, and what it finds or will find in each bundle."""
+class EarlySurveys(NamedTuple):
+    """The first pass over files, of this process: what is looked for, and what is or will be found in each bundle."""
 
-    look: FirstLook
-    found: "Future[list[Any]]"
+    options: Mapping[str, bool]
+    found: "Future[list[Survey]]"
 
 
 @contextmanager
-def looked_at_early(files: UsageFiles, look: FirstLook | None) -> Iterator[EarlyLook | None]:
-    """Have few files looked at in a thread, while Spark starts; None: they are not few, or there is no such pass."""
+def surveys_in_the_making(files: UsageFiles, plans: Sequence[Plan]) -> Iterator[EarlySurveys | None]:
+    """Have few files surveyed for a replay of the plans in a thread, while Spark starts; None: they are not few."""
     is_little = len(files.chunks) <= _EARLY_CHUNKS and files.rows <= _EARLY_ROWS
-    if look is None or not is_little or any(isinstance(path, Uri) for path in files.paths):
+    if not plans or not is_little or any(isinstance(path, Uri) for path in files.paths):
         yield None
         return
-    is_over = Event()
+    survey_bundle, is_over = _survey_for(plans), Event()
 
-    def found() -> list[Any]:
-        of_bundles = []
+    def survey() -> list[Survey]:
+        found = []
         for bundle in bundled(files.chunks):
             if is_over.is_set():
                 raise CancelledError
-            of_bundles.append(look(bundle))
-        return of_bundles
+            found.append(survey_bundle(bundle))
+        return found
 
     with ThreadPoolExecutor(1) as pool:
         try:
-            yield EarlyLook(look, pool.submit(found))
+            yield EarlySurveys(survey_bundle.keywords, pool.submit(survey))
         finally:
             is_over.set()
-
-
-def _first_look(
-    session: SparkSession, look: FirstLook, bundles: Sequence[Bundle], early: EarlyLook | None
-) -> list[Any]:
-    """Return what the first pass finds in each bundle, on Spark unless the same was done `early`."""
-    if early is not None and (early.look.func, early.look.keywords) == (look.func, look.keywords):
-        return early.found.result()
-    return done_on_spark(session, look, bundles)
 
 
 def replay_blocks(
@@ -123,7 +106,7 @@ def replay_blocks(
     *,
     carried: Mapping[tuple[str, int], Carried] | None = None,
     leaves_state: bool = False,
-    early: EarlyLook | None = None,
+    early: EarlySurveys | None = None,
 ) -> Placed:
     """Return the rows of the files where they belong.
 
@@ -131,8 +114,11 @@ def replay_blocks(
     run, reads the rows.
     """
     session, context = spark.session, spark.session.sparkContext
-    bundles = bundled(files.chunks)
-    surveys = _first_look(session, survey_for(plans), bundles, early)
+    survey, bundles = _survey_for(plans), bundled(files.chunks)
+    if early is not None and early.options == survey.keywords:
+        surveys = early.found.result()
+    else:
+        surveys = done_on_spark(session, survey, bundles)
     cores = context.defaultParallelism
     layout = lay_out(bundles, surveys, plans, cores=cores, carried=carried, leaves_state=leaves_state)
     if (context.master or "").startswith("local"):  # executors elsewhere compile for themselves
@@ -148,7 +134,7 @@ def replay_blocks(
     return Placed(placed, layout, task, members)
 
 
-def survey_for(plans: Sequence[Plan]) -> FirstLook:
+def _survey_for(plans: Sequence[Plan]) -> "partial[Survey]":
     """Return `survey_chunk` with what it is to look for, for a replay of the plans."""
     return partial(
         survey_chunk,
@@ -198,9 +184,9 @@ def slices_of(session: SparkSession, chunks: Sequence[Chunk] | Sequence[Bundle])
     return max(1, min(len(chunks), max(wanted, SLICES_PER_CORE * session.sparkContext.defaultParallelism)))
 
 
-def coverage_on_spark(session: SparkSession, files: UsageFiles, early: EarlyLook | None = None) -> Coverage:
-    """Return which rows are there. early: `COVERAGE_LOOK`. Raises `UsageFilesError`, as Spark passes it on."""
-    return coverage_of(_first_look(session, COVERAGE_LOOK, bundled(files.chunks), early))
+def coverage_on_spark(session: SparkSession, files: UsageFiles) -> Coverage:
+    """Return which rows are there. Raises `UsageFilesError`, as Spark passes it on."""
+    return coverage_of(done_on_spark(session, chunk_evidence, bundled(files.chunks)))
 
 
 def grouped(table: DataFrame, keys: Sequence[str], wanted: Mapping[str, str]) -> DataFrame:

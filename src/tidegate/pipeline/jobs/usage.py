@@ -25,7 +25,6 @@ from tidegate.pipeline.history import (
 )
 from tidegate.pipeline.jobs.spread import (
     SLICES_PER_CORE,
-    EarlyLook,
     coverage_on_spark,
     done_on_spark,
     grouped,
@@ -70,19 +69,15 @@ def usage_job(
     overwrite: bool = False,
     top: int,
     by: Sequence[str] = CLIENT,
-    early: EarlyLook | None = None,
 ) -> UsageSummary:
-    """Sum up the usage files by the columns `by`; write the tables to `out` if given. Raises `TidegateError`.
-
-    early: the files as looked at already.
-    """
+    """Sum up the usage files by the columns `by`; write the tables to `out` if given. Raises `TidegateError`."""
     in_all_name, by_minute_name = usage_tables(by)
     with (
         opened_results(out, command="usage", overwrite=overwrite) as results,
         spark_errors_as_ours(spark_log=spark.log),
         progress_of(spark.session.sparkContext, "summing up"),
     ):
-        coverage = coverage_on_spark(spark.session, files, early)
+        coverage = coverage_on_spark(spark.session, files)
         parts = _usage_parts(spark.session, coverage.nodes, by, with_minutes=results is not None).cache()
         in_all = _put_together(parts, by, by, usage_schema(by)).cache()
         if results is not None:
@@ -129,23 +124,18 @@ def _put_together(parts: DataFrame, by: Sequence[str], keys: Sequence[str], tabl
 
 
 def obedience_job(
-    spark: RunningSpark,
-    files: UsageFiles,
-    *,
-    out: Location | None,
-    overwrite: bool = False,
-    early: EarlyLook | None = None,
+    spark: RunningSpark, files: UsageFiles, *, out: Location | None, overwrite: bool = False
 ) -> ObedienceSummary:
     """Find out which client libraries came back too early; write the tables to `out` if given.
 
-    early: the files as looked at already. Raises `TidegateError`.
+    Raises `TidegateError`.
     """
     with (
         opened_results(out, command="obedience", overwrite=overwrite) as results,
         spark_errors_as_ours(spark_log=spark.log),
         progress_of(spark.session.sparkContext, "summing up"),
     ):
-        coverage = coverage_on_spark(spark.session, files, early)
+        coverage = coverage_on_spark(spark.session, files)
         work = spread_chunks(spark.session, files.chunks)
         parts = work.mapInArrow(obedience_of_chunks, OBEDIENCE_BY_CLIENT)
         by_client = grouped(parts, CLIENT_KEYS, CLIENT_SUMS).cache()

@@ -18,7 +18,7 @@ from tidegate.pipeline.jobs.local import (
     local_usage,
 )
 from tidegate.pipeline.jobs.replay import limits_job, recommend_job, replay_job
-from tidegate.pipeline.jobs.spread import EarlyLook
+from tidegate.pipeline.jobs.spread import EarlySurveys
 from tidegate.pipeline.jobs.summaries import LimitsSummary, ObedienceSummary, ReplaySummary, UsageSummary
 from tidegate.pipeline.jobs.usage import history_job, obedience_job, quota_events_job, usage_job
 from tidegate.pipeline.read.ingest import UsageFiles
@@ -73,11 +73,11 @@ def jobs_here(files: UsageFiles) -> Jobs:
     )
 
 
-def jobs_on_spark(spark: RunningSpark, files: UsageFiles, early: EarlyLook | None = None) -> Jobs:
+def jobs_on_spark(spark: RunningSpark, files: UsageFiles, early: EarlySurveys | None = None) -> Jobs:
     """Return the jobs on Spark. early: what was found in the files meanwhile."""
     return Jobs(
-        usage=partial(usage_job, spark, files, early=early),
-        obedience=partial(obedience_job, spark, files, early=early),
+        usage=partial(usage_job, spark, files),
+        obedience=partial(obedience_job, spark, files),
         quota_events=partial(quota_events_job, spark, files),
         history=partial(history_job, spark, files),
         replay=partial(replay_job, spark, files, early=early),

@@ -11,10 +11,9 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.config.locations import Uri
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.jobs.spread import COVERAGE_LOOK, coverage_on_spark, looked_at_early, survey_for
+from tidegate.pipeline.jobs.spread import surveys_in_the_making
 from tidegate.pipeline.read.chunks import bundled
 from tidegate.pipeline.read.ingest import open_usage
-from tidegate.pipeline.read.missing import coverage_of
 from tidegate.pipeline.read.survey import survey_chunk
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
 
@@ -38,9 +37,9 @@ def test_what_is_found_meanwhile_is_what_spark_would_find(files):
     """Of each bundle, in order, and all that the plans need."""
     options = {"with_connections": True, "with_answers": True}
     expected = [survey_chunk(bundle, **options) for bundle in bundled(files.chunks)]
-    with looked_at_early(files, survey_for(_PLANS)) as early:
+    with surveys_in_the_making(files, _PLANS) as early:
         found = early.found.result()
-    assert early.look.keywords == options
+    assert early.options == options
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert one.keys.equals(other.keys)
@@ -53,31 +52,21 @@ def test_what_is_found_meanwhile_is_what_spark_would_find(files):
 
 
 def test_much_is_left_to_spark(files):
-    """Many files, or many rows; what is elsewhere, and where there is no first look."""
+    """Many files, or many rows; what is elsewhere, and where nothing is replayed."""
     chunk = files.chunks[0]
     many = replace(files, chunks=[chunk] * 4_001)
     long = replace(files, chunks=[replace(chunk, rows=2_000_001)])
     elsewhere = replace(files, paths=[Uri("s3://bucket", "/file")])
-    look = COVERAGE_LOOK
-    for given, wanted in ((many, look), (long, look), (elsewhere, look), (files, None)):
-        with looked_at_early(given, wanted) as early:
+    for given, plans in ((many, _PLANS), (long, _PLANS), (elsewhere, _PLANS), (files, [])):
+        with surveys_in_the_making(given, plans) as early:
             assert early is None
-
-
-def test_which_rows_are_there_is_found_meanwhile(files):
-    """As Spark would find it, without Spark; what was looked for in a replay is of no use for it."""
-    expected = coverage_of(map(COVERAGE_LOOK, files.chunks))
-    with looked_at_early(files, COVERAGE_LOOK) as early:
-        assert coverage_on_spark(None, files, early) == expected
-    with looked_at_early(files, survey_for(_PLANS)) as early, pytest.raises(AttributeError):
-        coverage_on_spark(None, files, early)
 
 
 def test_a_damaged_file_is_named_where_the_result_is_asked_for(files):
     """And not before: Spark may not start, which is to be told then."""
     files.paths[0].write_bytes(b"PAR1")
     with (
-        looked_at_early(files, survey_for(_PLANS)) as early,
+        surveys_in_the_making(files, _PLANS) as early,
         pytest.raises(UsageFilesError, match=files.paths[0].name),
     ):
         early.found.result()
