@@ -89,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.config.quotas_file import load_quotas_file
     from tidegate.kafka_log.importing import import_logs
     from tidegate.kafka_log.log_files import Source
+    from tidegate.pipeline.report.console import results_console
 
     sources = [Source(args.node_id if node_id is None else node_id, path) for node_id, path in args.logs]
     zone = _zone(args.time_zone)
@@ -108,8 +109,9 @@ def run(args: argparse.Namespace) -> int:
         summary = import_logs(
             sources, args.out, zone=zone, in_force=in_force, processes=args.processes, on_progress=show
         )
+    results = results_console()
     for line in _lines(summary, args.out):
-        print(line)
+        results.print(line, soft_wrap=not results.is_terminal)
     return _EXIT_BAD_LINES if summary.bad else 0
 
 

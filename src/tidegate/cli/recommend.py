@@ -2,10 +2,13 @@
 
 import argparse
 import io
+import itertools
 import math
 import sys
+from collections.abc import Sequence
 
 from tidegate.cli.job_options import directory_argument, opened, running_jobs, where_options
+from tidegate.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
 
@@ -105,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.report.recommend_notes import recommend_notes
     from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text
 
-    wanted = Wanted(headroom=args.headroom, budgets=dict(args.budget), protect=args.protect)
+    wanted = Wanted(headroom=args.headroom, budgets=_once_each(args.budget), protect=args.protect)
     with opened(args) as files, running_jobs(args, files, plans=[levels_of("both")]) as jobs:
         found = jobs.recommend(args.by, wanted)
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
@@ -115,6 +118,16 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's: it is read as such
     print(text(found.quotas, notes), end="")
     return 0
+
+
+def _once_each(budgets: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Return budgets by key. Raises `ConfigError` where one is given twice: which of them counts?"""
+    for (key, _), (following, _) in itertools.pairwise(sorted(budgets)):
+        if key == following:
+            raise ConfigError(
+                f"--budget {key} is given twice", hint="give what one broker may bear once a key"
+            )
+    return dict(budgets)
 
 
 def _headroom(text: str) -> float:
@@ -131,7 +144,6 @@ def _headroom(text: str) -> float:
 def _budget(text: str) -> tuple[str, float]:
     """Return Kafka's key and a value. Raises `argparse.ArgumentTypeError`."""
     from tidegate.config.values import QuotaValueError, parse_value
-    from tidegate.errors import ConfigError
 
     key, equals, value = text.partition("=")
     if key not in _KEYS or not equals:

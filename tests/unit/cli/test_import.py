@@ -22,6 +22,20 @@ def test_what_came_of_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("0 files (1 known already), 0.0 MB: 0 requests, 0 changed quotas\n", "")
 
 
+def test_a_terminal_of_80_columns_gets_whole_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line that is too long is folded between two words."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["import", str(QUICK), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert max(map(len, said)) <= 80
+    assert "exact: bytes produced and fetched, mutations; estimated: request time (network" in map(
+        str.rstrip, said
+    )
+
+
 def test_bad_lines_are_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And the place of the list is named."""
     log = tmp_path / "request.log"

@@ -104,6 +104,16 @@ def test_a_budget_throttles_the_large_and_says_so(
     assert throttled == {"loader"}
 
 
+def test_a_budget_given_twice_is_refused(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither of the two is taken for what was meant."""
+    budgets = ["--budget", "producer_byte_rate=2MiB", "--budget", "producer_byte_rate=3MiB"]
+    assert main(["recommend", str(usage), *budgets]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "error: --budget producer_byte_rate is given twice\nhint: give what one broker may bear once a key\n",
+    )
+
+
 @_FEW
 @given(seed=st.integers(0, 2**32 - 1), budget=st.sampled_from(["100GB", "400MB", "3GB"]))
 def test_nobody_protected_is_ever_throttled(
