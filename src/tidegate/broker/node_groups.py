@@ -11,7 +11,8 @@ from tidegate import error_codes
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.late_answers import LateAnswers
 from tidegate.groups import GroupCoordinator, GroupSettings, GroupState, StoredGroup
-from tidegate.groups.group import CONSUMER, Group, Subscription
+from tidegate.groups.group import Group
+from tidegate.groups.subscription import CONSUMER, Subscription
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.handler import Deferred, Message, Request, Work
 from tidegate.storage.group_rows import CommittedOffset, GroupChange

@@ -1,32 +1,21 @@
-"""One group and its members: what they are, who leads, which protocol they choose; not when anything happens.
+"""One group: its members, who leads, which protocol they choose; not when anything happens.
 
-Follows: Kafka 4.3 `ClassicGroup`, `ClassicGroupMember`.
+Follows: Kafka 4.3 `ClassicGroup`.
 """
 
 import enum
 from collections.abc import Container, Generator, Mapping, Sequence
-from dataclasses import dataclass
 
 from tidegate import error_codes
-from tidegate.groups.deadlines import Deadline
-from tidegate.groups.requests import Message, Respond, Source
+from tidegate.groups.member import JoinDeadline, Member, PendingMember, SyncDeadline
+from tidegate.groups.requests import Message, Respond
 from tidegate.groups.stored import StoredGroup, StoredMember
-from tidegate.groups.subscription import subscribed_topics_in_slices
+from tidegate.groups.subscription import CONSUMER, Subscription, subscribed_topics_in_slices
 from tidegate.quota.admin.java_hash import hash_map_order
 
-__all__ = [
-    "CONSUMER",
-    "Group",
-    "GroupState",
-    "JoinDeadline",
-    "Member",
-    "PendingMember",
-    "Subscription",
-    "SyncDeadline",
-]
+__all__ = ["Group", "GroupState"]
 
-CONSUMER = "consumer"
-"""The protocol type whose metadata say which topics a member subscribes to."""
+_BYTES = 1000
 
 
 class GroupState(enum.Enum):
@@ -37,132 +26,6 @@ class GroupState(enum.Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-
-
-class Member(Deadline):
-    """A member; as a deadline it is its session's end.
-
-    join, sync: how its waiting JoinGroup or SyncGroup is answered.
-    is_new: it has not been in a generation yet.
-    source, session_mark_ms, rebalance_mark_ms: by what it spoke last, and for how long that had been muted when the
-        session, or the rebalance, began.
-    """
-
-    __slots__ = (
-        "assignment",
-        "client_host",
-        "client_id",
-        "group_id",
-        "instance_id",
-        "is_new",
-        "join",
-        "member_id",
-        "protocols",
-        "rebalance_mark_ms",
-        "rebalance_timeout_ms",
-        "session_mark_ms",
-        "session_timeout_ms",
-        "source",
-        "sync",
-    )
-
-    def __init__(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        session_timeout_ms: int,
-        rebalance_timeout_ms: int,
-        protocols: Sequence[tuple[str, bytes]],
-    ) -> None:
-        super().__init__()
-        self.group_id = group_id
-        self.member_id = member_id
-        self.instance_id = instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.session_timeout_ms = session_timeout_ms
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.protocols = tuple(protocols)
-        self.assignment = b""
-        self.join: Respond | None = None
-        self.sync: Respond | None = None
-        self.is_new = False
-        self.source: Source | None = None
-        self.session_mark_ms = self.rebalance_mark_ms = 0
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes in memory."""
-        names = (
-            len(self.member_id) + len(self.instance_id or "") + len(self.client_id) + len(self.client_host)
-        )
-        return (
-            _MEMBER_BYTES
-            + names
-            + len(self.assignment)
-            + sum([len(name) + len(data) for name, data in self.protocols])
-        )
-
-    def metadata(self, protocol: str | None) -> bytes:
-        """Return what it says for a protocol."""
-        for name, data in self.protocols:
-            if name == protocol:
-                return data
-        return b""
-
-
-_MEMBER_BYTES = 1000
-
-
-class PendingMember(Deadline):
-    """A member id that was given out; as a deadline it is when nobody has come with it."""
-
-    __slots__ = ("group_id", "member_id")
-
-    def __init__(self, group_id: str, member_id: str) -> None:
-        super().__init__()
-        self.group_id = group_id
-        self.member_id = member_id
-
-
-class JoinDeadline(Deadline):
-    """When a rebalance goes on with those who have joined. Of a first one: left_ms, how much longer it may wait."""
-
-    __slots__ = ("delay_ms", "extended_ms", "group_id", "left_ms")
-
-    def __init__(self, group_id: str) -> None:
-        super().__init__()
-        self.group_id = group_id
-        self.delay_ms = 0
-        self.left_ms: int | None = None
-        self.extended_ms = 0
-
-
-class SyncDeadline(Deadline):
-    """When those have to go who have joined a generation and did not ask for their assignment."""
-
-    __slots__ = ("extended_ms", "group_id")
-
-    def __init__(self, group_id: str) -> None:
-        super().__init__()
-        self.group_id = group_id
-        self.extended_ms = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
-    """What the members of a generation read. topics: None where that is not known: a consumer may read any then."""
-
-    generation: int
-    is_consumer: bool
-    topics: frozenset[str] | None
-
-    def has(self, topic: str) -> bool:
-        """Return whether a member may read a topic."""
-        return self.is_consumer if self.topics is None else topic in self.topics
 
 
 class Group:
@@ -217,7 +80,7 @@ class Group:
     @property
     def size(self) -> int:
         """About how many bytes it takes in memory besides its members."""
-        return _MEMBER_BYTES + len(self.group_id)
+        return _BYTES + len(self.group_id)
 
     def transition(self, state: GroupState, now_ms: int) -> None:
         """Go into another state."""
@@ -262,6 +125,12 @@ class Group:
         join, member.join = member.join, None
         self.awaiting_join -= join is not None
         return join
+
+    def answer_join(self, member: Member, answer: Message) -> None:
+        """Answer a member's JoinGroup, if one waits."""
+        join = self.take_join(member)
+        if join is not None:
+            join(answer)
 
     def remove(self, member: Member) -> None:
         """Let a member go, whose JoinGroup waits no longer; another one leads where it did."""

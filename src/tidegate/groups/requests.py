@@ -6,7 +6,18 @@ from typing import Any, Protocol
 
 from tidegate import error_codes
 
-__all__ = ["JoinRequest", "Message", "Respond", "Source", "SyncRequest", "join_refusal", "sync_refusal"]
+__all__ = [
+    "JoinRequest",
+    "Message",
+    "Respond",
+    "Source",
+    "SyncRequest",
+    "join_refusal",
+    "sync_refusal",
+    "why",
+]
+
+_REASON_CHARS = 255  # of a client's text in the log. Source: Kafka `JoinGroupRequest.maybeTruncateReason`
 
 Message = dict[str, Any]
 Respond = Callable[[Message], None]
@@ -84,3 +95,8 @@ def sync_refusal(error_code: int) -> Message:
     """Return the answer to a SyncGroup that is refused."""
     assert error_code != error_codes.NONE
     return {"error_code": error_code, "protocol_type": None, "protocol_name": None, "assignment": b""}
+
+
+def why(reason: str | None) -> str:
+    """Return the end of a line of the log, where a client has said why it joins or leaves."""
+    return f", for {reason[:_REASON_CHARS]!r}" if reason else ""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-__all__ = ["GroupStore", "StoredGroup", "StoredMember"]
+__all__ = ["GroupStore", "StoredGroup", "StoredMember", "unheard"]
 
 
 class StoredMember(NamedTuple):
@@ -35,6 +35,16 @@ class StoredGroup:
     state_at_ms: int
     members: tuple[StoredMember, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """How many bytes of its members are kept: names, metadata and assignments."""
+        return sum(
+            [
+                len(member.metadata) + len(member.assignment) + len(member.member_id) + len(member.client_id)
+                for member in self.members
+            ]
+        )
+
 
 class GroupStore(Protocol):
     """Keeps groups, in the order in which it is given them."""
@@ -42,3 +52,7 @@ class GroupStore(Protocol):
     def save(self, group: StoredGroup, on_over: Callable[[bool, int], None]) -> None:
         """Keep a group, new or changed. `on_over` is told once, later, whether it is on the disk, and the time."""
         ...
+
+
+def unheard(is_kept: bool, now_ms: int) -> None:
+    """Take no notice of whether a group was kept: it has no members, and nobody waits."""

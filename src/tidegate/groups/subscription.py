@@ -2,13 +2,30 @@
 
 import struct
 from collections.abc import Container, Generator
+from dataclasses import dataclass
 
-__all__ = ["subscribed_topics_in_slices"]
+__all__ = ["CONSUMER", "Subscription", "subscribed_topics_in_slices"]
+
+CONSUMER = "consumer"
+"""The protocol type whose metadata say which topics a member subscribes to."""
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _OWNED_SINCE, _GENERATION_SINCE, _RACK_SINCE = 1, 2, 3
 _AT_ONCE = 500  # topics read between two yields: well under a millisecond
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What the members of a generation read. topics: None where that is not known: a consumer may read any then."""
+
+    generation: int
+    is_consumer: bool
+    topics: frozenset[str] | None
+
+    def has(self, topic: str) -> bool:
+        """Return whether a member may read a topic."""
+        return self.is_consumer if self.topics is None else topic in self.topics
 
 
 def subscribed_topics_in_slices(

@@ -524,7 +524,7 @@ def test_deletion(world: World) -> None:
 
 def test_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups, members and their metadata are bounded; who is beyond is told that the group is full."""
-    module = "tidegate.groups.coordinator."
+    module = "tidegate.groups.table."
     monkeypatch.setattr(module + "MAX_GROUP_MEMBERS", 2)
     monkeypatch.setattr(module + "MAX_MEMBERS", 3)
     monkeypatch.setattr(module + "MAX_GROUPS", 2)
@@ -547,7 +547,7 @@ def test_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_assignments_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither one group's nor those of all together, the ones that are still to be kept among them, are too large."""
-    module = "tidegate.groups.coordinator."
+    module = "tidegate.groups.table."
     joined = {group_id: world.join(group_id=group_id, needs_known_id=False) for group_id in "ghi"}
     world.advance(3_000)
 

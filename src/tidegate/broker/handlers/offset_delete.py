@@ -15,7 +15,7 @@ from tidegate.acl import codes as acl
 from tidegate.broker.node_groups import NodeGroups, Writes
 from tidegate.broker.releasing import release
 from tidegate.groups import GroupState
-from tidegate.groups.group import CONSUMER, Subscription
+from tidegate.groups.subscription import CONSUMER, Subscription
 from tidegate.in_slices import release_messages
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.group_rows import OFFSETS_AT_ONCE, CommittedOffset, GroupChange

@@ -1,0 +1,258 @@
+"""JoinGroup: who becomes a member, under which id, and in whose place.
+
+A member without an id is given one and comes back with it (KIP-394); a static member that was started anew goes on
+where it was, and what it was is fenced (KIP-345, 814).
+
+Follows: Kafka 4.3 `GroupMetadataManager.classicGroupJoin`, KIP-345, 394, 559, 800, 814.
+"""
+
+from collections.abc import Callable
+
+from tidegate import error_codes
+from tidegate.groups.group import Group, GroupState
+from tidegate.groups.member import Member
+from tidegate.groups.rebalances import Rebalances
+from tidegate.groups.requests import JoinRequest, Respond, join_refusal, sync_refusal, why
+from tidegate.groups.settings import MAX_PROTOCOLS, NEW_MEMBER_JOIN_TIMEOUT_MS, GroupSettings
+from tidegate.groups.stored import GroupStore, unheard
+from tidegate.groups.table import GroupTable
+
+__all__ = ["Joining"]
+
+_EMPTY, _PREPARING, _COMPLETING, _STABLE = (
+    GroupState.EMPTY,
+    GroupState.PREPARING_REBALANCE,
+    GroupState.COMPLETING_REBALANCE,
+    GroupState.STABLE,
+)
+_NAME_CHARS = 8000  # of a client id in a member id: with up to four bytes each it can be sent
+
+
+class Joining:
+    """Lets members into the groups of a table."""
+
+    __slots__ = ("_new_id", "_rebalances", "_settings", "_store", "_table")
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        store: GroupStore,
+        table: GroupTable,
+        rebalances: Rebalances,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._table = table
+        self._rebalances = rebalances
+        self._new_id = new_id
+
+    def join(self, request: JoinRequest, respond: Respond, now_ms: int) -> None:
+        """Let a member join, or begin to; the answer comes when the generation begins that it is in."""
+        settings, member_id = self._settings, request.member_id
+        if not request.group_id:
+            respond(join_refusal(error_codes.INVALID_GROUP_ID, member_id))
+            return
+        if not (
+            settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms
+        ):
+            respond(join_refusal(error_codes.INVALID_SESSION_TIMEOUT, member_id))
+            return
+        group = self._table.groups.get(request.group_id)
+        if group is None and member_id:
+            has_protocol = request.protocol_type and request.distinct_protocols()
+            is_inconsistent = request.is_known and not has_protocol
+            code = (
+                error_codes.INCONSISTENT_GROUP_PROTOCOL if is_inconsistent else error_codes.UNKNOWN_MEMBER_ID
+            )
+            respond(join_refusal(code, member_id))
+            return
+        if len(request.protocols) > MAX_PROTOCOLS:
+            respond(join_refusal(error_codes.INCONSISTENT_GROUP_PROTOCOL, member_id))
+            return
+        if not self._table.has_room(request, group):
+            respond(join_refusal(error_codes.GROUP_MAX_SIZE_REACHED, ""))
+            return
+        if group is not None:
+            self._join_group(group, request, respond, now_ms)
+            return
+        group = Group(request.group_id, now_ms)
+        self._table.put(group)
+        self._store.save(group.stored(), unheard)
+        self._join_group(group, request, respond, now_ms)
+
+    def _join_group(self, group: Group, request: JoinRequest, respond: Respond, now_ms: int) -> None:
+        member_id = request.member_id
+        if not self._accepts(group, member_id):
+            self._table.forget_pending(group, member_id)
+            member = group.members.get(member_id)
+            if member is not None:
+                self._table.remove(group, member)
+            respond(join_refusal(error_codes.GROUP_MAX_SIZE_REACHED, ""))
+            self._rebalances.complete_if_all_joined(group, now_ms)
+        elif not group.supports(request.protocol_type, request.distinct_protocols()):
+            respond(join_refusal(error_codes.INCONSISTENT_GROUP_PROTOCOL, member_id))
+        elif not member_id:
+            self._join_new(group, request, respond, now_ms)
+        else:
+            self._join_known(group, request, respond, now_ms)
+
+    def _accepts(self, group: Group, member_id: str) -> bool:
+        """Return whether a group has room for a member. While it joins those count who have joined."""
+        if group.state is _EMPTY:
+            return True
+        member = group.members.get(member_id)
+        if group.state is _PREPARING:
+            return (
+                member is not None and member.join is not None
+            ) or group.awaiting_join < self._table.max_size
+        return member is not None or len(group.members) < self._table.max_size
+
+    def _join_new(self, group: Group, request: JoinRequest, respond: Respond, now_ms: int) -> None:
+        """Give an id to who has none; a static member goes on where it was."""
+        if request.instance_id is not None:
+            member_id = f"{request.instance_id[:_NAME_CHARS]}-{self._new_id()}"
+            old_id = group.static_ids.get(request.instance_id)
+            if old_id is not None:
+                self._replace_static(group, group.members[old_id], member_id, request, respond, now_ms)
+                return
+        else:
+            member_id = f"{request.client_id[:_NAME_CHARS]}-{self._new_id()}"
+            if request.needs_known_id:
+                self._table.add_pending(group, member_id, now_ms + request.session_timeout_ms)
+                respond(join_refusal(error_codes.MEMBER_ID_REQUIRED, member_id))
+                return
+        self._add(group, member_id, request, respond, now_ms)
+
+    def _join_known(self, group: Group, request: JoinRequest, respond: Respond, now_ms: int) -> None:
+        """Let a member join again, or one that has its id from us for the first time."""
+        member_id = request.member_id
+        if member_id in group.pending:
+            if request.instance_id is not None:
+                respond(join_refusal(error_codes.UNKNOWN_SERVER_ERROR, ""))
+            else:
+                self._add(group, member_id, request, respond, now_ms)
+            return
+        problem = group.problem(member_id, request.instance_id)
+        if problem:
+            respond(join_refusal(problem, member_id))
+            return
+        member = group.members[member_id]
+        if group.state is _EMPTY:
+            respond(join_refusal(error_codes.UNKNOWN_MEMBER_ID, member_id))
+            return
+        same = member.protocols == tuple(request.distinct_protocols())
+        if (group.state is _COMPLETING and same) or (
+            group.state is _STABLE and same and member_id != group.leader_id
+        ):
+            respond(group.joined(member))  # it has not had the answer, or wants it again
+            return
+        self._update(group, member, request, respond)
+        self._table.hear(member, request.source)
+        self._rebalances.begin_or_complete(
+            group, f"member {member_id!r} joins while it is {group.state.value}{why(request.reason)}", now_ms
+        )
+
+    def _add(self, group: Group, member_id: str, request: JoinRequest, respond: Respond, now_ms: int) -> None:
+        self._table.forget_pending(group, member_id)
+        member = Member(
+            group.group_id,
+            member_id,
+            request.instance_id,
+            request.client_id,
+            request.client_host,
+            request.session_timeout_ms,
+            request.rebalance_timeout_ms,
+            request.distinct_protocols(),
+        )
+        member.is_new = True
+        if group.state is _PREPARING and group.previous_state is _EMPTY:
+            group.has_new_member = True
+        group.add(member, request.protocol_type, respond)
+        self._table.add(group, member)
+        self._table.hear(member, request.source)
+        self._table.begin_session(member, NEW_MEMBER_JOIN_TIMEOUT_MS, now_ms)
+        self._rebalances.begin_or_complete(group, f"member {member_id!r} joins{why(request.reason)}", now_ms)
+
+    def _update(self, group: Group, member: Member, request: JoinRequest, respond: Respond) -> None:
+        self._table.count_bytes(group, -member.size)
+        earlier = group.update(
+            member,
+            request.distinct_protocols(),
+            request.session_timeout_ms,
+            request.rebalance_timeout_ms,
+            respond,
+        )
+        self._table.count_bytes(group, member.size)
+        if earlier is not None:
+            earlier(join_refusal(error_codes.UNKNOWN_MEMBER_ID, ""))
+
+    def _replace_static(
+        self,
+        group: Group,
+        old: Member,
+        member_id: str,
+        request: JoinRequest,
+        respond: Respond,
+        now_ms: int,
+    ) -> None:
+        """Let a static member that was started anew go on in the place of what it was; that one is fenced."""
+        leader_before = group.leader_id
+        group.answer_join(old, join_refusal(error_codes.FENCED_INSTANCE_ID, old.member_id))
+        old.answer_sync(sync_refusal(error_codes.FENCED_INSTANCE_ID))
+        self._table.deadlines.cancel(old)
+        member = Member(
+            group.group_id,
+            member_id,
+            old.instance_id,
+            old.client_id,
+            old.client_host,
+            old.session_timeout_ms,
+            old.rebalance_timeout_ms,
+            old.protocols,
+        )
+        member.assignment = old.assignment
+        self._table.count_bytes(group, member.size - old.size)
+        group.replace_static(old, member)
+        self._table.hear(member, request.source)
+        self._update(group, member, request, respond)
+        self._table.begin_session(member, member.session_timeout_ms, now_ms)
+        if group.state is not _STABLE:
+            self._rebalances.begin_or_complete(
+                group, f"static member {member.instance_id!r} is replaced{why(request.reason)}", now_ms
+            )
+            return
+        if group.select_protocol() != group.protocol:
+            self._rebalances.begin_or_complete(
+                group, f"static member {member.instance_id!r} changes the protocol", now_ms
+            )
+            return
+        stored, generation = group.stored(), group.generation
+        if stored.size > self._settings.max_record_bytes:
+            self._bring_back_static(group, old, member, now_ms)
+            respond(join_refusal(error_codes.UNKNOWN_SERVER_ERROR, ""))
+            return
+
+        def on_saved(is_kept: bool, _: int) -> None:
+            if member.join is not respond or group.state is not _STABLE or group.generation != generation:
+                return
+            leads = group.leader_id == member_id  # as it is now: others may have been replaced meanwhile
+            answer = {
+                **group.joined(member),
+                "members": group.members_for_leader() if leads and request.skips_assignment else [],
+                "leader": group.leader_id if request.skips_assignment else leader_before,
+                "skip_assignment": leads and request.skips_assignment,
+            }
+            if not is_kept:
+                answer.update(join_refusal(error_codes.COORDINATOR_NOT_AVAILABLE, ""))
+            group.answer_join(member, answer)
+
+        self._store.save(stored, on_saved)
+
+    def _bring_back_static(self, group: Group, old: Member, member: Member, now_ms: int) -> None:
+        """Let a static member be again what it was before it was started anew."""
+        group.take_join(member)
+        self._table.deadlines.cancel(member)
+        group.replace_static(member, old)
+        self._table.count_bytes(group, old.size - member.size)
+        self._table.begin_session(old, old.session_timeout_ms, now_ms)

@@ -1,0 +1,134 @@
+"""A member of a group, what a group waits for, and until when.
+
+Follows: Kafka 4.3 `ClassicGroupMember`.
+"""
+
+from collections.abc import Sequence
+
+from tidegate.groups.deadlines import Deadline
+from tidegate.groups.requests import Message, Respond, Source
+
+__all__ = ["JoinDeadline", "Member", "PendingMember", "SyncDeadline"]
+
+_BYTES = 1000
+
+
+class Member(Deadline):
+    """A member; as a deadline it is its session's end.
+
+    join, sync: how its waiting JoinGroup or SyncGroup is answered.
+    is_new: it has not been in a generation yet.
+    source, session_mark_ms, rebalance_mark_ms: by what it spoke last, and for how long that had been muted when the
+        session, or the rebalance, began.
+    """
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "group_id",
+        "instance_id",
+        "is_new",
+        "join",
+        "member_id",
+        "protocols",
+        "rebalance_mark_ms",
+        "rebalance_timeout_ms",
+        "session_mark_ms",
+        "session_timeout_ms",
+        "source",
+        "sync",
+    )
+
+    def __init__(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocols: Sequence[tuple[str, bytes]],
+    ) -> None:
+        super().__init__()
+        self.group_id = group_id
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.session_timeout_ms = session_timeout_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.protocols = tuple(protocols)
+        self.assignment = b""
+        self.join: Respond | None = None
+        self.sync: Respond | None = None
+        self.is_new = False
+        self.source: Source | None = None
+        self.session_mark_ms = self.rebalance_mark_ms = 0
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory."""
+        names = (
+            len(self.member_id) + len(self.instance_id or "") + len(self.client_id) + len(self.client_host)
+        )
+        return (
+            _BYTES
+            + names
+            + len(self.assignment)
+            + sum([len(name) + len(data) for name, data in self.protocols])
+        )
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """Return what it says for a protocol."""
+        for name, data in self.protocols:
+            if name == protocol:
+                return data
+        return b""
+
+    @property
+    def throttled_ms(self) -> int:
+        """For how long in all its connection was muted."""
+        return 0 if self.source is None else self.source.throttled_ms
+
+    def answer_sync(self, answer: Message) -> None:
+        """Answer its SyncGroup, if one waits."""
+        sync, self.sync = self.sync, None
+        if sync is not None:
+            sync(answer)
+
+
+class PendingMember(Deadline):
+    """A member id that was given out; as a deadline it is when nobody has come with it."""
+
+    __slots__ = ("group_id", "member_id")
+
+    def __init__(self, group_id: str, member_id: str) -> None:
+        super().__init__()
+        self.group_id = group_id
+        self.member_id = member_id
+
+
+class JoinDeadline(Deadline):
+    """When a rebalance goes on with those who have joined. Of a first one: left_ms, how much longer it may wait."""
+
+    __slots__ = ("delay_ms", "extended_ms", "group_id", "left_ms")
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__()
+        self.group_id = group_id
+        self.delay_ms = 0
+        self.left_ms: int | None = None
+        self.extended_ms = 0
+
+
+class SyncDeadline(Deadline):
+    """When those have to go who have joined a generation and did not ask for their assignment."""
+
+    __slots__ = ("extended_ms", "group_id")
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__()
+        self.group_id = group_id
+        self.extended_ms = 0

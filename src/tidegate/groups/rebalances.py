@@ -1,0 +1,207 @@
+"""Rebalances: when they begin, whom they wait for and when they end; and what ends a member's session.
+
+Members join (PREPARING_REBALANCE); when all have, at the latest when the longest of their rebalance timeouts is over,
+the next generation begins. Its leader assigns (COMPLETING_REBALANCE); when that is kept, all have their assignment
+(STABLE).
+
+Neither a session nor a rebalance ends over time for which a member's connection was muted, unless it is to be as in
+Kafka (`GroupSettings.exact`).
+
+Follows: Kafka 4.3 `GroupMetadataManager` (classic groups), KIP-62, 134.
+"""
+
+import logging
+from collections.abc import Collection
+
+from tidegate import error_codes
+from tidegate.groups.deadlines import Deadline
+from tidegate.groups.group import Group, GroupState
+from tidegate.groups.member import JoinDeadline, Member, PendingMember, SyncDeadline
+from tidegate.groups.requests import sync_refusal
+from tidegate.groups.settings import GroupSettings
+from tidegate.groups.stored import GroupStore, unheard
+from tidegate.groups.table import GroupTable
+
+__all__ = ["Rebalances"]
+
+_EMPTY, _PREPARING, _COMPLETING, _STABLE = (
+    GroupState.EMPTY,
+    GroupState.PREPARING_REBALANCE,
+    GroupState.COMPLETING_REBALANCE,
+    GroupState.STABLE,
+)
+_log = logging.getLogger("tidegate.groups")
+
+
+class Rebalances:
+    """The rebalances of all groups of a table."""
+
+    __slots__ = ("_deadlines", "_settings", "_store", "_table")
+
+    def __init__(self, settings: GroupSettings, store: GroupStore, table: GroupTable) -> None:
+        self._settings = settings
+        self._store = store
+        self._table = table
+        self._deadlines = table.deadlines
+
+    def begin_or_complete(self, group: Group, reason: str, now_ms: int) -> None:
+        """Begin a rebalance, or end one that waits for nobody."""
+        if group.state in (_EMPTY, _COMPLETING, _STABLE):
+            self.begin(group, reason, now_ms)
+        else:
+            self.complete_if_all_joined(group, now_ms)
+
+    def go_on_without(self, group: Group, reason: str, now_ms: int) -> None:
+        """Let a group that members have left go on without them."""
+        if group.state in (_STABLE, _COMPLETING):
+            self.begin(group, reason, now_ms)
+        else:
+            self.complete_if_all_joined(group, now_ms)
+
+    def begin(self, group: Group, reason: str, now_ms: int) -> None:
+        """Begin a rebalance. The first of a group waits for a while for more members."""
+        _log.info(
+            "group %r in state %s is rebalanced after generation %d: %s",
+            group.group_id,
+            group.state.value,
+            group.generation,
+            reason,
+        )
+        if group.state is _COMPLETING:
+            self.refuse_syncs(group, error_codes.REBALANCE_IN_PROGRESS, now_ms)
+        self._deadlines.cancel(group.sync_deadline)
+        is_first = group.state is _EMPTY
+        group.transition(_PREPARING, now_ms)
+        deadline = group.join_deadline
+        deadline.extended_ms, deadline.left_ms = 0, None
+        for member in group.members.values():
+            member.rebalance_mark_ms = member.throttled_ms
+        if is_first:
+            delay_ms = self._settings.initial_rebalance_delay_ms
+            deadline.delay_ms, deadline.left_ms = delay_ms, max(group.rebalance_timeout_ms() - delay_ms, 0)
+            self._deadlines.start(deadline, now_ms + delay_ms)
+        elif group.all_joined():
+            self._complete(group, now_ms)
+        else:
+            self._deadlines.start(deadline, now_ms + group.rebalance_timeout_ms())
+
+    def complete_if_all_joined(self, group: Group, now_ms: int) -> None:
+        """End a rebalance that waits for nobody; a first one waits for its time."""
+        if group.state is _PREPARING and group.previous_state is not _EMPTY and group.all_joined():
+            self._complete(group, now_ms)
+
+    def refuse_syncs(self, group: Group, error_code: int, now_ms: int) -> None:
+        """Take all assignments away, and say so to those who wait for theirs."""
+        for member in list(group.members.values()):
+            self._table.count_bytes(group, -len(member.assignment))
+            member.assignment = b""
+            if member.sync is not None:
+                member.answer_sync(sync_refusal(error_code))
+                self._table.begin_session(member, member.session_timeout_ms, now_ms)
+
+    def _complete(self, group: Group, now_ms: int) -> None:
+        """Begin the next generation with those who have joined, and static members."""
+        self._deadlines.cancel(group.join_deadline)
+        for member in [
+            each for each in group.members.values() if each.join is None and each.instance_id is None
+        ]:
+            self._table.remove(group, member)
+        if group.members and not group.elect_leader():
+            _log.info("group %r waits on: no member joins its rebalance", group.group_id)
+            self._deadlines.start(group.join_deadline, now_ms + group.rebalance_timeout_ms())
+            return
+        group.next_generation(now_ms)
+        group.has_new_member = False
+        if group.state is _EMPTY:
+            self._store.save(group.stored(), unheard)
+            return
+        group.pending_sync.update(dict.fromkeys(group.members))
+        for member in list(group.members.values()):
+            self._table.begin_session(member, member.session_timeout_ms, now_ms)
+            member.is_new = False
+            member.rebalance_mark_ms = member.throttled_ms
+            if member.join is not None:
+                group.answer_join(member, group.joined(member))
+        group.sync_deadline.extended_ms = 0
+        self._deadlines.start(group.sync_deadline, now_ms + group.rebalance_timeout_ms())
+
+    # --- what is over
+
+    def on_over(self, deadline: Deadline, now_ms: int) -> None:
+        """Do what is due when one of the table's deadlines is over."""
+        if isinstance(deadline, Member):
+            self._session_over(deadline, now_ms)
+        elif isinstance(deadline, JoinDeadline):
+            self._join_over(deadline, now_ms)
+        elif isinstance(deadline, SyncDeadline):
+            self._sync_over(deadline, now_ms)
+        else:
+            assert isinstance(deadline, PendingMember)
+            self._pending_over(deadline, now_ms)
+
+    def _session_over(self, member: Member, now_ms: int) -> None:
+        """Let a member go that is silent. Who waits for a rebalance or an assignment is not."""
+        group = self._table.groups.get(member.group_id)
+        if group is None or group.members.get(member.member_id) is not member:
+            return
+        if not member.is_new and (member.join is not None or member.sync is not None):
+            return  # its session begins again with the answer
+        throttled_ms = 0 if self._settings.exact else member.throttled_ms - member.session_mark_ms
+        if throttled_ms > 0:
+            member.session_mark_ms += throttled_ms
+            self._deadlines.start(member, now_ms + throttled_ms)
+            return
+        self._table.remove(group, member)
+        self.go_on_without(group, f"the session of member {member.member_id!r} is over", now_ms)
+
+    def _pending_over(self, pending: PendingMember, now_ms: int) -> None:
+        group = self._table.groups.get(pending.group_id)
+        if group is not None and group.pending.get(pending.member_id) is pending:
+            self._table.forget_pending(group, pending.member_id)
+            self.complete_if_all_joined(group, now_ms)
+
+    def _join_over(self, deadline: JoinDeadline, now_ms: int) -> None:
+        group = self._table.groups.get(deadline.group_id)
+        if group is None or group.join_deadline is not deadline or group.state is not _PREPARING:
+            return
+        if group.has_new_member and deadline.left_ms:
+            group.has_new_member = False
+            delay_ms = min(self._settings.initial_rebalance_delay_ms, deadline.left_ms)
+            deadline.left_ms = max(deadline.left_ms - deadline.delay_ms, 0)
+            deadline.delay_ms = delay_ms
+            self._deadlines.start(deadline, now_ms + delay_ms)
+            return
+        missing = [member for member in group.members.values() if member.join is None]
+        if not self._is_put_off(group, deadline, missing, now_ms):
+            self._complete(group, now_ms)
+
+    def _sync_over(self, deadline: SyncDeadline, now_ms: int) -> None:
+        group = self._table.groups.get(deadline.group_id)
+        if group is None or group.sync_deadline is not deadline or not group.pending_sync:
+            return
+        if group.state not in (_COMPLETING, _STABLE):
+            return
+        missing = [group.members[member_id] for member_id in group.pending_sync]
+        if self._is_put_off(group, deadline, missing, now_ms):
+            return
+        for member in missing:
+            self._table.remove(group, member)
+        self.begin(group, f"{len(missing)} members did not ask for their assignment", now_ms)
+
+    def _is_put_off(
+        self, group: Group, deadline: JoinDeadline | SyncDeadline, missing: Collection[Member], now_ms: int
+    ) -> bool:
+        """Put a deadline off for as long as one of those missing was muted, once over at the most; return whether."""
+        if self._settings.exact:
+            return False
+        longest_ms = 0
+        for member in missing:
+            throttled_ms = member.throttled_ms
+            longest_ms = max(longest_ms, throttled_ms - member.rebalance_mark_ms)
+            member.rebalance_mark_ms = throttled_ms
+        longest_ms = min(longest_ms, group.rebalance_timeout_ms() - deadline.extended_ms)
+        if longest_ms <= 0:
+            return False
+        deadline.extended_ms += longest_ms
+        self._deadlines.start(deadline, now_ms + longest_ms)
+        return True
