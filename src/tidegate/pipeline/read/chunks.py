@@ -193,19 +193,18 @@ def _checked(table: pa.Table, path: str) -> pa.Table:
 
 
 def _read_columns(chunk: OpenChunk, columns: Sequence[str]) -> pa.Table:
-    """Return columns of a chunk; those that the footer says are all null are not read: in a small file most are."""
-    wanted = [name for name in columns if name in chunk.places]
-    read = [name for name in wanted if not _is_null(chunk, name)]
+    """Return columns of a chunk; those that the footer says are all null are not read: in a small file most are.
+
+    Of each column the type says that it may be null, whatever the file says, so that tables can be put together.
+    """
+    read = [name for name in columns if name in chunk.places and not _is_null(chunk, name)]
     table = chunk.file.read_row_group(chunk.row_group, columns=read, use_threads=False)
-    if len(read) != len(wanted):
-        found = dict(zip(table.column_names, table.columns, strict=True))
-        table = pa.table(
-            {
-                name: found[name] if name in found else pa.nulls(len(table), chunk.schema.field(name).type)
-                for name in wanted
-            }
-        )
-    return _checked(whole_table(table, columns).select(list(columns)), chunk.path)
+    found = dict(zip(table.column_names, table.columns, strict=True))
+    for name in columns:
+        if name in chunk.places and name not in found:
+            found[name] = pa.nulls(len(table), chunk.schema.field(name).type)
+    whole = whole_table(pa.table(found), columns)
+    return _checked(pa.table({name: whole[name] for name in columns}), chunk.path)
 
 
 def _is_null(chunk: OpenChunk, name: str) -> bool:

@@ -75,6 +75,24 @@ def test_chunks_hold_what_the_events_say(tmp_path_factory, seed, largest_table, 
     assert sum(counts.values()) == len(decided)
 
 
+@pytest.mark.parametrize("few_rows", [0, 1 << 14])
+def test_what_is_read_of_files_can_be_put_together(tmp_path, monkeypatch, few_rows):
+    """Whether a column is null in all rows of one, and of another in none; in bundles, too."""
+    monkeypatch.setattr(chunks, "_FEW_ROWS", few_rows)
+    events = _node(1).events
+    requests = [event for event in events if event["kind"] == "request" and event["network_ns"] is not None]
+    parts = (requests[:1], [event | {"network_ns": None} for event in requests[1:3]], events)
+    files = []
+    for place, part in enumerate(parts):
+        files.append(tmp_path / f"{place}.parquet")
+        pq.write_table(pa.Table.from_pylist(part, schema=arrow_schema()), files[-1])
+    names = ("kind", "seq", "network_ns")
+    found = pa.concat_tables(
+        [read_chunk(chunk, names) for chunk in [*list_chunks(files), *bundled(list_chunks(files))]]
+    )
+    assert len(found) == 2 * sum(map(len, parts))
+
+
 def test_rows_out_of_order_are_put_in_order(tmp_path):
     """A file that somebody sorted otherwise is as good."""
     events = _node(1).events

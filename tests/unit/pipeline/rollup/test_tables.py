@@ -185,6 +185,21 @@ def test_groups_may_be_of_any_names(events):
     )
 
 
+def test_files_whose_rows_alternate_are_added_up_in_order(events, tmp_path):
+    """As where a clock was set back between two hours; one file has what the other has nowhere."""
+    rows, _ = events
+    of_node = [event for event in rows if event["node_id"] == 1]
+    apart = [[], []]
+    for place, event in enumerate(of_node):
+        apart[0 if event["kind"] == "mutation" else place % 2].append(event)
+    for place, part in enumerate(apart):
+        table = pa.Table.from_pylist(part, schema=arrow_schema())
+        (tmp_path / str(place)).mkdir()
+        pq.write_table(table, tmp_path / str(place) / f"rows-{place}.parquet")
+    expected = _counted(of_node, lambda event: (event["user"], event["client_id"]))
+    assert _found(tmp_path, CLIENT_KEYS, usage_schema()) == _expected(expected, CLIENT_KEYS, usage_schema())
+
+
 @pytest.mark.parametrize(
     ("column", "value", "reason"),
     [("request_bytes", 2**62, "does not fit into 64 bits"),
