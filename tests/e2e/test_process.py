@@ -100,6 +100,7 @@ def test_help_is_for_a_newcomer():
         (("--config", "/no/such/file"), "/no/such/file"),
         (("--override", "quota.window.num=many"), "quota.window.num"),
         (("--override", "no-equals-sign"), "no-equals-sign"),
+        (("--override", "ssl.key.password:hunter2"), "begins with 'ssl.key.password', expected KEY=VALUE"),
     ],
 )
 def test_a_bad_option_is_one_line_and_2(tmp_path, arguments, told):
@@ -107,6 +108,7 @@ def test_a_bad_option_is_one_line_and_2(tmp_path, arguments, told):
     done = tidegate("serve", "--override", f"log.dirs={tmp_path}", *arguments)
     assert done.returncode == 2
     assert told in done.stderr
+    assert "hunter2" not in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -118,6 +120,27 @@ def test_a_port_in_use_is_said_so(tmp_path):
     assert done.returncode == 2
     assert str(port) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_clients_are_not_told_is_said_and_written_too(tmp_path):
+    """Behind a proxy or a container clients are told another port: the one of this machine is said."""
+    ports = tmp_path / "ports"
+    serve = [
+        *(sys.executable, "-m", "tidegate", "serve", "--data", str(tmp_path / "data")),
+        *("--override", "listeners=PLAINTEXT://127.0.0.1:0"),
+        *("--override", "advertised.listeners=PLAINTEXT://kafka.example:9092"),
+        *("--port-file", str(ports)),
+    ]
+    with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said = process.stderr.readline()
+            port = int(ports.read_text())
+            with PlainClient(port, "anyone") as client:
+                client.send_produce("nowhere", value_bytes=1)
+                client.receive_produce()
+        finally:
+            process.terminate()
+    assert f" listening on 127.0.0.1:{port} (advertised as kafka.example:9092), data in " in said
 
 
 def test_two_brokers_do_not_share_a_directory(broker):

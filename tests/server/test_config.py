@@ -53,6 +53,15 @@ def test_defaults_are_kafkas() -> None:
         ),
         ({"listener.security.protocol.map": "IN:SSL,in:SSL"}, "has listener 'IN' twice"),
         ({"advertised.listeners": "OUT://h:1"}, "has listener 'OUT', expected one of listeners: PLAINTEXT"),
+        (
+            {"advertised.listeners": "PLAINTEXT://0.0.0.0:1"},
+            "has 0.0.0.0 for listener 'PLAINTEXT', to which nobody can",
+        ),
+        (
+            {"listeners": "PLAINTEXT://[::1]:9,SSL://[::1]:9"},
+            "'PLAINTEXT' and 'SSL' both at [::1]:9, expected a port for each",
+        ),
+        ({"broker.id": "1", "node.id": "2"}, "broker.id is '1' and node.id '2', expected one number"),
         ({"inter.broker.listener.name": "OUT"}, "is 'OUT', expected one of listeners: PLAINTEXT"),
         ({"controller.listener.names": "PLAINTEXT"}, "expected at least one listener of a broker"),
         ({"listener.name.plaintext.max.connections": "0"}, "is '0', expected a whole number from 1 to"),

@@ -58,7 +58,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--port-file",
         metavar="FILE",
-        help="write the port there once the broker answers, a line for each listener of each node",
+        help="write the port there once the broker answers, a line for each listener of each node: those that are "
+        "listened on, whatever is advertised",
     )
     parser.add_argument(
         "--list-settings", action="store_true", help="print every setting with its default, and stop"

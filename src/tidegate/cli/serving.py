@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import re
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ from tidegate.server.acl_administration import AclAdministration
 from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.config import SETTINGS, ServerConfig
 from tidegate.server.dynamic_settings import DynamicSettings
+from tidegate.server.listening.listener_config import host_and_port
 from tidegate.server.listening.network import SocketNetwork
 from tidegate.server.node import Node
 from tidegate.server.node_configs import node_configs
@@ -78,7 +80,8 @@ def _config(args: argparse.Namespace) -> ServerConfig:
     for override in args.override:
         name, separator, value = override.partition("=")
         if not separator or not name:
-            raise ConfigError(f"--override is {override!r}, expected KEY=VALUE")
+            shown = re.split(r"[\s:=]", override.strip())[0]  # what is behind that may be a password
+            raise ConfigError(f"--override begins with {shown!r}, expected KEY=VALUE")
         texts[name.strip()] = value
     if args.data is not None:
         texts["log.dirs"] = args.data
@@ -135,7 +138,7 @@ async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeate
                 serve_nodes(nodes, storage, quotas)
             collections.start()
             if port_file is not None:
-                ports = [port for node in nodes for _, port in node.advertised.values()]
+                ports = [port for node in nodes for _, port in node.bound.values()]
                 _write_ports(Path(port_file), ports)
             _announce(nodes)
             loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
@@ -199,13 +202,9 @@ def _written_to(directory: Path) -> Iterator[None]:
 
 
 def _announce(nodes: Sequence[Node]) -> None:
-    """Say where each node listens."""
+    """Say where each node listens, by the names that clients are told."""
     for node in nodes:
-        addresses = [f"{host}:{port}" for host, port in node.advertised.values()]
-        if len(addresses) > 1:
-            addresses = [
-                f"{address} ({name})" for name, address in zip(node.advertised, addresses, strict=True)
-            ]
+        addresses = [_place(node, name) for name in node.advertised]
         number = f" node {node.config['node.id']}" if len(nodes) > 1 else ""
         print(
             f"tidegate {__version__}{number} listening on {', '.join(addresses)}, data in {node.config.data_dir};"
@@ -213,6 +212,17 @@ def _announce(nodes: Sequence[Node]) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _place(node: Node, listener: str) -> str:
+    """Return where clients of a listener connect; where they are told another port, what is behind that, too."""
+    (host, port), (own_host, own_port) = node.advertised[listener], node.bound[listener]
+    told = host_and_port(host, port)
+    notes = [listener] if len(node.advertised) > 1 else []
+    if port != own_port:
+        notes.append(f"advertised as {told}")
+        told = host_and_port(own_host or "*", own_port)
+    return f"{told} ({', '.join(notes)})" if notes else told
 
 
 def _write_ports(path: Path, ports: Iterable[int]) -> None:

@@ -1,8 +1,9 @@
-"""Read a `server.properties` file: Java's properties syntax, UTF-8, one dictionary of texts.
+"""Read a `server.properties` file: Java's properties syntax, UTF-8 (row D10), one dictionary of texts.
 
-Follows: `java.util.Properties.load` (comments, separators, line continuation, escapes).
+Follows: `java.util.Properties.load` (comments, separators, ends of lines, line continuation, escapes).
 """
 
+import re
 from pathlib import Path
 
 from tidegate.errors import ConfigError
@@ -11,10 +12,17 @@ __all__ = ["MAX_PROPERTIES_BYTES", "load_properties", "parse_properties"]
 
 MAX_PROPERTIES_BYTES = 1 << 20
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_END_OF_LINE = re.compile(
+    "\r\n|\r|\n"
+)  # none of the others that `str.splitlines` knows: they may be in a password
+_HEX = re.compile("[0-9A-Fa-f]{4}")
 
 
 def load_properties(path: Path) -> dict[str, str]:
-    """Return the keys and values of the file at `path`. Raises `ConfigError` naming the file and line."""
+    """Return the keys and values of the file at `path`. Raises `ConfigError` naming the file and line.
+
+    What is not UTF-8 is read as ISO-8859-1, as Java reads every such file; a mark of UTF-8 at its beginning is dropped.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -22,9 +30,9 @@ def load_properties(path: Path) -> dict[str, str]:
     if len(data) > MAX_PROPERTIES_BYTES:
         raise ConfigError(f"{str(path)!r} holds {len(data)} bytes, expected at most {MAX_PROPERTIES_BYTES}")
     try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{str(path)!r} is not UTF-8 at byte {error.start}") from error
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("iso-8859-1")
     return parse_properties(text, source=str(path))
 
 
@@ -39,15 +47,18 @@ def parse_properties(text: str, *, source: str) -> dict[str, str]:
         key, value = _split(line)
         try:
             values[_unescape(key)] = _unescape(value)
-        except ValueError as error:
-            raise ConfigError(f"{source}:{number}: bad escape in {line!r}, expected \\uXXXX") from error
+        except ValueError:  # the line is not shown: it may have a password
+            raise ConfigError(
+                f"{source}:{number}: a bad escape, expected \\u and four hexadecimal digits",
+                hint="a backslash that is meant is written twice",
+            ) from None
     return values
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
     lines: list[tuple[int, str]] = []
     joined, begun_at = "", 0
-    for number, raw in enumerate(text.splitlines(), start=1):
+    for number, raw in enumerate(_END_OF_LINE.split(text), start=1):
         line = raw.lstrip(" \t\f")
         if not joined:
             if not line or line[0] in "#!":
@@ -84,6 +95,7 @@ def _unescape(text: str) -> str:
         return text
     out: list[str] = []
     at = 0
+    has_halves = False
     while at < len(text):
         char = text[at]
         if char != "\\" or at + 1 == len(text):
@@ -91,11 +103,18 @@ def _unescape(text: str) -> str:
             at += 1
         elif text[at + 1] == "u":
             digits = text[at + 2 : at + 6]
-            if len(digits) != 4:
-                raise ValueError(digits)
+            if _HEX.fullmatch(digits) is None:
+                raise ValueError("expected four hexadecimal digits")
             out.append(chr(int(digits, 16)))
+            has_halves = has_halves or "\ud800" <= out[-1] <= "\udfff"
             at += 6
         else:
             out.append(_ESCAPES.get(text[at + 1], text[at + 1]))
             at += 2
-    return "".join(out)
+    unescaped = "".join(out)
+    return _joined_halves(unescaped) if has_halves else unescaped
+
+
+def _joined_halves(text: str) -> str:
+    """Return the letters beyond U+FFFF, which escapes write as two halves. Raises `ValueError` for a half alone."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")

@@ -401,7 +401,11 @@ class ServerConfig:
         if "log.dir" in texts:
             texts.setdefault("log.dirs", texts.pop("log.dir"))
         if "broker.id" in texts:
-            texts.setdefault("node.id", texts.pop("broker.id"))
+            number = texts.pop("broker.id")
+            if texts.setdefault("node.id", number) != number:
+                raise ConfigError(
+                    f"broker.id is {number!r} and node.id {texts['node.id']!r}, expected one number"
+                )
         given = dict(texts)
         check_needed(texts)
         for name, least_unit_ms in _RETENTION_UNITS_MS.items():  # minutes win over hours, and ms over both

@@ -177,8 +177,17 @@ class Node:
         for listener in self.config.listeners:
             told = listener.advertised or listener.address
             port = told.port or self._acceptors[listener.name].listener.port
-            addresses[listener.name] = told.host if listener.advertised else _reachable(told.host), port
+            host = told.host if listener.advertised and told.host else _reachable(told.host)
+            addresses[listener.name] = host, port
         return addresses
+
+    @property
+    def bound(self) -> dict[str, tuple[str, int]]:
+        """The host and port that each listener is bound to; the host as the settings have it, maybe empty."""
+        return {
+            listener.name: (listener.address.host, self._acceptors[listener.name].listener.port)
+            for listener in self.config.listeners
+        }
 
     def serve(
         self,

@@ -1,6 +1,7 @@
 """Accepting: many at once, descriptors kept for the logs, and errors of ours."""
 
 import asyncio
+import contextlib
 import os
 import re
 import resource
@@ -54,6 +55,32 @@ def test_many_clients_can_connect_while_the_loop_is_busy(with_node) -> None:
         await until(lambda: not node.node._front.channels)
 
     with_node(scenario)
+
+
+def ways_in() -> list[tuple[int, str, str]]:
+    """Return families of sockets, this machine's address in each, and how Java writes it; without IPv6, IPv4's."""
+    ways = [(socket.AF_INET, "127.0.0.1", "127.0.0.1")]
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        ways.append((socket.AF_INET6, "::1", "0:0:0:0:0:0:0:1"))
+    return ways
+
+
+@pytest.mark.parametrize("host", ["", "[::]"])
+def test_all_addresses_are_those_of_ipv4_and_ipv6(with_node, host: str) -> None:
+    """As Kafka's, and who connects is named as Java names addresses: ACLs, groups and the usage record have it so."""
+
+    async def scenario(node: RunningNode) -> None:
+        port = node.node.listeners["PLAINTEXT"].port
+        for family, address, written in ways_in():
+            with socket.socket(family) as client:
+                client.connect((address, port))
+                await until(lambda: len(node.node._front.channels) == 1)
+                (channel,) = node.node._front.channels
+                assert channel.connection.client_host == written
+            await until(lambda: not node.node._front.channels)
+
+    with_node(scenario, listeners=f"PLAINTEXT://{host}:0", tidegate_allow_anonymous="true")
 
 
 def test_descriptors_are_kept_for_logs(with_node, caplog) -> None:

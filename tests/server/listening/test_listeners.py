@@ -1,5 +1,6 @@
 """Several listeners: limits of their own, the one that is protected, and where clients of each are sent."""
 
+import socket
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,6 +75,22 @@ def test_clients_are_told_the_address_of_their_listener(node_with) -> None:
     for _ in range(2):
         assert addresses(node, "IN") == [("127.0.0.1", 9092)] * 3
         assert addresses(node, "OUT") == [("broker.example", 19093)] * 3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"advertised_listeners": "OUT://:19093"},
+        {"listeners": "OUT://:19093,IN://127.0.0.1:1", "tidegate_allow_anonymous": "true"},
+        {"listeners": "OUT://0.0.0.0:19093,IN://127.0.0.1:1", "tidegate_allow_anonymous": "true"},
+    ],
+)
+def test_where_no_host_is_said_clients_are_told_this_machines_name(
+    node_with, settings: dict[str, str]
+) -> None:
+    """As Kafka has it, but for 0.0.0.0, which it refuses: there nobody could connect to."""
+    node = node_with(**settings)
+    assert addresses(node, "OUT") == [(socket.gethostname(), 19093)] * 3
 
 
 def test_a_listener_that_is_full_leaves_the_other_open(node_with) -> None:

@@ -236,6 +236,7 @@ KEY = "ssl.keystore.key"
         ({KEY: "hunter2"}, "ssl.keystore.key has 0 private keys, expected one", ""),
         ({KEY: BROKER.key_pem() * 2}, "ssl.keystore.key has 2 private keys, expected one", ""),
         ({KEY: BROKER.key_pem(form="TraditionalOpenSSL")}, "format of 'EC PRIVATE KEY', expected PKCS#8", "pkcs8"),
+        ({KEY: BROKER.key_pem("hunter2", "TraditionalOpenSSL")}, "format of 'EC PRIVATE KEY', expected", "pkcs8"),
         ({KEY: BROKER.key_pem("hunter2")}, "encrypted key, expected its password in ssl.key.password", ""),
         ({"ssl.key.password": "hunter2"}, "a key that is not encrypted, expected no ssl.key.password", ""),
         (

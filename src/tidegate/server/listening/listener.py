@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate.errors import ConfigError
+from tidegate.quota.connections.limits import host_address
 from tidegate.server.config import ServerConfig
 from tidegate.server.connection.poller import SocketPoller
 from tidegate.server.connection.transport import SocketTransport, Transport
-from tidegate.server.listening.listener_config import ListenerAddress
+from tidegate.server.listening.listener_config import ListenerAddress, host_and_port
 
 __all__ = ["RESERVED_DESCRIPTORS", "SocketListener"]
 
@@ -99,7 +100,7 @@ class SocketListener:
                 continue
             try:
                 sock.setblocking(False)
-                self._on_accept(SocketTransport(sock, self._poller), peer[0])
+                self._on_accept(SocketTransport(sock, self._poller), self._host(peer))
             except Exception:
                 _log.exception(
                     "cannot serve a connection on %s; closing", self.name, extra={"repeats": "serve"}
@@ -107,6 +108,11 @@ class SocketListener:
                 sock.close()
             if not self._accepting or self._loop.time() >= until_s:
                 return
+
+    def _host(self, peer: tuple[Any, ...]) -> str:
+        """Return a client's address as Java writes it: that of IPv4 is never one of IPv6."""
+        host: str = peer[0]
+        return host if self._sock.family == socket.AF_INET else host_address(host)
 
     def _refuse(self, sock: socket.SocketType) -> None:
         """Close a connection at once: the descriptors that are left are for the logs and the usage record."""
@@ -146,22 +152,36 @@ def _set_options(sock: socket.socket, config: ServerConfig) -> None:
 
 
 def _bind(address: ListenerAddress) -> socket.socket:
+    """Return a socket at an address; without a host at all of this machine, of IPv4 and IPv6, as Java's."""
     try:
+        if not address.host and socket.has_dualstack_ipv6():
+            return _bound(socket.AF_INET6, ("::", address.port))
         infos = socket.getaddrinfo(
             address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        family, kind, protocol, _, where = infos[0]
-        sock = socket.socket(family, kind, protocol)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(where)
+        family, _, _, _, where = infos[0]
+        return _bound(family, where)
     except UnicodeError as error:  # what Python says of a name that is none, such as `a..b`
         raise _cannot_listen(address, "not a host name") from error
     except OSError as error:
         hint = "another program may use the port; choose one with --port"
         in_use = error.errno == errno.EADDRINUSE
         raise _cannot_listen(address, error.strerror, hint if in_use else None) from error
+
+
+def _bound(family: int, where: tuple[Any, ...]) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and where[0] == "::":
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(where)
+    except OSError:
+        sock.close()
+        raise
     return sock
 
 
 def _cannot_listen(address: ListenerAddress, reason: str | None, hint: str | None = None) -> ConfigError:
-    return ConfigError(f"cannot listen on {address.host or '*'}:{address.port}: {reason}", hint=hint)
+    where = host_and_port(address.host or "*", address.port)
+    return ConfigError(f"cannot listen on {where}: {reason}", hint=hint)

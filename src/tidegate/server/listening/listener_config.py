@@ -11,7 +11,7 @@ controller's listeners are none of a broker's.
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = [
     "ALLOW_ANONYMOUS",
     "ListenerAddress",
     "ListenerConfig",
+    "host_and_port",
     "inter_broker_listener",
     "limit_settings",
     "listener_configs",
@@ -32,6 +33,7 @@ __all__ = [
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 ALLOW_ANONYMOUS = "tidegate.allow.anonymous"
 _PLAINTEXT = "PLAINTEXT"
+_NOWHERE = "0.0.0.0"
 _PREFIX = "listener.name."
 _LIMITS = ("max.connections", "max.connection.creation.rate")
 
@@ -55,6 +57,11 @@ class ListenerAddress:
                 f"{setting} has {text!r}, expected NAME://host:port, such as PLAINTEXT://127.0.0.1:9092"
             )
         return cls(name=match[1].upper(), host=match[2] or match[3] or "", port=int(match[4]))
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Return an address as clients take it: one of IPv6 is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,18 +92,25 @@ class ListenerConfig:
 def listener_configs(values: Mapping[str, Any], texts: Mapping[str, str]) -> tuple[ListenerConfig, ...]:
     """Return the listeners of a broker. `values` are settings in force, `texts` those that were given.
 
-    Raises `ConfigError` where there is none, two have one name, one is advertised that is not there, or one has no
-    security protocol, or lets anybody in from elsewhere and `tidegate.allow.anonymous` does not say so.
+    Raises `ConfigError` where there is none, two have one name or one place, one is advertised that is not there or
+    that nobody can connect to, or one has no security protocol, or lets anybody in from elsewhere and
+    `tidegate.allow.anonymous` does not say so.
     """
     controllers = {name.upper() for name in _parts(values["controller.listener.names"])}
     addresses = _addresses(values, "listeners", controllers)
     if not addresses:
         raise ConfigError(f"listeners is {values['listeners']!r}, expected at least one listener of a broker")
+    _check_places(addresses.values())
     advertised = _addresses(values, "advertised.listeners", controllers)
-    for name in advertised:
+    for name, told in advertised.items():
         if name not in addresses:
             raise ConfigError(
                 f"advertised.listeners has listener {name!r}, expected one of listeners: {', '.join(addresses)}"
+            )
+        if told.host == _NOWHERE:
+            raise ConfigError(
+                f"advertised.listeners has {_NOWHERE} for listener {name!r}, to which nobody can connect",
+                hint="write the name or address by which clients know this machine, or leave the listener out",
             )
     protocols = _protocols(values["listener.security.protocol.map"])
     for name in addresses:
@@ -154,6 +168,19 @@ def _addresses(values: Mapping[str, Any], setting: str, controllers: set[str]) -
         if address.name not in controllers:
             addresses[address.name] = address
     return addresses
+
+
+def _check_places(addresses: Iterable[ListenerAddress]) -> None:
+    """Refuse two listeners at one address. Follows: Kafka `SocketServerConfigs.listenerListToEndPoints`."""
+    taken: dict[tuple[str, int], str] = {}
+    for address in addresses:
+        place = address.host, address.port
+        if address.port and place in taken:
+            raise ConfigError(
+                f"listeners has {taken[place]!r} and {address.name!r} both at "
+                f"{host_and_port(address.host or '*', address.port)}, expected a port for each"
+            )
+        taken[place] = address.name
 
 
 def _protocols(text: str) -> dict[str, str]:

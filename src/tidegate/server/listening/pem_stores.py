@@ -18,7 +18,7 @@ from tidegate.server.listening.key_stores import KeyStore, checked
 __all__ = ["pem_key_store", "pem_trusted"]
 
 _PEM = re.compile(
-    r"-+BEGIN\s+([A-Z0-9 ]+?)-+\s+((?:[^\r\n:-]*:[^\r\n]*[\r\n]+)*)([A-Za-z0-9/+=\s]*)-+END\s+\1-+"
+    r"-+BEGIN\s+([A-Z0-9 ]+?)-+\s+((?:[^\r\n:]*:[^\r\n]*[\r\n]+)*)([A-Za-z0-9/+=\s]*)-+END\s+\1-+"
 )
 _CERTIFICATE = "CERTIFICATE"
 _KEY = "PRIVATE KEY"
