@@ -14,7 +14,7 @@ size). In one version equal beginnings are read alike, so the bytes of the body 
 * *Dropped*: not when a topic changes. At each use the handler compares: where the log has been deleted, or has other
   settings, the request is read whole, and kept anew under its key.
 * *In a fetch session* no two requests begin alike: the session keeps what is before its number and behind it
-  (`broker.handlers.fetch`).
+  (`broker.fetching.known`).
 * *Saved*: parsing, making a message of dicts, finding the topic, and encoding the answer. `bench/bench_wire.py` has
   both ways, "the same, known" behind the ordinary one.
 """

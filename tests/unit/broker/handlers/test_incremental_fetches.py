@@ -11,7 +11,7 @@ from tests.unit.storage.logs import append, batch
 
 from tidegate import error_codes
 from tidegate.api_keys import DELETE_RECORDS, FETCH
-from tidegate.broker import fetch_sessions
+from tidegate.broker.fetching import sessions as fetch_sessions
 from tidegate.broker.handlers import fetch as fetch_handlers
 from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer
 from tidegate.storage.log.partition_log import PartitionLog

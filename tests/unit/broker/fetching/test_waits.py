@@ -8,7 +8,7 @@ from tests.unit.in_slices import no_collection
 from tests.unit.storage.logs import append, batch, new_log
 from tests.unit.storage.node import ManualScheduler
 
-from tidegate.broker.fetch_waits import ANSWERED_AT_ONCE, FetchWaits, Wait
+from tidegate.broker.fetching.waits import ANSWERED_AT_ONCE, FetchWaits, Wait
 from tidegate.storage.log.partition_log import PartitionLog
 
 SIZE = len(batch())

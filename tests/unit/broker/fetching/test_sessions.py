@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from tidegate.broker.fetch_sessions import (
+from tidegate.broker.fetching.sessions import (
     EVICTED_AFTER_MS,
     MAX_SESSION_BYTES,
     NO_SESSION,

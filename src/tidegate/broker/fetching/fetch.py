@@ -1,6 +1,6 @@
 """A Fetch from its request to its answer: which logs it reads, what it finds there, and what of it is said.
 
-`broker.handlers.fetch` decides how a request is met; here is what every way has in common.
+`broker.handlers.fetch` and `known` decide how a request is met; here is what every way has in common.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -10,7 +10,7 @@ from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.api_keys import FETCH
 from tidegate.broker.cluster import ClusterView
-from tidegate.broker.fetch_sessions import NO_SESSION, FetchedPartition, FetchSession, PartitionKey
+from tidegate.broker.fetching.sessions import NO_SESSION, FetchedPartition, FetchSession, PartitionKey
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.server.handler import NO_LAG, Answer, Charge, FetchAnswer, Message, Request, Work
 from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
@@ -21,8 +21,11 @@ from tidegate.wire import Encoded, field_since
 
 __all__ = [
     "NOT_READ",
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
     "TOPIC_IDS_SINCE",
     "Fetch",
+    "empty_answer",
     "failed_partition",
     "fetch_message",
     "resolve",
@@ -37,6 +40,7 @@ NOT_READ = (
     error_codes.TOPIC_AUTHORIZATION_FAILED,
 )
 """Errors of partitions whose logs are not asked: they come last."""
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 _UNKNOWN = -1
 _NO_TRANSACTIONS: list[Message] = []
 
@@ -170,6 +174,11 @@ def topic_field(version: int) -> str:
 def fetch_message(topics: list[Message], error_code: int, session_id: int = NO_SESSION) -> Message:
     """Return an answer."""
     return {"throttle_time_ms": 0, "error_code": error_code, "session_id": session_id, "responses": topics}
+
+
+def empty_answer(request: Request) -> Encoded:
+    """Return the answer without topics, outside of any session."""
+    return request.encode(fetch_message([], error_codes.NONE))
 
 
 def resolve(

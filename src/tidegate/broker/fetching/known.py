@@ -1,0 +1,320 @@
+"""Fetches that begin as an earlier one did: met without being read whole, alone or in a session with one partition.
+
+What a request says first, its limits and its partition, is known by its bytes (`broker.known_requests`); what comes
+last, offset and epochs, is read each time. In a session no two requests begin alike: the session keeps what is before
+its number and behind it. Whatever is not met here, errors among it, is read whole by `broker.handlers.fetch`.
+"""
+
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+from tidegate.acl import codes as acl
+from tidegate.api_keys import FETCH
+from tidegate.broker.fetching.fetch import READ_COMMITTED, Fetch, empty_answer, topic_field
+from tidegate.broker.fetching.sessions import (
+    NO_SESSION,
+    FetchedPartition,
+    FetchSession,
+    FetchSessions,
+    next_epoch,
+)
+from tidegate.broker.kept_answers import EmptyFetchAnswers, FetchAnswers
+from tidegate.broker.known_requests import KnownRequests
+from tidegate.server.handler import Answer, Deferred, FetchAnswer, Message, Request
+from tidegate.storage.errors import LogDamagedError, OffsetOutOfRangeError
+from tidegate.storage.log.file_slice import FileSlice
+from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
+from tidegate.wire import field_since, write_request
+from tidegate.wire.split_reader import SplitReader, split_reader
+
+__all__ = ["KnownFetches"]
+
+_SESSIONS_SINCE = field_since(FETCH, "request", "session_id")
+_UNKNOWN = -1
+_LAST_OF_PREFIX = "partition"
+_VALUES = ("current_leader_epoch", "last_fetched_epoch", "fetch_offset", "partition_max_bytes")
+_SESSION = struct.Struct(">ii")  # id and epoch
+_SESSION_MARKS = 0x5A01_7B3C, 0x5A02_7B3C  # stand-ins for them, while their place is looked for
+
+
+class _Source:
+    """How a client fetches from one partition: what is known of a request by the bytes it begins with."""
+
+    __slots__ = (
+        "answers",
+        "committed",
+        "index",
+        "log",
+        "max_bytes",
+        "max_wait_ms",
+        "min_bytes",
+        "name",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        version: int,
+        body: Message,
+        name: str,
+        index: int,
+        log: PartitionLog,
+        max_bytes: int,
+        topic: str,
+    ) -> None:
+        self.name = name  # or id
+        self.topic = topic  # its name
+        self.index = index
+        self.log = log
+        self.max_bytes = max_bytes
+        self.min_bytes: int = body["min_bytes"]
+        self.max_wait_ms: int = body["max_wait_ms"]
+        self.committed = body["isolation_level"] == READ_COMMITTED
+        self.answers = FetchAnswers(version, {topic_field(version): name}, index, committed=self.committed)
+
+    def fetch(self, request: Request, limit: int, offset: int, max_bytes: int, leader_epoch: int) -> Fetch:
+        """Return the fetch that a request is, for the case that it has to wait."""
+        fetch = Fetch(request, limit, committed=self.committed)
+        wanted = FetchedPartition(self.name, self.index, offset, max_bytes, leader_epoch, _UNKNOWN)
+        wanted.log = self.log
+        fetch.wanted.append(wanted)
+        return fetch
+
+
+class _InSession(NamedTuple):
+    """What is known of the requests of a session with one partition, which begin with the same limits.
+
+    head: their bytes up to the session; prefixes: those between it and what is asked of the partition.
+    """
+
+    version: int
+    head: bytes
+    prefixes: dict[bytes, FetchedPartition]
+    partition: FetchedPartition
+    source: _Source
+
+
+class _Layout(NamedTuple):
+    """Where a version's requests have their session, and how they go on behind it.
+
+    session_at: bytes from the body's beginning. nothing: what follows where no partition is named or forgotten.
+    """
+
+    session_at: int
+    nothing: bytes
+    reader: SplitReader
+    empty: EmptyFetchAnswers
+
+
+@cache
+def _layout(version: int) -> _Layout | None:
+    """Return what a version's requests look like, None where it has no sessions."""
+    if version < _SESSIONS_SINCE:
+        return None
+    session_id, epoch = _SESSION_MARKS
+    message = {
+        "replica_id": _UNKNOWN,
+        "max_wait_ms": 0,
+        "min_bytes": 0,
+        "max_bytes": 0,
+        "isolation_level": 0,
+        "session_id": session_id,
+        "session_epoch": epoch,
+        "topics": [],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+    body = write_request(FETCH, version, message)
+    at = body.index(_SESSION.pack(session_id, epoch))
+    reader = split_reader(FETCH, version, _LAST_OF_PREFIX, _VALUES, after="session_epoch")
+    return _Layout(at, bytes(body[at + _SESSION.size :]), reader, EmptyFetchAnswers(version))
+
+
+class KnownFetches:
+    """What is known of the fetches of a node's clients."""
+
+    __slots__ = ("_known", "_most_bytes", "_now_ms", "_sessions", "_wait")
+
+    def __init__(
+        self,
+        sessions: FetchSessions,
+        wait: Callable[[Fetch, int, int], Deferred],
+        *,
+        most_bytes: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """wait: lets a fetch wait for so many bytes, so long. most_bytes: of any answer."""
+        self._known: KnownRequests[_Source] = KnownRequests(FETCH, _LAST_OF_PREFIX, _VALUES)
+        self._sessions = sessions
+        self._wait = wait
+        self._most_bytes = most_bytes
+        self._now_ms = now_ms
+
+    def answer(self, request: Request) -> Answer | Deferred | None:
+        """Answer a request that begins as an earlier one did; None where it has to be read whole."""
+        header = request.header
+        find, kept = self._known[header.api_version]
+        found = find(request.frame, header.body_at, kept)
+        if found is None:
+            return self._answer_in_session(request)
+        if request.connection.authorizer is None or request.authorized(acl.READ, acl.TOPIC, found[0].topic):
+            return self._answer_alone(request, *found)
+        return None
+
+    def _read_now(
+        self, request: Request, source: _Source, log: PartitionLog, offset: int, max_bytes: int
+    ) -> tuple[int, FileSlice | None] | None:
+        """Return the most bytes of the answer and what there is to read; None where the answer is an error."""
+        limit = max(min(source.max_bytes, request.quotas.fetch_limit_bytes()), 0)
+        at_most = min(max_bytes, limit)
+        if at_most < 0:
+            return None
+        try:
+            return limit, log.read(offset, at_most)
+        except (OffsetOutOfRangeError, LogDamagedError):
+            return None
+
+    def _answer_alone(
+        self,
+        request: Request,
+        source: _Source,
+        leader_epoch: int,
+        last_epoch: int,
+        offset: int,
+        max_bytes: int,
+    ) -> Answer | Deferred | None:
+        """Answer, or wait; None where the answer is an error."""
+        log = source.log
+        if log.deleted or leader_epoch > LEADER_EPOCH or last_epoch > LEADER_EPOCH:
+            return None
+        limit = max(min(source.max_bytes, request.quotas.fetch_limit_bytes()), 0)
+        at_most = min(max_bytes, limit)
+        if at_most < 0:
+            return None
+        try:
+            found = log.read(offset, at_most)
+        except (OffsetOutOfRangeError, LogDamagedError):
+            return None
+        missing_bytes = min(source.min_bytes, limit) - (0 if found is None else found.size)
+        if missing_bytes > 0 and source.max_wait_ms > 0:
+            fetch = source.fetch(request, limit, offset, max_bytes, leader_epoch)
+            return self._wait(fetch, missing_bytes, source.max_wait_ms)
+        correlation_id = request.header.correlation_id
+        encoded = source.answers.encode(
+            correlation_id, log.end_offset, log.last_stable_offset, log.start_offset, found
+        )
+        lag = log.end_offset - offset
+        return FetchAnswer(encoded, lambda: empty_answer(request), lag, log.lag_bytes(lag))
+
+    def _answer_in_session(self, request: Request) -> Answer | Deferred | None:
+        """Answer a request of a session with one partition that is like an earlier one, or wait.
+
+        None where it is not, or where the answer is an error: then nothing has changed but what is asked.
+        """
+        header, frame = request.header, request.frame
+        layout = _layout(header.api_version)
+        if layout is None:
+            return None
+        session_at = header.body_at + layout.session_at
+        at = session_at + _SESSION.size
+        if len(frame) <= at:
+            return None
+        session_id, epoch = _SESSION.unpack_from(frame, session_at)
+        session = self._sessions.find(session_id)
+        if session is None or session.epoch != epoch or session.known is None:
+            return None
+        version, head, prefixes, partition, source = session.known
+        if not (
+            request.connection.authorizer is None or request.authorized(acl.READ, acl.TOPIC, source.topic)
+        ):
+            return None
+        if version != header.api_version or frame[header.body_at : session_at] != head:
+            return None
+        if frame[at:] != layout.nothing:
+            found = layout.reader.find(frame, at, prefixes)
+            if found is None:
+                return None
+            _, leader_epoch, last_epoch, offset, max_bytes = found
+            partition.ask(offset, max_bytes, leader_epoch, last_epoch)
+        log = source.log
+        if log.deleted or max(partition.leader_epoch, partition.last_epoch) > LEADER_EPOCH:
+            return None
+        read = self._read_now(request, source, log, partition.offset, partition.max_bytes)
+        if read is None:
+            return None
+        limit, records = read
+        self._sessions.touch(session, self._now_ms())
+        session.epoch = next_epoch(epoch)
+        if session.delivered:
+            session.delivered = False
+            partition.note_told()
+        missing_bytes = min(source.min_bytes, limit) - (0 if records is None else records.size)
+        if missing_bytes > 0 and source.max_wait_ms > 0:
+            fetch = Fetch(request, limit, committed=source.committed, session=session)
+            fetch.wanted.append(partition)
+            return self._wait(fetch, missing_bytes, source.max_wait_ms)
+        partition.answered_bytes = 0 if records is None else records.size
+        end_offset = partition.answered_high_watermark = log.end_offset
+        partition.answered_start_offset = log.start_offset
+        if partition.is_news():
+            encoded = source.answers.encode(
+                header.correlation_id,
+                end_offset,
+                log.last_stable_offset,
+                log.start_offset,
+                records,
+                session_id,
+            )
+        else:
+            encoded = layout.empty.encode(header.correlation_id, session_id)
+        lag = end_offset - partition.offset
+        return FetchAnswer(
+            encoded,
+            lambda: layout.empty.encode(header.correlation_id, session_id),
+            lag,
+            log.lag_bytes(lag),
+            session.deliver,
+        )
+
+    def _source_of(self, request: Request, body: Message, wanted: FetchedPartition) -> _Source | None:
+        """Return what is known of a consumer's request with one partition, None where it cannot be met like others."""
+        if wanted.log is None or wanted.name is None or body["max_bytes"] < 0:
+            return None
+        max_bytes = min(body["max_bytes"], self._most_bytes)
+        return _Source(
+            request.header.api_version,
+            body,
+            wanted.topic,
+            wanted.index,
+            wanted.log,
+            max_bytes,
+            wanted.name,
+        )
+
+    def remember(self, request: Request, body: Message, wanted: FetchedPartition) -> None:
+        """Keep what a consumer's request with one partition says for those that begin as it does."""
+        source = self._source_of(request, body, wanted)
+        if source is not None and body.get("session_id", NO_SESSION) == NO_SESSION:
+            self._known.keep(request, source)
+
+    def remember_in_session(self, request: Request, body: Message, session: FetchSession) -> None:
+        """Keep what a consumer's request says for the next ones of its session, where that has one partition."""
+        before, session.known = session.known, None
+        layout = _layout(request.header.api_version)
+        if layout is None or len(session.partitions) != 1:
+            return
+        (partition,) = session.partitions.values()
+        source = self._source_of(request, body, partition)
+        if source is None:
+            return
+        header, frame = request.header, request.frame
+        session_at = header.body_at + layout.session_at
+        prefixes: dict[bytes, FetchedPartition] = {}
+        if len(body["topics"]) == 1 and len(body["topics"][0]["partitions"]) == 1:
+            prefixes[layout.reader.prefix(frame, session_at + _SESSION.size)] = partition
+        elif before is not None and before.partition is partition:
+            prefixes = before.prefixes
+        head = bytes(frame[header.body_at : session_at])
+        session.known = _InSession(header.api_version, head, prefixes, partition, source)
