@@ -115,54 +115,84 @@ def produce_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler
             code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return (yield from _fail_all(request, body, code))
         yield from request.release_body(body)
-        responses: list[Message] = []
-        failed = False
-        leaders: set[int] = set()
-        unsynced: list[_Unsynced] = []
+        stored = _Stored(request, acks, topics, cluster)
         for name, parts in wanted.items():
-            partitions: list[Message] = []
-            may_write = _may_write(request, topics, name)
-            for index, (records, rejected) in parts.items():
-                topic, missing = _find(topics, name, version)
-                log = None if topic is None else topic.log(index)
-                if not may_write:
-                    result = _refused(index, error_codes.TOPIC_AUTHORIZATION_FAILED)
-                elif topic is None or log is None:
-                    result = _refused(
-                        index, missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                    )
-                else:
-                    led = cluster.leads(topic, index)
-                    result = _append(log, index, records, rejected, acks, request.now_ms, version, led=led)
-                    if result["error_code"] == error_codes.NOT_LEADER_OR_FOLLOWER:
-                        result["current_leader"] = cluster.current_leader(topic, index)
-                        leaders.add(cluster.leader(topic, index))
-                    if (
-                        acks == ACKS_ALL
-                        and not result["error_code"]
-                        and log.recovery_point < log.end_offset <= log.sync_asked_offset
-                    ):
-                        unsynced.append((log, log.end_offset, result))
-                failed = failed or bool(result["error_code"])
-                partitions.append(result)
-                yield
-            if partitions:
-                responses.append({_field(version): name, "partition_responses": partitions})
+            yield from stored.store(name, parts)
             yield from release(parts)
             parts.clear()
         yield from release(wanted)
         if acks == 0:
-            return Answer(None, Charge.PRODUCE, close=failed)
-        message = {"responses": responses, "throttle_time_ms": 0}
-        if leaders:
-            message["node_endpoints"] = cluster.node_endpoints(leaders, request.connection)
-        if unsynced:
-            return _answer_synced(request, message, unsynced, commits, late)
+            return Answer(None, Charge.PRODUCE, close=stored.failed)
+        message = stored.message()
+        if stored.unsynced:
+            return _answer_synced(request, message, stored.unsynced, commits, late)
         return (
-            yield from answer_partitions(request, message, responses, "partition_responses", Charge.PRODUCE)
+            yield from answer_partitions(
+                request, message, stored.responses, "partition_responses", Charge.PRODUCE
+            )
         )
 
     return handle
+
+
+class _Stored:
+    """What becomes of the batches of a request that was read whole.
+
+    failed: one was refused. leaders: the brokers that lead what this one does not. unsynced: what the answer waits for.
+    """
+
+    __slots__ = ("_acks", "_cluster", "_request", "_topics", "failed", "leaders", "responses", "unsynced")
+
+    def __init__(self, request: Request, acks: int, topics: Topics, cluster: ClusterView) -> None:
+        self._request = request
+        self._acks = acks
+        self._topics = topics
+        self._cluster = cluster
+        self.responses: list[Message] = []
+        self.failed = False
+        self.leaders: set[int] = set()
+        self.unsynced: list[_Unsynced] = []
+
+    def store(self, name: str, parts: dict[int, _Batch]) -> Generator[None, None, None]:
+        """Store what is wanted of a topic, a partition at a time."""
+        version = self._request.header.api_version
+        may_write = _may_write(self._request, self._topics, name)
+        partitions: list[Message] = []
+        for index, batch in parts.items():
+            topic, missing = _find(self._topics, name, version)
+            if not may_write:
+                result = _refused(index, error_codes.TOPIC_AUTHORIZATION_FAILED)
+            elif topic is None:
+                result = _refused(index, missing)
+            else:
+                result = self._store_partition(topic, index, batch)
+            self.failed = self.failed or bool(result["error_code"])
+            partitions.append(result)
+            yield
+        if partitions:
+            self.responses.append({_field(version): name, "partition_responses": partitions})
+
+    def _store_partition(self, topic: Topic, index: int, batch: _Batch) -> Message:
+        log = topic.log(index)
+        if log is None:
+            return _refused(index, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+        request, (records, rejected) = self._request, batch
+        led, version = self._cluster.leads(topic, index), request.header.api_version
+        result = _append(log, index, records, rejected, self._acks, request.now_ms, version, led=led)
+        if result["error_code"] == error_codes.NOT_LEADER_OR_FOLLOWER:
+            result["current_leader"] = self._cluster.current_leader(topic, index)
+            self.leaders.add(self._cluster.leader(topic, index))
+        is_synced = not log.recovery_point < log.end_offset <= log.sync_asked_offset
+        if self._acks == ACKS_ALL and not result["error_code"] and not is_synced:
+            self.unsynced.append((log, log.end_offset, result))
+        return result
+
+    def message(self) -> Message:
+        """Return the answer."""
+        message: Message = {"responses": self.responses, "throttle_time_ms": 0}
+        if self.leaders:
+            message["node_endpoints"] = self._cluster.node_endpoints(self.leaders, self._request.connection)
+        return message
 
 
 class _TransactionalError(Exception):
