@@ -143,6 +143,19 @@ def test_a_port_that_clients_are_not_told_is_said_and_written_too(tmp_path):
     assert f" listening on 127.0.0.1:{port} (advertised as kafka.example:9092), data in " in said
 
 
+@pytest.mark.parametrize("records", [(), ("orders-0", "recovery-point-offset-checkpoint")])
+def test_a_directory_of_kafkas_is_left_alone(tmp_path, records):
+    """A `server.properties` that is taken over names it; a Kafka that found ours there would not start again."""
+    data = tmp_path / "kraft-combined-logs"
+    data.mkdir(mode=0o755)
+    for name in ("meta.properties", "bootstrap.checkpoint", *records):
+        (data / name).touch()
+    done = tidegate("serve", "--port", "0", "--data", str(data))
+    assert is_one_line(done), done.stderr
+    assert f"{str(data)!r} belongs to an Apache Kafka" in done.stderr
+    assert {path.name for path in data.rglob("*")} == {"meta.properties", "bootstrap.checkpoint", *records}
+
+
 def test_two_brokers_do_not_share_a_directory(broker):
     """A data directory that a broker works in is refused to a second one."""
     done = tidegate("serve", "--port", "0", "--override", f"log.dirs={broker.data_dir}")

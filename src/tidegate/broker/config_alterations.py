@@ -138,6 +138,11 @@ _NAMELESS = {
     GROUP: "Default group resources are not allowed.",
 }
 """Kafka's texts for resources that must have a name."""
+_UNCHANGED = {
+    LOGGERS: "levels of loggers",
+    CLIENT_METRICS: "subscriptions to client metrics",
+    GROUP: "settings of one group: those of all groups are in its file, as group.*",
+}
 
 
 def refuse_others(kind: int, resource_name: str, names: Iterable[str]) -> None:
@@ -150,7 +155,7 @@ def refuse_others(kind: int, resource_name: str, names: Iterable[str]) -> None:
             raise RefusedError(error_codes.INVALID_REQUEST, text)
         if kind == GROUP and name not in GROUP_ROWS:
             raise RefusedError(error_codes.INVALID_CONFIG, f"Unknown group config name: {name}")
-        text = f"This server does not change settings of resource type {kind}."
+        text = f"This server does not change {_UNCHANGED[kind]}."
         raise RefusedError(error_codes.INVALID_REQUEST, text)
 
 

@@ -110,6 +110,7 @@ async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeate
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     clock, first = SystemClock(), configs[0]
+    Storage.check_owner(first.data_dir)
     with _written_to(first.data_dir):
         make_private_directory(first.data_dir)
     usages: list[UsageLog] = []

@@ -13,11 +13,24 @@ from pathlib import Path
 from tidegate.storage.errors import StorageError
 from tidegate.storage.store import StoredTopic
 
-__all__ = ["check_partition", "check_store", "check_strays"]
+__all__ = ["check_owner", "check_partition", "check_store", "check_strays"]
 
 _PARTITION = re.compile(r".+-[0-9]+")
 _BESIDE_RECORDS = (".index", ".timeindex")
+_OF_KAFKA = "meta.properties"
 _BACKUP = "restore the directory and the database from the same backup"
+
+
+def check_owner(data_dir: Path, database: Path) -> None:
+    """Refuse a directory of Apache Kafka's, before anything is written to it. Raises `StorageError`.
+
+    What a Kafka finds there that is not its own, it does not start with.
+    """
+    if (data_dir / _OF_KAFKA).exists() and not database.exists():
+        raise StorageError(
+            f"{str(data_dir)!r} belongs to an Apache Kafka: it holds {_OF_KAFKA!r}; nothing was changed",
+            hint="name a directory of the broker's own (--data, log.dirs); records of a Kafka come by its clients",
+        )
 
 
 def check_store(data_dir: Path, database: Path, checkpoint: Path) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from tidegate.clock import Clock
 from tidegate.storage.checkpoint_file import CHECKPOINT, CheckpointFile
 from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
-from tidegate.storage.consistency import check_store
+from tidegate.storage.consistency import check_owner, check_store
 from tidegate.storage.errors import LogDamagedError, StorageError
 from tidegate.storage.group_writes import GroupWrites
 from tidegate.storage.log.group_commit import GroupCommit, SyncFile, sync_path
@@ -101,6 +101,7 @@ class Storage:
         `sync` brings a log file to the disk; it runs on a thread of its own.
         """
         directory = Path(directory)
+        cls.check_owner(directory)
         try:
             make_private_directory(directory)
             lock_fd = _lock(directory)
@@ -127,6 +128,11 @@ class Storage:
                 ) from error
             raise
         return storage
+
+    @staticmethod
+    def check_owner(directory: Path) -> None:
+        """Refuse a data directory that is another broker's, and write nothing there. Raises `StorageError`."""
+        check_owner(directory, directory / _DATABASE)
 
     def _recover(self) -> None:
         marker = self.directory / _CLEAN_MARKER
