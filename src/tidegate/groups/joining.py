@@ -198,6 +198,26 @@ class Joining:
     ) -> None:
         """Let a static member that was started anew go on in the place of what it was; that one is fenced."""
         leader_before = group.leader_id
+        member = self._put_in_place(group, old, member_id)
+        self._table.hear(member, request.source)
+        self._update(group, member, request, respond)
+        self._table.begin_session(member, member.session_timeout_ms, now_ms)
+        name = f"static member {member.instance_id!r}"
+        if group.state is not _STABLE:
+            self._rebalances.begin_or_complete(group, f"{name} is replaced{why(request.reason)}", now_ms)
+            return
+        if group.select_protocol() != group.protocol:
+            self._rebalances.begin_or_complete(group, f"{name} changes the protocol", now_ms)
+            return
+        stored = group.stored()
+        if stored.size > self._settings.max_record_bytes:
+            self._bring_back_static(group, old, member, now_ms)
+            respond(join_refusal(error_codes.UNKNOWN_SERVER_ERROR, ""))
+            return
+        self._store.save(stored, self._answering_in_place(group, member, request, respond, leader_before))
+
+    def _put_in_place(self, group: Group, old: Member, member_id: str) -> Member:
+        """Return what goes on in the place of a static member, which is told that it is fenced."""
         group.answer_join(old, join_refusal(error_codes.FENCED_INSTANCE_ID, old.member_id))
         old.answer_sync(sync_refusal(error_codes.FENCED_INSTANCE_ID))
         self._table.deadlines.cancel(old)
@@ -214,29 +234,21 @@ class Joining:
         member.assignment = old.assignment
         self._table.count_bytes(group, member.size - old.size)
         group.replace_static(old, member)
-        self._table.hear(member, request.source)
-        self._update(group, member, request, respond)
-        self._table.begin_session(member, member.session_timeout_ms, now_ms)
-        if group.state is not _STABLE:
-            self._rebalances.begin_or_complete(
-                group, f"static member {member.instance_id!r} is replaced{why(request.reason)}", now_ms
-            )
-            return
-        if group.select_protocol() != group.protocol:
-            self._rebalances.begin_or_complete(
-                group, f"static member {member.instance_id!r} changes the protocol", now_ms
-            )
-            return
-        stored, generation = group.stored(), group.generation
-        if stored.size > self._settings.max_record_bytes:
-            self._bring_back_static(group, old, member, now_ms)
-            respond(join_refusal(error_codes.UNKNOWN_SERVER_ERROR, ""))
-            return
+        return member
+
+    @staticmethod
+    def _answering_in_place(
+        group: Group, member: Member, request: JoinRequest, respond: Respond, leader_before: str | None
+    ) -> Callable[[bool, int], None]:
+        """Return what answers a static member that goes on in its generation, once that is kept."""
+        generation = group.generation
 
         def on_saved(is_kept: bool, _: int) -> None:
             if member.join is not respond or group.state is not _STABLE or group.generation != generation:
                 return
-            leads = group.leader_id == member_id  # as it is now: others may have been replaced meanwhile
+            leads = (
+                group.leader_id == member.member_id
+            )  # as it is now: others may have been replaced meanwhile
             answer = {
                 **group.joined(member),
                 "members": group.members_for_leader() if leads and request.skips_assignment else [],
@@ -247,7 +259,7 @@ class Joining:
                 answer.update(join_refusal(error_codes.COORDINATOR_NOT_AVAILABLE, ""))
             group.answer_join(member, answer)
 
-        self._store.save(stored, on_saved)
+        return on_saved
 
     def _bring_back_static(self, group: Group, old: Member, member: Member, now_ms: int) -> None:
         """Let a static member be again what it was before it was started anew."""
