@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.server.nodes import MemoryStore, Scenario, running_node
 
+from tidegate.server.connection.answer_memory import AnswerMemory
 from tidegate.server.connection.buffers import FrameBuffers
 from tidegate.server.connection.channel import ANSWER_DUE, Channel
 from tidegate.server.connection.poller import make_poller
@@ -86,6 +87,7 @@ class Pair:
         self.owner.forget = self.muting.forget
         later = Slices(loop).add
         self.memory = RequestMemory(most_bytes, monotonic_ns=time.monotonic_ns, later=later)
+        self.answers = AnswerMemory(most_bytes, later=later, on_excess=Channel.close)
         self.channel = Channel(
             SocketTransport(server, self.poller),
             Connection(id=1, listener="PLAINTEXT", client_host="test", local_host="test", local_port=1),
@@ -93,6 +95,7 @@ class Pair:
             owner=self.owner,
             buffers=FrameBuffers(later),
             memory=self.memory,
+            answers=self.answers,
             monotonic_ns=time.monotonic_ns,
             max_frame_bytes=max_frame_bytes,
         )

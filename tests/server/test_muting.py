@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tidegate.quota import QuotaType
+from tidegate.server.connection.answer_memory import AnswerMemory
 from tidegate.server.connection.buffers import FrameBuffers
 from tidegate.server.connection.channel import ANSWER_DUE, Channel
 from tidegate.server.connection.poller import make_poller
@@ -76,6 +77,7 @@ class Muted:
             owner=self,
             buffers=self.buffers,
             memory=RequestMemory(NO_BOUND, monotonic_ns=time.monotonic_ns, later=Slices(self.loop).add),
+            answers=AnswerMemory(NO_BOUND, later=Slices(self.loop).add, on_excess=Channel.close),
             monotonic_ns=time.monotonic_ns,
             max_frame_bytes=1000,
         )

@@ -14,9 +14,13 @@ from tests.server.nodes import (
     RunningNode,
     metadata_handler,
     running_node,
+    until,
 )
+from tests.server.test_half_close import reset
 
 from tidegate.server.handler import Answer, Deferred, Request, Work
+from tidegate.server.later_work import WORKS_AT_ONCE
+from tidegate.server.one_at_a_time import OneAtATime
 from tidegate.server.slices import FULL_COLLECTION_AFTER, SLICE_NS, Slices
 from tidegate.usage.readers import read_segment
 
@@ -301,3 +305,119 @@ def test_closing_gives_the_collector_back():
 
     asyncio.run(main())
     assert gc.get_threshold()[2] == FULL_COLLECTION_AFTER
+
+
+class Crowd:
+    """Answers Metadata after work of 30 ms, in steps; knows how much is under way at once."""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = self.most = self.steps = 0
+        self.lock = OneAtATime()
+
+    def handle(self, request: Request) -> Answer | Work:
+        """Answer at once unless the client is called `long` or `locked`, which works alone."""
+        if request.header.client_id == "short":
+            return metadata_handler(request)
+        return self.locked(request) if request.header.client_id == "locked" else self.work(request)
+
+    def work(self, request: Request) -> Work:
+        """Work."""
+        self.begun += 1
+        self.most = max(self.most, self.begun - self.ended)
+        for _ in range(300):
+            until_s = time.thread_time() + STEP_S / 10
+            while time.thread_time() < until_s:
+                pass
+            self.steps += 1
+            yield
+        self.ended += 1
+        return metadata_handler(request)
+
+    def locked(self, request: Request) -> Work:
+        """Work while no other client that is called so does."""
+        yield from self.lock.begin()
+        try:
+            return (yield from self.work(request))
+        finally:
+            self.lock.end()
+
+
+CROWDED = {"queued.max.request.bytes": "1000000", "socket.request.max.bytes": "1000000"}
+"""With these, 4 ms of work in slices that is not done is as much as there is memory for."""
+
+
+def run_crowd(directory: Path, scenario: Callable[[RunningNode, Crowd], object], **settings: str) -> Crowd:
+    """Run a scenario against a node with a `Crowd`."""
+    crowd = Crowd()
+
+    async def run() -> None:
+        handlers = {METADATA: crowd.handle}
+        async with running_node(directory, MemoryStore(), settings, handlers=handlers) as node:
+            await scenario(node, crowd)
+
+    asyncio.run(run())
+    return crowd
+
+
+def test_of_much_long_work_a_part_is_under_way(tmp_path):
+    """What all have made so far lies in memory: where that is too much, some go on, and all are answered in the end."""
+
+    async def scenario(node: RunningNode, crowd: Crowd) -> None:
+        clients = [await node.connect("long") for _ in range(40)]
+        short = await node.connect("short")
+        answers = [asyncio.create_task(c.ask(METADATA, METADATA_VERSION, NO_TOPICS)) for c in clients]
+        await until(lambda: crowd.begun > WORKS_AT_ONCE)
+        begun_s = time.monotonic()
+        await short.ask(METADATA, METADATA_VERSION, NO_TOPICS)
+        assert time.monotonic() - begun_s < 0.5
+        assert not all(answer.done() for answer in answers)
+        assert [answer["controller_id"] for answer in await asyncio.gather(*answers)] == [1] * 40
+
+    assert run_crowd(tmp_path / "few", scenario, **CROWDED).most < 20
+    assert run_crowd(tmp_path / "all", scenario).most > 20
+
+
+def test_who_is_waited_for_goes_on(tmp_path):
+    """Work that holds a lock may have been put back: those who wait for the lock keep nobody from going on."""
+
+    async def scenario(node: RunningNode, crowd: Crowd) -> None:
+        clients = [await node.connect("locked") for _ in range(20)]
+        clients += [await node.connect("long") for _ in range(20)]
+        asked = [c.ask(METADATA, METADATA_VERSION, NO_TOPICS) for c in clients]
+        assert len(await asyncio.gather(*asked)) == 40
+
+    assert run_crowd(tmp_path, scenario, **CROWDED).ended == 40
+
+
+def test_what_has_not_begun_is_dropped_with_its_client(tmp_path):
+    """A client that has left gets no work done that nobody has begun."""
+
+    async def scenario(node: RunningNode, crowd: Crowd) -> None:
+        staying = await node.connect("long")
+        leaving = [await node.connect("long") for _ in range(60)]
+        answer = asyncio.create_task(staying.ask(METADATA, METADATA_VERSION, NO_TOPICS))
+        await until(lambda: crowd.begun > 0)
+        for client in leaving:
+            client.send(METADATA, METADATA_VERSION, NO_TOPICS)
+        await until(lambda: crowd.begun > WORKS_AT_ONCE)
+        for client in leaving:
+            reset(client)
+        await answer
+        await until(lambda: not node.node._front._later._put_back and crowd.begun == crowd.ended)
+        assert (await staying.ask(METADATA, METADATA_VERSION, NO_TOPICS))["controller_id"] == 1
+
+    assert run_crowd(tmp_path, scenario, **CROWDED).begun < 40
+
+
+def test_many_first_slices_at_once_are_short(tmp_path):
+    """Of clients that ask for much in the same moment, only the first have a whole slice at once."""
+
+    async def scenario(node: RunningNode, crowd: Crowd) -> None:
+        clients = [await node.connect("long") for _ in range(100)]
+        short = await node.connect("short")
+        for client in clients:
+            client.send(METADATA, METADATA_VERSION, NO_TOPICS)
+        await short.ask(METADATA, METADATA_VERSION, NO_TOPICS)
+        assert 100 <= crowd.steps < 100 * 20 * 2 / 3, "20 steps are a slice: as if each had a whole one"
+
+    run_crowd(tmp_path, scenario)

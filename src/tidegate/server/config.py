@@ -244,7 +244,7 @@ SETTINGS: Mapping[str, Setting] = {
             "queued.max.request.bytes",
             SHARE_OF_MEMORY,
             -1,
-            "memory for requests that are coming in; 0: an eighth of the machine's, -1: no bound",
+            "memory each of requests coming in and under way, and of unread answers; 0: an eighth of all, -1: no bound",
         ),
         _long(
             "connections.max.idle.ms", 600_000, None, "close a connection unused for so long; below 0: never"

@@ -81,6 +81,7 @@ class Front:
         poller: Poller,
         on_closed: Callable[[Channel], None],
         turn: Turn,
+        work_bytes: int,
     ) -> None:
         self.channels: dict[Channel, None] = {}  # in the order in which they came
         self.turns = 0
@@ -105,7 +106,7 @@ class Front:
         self._in_turn = False
         self._handled: list[Exchange] = []  # in this turn
         self._waiting: list[Channel] = []  # for the next one
-        self._later = LaterWork(slices, clock.monotonic_ns, self._on_done)
+        self._later = LaterWork(slices, clock.monotonic_ns, self._on_done, work_bytes)
         poller.serve_in(self)
 
     # --- ChannelOwner ---------------------------------------------------------------------------------------------

@@ -2,37 +2,65 @@
 
 The front hands them over. Each goes on in later turns of the loop (`tidegate.server.slices`), until there is an answer
 or an error, which the front is given.
+
+What work in slices has read and made so far lies in memory until it is done, and all that is under way takes turns:
+many clients that ask for much at once would have all of it there together. How much that is, nobody counts; it grows
+with the time that the work took (`BYTES_PER_S`). Where that of all is too much, `WORKS_AT_ONCE` of them go on, and the
+others when one of these is done: who has taken the least time first. New ones begin with a shorter slice then, which
+is enough for what is asked for ordinarily; past twice as much they do not begin. Shorter they are, too, where many
+clients ask for much at the same moment: others wait for all their first slices.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from tidegate.quota.measure.throttle import MAX_INT64
 from tidegate.server.engine_quotas import EngineQuotas
 from tidegate.server.exchange import Exchange, SlicedWork
 from tidegate.server.handler import Answer, Deferred, Request, Wait, Work
 from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
 
-__all__ = ["COPIED_FRAME_BYTES", "NO_FRAME", "LaterWork"]
+__all__ = ["BYTES_PER_S", "COPIED_FRAME_BYTES", "NO_FRAME", "WORKS_AT_ONCE", "LaterWork"]
 
 COPIED_FRAME_BYTES = 16 * 1024
 """Frames up to this size are copied for work in slices; larger ones are left to it with the memory they lie in."""
+BYTES_PER_S = 250_000_000
+"""So much memory, at most, has work in slices after a second of its time: 40 to 160 MB was measured of requests with
+arrays of 99,000 elements and of answers of 400 MB."""
+WORKS_AT_ONCE = 4
+"""So many go on, a slice each in turn, where there is memory for no more."""
+SHORT_SLICE_NS = 300_000
+"""How long a first slice is where there is memory for no more, or were many of them."""
+FIRST_SLICES_NS = 8_000_000
+"""So long first slices may be together before they are short: a quarter of the time that goes by is taken off that."""
+_PAST_PER_FIRST = 4
 NO_FRAME = memoryview(b"")
 """What a request has for a frame that is no longer its own."""
 
 
 class LaterWork:
-    """What is under way in one node. on_done: is given each request, once, with its answer or what went wrong."""
+    """What is under way in one node.
+
+    on_done: is given each request, once, with its answer or what went wrong. most_bytes: what all work in slices may
+    have in memory, about; -1 for no bound.
+    """
 
     def __init__(
         self,
         slices: Slices,
         monotonic_ns: Callable[[], int],
         on_done: Callable[[Exchange, Answer | Exception], None],
+        most_bytes: int,
     ) -> None:
         self._slices = slices
         self._monotonic_ns = monotonic_ns
         self._on_done = on_done
+        self._most_ns = most_bytes * 1_000_000_000 // BYTES_PER_S if most_bytes >= 0 else MAX_INT64
+        self._held_ns = 0  # of work that is not done
+        self._active = 0
+        self._first_ns = self._first_at_ns = 0  # of first slices, lately; and as of when
+        self._put_back: dict[Exchange, None] = {}
         self._resumed: deque[Callable[[], None]] = deque()
         self._resuming = False
         self._closed = False
@@ -40,6 +68,7 @@ class LaterWork:
     def close(self) -> None:
         """Drop what is under way."""
         self._closed = True
+        self._put_back.clear()
         self._slices.close()
 
     # --- work in slices -------------------------------------------------------------------------------------------
@@ -52,42 +81,92 @@ class LaterWork:
         request.turn = None
         if exchange.frame_bytes <= COPIED_FRAME_BYTES:
             request.frame = memoryview(bytes(request.frame))
-        result = advance(work, exchange.started_ns + SLICE_NS, self._monotonic_ns)
-        if result is not UNFINISHED and not isinstance(result, Wait):
-            return result
+        begun_ns = exchange.started_ns
+        self._first_ns = max(self._first_ns - (begun_ns - self._first_at_ns) // _PAST_PER_FIRST, 0)
+        self._first_at_ns = begun_ns
+        slice_ns = SLICE_NS if self._first_ns < FIRST_SLICES_NS else SHORT_SLICE_NS
+        if self._held_ns > self._most_ns:
+            slice_ns = self._slice_ns_in_need()
+        result = UNFINISHED
+        if slice_ns:
+            result = advance(work, begun_ns + slice_ns, self._monotonic_ns)
+            took_ns = self._monotonic_ns() - begun_ns
+            self._first_ns += took_ns
+            if result is not UNFINISHED and not isinstance(result, Wait):
+                return result
+            exchange.handler_ns = took_ns
+            self._held_ns += took_ns
         if exchange.frame_bytes > COPIED_FRAME_BYTES:
             exchange.channel.keep_frame()
-        exchange.handler_ns = self._monotonic_ns() - exchange.started_ns
         exchange.work = SlicedWork(work, request, quotas)
-        self._go_on_later(exchange, result)
+        if slice_ns:
+            self._go_on_later(exchange, result)
+        else:
+            self._put_back[exchange] = None
         return UNFINISHED
+
+    def _slice_ns_in_need(self) -> int:
+        """Return how long a first slice is while there is memory for no more; 0: it has to wait for others."""
+        is_first = self._held_ns <= 2 * self._most_ns or self._active < WORKS_AT_ONCE
+        return SHORT_SLICE_NS if is_first else 0
 
     def _go_on_later(self, exchange: Exchange, wait: Any) -> None:
         """Go on in a later turn of the loop, at the soonest when what it waits for, if anything, is over."""
 
         def add() -> None:
             if not self._closed:
-                self._slices.add(lambda: self._go_on(exchange))
+                self._add(exchange)
 
         if isinstance(wait, Wait):
             wait.then(add)
         else:
             add()
 
+    def _add(self, exchange: Exchange) -> None:
+        self._active += 1
+        self._slices.add(lambda: self._go_on(exchange))
+
     def _go_on(self, exchange: Exchange) -> bool:
-        """Run one more slice; return whether there is none after it. A client that has left evades no charge."""
+        """Run one more slice, unless others have to be done first; return whether there is none after it."""
+        if self._held_ns > self._most_ns and self._active > WORKS_AT_ONCE:
+            self._active -= 1
+            self._put_back[exchange] = None
+            return True
+        is_over = self._run_slice(exchange)
+        if is_over:
+            self._active -= 1
+            self._bring_back()
+        return is_over
+
+    def _bring_back(self) -> None:
+        """Have one go on that was put back, where there is room: the one that has taken the least time."""
+        while self._put_back and (self._active < WORKS_AT_ONCE or self._held_ns <= self._most_ns):
+            exchange = min(self._put_back, key=_handler_ns)
+            del self._put_back[exchange]
+            if exchange.handler_ns or not exchange.channel.closed:
+                self._add(exchange)
+            else:  # it has not begun, and its client has left
+                exchange.work.request.frame = NO_FRAME
+                exchange.channel.release_frame()
+                self._on_done(exchange, Answer(None, close=True))
+
+    def _run_slice(self, exchange: Exchange) -> bool:
+        """Run one slice; return whether there is none after it. A client that has left evades no charge."""
         work = exchange.work
         started_ns = self._monotonic_ns()
         try:
             result = advance(work.steps, started_ns + SLICE_NS, self._monotonic_ns)
         except Exception as error:
             result = error
-        exchange.handler_ns += self._monotonic_ns() - started_ns
+        took_ns = self._monotonic_ns() - started_ns
+        exchange.handler_ns += took_ns
+        self._held_ns += took_ns
         if result is UNFINISHED:
             return False
         if isinstance(result, Wait):
             self._go_on_later(exchange, result)
             return True
+        self._held_ns -= exchange.handler_ns
         exchange.mutation = work.quotas.mutation
         work.request.frame = NO_FRAME
         exchange.channel.release_frame()
@@ -135,3 +214,7 @@ class LaterWork:
                 return False
         self._resuming = False
         return True
+
+
+def _handler_ns(exchange: Exchange) -> int:
+    return exchange.handler_ns

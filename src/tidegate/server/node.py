@@ -45,6 +45,7 @@ from tidegate.server.callback.callback_guard import GuardedCallback
 from tidegate.server.callback.node_callback import UNCHANGED, NodeCallback
 from tidegate.server.clock_watch import ClockWatch
 from tidegate.server.config import CALLBACK_CLASS, CONNECTION_SETTINGS, ServerConfig, request_memory_bytes
+from tidegate.server.connection.answer_memory import AnswerMemory
 from tidegate.server.connection.buffers import FrameBuffers
 from tidegate.server.connection.channel import Channel
 from tidegate.server.connection.request_memory import RequestMemory
@@ -133,6 +134,9 @@ class Node:
         self._buffers = FrameBuffers(self._slices.add)
         self._memory = RequestMemory(
             request_memory_bytes(config), monotonic_ns=clock.monotonic_ns, later=self._slices.add
+        )
+        self._answers = AnswerMemory(
+            request_memory_bytes(config), later=self._slices.add, on_excess=self._close_unread
         )
         self._poller = network.poller
         self._sweep: Iterator[None] | None = None
@@ -230,6 +234,7 @@ class Node:
             poller=self._poller,
             on_closed=self._on_closed,
             turn=turn or NothingToDo(),
+            work_bytes=request_memory_bytes(self.config),
         )
         self._logins = Logins(
             self._front, self.config, credentials, clock=self._clock, loop=self._loop, poller=self._poller
@@ -415,6 +420,7 @@ class Node:
             owner=self._front if sasl is None else Authenticator(self._logins, sasl),
             buffers=self._buffers,
             memory=self._memory,
+            answers=self._answers,
             monotonic_ns=self._clock.monotonic_ns,
             max_frame_bytes=self.config["socket.request.max.bytes"],
         )
@@ -481,6 +487,14 @@ class Node:
         self._close_in_slices(
             slow, "its request came in too slowly while others waited for memory (queued.max.request.bytes)"
         )
+
+    def _close_unread(self, channel: Channel) -> None:
+        """Close the connection of a client that keeps others from being answered: it does not read."""
+        assert self._front is not None
+        self._front.on_bad_frame(
+            channel, "it left its answer unread while others needed the memory (queued.max.request.bytes)"
+        )
+        channel.close()
 
     def _close_late_logins(self) -> None:
         assert self._logins is not None

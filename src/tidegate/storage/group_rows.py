@@ -5,7 +5,7 @@ Members are one value of their group's row: they change together, when a generat
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from sqlite3 import Cursor
@@ -14,11 +14,20 @@ from typing import Any, Final
 from tidegate.groups import StoredGroup, StoredMember
 from tidegate.storage.errors import StorageError
 
-__all__ = ["MAX_DATABASE_BYTES", "OFFSETS_AT_ONCE", "CommittedOffset", "GroupChange", "GroupRows"]
+__all__ = [
+    "MAX_DATABASE_BYTES",
+    "OFFSETS_AT_ONCE",
+    "CommittedOffset",
+    "GroupChange",
+    "GroupRows",
+    "batched_positions",
+]
 
 OFFSETS_AT_ONCE = 200  # read or written in well under a millisecond
+_METADATA_READ_AT_ONCE = 128 * 1024  # characters
 
 _ROW_BYTES = 4096  # of a page
+_METADATA_OF_A_ROW = 1024  # characters: with so many a row takes twice as long
 MAX_DATABASE_BYTES: Final = 1 << 30
 """Size of the metadata at which no more offsets are taken: some ten million positions."""
 
@@ -83,8 +92,8 @@ class GroupChange:
 
     @property
     def rows(self) -> int:
-        """About how many rows it takes as long as: a member, or so many bytes of one, as long as a position."""
-        rows = 1 + len(self.offsets) + len(self.forgotten)
+        """About how many rows it takes as long as: a member, or a page of one or of a position, as a position."""
+        rows = 1 + sum(map(_rows, self.offsets)) + len(self.forgotten)
         if self.group is None:
             return rows
         sizes = [len(member.metadata) + len(member.assignment) for member in self.group.members]
@@ -195,14 +204,24 @@ class GroupRows:
         return None if row is None else _position(row)
 
     def offsets_after(self, group_id: str, after: CommittedOffset | None) -> list[CommittedOffset]:
-        """Return a group's next positions, by topic name and partition, after one; at most `OFFSETS_AT_ONCE`."""
+        """Return a group's next positions, by topic name and partition, after one: at most `OFFSETS_AT_ONCE`.
+
+        Fewer of those with long metadata; none where there is none.
+        """
         topic, partition = ("", -1) if after is None else (after.topic, after.partition)
         rows = self._run(
             f"SELECT {_OFFSET_COLUMNS} FROM offsets"
             " WHERE group_id=? AND (topic, partition) > (?, ?) ORDER BY topic, partition LIMIT ?",
             (group_id, topic, partition, OFFSETS_AT_ONCE),
         )
-        return [_position(row) for row in rows]
+        found: list[CommittedOffset] = []
+        left = _METADATA_READ_AT_ONCE
+        for row in rows:
+            found.append(_position(row))
+            left -= len(found[-1].metadata)
+            if left <= 0:
+                break
+        return found
 
     def forget_topic(self, topic: str) -> bool:
         """Forget some of the positions in a topic that is there no more; return whether there may be more."""
@@ -225,6 +244,25 @@ class GroupRows:
         beyond, ids = ("WHERE group_id > ? ", (group_id,)) if group_id is not None else ("", ())
         row = self._run(f"SELECT group_id FROM offsets {beyond}ORDER BY group_id LIMIT 1", ids).fetchone()
         return None if row is None else str(row[0])
+
+
+def batched_positions(positions: Iterable[CommittedOffset]) -> Iterator[list[CommittedOffset]]:
+    """Yield positions as many at a time as one transaction should have: `OFFSETS_AT_ONCE` with short metadata."""
+    some: list[CommittedOffset] = []
+    rows = 0
+    for position in positions:
+        some.append(position)
+        rows += _rows(position)
+        if rows >= OFFSETS_AT_ONCE:
+            yield some
+            some, rows = [], 0
+    if some:
+        yield some
+
+
+def _rows(position: CommittedOffset) -> int:
+    """Return about how many rows of short metadata a position takes as long as."""
+    return 1 + len(position.metadata) // _METADATA_OF_A_ROW
 
 
 def _position(row: Sequence[Any]) -> CommittedOffset:

@@ -9,7 +9,7 @@ import pytest
 
 from tidegate.groups import StoredGroup, StoredMember
 from tidegate.storage import StorageError, group_rows
-from tidegate.storage.group_rows import CommittedOffset, GroupChange
+from tidegate.storage.group_rows import OFFSETS_AT_ONCE, CommittedOffset, GroupChange, batched_positions
 from tidegate.storage.store import MetadataStore
 
 MEMBER = StoredMember(
@@ -134,3 +134,21 @@ def test_size_is_bounded(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) 
     assert store.groups.is_full()
     store.groups.apply([GroupChange(forgotten=offsets)])
     assert not store.groups.is_full()
+
+
+def test_long_metadata_are_read_and_written_a_few_at_a_time(store: MetadataStore) -> None:
+    """What takes long is what is in a row, not the row: 200 of 4 KB would hold the loop for ten milliseconds."""
+    long = [dataclasses.replace(OFFSET, partition=at, metadata="m" * 4096) for at in range(100)]
+    parts = list(batched_positions(long))
+    assert [part for some in parts for part in some] == long
+    assert {len(some) for some in parts} == {40, 20}
+    assert GroupChange(offsets=parts[0]).rows == 1 + OFFSETS_AT_ONCE
+    assert [len(some) for some in batched_positions(long[:0])] == []
+    for some in parts:
+        store.groups.apply([GroupChange(offsets=some)])
+    read, after = [], None
+    while page := store.groups.offsets_after("g", after):
+        assert len(page) <= 32
+        read += page
+        after = page[-1]
+    assert read == long

@@ -115,6 +115,7 @@ def _by_right(
         may_describe = request.authorized(acl.DESCRIBE, acl.TOPIC, part["name"])
         (allowed if may_describe else refused).append(part)
         yield
+    yield from release(topics)  # else all of them would go at once, with the request
     return allowed, refused
 
 

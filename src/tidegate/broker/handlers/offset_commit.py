@@ -11,7 +11,6 @@ entries), and the answer.
 """
 
 from collections.abc import Generator, Iterable
-from itertools import islice
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
@@ -19,7 +18,7 @@ from tidegate.api_keys import OFFSET_COMMIT
 from tidegate.broker.node_groups import NodeGroups, Writes
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.server.handler import Charge, Deferred, Handler, Message, Request, Work
-from tidegate.storage.group_rows import OFFSETS_AT_ONCE, CommittedOffset, GroupChange
+from tidegate.storage.group_rows import CommittedOffset, GroupChange, batched_positions
 from tidegate.storage.topics import Topic
 from tidegate.wire import field_since
 
@@ -135,14 +134,13 @@ class _Commit:
             yield
 
     def store(self) -> Generator[None, None, bool]:
-        """Keep what was accepted, `OFFSETS_AT_ONCE` positions in a transaction; return whether there was any.
+        """Keep what was accepted, some positions in a transaction; return whether there was any.
 
         Not what has become another generation's meanwhile, nor in topics that were deleted since they were found.
         """
-        accepted = iter(self._accepted.values())
         refused: dict[tuple[str, int], int] = {}
         there = self._topics_there.by_name
-        while some := list(islice(accepted, OFFSETS_AT_ONCE)):
+        for some in batched_positions(self._accepted.values()):
             problem = self._problem()
             if problem:
                 refused |= {(at.topic, at.partition): problem for at in some}

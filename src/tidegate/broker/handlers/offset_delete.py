@@ -18,7 +18,7 @@ from tidegate.groups import GroupState
 from tidegate.groups.subscription import CONSUMER, Subscription
 from tidegate.in_slices import release_messages
 from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.storage.group_rows import OFFSETS_AT_ONCE, CommittedOffset, GroupChange
+from tidegate.storage.group_rows import CommittedOffset, GroupChange, batched_positions
 
 __all__ = ["offset_delete_handler"]
 
@@ -42,8 +42,8 @@ def offset_delete_handler(groups: NodeGroups) -> Handler:
             return answer
 
         if deletion.forgotten and not deletion.problem:
-            for at in range(0, len(deletion.forgotten), OFFSETS_AT_ONCE):
-                deletion.writes.add(GroupChange(forgotten=deletion.forgotten[at : at + OFFSETS_AT_ONCE]))
+            for some in batched_positions(deletion.forgotten):
+                deletion.writes.add(GroupChange(forgotten=some))
                 yield
             return deletion.writes.answer(make, groups.late)
         return (yield from make([]))

@@ -6,7 +6,7 @@ asked for more than once is answered as often, as by Kafka.
 Needs DESCRIBE on the group, else error 30, and on each topic, else error 29; of all topics those without it are left
 out.
 Memory: at most 150 bytes for each byte of the request (a partition of 4 bytes becomes two numbers and a dict), and 20
-times the answer: at most `MAX_POSITIONS` positions.
+times the answer: at most `MAX_POSITIONS` positions, with `MAX_METADATA_BYTES`.
 """
 
 from collections.abc import Generator, Iterable
@@ -22,7 +22,7 @@ from tidegate.storage.group_rows import CommittedOffset
 from tidegate.storage.storage import Storage
 from tidegate.wire import field_since
 
-__all__ = ["MAX_POSITIONS", "offset_fetch_handler"]
+__all__ = ["MAX_METADATA_BYTES", "MAX_POSITIONS", "offset_fetch_handler"]
 
 _TOPIC_IDS_SINCE = field_since(OFFSET_FETCH, "request", "topic_id")
 _GROUP_ERROR_SINCE = 2  # before, each partition has one
@@ -30,6 +30,9 @@ _NO_OFFSET = -1
 
 MAX_POSITIONS = 100_000
 """Positions in one answer; a group with which it would have more gets error 42. Source: as many as W1 lets in."""
+MAX_METADATA_BYTES = 32 << 20
+"""Their metadata, likewise: twice what a group may keep with the 4000 partitions of a node, in ASCII, unless
+`offset.metadata.max.bytes` was raised."""
 
 
 def offset_fetch_handler(storage: Storage, cluster: ClusterView) -> Handler:
@@ -76,6 +79,7 @@ class _Positions:
         self._with_errors = with_errors
         self._field = "topic_id" if by_id else "name"
         self._left = MAX_POSITIONS
+        self._left_bytes = MAX_METADATA_BYTES
 
     def of(
         self, group_id: str, wanted: list[Message] | None
@@ -105,10 +109,9 @@ class _Positions:
         after: CommittedOffset | None = None
         may_describe = False
         while page := self._storage.store.groups.offsets_after(group_id, after):
-            self._left -= len(page)
-            if self._left < 0:
-                return False
             for position in page:
+                if not self._has_room(position):
+                    return False
                 is_new = after is None or position.topic != after.topic
                 after = position
                 if is_new:
@@ -140,18 +143,25 @@ class _Positions:
                 refused = error_codes.TOPIC_AUTHORIZATION_FAILED
             (unknown if refused else topics).append({self._field: key, "partitions": partitions})
             for index in part["partition_indexes"]:
-                self._left -= 1
-                if self._left < 0:
-                    topics += unknown
-                    return False
                 found = None
                 if name is not None and not refused:
                     found = self._storage.store.groups.offset(group_id, name, index)
+                if not self._has_room(found):
+                    topics += unknown
+                    return False
                 partitions.append(_position(index, found, error_code=refused))
                 yield
             yield
         topics += unknown
         return True
+
+    def _has_room(self, position: CommittedOffset | None) -> bool:
+        """Return whether the answer has room for one more position."""
+        self._left -= 1
+        if position is not None and position.metadata:
+            metadata = position.metadata
+            self._left_bytes -= len(metadata) if metadata.isascii() else len(metadata.encode())
+        return self._left >= 0 and self._left_bytes >= 0
 
     def _may_describe(self, topic: str) -> bool:
         return self._request.authorized(acl.DESCRIBE, acl.TOPIC, topic)

@@ -10,7 +10,8 @@ for its request, and after the client's last byte. A client that has sent its la
 what it sent, and gets its answers, before the channel closes.
 
 Bounds: `PENDING_BYTES` plus one receive of bytes that came early, one request of `socket.request.max.bytes` out of the
-node's `RequestMemory`, and one answer on the way out, with `PUT_OFF_BYTES` of those before it.
+node's `RequestMemory`, and one answer on the way out, with `PUT_OFF_BYTES` of those before it; those of all channels
+that wait to be read have the bound of `AnswerMemory`.
 """
 
 import contextlib
@@ -19,9 +20,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from tidegate.server.connection.answer_memory import AnswerMemory
 from tidegate.server.connection.buffers import FrameBuffer, FrameBuffers
 from tidegate.server.connection.request_memory import RequestMemory
-from tidegate.server.connection.sending import Sendable, discard
+from tidegate.server.connection.sending import Sendable, discard, memory_bytes
 from tidegate.server.connection.transport import Transport
 from tidegate.server.handler import Connection, Deferred, HandlerTable
 from tidegate.wire import Encoded, RequestHeader
@@ -82,6 +84,7 @@ class Channel:
     """The server's end of one connection. Everything runs on the event loop."""
 
     __slots__ = (
+        "_answers",
         "_buffers",
         "_call_late",
         "_filled",
@@ -130,6 +133,7 @@ class Channel:
         owner: ChannelOwner,
         buffers: FrameBuffers,
         memory: RequestMemory,
+        answers: AnswerMemory,
         monotonic_ns: Callable[[], int],
         max_frame_bytes: int,
     ) -> None:
@@ -153,6 +157,7 @@ class Channel:
         self.pending = bytearray()  # bytes to be served: they came early, or are the beginning of a frame
         self._pending_at = 0  # where they begin in there
         self._call_late: CallLate | None = None
+        self._answers = answers
         self._buffers = buffers
         self._memory = memory
         self._monotonic_ns = monotonic_ns
@@ -440,6 +445,7 @@ class Channel:
 
     def _write_later(self) -> None:
         self._writing = True
+        self._answers.hold(self, memory_bytes(self._out))
         self.transport.start_writing(self._on_writable)
 
     def _on_writable(self) -> None:
@@ -452,8 +458,10 @@ class Channel:
             return
         self.sent_ns += self._monotonic_ns() - started_ns
         if not done:
+            self._answers.took_some(self)
             return
         self._writing = False
+        self._answers.let_go(self)
         self.transport.stop_writing()
         try:
             if self._is_late:
@@ -570,6 +578,7 @@ class Channel:
         self.closed = True
         discard(self._out)
         self._out.clear()
+        self._answers.let_go(self)
         if self._frame is not None:
             self._buffers.let_go(self._frame, self._filled)
         self._frame, self._view, self.pending = None, _NO_BYTES, bytearray()

@@ -304,3 +304,16 @@ def test_answers_with_too_many_positions_are_refused(node: Node, monkeypatch: py
     single = {**group, "topics": [{"name": "orders", "partition_indexes": [0] * 6}], "require_stable": False}
     answer = node.call(OFFSET_FETCH, 7, single)
     assert (answer["error_code"], answer["topics"]) == (42, [])
+
+
+def test_answers_with_too_much_metadata_are_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few bytes ask for so much: metadata have a bound of their own, counted as they are sent."""
+    monkeypatch.setattr(offset_fetch, "MAX_METADATA_BYTES", 250)
+    node.create("orders", 3)
+    commit_all(node, 8, ("orders", [(0, 5, "é" * 50), (1, 7, ""), (2, 3, "")]))
+    group = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": None}
+    answer = node.call(OFFSET_FETCH, 9, {"groups": [group] * 3, "require_stable": False})
+    assert [found["error_code"] for found in answer["groups"]] == [0, 0, 42]
+    single = {**group, "topics": [{"name": "orders", "partition_indexes": [0] * 3}], "require_stable": False}
+    answer = node.call(OFFSET_FETCH, 7, single)
+    assert (answer["error_code"], answer["topics"]) == (42, [])
