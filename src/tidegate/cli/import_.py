@@ -120,7 +120,8 @@ def _lines(summary: Any, out: Path) -> list[str]:
     known = f" ({summary.files_known} known already)" if summary.files_known else ""
     lines = [
         f"{summary.files} {_plural('file', summary.files)}{known}, {summary.bytes / 1e6:,.1f} MB: "
-        f"{summary.requests:,} requests, {summary.quotas:,} changed quotas"
+        f"{summary.requests:,} {_plural('request', summary.requests)}, "
+        f"{summary.quotas:,} changed {_plural('quota', summary.quotas)}"
     ]
     lines += [
         f"left out: {count:,} {_plural('line', count)} of {_LEFT_OUT[reason]}"
@@ -142,11 +143,13 @@ def _lines(summary: Any, out: Path) -> list[str]:
         )
     if summary.estimated_fetches:
         lines.append(
-            f"estimated too: {summary.estimated_fetches:,} fetches that were throttled: their size is not in the log"
+            f"estimated too: the size of {summary.estimated_fetches:,} throttled "
+            f"{'fetch' if summary.estimated_fetches == 1 else 'fetches'}, which is not in the log"
         )
     if summary.unpriced:
         lines.append(
-            f"not known: what {summary.unpriced:,} changes of topics cost (their partitions are not in the log)"
+            f"not known: what {summary.unpriced:,} {_plural('change', summary.unpriced)} of topics cost "
+            "(the partitions are not in the log)"
         )
     return lines
 

@@ -29,8 +29,8 @@ from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.limits import ENTITIES_BY, Replays, find_limits, levels_of
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.report.limits_report import entity_text, was_throttled
-from tidegate.pipeline.report.text import QUOTA_NAMES, count_text
-from tidegate.pipeline.rounding import limit_text, rounded_down, rounded_up
+from tidegate.pipeline.report.text import QUOTA_NAMES, count_text, things_text
+from tidegate.pipeline.rounding import given_text, limit_text, rounded_down, rounded_up
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
@@ -241,7 +241,9 @@ def _of_type(
         max(others, key=lambda limit: limit.value) if others else min(own, key=lambda limit: limit.value)
     )
     place = "the largest" if others else "for lack of others the smallest"
-    reason = f"{place} of {count_text(len(others or own))} is {entity_text(largest.row)}: {largest.reason}"
+    among = len(others or own)
+    place = f"{place} of {count_text(among)}" if among > 1 else "the only one"
+    reason = f"{place} is {entity_text(largest.row)}: {largest.reason}"
     everybody = _Limit(largest.row, largest.value, False, reason)
     budget = wanted.budgets.get(quota_type.key)
     if budget is not None:
@@ -293,22 +295,22 @@ def _cut_to_budget(
         rest = [limit.value for limit in here if not limit.is_protected]
         if fixed > budget or (rest and fixed >= budget):
             raise BudgetError(
-                f"{QUOTA_NAMES[quota_type]}: of the {limit_text(quota_type, budget)} of node {node_id} the "
+                f"{QUOTA_NAMES[quota_type]}: of the {given_text(quota_type, budget)} of node {node_id} the "
                 f"protected need {limit_text(quota_type, fixed)}: nothing is left",
                 hint="protect fewer, or change --budget or --headroom",
             )
         height = min(height, _height(rest, budget - fixed))
     if height < 1 and quota_type in _BYTE_QUOTAS:
         raise BudgetError(
-            f"{QUOTA_NAMES[quota_type]}: {limit_text(quota_type, budget)} a broker leaves some of "
-            f"{count_text(len(limit_of))} entities less than one byte a second",
+            f"{QUOTA_NAMES[quota_type]}: {given_text(quota_type, budget)} a broker leaves some of "
+            f"{things_text(len(limit_of), 'entity', 'entities')} less than one byte a second",
             hint="give a larger --budget",
         )
     height = rounded_down(quota_type, height)
     for limit in {id(limit): limit for limit in (*own, everybody)}.values():
         if not limit.is_protected and limit.value > height:
             limit.value = height
-            limit.reason += f"; cut to what a budget of {limit_text(quota_type, budget)} a broker leaves"
+            limit.reason += f"; cut to what a budget of {given_text(quota_type, budget)} a broker leaves"
 
 
 def _height(values: Sequence[float], room: float) -> float:

@@ -5,9 +5,11 @@ from decimal import Decimal
 
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["limit_text", "rounded_down", "rounded_up"]
+__all__ = ["exact_text", "given_text", "limit_text", "rounded_down", "rounded_up"]
 
 _UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), ("", 1))
+_GIVEN = (*_UNITS[:-1], ("TB", 1000**4), ("GB", 1000**3), ("MB", 1000**2), ("kB", 1000))
+_PLAIN = 20  # characters that a number without an exponent may take
 _FEWEST = 100  # units that a size is given in: it is rounded by less than a percent
 _DIGITS = 3  # of a number that is no size
 _BYTE_RATES = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
@@ -58,6 +60,29 @@ def limit_text(quota_type: str, limit: float) -> str:
         return f"{int(rounded) // factor}{unit}"
     text = format(Decimal(repr(rounded)), "f").removesuffix(".0")
     return f"{text} %" if quota_type == QuotaType.REQUEST.value else text
+
+
+def given_text(quota_type: str, limit: float) -> str:
+    """Return a limit that somebody has given: exactly, as `quotas.yaml` takes it; a percentage with its sign.
+
+    >>> given_text("Produce", 20e6), given_text("Produce", 1234567.0), given_text("Request", 12.345)
+    ('20MB', '1234567', '12.345 %')
+    """
+    if quota_type in _BYTE_RATES:
+        whole = int(limit)
+        exact = [f"{whole // factor}{unit}" for unit, factor in _GIVEN if whole and whole % factor == 0]
+        return min([*exact, str(whole)], key=len)
+    return f"{exact_text(limit)} %" if quota_type == QuotaType.REQUEST.value else exact_text(limit)
+
+
+def exact_text(number: float) -> str:
+    """Return a number with all its digits, in a form that is no longer than need be.
+
+    >>> exact_text(12.3456789), exact_text(1234567.0), exact_text(1e300), exact_text(math.nan)
+    ('12.3456789', '1234567', '1e+300', 'nan')
+    """
+    plain = format(Decimal(repr(number)), "f").removesuffix(".0") if math.isfinite(number) else str(number)
+    return plain if len(plain) <= _PLAIN else repr(number)
 
 
 def _unit(limit: float) -> tuple[str, int]:

@@ -16,7 +16,7 @@ def test_what_came_of_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
         "1 file, 3.2 MB: 2,702 requests, 5 changed quotas",
         "left out: 24 lines of controllers about requests that a broker has a line of",
         "exact: bytes produced and fetched, mutations; estimated: request time (network threads are not in the log)",
-        "estimated too: 7 fetches that were throttled: their size is not in the log",
+        "estimated too: the size of 7 throttled fetches, which is not in the log",
     ]
     assert main(["import", str(QUICK), "--out", str(tmp_path / "out")]) == 0
     assert capsys.readouterr() == ("0 files (1 known already), 0.0 MB: 0 requests, 0 changed quotas\n", "")

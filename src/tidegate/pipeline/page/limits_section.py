@@ -5,7 +5,7 @@ from typing import Any
 
 from tidegate.pipeline.page.parts import Column, Section, Table
 from tidegate.pipeline.report.limits_report import entity_text, limits_notes
-from tidegate.pipeline.report.text import QUOTA_NAMES, count_text
+from tidegate.pipeline.report.text import QUOTA_NAMES, count_text, things_text
 from tidegate.pipeline.rounding import limit_text
 
 __all__ = ["limits_section"]
@@ -22,10 +22,11 @@ def limits_section(rows: Sequence[Row]) -> Section | None:
         return None
     shown = sorted(limited, key=_rank)[:_MOST_ROWS]
     left_out = len(rows) - len(shown)
-    notes = [note.replace("\n", " ") for note in limits_notes(shown)]
+    notes = [note.replace("\n", " ") for note in limits_notes(rows)]
     if left_out:
         notes.append(
-            f"{count_text(left_out)} more are left out, those throttled least and with the smallest limits."
+            f"{things_text(left_out, 'more is', 'more are')} left out, those throttled least and with the smallest "
+            "limits."
         )
     names = ("throttles nothing", "delays 1 % by 1 s", "throttled as recorded")
     table = Table(

@@ -34,8 +34,10 @@ from tidegate.pipeline.report.text import (
     name_text,
     percent_text,
     size_text,
+    things_text,
     time_text,
 )
+from tidegate.pipeline.rounding import exact_text
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["report_facts", "report_sections"]
@@ -372,7 +374,7 @@ def _plan_bars(plans: Mapping[str, Sequence[Row]]) -> Iterator[Bar]:
 
 def _plan_bar(name: str, row: Row, prefix: str, *, heading: str | None = None) -> Bar:
     throttle_ms, throttled = row[f"{prefix}throttle_ms"], row[f"{prefix}throttled_requests"]
-    requests = "1 request" if throttled == 1 else f"{count_text(throttled)} requests"
+    requests = things_text(throttled, "request")
     return Bar(
         text=f"{name}: {duration_text(throttle_ms)}, {requests}",
         value=float(throttle_ms),
@@ -468,4 +470,4 @@ def _client_text(row: Row) -> str:
 def _limit_text(quota_type: str, bound: float) -> str:
     if quota_type in _BYTE_QUOTAS:
         return f"{size_text(bound)}/s"
-    return f"{bound:g} %" if quota_type == QuotaType.REQUEST.value else f"{bound:g}/s"
+    return f"{exact_text(bound)} %" if quota_type == QuotaType.REQUEST.value else f"{exact_text(bound)}/s"

@@ -10,7 +10,7 @@ from tidegate.config.locations import Location
 from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.report.documents import json_text
 from tidegate.pipeline.report.missing_report import missing_document, missing_notes
-from tidegate.pipeline.report.text import count_text
+from tidegate.pipeline.report.text import things_text
 
 __all__ = ["print_document", "print_ending", "print_lines", "results_console"]
 
@@ -49,7 +49,7 @@ def print_ending(
     """Print what every command ends with that writes tables: what is missing, how many events, where the tables are."""
     for note in missing_notes(missing, with_cold_starts=with_cold_starts):
         console.print(note)
-    console.print("1 event" if events == 1 else f"{count_text(events)} events")
+    console.print(things_text(events, "event"))
     if out is not None:
         console.print(f"tables: {out}")
 

@@ -50,7 +50,12 @@ def limits_table(rows: Sequence[Row], *, top: int, tolerated: str) -> Table:
     for default in default_limits(rows):
         for row in largest_limits(rows, default["quota_type"], top=top):
             table.add_row(*map(Text, _cells(row, entity_text(row))))
-        everybody = f"<default>, for all {count_text(default['entities'])} of them"
+        entities = default["entities"]
+        everybody = (
+            "<default>, for the only one"
+            if entities == 1
+            else f"<default>, for all {count_text(entities)} of them"
+        )
         table.add_row(*map(Text, _cells(default, everybody)), end_section=True)
     return table
 

@@ -16,8 +16,9 @@ from tidegate.pipeline.report.text import (
     duration_text,
     name_text,
     percent_text,
+    things_text,
 )
-from tidegate.pipeline.rounding import limit_text
+from tidegate.pipeline.rounding import given_text, limit_text
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["hidden_notes", "outcome_notes", "recommend_notes", "skew_notes", "starved_notes"]
@@ -32,10 +33,10 @@ _TYPE_BY_KEY = {quota_type.key: quota_type.value for quota_type in QUOTA_TYPES}
 def recommend_notes(found: Recommendation, wanted: Wanted, *, events: int, is_imported: bool) -> list[str]:
     """Return all that is to be said of the quotas. wanted: what they were asked for with."""
     budgets = "".join(
-        f", budget {key}={limit_text(_TYPE_BY_KEY[key], value)}" for key, value in wanted.budgets.items()
+        f", budget {key}={given_text(_TYPE_BY_KEY[key], value)}" for key, value in wanted.budgets.items()
     )
     notes = [
-        f"Proposed by tidegate recommend: headroom {wanted.headroom:g}{budgets}; of {count_text(events)} events.",
+        f"Proposed by tidegate recommend: headroom {wanted.headroom:g}{budgets}; of {things_text(events, 'event')}.",
         *outcome_notes(found.outcomes),
     ]
     if wanted.protect:
@@ -59,9 +60,9 @@ def outcome_notes(outcomes: Sequence[Row]) -> list[str]:
         f"  {QUOTA_NAMES[row['quota_type']]} {entity_text(row)}: "
         f"{count_text(row['throttled_requests'])} of {count_text(row['requests'])} requests, "
         f"{duration_text(row['throttle_ms'])} in all, {duration_text(row['longest_throttle_ms'])} at most"
-        + (f", {count_text(row['capped_fetches'])} fetches cut" if row["capped_fetches"] else "")
+        + (f", {things_text(row['capped_fetches'], 'fetch', 'fetches')} cut" if row["capped_fetches"] else "")
         + (
-            f", {count_text(row['rejected_mutations'])} mutations refused"
+            f", {things_text(row['rejected_mutations'], 'mutation')} refused"
             if row["rejected_mutations"]
             else ""
         )
@@ -80,7 +81,7 @@ def hidden_notes(entities: Sequence[Row]) -> list[str]:
         f"  {QUOTA_NAMES[row['quota_type']]} {entity_text(row)}: {count_text(row['recorded_throttled_requests'])} of "
         f"{count_text(row['requests'])} requests, {duration_text(row['recorded_throttle_ms'])} in all"
         + (
-            f", {count_text(row['recorded_rejected_mutations'])} mutations refused"
+            f", {things_text(row['recorded_rejected_mutations'], 'mutation')} refused"
             if row["recorded_rejected_mutations"]
             else ""
         )

@@ -20,9 +20,10 @@ from tidegate.pipeline.report.text import (
     name_text,
     percent_text,
     size_text,
+    things_text,
     time_text,
 )
-from tidegate.pipeline.rounding import limit_text
+from tidegate.pipeline.rounding import exact_text, limit_text
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
@@ -103,12 +104,13 @@ def replay_notes(plan: str, rows: Sequence[Row], *, in_force: bool) -> list[str]
         notes.append("no decision could be compared with what was recorded")
     if capped:
         notes.append(
-            f"{count_text(capped)} fetches were larger than this plan allows and were replayed at its cap"
+            f"{things_text(capped, 'fetch was', 'fetches were')} larger than this plan allows and replayed at its cap"
         )
     for column, reason in _REASONS.items():
         approximate = sum(row[column] for row in rows)
         if approximate:
-            notes.append(f"{count_text(approximate)} decisions are approximate: {reason}")
+            decided = things_text(approximate, "decision is", "decisions are")
+            notes.append(f"{decided} approximate: {reason}")
     return [f"{name_text(plan)}: {note}" for note in notes]
 
 
@@ -176,7 +178,8 @@ def _together(plans: Sequence[Plan], found: Comparison, quota_type: str, *, with
 def _heading(entity: Compared, *, width: int) -> str:
     """Return whose quota it is, in the words of the command line, and what there is of it in the record."""
     record = entity.record
-    amount = f"{count_text(record['requests'])} requests, {_amount_text(entity.quota_type, record['amount'])}"
+    requests = things_text(record["requests"], "request")
+    amount = f"{requests}, {_amount_text(entity.quota_type, record['amount'])}"
     parts = entity_parts_of(entity.user, entity.client_id, entity.tags)
     if not parts:
         return f"no entity · {amount}"
@@ -191,7 +194,7 @@ def _amount_text(quota_type: str, amount: int) -> str:
         return bytes_text(amount)
     if quota_type == _REQUEST:
         return f"{duration_text(amount // _NS_PER_MS)} of thread time"
-    return f"{count_text(amount)} partitions"
+    return things_text(amount, "partition")
 
 
 def _limits(plans: Sequence[Plan], entity: Compared, rows: Sequence[Row | None]) -> Iterator[Measure]:
@@ -235,7 +238,7 @@ def limit_of_row(row: Row, plan: Plan) -> str:
         written = ""
     if quota_type in _BYTE_QUOTAS:
         return (f"{written} B" if written.isdecimal() else written) or size_text(bound)
-    number = written or f"{bound:g}"
+    number = written or exact_text(bound)
     return f"{number} %" if quota_type == _REQUEST else number
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "nanoseconds_text",
     "percent_text",
     "size_text",
+    "things_text",
     "time_text",
 ]
 
@@ -126,6 +127,15 @@ def count_text(count: int) -> str:
     '1,234,567'
     """
     return f"{count:,}"
+
+
+def things_text(count: int, one: str, many: str | None = None) -> str:
+    """Return how many there are of what: `one` of them is called so, several `many`, or `one` with an s.
+
+    >>> things_text(1, "request"), things_text(1234, "request"), things_text(0, "fetch", "fetches")
+    ('1 request', '1,234 requests', '0 fetches')
+    """
+    return f"{count_text(count)} {one if count == 1 else many or one + 's'}"
 
 
 def percent_text(part: float, whole: float) -> str:

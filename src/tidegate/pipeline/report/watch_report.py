@@ -24,6 +24,7 @@ from tidegate.pipeline.report.text import (
     fitted,
     name_text,
     percent_text,
+    things_text,
     time_text,
 )
 
@@ -74,14 +75,14 @@ def screen_lines(
 def _usage_lines(clients: Rows, *, window_ms: int, last_ts_ms: int, events: int, top: int) -> Iterator[Text]:
     last = f"last {window_ms // _MS_PER_MINUTE} min" if window_ms > _MS_PER_MINUTE else "last minute"
     until = f"{time_text(last_ts_ms)} UTC" if events else "no rows"
-    yield Text(f"{until} · {last} · {count_text(events)} events so far", style="italic")
+    yield Text(f"{until} · {last} · {things_text(events, 'event')} so far", style="italic")
     yield Text()
     yield _line(_HEADER, style="bold")
     elapsed_ms = _elapsed_ms(clients, last_ts_ms)
     for row in clients[:top]:
         yield _line(_cells(row, elapsed_ms))
     if len(clients) > top:
-        yield Text(f"{count_text(len(clients) - top)} more clients, see --top")
+        yield Text(f"{things_text(len(clients) - top, 'more client')}, see --top")
     yield Text()
 
 
@@ -99,7 +100,7 @@ def update_lines(
         sum(row[name] for row in clients) for name in ("requests", "produce_bytes", "fetch_bytes")
     )
     yield (
-        f"{time_text(last_ts_ms)}  {count_text(events)} events: {count_text(requests)} requests, "
+        f"{time_text(last_ts_ms)}  {things_text(events, 'event')}: {things_text(requests, 'request')}, "
         f"{bytes_text(produced)} produced, {bytes_text(fetched)} fetched"
     )
     order = {plan.name: place for place, plan in enumerate(plans)}
@@ -177,7 +178,7 @@ def _throttled_line(row: Row) -> str:
         of_all = f"{count_text(throttled)} of {count_text(row['requests'])}"
         found.append(f"{of_all} throttled, {duration_text(row['throttle_ms'])}")
     if rejected:
-        found.append(f"{count_text(rejected)} partitions refused")
+        found.append(f"{things_text(rejected, 'partition')} refused")
     end = ": " + ", ".join(found)
     named = entity_parts_of(row["entity_user"], row["entity_client_id"], row["entity_tags"])
     begin = f"  {name_text(row['plan'])} {QUOTA_NAMES[row['quota_type']]}"

@@ -7,7 +7,7 @@ from tests.unit.pipeline.report.rows import HOSTILE, outcome
 from tidegate.pipeline.replay.plan import IN_FORCE, Plan, in_force_plan
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.report.compared import compared
-from tidegate.pipeline.report.replay_report import replay_lines, replay_notes, unmatched_notes
+from tidegate.pipeline.report.replay_report import limit_of_row, replay_lines, replay_notes, unmatched_notes
 from tidegate.quota.admin.definitions import QuotaRecord
 
 _FIRST_MS = 1_700_000_000_000
@@ -194,15 +194,26 @@ def test_a_file_gets_whole_names():
     assert lines[3].startswith(f"client-id={'c' * 150} · ")
 
 
+@pytest.mark.parametrize(
+    ("quota_type", "bound", "text"),
+    [("Request", 12.3456789, "12.3456789 %"), ("ControllerMutation", 1234567.0, "1234567"),
+     ("Produce", 1234567.0, "1,234,567 B"), ("Request", 1e-300, "1e-300 %")],
+)  # fmt: skip
+def test_a_limit_that_nobody_wrote_has_all_its_digits(quota_type, bound, text):
+    """As one that is in force, where no file says how it is to be written."""
+    row = outcome(client_id="c", bound=bound, quota_type=quota_type)
+    assert limit_of_row(row, Plan(name="p", records=())) == text
+
+
 def test_notes_tell_what_the_tables_do_not():
     """How many decisions were checked, and capped."""
     columns = {"approximate_requests": 4, "approximate_after_gap": 3, "approximate_cold_start": 1}
     row = outcome(requests=10, different_decisions=1, capped_fetches=2, **columns)
     assert replay_notes(IN_FORCE, [row], in_force=True) == [
         "in force: 5 of 6 decisions as recorded",
-        "in force: 2 fetches were larger than this plan allows and were replayed at its cap",
+        "in force: 2 fetches were larger than this plan allows and replayed at its cap",
         "in force: 3 decisions are approximate: events were lost before (gap)",
-        "in force: 1 decisions are approximate: what was before the record is not known (cold start)",
+        "in force: 1 decision is approximate: what was before the record is not known (cold start)",
     ]
     row = outcome(requests=1, approximate_requests=1)
     assert replay_notes(IN_FORCE, [row], in_force=True) == [
