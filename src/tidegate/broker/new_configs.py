@@ -15,7 +15,8 @@ __all__ = ["checked_configs_in_slices"]
 
 _LETTERS_AT_ONCE = 5000  # of names that are hashed between two yields: half a millisecond
 _NO_COMPACTION = (
-    "Invalid value compact for configuration cleanup.policy: This server does not compact; it can be delete"
+    "Invalid value compact for configuration cleanup.policy: This server does not compact; it can be delete. "
+    "With tidegate.kafka.exact=true in the server's settings compact is taken, and does nothing"
 )
 _DEFINED = (
     "segment.bytes",

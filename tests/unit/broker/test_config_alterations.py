@@ -152,7 +152,10 @@ def test_compaction_is_refused_unless_kafka_is_followed_exactly(tmp_path: Path) 
     """By both APIs and for new topics; a topic that has it can be changed otherwise."""
     node = Node(tmp_path)
     node.create("orders")
-    text = "Invalid value compact for configuration cleanup.policy: This server does not compact; it can be delete"
+    text = (
+        "Invalid value compact for configuration cleanup.policy: This server does not compact; it can be delete. "
+        "With tidegate.kafka.exact=true in the server's settings compact is taken, and does nothing"
+    )
     refused = INVALID_CONFIG, text
     assert alter(node, ("cleanup.policy", SET, "compact")) == refused
     assert alter(node, ("cleanup.policy", APPEND, "compact")) == refused
