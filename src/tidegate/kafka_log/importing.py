@@ -33,6 +33,7 @@ from tidegate.kafka_log.requests import RequestColumns, Told
 from tidegate.kafka_log.told import Topics, events_before, move_to_controller, told_events
 from tidegate.kafka_log.workers import worker_processes
 from tidegate.usage.arrow import arrow_schema, table_schema, whole_table, write_parquet
+from tidegate.usage.columns import SEQ_PER_US
 from tidegate.usage.directory import lock_file, make_private_directory, parquet_directory
 from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_directory, node_files, parquet_path
 
@@ -289,25 +290,59 @@ class _Import:
     def _write_node(self, node: _Node, *, is_new: bool) -> None:
         moved_us = move_to_controller(node.told)
         node.told = [told for told in node.told if not told.forwarded]
-        events = self._events(node, is_new=is_new)
-        for hour in sorted({*node.held, *node.aside, *events}):
+        events = self._events(node)
+        first_us = min(
+            (
+                us
+                for us in (_first_us(node), *(each.decided_us for of in events.values() for each in of))
+                if us
+            ),
+            default=None,
+        )
+        began_us = None if is_new else self._began_us(node.node_id)
+        moved: set[int] = set()  # the hour that began with what stands before the first request
+        if first_us is not None and (is_new or (began_us is not None and first_us < began_us)):
+            events[first_us // _HOUR_US] += events_before(first_us, self._in_force)
+            moved |= set() if began_us is None else {began_us // _HOUR_US}
+        for hour in sorted({*node.held, *node.aside, *events, *moved}):
             parts = [
                 pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in node.aside.get(hour, ())
             ]
             parts += node.held.get(hour, ())
             requests = with_times(pa.concat_tables(parts), moved_us) if parts else None
-            self._write_hour(node.node_id, hour, requests, events.get(hour, []))
+            self._write_hour(node.node_id, hour, requests, events.get(hour, []), begins_later=hour in moved)
+
+    def _began_us(self, node_id: int) -> int | None:
+        """Return the time of the `start` before the first request that was imported; None: there is none."""
+        hours = sorted(parquet_directory(self._out).glob("date=*/hour=*"))
+        files = next((found for hour in hours if (found := node_files(hour, node_id))), [])
+        for file in files:
+            table = pq.read_table(file.path, columns=["kind", "seq"], partitioning=None)
+            starts = table.filter(pc.field("kind") == "start")["seq"].to_pylist()
+            if starts:
+                return int(min(starts)) // SEQ_PER_US
+        return None
 
     def _write_hour(
-        self, node_id: int, hour: int, requests: pa.Table | None, events: Sequence[PlacedEvent]
+        self,
+        node_id: int,
+        hour: int,
+        requests: pa.Table | None,
+        events: Sequence[PlacedEvent],
+        *,
+        begins_later: bool,
     ) -> None:
+        """Write an hour, with what is there. begins_later: but for `start` and `gap`, which go before others."""
         directory = hour_directory(parquet_directory(self._out), hour * HOUR_MS)
-        superseded = [file.path for file in node_files(directory, node_id)] if directory.is_dir() else []
+        files = node_files(directory, node_id) if directory.is_dir() else []
+        superseded = [file.path for file in files]
         there = (
             pa.concat_tables([whole_table(pq.read_table(path, partitioning=None)) for path in superseded])
             if superseded
             else None
         )
+        if there is not None and begins_later:
+            there = there.filter(~pc.field("kind").isin(["start", "gap"]))
         table, estimated = hour_table(
             node_id, requests, events, None if there is None else there.cast(arrow_schema())
         )
@@ -321,7 +356,7 @@ class _Import:
             directory,
             node_id=node_id,
             first_seq=seq[0].as_py(),
-            last_seq=seq[-1].as_py(),
+            last_seq=max(seq[-1].as_py(), *(file.last_seq for file in files), 0),
             compacted=bool(superseded),  # who reads meanwhile leaves out those that it is made of
         )
         made = self._out / _STAGING / f"{node_id}-{hour}.parquet"
@@ -331,8 +366,8 @@ class _Import:
         )
         self._manifest.moves.append((made_name, place_name, others))
 
-    def _events(self, node: _Node, *, is_new: bool) -> dict[int, list[PlacedEvent]]:
-        """Return what the requests of a node told, by hour; for a new node, what is assumed before them."""
+    def _events(self, node: _Node) -> dict[int, list[PlacedEvent]]:
+        """Return what the requests of a node told, by hour."""
         key = str(node.node_id)
         topics = Topics(self._manifest.topics.get(key, {}))
         found: list[PlacedEvent] = []
@@ -350,11 +385,6 @@ class _Import:
         self._summary.quotas += sum(event.behind for event in found)
         self._summary.unpriced += topics.unpriced
         self._manifest.topics[key] = topics.partitions
-        first_us = min(
-            (us for us in (_first_us(node), *(event.decided_us for event in found)) if us), default=None
-        )
-        if is_new and first_us is not None:
-            found += events_before(first_us, self._in_force)
         by_hour: dict[int, list[PlacedEvent]] = defaultdict(list)
         for event in found:
             by_hour[event.decided_us // _HOUR_US].append(event)

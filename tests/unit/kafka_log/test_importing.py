@@ -148,6 +148,32 @@ def test_order_of_files_does_not_matter(tmp_path: Path) -> None:
         assert seqs == sorted(set(seqs))
         times = [row["ts_ms"] for row in rows]
         assert times == sorted(times)
+    for name in ("apart", "at-once"):
+        kinds = [row["kind"] for row in events(tmp_path / name)]
+        assert kinds[:2] == ["start", "gap"]
+        assert (kinds.count("start"), kinds.count("gap")) == (1, 1)
+
+
+def test_what_is_not_known_stands_before_the_oldest_log(tmp_path: Path) -> None:
+    """Of a day before what was there; quotas that were said to be in force stay where they were."""
+    quotas = parse_quotas_file("quotas: [{user: {name: alice}, producer_byte_rate: 10}]")
+    old, new = tmp_path / "old.log", tmp_path / "new.log"
+    whole = gzip.decompress(QUICK.read_bytes())
+    day = whole[1:11]
+    new.write_bytes(whole)
+    old.write_bytes(whole.replace(b"[" + day, b"[2026-11-20"))
+    imported(tmp_path / "out", new, in_force=quotas)
+    imported(tmp_path / "out", old)
+    imported(tmp_path / "out", old, new)
+    found = events(tmp_path / "out")
+    assert [event["kind"] for event in found][:3] == ["start", "gap", "request"]
+    assert [event["kind"] for event in found].count("start") == 1
+    alice = [
+        event["ts_ms"] for event in found if event["quota_user"] == "alice" and event["quota_value"] == 10.0
+    ]
+    assert alice == [
+        next(e["ts_ms"] for e in found if e["kind"] == "request" and e["ts_ms"] > found[0]["ts_ms"] + 10**7)
+    ]
 
 
 def strip(row: dict[str, Any]) -> dict[str, Any]:
