@@ -134,6 +134,10 @@ class NodeGroups:
 
         self.storage.group_writes.add(GroupChange(group=group), written)
 
+    def forget(self, group_id: str) -> None:
+        """Keep a group no longer."""
+        self.storage.group_writes.add(GroupChange(removed=group_id), _nothing)
+
     # --- groups with and without members
 
     def is_known(self, group_id: str) -> bool:
@@ -195,7 +199,7 @@ class NodeGroups:
                 and not self._has_offsets(group_id, is_left)
             ):
                 self.coordinator.delete(group_id)
-                self.storage.group_writes.add(GroupChange(removed=group_id), _nothing)
+                self.forget(group_id)
             yield
 
     def _has_offsets(self, group_id: str, is_left: dict[str, bool]) -> bool:

@@ -71,6 +71,8 @@ class Joining:
             respond(join_refusal(error_codes.INCONSISTENT_GROUP_PROTOCOL, member_id))
             return
         if not self._table.has_room(request, group):
+            self._make_room(group, now_ms)
+        if not self._table.has_room(request, group):
             respond(join_refusal(error_codes.GROUP_MAX_SIZE_REACHED, ""))
             return
         if group is not None:
@@ -80,6 +82,21 @@ class Joining:
         self._table.put(group)
         self._store.save(group.stored(), unheard)
         self._join_group(group, request, respond, now_ms)
+
+    def _make_room(self, group: Group | None, now_ms: int) -> None:
+        """Where there is no room, let something go that nobody misses: else whoever asks for much keeps all others out.
+
+        It is a group without members, of which the positions stay, or an id that nobody has come with.
+        """
+        empty = self._table.longest_empty(now_ms) if group is None else None
+        if empty is not None:
+            self._table.forget(empty)
+            self._store.forget(empty.group_id)
+        pending = self._table.first_pending(group)
+        if pending is not None:
+            of_group = self._table.groups[pending.group_id]
+            self._table.forget_pending(of_group, pending.member_id)
+            self._rebalances.complete_if_all_joined(of_group, now_ms)
 
     def _join_group(self, group: Group, request: JoinRequest, respond: Respond, now_ms: int) -> None:
         member_id = request.member_id

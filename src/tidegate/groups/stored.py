@@ -53,6 +53,10 @@ class GroupStore(Protocol):
         """Keep a group, new or changed. `on_over` is told once, later, whether it is on the disk, and the time."""
         ...
 
+    def forget(self, group_id: str) -> None:
+        """Keep a group no longer; its positions stay."""
+        ...
+
 
 def unheard(is_kept: bool, now_ms: int) -> None:
     """Take no notice of whether a group was kept: it has no members, and nobody waits."""

@@ -4,6 +4,9 @@ For how long a member's connection had been muted is noted when its session begi
 it.
 """
 
+from heapq import nsmallest
+from operator import itemgetter
+
 from tidegate import error_codes
 from tidegate.groups.deadlines import Deadlines
 from tidegate.groups.group import Group, GroupState
@@ -20,11 +23,24 @@ from tidegate.groups.settings import (
 
 __all__ = ["GroupTable"]
 
+_EMPTY_AT_ONCE = 500  # to look through 20,000 groups for them takes some ms,
+_LOOK_EVERY_MS = 1000  # and is not done again and again where there are none
+
 
 class GroupTable:
     """Groups by id. `member_count` counts ids that were given out, too; `metadata_bytes` is of all groups."""
 
-    __slots__ = ("_saving_bytes", "_settings", "deadlines", "groups", "member_count", "metadata_bytes")
+    __slots__ = (
+        "_empty",
+        "_looked_ms",
+        "_pending",
+        "_saving_bytes",
+        "_settings",
+        "deadlines",
+        "groups",
+        "member_count",
+        "metadata_bytes",
+    )
 
     def __init__(self, settings: GroupSettings) -> None:
         self.groups: dict[str, Group] = {}
@@ -33,6 +49,11 @@ class GroupTable:
         self.metadata_bytes = 0
         self._saving_bytes = 0
         self._settings = settings
+        self._pending: dict[PendingMember, None] = {}  # of all groups, in the order in which they came
+        self._empty: list[
+            tuple[int, Group]
+        ] = []  # groups that may go, and since when: the longest at the end
+        self._looked_ms: int | None = None
 
     @property
     def max_size(self) -> int:
@@ -74,9 +95,32 @@ class GroupTable:
             return False
         if group is None:
             return len(self.groups) < MAX_GROUPS and self.member_count < MAX_MEMBERS
-        if request.member_id in group.members or request.member_id in group.pending:
-            return True
+        if request.member_id:
+            return True  # one that is not known is refused
         return len(group.members) + len(group.pending) < MAX_GROUP_MEMBERS and self.member_count < MAX_MEMBERS
+
+    def longest_empty(self, now_ms: int) -> Group | None:
+        """Return, where there are as many groups as may be, the one that nobody has been in for the longest."""
+        if len(self.groups) < MAX_GROUPS:
+            return None
+        if not self._empty and (self._looked_ms is None or now_ms - self._looked_ms >= _LOOK_EVERY_MS):
+            may_go = [(group.state_at_ms, group) for group in self.groups.values() if _may_go(group)]
+            self._looked_ms = now_ms if len(may_go) < _EMPTY_AT_ONCE else None
+            self._empty = nsmallest(_EMPTY_AT_ONCE, may_go, key=itemgetter(0))[::-1]
+        while self._empty:
+            since_ms, group = self._empty.pop()
+            if _may_go(group) and group.state_at_ms == since_ms:
+                return group
+        return None
+
+    def first_pending(self, group: Group | None) -> PendingMember | None:
+        """Return, where there are as many members as may be, of a group or in all, who first was given an id.
+
+        Nobody has come with it yet: a client does at once.
+        """
+        if group is not None and len(group.members) + len(group.pending) >= MAX_GROUP_MEMBERS:
+            return next(iter(group.pending.values()), None)
+        return next(iter(self._pending), None) if self.member_count >= MAX_MEMBERS else None
 
     @property
     def max_stored_bytes(self) -> int:
@@ -115,6 +159,7 @@ class GroupTable:
     def add_pending(self, group: Group, member_id: str, until_ms: int) -> None:
         """Wait for who was given a member id, until then."""
         pending = group.pending[member_id] = PendingMember(group.group_id, member_id)
+        self._pending[pending] = None
         self.member_count += 1
         self.count_bytes(group, len(member_id))
         self.deadlines.start(pending, until_ms)
@@ -123,6 +168,7 @@ class GroupTable:
         """Wait no longer for who was given a member id, if anybody was."""
         pending = group.pending.pop(member_id, None)
         if pending is not None:
+            del self._pending[pending]
             self.deadlines.cancel(pending)
             self.member_count -= 1
             self.count_bytes(group, -len(member_id))
@@ -143,3 +189,7 @@ class GroupTable:
         """Let a member be silent for so long from now on."""
         member.session_mark_ms = member.throttled_ms
         self.deadlines.start(member, now_ms + timeout_ms)
+
+
+def _may_go(group: Group) -> bool:
+    return group.state is GroupState.EMPTY and not group.pending

@@ -69,6 +69,10 @@ class Store:
         """Keep a group in some milliseconds."""
         self._waiting.append((self._world.now_ms + self._world.rng.choice((0, 1, 20)), group, on_over))
 
+    def forget(self, group_id: str) -> None:
+        """Keep a group no longer: there are never so many here."""
+        raise AssertionError(group_id)
+
     def run(self) -> None:
         """Keep what is due, in order."""
         while self._waiting and self._waiting[0][0] <= self._world.now_ms:

@@ -529,11 +529,13 @@ def test_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module + "MAX_MEMBERS", 3)
     monkeypatch.setattr(module + "MAX_GROUPS", 2)
     full = GROUP_MAX_SIZE_REACHED
-    assert [world.join().code for _ in range(3)] == [MEMBER_ID_REQUIRED, MEMBER_ID_REQUIRED, full]
-    assert [world.join(group_id="h").code for _ in range(2)] == [MEMBER_ID_REQUIRED, full]
-    world.advance(10_000)
-    assert world.coordinator.member_count == 0
+    joined = [world.join(needs_known_id=False) for _ in range(3)]
+    assert joined[2].code == full
+    assert world.join(group_id="h", needs_known_id=False) == []
+    assert world.join(group_id="h", needs_known_id=False).code == full
     assert world.join(group_id="i").code == full
+    world.advance(100_000)
+    assert world.coordinator.member_count == 0
     monkeypatch.setattr(module + "MAX_GROUP_BYTES", 5_000)
     assert world.join(protocols=[("range", b"m" * 5_000)]).code == full
     too_long = {"protocols": [("range", b"m" * 5_001)], "needs_known_id": False}
@@ -580,3 +582,38 @@ def test_bytes_are_given_back(world: World) -> None:
     assert world.state == GroupState.EMPTY.value
     assert world.coordinator.metadata_bytes == world.coordinator.groups["g"].size
     assert world.coordinator.metadata_bytes < settings.MAX_METADATA_BYTES
+
+
+def test_an_empty_group_makes_room_for_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups that nobody is in keep nobody out: the one that has been so for the longest goes, and is kept no more."""
+    monkeypatch.setattr("tidegate.groups.table.MAX_GROUPS", 3)
+    members = {}
+    for group_id in "abc":
+        members[group_id] = world.join(group_id=group_id, needs_known_id=False)
+        world.advance(3_000)
+    for group_id in "ba":
+        world.leave((members[group_id].answer["member_id"], None), group_id=group_id)
+        world.advance(10)
+    assert world.join(group_id="d").code == MEMBER_ID_REQUIRED
+    assert (list(world.coordinator.groups), list(world.store.kept)) == (["a", "c", "d"], ["a", "c", "d"])
+    assert world.join(group_id="a", needs_known_id=False) == []
+    assert world.join(group_id="e").code == GROUP_MAX_SIZE_REACHED, "a has a member again, d an id that waits"
+    world.advance(1_000)
+    assert world.join(group_id="e").code == GROUP_MAX_SIZE_REACHED
+    world.advance(10_000)
+    assert world.join(group_id="e").code == MEMBER_ID_REQUIRED, "nobody came to d"
+    assert "d" not in world.coordinator.groups
+
+
+def test_ids_that_nobody_comes_with_make_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of them goes, in its group or in all; who comes with it is told so, and asks again."""
+    monkeypatch.setattr("tidegate.groups.table.MAX_GROUP_MEMBERS", 2)
+    monkeypatch.setattr("tidegate.groups.table.MAX_MEMBERS", 3)
+    first, second, third = (world.join().answer["member_id"] for _ in range(3))
+    assert world.coordinator.member_count == 2
+    assert world.join(first).code == UNKNOWN_MEMBER_ID
+    assert world.join(group_id="h").code == MEMBER_ID_REQUIRED
+    assert world.join(group_id="i").code == MEMBER_ID_REQUIRED, "in the place of the second"
+    assert world.join(second).code == UNKNOWN_MEMBER_ID
+    assert world.join(third) == []
+    assert world.coordinator.member_count == 3

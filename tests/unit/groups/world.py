@@ -23,6 +23,11 @@ class Store:
         if not self.holds:
             self.release()
 
+    def forget(self, group_id: str) -> None:
+        """Keep a group no longer, when what waits before is kept."""
+        self.release()
+        self.kept.pop(group_id, None)
+
     def release(self) -> None:
         """Say of all that waits that it is kept, or that it failed."""
         waiting, self._waiting = self._waiting, []
@@ -127,11 +132,11 @@ class World:
         """Return the error for a commit."""
         return self.coordinator.commit_problem("g", member_id, instance_id, generation, self.now_ms)
 
-    def leave(self, *members: tuple[str, str | None]) -> list[int]:
+    def leave(self, *members: tuple[str, str | None], group_id: str = "g") -> list[int]:
         """Let members leave; return their error codes."""
-        codes = [self.coordinator.leave("g", member_id, instance_id) for member_id, instance_id in members]
+        codes = [self.coordinator.leave(group_id, *member) for member in members]
         if 0 in codes:
-            self.coordinator.rebalance_without("g", None, self.now_ms)
+            self.coordinator.rebalance_without(group_id, None, self.now_ms)
         return codes
 
     def stable(self, count: int = 1, **fields: Any) -> tuple[list[str], int]:
