@@ -146,6 +146,11 @@ def _lines(summary: Any, out: Path) -> list[str]:
             f"estimated too: the size of {summary.estimated_fetches:,} throttled "
             f"{'fetch' if summary.estimated_fetches == 1 else 'fetches'}, which is not in the log"
         )
+    if summary.doubles * _FEW_OF > summary.requests:
+        lines.append(
+            f"there twice: {summary.doubles:,} {_plural('request', summary.doubles)}, counted twice from now on: "
+            "some lines are in two logs, and neither log is the beginning of the other"
+        )
     if summary.unpriced:
         lines.append(
             f"not known: what {summary.unpriced:,} {_plural('change', summary.unpriced)} of topics cost "
@@ -153,6 +158,8 @@ def _lines(summary: Any, out: Path) -> list[str]:
         )
     return lines
 
+
+_FEW_OF = 100  # requests, one of which may look like another by chance
 
 _LEFT_OUT = {
     "begun before": "requests that came before the logger was switched on",

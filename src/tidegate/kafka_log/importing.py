@@ -54,6 +54,7 @@ _HOUR_US = HOUR_MS * 1000
 class ImportSummary:
     """What an import did. skipped: lines that are no requests of clients, by reason; bad: lines that cannot be read.
 
+    doubles: new requests that look like another of their time;
     unfinished: files whose last line has no end, and is left for when it has one.
     """
 
@@ -65,6 +66,7 @@ class ImportSummary:
     bad: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     estimated_fetches: int = 0
+    doubles: int = 0
     unpriced: int = 0
     quotas: int = 0
     first_ms: int | None = None
@@ -343,10 +345,11 @@ class _Import:
         )
         if there is not None and begins_later:
             there = there.filter(~pc.field("kind").isin(["start", "gap"]))
-        table, estimated = hour_table(
+        table, estimated, doubles = hour_table(
             node_id, requests, events, None if there is None else there.cast(arrow_schema())
         )
         self._summary.estimated_fetches += estimated
+        self._summary.doubles += doubles
         times = table.column("ts_ms")
         first_ms, last_ms = times[0].as_py(), times[-1].as_py()
         self._summary.first_ms = min(self._summary.first_ms or first_ms, first_ms)

@@ -17,9 +17,10 @@ from tidegate.usage.arrow import arrow_schema, event_tables
 from tidegate.usage.columns import SEQ_PER_US
 from tidegate.usage.events import Event, whole_event
 
-__all__ = ["PlacedEvent", "hour_table", "with_times"]
+__all__ = ["HourRows", "PlacedEvent", "hour_table", "with_times"]
 
 _PRODUCE, _FETCH = 0, 1
+_TELLING = ("connection_id", "api_key", "handler_ns", "request_bytes", "response_bytes")
 _UNKNOWN = "unknown"
 _MOST_BYTES = 2**62
 
@@ -40,10 +41,18 @@ class PlacedEvent(NamedTuple):
         return whole_event({**placed, **self.columns})
 
 
+class HourRows(NamedTuple):
+    """What an hour comes to: its rows, how many fetches have an estimated size, and how many requests look double."""
+
+    table: pa.Table
+    estimated: int
+    doubles: int
+
+
 def hour_table(
     node_id: int, requests: pa.Table | None, events: Sequence[PlacedEvent], there: pa.Table | None
-) -> tuple[pa.Table, int]:
-    """Return the rows of an hour, and how many fetches have an estimated size.
+) -> HourRows:
+    """Return the rows of an hour.
 
     requests: of `RequestColumns`, with `line` numbered over all files; there: rows that an earlier import wrote.
     """
@@ -69,10 +78,24 @@ def hour_table(
     all_decided = np.concatenate(decided)
     order = np.lexsort((np.concatenate(places), all_decided))
     table = table.take(pa.array(order))
-    seq = _increasing(all_decided[order] * SEQ_PER_US)
-    return table.set_column(
-        table.schema.get_field_index("seq"), arrow_schema().field("seq"), pa.array(seq)
-    ), estimated
+    decided_us = all_decided[order]
+    seq = _increasing(decided_us * SEQ_PER_US)
+    column = table.schema.get_field_index("seq")
+    rows = table.set_column(column, arrow_schema().field("seq"), pa.array(seq))
+    was_there = order >= len(order) - (0 if there is None else len(there))  # they were put together last
+    return HourRows(rows, estimated, _doubles(rows, decided_us, was_there))
+
+
+def _doubles(rows: pa.Table, decided_us: Int64s, was_there: npt.NDArray[np.bool_]) -> int:
+    """Return how many requests look like the one before them in all that tells requests of one time apart.
+
+    was_there: which rows were there before; two of those do not count again.
+    """
+    same = (np.diff(decided_us) == 0) & ~(was_there[1:] & was_there[:-1])
+    same &= pc.equal(rows["kind"], "request").to_numpy()[1:]
+    for name in _TELLING:
+        same &= np.diff(_ints(rows, name)) == 0
+    return int(same.sum())
 
 
 def with_times(requests: pa.Table, moved_us: Mapping[int, int]) -> pa.Table:

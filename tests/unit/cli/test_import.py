@@ -1,5 +1,6 @@
 """`tidegate import`: what it says, and its exit codes."""
 
+import gzip
 import resource
 from pathlib import Path
 
@@ -20,6 +21,15 @@ def test_what_came_of_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ]
     assert main(["import", str(QUICK), "--out", str(tmp_path / "out")]) == 0
     assert capsys.readouterr() == ("0 files (1 known already), 0.0 MB: 0 requests, 0 changed quotas\n", "")
+
+
+def test_lines_that_are_in_two_logs_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For all that is added up counts them twice."""
+    lines = gzip.decompress(QUICK.read_bytes()).splitlines(keepends=True)
+    (tmp_path / "tail.log").write_bytes(b"".join(lines[-100:]))
+    logs = [str(QUICK), str(tmp_path / "tail.log")]
+    assert main(["import", *logs, "--out", str(tmp_path / "out")]) == 0
+    assert "there twice: 100 requests, counted twice from now on" in capsys.readouterr().out
 
 
 def test_a_terminal_of_80_columns_gets_whole_words(

@@ -176,6 +176,22 @@ def test_what_is_not_known_stands_before_the_oldest_log(tmp_path: Path) -> None:
     ]
 
 
+def test_lines_that_are_in_two_logs_are_noticed(tmp_path: Path) -> None:
+    """At once or one after the other; requests of the same time that are not the same are not."""
+    lines = gzip.decompress(QUICK.read_bytes()).splitlines(keepends=True)
+    first, second = tmp_path / "first.log", tmp_path / "second.log"
+    first.write_bytes(b"".join(lines[:1000]))
+    second.write_bytes(b"".join(lines[600:]))
+    once = imported(tmp_path / "once", QUICK)
+    at_once = imported(tmp_path / "at-once", first, second)
+    shared = at_once.requests - once.requests
+    assert 300 < shared <= 400
+    assert (once.doubles, at_once.doubles) == (0, shared)
+    assert imported(tmp_path / "apart", second).doubles == 0
+    assert imported(tmp_path / "apart", first).doubles == shared
+    assert imported(tmp_path / "apart", THROTTLED).doubles == 0
+
+
 def strip(row: dict[str, Any]) -> dict[str, Any]:
     """Return what of a row does not depend on what was imported with it."""
     return {
