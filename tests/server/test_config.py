@@ -71,6 +71,7 @@ def test_defaults_are_kafkas() -> None:
         ),
         ({"log.dirs": "a,b"}, "log.dirs is 'a,b', expected one directory"),
         ({"log.retention.hours": "x"}, "log.retention.hours is 'x'"),
+        ({"log.roll.hours": "0"}, "log.roll.hours is '0', expected a whole number from 1 to"),
     ],
 )
 def test_bad_values_are_refused_by_name(texts: dict[str, str], message: str) -> None:
@@ -133,6 +134,16 @@ def test_older_names_are_understood() -> None:
     """log.dir, broker.id and log.retention.hours are other names for what we have."""
     config = ServerConfig.load({"log.dir": "d", "broker.id": "7", "log.retention.hours": "2"})
     assert (config.data_dir, config["node.id"], config["log.retention.ms"]) == (Path("d"), 7, 7_200_000)
+
+
+def test_settings_that_stand_behind_others_count_where_those_are_not_set() -> None:
+    """Hours and minutes behind milliseconds, the interval of Kafka's scheduler behind that of syncs."""
+    behind = {"log.roll.hours": "2", "log.flush.scheduler.interval.ms": "1000", "log.retention.minutes": "3"}
+    config = ServerConfig.load(behind)
+    assert (config["log.roll.ms"], config["log.flush.interval.ms"]) == (7_200_000, 1000)
+    assert (config["log.retention.ms"], config.ignored, config.unknown) == (180_000, (), ())
+    config = ServerConfig.load({**behind, "log.roll.ms": "5", "log.flush.interval.ms": "6"})
+    assert (config["log.roll.ms"], config["log.flush.interval.ms"]) == (5, 6)
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))

@@ -20,6 +20,7 @@ OTHER_DEFAULTS = {
     "log.dirs": "a folder where the broker starts; Kafka's log.dir is /tmp/kafka-logs",
     "log.flush.interval.ms": "Kafka's scheduler interval stands behind it, which is as large",
     "log.retention.ms": "Kafka's log.retention.hours stands behind it, which is as long",
+    "log.roll.ms": "Kafka's log.roll.hours stands behind it, which is as long",
     "node.id": "Kafka has none and asks for one",
     "queued.max.request.bytes": "S9",
     "socket.listen.backlog.size": "S8",
@@ -28,12 +29,20 @@ OTHER_DEFAULTS = {
 OTHER_LEAST = {
     "log.flush.interval.ms": "below 0 is a mistake",
     "log.retention.ms": "Kafka refuses 0 and what is below -1 later (`validateValues`), as here",
+    "log.roll.ms": "Kafka refuses what is below 1 later (`validateValues`), as here",
     "queued.max.request.bytes": "below -1 is a mistake",
     "sasl.server.max.receive.size": "nothing could be received",
     "socket.receive.buffer.bytes": "below -1 is a mistake",
     "socket.send.buffer.bytes": "below -1 is a mistake",
 }
-READ_BEFORE = {"broker.id", "log.dir", "log.retention.hours", "log.retention.minutes"}
+READ_BEFORE = {
+    "broker.id",
+    "log.dir",
+    "log.flush.scheduler.interval.ms",
+    "log.retention.hours",
+    "log.retention.minutes",
+    "log.roll.hours",
+}
 """Settings that `ServerConfig.load` turns into others."""
 A_CLIENTS = {"sasl.jaas.config"}
 """Known, and of no effect without a listener and a mechanism, which is said."""

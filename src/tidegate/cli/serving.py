@@ -35,6 +35,7 @@ from tidegate.server.usage_log import UsageLog, open_usage_log
 from tidegate.storage import Storage, StorageConfig
 from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.private_files import make_private_directory
+from tidegate.storage.topic_configs import check_given
 from tidegate.wire import checksum
 
 __all__ = ["cluster_of", "list_settings", "serve", "serve_nodes", "settings_of", "storage_config"]
@@ -252,7 +253,11 @@ def settings_of(configs: Iterable[ServerConfig], storage: Storage) -> DynamicSet
 
 
 def storage_config(config: ServerConfig) -> StorageConfig:
-    """Return the storage's settings: its field `a_b_c` is the setting `a.b.c`, or ours, `tidegate.a.b.c`."""
+    """Return the storage's settings: its field `a_b_c` is the setting `a.b.c`, or ours, `tidegate.a.b.c`.
+
+    Raises `ConfigError` where a setting behind those of topics cannot be.
+    """
+    check_given(config.given)
     names = {field.name: field.name.replace("_", ".") for field in dataclasses.fields(StorageConfig)}
     values: dict[str, Any] = {
         field: config[name if name in SETTINGS else f"tidegate.{name}"]

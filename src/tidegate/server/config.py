@@ -202,6 +202,13 @@ SETTINGS: Mapping[str, Setting] = {
             None,
             "size of a partition at which old segments are deleted; -1: never",
         ),
+        _long(
+            "log.retention.check.interval.ms",
+            300_000,
+            1,
+            "how often it is looked for segments that may go: at least each minute, at most ten times a second",
+        ),
+        _long("log.roll.ms", 604_800_000, 1, "age at which a segment is closed though it is not full"),
         _int("fetch.max.bytes", 57_671_680, 1024, "most bytes of one fetch answer"),
         _int(
             "group.min.session.timeout.ms",
@@ -357,7 +364,13 @@ SETTINGS: Mapping[str, Setting] = {
     )
 }
 
-_RETENTION_UNITS_MS = {"log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}
+_BEHIND_OTHERS = {
+    "log.retention.minutes": ("log.retention.ms", 60_000, -1),
+    "log.retention.hours": ("log.retention.ms", 3_600_000, -1),
+    "log.roll.hours": ("log.roll.ms", 3_600_000, 1),
+    "log.flush.scheduler.interval.ms": ("log.flush.interval.ms", 1, 0),
+}
+"""A setting → the one that it stands behind, the unit of it in ms, and the least. Those that win are first."""
 
 STATIC_QUOTA_SETTINGS = frozenset(
     name for name in SETTINGS if name.startswith(("quota.producer.", "quota.consumer."))
@@ -408,9 +421,9 @@ class ServerConfig:
                 )
         given = dict(texts)
         check_needed(texts)
-        for name, least_unit_ms in _RETENTION_UNITS_MS.items():  # minutes win over hours, and ms over both
+        for name, (behind, unit_ms, least) in _BEHIND_OTHERS.items():
             if name in texts:
-                texts.setdefault("log.retention.ms", _in_ms(name, texts.pop(name), least_unit_ms))
+                texts.setdefault(behind, _in_ms(name, texts.pop(name), unit_ms, least))
         values = {name: setting.default for name, setting in SETTINGS.items()}
         values |= {name: SETTINGS[name].parse(text) for name, text in texts.items() if name in SETTINGS}
         _check_together(values)
@@ -495,8 +508,8 @@ def machine_memory_bytes() -> int:
     return bytes_
 
 
-def _in_ms(name: str, text: str, unit_ms: int) -> str:
-    number = _int(name, -1, -1, "").parse(text)
+def _in_ms(name: str, text: str, unit_ms: int, least: int) -> str:
+    number = (_int if unit_ms > 1 else _long)(name, least, least, "").parse(text)
     return str(number if number < 0 else number * unit_ms)
 
 

@@ -23,8 +23,8 @@ _UNUSED_PREFIXES = (
     "remote.", "log.local.retention.", "follower.fetch.", "transaction.", "transactional.", "add.partitions.to.txn.",
     "group.consumer.", "group.share.", "group.streams.", "share.coordinator.", "share.fetch.", "delegation.token.",
     "sasl.kerberos.", "sasl.login.", "sasl.oauthbearer.", "telemetry.",
-    # how the log is kept: segments are rolled by size, nothing is compacted or compressed anew
-    "compression.", "log.cleaner.", "log.roll.",
+    # how the log is kept: segments are rolled without jitter, nothing is compacted or compressed anew
+    "compression.", "log.cleaner.", "log.roll.jitter.",
     # threads, queues and metrics of a JVM
     "group.coordinator.", "kafka.metrics.", "metrics.",
 )  # fmt: skip
@@ -42,13 +42,11 @@ _UNUSED = frozenset(
         "fetch.purgatory.purge.interval.requests",
         "log.dir.failure.timeout.ms",
         "log.flush.offset.checkpoint.interval.ms",
-        "log.flush.scheduler.interval.ms",
         "log.flush.start.offset.checkpoint.interval.ms",
         "log.index.size.max.bytes",
         "log.initial.task.delay.ms",
         "log.message.timestamp.before.max.ms",
         "log.preallocate",
-        "log.retention.check.interval.ms",
         "log.segment.delete.delay.ms",
         "max.request.partition.size.limit",
         "metric.reporters",

@@ -37,6 +37,8 @@ class StorageConfig:
     log_message_timestamp_after_max_ms: int = 3_600_000
     log_retention_ms: int = 604_800_000
     log_retention_bytes: int = -1
+    log_retention_check_interval_ms: int = 300_000
+    log_roll_ms: int = 604_800_000
     log_segment_bytes: int = 1 << 30
     log_index_interval_bytes: int = 4096
     log_flush_interval_messages: int = NEVER

@@ -1,13 +1,15 @@
 """What a storage does again and again while it is open, a millisecond at a time: nothing here makes a request wait.
 
 Look after the files (twice a second), write indexes and producers so that a start after a kill walks little (each
-second, what has grown), delete what is past its retention and write down up to where logs are synced (each minute).
+second, what has grown), delete what is past its retention and write down up to where logs are synced (each minute, or
+as often as `log.retention.check.interval.ms` says).
 """
 
 import logging
 from collections.abc import Callable, Iterator
 
 from tidegate.scheduling import Scheduler
+from tidegate.storage.config import StorageConfig
 from tidegate.storage.storage import Storage
 
 __all__ = [
@@ -15,11 +17,13 @@ __all__ = [
     "LOOK_EVERY_S",
     "SAVE_EVERY_S",
     "SLICE_MS",
+    "clean_every_s",
     "start_chore",
     "start_housekeeping",
 ]
 
 HOUSEKEEPING_EVERY_S = 60.0  # Kafka's `log.flush.offset.checkpoint.interval.ms`
+LEAST_CLEAN_EVERY_S = 0.1
 LOOK_EVERY_S = 0.5
 SAVE_EVERY_S = 1.0
 SLICE_MS = 1
@@ -32,9 +36,16 @@ def start_housekeeping(storage: Storage, scheduler: Scheduler) -> None:
     """Let `storage` look after itself, and sync what is due, until it is closed. Once for a storage."""
     storage.commits.start(scheduler)
     storage.group_writes.start(scheduler)
-    start_chore(storage, scheduler, HOUSEKEEPING_EVERY_S, lambda: storage.clean(storage.clock.wall_ms()))
+    every_s = clean_every_s(storage.config)
+    start_chore(storage, scheduler, every_s, lambda: storage.clean(storage.clock.wall_ms()))
     start_chore(storage, scheduler, LOOK_EVERY_S, storage.look_after_files)
     start_chore(storage, scheduler, SAVE_EVERY_S, storage.save_positions)
+
+
+def clean_every_s(config: StorageConfig) -> float:
+    """Return how often it is looked for what is past its retention (`log.retention.check.interval.ms`), in seconds."""
+    asked_s = config.log_retention_check_interval_ms / 1000
+    return max(LEAST_CLEAN_EVERY_S, min(asked_s, HOUSEKEEPING_EVERY_S))
 
 
 def start_chore(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidegate.config.java_numbers import double_text, read_double, read_number
+from tidegate.errors import ConfigError
 from tidegate.quota.measure.throttle import MAX_INT32, MAX_INT64, MIN_INT64
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS, TOPIC_SYNONYMS
@@ -27,6 +28,7 @@ __all__ = [
     "ConfigType",
     "DescribedConfig",
     "TopicConfig",
+    "check_given",
     "config_problem",
     "default_value",
     "described_configs",
@@ -42,6 +44,8 @@ LEAST_INDEX_INTERVAL, MOST_INDEX_INTERVAL = 4096, 64 * 1024
 memory (32 bytes an entry of the newest segment), and what lies between two entries is walked, on the event loop."""
 _GZIP_LEVEL = "compression.gzip.level"
 _THROTTLED_REPLICAS = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
+_IN_HOURS, _HOUR_MS = ".hours", 3_600_000
+_WHOLE = re.compile(r"[-+]?[0-9]{1,19}")
 _REPLICA = re.compile("[0-9]+:[0-9]+")
 
 
@@ -229,8 +233,33 @@ def default_value(name: str, node: StorageConfig) -> str:
         "retention.bytes": node.log_retention_bytes,
         "retention.ms": node.log_retention_ms,
         "segment.bytes": node.log_segment_bytes,
+        "segment.ms": node.log_roll_ms,
     }
-    return str(of_node.get(name, TOPIC_CONFIGS[name].default))
+    if name in of_node:
+        return str(of_node[name])
+    text = None if name in EFFECTIVE else _given_behind(name, node.given or {})
+    return TOPIC_CONFIGS[name].default if text is None else plain_value(name, text)
+
+
+def check_given(given: Mapping[str, str]) -> None:
+    """Refuse settings of a node that no topic could have, also where they have no effect. Raises `ConfigError`."""
+    for name, names in TOPIC_SYNONYMS.items():
+        for behind in set(names) & given.keys():
+            text = given[behind]
+            if behind == names[0]:
+                problem = config_problem(name, text)
+            else:
+                problem = None if _WHOLE.fullmatch(text.strip()) else "expected a whole number"
+            if problem is not None:
+                raise ConfigError(f"{behind} is {text!r}, and no topic can have that: {problem}")
+
+
+def _given_behind(name: str, given: Mapping[str, str]) -> str | None:
+    """Return what the node's settings say of a topic's setting without effect; None where they say nothing."""
+    for behind in TOPIC_SYNONYMS.get(name, ()):
+        if behind in given:
+            return str(int(given[behind]) * _HOUR_MS) if behind.endswith(_IN_HOURS) else given[behind]
+    return None
 
 
 def plain_value(name: str, text: str) -> str:

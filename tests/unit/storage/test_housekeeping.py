@@ -15,7 +15,7 @@ from tests.unit.storage.node import ManualScheduler, StorageNode
 
 from tidegate.clock import SystemClock
 from tidegate.storage import Storage, StorageConfig
-from tidegate.storage.housekeeping import SAVE_EVERY_S, start_housekeeping
+from tidegate.storage.housekeeping import SAVE_EVERY_S, clean_every_s, start_housekeeping
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.producers import MAX_PRODUCERS, REMEMBERED_BATCHES
 from tidegate.testing import ManualClock
@@ -219,3 +219,23 @@ def test_most_producers_hold_the_loop_for_a_moment_only(tmp_path: Path) -> None:
         taken_ms.append((time.thread_time_ns() - begun_ns) / 1e6)
     assert len(log.producers) == MAX_PRODUCERS
     assert sorted(taken_ms)[len(taken_ms) // 2] < MOST_HELD_MS
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "every_s"), [(300_000, 60.0), (60_001, 60.0), (1500, 1.5), (100, 0.1), (1, 0.1)]
+)
+def test_retention_is_looked_after_as_often_as_is_said(interval_ms: int, every_s: float) -> None:
+    """At least each minute, when it is also written down what is synced; at most ten times a second."""
+    assert clean_every_s(StorageConfig(log_retention_check_interval_ms=interval_ms)) == every_s
+
+
+def test_short_retention_deletes_when_it_is_looked_next(tmp_path: Path) -> None:
+    """What is past its time goes within the interval that the node was given, not after a minute."""
+    node = StorageNode(tmp_path, log_retention_check_interval_ms=500, log_retention_ms=1000)
+    node.fill("orders")
+    assert node.log("orders").start_offset == 0
+    node.clock.advance(2000)
+    for _ in range(60):
+        node.scheduler.advance(0.01)
+    assert node.log("orders").start_offset == node.log("orders").end_offset == 3
+    node.storage.close()

@@ -2,11 +2,14 @@
 
 import pytest
 
+from tidegate.errors import ConfigError
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.topic_configs import (
     EFFECTIVE,
     TOPIC_CONFIGS,
+    check_given,
     config_problem,
+    default_value,
     described_configs,
     plain_value,
     settings_of,
@@ -117,6 +120,49 @@ def test_description_names_the_source() -> None:
     assert (described["segment.ms"].value, described["segment.ms"].source) == ("9", 1)
     assert (described["max.message.bytes"].value, described["max.message.bytes"].source) == ("5000", 4)
     assert (described["flush.ms"].value, described["flush.ms"].source) == ("9223372036854775807", 5)
+
+
+def test_what_the_node_was_given_is_described_though_it_has_no_effect() -> None:
+    """As of Apache Kafka 4.3.1: the value of the node's setting stands behind a topic's, whatever is done with it."""
+    given = {
+        "compression.type": "gzip",
+        "log.cleaner.min.cleanable.ratio": "0.30",
+        "log.preallocate": "TRUE",
+        "log.roll.jitter.hours": "2",
+        "min.insync.replicas": "2",
+    }
+    node = StorageConfig(given=given, log_roll_ms=7_200_000)
+    values = {name: default_value(name, node) for name in TOPIC_CONFIGS}
+    assert values["compression.type"] == "gzip"
+    assert values["min.cleanable.dirty.ratio"] == "0.3"
+    assert values["preallocate"] == "true"
+    assert values["segment.jitter.ms"] == "7200000"
+    assert values["segment.ms"] == "7200000"
+    assert values["min.insync.replicas"] == "1", "there is one, and acks=all is that one's"
+    assert settings_of({}, node).segment_ms == 7_200_000
+    assert settings_of({"segment.ms": "5"}, node).segment_ms == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"compression.type": "brotli"},
+            "compression.type is 'brotli', and no topic can have that: Invalid value brotli",
+        ),
+        ({"log.index.size.max.bytes": "2"}, "Value must be at least 4"),
+        (
+            {"log.roll.jitter.hours": "some"},
+            "log.roll.jitter.hours is 'some', and no topic can have that: expected",
+        ),
+    ],
+)
+def test_what_no_topic_could_have_is_refused_at_the_start(given: dict[str, str], told: str) -> None:
+    """As by Kafka, also where it has no effect here: it would be described."""
+    with pytest.raises(ConfigError) as refused:
+        check_given(given)
+    assert told in str(refused.value)
+    check_given({"compression.type": "zstd", "log.roll.jitter.hours": "3", "log.retention.hours": "-1"})
 
 
 def test_new_topics_show_the_texts_that_were_given() -> None:

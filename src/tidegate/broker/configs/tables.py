@@ -54,6 +54,7 @@ _WITHOUT_DEFAULT = frozenset(
         "inter.broker.listener.name",
         "log.flush.interval.ms",
         "log.retention.ms",
+        "log.roll.ms",
         *(name for name, (default, _) in TLS_SETTINGS.items() if not default and name != CIPHER_SUITES),
     )
 )
@@ -98,7 +99,6 @@ _FURTHER_NODE_ROWS = (
     ConfigRow(name="log.roll.hours", type=ConfigType.INT, default="168", read_only=True),
     ConfigRow(name="log.roll.jitter.hours", type=ConfigType.INT, default="0", read_only=True),
     ConfigRow(name="log.roll.jitter.ms", type=ConfigType.LONG, default=None),
-    ConfigRow(name="log.roll.ms", type=ConfigType.LONG, default=None),
     *(
         ConfigRow(name=f"{kind}.quota.window.{ending}", type=ConfigType.INT, default=default, read_only=True)
         for kind in ("alter.log.dirs.replication", "replication")

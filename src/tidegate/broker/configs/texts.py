@@ -46,7 +46,7 @@ _TEXTS: Mapping[str, str] = {
     "alter.log.dirs.replication.quota.window.num": "samples kept for the quota of moves between disks",
     "alter.log.dirs.replication.quota.window.size.seconds": "seconds in one sample of that quota",
     "client.quota.callback.class": "class that decides which quota a client has; none: the stored quotas",
-    "log.flush.scheduler.interval.ms": "how often it is looked whether a log is due to be synced",
+    "log.flush.scheduler.interval.ms": "log.flush.interval.ms, where that is not set",
     "log.retention.hours": "log.retention.ms in hours, where that is not set",
     "log.retention.minutes": "log.retention.ms in minutes, where that is not set",
     "log.roll.hours": "log.roll.ms in hours, where that is not set",
