@@ -173,9 +173,9 @@ def test_consumers_that_a_quota_keeps_behind_are_named():
     quotas = _quotas(everybody=0.15 * _MB, late=0.2 * _MB, done=200 * _MB)
     assert starved_notes("user", quotas, limits, backlogs) == [
         "Their quota keeps them behind, with more to read than 10 seconds of it hold:",
-        "  fetch user=etl: 19.1 MiB behind on node 1; 147KiB a second is never enough, with "
+        "  fetch user=etl: 19.1 MiB behind on node 1; 150kB a second is never enough, with "
         "488.3 KiB a second coming in",
-        "  fetch user=late: 11.4 MiB behind on node 2; 196KiB a second takes 2m00s, with 97.7 KiB a second coming in",
+        "  fetch user=late: 11.4 MiB behind on node 2; 200kB a second takes 2m00s, with 97.7 KiB a second coming in",
         "Let them catch up first, or give them a larger quota.",
     ]
     assert starved_notes("user", _quotas(everybody=_MB * 3), limits, backlogs[:2]) == []
@@ -187,7 +187,7 @@ def test_a_quota_below_what_was_needed_is_held_to_the_largest_backlog():
     backlogs = [_behind("etl", first=90 * _MB, largest=90 * _MB, last=0, fetched=95 * _MB)]
     assert starved_notes("user", _quotas(everybody=3 * _MB), limits, backlogs) == []
     assert (
-        "85.8 MiB behind on node 1; 977KiB a second takes 1m"
+        "85.8 MiB behind on node 1; 1MB a second takes 1m"
         in starved_notes("user", _quotas(everybody=_MB), limits, backlogs)[1]
     )
 

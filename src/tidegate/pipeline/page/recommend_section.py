@@ -8,7 +8,7 @@ from tidegate.pipeline.recommend import Recommendation, Wanted
 from tidegate.pipeline.replay.plan import QUOTA_TYPES
 from tidegate.pipeline.report.recommend_notes import recommend_notes
 from tidegate.pipeline.report.text import QUOTA_NAMES, count_text, name_text
-from tidegate.pipeline.rounding import limit_text
+from tidegate.pipeline.rounding import given_text
 
 __all__ = ["recommend_section"]
 
@@ -58,7 +58,7 @@ def _cells(entry: QuotaEntry) -> list[str]:
         for kind, name in sorted(entry.entity)[::-1]
     )
     limits = [
-        limit_text(quota_type.value, entry.values[quota_type.key]) if quota_type.key in entry.values else "–"
+        given_text(quota_type.value, entry.values[quota_type.key]) if quota_type.key in entry.values else "–"
         for quota_type in QUOTA_TYPES
     ]
     return [named, *limits, name_text(entry.reason or "", longest=_LONGEST)]

@@ -18,7 +18,7 @@ from tidegate.pipeline.report.text import (
     percent_text,
     things_text,
 )
-from tidegate.pipeline.rounding import given_text, limit_text
+from tidegate.pipeline.rounding import given_text
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["hidden_notes", "outcome_notes", "recommend_notes", "skew_notes", "starved_notes"]
@@ -132,7 +132,7 @@ def _behind_text(row: Row, lag_bytes: int, value: float) -> str:
         how_long = "is never enough"
     return (
         f"  {QUOTA_NAMES[QuotaType.FETCH.value]} {entity_text(row)}: {bytes_text(lag_bytes)} behind on node "
-        f"{row['node_id']}; {limit_text(QuotaType.FETCH.value, value)} a second {how_long}, with "
+        f"{row['node_id']}; {given_text(QuotaType.FETCH.value, value)} a second {how_long}, with "
         f"{bytes_text(coming)} a second coming in"
     )
 

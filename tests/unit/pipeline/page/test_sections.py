@@ -70,7 +70,7 @@ def test_everything_has_its_section(usage):
     [limits] = sections["limits"].tables
     assert [row[1] for row in limits.rows] == ["produce"]
     [quotas] = sections["recommendation"].tables
-    assert [row[:2] for row in quotas.rows] == [["client-id=<default>", "65536"]]
+    assert [row[:2] for row in quotas.rows] == [["client-id=<default>", "64KiB"]]
     assert quotas.rows[0][-1].startswith("produce: the only one is client-id=</script>\\u202e")
     said = sections["recommendation"].sentences
     assert "Replayed against what was recorded, it throttles nobody." in said
