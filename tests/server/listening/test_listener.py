@@ -14,6 +14,7 @@ from tests.server.nodes import RunningNode, until
 
 from tidegate.errors import ConfigError
 from tidegate.server.config import ServerConfig
+from tidegate.server.listening.listener import bindable
 from tidegate.server.listening.network import SocketNetwork
 
 
@@ -81,6 +82,15 @@ def test_all_addresses_are_those_of_ipv4_and_ipv6(with_node, host: str) -> None:
             await until(lambda: not node.node._front.channels)
 
     with_node(scenario, listeners=f"PLAINTEXT://{host}:0", tidegate_allow_anonymous="true")
+
+
+def test_a_name_of_both_families_is_bound_as_ipv4() -> None:
+    """As in Java, whatever order the system gives them in: Debian's localhost is ::1 first. Else the first of them."""
+    tcp = (socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+    first, second = (socket.AF_INET6, *tcp, ("::1", 9, 0, 0)), (socket.AF_INET6, *tcp, ("fe80::1", 9, 0, 2))
+    fourth = (socket.AF_INET, *tcp, ("127.0.0.1", 9))
+    assert bindable([first, second, fourth]) == (socket.AF_INET, ("127.0.0.1", 9))
+    assert bindable([first, second]) == (socket.AF_INET6, ("::1", 9, 0, 0))
 
 
 def test_descriptors_are_kept_for_logs(with_node, caplog) -> None:

@@ -6,7 +6,7 @@ import logging
 import resource
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidegate.errors import ConfigError
@@ -16,7 +16,7 @@ from tidegate.server.connection.poller import SocketPoller
 from tidegate.server.connection.transport import SocketTransport, Transport
 from tidegate.server.listening.listener_config import ListenerAddress, host_and_port
 
-__all__ = ["RESERVED_DESCRIPTORS", "SocketListener"]
+__all__ = ["RESERVED_DESCRIPTORS", "SocketListener", "bindable"]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -159,14 +159,22 @@ def _bind(address: ListenerAddress) -> socket.socket:
         infos = socket.getaddrinfo(
             address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        family, _, _, _, where = infos[0]
-        return _bound(family, where)
+        return _bound(*bindable(infos))
     except UnicodeError as error:  # what Python says of a name that is none, such as `a..b`
         raise _cannot_listen(address, "not a host name") from error
     except OSError as error:
         hint = "another program may use the port; choose one with --port"
         in_use = error.errno == errno.EADDRINUSE
         raise _cannot_listen(address, error.strerror, hint if in_use else None) from error
+
+
+def bindable(infos: Sequence[tuple[Any, ...]]) -> tuple[int, tuple[Any, ...]]:
+    """Return the family and address to bind of those that `getaddrinfo` found: one of IPv4 if there is one, as Java.
+
+    A name such as localhost often stands for addresses of both, and clients that are given 127.0.0.1 are to find it.
+    """
+    family, _, _, _, where = min(infos, key=lambda info: info[0] != socket.AF_INET)
+    return family, where
 
 
 def _bound(family: int, where: tuple[Any, ...]) -> socket.socket:
