@@ -38,7 +38,15 @@ from tidegate.storage.private_files import make_private_directory
 from tidegate.storage.topic_configs import check_given
 from tidegate.wire import checksum
 
-__all__ = ["cluster_of", "list_settings", "serve", "serve_nodes", "settings_of", "storage_config"]
+__all__ = [
+    "cluster_of",
+    "list_settings",
+    "listen_on",
+    "serve",
+    "serve_nodes",
+    "settings_of",
+    "storage_config",
+]
 
 _log = logging.getLogger("tidegate.server")
 
@@ -88,19 +96,43 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         texts["log.dirs"] = args.data
         texts.pop("log.dir", None)
     if args.port is not None:
-        texts["listeners"] = _with_port(texts.get("listeners", SETTINGS["listeners"].default), args.port)
+        listen_on(texts, args.port)
     return ServerConfig.load(texts)
 
 
-def _with_port(listeners: str, port: int) -> str:
+def listen_on(texts: dict[str, str], port: int) -> None:
+    """Give the only listener of a broker another port, and tell clients that one where they were told the old one.
+
+    Controllers' listeners stay: a file of Kafka's has one, and it is not served. Raises `ConfigError`.
+    """
     if not 0 <= port <= 65_535:
         raise ConfigError(f"--port is {port}, expected 0 to 65535")
-    if "," in listeners:
+    listeners = texts.get("listeners", SETTINGS["listeners"].default)
+    controllers = {name.strip().upper() for name in texts.get("controller.listener.names", "").split(",")}
+    own = [part for part in listeners.split(",") if _name_of(part) not in controllers]
+    if len(own) > 1:
         raise ConfigError(
             f"--port is {port}, expected none where listeners has several: {listeners}",
             hint="give each its port in listeners",
         )
-    return f"{listeners.rpartition(':')[0]}:{port}"
+    for part in own:
+        place, _, old_port = part.strip().rpartition(":")
+        texts["listeners"] = f"{place}:{port}"
+        if "advertised.listeners" in texts:
+            told = texts["advertised.listeners"].split(",")
+            texts["advertised.listeners"] = ",".join(
+                _moved(each, _name_of(part), old_port, port) for each in told
+            )
+
+
+def _moved(told: str, name: str, old_port: str, port: int) -> str:
+    """Return what clients of a listener are told, with its new port where that was the old one."""
+    place, _, told_port = told.strip().rpartition(":")
+    return f"{place}:{port}" if (_name_of(told), told_port) == (name, old_port) else told
+
+
+def _name_of(listener: str) -> str:
+    return listener.partition(":")[0].strip().upper()
 
 
 async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeated: RepeatedLines) -> None:
