@@ -82,6 +82,7 @@ class _Commit:
         self._groups = groups
         self._request = request
         self._topics_there = groups.storage.topics
+        self._rows = groups.storage.store.groups
         self._most_metadata = groups.storage.config.offset_metadata_max_bytes
         self._body = body
         self._group_id: str = body["group_id"]
@@ -100,7 +101,7 @@ class _Commit:
 
     def check(self) -> Generator[None, None, None]:
         """Look every partition up. Of several positions for one partition the last is kept."""
-        refused = self._problem()
+        refused, is_full = self._problem(), self._rows.is_full()
         for part in self._body["topics"]:
             name = part[self.field]
             topic, missing = self._find(name)
@@ -116,6 +117,10 @@ class _Commit:
                     found.append(_result(index, refused or error_codes.OFFSET_METADATA_TOO_LARGE))
                 else:
                     position = self._committed(topic.name, wanted)
+                    if is_full and not self._has_place(position):
+                        found.append(_result(index, error_codes.INVALID_COMMIT_OFFSET_SIZE))
+                        yield
+                        continue
                     self._accepted[topic.name, index] = position
                     found.append(_result(index, error_codes.NONE))
                     self._kept.append((found[-1], position))
@@ -176,9 +181,12 @@ class _Commit:
         )
         if problem is None:
             problem = self._problem_without_members()
-        if not problem and groups.storage.store.groups.is_full():
-            problem = error_codes.INVALID_COMMIT_OFFSET_SIZE
         return problem
+
+    def _has_place(self, position: CommittedOffset) -> bool:
+        """Return whether a position takes the place of one that is not smaller: where no more are taken."""
+        before = self._rows.offset(position.group_id, position.topic, position.partition)
+        return before is not None and len(before.metadata.encode()) >= len(position.metadata.encode())
 
     def _problem_without_members(self) -> int:
         """Return the error for a commit to a group that never had members: in a generation it cannot be.

@@ -182,11 +182,16 @@ def test_longest_metadata(tmp_path: Path) -> None:
 
 
 def test_no_room_for_offsets(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Error 28, and nothing is kept."""
-    node.create("orders")
+    """Error 28, and nothing is kept; who has a position may move it: nobody fills the disk to stop all others."""
+    node.create("orders", 2)
+    assert commit(node, 9, 7) == 0
+    before = fetch(node, 8, None)
     monkeypatch.setattr(group_rows, "MAX_DATABASE_BYTES", 1)
-    assert commit(node, 9, 7) == 28
-    assert fetch(node, 8, None) == {}
+    assert commit(node, 9, 7, index=1) == 28
+    assert commit(node, 9, 9, metadata="longer than it was") == 28
+    assert fetch(node, 8, None) == before == {0: 7}
+    assert commit(node, 9, 9) == 0
+    assert fetch(node, 8, None) == {0: 9}
 
 
 def test_failed_write_is_told(node: Node) -> None:
