@@ -6,8 +6,9 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.quota.connections.limits import ListenerLimits
-from tidegate.server.config import SETTINGS, ServerConfig, machine_memory_bytes, request_memory_bytes
+from tidegate.server.config import SETTINGS, ServerConfig, request_memory_bytes
 from tidegate.server.listening.listener_config import ListenerAddress
+from tidegate.server.process_memory import process_memory_bytes
 
 
 def test_defaults_are_kafkas() -> None:
@@ -228,7 +229,7 @@ def test_plaintext_is_protected_where_nothing_else_is_said() -> None:
 
 def test_memory_for_requests_is_a_share_of_the_machine_unless_it_is_set() -> None:
     """0, the default, stands for an eighth of the machine's memory; -1 is Kafka's word for no bound."""
-    machine = machine_memory_bytes()
+    machine = process_memory_bytes()
     assert 2**28 < machine < 2**50
     for texts, most_bytes in (
         ({}, machine // 8),

@@ -275,6 +275,34 @@ def test_changed_settings_survive_a_restart(tmp_path: Path, caplog: pytest.LogCa
         run(tmp_path, look_again, **given)
 
 
+def test_what_cannot_be_any_more_is_left_out_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever takes a line out of the broker's file does not lose all that was changed since."""
+    observed, rate = "tidegate.quota.observe", "max.connection.creation.rate"
+
+    async def change(node: WholeNode) -> None:
+        assert await alter(node.client, (PER_IP, SET, "0"), name="") == (0, None)
+        assert await alter(node.client, (observed, SET, "client-id=a")) == (0, None)
+
+    async def look(node: WholeNode) -> None:
+        config = node.node.config
+        assert (config[observed], config[PER_IP]) == ("client-id=a", 2**31 - 1)
+        (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+        why = "max.connections.per.ip is 0, and nobody could connect"
+        assert line.startswith(f"the changed setting {PER_IP} is left out: {why}"), line
+        assert await alter(node.client, (rate, SET, "900")) == (0, None)
+        assert node.node.config[rate] == 900
+        assert await alter(node.client, (PER_IP, SET, "7"), name="") == (0, None)
+        assert node.node.config[PER_IP] == 7
+
+    async def look_again(node: WholeNode) -> None:
+        assert [node.node.config[name] for name in (PER_IP, rate)] == [7, 900]
+
+    run(tmp_path, change, **{OVERRIDES: "127.0.0.1:9"})
+    with caplog.at_level(logging.ERROR):
+        run(tmp_path, look)
+    run(tmp_path, look_again)
+
+
 def test_connection_limits_change_at_once(tmp_path: Path) -> None:
     """Those of the node before those of all nodes; connections that are there stay."""
 

@@ -4,9 +4,7 @@ One table says what exists; `ServerConfig.load` reads texts against it, reports 
 refuses values that cannot be. Follows: Kafka's broker configuration (names, defaults, validators), B§3.1, B§6.9.
 """
 
-import contextlib
 import difflib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +39,7 @@ from tidegate.server.listening.tls_settings import (
     TLS_SETTINGS,
     tls_settings,
 )
+from tidegate.server.process_memory import process_memory_bytes
 from tidegate.server.unused_settings import check_needed, is_unused
 
 __all__ = [
@@ -55,17 +54,15 @@ __all__ = [
     "ServerConfig",
     "Setting",
     "guess",
-    "machine_memory_bytes",
     "request_memory_bytes",
 ]
 
 SHARE_OF_MEMORY = 0
-"""The value of `queued.max.request.bytes` that stands for a share of the machine's memory."""
+"""The value of `queued.max.request.bytes` that stands for a share of the memory that there is for the process."""
 _MEMORY_SHARE = 8
 
 _LONGEST_GUESSED = 100  # letters: looking for what is similar takes time
 _SIMILAR = 0.8
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
 
@@ -497,15 +494,7 @@ def guess(name: str, known: Iterable[str]) -> str:
 def request_memory_bytes(config: ServerConfig) -> int:
     """Return how much memory the requests that are coming in may take together, -1 for no bound."""
     most_bytes: int = config["queued.max.request.bytes"]
-    return most_bytes if most_bytes != SHARE_OF_MEMORY else machine_memory_bytes() // _MEMORY_SHARE
-
-
-def machine_memory_bytes() -> int:
-    """Return the memory of the machine, or of the container that this process runs in."""
-    bytes_ = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-        bytes_ = min(bytes_, int(_CGROUP_LIMIT.read_text()))
-    return bytes_
+    return most_bytes if most_bytes != SHARE_OF_MEMORY else process_memory_bytes() // _MEMORY_SHARE
 
 
 def _in_ms(name: str, text: str, unit_ms: int, least: int) -> str:

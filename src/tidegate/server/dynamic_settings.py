@@ -73,6 +73,10 @@ class SettingChange(NamedTuple):
     value: str | None
 
 
+Changed = tuple[str, str, str]
+"""Whose setting it is (a node, or `ALL_NODES`), its name and its text."""
+
+
 class SettingSubscriber(Protocol):
     """A node that takes over changed settings."""
 
@@ -124,6 +128,7 @@ class DynamicSettings:
         self._exact = exact
         self._texts: dict[str, dict[str, str]] = {}
         self._nodes: dict[int, SettingSubscriber] = {}
+        self._left_out: set[Changed] = set()
         self._changes = OneAtATime()
         for node, name, text in store.load_settings():
             self._texts.setdefault(node, {})[name] = text
@@ -145,12 +150,39 @@ class DynamicSettings:
         return self._texts.get(str(node_id), {})
 
     def in_force(self, node_id: int) -> ServerConfig:
-        """Return the settings of a node. What is stored and cannot be is left out, and said."""
+        """Return the settings of a node. What is stored and cannot be, beside the rest, is left out, and said.
+
+        It was changed while other settings were given at the start.
+        """
         try:
             return self._config(node_id, self._texts)
-        except ConfigError as error:
-            _log.error("changed settings are left out: %s", error)
-            return ServerConfig.load(self.given(node_id))
+        except ConfigError:
+            self._leave_out(node_id)
+            return self._config(node_id, self._texts)
+
+    def _leave_out(self, node_id: int) -> None:
+        """Find out which changed settings of a node cannot be: all others hold."""
+        scopes = (ALL_NODES, str(node_id))
+        found = [
+            (scope, name, text)
+            for scope in scopes
+            for name, text in sorted(self._texts.get(scope, {}).items())
+        ]
+        self._left_out.update(found)
+        why: dict[Changed, ConfigError] = {}
+        while found:
+            for changed in found:
+                self._left_out.discard(changed)
+                try:
+                    self._config(node_id, self._texts)
+                except ConfigError as error:
+                    self._left_out.add(changed)
+                    why[changed] = error
+            before, found = found, [changed for changed in found if changed in self._left_out]
+            if len(found) == len(before):
+                break  # else one of them may need one that came behind it
+        for changed in found:
+            _log.error("the changed setting %s is left out: %s", changed[1], why[changed])
 
     def is_changeable(self, name: str) -> bool:
         """Return whether a setting can be changed while the broker runs."""
@@ -273,8 +305,12 @@ class DynamicSettings:
 
     def _config(self, node_id: int, texts: Mapping[str, Mapping[str, str]]) -> ServerConfig:
         """Return a node's settings. Raises `ConfigError`."""
-        changed = {**texts.get(ALL_NODES, {}), **texts.get(str(node_id), {})}
-        return ServerConfig.load({**self.given(node_id), **changed})
+        config = dict(self.given(node_id))
+        for scope in (ALL_NODES, str(node_id)):
+            for name, text in texts.get(scope, {}).items():
+                if not self._left_out or (scope, name, text) not in self._left_out:
+                    config[name] = text
+        return ServerConfig.load(config)
 
 
 def check_number(changes: int) -> None:

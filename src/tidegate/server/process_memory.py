@@ -1,0 +1,48 @@
+"""How much memory this process may take: the machine's, or less where something limits it.
+
+Looked at are control groups of both versions, that of the process and those above it (a container's, a systemd unit's
+`MemoryMax`), and the limits of the process itself (`ulimit -v`, `-d`).
+"""
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+__all__ = ["process_memory_bytes"]
+
+_ROOT = Path("/")
+_GROUPS = "sys/fs/cgroup"
+
+
+def process_memory_bytes(root: Path = _ROOT) -> int:
+    """Return it. root: where the system's files are."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        soft, _ = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            limits.append(soft)
+    for path in _limit_files(root):
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            limits.append(int(path.read_text()))
+    return min(limits)
+
+
+def _limit_files(root: Path) -> Iterator[Path]:
+    """Yield the files that may hold a limit; most of them are not there."""
+    yield root / _GROUPS / "memory.max"
+    yield root / _GROUPS / "memory" / "memory.limit_in_bytes"
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, name = rest.partition(":")
+        within = PurePosixPath(name.lstrip("/"))
+        for group in (within, *within.parents):
+            if number == "0" and not controllers:
+                yield root / _GROUPS / group / "memory.max"
+            elif "memory" in controllers.split(","):
+                yield root / _GROUPS / "memory" / group / "memory.limit_in_bytes"
