@@ -206,7 +206,19 @@ SETTINGS: Mapping[str, Setting] = {
             "how often it is looked for segments that may go: at least each minute, at most ten times a second",
         ),
         _long("log.roll.ms", 604_800_000, 1, "age at which a segment is closed though it is not full"),
+        _int(
+            "producer.id.expiration.ms",
+            86_400_000,
+            1,
+            "silence after which a partition forgets an idempotent producer",
+        ),
         _int("fetch.max.bytes", 57_671_680, 1024, "most bytes of one fetch answer"),
+        _int(
+            "max.request.partition.size.limit",
+            2000,
+            1,
+            "most partitions in one answer of DescribeTopicPartitions",
+        ),
         _int(
             "group.min.session.timeout.ms",
             6_000,

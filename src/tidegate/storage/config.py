@@ -18,7 +18,7 @@ MAX_PARTITIONS: Final = 4000
 """Most partitions of a node: each holds a file open. Source: what Kafka recommends at most per broker."""
 
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
-"""Silence after which a producer id is forgotten: Kafka's `producer.id.expiration.ms`."""
+"""Silence after which a producer id is forgotten: the default of Kafka's `producer.id.expiration.ms`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,9 @@ class StorageConfig:
     log_index_interval_bytes: int = 4096
     log_flush_interval_messages: int = NEVER
     log_flush_interval_ms: int = NEVER
+    producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
     fetch_max_bytes: int = 57_671_680
+    max_request_partition_size_limit: int = 2000
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 3_000

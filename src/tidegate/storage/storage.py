@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tidegate.clock import Clock
 from tidegate.storage.checkpoint_file import CHECKPOINT, CheckpointFile
-from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
+from tidegate.storage.config import StorageConfig
 from tidegate.storage.consistency import check_owner, check_store
 from tidegate.storage.errors import LogDamagedError, StorageError
 from tidegate.storage.group_writes import GroupWrites
@@ -186,7 +186,7 @@ class Storage:
         log = open_log(
             directory,
             settings,
-            producer_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
+            producer_expiration_ms=self.config.producer_id_expiration_ms,
             producer_memory=self._producer_memory,
             start_offset=start_offset,
             recovery_point=recovery_point,

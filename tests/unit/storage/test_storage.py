@@ -23,6 +23,23 @@ def test_directory_is_used_by_one_at_a_time(node: StorageNode) -> None:
     assert raised.value.hint is not None
 
 
+def test_producers_are_forgotten_when_the_node_says(tmp_path: Path) -> None:
+    """After `producer.id.expiration.ms`, at the next look; also those of a log that was opened at the start."""
+    for _ in range(2):
+        node = StorageNode(tmp_path, producer_id_expiration_ms=5000)
+        if "orders" not in node.storage.topics.by_name:
+            node.create("orders")
+        log = node.log("orders")
+        append(log, batch(producer_id=7, producer_epoch=0, base_sequence=len(log.producers)))
+        node.clock.advance(4000)
+        node.scheduler.advance(61)
+        assert len(log.producers) == 1
+        node.clock.advance(2000)
+        node.scheduler.advance(61)
+        assert len(log.producers) == 0
+        node.storage.close()
+
+
 def test_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     """One clear error where there is no directory to use."""
     (tmp_path / "data").write_text("a file")

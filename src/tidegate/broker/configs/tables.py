@@ -83,6 +83,7 @@ _CHANGEABLE = frozenset(
         "max.connections",
         "max.connections.per.ip",
         "max.connections.per.ip.overrides",
+        "producer.id.expiration.ms",
         "sasl.enabled.mechanisms",
         *(name for name in TLS_SETTINGS if name != PRINCIPAL_RULES),
         *(names[0] for names in TOPIC_SYNONYMS.values()),

@@ -1,8 +1,9 @@
 """DescribeTopicPartitions (key 75), version 0. KIP-966.
 
-Topics by name, all of them when none is named, in the order of their names; at most `response_partition_limit`
-partitions in one answer, and a cursor that says where the next one begins. A cursor whose topic was not asked for, or
-with a negative partition, is error 42 for every topic; an empty name without a cursor is error -1. As in Kafka.
+Topics by name, all of them when none is named, in the order of their names; at most `response_partition_limit` and
+`max.request.partition.size.limit` partitions in one answer, and a cursor that says where the next one begins. A
+cursor whose topic was not asked for, or with a negative partition, is error 42 for every topic; an empty name
+without a cursor is error -1. As in Kafka.
 Needs DESCRIBE on each topic: of all topics those without it are left out, of named ones they come last, with error 29.
 Memory: at most 200 bytes for each byte of the request (a topic of three bytes becomes two dicts and an entry of a
 third), and what is answered.
@@ -23,15 +24,15 @@ from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
 
-__all__ = ["MAX_PARTITIONS_PER_ANSWER", "describe_topic_partitions_handler"]
+__all__ = ["describe_topic_partitions_handler"]
 
 _SORTED_AT_ONCE = 1000  # names
-MAX_PARTITIONS_PER_ANSWER = 2000  # Kafka's `max.request.partition.size.limit`
 
 
 def describe_topic_partitions_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that describes the topics of `storage` page by page."""
     partitions = PartitionMessages(cluster)
+    most = storage.config.max_request_partition_size_limit
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
@@ -44,7 +45,7 @@ def describe_topic_partitions_handler(storage: Storage, cluster: ClusterView) ->
             return (yield from _refuse(request, body["topics"], error_codes.UNKNOWN_SERVER_ERROR))
         of_all = not body["topics"]
         yield from release(body["topics"])
-        left = max(min(body["response_partition_limit"], MAX_PARTITIONS_PER_ANSWER), 1)
+        left = max(min(body["response_partition_limit"], most), 1)
         topics: list[Message] = []
         refused: list[Message] = []
         next_cursor = None

@@ -1,5 +1,6 @@
 """Tests of the DescribeTopicPartitions handler."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,15 @@ def test_topic_named_often_is_answered_once(node: Node) -> None:
     node.create("orders", 3)
     expected = [("a b", 17, []), ("orders", 0, [0, 1, 2]), ("u", 3, [])]
     assert told(node, "orders", "u", "orders", "u", "a b") == expected
+
+
+def test_an_answer_has_no_more_partitions_than_the_node_says(tmp_path: Path) -> None:
+    """`max.request.partition.size.limit`, whatever the client takes; its cursor says where to go on."""
+    node = Node(tmp_path, max_request_partition_size_limit=2)
+    node.create("orders", 3)
+    assert told(node, "orders") == [("orders", 0, [0, 1])]
+    assert told(node, "orders", cursor=("orders", 2)) == [("orders", 0, [2])]
+    node.storage.close()
 
 
 def test_cursors_that_cannot_be(node: Node) -> None:
