@@ -25,9 +25,9 @@ def tidegate(*arguments):
     )
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_stops_at_once_and_cleanly(new_broker, create_topic, signum):
-    """Ctrl-C and SIGTERM end it within two seconds, exit code 0, no traceback, even with a muted client."""
+    """Ctrl-C, SIGTERM and SIGHUP end it within two seconds, exit code 0, no traceback, even with a muted client."""
     broker = new_broker()
     topic = create_topic(broker, "held")
     with PlainClient(broker.port, "admin") as admin:
@@ -194,6 +194,32 @@ def test_a_port_file_that_cannot_be_written_is_one_line(tmp_path):
     )
     assert is_one_line(done), done.stderr
     assert str(tmp_path / "no" / "port") in done.stderr
+
+
+def test_ports_of_an_earlier_broker_are_not_found(tmp_path):
+    """Who waits for the file would connect to nobody, or to another; also where the start is refused."""
+    ports = tmp_path / "ports"
+    ports.write_text("1\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = tidegate("serve", "--port", port, "--data", str(tmp_path / "data"), "--port-file", str(ports))
+    assert done.returncode == 2
+    assert not ports.exists()
+
+
+def test_with_nohup_it_outlives_its_terminal(tmp_path):
+    """SIGHUP is ignored then, as by Apache Kafka, and nothing else changes."""
+    serve = [sys.executable, "-m", "tidegate", "serve", "--port", "0", "--data", str(tmp_path / "data")]
+    with subprocess.Popen(["nohup", *serve], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while "listening on" not in (said := process.stderr.readline()):
+                assert said, "it has ended"
+            process.send_signal(signal.SIGHUP)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+        finally:
+            process.terminate()
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("room", [0, 1_000, 20_000])

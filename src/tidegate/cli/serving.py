@@ -63,7 +63,7 @@ def list_settings() -> int:
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM."""
+    """Serve until SIGINT, SIGTERM, or SIGHUP (a terminal that closes), unless that is ignored (nohup)."""
     logging.basicConfig(
         level=logging.INFO if args.verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(message)s",
@@ -140,9 +140,12 @@ async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeate
     loop = asyncio.get_running_loop()
     _sum_up(repeated, loop)
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            loop.add_signal_handler(number, stop.set)
     clock, first = SystemClock(), configs[0]
+    if port_file is not None:
+        _remove_ports(Path(port_file))
     Storage.check_owner(first.data_dir)
     with _written_to(first.data_dir):
         make_private_directory(first.data_dir)
@@ -259,6 +262,14 @@ def _place(node: Node, listener: str) -> str:
     return f"{told} ({', '.join(notes)})" if notes else told
 
 
+def _remove_ports(path: Path) -> None:
+    """Remove what an earlier broker wrote: who waits for it is not to find ports of nobody. Raises `ConfigError`."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _no_port_file(path, error) from error
+
+
 def _write_ports(path: Path, ports: Iterable[int]) -> None:
     """Write the ports, a line each, so that who looks for the file never finds half of it. Raises `ConfigError`."""
     unfinished = path.with_name(path.name + ".tmp")
@@ -266,10 +277,14 @@ def _write_ports(path: Path, ports: Iterable[int]) -> None:
         unfinished.write_text("".join(f"{port}\n" for port in ports))
         unfinished.rename(path)
     except OSError as error:
-        raise ConfigError(
-            f"cannot write --port-file {str(path)!r}: {error.strerror}",
-            hint="name a file in a directory that is there and may be written to",
-        ) from error
+        raise _no_port_file(path, error) from error
+
+
+def _no_port_file(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"cannot write --port-file {str(path)!r}: {error.strerror}",
+        hint="name a file in a directory that is there and may be written to",
+    )
 
 
 def cluster_of(node: Node, storage: Storage, nodes: Sequence[Node] = ()) -> ClusterView:
