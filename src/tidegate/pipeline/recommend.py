@@ -23,10 +23,11 @@ from tidegate.config.quotas_file import (
     parse_quotas_file,
 )
 from tidegate.config.values import checked_entity
+from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
 from tidegate.pipeline.read.chunks import Chunk, read_chunk
 from tidegate.pipeline.read.missing import Missing
-from tidegate.pipeline.replay.limits import ENTITIES_BY, Replays, find_limits, levels_of
+from tidegate.pipeline.replay.limits import ENTITIES_BY, Replays, find_limits, levels_of, smallest_limit
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.report.limits_report import entity_text, was_throttled
 from tidegate.pipeline.report.text import QUOTA_NAMES, count_text, things_text
@@ -232,10 +233,8 @@ def _of_type(
     quota_type: QuotaType,
 ) -> dict[EntityParts, _Limit]:
     """Return the limits of one type by entity, the default first."""
-    busiest: dict[Name, Row] = {}
-    for node in sorted(nodes, key=lambda node: (node["peak"], node["amount"])):
-        busiest[name_of(node)] = node
-    limits = [_needed(row, busiest[name_of(row)], name_of(row) in protected, wanted.headroom) for row in rows]
+    where = _where_needed(nodes, quota_type)
+    limits = [_needed(row, where[name_of(row)], name_of(row) in protected, wanted.headroom) for row in rows]
     own, others = _the_few(default, limits)
     largest = (
         max(others, key=lambda limit: limit.value) if others else min(own, key=lambda limit: limit.value)
@@ -255,10 +254,23 @@ def _of_type(
     return found
 
 
-def _needed(row: Row, busiest: Row, is_protected: bool, headroom: float) -> _Limit:
+def _where_needed(nodes: Sequence[Row], quota_type: QuotaType) -> dict[Name, str]:
+    """Return by entity, in words, the node that its limit is for; nothing where several may be: of token buckets."""
+    of_entity: dict[Name, list[Row]] = {}
+    for node in nodes:
+        of_entity.setdefault(name_of(node), []).append(node)
+    found = {}
+    for name, rows in of_entity.items():
+        is_known = len(rows) == 1 or quota_type is not QuotaType.CONTROLLER_MUTATION
+        node = max(rows, key=lambda node: (smallest_limit([node], Windows()), node["amount"]))
+        found[name] = f" (node {node['node_id']})" if is_known else ""
+    return found
+
+
+def _needed(row: Row, where: str, is_protected: bool, headroom: float) -> _Limit:
     quota_type, never = row["quota_type"], row["never_throttled"]
     value = rounded_up(quota_type, never * headroom)
-    reason = f"needs {limit_text(quota_type, never)} (node {busiest['node_id']}), times {headroom:g}"
+    reason = f"needs {limit_text(quota_type, never)}{where}, times {headroom:g}"
     if value < LEAST[quota_type]:
         value, reason = LEAST[quota_type], "the least that is proposed"
     if was_throttled(row):

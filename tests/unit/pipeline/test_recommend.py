@@ -24,7 +24,9 @@ def _found(needs, *, quota_type=QuotaType.PRODUCE, nodes=(1,)):
         for user, need in needs.items()
     ]  # fmt: skip
     return limits, [
-        row | {"node_id": node, "peak": row["never_throttled"]} for row in limits for node in nodes
+        row | {"node_id": node, "peak": row["never_throttled"], "largest_amount": 0.0}
+        for row in limits
+        for node in nodes
     ]
 
 
@@ -48,6 +50,16 @@ def test_the_few_who_need_more_have_overrides():
     default, loader, _ = (entry.reason for entry in proposal.quotas.entries)
     assert default == "produce: the largest of 3 is user=a: needs 879KiB (node 1), times 2"
     assert loader == "produce: needs 19532KiB (node 1), times 2"
+
+
+def test_the_node_that_is_named_is_the_one_that_needs_it():
+    """That may be for one large fetch, which another node's rate is above; of permits it is not known which one."""
+    rows, nodes = _found({"a": _MB}, quota_type=QuotaType.FETCH, nodes=(1, 2))
+    nodes[0] |= {"peak": 0.97 * _MB, "largest_amount": 9 * _MB}
+    nodes[1] |= {"peak": 0.95 * _MB, "largest_amount": 10 * _MB}
+    assert "needs 977KiB (node 2), times" in propose("user", rows, nodes, Wanted()).quotas.entries[0].reason
+    found = _found({"a": 20.0}, quota_type=QuotaType.CONTROLLER_MUTATION, nodes=(1, 2))
+    assert "needs 20, times" in propose("user", *found, Wanted()).quotas.entries[0].reason
 
 
 def test_those_who_need_about_the_same_share_the_default():

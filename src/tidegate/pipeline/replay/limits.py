@@ -37,6 +37,7 @@ __all__ = [
     "find_limits",
     "levels_of",
     "levels_of_file",
+    "smallest_limit",
 ]
 
 ENTITIES_BY: Mapping[str, EntityParts] = {
@@ -144,7 +145,9 @@ def find_limits(replays: Replays, levels: Plan, tolerance: Tolerance | None) -> 
             f"more than {MAX_LADDERS} entities to find limits for", hint="give --by user, or fewer hours"
         )
     rates = {
-        sensor: _never(rows, levels.windows) for sensor, rows in entities.items() if sensor[0] != MUTATION
+        sensor: smallest_limit(rows, levels.windows)
+        for sensor, rows in entities.items()
+        if sensor[0] != MUTATION
     }
     permits = {
         sensor: _all_at_once(rows, levels.windows)
@@ -236,7 +239,7 @@ def _narrowed(bracket: _Bracket, refused: int) -> _Bracket:
     return _Bracket(low, between(*bracket, (refused + 1) / _RUNGS))
 
 
-def _never(rows: Sequence[Row], windows: Windows) -> float:
+def smallest_limit(rows: Sequence[Mapping[str, Any]], windows: Windows) -> float:
     """Return the smallest limit, per second, that neither throttles nor cuts, on any node."""
     limit: float = max(row["peak"] for row in rows)
     largest: float = max(row["largest_amount"] for row in rows) - FETCH_ANSWER_BYTES
