@@ -1,6 +1,7 @@
 """The process itself: how it starts, what it says, how it ends."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -8,6 +9,12 @@ import sys
 import time
 
 import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from tests.e2e.plain_client import PlainClient
 
 from tidegate.usage.arrow import read_batches
@@ -154,6 +161,30 @@ def test_a_directory_of_kafkas_is_left_alone(tmp_path, records):
     assert is_one_line(done), done.stderr
     assert f"{str(data)!r} belongs to an Apache Kafka" in done.stderr
     assert {path.name for path in data.rglob("*")} == {"meta.properties", "bootstrap.checkpoint", *records}
+
+
+def test_nobody_can_log_in_is_said(new_broker):
+    """The first SCRAM user is set by another way in; a broker that has none says so, until it knows somebody."""
+    lines = {
+        "listeners": "SCRAM://127.0.0.1:0",
+        "listener.security.protocol.map": "SCRAM:SASL_PLAINTEXT,OPEN:PLAINTEXT",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    }
+    broker = new_broker(**{name.replace(".", "_"): value for name, value in lines.items()})
+    assert "warning: nobody can log in: every listener takes logins by SCRAM alone" in broker.log
+    broker.stop()
+    broker.overrides["listeners"] = "SCRAM://127.0.0.1:0,OPEN://127.0.0.1:0"
+    broker.start()
+    open_port = re.search(r"(\d+) \(OPEN\)", broker.log)[1]
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{open_port}"})
+    made = UserScramCredentialUpsertion(
+        "first", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"p"
+    )
+    admin.alter_user_scram_credentials([made])["first"].result(timeout=10)
+    broker.stop()
+    broker.overrides["listeners"] = "SCRAM://127.0.0.1:0"
+    broker.start()
+    assert broker.log.count("nobody can log in") == 1
 
 
 def test_two_brokers_do_not_share_a_directory(broker):

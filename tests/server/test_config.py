@@ -97,6 +97,14 @@ def test_authorizers() -> None:
         ServerConfig.load({"super.users": "admin"})
 
 
+def test_two_super_users_with_a_comma_between_them_are_reported() -> None:
+    """They are one name, as in Kafka: names of certificates have commas."""
+    given = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
+    (notice,) = ServerConfig.load({**given, "super.users": "User:a,User:b"}).notices()
+    assert notice == "super.users has a name with ',User:' in it: two users are separated by ;"
+    assert ServerConfig.load({**given, "super.users": "User:CN=a,O=b;User:b"}).notices() == []
+
+
 def test_unknown_settings_are_reported_with_a_guess() -> None:
     """A name that does not exist has no effect, and says so."""
     config = ServerConfig.load({"quota.window.nun": "11", "num.io.threads": "8"})

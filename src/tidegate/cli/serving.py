@@ -51,6 +51,10 @@ __all__ = [
 _log = logging.getLogger("tidegate.server")
 
 _SUM_UP_EVERY_S = 10.0
+_NOBODY = (
+    "nobody can log in: every listener takes logins by SCRAM alone, and no user has a credential; hint: add a listener "
+    "at 127.0.0.1, PLAINTEXT or with PLAIN, and set the first user by it (kafka-configs)"
+)
 _LOAD_LATER_S = 0.1  # what the first requests do not need
 
 
@@ -172,11 +176,14 @@ async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeate
             with _written_to(first.usage_dir):
                 quotas.load()
                 start_housekeeping(storage, loop)
-                serve_nodes(nodes, storage, quotas)
+                credentials = ScramCredentials(storage.store, exact=storage.config.kafka_exact)
+                serve_nodes(nodes, storage, quotas, credentials=credentials)
             collections.start()
             if port_file is not None:
                 ports = [port for node in nodes for _, port in node.bound.values()]
                 _write_ports(Path(port_file), ports)
+            if first.is_by_scram_alone and credentials.is_empty:
+                print(f"warning: {_NOBODY}", file=sys.stderr, flush=True)
             _announce(nodes)
             loop.call_later(_LOAD_LATER_S, lambda: checksum.crc32c(b""))
             await stop.wait()

@@ -463,6 +463,11 @@ class ServerConfig:
         return {**self.given, **self.values}
 
     @property
+    def is_by_scram_alone(self) -> bool:
+        """Whether nobody comes in by any listener but with a login by SCRAM."""
+        return all(each.sasl is not None and not each.sasl.plain_users for each in self.listeners)
+
+    @property
     def quota_windows(self) -> Windows:
         """The windows that quotas are measured in."""
         return Windows.of({name: self[name] for name in WINDOW_SETTINGS})
@@ -487,6 +492,8 @@ class ServerConfig:
                 for name in (SUPER_USERS, ALLOW_IF_NO_ACL)
                 if name in self.given
             ]
+        if ",User:" in self[SUPER_USERS]:
+            lines.append(f"{SUPER_USERS} has a name with ',User:' in it: two users are separated by ;")
         static = [name for name in self.given if name in STATIC_QUOTA_SETTINGS]
         if static and self["tidegate.kafka.exact"]:
             lines.append(f"tidegate.kafka.exact: {', '.join(static)} has no effect, as in Kafka since 3.0")

@@ -117,6 +117,11 @@ class ScramCredentials:
         for change in store.load_credentials():
             self._put(change)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody can log in by SCRAM."""
+        return not self._users
+
     def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
         """Return what a login is held against; for an unknown user one that nobody fits, or None if `exact`."""
         credential = self._users.get(user, {}).get(mechanism.name)
