@@ -15,10 +15,17 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from tests.e2e.plain_client import PlainClient
+from tests.e2e.plain_client import PlainClient, receive_frame
 
+from tidegate.api_keys import CREATE_ACLS
 from tidegate.usage.arrow import read_batches
 from tidegate.usage.readers import complete_files, read_events
+from tidegate.wire import encode_request
+
+ACL = {
+    "resource_type": 2, "resource_pattern_type": 3, "principal": "User:x", "host": "*", "operation": 3,
+    "permission_type": 3,
+}  # fmt: skip
 
 
 def tidegate(*arguments):
@@ -280,3 +287,31 @@ def test_files_are_for_the_owner_only(new_broker, create_topic):
     for path in {broker.data_dir, *found, *broker.data_dir.rglob("*")}:
         if path.exists():
             assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_who_does_not_read_the_log_stops_nobody(tmp_path):
+    """The log goes to a pipe that nobody reads, as of a collector that hangs: clients are served, and it can end."""
+    ports = tmp_path / "port"
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    settings = [
+        f"log.dirs={tmp_path / 'data'}",
+        f"authorizer.class.name={authorizer}",
+        "super.users=User:ANONYMOUS",
+    ]
+    options = [part for setting in settings for part in ("--override", setting)]
+    command = [sys.executable, "-m", "tidegate", "serve", "--port", "0", "--port-file", str(ports), *options]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        try:
+            deadline = time.monotonic() + 30
+            while not ports.exists():
+                assert time.monotonic() < deadline, "it does not start"
+                time.sleep(0.05)
+            for first in range(0, 4000, 1000):  # each ACL is a line of 100 letters
+                acls = [{**ACL, "resource_name": f"topic-{first + number}"} for number in range(1000)]
+                with socket.create_connection(("127.0.0.1", int(ports.read_text())), timeout=10) as client:
+                    client.sendall(encode_request(CREATE_ACLS, 3, 1, "admin", {"creations": acls}))
+                    receive_frame(client)
+            process.terminate()
+            assert process.wait(10) == 0
+        finally:
+            process.kill()

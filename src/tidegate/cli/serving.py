@@ -16,6 +16,7 @@ from typing import Any
 from tidegate import __version__
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers import handler_table
+from tidegate.cli.log_lines import LogLines
 from tidegate.clock import SystemClock
 from tidegate.config.properties import load_properties
 from tidegate.errors import ConfigError
@@ -71,7 +72,7 @@ def serve(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=logging.INFO if args.verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
+        handlers=[_log_lines()],
     )
     for package in ("tidegate.acl", "tidegate.broker", "tidegate.storage"):
         logging.getLogger(package).setLevel(
@@ -84,8 +85,20 @@ def serve(args: argparse.Namespace) -> int:
     configs = node_configs(config, args.nodes)
     for notice in config.notices():
         print(f"warning: {notice}", file=sys.stderr)
-    asyncio.run(_serve(configs, args.port_file, repeated))
+    try:
+        asyncio.run(_serve(configs, args.port_file, repeated))
+    finally:
+        for handler in logging.getLogger().handlers:
+            handler.flush()  # before what is printed
     return 0
+
+
+def _log_lines() -> logging.Handler:
+    """Return what writes the log to stderr, whoever may not read that; where it is no file, at once."""
+    try:
+        return LogLines(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return logging.StreamHandler(sys.stderr)
 
 
 def _config(args: argparse.Namespace) -> ServerConfig:

@@ -1,0 +1,112 @@
+"""Log lines that nobody waits for.
+
+Who writes to a pipe waits when nobody reads it: a pager at its end, a collector that hangs. The event loop must not. So
+a line is written at once where the pipe has room for it; where it has none a thread writes it and those behind it, a
+bounded number of characters, and what does not fit in there is dropped and counted.
+"""
+
+import logging
+import os
+import select
+import stat
+import threading
+import time
+from collections import deque
+
+__all__ = ["MAX_CHARS", "LogLines"]
+
+MAX_CHARS = 4_000_000
+"""Of lines that wait: 20,000 or so."""
+_LAST_LINES_S = 1.0
+
+
+class LogLines(logging.Handler):
+    """Writes lines to a file descriptor. `close` waits a moment for those that are left."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+        self._most_at_once = MAX_CHARS if stat.S_ISREG(os.fstat(fd).st_mode) else select.PIPE_BUF
+        self._writable = select.poll()
+        self._writable.register(fd, select.POLLOUT)
+        self._lines: deque[str] = deque()
+        self._chars = 0
+        self._dropped = 0
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Put a line by."""
+        try:
+            line = self.format(record) + "\n"
+        except Exception:
+            self.handleError(record)
+            return
+        with self._changed:
+            if not self._chars and self._is_writable(data := _encoded(line)):
+                self._write(data)
+                return
+            if self._chars + len(line) > MAX_CHARS:
+                self._dropped += 1
+                return
+            self._lines.append(line)
+            self._chars += len(line)
+            self._changed.notify()
+
+    def flush(self) -> None:
+        """Wait a moment until all lines are written."""
+        until_s = time.monotonic() + _LAST_LINES_S
+        with self._changed:
+            while self._chars and (left_s := until_s - time.monotonic()) > 0:
+                self._changed.wait(left_s)
+
+    def close(self) -> None:
+        """Write what is left, if somebody reads it, and end."""
+        self.flush()
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        super().close()
+
+    def _write_all(self) -> None:
+        while (text := self._next()) is not None:
+            self._write(_encoded(text))
+            with self._changed:
+                self._chars -= len(text)
+                self._changed.notify_all()
+
+    def _is_writable(self, data: bytes) -> bool:
+        """Return whether so much can be written without waiting. A pipe that is ready takes `PIPE_BUF` bytes."""
+        if len(data) > self._most_at_once:
+            return False
+        return any(events & select.POLLOUT for _, events in self._writable.poll(0))
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._fd, left) :]
+            except OSError:  # there is nobody to tell
+                return
+
+    def _next(self) -> str | None:
+        """Wait for a line and return it; None at the end."""
+        with self._changed:
+            while not self._lines:
+                if self._closing:
+                    return None
+                self._changed.wait()
+            if self._dropped:
+                self._put_first(f"{self._dropped} log lines were dropped: nobody read them\n")
+                self._dropped = 0
+            return self._lines.popleft()
+
+    def _put_first(self, line: str) -> None:
+        self._lines.appendleft(line)
+        self._chars += len(line)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")
