@@ -84,6 +84,17 @@ def test_all_addresses_are_those_of_ipv4_and_ipv6(with_node, host: str) -> None:
     with_node(scenario, listeners=f"PLAINTEXT://{host}:0", tidegate_allow_anonymous="true")
 
 
+def test_all_addresses_of_ipv4_are_no_others(with_node) -> None:
+    """0.0.0.0 opens nothing that it does not say."""
+
+    async def scenario(node: RunningNode) -> None:
+        assert await (await node.connect()).metadata()
+        with socket.socket(socket.AF_INET6) as client:
+            assert client.connect_ex(("::1", node.node.listeners["PLAINTEXT"].port)) != 0
+
+    with_node(scenario, listeners="PLAINTEXT://0.0.0.0:0", tidegate_allow_anonymous="true")
+
+
 def test_a_name_of_both_families_is_bound_as_ipv4() -> None:
     """As in Java, whatever order the system gives them in: Debian's localhost is ::1 first. Else the first of them."""
     tcp = (socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
