@@ -146,6 +146,11 @@ def _lines(summary: Any, out: Path) -> list[str]:
             f"estimated too: the size of {summary.estimated_fetches:,} throttled "
             f"{'fetch' if summary.estimated_fetches == 1 else 'fetches'}, which is not in the log"
         )
+    if summary.whole_seconds:
+        lines.append(
+            f"coarse: the times in {summary.whole_seconds:,} {_plural('file', summary.whole_seconds)} "
+            "are whole seconds, and what is decided in a replay depends on less"
+        )
     if summary.doubles * _FEW_OF > summary.requests:
         lines.append(
             f"there twice: {summary.doubles:,} {_plural('request', summary.doubles)}, counted twice from now on: "

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from tidegate.config.quotas_file import QuotasFile
 from tidegate.errors import ConfigError
+from tidegate.kafka_log.line import has_fractions
 from tidegate.kafka_log.log_files import BLOCK_BYTES, LogFileError, Source, blocks, find_logs, open_log
 from tidegate.kafka_log.manifest import HEAD_BYTES, ImportedFile, Manifest
 from tidegate.kafka_log.merge import PlacedEvent, hour_table, with_times
@@ -55,6 +56,7 @@ class ImportSummary:
     """What an import did. skipped: lines that are no requests of clients, by reason; bad: lines that cannot be read.
 
     doubles: new requests that look like another of their time;
+    whole_seconds: files whose first line says no part of a second;
     unfinished: files whose last line has no end, and is left for when it has one.
     """
 
@@ -67,6 +69,7 @@ class ImportSummary:
     skipped: Counter[str] = field(default_factory=Counter)
     estimated_fetches: int = 0
     doubles: int = 0
+    whole_seconds: int = 0
     unpriced: int = 0
     quotas: int = 0
     first_ms: int | None = None
@@ -203,6 +206,8 @@ class _Import:
             ) from error
 
     def _take_open_file(self, number: int, source: Source, node: _Node, file: BufferedIOBase) -> None:
+        whole_seconds = not has_fractions(file.read(HEAD_BYTES))
+        file.seek(0)
         known, digest, head = self._known_start(source, file)
         start = 0 if known is None else known.size
         size, under_way = start, _File(source.path, number, node)
@@ -216,6 +221,7 @@ class _Import:
             self._summary.files_known += known is not None
             return
         self._summary.files += 1
+        self._summary.whole_seconds += whole_seconds
         self._summary.bytes += size - start
         if known is not None:
             self._manifest.files.remove(known)

@@ -3,7 +3,7 @@
     [2026-11-21 09:42:57,018] DEBUG Completed request:{…one JSON object…} (kafka.request.logger)
 
 Only the time before the first brace and the object up to the last one are looked at, so the pattern of the rest does
-not matter. The time has no zone: it is the broker's local time.
+not matter. The time is the broker's local time, unless the zone stands right behind it (`Z`, `+02:00`).
 """
 
 import re
@@ -15,9 +15,12 @@ import msgspec
 from tidegate.errors import TidegateError
 from tidegate.usage.segment import NAME_BYTES_MAX
 
-__all__ = ["LineError", "LineReader", "LoggedRequest"]
+__all__ = ["LineError", "LineReader", "LoggedRequest", "has_fractions"]
 
-_TIME = re.compile(rb"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d):(\d\d)(?:[,.](\d{1,9}))?")
+_TIME = re.compile(
+    rb"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d):(\d\d)(?:[,.](\d{1,9}))?"
+    rb"(?:(Z|[+-](?:0\d|1[0-8])(?::?[0-5]\d)?)(?!\d))?"
+)
 _PREFIX_BYTES_MAX = 4096  # of a line, in which its time is looked for
 _EPOCH = datetime(1970, 1, 1)
 _YEARS = range(1971, 2200)
@@ -101,23 +104,36 @@ class LineReader:
             raise LineError(f"not the request of a broker: {_reason(error)}") from None
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise LineError("the request is no whole JSON object in UTF-8") from None
-        day, minute, second, fraction = match.groups()
-        if (key := day + minute) != self._minute:
-            self._minute_s = self._seconds(day, minute)
+        day, minute, second, fraction, offset = match.groups()
+        if (key := day + minute + (offset or b"")) != self._minute:
+            self._minute_s = self._seconds(day, minute, offset)
             self._minute = key
         fraction = fraction or b""
         microseconds = int(fraction[:6].ljust(6, b"0")) if fraction else 0
         return request, (self._minute_s + int(second)) * 1_000_000 + microseconds, len(fraction) <= 3
 
-    def _seconds(self, day: bytes, minute: bytes) -> int:
+    def _seconds(self, day: bytes, minute: bytes, written: bytes | None) -> int:
+        """Return a minute in seconds since the epoch. written: how far it is from UTC, where the line says so."""
         try:
             local = datetime.strptime(f"{day.decode()} {minute.decode()}", "%Y-%m-%d %H:%M")
-            offset = local.replace(tzinfo=self._zone).utcoffset() or timedelta()
+            zone = self._zone if written is None else _written_zone(written.decode())
+            offset = local.replace(tzinfo=zone).utcoffset() or timedelta()
         except (ValueError, OverflowError):
             raise LineError("the time is none that exists") from None
         if local.year not in _YEARS:
             raise LineError(f"the time is not from {_YEARS[0]} to {_YEARS[-1]}")
         return (local - offset - _EPOCH) // _SECOND
+
+
+def _written_zone(written: str) -> tzinfo | None:
+    """Return the zone of `Z`, `+02`, `+0200` or `+02:00`."""
+    return datetime.strptime(written + "00" * (len(written) == len("+02")), "%z").tzinfo
+
+
+def has_fractions(line: bytes) -> bool:
+    """Return whether the time of a line is told to less than a second; that of one without a time is."""
+    match = _TIME.search(line, 0, _PREFIX_BYTES_MAX)
+    return match is None or match[4] is not None
 
 
 def _reason(error: msgspec.ValidationError) -> str:

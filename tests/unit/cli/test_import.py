@@ -32,6 +32,14 @@ def test_lines_that_are_in_two_logs_are_said(tmp_path: Path, capsys: pytest.Capt
     assert "there twice: 100 requests, counted twice from now on" in capsys.readouterr().out
 
 
+def test_times_of_whole_seconds_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are too coarse for a replay."""
+    log = tmp_path / "request.log"
+    log.write_bytes(line("2026-11-21 09:42:57") + line("2026-11-21 09:42:58"))
+    assert main(["import", str(log), "--out", str(tmp_path / "out")]) == 0
+    assert "coarse: the times in 1 file are whole seconds" in capsys.readouterr().out
+
+
 def test_a_terminal_of_80_columns_gets_whole_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

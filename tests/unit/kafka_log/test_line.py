@@ -37,6 +37,20 @@ def test_times_are_local() -> None:
     assert (summer[1] - winter[1]) // 1_000_000 == 181 * 86_400 - 3600
 
 
+@pytest.mark.parametrize(
+    ("zone", "hours"),
+    [("Z", 0), ("+02:00", -2), ("-0330", 3.5), ("+02", -2), ("-1", 0), ("+99:00", 0), ("-123", 0)],
+)
+def test_a_zone_behind_the_time_counts(zone: str, hours: float) -> None:
+    """Whatever zone the broker is said to have; what is none says nothing."""
+    reader = LineReader(ZoneInfo("Asia/Tokyo" if hours or zone == "Z" else "UTC"))
+    for fraction in ("", ",018"):
+        for _ in range(2):
+            found = reader.read(line(f"2026-11-21 09:42:57{fraction}{zone}"))
+            assert found is not None
+            assert found[1] // 1_000_000 == AT_S + 3600 * hours
+
+
 def test_lines_of_other_loggers_are_none() -> None:
     """Whatever has no brace."""
     assert LineReader(UTC).read(b"[2026-11-21 09:42:57,018] INFO [KafkaServer id=1] started") is None
