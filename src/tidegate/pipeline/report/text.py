@@ -112,9 +112,11 @@ def bytes_text(amount: float) -> str:
 
     >>> bytes_text(0), bytes_text(1536), bytes_text(5 * 1024**3)
     ('0 B', '1.5 KiB', '5.0 GiB')
+    >>> bytes_text(1023.7), bytes_text(1024**2 - 1), bytes_text(1024**7)
+    ('1.0 KiB', '1.0 MiB', '1024.0 EiB')
     """
     unit = 0
-    while abs(amount) >= _BYTES_STEP and unit < len(_BYTE_UNITS) - 1:
+    while abs(round(amount, min(unit, 1))) >= _BYTES_STEP and unit < len(_BYTE_UNITS) - 1:
         amount /= _BYTES_STEP
         unit += 1
     return f"{amount:.0f} B" if unit == 0 else f"{amount:.1f} {_BYTE_UNITS[unit]}"
@@ -161,11 +163,13 @@ def duration_text(ms: int) -> str:
     ('250 ms', '2.1 s', '2m30s', '2h05m')
     >>> duration_text(10**9), duration_text(10**12)
     ('11d13h', '11,574d')
+    >>> duration_text(59_949), duration_text(59_960), duration_text(3_599_600)
+    ('59.9 s', '1m00s', '1h00m')
     """
     if abs(ms) < _MS_PER_SECOND:
         return f"{ms} ms"
     seconds = ms / _MS_PER_SECOND
-    if abs(seconds) < _SECONDS_PER_MINUTE:
+    if abs(round(seconds, 1)) < _SECONDS_PER_MINUTE:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if abs(whole) < _SECONDS_PER_HOUR:
@@ -182,10 +186,12 @@ def nanoseconds_text(ns: int) -> str:
 
     >>> nanoseconds_text(900), nanoseconds_text(57_343), nanoseconds_text(1_900_000), nanoseconds_text(3 * 10**9)
     ('900 ns', '57 µs', '1.9 ms', '3.0 s')
+    >>> nanoseconds_text(999_700)
+    '1.0 ms'
     """
     if ns < _NS_PER_US:
         return f"{ns} ns"
-    if ns < _NS_PER_MS:
+    if round(ns / _NS_PER_US) < _NS_PER_MS // _NS_PER_US:
         return f"{ns / _NS_PER_US:.0f} µs"
     return f"{ns / _NS_PER_MS:.1f} ms" if ns < _FEW_MS * _NS_PER_MS else duration_text(ns // _NS_PER_MS)
 
