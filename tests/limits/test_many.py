@@ -13,8 +13,11 @@ from tests.limits.frames import (
     API_VERSIONS,
     EMPTY_BATCH,
     FETCH,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
     PRODUCE,
     alter,
+    commit,
     fetch,
     produce,
     request,
@@ -185,6 +188,47 @@ def test_frames_at_once_stay_within_the_nodes_bound(new_broker):
             return Exchanged(count * frame_bytes)
 
         judge_work(broker, flood, may_keep_bytes=20_000_000 + count * 200_000)
+
+
+def test_large_requests_that_are_under_way_have_a_bound(new_broker):
+    """Forty clients ask for as much as a request can, at the same moment: a part of it is in memory at a time."""
+    broker = new_broker(queued_max_request_bytes="60000000", socket_request_max_bytes="20000000")
+    count = size(40, 100)
+    parts = {"index": 0, "records": None}
+    message = {**produce("limits", []), "topic_data": [{"name": "no", "partition_data": [parts] * 99_000}]}
+    frame = request(PRODUCE, 8, message)
+
+    def ask_all() -> Exchanged:
+        with contextlib.ExitStack() as opened:
+            clients = [opened.enter_context(Connection(broker.port)) for _ in range(count)]
+            for client in clients:
+                client.socket.sendall(frame)
+            return Exchanged(count * len(frame), sum(client.skip_answer() for client in clients))
+
+    judge_work(broker, ask_all, may_take_bytes=4 * 60_000_000)  # all of them would take a gigabyte
+
+
+def test_answers_that_nobody_reads_have_a_bound(new_broker):
+    """A hundred clients are answered with eight megabytes each, and do not read: most of them are closed."""
+    broker = new_broker(queued_max_request_bytes="60000000", socket_request_max_bytes="20000000")
+    part = {"partition_index": 0, "committed_offset": 1, "committed_metadata": "m" * 4000}
+    with Connection(broker.port) as client:
+        client.create("wide", 2000)
+        named = [{"name": "wide", "partitions": [{**part, "partition_index": at} for at in range(2000)]}]
+        client.ask_all([request(OFFSET_COMMIT, 5, {**commit({}), "group_id": "g", "topics": named})])
+    frame = request(OFFSET_FETCH, 5, {"group_id": "g", "topics": None})
+    count = size(100, 300)
+
+    def ask_all() -> Exchanged:
+        with contextlib.ExitStack() as opened:
+            clients = [opened.enter_context(Connection(broker.port, 100_000)) for _ in range(count)]
+            for client in clients:
+                client.socket.sendall(frame)
+            time.sleep(4)
+        return Exchanged(count * len(frame))
+
+    judge_work(broker, ask_all, may_take_bytes=6 * 60_000_000)
+    assert "it left its answer unread" in broker.log
 
 
 def test_many_long_client_ids(new_broker):
