@@ -11,6 +11,7 @@ from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline.jobs.local import local_limits
 from tidegate.pipeline.read.ingest import open_usage
+from tidegate.pipeline.replay import limits
 from tidegate.pipeline.replay.limits import Tolerance, levels_of
 from tidegate.quota import QuotaRecord, QuotaType
 
@@ -125,6 +126,16 @@ def test_nothing_that_was_charged_needs_no_limit(tmp_path):
         ("Request", 0.0, 0.0),
     ]
     assert [row["peak"] for row in found.nodes] == [0.0, 0.0]
+
+
+def test_more_entities_than_there_is_room_for_are_refused(tmp_path, monkeypatch):
+    """On each node they are the same; so many as there is room for are taken."""
+    entities = len(_limits(tmp_path / "few", 1, "user"))
+    monkeypatch.setattr(limits, "MAX_LADDERS", entities)
+    assert len(_limits(tmp_path / "as-many", 1, "user")) == entities
+    monkeypatch.setattr(limits, "MAX_LADDERS", entities - 1)
+    with pytest.raises(limits.TooManyEntitiesError, match=f"more than {entities - 1} entities"):
+        _limits(tmp_path / "more", 1, "user")
 
 
 @pytest.mark.parametrize("by", sorted(_NAMES))

@@ -50,6 +50,7 @@ ENTITIES_BY: Mapping[str, EntityParts] = {
 MAX_LADDERS = 200_000
 """Sensors whose limits are searched for at once: some 500 bytes each, on the driver and on executors."""
 
+_ENTITY = ["quota_type", "entity_user", "entity_client_id"]
 _FREE = 2.0**60  # a bound that throttles nobody, and is none that a client without a quota has
 _RUNGS = 10  # plans of a ladder: three passes are a thousand steps
 _MAX_PASSES = 6
@@ -138,12 +139,13 @@ def find_limits(replays: Replays, levels: Plan, tolerance: Tolerance | None) -> 
     tolerance: None leaves out the tolerable limits, which take most of the time.
     Raises `TooManyEntitiesError`.
     """
-    nodes = sorted(replays.peaks(levels).to_pylist(), key=_order)
-    entities = _by_sensor(nodes)
-    if len(entities) > MAX_LADDERS:
+    measured = replays.peaks(levels)
+    if len(measured.group_by(_ENTITY).aggregate([])) > MAX_LADDERS:  # before they become objects
         raise TooManyEntitiesError(
             f"more than {MAX_LADDERS} entities to find limits for", hint="give --by user, or fewer hours"
         )
+    nodes = sorted(measured.to_pylist(), key=_order)
+    entities = _by_sensor(nodes)
     rates = {
         sensor: smallest_limit(rows, levels.windows)
         for sensor, rows in entities.items()
