@@ -129,7 +129,7 @@ def test_nothing_that_was_charged_needs_no_limit(tmp_path):
 
 
 def test_more_entities_than_there_is_room_for_are_refused(tmp_path, monkeypatch):
-    """On each node they are the same; so many as there is room for are taken."""
+    """As many as there is room for are taken."""
     entities = len(_limits(tmp_path / "few", 1, "user"))
     monkeypatch.setattr(limits, "MAX_LADDERS", entities)
     assert len(_limits(tmp_path / "as-many", 1, "user")) == entities
