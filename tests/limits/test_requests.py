@@ -37,6 +37,7 @@ from tests.limits.frames import (
 )
 from tests.limits.watched import Connection
 
+from tidegate.api_keys import INCREMENTAL_ALTER_CONFIGS
 from tidegate.wire.batch_builder import build_batch
 
 pytestmark = pytest.mark.alone
@@ -330,3 +331,26 @@ def test_definitions_change_while_many_clients_are_known(new_broker):
     entities = [{"client-id": f"e{i}"} for i in range(size(500, 10_000))]
     frame = request(ALTER_QUOTAS, 0, alter(entities, {"producer_byte_rate": 1e9}))
     judge(broker, "AlterClientQuotas", [frame], may_keep_bytes=len(entities) * DEFINITION_BYTES)
+
+
+def test_settings_that_name_many(broker):
+    """A list of a thousand clients, and one of many addresses, change in slices."""
+
+    def change(name: str, value: str) -> bytes:
+        configs = [{"name": name, "config_operation": 0, "value": value}]
+        resource = {"resource_type": 4, "resource_name": "", "configs": configs}
+        return request(INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False})
+
+    def lists(number: int) -> list[bytes]:
+        clients = ";".join(f"client-id=c{number}-{at}" for at in range(1000))
+        addresses = ",".join(f"10.{number}.{at // 250}.{at % 250}:9" for at in range(500))
+        return [
+            change("tidegate.quota.observe", clients),
+            change("max.connections.per.ip.overrides", addresses),
+        ]
+
+    judge(broker, "IncrementalAlterConfigs", *map(lists, range(3)), may_keep_bytes=2000 * DEFINITION_BYTES)
+    with Connection(broker.port) as client:
+        client.ask_all(
+            [change("tidegate.quota.observe", "none"), change("max.connections.per.ip.overrides", "")]
+        )

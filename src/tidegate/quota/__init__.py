@@ -36,6 +36,7 @@ from tidegate.quota.managers.extensions import (
     EXTENSION_SETTINGS,
     Extensions,
     changed_records,
+    changed_records_in_slices,
     extension_records,
 )
 from tidegate.quota.managers.mutation import STRICT_SINCE, MutationKind, MutationQuota, MutationQuotaManager
@@ -101,6 +102,7 @@ __all__ = [
     "ValueType",
     "WindowSetting",
     "changed_records",
+    "changed_records_in_slices",
     "desanitize",
     "entity_parts",
     "extension_records",

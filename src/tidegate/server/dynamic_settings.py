@@ -202,6 +202,7 @@ class DynamicSettings:
         yield from self._changes.begin()
         try:
             wanted = self._decide(node, changes)
+            yield None
             yield from self._change_in_slices(node, wanted, validate_only=validate_only)
         finally:
             self._changes.end()
@@ -281,6 +282,7 @@ class DynamicSettings:
         try:
             for node_id in concerned if wanted else ():
                 attached, config = self._nodes[node_id], self._config(node_id, texts)
+                yield None
                 prepared.append((attached, config, (yield from attached.prepare_in_slices(config))))
             if wanted and not validate_only:
                 self._store.change_settings(node, wanted)

@@ -28,11 +28,12 @@ from tidegate.api_keys import (
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError
 from tidegate.quota import (
+    EXTENSION_SETTINGS,
     ClusterMetadata,
     Metric,
     QuotaManagers,
     QuotaRecord,
-    changed_records,
+    changed_records_in_slices,
     extension_records,
 )
 from tidegate.quota.connections.limits import parse_per_ip_overrides
@@ -341,12 +342,18 @@ class Node:
         callback, tls = prepared
         self._tls.put_in_force(tls)
         before, self.config = self.config, config
-        for record in changed_records(extension_records(before.values), extension_records(config.values)):
-            self.on_quota(record)
+        if any(config[name] != before[name] for name in EXTENSION_SETTINGS):
+            given, wanted = extension_records(before.values), extension_records(config.values)
+            for record in (yield from changed_records_in_slices(given, wanted)):
+                self.on_quota(record)
+                yield None
         limits_changed = any(config[name] != before[name] for name in CONNECTION_SETTINGS)
         if limits_changed or config.listeners != before.listeners:
+            yield None
             limit_connections(self.connections, config)
+            yield None
             self._limit_hosts(self._quotas)
+            yield None
             self._look_for_excess()
             self._on_slots()
         if callback is not UNCHANGED:

@@ -16,10 +16,11 @@ True
 (True, False)
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tidegate.in_slices import run_at_once
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, QuotaEntity
 from tidegate.quota.admin.entity_selection import EntitySelection, parse_entities
@@ -35,6 +36,7 @@ __all__ = [
     "THROTTLE_MAX_MS",
     "Extensions",
     "changed_records",
+    "changed_records_in_slices",
     "entity_of",
     "extension_records",
 ]
@@ -101,9 +103,29 @@ def extension_records(values: Mapping[str, Any]) -> Iterator[QuotaRecord]:
 
 def changed_records(before: Iterable[QuotaRecord], after: Iterable[QuotaRecord]) -> list[QuotaRecord]:
     """Return the records that lead from some to others."""
-    old, new = ({(record.entity, record.key): record for record in records} for records in (before, after))
-    gone = [replace(record, value=None) for key, record in old.items() if key not in new]
-    return gone + [record for key, record in new.items() if old.get(key) != record]
+    return run_at_once(changed_records_in_slices(before, after))
+
+
+def changed_records_in_slices(
+    before: Iterable[QuotaRecord], after: Iterable[QuotaRecord]
+) -> Generator[None, None, list[QuotaRecord]]:
+    """Return what `changed_records` does, yielding in between."""
+    old: dict[tuple[Any, str], QuotaRecord] = {}
+    new: dict[tuple[Any, str], QuotaRecord] = {}
+    for known, records in ((old, before), (new, after)):
+        for record in records:
+            known[record.entity, record.key] = record
+            yield
+    changed = []
+    for key, record in old.items():
+        if key not in new:
+            changed.append(replace(record, value=None))
+        yield
+    for key, record in new.items():
+        if old.get(key) != record:
+            changed.append(record)
+        yield
+    return changed
 
 
 def entity_of(record: QuotaRecord) -> QuotaEntity:
