@@ -24,7 +24,7 @@ from tidegate.quota.managers.extensions import Extensions
 from tidegate.server.exchange import Exchange
 from tidegate.server.node import Node
 
-SEEDS, MORE_SEEDS, STEPS = (2, 3, 4, 12, 10, 7, 6, 13, 11, 9), 5, 20_000
+SEEDS, MORE_SEEDS, STEPS = (3, 12, 7, 13, 15, 2, 4, 10, 6, 11), 5, 20_000
 FEW_STEPS = 1500
 FORGETFUL_SEED = 20
 """The first seed with which somebody comes back who was forgotten: those before it would be played in vain."""
