@@ -29,21 +29,21 @@ def test_the_demo_does_what_it_claims(tmp_path):
 def test_the_demo_can_be_interrupted(tmp_path):
     """Ctrl-C amid the flood ends broker and clients, without a traceback, with exit code 130."""
     out = tmp_path / "out"
-    demo = subprocess.Popen(
-        [sys.executable, "-m", "tidegate", "demo", "--seconds", "60", "--out", str(out)],
+    with subprocess.Popen(
+        [sys.executable, "-m", "tidegate", "demo", "--seconds", "600", "--out", str(out)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    try:
-        deadline = time.monotonic() + 30
-        while not list(out.glob("broker/bulk-*/*.log")):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        demo.send_signal(signal.SIGINT)
-        _, err = demo.communicate(timeout=60)
-    finally:
-        demo.kill()
+    ) as demo:
+        try:
+            deadline = time.monotonic() + 30
+            while not list(out.glob("broker/bulk-*/*.log")):
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            demo.send_signal(signal.SIGINT)
+            _, err = demo.communicate(timeout=110)  # two brokers and four clients have their time to end, too
+        finally:
+            demo.kill()
     assert demo.returncode == 130
     assert "Traceback" not in err
     listed = subprocess.run(["ps", "-A", "-o", "args"], capture_output=True, text=True, check=True).stdout
