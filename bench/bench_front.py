@@ -181,6 +181,7 @@ def _channel(node: Node, transport: Endless, number: int) -> Channel:
         owner=node._front,
         buffers=node._buffers,
         memory=node._memory,
+        answers=node._answers,
         monotonic_ns=time.monotonic_ns,
         max_frame_bytes=1 << 26,
     )
