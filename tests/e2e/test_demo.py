@@ -53,7 +53,7 @@ def test_the_demo_can_be_interrupted(tmp_path):
                 assert demo.poll() is None
                 time.sleep(0.1)
             demo.send_signal(signal.SIGINT)
-            _, err = demo.communicate(timeout=110)  # two brokers and four clients have their time to end, too
+            _, err = demo.communicate(timeout=60)
         finally:
             demo.kill()
     assert demo.returncode == 130

@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from tidegate.kafka_log.importing import finished_import
+    from tidegate.pipeline.report.text import things_text
     from tidegate.usage.compaction import compact_record
     from tidegate.usage.files import IMPORT_MANIFEST
 
@@ -77,10 +78,6 @@ def run(args: argparse.Namespace) -> int:
             else "the record has to be one that this user may write",
         ) from error
     if done.segments:
-        print(f"{done.segments:,} {_plural('segment', done.segments)} of the spool made Parquet")
-    print(f"{done.files_before:,} {_plural('file', done.files_before)} made {done.files:,}")
+        print(f"{things_text(done.segments, 'segment')} of the spool made Parquet")
+    print(f"{things_text(done.files_before, 'file')} made {done.files:,}")
     return _EXIT_LEFT_OUT if done.unreadable or done.damaged else 0
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"

@@ -117,21 +117,23 @@ def run(args: argparse.Namespace) -> int:
 
 def _lines(summary: Any, out: Path) -> list[str]:
     """Return what came of it, a line each."""
+    from tidegate.pipeline.report.text import things_text
+
     known = f" ({summary.files_known} known already)" if summary.files_known else ""
     lines = [
-        f"{summary.files} {_plural('file', summary.files)}{known}, {summary.bytes / 1e6:,.1f} MB: "
-        f"{summary.requests:,} {_plural('request', summary.requests)}, "
-        f"{summary.quotas:,} changed {_plural('quota', summary.quotas)}"
+        f"{things_text(summary.files, 'file')}{known}, {summary.bytes / 1e6:,.1f} MB: "
+        f"{things_text(summary.requests, 'request')}, "
+        f"{things_text(summary.quotas, 'changed quota')}"
     ]
     lines += [
-        f"left out: {count:,} {_plural('line', count)} of {_LEFT_OUT[reason]}"
+        f"left out: {things_text(count, 'line')} of {_LEFT_OUT[reason]}"
         for reason, count in sorted(summary.skipped.items())
     ]
     if summary.bad:
-        count = f"{summary.bad:,} {_plural('line', summary.bad)}"
+        count = f"{things_text(summary.bad, 'line')}"
         lines.append(f"not read: {count}, listed in {out / 'import-rejected.txt'}")
     if summary.unfinished:
-        which = f"the last line of {summary.unfinished:,} {_plural('file', summary.unfinished)}"
+        which = f"the last line of {things_text(summary.unfinished, 'file')}"
         lines.append(f"left for later: {which}, which has no end yet")
     if not summary.requests and not summary.files_known:
         lines.append(
@@ -143,22 +145,22 @@ def _lines(summary: Any, out: Path) -> list[str]:
         )
     if summary.estimated_fetches:
         lines.append(
-            f"estimated too: the size of {summary.estimated_fetches:,} throttled "
-            f"{'fetch' if summary.estimated_fetches == 1 else 'fetches'}, which is not in the log"
+            "estimated too: the size of "
+            f"{things_text(summary.estimated_fetches, 'throttled fetch', 'throttled fetches')}, which is not in the log"
         )
     if summary.whole_seconds:
         lines.append(
-            f"coarse: the times in {summary.whole_seconds:,} {_plural('file', summary.whole_seconds)} "
+            f"coarse: the times in {things_text(summary.whole_seconds, 'file')} "
             "are whole seconds, and what is decided in a replay depends on less"
         )
     if summary.doubles * _FEW_OF > summary.requests:
         lines.append(
-            f"there twice: {summary.doubles:,} {_plural('request', summary.doubles)}, counted twice from now on: "
+            f"there twice: {things_text(summary.doubles, 'request')}, counted twice from now on: "
             "some lines are in two logs, and neither log is the beginning of the other"
         )
     if summary.unpriced:
         lines.append(
-            f"not known: what {summary.unpriced:,} {_plural('change', summary.unpriced)} of topics cost "
+            f"not known: what {things_text(summary.unpriced, 'change')} of topics cost "
             "(the partitions are not in the log)"
         )
     return lines
@@ -171,10 +173,6 @@ _LEFT_OUT = {
     "forwarded": "controllers about requests that a broker has a line of",
     "no request": "other loggers",
 }
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"
 
 
 def _log(text: str) -> tuple[int | None, Path]:

@@ -12,9 +12,7 @@ __all__ = ["MAX_PROPERTIES_BYTES", "load_properties", "parse_properties"]
 
 MAX_PROPERTIES_BYTES = 1 << 20
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_END_OF_LINE = re.compile(
-    "\r\n|\r|\n"
-)  # none of the others that `str.splitlines` knows: they may be in a password
+_END_OF_LINE = re.compile("\r\n|\r|\n")  # no others of `str.splitlines`: they may be in a password
 _HEX = re.compile("[0-9A-Fa-f]{4}")
 
 

@@ -50,9 +50,7 @@ class GroupTable:
         self._saving_bytes = 0
         self._settings = settings
         self._pending: dict[PendingMember, None] = {}  # of all groups, in the order in which they came
-        self._empty: list[
-            tuple[int, Group]
-        ] = []  # groups that may go, and since when: the longest at the end
+        self._empty: list[tuple[int, Group]] = []  # that may go, and since when: the longest at the end
         self._looked_ms: int | None = None
 
     @property

@@ -35,7 +35,6 @@ from tidegate.quota.managers.explain import Explanation
 from tidegate.quota.managers.extensions import (
     EXTENSION_SETTINGS,
     Extensions,
-    changed_records,
     changed_records_in_slices,
     extension_records,
 )
@@ -101,7 +100,6 @@ __all__ = [
     "TokenBucket",
     "ValueType",
     "WindowSetting",
-    "changed_records",
     "changed_records_in_slices",
     "desanitize",
     "entity_parts",

@@ -20,7 +20,6 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tidegate.in_slices import run_at_once
 from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity import DEFAULT, QuotaEntity
 from tidegate.quota.admin.entity_selection import EntitySelection, parse_entities
@@ -35,7 +34,6 @@ __all__ = [
     "SMOOTH_BURST_S",
     "THROTTLE_MAX_MS",
     "Extensions",
-    "changed_records",
     "changed_records_in_slices",
     "entity_of",
     "extension_records",
@@ -101,15 +99,10 @@ def extension_records(values: Mapping[str, Any]) -> Iterator[QuotaRecord]:
             yield QuotaRecord(entity=(), key=key, value=float(values[key]))
 
 
-def changed_records(before: Iterable[QuotaRecord], after: Iterable[QuotaRecord]) -> list[QuotaRecord]:
-    """Return the records that lead from some to others."""
-    return run_at_once(changed_records_in_slices(before, after))
-
-
 def changed_records_in_slices(
     before: Iterable[QuotaRecord], after: Iterable[QuotaRecord]
 ) -> Generator[None, None, list[QuotaRecord]]:
-    """Return what `changed_records` does, yielding in between."""
+    """Return the records that lead from some to others."""
     old: dict[tuple[Any, str], QuotaRecord] = {}
     new: dict[tuple[Any, str], QuotaRecord] = {}
     for known, records in ((old, before), (new, after)):

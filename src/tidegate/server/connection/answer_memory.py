@@ -42,9 +42,7 @@ class AnswerMemory:
         self._most_bytes = most_bytes
         self._later = later
         self._on_excess = on_excess
-        self._held: OrderedDict[Hashable, int] = (
-            OrderedDict()
-        )  # who has taken nothing for the longest is the first
+        self._held: OrderedDict[Hashable, int] = OrderedDict()  # first who has taken nothing for the longest
         self._bytes = 0
         self._closing = False
 
@@ -75,13 +73,9 @@ class AnswerMemory:
 
     def _close_one(self) -> bool:
         """Close one connection, for letting go of its memory takes its time; return whether there is no other."""
-        if not self._is_too_much():
-            self._closing = False
-            return True
-        holder = next(iter(self._held))
-        self.let_go(holder)
-        self._on_excess(holder)
         if self._is_too_much():
-            return False
-        self._closing = False
-        return True
+            holder = next(iter(self._held))
+            self.let_go(holder)
+            self._on_excess(holder)
+        self._closing = self._is_too_much()
+        return not self._closing

@@ -3,11 +3,12 @@
 import pytest
 
 from tidegate.callbacks.own_rules import OwnRules
+from tidegate.in_slices import run_at_once
 from tidegate.quota import QuotaManagers, QuotaRecord
 from tidegate.quota.managers.extensions import (
     EXTENSION_SETTINGS,
     Extensions,
-    changed_records,
+    changed_records_in_slices,
     extension_records,
 )
 from tidegate.server.config import SETTINGS
@@ -46,7 +47,7 @@ def test_records_are_put_in_force_and_taken_back():
     assert not extensions.observe.selects("alice", "")
     assert extensions.exempt.selects("anybody", "")
     assert extensions.throttle_max_ms == 500
-    back = changed_records(extension_records(_SET), extension_records(_OFF))
+    back = run_at_once(changed_records_in_slices(extension_records(_SET), extension_records(_OFF)))
     assert [record.value for record in back] == [None] * 4
     assert all(map(extensions.apply, back))
     assert (extensions.observe.any, extensions.exempt.any, extensions.throttle_max_ms) == (False, False, 0)
@@ -55,7 +56,7 @@ def test_records_are_put_in_force_and_taken_back():
 def test_only_what_changes_is_a_record():
     """What stays is not said again."""
     other = {**_SET, "tidegate.quota.throttle.max.ms": 700}
-    assert changed_records(extension_records(_SET), extension_records(other)) == [
+    assert run_at_once(changed_records_in_slices(extension_records(_SET), extension_records(other))) == [
         QuotaRecord(entity=(), key="tidegate.quota.throttle.max.ms", value=700.0)
     ]
 
