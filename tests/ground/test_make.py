@@ -35,9 +35,13 @@ MARKER = "[a-z_]+ [!=<>]+ '[A-Za-z0-9.]+'"
 
 
 def run(*command, cwd=ROOT, env=None):
-    """Run a command to its end, knowing nothing of the `make` that may have started the tests."""
+    """Run a command to its end, knowing nothing of the `make` and the pytest that may have started the tests."""
     if env is None:
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+        env = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("MAKE", "MFLAGS", "PYTEST_"))
+        }
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
