@@ -183,7 +183,7 @@ def test_a_client_that_has_ended_and_never_reads_is_closed(with_node, caplog) ->
         (channel,) = node.node._front.channels
         assert channel.sending
         channel.last_active_ns -= 61_000_000_000
-        node.node.close_stalled()
+        node.node.closing.stalled()
         assert channel.closed
 
     with_node(scenario)

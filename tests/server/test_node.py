@@ -501,10 +501,10 @@ def test_a_client_that_does_not_read_is_closed_in_the_end(with_node, caplog) -> 
         await asyncio.sleep(0.2)
         (channel,) = node.node._front.channels
         assert channel.sending
-        node.node.close_stalled()
+        node.node.closing.stalled()
         assert not channel.closed
         channel.last_active_ns -= 61_000_000_000
-        node.node.close_stalled()
+        node.node.closing.stalled()
         assert channel.closed
 
     with_node(scenario)

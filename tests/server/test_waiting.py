@@ -138,7 +138,7 @@ def test_clients_that_leave_give_their_memory_back(with_node) -> None:
         await until(lambda: node.node._memory.waiting == 1)
         for channel in node.node._front.channels:
             channel.last_active_ns -= 0 if channel.collected_bytes else 10**15
-        node.node._close_idle()
+        node.node.closing.idle()
         assert len(node.node._front.channels) == 2, "who is not read is not idle"
         reset(holder)
         await until(lambda: node.node._memory.waiting == 0)
@@ -155,14 +155,14 @@ def test_half_a_request_does_not_keep_whole_ones_out(with_node, caplog) -> None:
         holder, other = await node.connect(), await node.connect()
         holder.writer.write((2_000_000).to_bytes(4, "big") + bytes(100_000))
         await until(lambda: node.node._memory.granted_bytes == 2_000_000)
-        node.node.close_slow()
+        node.node.closing.slow()
         other.writer.write((1_500_000).to_bytes(4, "big") + bytes(1_500_000))
         await until(lambda: node.node._memory.waiting == 1)
         (channel,) = node.node._memory._granted
         assert not channel.closed
         size, since_ns = node.node._memory._granted[channel]
         node.node._memory._granted[channel] = size, since_ns - 30_000_000_000
-        node.node.close_slow()
+        node.node.closing.slow()
         assert channel.closed
         await until(lambda: node.node._memory.waiting == 0)
         assert await other.closed()

@@ -20,12 +20,12 @@ from tests.simulation.rules import CAP_MS, DEFAULT_NAME, EXEMPT, OBSERVE, Limits
 
 from tidegate.error_codes import NOT_LEADER_OR_FOLLOWER
 from tidegate.quota import QuotaRecord
+from tidegate.server.closing import MAX_SEND_STALL_S
 from tidegate.server.connection.buffers import SCRATCH_BYTES
 from tidegate.server.connection.channel import COLLECTED_BYTES, PENDING_BYTES
 from tidegate.server.connection.request_memory import GRACE_S
 from tidegate.server.exchange import Exchange
 from tidegate.server.handler import Handler, Request
-from tidegate.server.node import MAX_SEND_STALL_S
 from tidegate.wire import API_BY_KEY, read_response
 
 __all__ = ["Auditor", "Line", "NodeAuditor", "Sent", "ViolationError"]

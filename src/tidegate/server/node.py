@@ -7,8 +7,7 @@ ApiVersions and requests to that administration it answers itself. Everything ru
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from heapq import nsmallest
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from itertools import chain
 from typing import Any
 
@@ -39,12 +38,13 @@ from tidegate.quota import (
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.acl_administration import AclAdministration
-from tidegate.server.authentication.authenticator import MAX_LOGIN_S, Authenticator, Logins
+from tidegate.server.authentication.authenticator import Authenticator, Logins
 from tidegate.server.authentication.scram_credentials import ScramCredentials
 from tidegate.server.authentication.tls_login import TlsLogin
 from tidegate.server.callback.callback_guard import GuardedCallback
 from tidegate.server.callback.node_callback import UNCHANGED, NodeCallback
 from tidegate.server.clock_watch import ClockWatch
+from tidegate.server.closing import Closing
 from tidegate.server.config import CALLBACK_CLASS, CONNECTION_SETTINGS, ServerConfig, request_memory_bytes
 from tidegate.server.connection.answer_memory import AnswerMemory
 from tidegate.server.connection.buffers import FrameBuffers
@@ -72,7 +72,7 @@ from tidegate.server.metrics.meters import TICK_S
 from tidegate.server.metrics.network_metrics import NetworkMetrics
 from tidegate.server.metrics.request_metrics import RequestMetrics
 from tidegate.server.quota_administration import QuotaAdministration
-from tidegate.server.slices import SLICE_NS, UNFINISHED, Slices, advance
+from tidegate.server.slices import SLICE_NS, Slices
 from tidegate.server.static_quotas import static_quotas
 from tidegate.server.usage_log import ForwardingUsageLog, UsageLog
 from tidegate.wire import API_BY_KEY, Api, compile_ahead
@@ -87,8 +87,6 @@ METRICS_SLICE_NS = 1_000_000
 _ROLL_USAGE_EVERY_S = 0.5
 _LOOK_AT_CLOCK_EVERY_S = 1.0
 _COMPILE_EVERY_S = 0.005
-MAX_SEND_STALL_S = 60.0
-"""How long a client may take no byte of its answer before its connection is closed."""
 _STALL_CHECK_S = 5.0
 _MEMORY_CHECK_S = 1.0
 _LOGIN_CHECK_S = 1.0
@@ -136,16 +134,14 @@ class Node:
         self._memory = RequestMemory(
             request_memory_bytes(config), monotonic_ns=clock.monotonic_ns, later=self._slices.add
         )
-        self._answers = AnswerMemory(
-            request_memory_bytes(config), later=self._slices.add, on_excess=self._close_unread
-        )
         self._poller = network.poller
         self._sweep: Iterator[None] | None = None
         self._quotas: QuotaAdministration | None = None
         self._front: Front | None = None
         self._logins: Logins | None = None
+        self.closing: Closing | None = None
+        self._answers: AnswerMemory | None = None
         self._sasl = {listener.name: listener.sasl for listener in config.listeners}
-        self._closes_excess = False
         self.handlers: HandlerTable = {}
         self._authorizer: Authorizer | None = None
         self._network_metrics: NetworkMetrics | None = None
@@ -240,17 +236,29 @@ class Node:
         self._logins = Logins(
             self._front, self.config, credentials, clock=self._clock, loop=self._loop, poller=self._poller
         )
+        self.closing = Closing(
+            self._front,
+            self._logins,
+            memory=self._memory,
+            quotas=self.connections,
+            settings=lambda: self.config,
+            slices=self._slices,
+            monotonic_ns=self._clock.monotonic_ns,
+        )
+        self._answers = AnswerMemory(
+            request_memory_bytes(self.config), later=self._slices.add, on_excess=self.closing.unread
+        )
         self._network_metrics = NetworkMetrics(self._front, self._memory, clock=self._clock)
         self._every("metrics", TICK_S, self._tick_metrics)
         self._every("expire", EXPIRE_SENSORS_EVERY_S, self._expire_sensors)
         self._every("roll", _ROLL_USAGE_EVERY_S, self._roll_usage)
         self._every("clock", _LOOK_AT_CLOCK_EVERY_S, ClockWatch(self._clock, self._usage.clock).look)
-        self._every("stalled", _STALL_CHECK_S, self.close_stalled)
-        self._every("memory", _MEMORY_CHECK_S, self.close_slow)
-        self._every("logins", _LOGIN_CHECK_S, self._close_late_logins)
+        self._every("stalled", _STALL_CHECK_S, self.closing.stalled)
+        self._every("memory", _MEMORY_CHECK_S, self.closing.slow)
+        self._every("logins", _LOGIN_CHECK_S, self.closing.late_logins)
         idle_ms = self.config["connections.max.idle.ms"]
         if idle_ms > 0:
-            self._every("idle", idle_ms / 1000 / _IDLE_CHECKS_PER_LIMIT, self._close_idle)
+            self._every("idle", idle_ms / 1000 / _IDLE_CHECKS_PER_LIMIT, self.closing.idle)
         for acceptor in self._acceptors.values():
             acceptor.listener.start()
 
@@ -339,6 +347,7 @@ class Node:
     ) -> Generator[Wait | None, None, None]:
         """Follow other settings."""
         assert self._quotas is not None
+        assert self.closing is not None
         callback, tls = prepared
         self._tls.put_in_force(tls)
         before, self.config = self.config, config
@@ -354,7 +363,7 @@ class Node:
             yield None
             self._limit_hosts(self._quotas)
             yield None
-            self._look_for_excess()
+            self.closing.excess()
             self._on_slots()
         if callback is not UNCHANGED:
             yield from self._quotas.changes.begin()
@@ -405,6 +414,8 @@ class Node:
     def _on_admitted(self, listener: str, transport: Transport, host: str) -> None:
         assert self._front is not None
         assert self._logins is not None
+        assert self.closing is not None
+        assert self._answers is not None
         local_host, local_port = transport.local_address
         sasl, tls, handshake = self._sasl[listener], self._tls.of(listener), None
         if tls is not None:
@@ -437,7 +448,7 @@ class Node:
             handshake.begin(channel)
         elif sasl is not None:
             self._logins.begin(channel)
-        self._look_for_excess()
+        self.closing.excess()
 
     def _on_closed(self, channel: Channel) -> None:
         assert self._front is not None
@@ -451,85 +462,6 @@ class Node:
         """Have connections admitted that wait for a slot: there may be one."""
         for acceptor in self._acceptors.values():
             acceptor.slot_freed()
-
-    def _look_for_excess(self) -> None:
-        """Close some connections shortly where there are more than `max.connections`."""
-        if self.connections.total > self.config["max.connections"] and not self._closes_excess:
-            self._closes_excess = True
-            self._slices.add(self._close_excess)
-
-    def _close_excess(self) -> bool:
-        """Close connections until the node has no more than `max.connections`: those unused for longest (B§6.9.5).
-
-        There are more than that after one came by the protected listener, whose own are left alone, and after the
-        maximum was lowered.
-        """
-        assert self._front is not None
-        self._closes_excess = False
-        excess = self.connections.total - self.config["max.connections"]
-        others = [
-            c
-            for c in self._front.channels
-            if self.connections.max_connections_exceeded(c.connection.listener)
-        ]
-        self._close_in_slices(nsmallest(excess, others, key=lambda channel: channel.last_active_ns))
-        return True
-
-    def _close_idle(self) -> None:
-        assert self._front is not None
-        oldest_ns = self._clock.monotonic_ns() - self.config["connections.max.idle.ms"] * 1_000_000
-        idle = [c for c in self._front.channels if c.last_active_ns < oldest_ns and not c.wants_memory]
-        self._close_in_slices(idle)
-
-    def close_stalled(self) -> None:
-        """Close the connections whose clients do not read: each holds an answer, and maybe a deleted file."""
-        assert self._front is not None
-        since_ns = self._clock.monotonic_ns() - int(MAX_SEND_STALL_S * 1e9)
-        stalled = [c for c in self._front.channels if c.sending and c.last_active_ns < since_ns]
-        self._close_in_slices(stalled, f"it took no byte of its answer for {MAX_SEND_STALL_S:.0f} s")
-
-    def close_slow(self) -> None:
-        """Close the connections that keep others from being read: half a request in memory, and too little follows."""
-        slow = [holder for holder in self._memory.slow() if isinstance(holder, Channel)]
-        self._close_in_slices(
-            slow, "its request came in too slowly while others waited for memory (queued.max.request.bytes)"
-        )
-
-    def _close_unread(self, channel: Channel) -> None:
-        """Close the connection of a client that keeps others from being answered: it does not read."""
-        assert self._front is not None
-        self._front.on_bad_frame(
-            channel, "it left its answer unread while others needed the memory (queued.max.request.bytes)"
-        )
-        channel.close()
-
-    def _close_late_logins(self) -> None:
-        assert self._logins is not None
-        self._close_in_slices(self._logins.late(), f"its login was not over within {MAX_LOGIN_S:.0f} s")
-
-    def _close_in_slices(self, channels: Sequence[Channel], reason: str = "") -> None:
-        """Close channels, saying why where that is their clients' fault, without holding the loop."""
-
-        def work() -> Generator[None, None, None]:
-            assert self._front is not None
-            for channel in channels:
-                if not channel.closed:
-                    if reason:
-                        self._front.on_bad_frame(channel, reason)
-                    channel.close()
-                    yield
-
-        self._in_slices(work())
-
-    def _in_slices(self, work: Generator[None, None, None]) -> None:
-        """Do one slice of `work` at once, and the rest when it is its turn."""
-
-        def run_slice() -> bool:
-            return advance(work, monotonic_ns() + SLICE_NS, monotonic_ns) is not UNFINISHED
-
-        monotonic_ns = self._clock.monotonic_ns
-        if not run_slice():
-            self._slices.add(run_slice)
 
     # --- timers ---------------------------------------------------------------------------------------------------
 
@@ -552,7 +484,8 @@ class Node:
         now_ms = self._clock.now_ms()
         self._usage.maybe_roll(now_ms)
         if self._usage.snapshot_due(now_ms):
-            self._in_slices(self._usage.snapshot_in_slices(self.managers, self._clock.now_ms))
+            work = self._usage.snapshot_in_slices(self.managers, self._clock.now_ms)
+            self._slices.start(work, self._clock.monotonic_ns)
 
     def _expire_sensors(self) -> None:
         """Sweep idle sensors, in slices; the record has the sweep where its first slice is, which decides it all."""

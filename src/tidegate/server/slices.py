@@ -72,6 +72,15 @@ class Slices:
             self._scheduled = True
             self._loop.call_soon(self._run_one)
 
+    def start(self, work: Generator[None, None, None], monotonic_ns: Callable[[], int]) -> None:
+        """Do one slice of `work` at once, and the rest when it is its turn."""
+
+        def run_slice() -> bool:
+            return advance(work, monotonic_ns() + SLICE_NS, monotonic_ns) is not UNFINISHED
+
+        if not run_slice():
+            self.add(run_slice)
+
     def close(self) -> None:
         """Drop all that is under way."""
         self._waiting.clear()

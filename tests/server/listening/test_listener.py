@@ -190,7 +190,7 @@ def test_idle_connections_are_closed_without_holding_the_loop(with_node) -> None
         for channel in node.node._front.channels:
             channel.last_active_ns -= 10**15
         longest_s, begun = 0.0, time.thread_time()
-        node.node._close_idle()
+        node.node.closing.idle()
         while node.node._front.channels:
             await asyncio.sleep(0)
             now = time.thread_time()

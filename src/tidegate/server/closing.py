@@ -1,0 +1,117 @@
+"""Which connections must not stay, one rule a method: they are idle, late, in the way of others, or one too many.
+
+| Rule | Who is closed |
+|---|---|
+| `excess` | those unused for the longest, where there are more than `max.connections` (B§6.9.5) |
+| `idle` | those unused for `connections.max.idle.ms` |
+| `late_logins` | those whose login is not over in time |
+| `stalled` | those whose clients have taken no byte of an answer for a minute |
+| `slow` | those whose requests come in too slowly while others wait for memory |
+| `unread` | the one whose answer is unread for the longest while others need the memory |
+
+Where the client is to blame, the log says why in a line. Closing takes its time: many are closed in slices.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from heapq import nsmallest
+
+from tidegate.quota import ConnectionQuotas
+from tidegate.server.authentication.authenticator import MAX_LOGIN_S, Logins
+from tidegate.server.config import ServerConfig
+from tidegate.server.connection.channel import Channel
+from tidegate.server.connection.request_memory import RequestMemory
+from tidegate.server.front import Front
+from tidegate.server.slices import Slices
+
+__all__ = ["MAX_SEND_STALL_S", "Closing"]
+
+MAX_SEND_STALL_S = 60.0
+"""How long a client may take no byte of its answer before its connection is closed."""
+
+
+class Closing:
+    """Closes connections of one node. settings: returns the node's settings as they are now."""
+
+    def __init__(
+        self,
+        front: Front,
+        logins: Logins,
+        *,
+        memory: RequestMemory,
+        quotas: ConnectionQuotas,
+        settings: Callable[[], ServerConfig],
+        slices: Slices,
+        monotonic_ns: Callable[[], int],
+    ) -> None:
+        self._front = front
+        self._logins = logins
+        self._memory = memory
+        self._quotas = quotas
+        self._settings = settings
+        self._slices = slices
+        self._monotonic_ns = monotonic_ns
+        self._closes_excess = False
+
+    def excess(self) -> None:
+        """Close some shortly where there are more than `max.connections`.
+
+        There are more than that after one came by the protected listener, whose own are left alone, and after the
+        maximum was lowered.
+        """
+        if self._excess() > 0 and not self._closes_excess:
+            self._closes_excess = True
+            self._slices.add(self._close_excess)
+
+    def _excess(self) -> int:
+        most: int = self._settings()["max.connections"]
+        return self._quotas.total - most
+
+    def _close_excess(self) -> bool:
+        self._closes_excess = False
+        is_closable = self._quotas.max_connections_exceeded
+        others = [c for c in self._front.channels if is_closable(c.connection.listener)]
+        self._close(nsmallest(self._excess(), others, key=lambda channel: channel.last_active_ns))
+        return True
+
+    def idle(self) -> None:
+        """Close those that are idle; one that waits for memory is not."""
+        since_ns = self._monotonic_ns() - self._settings()["connections.max.idle.ms"] * 1_000_000
+        idle = [c for c in self._front.channels if c.last_active_ns < since_ns and not c.wants_memory]
+        self._close(idle)
+
+    def late_logins(self) -> None:
+        """Close those that have not logged in within `MAX_LOGIN_S`."""
+        self._close(self._logins.late(), f"its login was not over within {MAX_LOGIN_S:.0f} s")
+
+    def stalled(self) -> None:
+        """Close those whose clients do not read: each holds an answer, and maybe a deleted file."""
+        since_ns = self._monotonic_ns() - int(MAX_SEND_STALL_S * 1e9)
+        stalled = [c for c in self._front.channels if c.sending and c.last_active_ns < since_ns]
+        self._close(stalled, f"it took no byte of its answer for {MAX_SEND_STALL_S:.0f} s")
+
+    def slow(self) -> None:
+        """Close those that keep others from being read: half a request in memory, and too little follows."""
+        slow = [holder for holder in self._memory.slow() if isinstance(holder, Channel)]
+        self._close(
+            slow, "its request came in too slowly while others waited for memory (queued.max.request.bytes)"
+        )
+
+    def unread(self, channel: Channel) -> None:
+        """Close the one that keeps others from being answered: its client does not read."""
+        self._front.on_bad_frame(
+            channel, "it left its answer unread while others needed the memory (queued.max.request.bytes)"
+        )
+        channel.close()
+
+    def _close(self, channels: Sequence[Channel], reason: str = "") -> None:
+        """Close channels without holding the loop, saying why where that is their clients' fault."""
+
+        def work() -> Generator[None, None, None]:
+            for channel in channels:
+                if not channel.closed:
+                    if reason:
+                        self._front.on_bad_frame(channel, reason)
+                    channel.close()
+                    yield
+
+        self._slices.start(work(), self._monotonic_ns)
