@@ -158,6 +158,7 @@ def main() -> None:
     args = parser.parse_args()
     command = f"python bench/bench_growth.py {' '.join(sys.argv[1:])}".rstrip()
     print(f"# {command}; Python {platform.python_version()}, {os.cpu_count()} cores", flush=True)
+    cases: list[tuple[str, Callable[[int], Path], int]]
     cases = [(f"{count:,} nodes", files_of_nodes, count) for count in args.nodes]
     cases += [(f"{count:,} client ids", files_of_clients, count) for count in args.clients]
     with tempfile.TemporaryDirectory() as work:

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
         try:
             with given_memory() as memory:
-                return _climb(*brokers, args, directory, memory)
+                return _climb(brokers[0], brokers[1], args, directory, memory)
         finally:
             for broker in brokers:
                 broker.stop()
