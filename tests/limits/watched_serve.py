@@ -31,7 +31,7 @@ from typing import Any
 
 from tidegate.broker.handlers import fetch
 from tidegate.cli.main import main
-from tidegate.server import later_work, node
+from tidegate.server import later_work, node, slices
 from tidegate.server.slices import UNFINISHED
 from tidegate.storage import housekeeping
 from tidegate.wire import compile_ahead
@@ -293,7 +293,7 @@ if __name__ == "__main__":
     hold_watch = HoldWatch()
     asyncio.set_event_loop_policy(WatchedLoops(hold_watch))
     step_watch = StepWatch()
-    for module in (later_work, node):
+    for module in (later_work, slices):
         assert hasattr(module, "advance"), f"{module.__name__} has no advance: where does it run slices?"
         module.advance = step_watch.advance
     threading.Thread(target=_answer_questions, args=(hold_watch, step_watch), daemon=True).start()
