@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +41,16 @@ def new_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     yield start
     for own in started:
         own.close()
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Have the processes of a test notice Ctrl-C and SIGHUP, also where a background shell or `nohup` ignores them."""
+    wanted = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {signum: signal.signal(signum, handler) for signum, handler in wanted.items()}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
 
 
 @pytest.fixture

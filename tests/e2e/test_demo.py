@@ -28,15 +28,7 @@ def test_the_demo_does_what_it_claims(tmp_path):
     assert sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) < 20_000_000
 
 
-@pytest.fixture
-def interrupts():
-    """Have the processes of a test notice Ctrl-C, also where the tests themselves run in the background of a shell."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interrupts")
+@pytest.mark.usefixtures("signals")
 def test_the_demo_can_be_interrupted(tmp_path):
     """Ctrl-C amid the flood ends broker and clients, without a traceback, with exit code 130."""
     out = tmp_path / "out"

@@ -39,15 +39,7 @@ def tidegate(*arguments):
     )
 
 
-@pytest.fixture
-def hangups():
-    """Have the processes of a test notice SIGHUP, also where the tests themselves run under `nohup`."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("hangups")
+@pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_stops_at_once_and_cleanly(new_broker, create_topic, signum):
     """Ctrl-C, SIGTERM and SIGHUP end it within two seconds, exit code 0, no traceback, even with a muted client."""

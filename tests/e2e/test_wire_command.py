@@ -166,10 +166,7 @@ def test_nobody_at_the_address(fitting: Broker) -> None:
     ("change", "said"),
     [
         ({"decoded": {"throttle_time_ms": 7}}, "throttle_time_ms: expected 7, got 0"),
-        (
-            {"answered_within_ms": [5000, 6000]},
-            r"answered_within_ms: expected 5000 to 6000( \+ \d+ \(busy\))?, got \d",
-        ),
+        ({"answered_within_ms": [5000, 6000]}, "answered_within_ms: expected 5000 to 6000, got "),
         ({"outcome": "closed"}, "connection: expected closed, got an answer of "),
         ({"outcome": "silent", "wait_ms": 5000}, "connection: expected silence, got an answer"),
         ({"correlation_id": -1}, "correlation_id: expected -1, got "),
@@ -179,8 +176,8 @@ def test_what_differs_is_said_in_a_line(fitting: Broker, one_scenario, change, s
     """A failure names the file, the scenario, the step and its API, the field, and both values."""
     done = run("--bootstrap", fitting.address, one_scenario("mutation-burst-1", **change))
     assert (done.returncode, last_line(done)) == (1, "0 passed, 1 failed, 0 skipped"), done
-    begin = re.escape("changed: mutation-burst-1, step 0 (AlterClientQuotas v1): ")
-    assert re.match(begin + said, done.stdout), done.stdout
+    told = re.sub(r" \+ \d+ \(busy\)", "", done.stdout)  # what a busy machine is granted
+    assert told.startswith(f"changed: mutation-burst-1, step 0 (AlterClientQuotas v1): {said}"), done.stdout
     assert len(done.stdout.splitlines()) == 2
 
 

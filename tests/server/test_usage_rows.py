@@ -52,9 +52,8 @@ def test_the_row_is_written_before_the_answer_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clients: int, request_quota: float | None
 ) -> None:
     """Whoever has an answer is in the record; requests answered together share a write."""
-    monkeypatch.setattr(
-        poller, "SERVE_NS", 10_000_000_000
-    )  # no turn is cut short by a machine that stands still
+    # No turn is cut short by a machine that stands still.
+    monkeypatch.setattr(poller, "SERVE_NS", 10_000_000_000)
     found: list[set[str]] = []
     fd = os.open(tmp_path / "records", os.O_RDWR | os.O_CREAT)
     os.write(fd, bytes(RECORDS_BYTES))

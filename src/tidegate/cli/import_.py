@@ -130,7 +130,7 @@ def _lines(summary: Any, out: Path) -> list[str]:
         for reason, count in sorted(summary.skipped.items())
     ]
     if summary.bad:
-        count = f"{things_text(summary.bad, 'line')}"
+        count = things_text(summary.bad, "line")
         lines.append(f"not read: {count}, listed in {out / 'import-rejected.txt'}")
     if summary.unfinished:
         which = f"the last line of {things_text(summary.unfinished, 'file')}"
