@@ -110,6 +110,22 @@ def test_each_difference_names_a_test_that_is_there(row):
     assert missing == []
 
 
+BOUNDS = re.findall(r"^\| (.+) \|$", (ROOT / "docs" / "fair-bounds.md").read_text("utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in BOUNDS if "`tests/" in row], ids=lambda row: row.split(" | ")[0]
+)
+def test_each_divided_bound_names_a_test_that_is_there(row):
+    """A bound that clients share is divided as the page says: a test fills it."""
+    missing = [
+        f"{file}::{test}"
+        for file, test in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row)
+        if not (ROOT / file).is_file() or (test and test not in names_in(ROOT / file))
+    ]
+    assert missing == []
+
+
 def test_differences_have_numbers_of_their_own():
     """A row can be cited."""
     numbers = [number for number, _ in DIFFERENCES]
