@@ -22,14 +22,16 @@ __all__ = ["add_parser", "run"]
 
 _MOST_MINUTES = 60
 _MOST_SECONDS = 3600.0
+_MOST_LATENESS_S = 86_400.0
+_LATENESS_S = 60.0  # as `tidegate.pipeline.watch.arrivals` has it, which takes pyarrow
 _WHERE = "rows arrive on the disk of their server: watch there; usage and replay read copies elsewhere"
 
 _DESCRIPTION = """\
-Follow the usage record of a running server: who used what in the last minutes,
-and who would have been throttled under a plan, or is under the quotas in force.
-A row shows some ten seconds after its request, when the server has written it
-to Parquet. On a terminal a table is drawn again and again, elsewhere there are
-lines, or documents with --json."""
+Show the current usage of each client, and which clients a plan would throttle.
+Without --plan, show the throttling by the quotas in force. Requests appear about
+ten seconds after they were served. The table refreshes in place on a terminal;
+otherwise the command prints one line per update, or one JSON document with
+--json."""
 
 _EPILOG = """\
 examples:
@@ -37,9 +39,9 @@ examples:
   tidegate watch ./usage --plan quotas.yaml   under a plan
   tidegate watch ./usage --plan quotas.yaml --json      for programs
   tidegate watch ./usage --checkpoint ./watched
-                              goes on where it ended, also after kill -9
+                              resumes where it ended, also after a crash
   tidegate watch ./usage --from 2026-11-22T14:00 --once
-                              what is there since then, and end
+                              the rows since then, then exit
   tidegate watch ./usage --master 'local[2]' --checkpoint ./watched
                               on Spark, as structured streaming
 
@@ -96,7 +98,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--checkpoint",
         metavar="DIR",
         type=path_type,
-        help="write down there how far it is, and go on from there",
+        help="save progress in DIR and resume from it, also after a crash",
     )
     from_option(parser)
     parser.add_argument(
@@ -106,7 +108,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default=1.0,
         help="how often to look for rows (default: 1)",
     )
-    parser.add_argument("--once", action="store_true", help="take in what is there, and end")
+    parser.add_argument(
+        "--lateness",
+        metavar="SECONDS",
+        type=_lateness,
+        default=None,
+        help="how long rows wait for earlier rows of their node that have not arrived; later ones are counted"
+        " and left out (default: 60; 0 with --once and without --checkpoint)",
+    )
+    parser.add_argument("--once", action="store_true", help="process the existing rows and exit")
     top_option(parser, "clients and entities", default=None)
     parser.add_argument(
         "--all",
@@ -124,6 +134,8 @@ def run(args: argparse.Namespace) -> int:
     from tidegate.pipeline.replay.plan import in_force_plan, load_plans
     from tidegate.pipeline.watch.checkpoint import Checkpoint
 
+    if args.lateness is None:
+        args.lateness = 0.0 if args.once and args.checkpoint is None else _LATENESS_S
     plans = load_plans(args.quotas)
     if args.in_force or not plans:
         plans.append(in_force_plan())
@@ -152,6 +164,7 @@ def _run_here(
         window_ms=args.window * 60_000,
         from_ms=args.from_ms,
         checkpoint=checkpoint,
+        lateness_s=args.lateness,
     )
     kernel_at_hand(plans, with_usage=True)
     has_waited = False
@@ -192,6 +205,7 @@ def _run_on_spark(
             every_s=args.every,
             is_once=args.once,
             show=shows.update,
+            lateness_s=args.lateness,
         )
     shows.end(totals)
     return 0
@@ -255,7 +269,7 @@ class _Shows:
     def _screen(self, totals: "Totals") -> Any:
         from rich.console import Group
 
-        from tidegate.pipeline.report.watch_report import screen_lines
+        from tidegate.pipeline.report.watch_report import late_notes, screen_lines
 
         window = totals.in_window()
         lines = screen_lines(
@@ -263,6 +277,7 @@ class _Shows:
             window=(window.clients, window.entities),
             in_all=totals.in_all().entities,
             unmatched=totals.unmatched(self._plans),
+            late=late_notes(totals.late_events, totals.late_files),
             window_ms=totals.window_ms,
             last_ts_ms=totals.last_ts_ms,
             events=totals.events,
@@ -273,7 +288,7 @@ class _Shows:
         return Group(*lines)
 
     def _print_lines(self, totals: "Totals", done: "Sequence[Advance]") -> None:
-        from tidegate.pipeline.report.watch_report import notes, update_lines
+        from tidegate.pipeline.report.watch_report import late_notes, notes, update_lines
 
         found = totals.of_update(done)
         lines = update_lines(
@@ -285,6 +300,7 @@ class _Shows:
             top=shown(self._args),
         )
         said = [*notes(self._plans, found.entities, totals.unmatched(self._plans))]
+        said += late_notes(totals.late_events, totals.late_files)
         fresh = [note for note in said if note not in self._said]
         self._said = said
         for line in (*lines, *fresh):
@@ -303,6 +319,8 @@ class _Shows:
             update=totals.updates,
             events=totals.events,
             waiting_events=sum(totals.waiting.values()),
+            late_events=totals.late_events,
+            late_files=[{"path": path, "events": rows} for path, rows in totals.late_files.items()],
             window_ms=totals.window_ms,
             last_ts_ms=totals.last_ts_ms,
             nodes=[
@@ -325,8 +343,17 @@ def _minutes(text: str) -> int:
 
 def _seconds(text: str) -> float:
     """Return a time between two looks. Raises `argparse.ArgumentTypeError`."""
+    return _number_of_seconds(text, least=0.1, most=_MOST_SECONDS)
+
+
+def _lateness(text: str) -> float:
+    """Return how long rows wait for earlier ones, in seconds. Raises `argparse.ArgumentTypeError`."""
+    return _number_of_seconds(text, least=0.0, most=_MOST_LATENESS_S)
+
+
+def _number_of_seconds(text: str, *, least: float, most: float) -> float:
     with contextlib.suppress(ValueError):
         seconds = float(text)
-        if 0.1 <= seconds <= _MOST_SECONDS:
+        if least <= seconds <= most:
             return seconds
-    raise argparse.ArgumentTypeError(f"expected seconds from 0.1 to {_MOST_SECONDS:g}, got {text!r}")
+    raise argparse.ArgumentTypeError(f"expected seconds from {least:g} to {most:g}, got {text!r}")

@@ -1,7 +1,8 @@
 """What a watch shows: a screen of the last minutes for a terminal, lines for a pipe, documents for programs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import PurePath
 from typing import Any
 
 from rich.text import Text
@@ -28,7 +29,7 @@ from tidegate.pipeline.report.text import (
     time_text,
 )
 
-__all__ = ["notes", "screen_lines", "update_lines", "watch_document"]
+__all__ = ["late_notes", "notes", "screen_lines", "update_lines", "watch_document"]
 
 _WIDTH = 80
 _NS_PER_MS = 1_000_000
@@ -38,6 +39,7 @@ _CLIENT_CELLS, _USER_CELLS = 18, 10
 _HEADER = ("client-id", "user", "requests", "throttled", "produced/s", "fetched/s", "thread")
 _CELLS = (_CLIENT_CELLS, _USER_CELLS, 9, 9, 10, 10, 8)
 _SHORTEST = 8  # cells of a name
+_NAMED_FILES = 3  # with late events, in a note
 _MORE = "further entities, see --json"
 
 Rows = Sequence[Mapping[str, Any]]
@@ -49,6 +51,7 @@ def screen_lines(
     window: tuple[Rows, Sequence[Row]],
     in_all: Sequence[Row],
     unmatched: Sequence[Unmatched],
+    late: Iterable[str],
     window_ms: int,
     last_ts_ms: int,
     events: int,
@@ -59,6 +62,7 @@ def screen_lines(
     """Yield the screen: who used what in the last minutes, what the plans make of it, and what is not exact.
 
     window: usage by client, and rows of `REPLAY_BY_ENTITY`, of the last minutes; in_all: of all rows so far.
+    late: notes about rows that arrived too late.
     """
     clients, entities = window
     of_plans = replay_lines(plans, compared(plans, entities), top=top, show_all=show_all, width=width)
@@ -68,7 +72,7 @@ def screen_lines(
     ):
         line.no_wrap, line.overflow = True, "ignore"
         yield line
-    for note in notes(plans, in_all, unmatched):
+    for note in (*notes(plans, in_all, unmatched), *late):
         yield Text(note, style="dim")
 
 
@@ -142,6 +146,17 @@ def notes(plans: Sequence[Plan], entities: Sequence[Row], unmatched: Sequence[Un
         differ = any(row["different_decisions"] for row in of_plan)
         yield from replay_notes(plan.name, of_plan, in_force=plan.is_in_force and differ)
     yield from unmatched_notes(unmatched)
+
+
+def late_notes(events: int, files: Mapping[str, int]) -> Iterator[str]:
+    """Yield what was left out because it arrived too late, and in which files it lies. files: events by path."""
+    if events:
+        names = [PurePath(path).name for path in islice(files, _NAMED_FILES)]
+        more = f" and {things_text(len(files) - len(names), 'more file')}" if len(files) > len(names) else ""
+        yield (
+            f"left out {things_text(events, 'event')} that arrived after later ones of their node had been counted: "
+            f"{', '.join(names)}{more}; see --lateness, or count them with `tidegate usage`"
+        )
 
 
 def _elapsed_ms(clients: Rows, last_ts_ms: int) -> int:

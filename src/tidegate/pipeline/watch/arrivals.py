@@ -3,16 +3,20 @@
 A row is named by its node and its `seq`, not by its file: a compacted file has the rows of others, and none that
 is behind the offset. Files say their range in their names, and what of it they have in their statistics.
 
-A writer puts the rows of a segment that spans two hours into two files of the same range, one after the other. So the
-newest range of a node counts only when all of its rows are there, or a later one is, for segments are written in order.
+Files may arrive in any order: a writer puts the rows of a segment that spans two hours into two files of the same
+range, and a copy of a record brings its files as it likes. A watch needs the rows of a node in order. So rows behind a
+range that is missing, or not complete, wait until it arrives, for at most the lateness: then the range counts as lost.
+A row that arrives later still is not decided any more: `Arrivals.late` counts it and names its file.
 """
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,13 +29,29 @@ from tidegate.pipeline.rollup.parts import usage_columns
 from tidegate.usage.files import ParquetFile, hour_directories, in_hours, list_files
 from tidegate.usage.readers import is_imported
 
-__all__ = ["Arrivals", "Offsets", "Piece", "newest_hour_ms", "read_pieces", "together"]
+__all__ = [
+    "LATENESS_S",
+    "Arrivals",
+    "LateFile",
+    "Missing",
+    "Offsets",
+    "Piece",
+    "newest_hour_ms",
+    "read_pieces",
+    "together",
+]
 
 Offsets = Mapping[int, int]
 """The last `seq` of each node."""
 
+Missing = Mapping[int, Sequence[tuple[int, int]]]
+"""By node, in rising order, the ranges of `seq` (first, last) behind its offset of which no row was taken."""
+
+LATENESS_S = 60.0
+"""By default, seconds for which rows wait for earlier rows of their node."""
+
 _ROWS_AT_ONCE = 200_000
-_SETTLED_S = 60.0  # a range that is not whole after so long has lost rows
+_FIRST_SEQ = 1  # of a node's first row
 _COLUMNS = tuple(dict.fromkeys((*ALL_COLUMNS, *usage_columns())))
 
 
@@ -47,13 +67,29 @@ class Piece:
     rows: int
 
 
-class Arrivals:
-    """The files of a record, from an hour on; what was seen of a file is kept while it is there."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateFile:
+    """A file with rows that arrived after rows behind them were taken: so many of them, from `first_seq` on."""
 
-    def __init__(self, directory: Path, *, from_ms: int | None) -> None:
+    node_id: int
+    path: str
+    rows: int
+    first_seq: int
+    last_seq: int
+
+
+class Arrivals:
+    """The files of a record, from an hour on; what was seen of a file is kept while it is there.
+
+    lateness_s: seconds for which rows wait for earlier rows of their node. 0 takes rows as they are there.
+    """
+
+    def __init__(self, directory: Path, *, from_ms: int | None, lateness_s: float = LATENESS_S) -> None:
         self._directory = directory
         self._from_ms = from_ms
+        self._lateness_s = lateness_s
         self._pieces: dict[Path, list[Piece]] = {}
+        self._checked: set[Path] = set()
         self._is_imported = is_imported(directory)
 
     def latest(self, after: Offsets, *, most_rows: int | None = None) -> dict[int, int]:
@@ -61,7 +97,11 @@ class Arrivals:
 
         Raises `UsageFilesError` where a file cannot be read, or there is no directory.
         """
-        found = {node_id: self._frontier(files) for node_id, files in self._files(after).items()}
+        listed = self._files(after, all_hours=True)
+        found = {
+            node_id: self._frontier(listed[node_id], after.get(node_id, _FIRST_SEQ - 1))
+            for node_id in self._files(after)
+        }
         ends = {node_id: end for node_id, end in found.items() if end > after.get(node_id, -1)}
         if most_rows is not None:
             share = max(1, most_rows // max(1, len(ends)))
@@ -76,30 +116,102 @@ class Arrivals:
         wanted = [piece for piece in pieces if piece.last_seq > after_seq and piece.first_seq <= end_seq]
         return sorted(wanted, key=lambda piece: (piece.first_seq, piece.last_seq))
 
-    def _files(self, after: Offsets) -> dict[int, list[ParquetFile]]:
-        """Return the files of each node that may have rows after `after`."""
+    def _files(self, after: Offsets, *, all_hours: bool = False) -> dict[int, list[ParquetFile]]:
+        """Return the files of each node that may have rows after `after`: of the wanted hours, or of all."""
         try:
             paths = list_files(self._directory)
         except ConfigError as error:
             hint = "give the usage directory of `tidegate serve`"
             raise UsageFilesError(str(error), hint=hint) from error
         by_node: dict[int, list[ParquetFile]] = {}
-        named = [file for file in map(ParquetFile.parse, paths) if file is not None]
-        wanted = {*in_hours((file.path for file in named), from_ms=self._from_ms, to_ms=None)}
-        for file in named:
-            if file.path in wanted and file.last_seq > after.get(file.node_id, -1):
+        named = {file.path: file for file in map(ParquetFile.parse, paths) if file is not None}
+        for path in named if all_hours else in_hours(named, from_ms=self._from_ms, to_ms=None):
+            file = named[path]
+            if file.last_seq > after.get(file.node_id, -1):
                 by_node.setdefault(file.node_id, []).append(file)
-        self._pieces = {path: pieces for path, pieces in self._pieces.items() if path in wanted}
+        self._pieces = {path: pieces for path, pieces in self._pieces.items() if path in named}
+        self._checked &= named.keys()
         return by_node
 
-    def _frontier(self, files: Sequence[ParquetFile]) -> int:
-        last_seq = max(file.last_seq for file in files)
-        newest = [file for file in files if file.last_seq == last_seq]
-        first_seq = min(file.first_seq for file in newest)
-        rows = sum(piece.rows for file in newest for piece in self._of_file(file))
-        if self._is_imported or rows >= last_seq - first_seq + 1 or any(map(_is_settled, newest)):
-            return last_seq
-        return max((file.last_seq for file in files if file.last_seq < first_seq), default=-1)
+    def late(self, missing: Missing) -> list[LateFile]:
+        """Return the files that have rows of `missing` ranges, each file once. Raises likewise."""
+        found: list[LateFile] = []
+        all_files = self._files({}) if any(missing.values()) else {}
+        for node_id, ranges in missing.items():
+            for file in all_files.get(node_id, ()):
+                overlaps = (
+                    file.first_seq <= ranges[-1][1] and file.last_seq >= ranges[0][0] if ranges else False
+                )
+                if overlaps and file.path not in self._checked:
+                    self._checked.add(file.path)
+                    found += self._late_rows(file, ranges)
+        return found
+
+    def _late_rows(self, file: ParquetFile, ranges: Sequence[tuple[int, int]]) -> Iterator[LateFile]:
+        """Yield what a file has of some ranges, if anything."""
+        firsts, lasts = (np.array([edges[place] for edges in ranges], np.int64) for place in (0, 1))
+        seqs = []
+        for piece in self._of_file(file):
+            seq = read_chunk(Chunk(piece.path, piece.row_group), ("node_id", "seq"))
+            of_node = seq.filter(pc.field("node_id") == file.node_id)["seq"].to_numpy()
+            place = np.searchsorted(firsts, of_node, side="right") - 1
+            seqs.append(of_node[(place >= 0) & (of_node <= lasts[place])])
+        late = np.concatenate(seqs) if seqs else np.zeros(0, np.int64)
+        if len(late):
+            yield LateFile(
+                node_id=file.node_id,
+                path=str(file.path),
+                rows=len(late),
+                first_seq=int(late.min()),
+                last_seq=int(late.max()),
+            )
+
+    def _frontier(self, files: Sequence[ParquetFile], after_seq: int) -> int:
+        """Return the `seq` up to which all rows of a node are there, or were waited for long enough.
+
+        files: those with rows after `after_seq`.
+        """
+        ranges: dict[tuple[int, int], list[ParquetFile]] = {}
+        for file in files:
+            ranges.setdefault((file.first_seq, file.last_seq), []).append(file)
+        if self._is_imported or self._lateness_s == 0:
+            return max(last_seq for _, last_seq in ranges)
+        behind = sorted(ranges.items())
+        oldest = list(accumulate((_arrived_s(of_range) for _, of_range in reversed(behind)), min))[::-1]
+        end_seq, now_s = after_seq, time.time()
+        for ((first_seq, last_seq), of_range), arrived_s in zip(behind, oldest, strict=True):
+            is_over = now_s - arrived_s > self._lateness_s
+            if not is_over:
+                follows = first_seq <= end_seq + 1 or self._begins_a_run(of_range)
+                if not self._is_complete(of_range, after_seq=first_seq - 1 if follows else end_seq):
+                    break
+            end_seq = max(end_seq, last_seq)
+        return end_seq
+
+    def _begins_a_run(self, of_range: Sequence[ParquetFile]) -> bool:
+        """Return whether a range follows all earlier rows of its node, though their `seq` ends far before it.
+
+        Each run of a broker begins with a new block of `seq`. On the disk of its broker, where the spool lies, the rows
+        of an earlier run are there before; among copies they may still come.
+        """
+        usage = self._directory.parent if self._directory.name == "parquet" else self._directory
+        if not (usage / "spool" / f"node-{of_range[0].node_id}").is_dir():
+            return False
+        pieces = [piece for file in of_range for piece in self._of_file(file)]
+        first = min(pieces, key=lambda piece: piece.first_seq, default=None)
+        if first is None:
+            return False
+        rows = read_chunk(Chunk(first.path, first.row_group), ("seq", "kind"))
+        (kind,) = rows.filter(pc.field("seq") == first.first_seq)["kind"].cast(pa.string()).to_pylist()[:1]
+        return bool(kind == "start")
+
+    def _is_complete(self, of_range: Sequence[ParquetFile], *, after_seq: int) -> bool:
+        """Return whether files of one range have all rows after `after_seq`, but for those that the node lost."""
+        if any(file.compacted for file in of_range):
+            return of_range[0].first_seq == after_seq + 1
+        pieces = [piece for file in of_range for piece in self._of_file(file)]
+        missing = of_range[0].last_seq - after_seq - sum(piece.rows for piece in pieces)
+        return missing <= 0 or missing <= sum(map(_lost_events, pieces))
 
     def _end_of_share(self, node_id: int, after_seq: int, end_seq: int, most_rows: int) -> int:
         rows = 0
@@ -149,11 +261,20 @@ def read_pieces(pieces: Sequence[Piece], *, after_seq: int, end_seq: int) -> pa.
     return pa.concat_tables([read_chunk(chunk, _COLUMNS).filter(is_wanted & of_node) for chunk in chunks])
 
 
-def _is_settled(file: ParquetFile) -> bool:
-    """Return whether no file of the same range can still come: it is compacted, or it has been there for long."""
-    with suppress(FileNotFoundError):
-        return file.compacted or time.time() - file.path.stat().st_mtime > _SETTLED_S
-    return False
+def _arrived_s(of_range: Sequence[ParquetFile]) -> float:
+    """Return when the first of some files came to its directory: a copy keeps the time of its last change."""
+    arrived_s = float("inf")
+    for file in of_range:
+        with suppress(FileNotFoundError):
+            arrived_s = min(arrived_s, file.path.stat().st_ctime)
+    return arrived_s
+
+
+def _lost_events(piece: Piece) -> int:
+    """Return how many events the `gap` rows of a row group say are missing."""
+    rows = read_chunk(Chunk(piece.path, piece.row_group), ("node_id", "lost_events"))
+    of_node = rows.filter(pc.field("node_id") == piece.node_id)
+    return pc.sum(of_node["lost_events"]).as_py() or 0
 
 
 def _pieces_of(file: ParquetFile) -> list[Piece]:

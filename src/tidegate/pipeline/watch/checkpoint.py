@@ -38,7 +38,7 @@ from tidegate.usage.directory import lock_file, make_private_directory, write_pr
 
 __all__ = ["Checkpoint", "WatchState", "dumped", "loaded"]
 
-_VERSION = 4
+_VERSION = 5
 _STATE = "watch"
 _LOCK = "lock"
 

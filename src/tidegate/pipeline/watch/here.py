@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidegate.pipeline.replay.plan import Plan
-from tidegate.pipeline.watch.arrivals import Arrivals, newest_hour_ms
+from tidegate.pipeline.watch.arrivals import LATENESS_S, Arrivals, newest_hour_ms
 from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState
 from tidegate.pipeline.watch.node import Advance, NodeWatch, advances
 from tidegate.pipeline.watch.totals import Totals
@@ -17,7 +17,8 @@ _ROWS_A_STEP = 500_000
 class WatchHere:
     """A watch of a record, from an hour on: None is the newest one at the first look that finds any.
 
-    Goes on where `checkpoint` ends. Raises `TidegateError`.
+    Goes on where `checkpoint` ends. lateness_s: seconds for which rows wait for earlier rows of their node. Raises
+    `TidegateError`.
     """
 
     def __init__(
@@ -28,7 +29,9 @@ class WatchHere:
         window_ms: int,
         from_ms: int | None = None,
         checkpoint: Checkpoint | None = None,
+        lateness_s: float = LATENESS_S,
     ) -> None:
+        self._lateness_s = lateness_s
         self._directory = directory
         self._checkpoint = checkpoint
         state = None if checkpoint is None else checkpoint.read(directory=directory, plans=plans)
@@ -52,6 +55,8 @@ class WatchHere:
         if state.from_ms is None:
             state.from_ms = newest_hour_ms(self._directory)
             self._arrivals = self._look()
+        late = self._arrivals.late(state.totals.missing)
+        state.totals.add_late(late)
         ends = self._arrivals.latest(state.offsets, most_rows=_ROWS_A_STEP)
         done: list[Advance] = []
         for node_id, end_seq in sorted(ends.items()):
@@ -62,9 +67,11 @@ class WatchHere:
         if ends != state.offsets:
             state.offsets = ends
             state.totals.add(done)
-            if self._checkpoint is not None:
-                self._checkpoint.write(state)
+        elif not late:
+            return done
+        if self._checkpoint is not None:
+            self._checkpoint.write(state)
         return done
 
     def _look(self) -> Arrivals:
-        return Arrivals(self._directory, from_ms=self._state.from_ms)
+        return Arrivals(self._directory, from_ms=self._state.from_ms, lateness_s=self._lateness_s)

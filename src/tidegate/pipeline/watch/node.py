@@ -38,6 +38,8 @@ __all__ = ["Advance", "NodeWatch", "advances", "read_table", "table_bytes"]
 
 MAX_CLIENTS = 500_000
 """Clients of one node: their names and sensors are held."""
+MAX_MISSING = 1_000
+"""Ranges of missing rows of one node for which late rows are looked for."""
 
 _MINUTE_MS = 60_000
 _HELD_ROWS = 1_000_000  # a snapshot of the largest table, and what comes meanwhile; then it is done without
@@ -52,7 +54,8 @@ class Advance:
     """What came of some rows of a node.
 
     replay: columns `REPLAY_BY_CLIENT` and `minute_ms`, what was decided since the advance before. usage: `USAGE_SUMS`
-    by minute, node and client. events: rows that were taken. waiting: rows that are held.
+    by minute, node and client. events: rows that were taken. waiting: rows that are held. missing: ranges of `seq`
+    among and before the rows that were taken, of which there is no row: the `MAX_MISSING` newest.
     """
 
     node_id: int
@@ -62,6 +65,7 @@ class Advance:
     waiting: int
     last_seq: int
     last_ts_ms: int
+    missing: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,13 +99,23 @@ class NodeWatch:
         if taken == 0:
             return self._advance(_no_rows(), _usage(table), events=0, waiting=waiting)
         arrived = Arrived(table, f"node {self.node_id}")
-        check_rising(table["seq"].to_numpy(), after=self.last_seq, node_id=self.node_id)
+        seq = table["seq"].to_numpy()
+        check_rising(seq, after=self.last_seq, node_id=self.node_id)
+        missing = () if self.is_imported else _missing(seq, after_seq=self.last_seq)
         parts = list(self._replayed(arrived))
         self.last_seq, self.last_ts_ms = table["seq"][-1].as_py(), table["ts_ms"][-1].as_py()
         replayed = pa.concat_tables(parts) if parts else _no_rows()
-        return self._advance(replayed, _usage(table), events=taken, waiting=waiting)
+        return self._advance(replayed, _usage(table), events=taken, waiting=waiting, missing=missing)
 
-    def _advance(self, replay: pa.Table, usage: pa.Table, *, events: int, waiting: int) -> Advance:
+    def _advance(
+        self,
+        replay: pa.Table,
+        usage: pa.Table,
+        *,
+        events: int,
+        waiting: int,
+        missing: Sequence[tuple[int, int]] = (),
+    ) -> Advance:
         return Advance(
             node_id=self.node_id,
             replay=replay,
@@ -110,6 +124,7 @@ class NodeWatch:
             waiting=waiting,
             last_seq=self.last_seq,
             last_ts_ms=self.last_ts_ms,
+            missing=missing,
         )
 
     def _settled(self, table: pa.Table) -> int:
@@ -214,6 +229,18 @@ def _open_snapshot(table: pa.Table, kinds: pa.ChunkedArray) -> int:
         elif table["quota_user"][at].as_py() is None:
             place = at if table["snapshot"][at].as_py() == BEGINS else len(table)
     return place
+
+
+def _missing(seq: np.ndarray[Any, Any], *, after_seq: int) -> list[tuple[int, int]]:
+    """Return the ranges (first, last) between `after_seq` and the last of `seq` that it has nothing of.
+
+    >>> _missing(np.array([3, 4, 8]), after_seq=1)
+    [(2, 2), (5, 7)]
+    """
+    before = np.append(after_seq, seq[:-1])
+    (places,) = np.nonzero(seq - before > 1)
+    newest = places[-MAX_MISSING:]
+    return list(zip((before[newest] + 1).tolist(), (seq[newest] - 1).tolist(), strict=True))
 
 
 def _usage(table: pa.Table) -> pa.Table:

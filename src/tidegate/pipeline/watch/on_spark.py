@@ -17,7 +17,7 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import spark_errors_as_ours
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.session import RunningSpark
-from tidegate.pipeline.watch.arrivals import Piece
+from tidegate.pipeline.watch.arrivals import LATENESS_S, Arrivals, Piece
 from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState, dumped, loaded
 from tidegate.pipeline.watch.node import Advance, NodeWatch, advances, read_table, table_bytes
 from tidegate.pipeline.watch.source import SOURCE_NAME, UsageSource
@@ -43,10 +43,11 @@ def watch_on_spark(
     every_s: float,
     is_once: bool,
     show: Show,
+    lateness_s: float = LATENESS_S,
 ) -> Totals:
     """Watch until Ctrl-C, or until all that is there was taken in; `show` is called after each batch.
 
-    Raises `TidegateError`.
+    lateness_s: seconds for which rows wait for earlier rows of their node. Raises `TidegateError`.
     """
     if not directory.is_dir():
         raise ConfigError(
@@ -61,7 +62,8 @@ def watch_on_spark(
     state.totals.window_ms = window_ms
     session = spark.session
     session.dataSource.register(UsageSource)
-    reader = session.readStream.format(SOURCE_NAME)
+    reader = session.readStream.format(SOURCE_NAME).option("lateness_s", str(lateness_s))
+    arrivals = Arrivals(directory, from_ms=from_ms)
     if from_ms is not None:
         reader = reader.option("from_ms", str(from_ms))
     advanced = (
@@ -80,7 +82,9 @@ def watch_on_spark(
             advanced.writeStream.outputMode("update")
             .option("checkpointLocation", str(checkpoint.directory.absolute() / _QUERY))
             .trigger(processingTime=f"{round(every_s * 1000)} milliseconds")
-            .foreachBatch(partial(_add_batch, state=state, checkpoint=checkpoint, show=show))
+            .foreachBatch(
+                partial(_add_batch, state=state, arrivals=arrivals, checkpoint=checkpoint, show=show)
+            )
             .start()
         )
         try:
@@ -91,6 +95,8 @@ def watch_on_spark(
                     pass
         finally:
             query.stop()
+    state.totals.add_late(arrivals.late(state.totals.missing))
+    checkpoint.write(state)
     return state.totals
 
 
@@ -110,7 +116,13 @@ def _advanced(
 
 
 def _add_batch(
-    batch: DataFrame, batch_id: int, *, state: WatchState, checkpoint: Checkpoint, show: Show
+    batch: DataFrame,
+    batch_id: int,
+    *,
+    state: WatchState,
+    arrivals: Arrivals,
+    checkpoint: Checkpoint,
+    show: Show,
 ) -> None:
     """Add what came of a batch, unless it was added before the driver ended; run it in any case, for the states."""
     rows = batch.collect()
@@ -118,6 +130,7 @@ def _add_batch(
         return
     done = [_advance(bytes(row["advance"])) for row in rows]
     done.sort(key=lambda advance: (advance.node_id, advance.last_seq))
+    state.totals.add_late(arrivals.late(state.totals.missing))
     state.totals.add(done)
     state.last_batch = batch_id
     checkpoint.write(state)
@@ -136,4 +149,4 @@ def _advance(data: bytes) -> Advance:
     return Advance(**{**found, **tables})
 
 
-_FACTS = ("node_id", "events", "waiting", "last_seq", "last_ts_ms")
+_FACTS = ("node_id", "events", "waiting", "last_seq", "last_ts_ms", "missing")

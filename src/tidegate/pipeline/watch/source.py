@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from tidegate.pipeline.watch.arrivals import Arrivals, newest_hour_ms
+from tidegate.pipeline.watch.arrivals import LATENESS_S, Arrivals, newest_hour_ms
 
 __all__ = ["SOURCE_NAME", "UsageSource"]
 
@@ -44,7 +44,10 @@ class _OfNode(InputPartition):
 
 
 class UsageSource(DataSource):
-    """`spark.readStream.format("tidegate-usage").option("from_ms", ...).load(directory)`."""
+    """`spark.readStream.format("tidegate-usage").option("from_ms", ...).load(directory)`.
+
+    Options: `from_ms`, the first hour; `lateness_s`, seconds for which rows wait for earlier rows of their node.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -64,6 +67,7 @@ class _Reader(DataSourceStreamReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._directory = Path(options["path"])
         self._from_ms = int(options["from_ms"]) if options.get("from_ms") else None
+        self._lateness_s = float(options.get("lateness_s", LATENESS_S))
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         return {"nodes": {}, "from_ms": self._from_ms}
@@ -75,7 +79,8 @@ class _Reader(DataSourceStreamReader):
         from_ms = newest_hour_ms(self._directory) if start["from_ms"] is None else start["from_ms"]
         before = _nodes(start)
         most_rows = None if isinstance(limit, ReadAllAvailable) else _ROWS_A_BATCH
-        found = Arrivals(self._directory, from_ms=from_ms).latest(before, most_rows=most_rows)
+        arrivals = Arrivals(self._directory, from_ms=from_ms, lateness_s=self._lateness_s)
+        found = arrivals.latest(before, most_rows=most_rows)
         if found == before:
             return start
         return {"nodes": {str(node_id): seq for node_id, seq in sorted(found.items())}, "from_ms": from_ms}

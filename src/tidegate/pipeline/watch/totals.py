@@ -1,6 +1,6 @@
 """What a watch has found: in all, and in the last minutes. Advances of nodes are added, each once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -14,13 +14,16 @@ from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched, unmatched_entries
 from tidegate.pipeline.schemas import CLIENT, REPLAY_BY_CLIENT, USAGE_SUMS
 from tidegate.pipeline.sums import by_entity_table, grouped
-from tidegate.pipeline.watch.node import Advance, read_table, table_bytes
+from tidegate.pipeline.watch.arrivals import LateFile
+from tidegate.pipeline.watch.node import MAX_MISSING, Advance, read_table, table_bytes
 from tidegate.quota.measure.throttle import UNLIMITED
 
 __all__ = ["Found", "Totals"]
 
 MAX_ROWS = 200_000
 """Rows of a table of totals; past it those with fewest requests are added up under no name."""
+MAX_LATE_FILES = 100
+"""Files with late rows that are named; rows of further ones are counted."""
 
 _MINUTE_MS = 60_000
 _REPLAY_KEYS = (
@@ -58,7 +61,9 @@ class Found:
 class Totals:
     """All that was added. window_ms: how long the last minutes are. nodes: last `seq` and time of each.
 
-    waiting: rows of each that are held. most_rows: of a table of totals.
+    waiting: rows of each that are held. most_rows: of a table of totals. missing: by node, the ranges of `seq` of which
+    no row has been taken. late_events: rows of such ranges that arrived afterwards and were left out; late_files: their
+    number by file, of the first files.
     """
 
     window_ms: int
@@ -70,6 +75,9 @@ class Totals:
     events: int = 0
     waiting: dict[int, int] = field(default_factory=dict)
     updates: int = 0
+    missing: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    late_events: int = 0
+    late_files: dict[str, int] = field(default_factory=dict)
 
     def add(self, advances: Sequence[Advance]) -> None:
         """Add what came of the next rows."""
@@ -80,11 +88,23 @@ class Totals:
             return
         self.events += sum(advance.events for advance in done)
         self.nodes |= {advance.node_id: (advance.last_seq, advance.last_ts_ms) for advance in done}
+        for advance in done:
+            known = self.missing.get(advance.node_id, [])
+            self.missing[advance.node_id] = [*known, *advance.missing][-MAX_MISSING:]
         replay = pa.concat_tables([advance.replay for advance in done])
         usage = pa.concat_tables([advance.usage for advance in done])
         self.replay = _replay_sums(_joined(self.replay, replay), self.most_rows)
         self.usage = _usage_sums(_joined(self.usage, usage), self.most_rows)
         self._add_minutes({"replay": replay, "usage": usage})
+
+    def add_late(self, files: Sequence[LateFile]) -> None:
+        """Count rows that arrived too late. Their ranges are looked for no longer: a compacted copy counts nothing."""
+        for file in files:
+            self.late_events += file.rows
+            if len(self.late_files) < MAX_LATE_FILES:
+                self.late_files[file.path] = file.rows
+            cut = [_without(missing, file) for missing in self.missing[file.node_id]]
+            self.missing[file.node_id] = list(chain.from_iterable(cut))[-MAX_MISSING:]
 
     def in_all(self) -> Found:
         """Return what was found since the beginning."""
@@ -152,6 +172,18 @@ class Totals:
                 rows = table.filter(pc.field("minute_ms") == minute_ms)
                 of_minute[name] = _SUMS[name](_joined(of_minute.get(name), rows), self.most_rows)
         self.minutes = dict(sorted(minutes.items()))
+
+
+def _without(missing: tuple[int, int], file: LateFile) -> Iterator[tuple[int, int]]:
+    """Yield what is left of a range without that of a late file."""
+    first, last = missing
+    if file.last_seq < first or last < file.first_seq:
+        yield missing
+        return
+    if first < file.first_seq:
+        yield first, file.first_seq - 1
+    if file.last_seq < last:
+        yield file.last_seq + 1, last
 
 
 def _found(replay: pa.Table | None, usage: pa.Table | None) -> Found:

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import shutil
+from pathlib import PurePath
 from random import Random
 
 import pytest
@@ -17,6 +19,7 @@ from tidegate.pipeline.jobs.local import local_replay, local_usage
 from tidegate.pipeline.read.ingest import open_usage
 from tidegate.pipeline.replay.kernel import replay_kernel
 from tidegate.pipeline.replay.plan import Plan, in_force_plan
+from tidegate.pipeline.report.watch_report import late_notes
 from tidegate.pipeline.schemas import CLIENT, USAGE_SUMS
 from tidegate.pipeline.warm_up import compile_replay_kernel
 from tidegate.pipeline.watch.checkpoint import Checkpoint, WatchState
@@ -78,12 +81,6 @@ def plans(rng):
     return [beyond, in_force_plan()]
 
 
-def settle(record):
-    """Have the files be as old as those that no other can still come beside."""
-    for path in record.rglob("*.parquet"):
-        os.utime(path, (0, 0))
-
-
 def by_name(rows):
     """Return rows in some order of theirs, as text: NaN is equal to itself there."""
     return sorted(repr(sorted(row.items())) for row in rows)
@@ -107,10 +104,9 @@ def test_batch_is_streaming(tmp_path, seed):
     parts = [(node_id, part) for node_id in events for part in cut(events[node_id], rng)]
     for _, part in parts:
         write_events(record, part)
-        watch = watch or WatchHere(record, wanted, window_ms=WINDOW_MS, from_ms=0)
+        watch = watch or WatchHere(record, wanted, window_ms=WINDOW_MS, from_ms=0, lateness_s=0)
         if rng.random() < 0.7:
             watch.step()
-    settle(record)
     while watch.step():
         pass
     entities, usage = replayed(record, wanted)
@@ -127,15 +123,14 @@ def test_it_goes_on_where_it_ended(tmp_path, seed):
     for part in cut(events, rng):
         write_events(record, part)
         with Checkpoint(checkpoint) as held:
-            watch = WatchHere(record, wanted, window_ms=WINDOW_MS, from_ms=0, checkpoint=held)
+            watch = WatchHere(record, wanted, window_ms=WINDOW_MS, from_ms=0, checkpoint=held, lateness_s=0)
             written = checkpoint / "watch"
             before = written.read_bytes() if written.exists() else None
             watch.step()
             if before is not None and rng.random() < 0.3:
                 written.write_bytes(before)  # killed before it was written
-    settle(record)
     with Checkpoint(checkpoint) as held:
-        watch = WatchHere(record, wanted, window_ms=WINDOW_MS, from_ms=0, checkpoint=held)
+        watch = WatchHere(record, wanted, window_ms=WINDOW_MS, from_ms=0, checkpoint=held, lateness_s=0)
         while watch.step():
             pass
     entities, usage = replayed(record, wanted)
@@ -180,6 +175,113 @@ def test_rows_of_a_segment_in_two_hours_are_waited_for(tmp_path):
     assert watch.step() == []
     hidden.rename(first)
     assert sum(advance.events for advance in watch.step()) == len(node.events)
+
+
+def files_of(tmp_path, events, *, rows_per_file=40):
+    """Return a record's files in order, in a directory of their own."""
+    source = tmp_path / "source"
+    write_events(source, events, rows_per_file=rows_per_file)
+    return sorted(
+        (path.relative_to(source) for path in source.rglob("*.parquet")), key=lambda path: path.name
+    )
+
+
+def arrive(tmp_path, record, path):
+    """Bring a file to a record."""
+    (record / path).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(tmp_path / "source" / path, record / path)
+
+
+def test_files_may_arrive_in_any_order(tmp_path, seed):
+    """Rows behind a missing range wait for it: the sums are those of a replay, whatever order the files come in."""
+    rng = Random(seed)
+    wanted, record = plans(rng), tmp_path / "usage"
+    events = nodes_events(rng, nodes=(1,))[1]
+    files = files_of(tmp_path, events)
+    record.mkdir()
+    watch = WatchHere(record, wanted, window_ms=WINDOW_MS, from_ms=0)
+    for path in rng.sample(files, len(files)):
+        arrive(tmp_path, record, path)
+        watch.step()
+    while watch.step():
+        pass
+    entities, usage = replayed(record, wanted)
+    assert (watch.totals.late_events, watch.totals.events + sum(watch.totals.waiting.values())) == (
+        0,
+        len(events),
+    )
+    assert by_name(watch.totals.in_all().entities) == by_name(entities)
+    assert by_name(watch.totals.in_all().clients) == by_name(usage)
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_what_comes_too_late_is_counted_and_named(tmp_path, is_resumed):
+    """Past the lateness a range counts as lost; its rows are counted once when they come, also as a compacted copy."""
+    node = RecordingNode()
+    node.start(START_MS)
+    for number in range(200):
+        node.produce("alice", "c1", 10, START_MS + number)
+    files, record = files_of(tmp_path, node.events), tmp_path / "usage"
+    seqs = [int(path.name.split("-")[2]) for path in files] + [node.events[-1]["seq"] + 1]
+    late = [files[0], files[2]]
+    late_rows = seqs[1] - seqs[0] + seqs[3] - seqs[2]
+    for path in files:
+        if path not in late:
+            arrive(tmp_path, record / "parquet", path)
+    options = {"window_ms": WINDOW_MS, "from_ms": 0, "lateness_s": 0}
+    with Checkpoint(tmp_path / "watched") as held:
+        watch = WatchHere(record, [in_force_plan()], checkpoint=held, **options)
+        while watch.step():
+            pass
+        assert (watch.totals.events, watch.totals.late_events) == (len(node.events) - late_rows, 0)
+        for path in late:
+            arrive(tmp_path, record / "parquet", path)
+        if is_resumed:
+            watch = WatchHere(record, [in_force_plan()], checkpoint=held, **options)
+        assert watch.step() == []
+        run_at_once(compact(record / "parquet", node_id=1, now_ms=2**62))
+        watch = WatchHere(record, [in_force_plan()], checkpoint=held, **options)
+        assert watch.step() == []
+    assert (watch.totals.events, watch.totals.late_events) == (len(node.events) - late_rows, late_rows)
+    assert [PurePath(path).name for path in watch.totals.late_files] == [path.name for path in late]
+    (note,) = late_notes(watch.totals.late_events, watch.totals.late_files)
+    assert note.startswith(f"left out {late_rows} events that arrived after later ones")
+    assert files[0].name in note
+
+
+def test_lost_rows_are_not_waited_for_longer_than_the_lateness(tmp_path):
+    """Rows behind a range that never comes are taken once they have been there for the lateness."""
+    node = RecordingNode()
+    node.start(START_MS)
+    for number in range(100):
+        node.produce("alice", "c1", 10, START_MS + number)
+    first, *others = files_of(tmp_path, node.events)
+    record = tmp_path / "usage"
+    for path in others:
+        arrive(tmp_path, record, path)
+    patient = WatchHere(record, [in_force_plan()], window_ms=WINDOW_MS, from_ms=0)
+    assert patient.step() == []
+    hasty = WatchHere(record, [in_force_plan()], window_ms=WINDOW_MS, from_ms=0, lateness_s=1e-6)
+    assert hasty.step()
+    arrive(tmp_path, record, first)
+    while patient.step():
+        pass
+    assert patient.totals.events == len(node.events)
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_run_of_the_broker_follows_the_one_before(tmp_path, is_here):
+    """Where the spool lies, the first rows of a run are taken at once; among copies they wait for earlier runs."""
+    record = tmp_path / "usage"
+    if is_here:
+        (record / "spool" / "node-1").mkdir(parents=True)
+    watch = WatchHere(record, [in_force_plan()], window_ms=WINDOW_MS, from_ms=0)
+    for first_seq in (2**40, 2**41):
+        node = RecordingNode(first_seq=first_seq)
+        node.start(START_MS)
+        node.produce("alice", "c1", 10, START_MS)
+        write_events(record / "parquet", node.events)
+        assert sum(advance.events for advance in watch.step()) == (len(node.events) if is_here else 0)
 
 
 def test_it_begins_with_the_newest_hour(tmp_path):
