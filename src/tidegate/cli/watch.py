@@ -28,10 +28,10 @@ _WHERE = "rows arrive on the disk of their server: watch there; usage and replay
 
 _DESCRIPTION = """\
 Show the current usage of each client, and which clients a plan would throttle.
-Without --plan, show the throttling by the quotas in force. Requests appear about
-ten seconds after they were served. The table refreshes in place on a terminal;
-otherwise the command prints one line per update, or one JSON document with
---json."""
+Without --plan, show the throttling by the quotas in force. Requests appear
+about ten seconds after they were served. The table refreshes in place on a
+terminal; otherwise the command prints one line per update, or one JSON document
+with --json."""
 
 _EPILOG = """\
 examples:
