@@ -194,7 +194,7 @@ BY_NAME: dict[str, tuple[Any, ...]] = {
     "rack_id": ("", "rack"),
     "high_watermark": (2**63 - 1,),
     "acks": (-1, -1, 1, 0, 2, -2),
-    "timeout_ms": (1000, 1000, 30_000),
+    "timeout_ms": (1000, 1000, 30_000, 0),
     "transactional_id": (*[None] * 15, "t"),
     "transaction_timeout_ms": (60_000, 0, -1),
     "producer_id": (-1, -1, 5, -2),

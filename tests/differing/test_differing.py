@@ -17,7 +17,7 @@ from tidegate.api_keys import (
 )
 
 pytestmark = pytest.mark.java
-SEED, OTHER_SEED, COUNT = 11, 29, 400
+SEED, OTHER_SEED, COUNT = 12, 29, 400
 OF_LOGINS = (
     SASL_HANDSHAKE,
     SASL_AUTHENTICATE,

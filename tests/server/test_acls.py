@@ -913,9 +913,9 @@ def test_logs_leaders_and_directories(tmp_path: Path) -> None:
         assert await of_topics("bob", OFFSET_FOR_LEADER_EPOCH, epochs) == [NONE, NONE, missing]
 
         failed = CLUSTER_AUTHORIZATION_FAILED
-        elections = {"election_type": 0, "topic_partitions": None, "timeout_ms": 0}
+        elections = {"election_type": 0, "topic_partitions": None, "timeout_ms": 1000}
         some = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": None}]}]
-        moves = {"timeout_ms": 0, "allow_replication_factor_change": True, "topics": some}
+        moves = {"timeout_ms": 1000, "allow_replication_factor_change": True, "topics": some}
         of_cluster = (
             (DESCRIBE_LOG_DIRS, {"topics": None}, codes.DESCRIBE),
             (LIST_CONFIG_RESOURCES, {"resource_types": []}, codes.DESCRIBE_CONFIGS),

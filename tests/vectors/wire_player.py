@@ -28,6 +28,7 @@ __all__ = [
     "Exceptions",
     "Player",
     "StepDiffersError",
+    "put",
 ]
 
 TIMEOUT_S = 20.0
@@ -256,7 +257,7 @@ class Player:
                     source["path"], expected=f"an answer of step {source['step']}", got="none"
                 )
             path, _, batch_field = path.partition("#")
-            _put(message, path, values[0], batch_field)
+            put(message, path, values[0], batch_field)
         return encode_request(
             header.api_key, header.api_version, header.correlation_id, step["client_id"], message
         )[4:]
@@ -291,7 +292,8 @@ def _receive(sock: socket.socket) -> bytes | None:
         ) from error
 
 
-def _put(message: Any, path: str, value: Any, batch_field: str) -> None:
+def put(message: Any, path: str, value: Any, batch_field: str) -> None:
+    """Put a value at a path of a message, or into a field of the record batch there."""
     parent_path, _, last = path.rpartition(".")
     parent = values_at(message, parent_path)[0]
     key: Any = int(last) if isinstance(parent, list) else last

@@ -1,11 +1,28 @@
-"""Which names a topic may have. Follows: Kafka `Topic.validate`."""
+"""Names that a topic may have, and names of internal topics. Follows: Kafka `Topic`."""
 
 import re
 
-__all__ = ["MAX_NAME_LENGTH", "name_problem"]
+__all__ = [
+    "CLUSTER_METADATA_TOPIC",
+    "INTERNAL_TOPICS",
+    "MAX_NAME_LENGTH",
+    "may_append_to_internal",
+    "name_problem",
+]
+
+INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__share_group_state", "__transaction_state"))
+"""Topics that Kafka's coordinators keep their data in. Here a topic of such a name holds none of it."""
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+"""The log of Kafka's controllers, which is no topic: no topic of this name can be created."""
+_ADMIN_CLIENT_ID = "__admin_client"  # Kafka `AdminUtils.ADMIN_CLIENT_ID`
 
 MAX_NAME_LENGTH = 249  # so that `<name>-<partition>` stays a file name
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def may_append_to_internal(client_id: str | None) -> bool:
+    """Return whether a client may produce to internal topics. Follows: Kafka `KafkaApis.handleProduceRequest`."""
+    return client_id == _ADMIN_CLIENT_ID
 
 
 def name_problem(name: str | None) -> str | None:

@@ -5,6 +5,7 @@ been checked but before the assignment is: a topic that then fails has cost them
 `tidegate.kafka.exact` is set.
 The partitions of a topic are there all at once.
 Memory: at most 200 bytes for each byte of the request (a topic of eight bytes becomes three dicts), and the answer.
+A timeout of 0 or less fails the request as a whole, unless no topic is left to grow.
 Needs ALTER on each topic; others get error 29.
 Not implemented: more than one replica.
 """
@@ -15,6 +16,7 @@ from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_and_release, release
+from tidegate.broker.timeouts import has_timed_out
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.storage.errors import StorageError
@@ -41,8 +43,13 @@ def create_partitions_handler(storage: Storage, cluster: ClusterView) -> Handler
             if count > 1:
                 results.append(_result(name, (error_codes.INVALID_REQUEST, "Duplicate topic name.")))
             yield
+        timed_out = has_timed_out(body) and (yield from _are_due(request, times))
+        if timed_out:
+            results.clear()
         for wanted in body["topics"]:
-            if times[wanted["name"]] == 1:
+            if timed_out:
+                results.append(_result(wanted["name"], (error_codes.REQUEST_TIMED_OUT, None)))
+            elif times[wanted["name"]] == 1:
                 problem = yield from _create(
                     storage, cluster, request, wanted, validate_only=body["validate_only"]
                 )
@@ -54,6 +61,15 @@ def create_partitions_handler(storage: Storage, cluster: ClusterView) -> Handler
         return (yield from answer_and_release(request, message, results, charge=Charge.MUTATION))
 
     return handle
+
+
+def _are_due(request: Request, times: dict[str, int]) -> Generator[None, None, bool]:
+    """Return whether any topic is named once and may be altered: else the controller has nothing to decide."""
+    for name, count in times.items():
+        if count == 1 and request.authorized(acl.ALTER, acl.TOPIC, name):
+            return True
+        yield
+    return False
 
 
 def _create(

@@ -4,6 +4,7 @@ Topic by topic in the request's order; each costs as many permits as it has part
 about it is right, and is refused with error 89 without them (B§5.3). Duplicates within a request fail once. With
 validate_only nothing is created, and nothing is charged unless `tidegate.kafka.exact` is set (KIP-599 promises it
 free, Kafka 4.3 charges it). A topic is there when all of its partitions are; its name is taken before.
+A timeout of 0 or less fails the request as a whole, unless nothing is left to create.
 Needs CREATE on the cluster or on the topic, else error 29; the settings are answered to who may describe them.
 Memory: at most 200 bytes for each byte of the request (a topic of three bytes becomes three dicts), and the answer.
 Not implemented: more than one replica, topic policies.
@@ -17,7 +18,8 @@ from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ZERO_ID, ClusterView
 from tidegate.broker.new_configs import checked_configs_in_slices
 from tidegate.broker.releasing import answer_and_release, release
-from tidegate.broker.topic_names import name_problem
+from tidegate.broker.timeouts import has_timed_out
+from tidegate.broker.topic_names import CLUSTER_METADATA_TOPIC, name_problem
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.config import MAX_PARTITIONS, StorageConfig
 from tidegate.storage.errors import StorageError
@@ -28,6 +30,7 @@ __all__ = ["MAX_PARTITIONS_PER_REQUEST", "create_topics_handler"]
 
 MAX_PARTITIONS_PER_REQUEST = 10_000  # Kafka `ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`
 _DEFAULT = -1
+_NO_METADATA_TOPIC = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
 
 _Problem = tuple[int, str | None]
 
@@ -39,6 +42,8 @@ def create_topics_handler(storage: Storage, cluster: ClusterView) -> Handler:
         body = yield from request.body_in_slices()
         named_once, answers = yield from _named_once(body["topics"])
         once = yield from _creatable(request, named_once, answers)
+        if once and has_timed_out(body):
+            answers, once = (yield from _timed_out(body["topics"])), []
         total = 0
         created: set[str] = set()
         for topic in once:
@@ -68,6 +73,15 @@ def create_topics_handler(storage: Storage, cluster: ClusterView) -> Handler:
     return handle
 
 
+def _timed_out(wanted: list[Message]) -> Generator[None, None, list[Message]]:
+    """Return an answer for each topic as often as it is named: the timeout of the request is over."""
+    answers: list[Message] = []
+    for topic in wanted:
+        answers.append(_refused(topic["name"], (error_codes.REQUEST_TIMED_OUT, None)))
+        yield
+    return answers
+
+
 def _named_once(wanted: list[Message]) -> Generator[None, None, tuple[list[Message], list[Message]]]:
     """Return the topics that are named once, and an answer for each of the others."""
     times: dict[str, int] = {}
@@ -78,7 +92,9 @@ def _named_once(wanted: list[Message]) -> Generator[None, None, tuple[list[Messa
     repeated: list[Message] = []
     for topic in wanted:
         name = topic["name"]
-        if times[name] == 1:
+        if name == CLUSTER_METADATA_TOPIC and times[name] == 1:
+            repeated.append(_refused(name, (error_codes.INVALID_REQUEST, _NO_METADATA_TOPIC)))
+        elif times[name] == 1:
             once.append(topic)
         elif times[name] > 1:
             times[name] = 0  # one answer for all

@@ -5,7 +5,8 @@ are read no more from then on, also after a restart; files go when all of their 
 An offset past the end is error 1. Of a partition that is named more than once the last counts, and a topic without
 partitions is not answered, as in Kafka.
 Needs DELETE on each topic; others get error 29.
-A partition that another broker leads is error 6; one of a topic that is compacted only, error 44.
+A partition that another broker leads is error 6; one of a topic that is compacted only, error 44; one of
+an internal topic, error 17.
 Memory: at most 75 bytes for each byte of the request (a partition of 12 bytes becomes two dicts and two entries).
 """
 
@@ -15,6 +16,7 @@ from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_partitions, release
+from tidegate.broker.topic_names import INTERNAL_TOPICS
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.log.partition_log import PartitionLog
@@ -114,6 +116,8 @@ def _problem(cluster: ClusterView, topic: Topic, log: PartitionLog, start: int, 
     """Return the error of a deletion, 0 where it can be: what is kept must not be ahead of the records."""
     if log.deleted:
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    if topic.name in INTERNAL_TOPICS:
+        return error_codes.INVALID_TOPIC_EXCEPTION
     if not cluster.leads(topic, index):
         return error_codes.NOT_LEADER_OR_FOLLOWER
     if is_only_compacted(topic.configs):

@@ -3,6 +3,7 @@
 Each topic costs as many permits as it has partitions, charged just before it goes (B§5.3); Apache Kafka's order among
 the topics of one request is unspecified, here it is the request's. The records are gone for everybody at once; answers
 on their way still send them.
+A timeout of 0 or less fails the request as a whole, unless no topic is named once.
 Needs DELETE on the cluster or on each topic, else error 29; the name behind an id is told to who may describe it.
 Memory: at most 310 bytes for each byte of the request (a topic of one byte becomes two dicts and an entry of a third),
 and the answer.
@@ -14,6 +15,7 @@ from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ZERO_ID
 from tidegate.broker.releasing import answer_and_release, release
+from tidegate.broker.timeouts import has_timed_out
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
@@ -38,7 +40,13 @@ def delete_topics_handler(storage: Storage) -> Handler:
         for name in body.get("topic_names") or ():
             wanted.append({"name": name, "topic_id": ZERO_ID})
             yield
-        answers, topics = yield from _find(storage, request, wanted)
+        answers, names, ids = yield from _counted(wanted)
+        topics: list[Topic] = []
+        if has_timed_out(body) and (1 in ids.values() or 1 in names.values()):
+            answers = yield from _timed_out(wanted)
+        else:
+            topics = yield from _find(storage, request, names, ids, answers)
+        yield from release(names, ids)
         topics.reverse()
         while topics:  # each is let go when it is deleted: thousands at once take some ms
             answers.append((yield from _delete(storage, request, topics.pop())))
@@ -51,13 +59,19 @@ def delete_topics_handler(storage: Storage) -> Handler:
     return handle
 
 
-def _find(
-    storage: Storage, request: Request, wanted: list[Message]
-) -> Generator[None, None, tuple[list[Message], list[Topic]]]:
-    """Return an answer for each topic that cannot be deleted, and the others, each once.
+def _timed_out(wanted: list[Message]) -> Generator[None, None, list[Message]]:
+    """Return an answer for each topic as often as it is named: the timeout of the request is over."""
+    answers: list[Message] = []
+    for part in wanted:
+        answers.append(_result(part["name"], part["topic_id"], error_codes.REQUEST_TIMED_OUT, None))
+        yield
+    return answers
 
-    Follows: Kafka `ControllerApis.deleteTopics`.
-    """
+
+def _counted(
+    wanted: list[Message],
+) -> Generator[None, None, tuple[list[Message], dict[str, int], dict[str, int]]]:
+    """Return answers for topics that are named in a wrong way, and how often each other name and id is named."""
     answers: list[Message] = []
     names: dict[str, int] = {}
     ids: dict[str, int] = {}
@@ -72,6 +86,16 @@ def _find(
         else:
             ids[topic_id] = ids.get(topic_id, 0) + 1
         yield
+    return answers, names, ids
+
+
+def _find(
+    storage: Storage, request: Request, names: dict[str, int], ids: dict[str, int], answers: list[Message]
+) -> Generator[None, None, list[Topic]]:
+    """Return the topics to delete, each once; add an answer for each that cannot be deleted.
+
+    Follows: Kafka `ControllerApis.deleteTopics`.
+    """
     of_all = request.authorized(acl.DELETE, acl.CLUSTER)
     topics: dict[str, Topic] = {}
     for topic_id, times in ids.items():
@@ -103,8 +127,7 @@ def _find(
         else:
             topics[topic.topic_id] = topic
         yield
-    yield from release(names, ids)
-    return answers, list(topics.values())
+    return list(topics.values())
 
 
 def _delete(storage: Storage, request: Request, topic: Topic) -> Generator[None, None, Message]:

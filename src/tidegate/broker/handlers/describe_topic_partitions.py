@@ -18,7 +18,7 @@ from tidegate.acl import codes as acl
 from tidegate.broker.cluster import NO_OPERATIONS, ZERO_ID, ClusterView
 from tidegate.broker.handlers.metadata import PartitionMessages
 from tidegate.broker.releasing import answer_and_release, release
-from tidegate.broker.topic_names import name_problem
+from tidegate.broker.topic_names import INTERNAL_TOPICS, name_problem
 from tidegate.quota.measure.throttle import narrow_to_int32
 from tidegate.server.handler import Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
@@ -127,7 +127,7 @@ def _topic(topic: Topic, partitions: list[Message], operations: int) -> Message:
         "error_code": error_codes.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
-        "is_internal": False,
+        "is_internal": topic.name in INTERNAL_TOPICS,
         "partitions": partitions,
         "topic_authorized_operations": operations,
     }
@@ -138,7 +138,7 @@ def _no_topic(name: str, error_code: int) -> Message:
         "error_code": error_code,
         "name": name,
         "topic_id": ZERO_ID,
-        "is_internal": False,
+        "is_internal": name in INTERNAL_TOPICS,
         "partitions": [],
         "topic_authorized_operations": NO_OPERATIONS,
     }

@@ -2,7 +2,8 @@
 
 A partition has one replica, which leads it: an election is never needed (error 84). Without topics each topic is
 answered without partitions, as by Kafka where nothing has changed. An election of an unknown type fails as a whole,
-unless it is of nothing. Needs ALTER on the cluster, else everything gets error 31.
+unless it is of nothing, and
+so does one whose timeout is 0 or less. Needs ALTER on the cluster, else everything gets error 31.
 Memory: at most 130 bytes for each byte of the request (a partition of 4 bytes becomes a dict, and one that is not there
 an error with its text).
 """
@@ -10,6 +11,7 @@ an error with its text).
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.releasing import answer_partitions, release
+from tidegate.broker.timeouts import has_timed_out
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
@@ -19,7 +21,7 @@ __all__ = ["elect_leaders_handler"]
 PREFERRED, UNCLEAN = 0, 1
 _NOT_NEEDED = "Leader election not needed for topic partition."  # Kafka's text of error 84
 
-_Problem = tuple[int, str]
+_Problem = tuple[int, str | None]
 
 
 def elect_leaders_handler(storage: Storage) -> Handler:
@@ -31,6 +33,8 @@ def elect_leaders_handler(storage: Storage) -> Handler:
         refused: _Problem | None = None
         if election not in (PREFERRED, UNCLEAN) and body["topic_partitions"] != []:
             refused = error_codes.INVALID_REQUEST, f"Unknown election type {election}"
+        if has_timed_out(body) and body["topic_partitions"] != []:
+            refused = error_codes.REQUEST_TIMED_OUT, None
         if not request.authorized(acl.ALTER, acl.CLUSTER):
             refused = error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(acl.ALTER)
         answers: list[Message] = []

@@ -3,6 +3,7 @@
 Version 0 asks for all topics with an empty list; from 1 on null is all and empty is none. A topic that does not exist
 is created when the client allows it (always before version 4) and answered with error 3 all the same: the client
 finds it when it asks again, as on Apache Kafka. Creating charges `controller_mutation_rate` (B§5.5).
+Names of internal topics are left alone (row L41).
 Answers about existing topics are kept encoded until a topic changes. A topic that is named more than once is answered
 once. Ids before version 12 are refused (error 42), as in Kafka.
 Needs DESCRIBE on each topic: of all topics those without it are left out, others get error 29, whether or not they are
@@ -19,7 +20,7 @@ from tidegate.acl import codes as acl
 from tidegate.broker.cluster import NO_OPERATIONS, ZERO_ID, ClusterView, cluster_operations
 from tidegate.broker.kept_answers import KeptAnswers, Key
 from tidegate.broker.releasing import answer_and_release, release
-from tidegate.broker.topic_names import name_problem
+from tidegate.broker.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, name_problem
 from tidegate.server.handler import Answer, Handler, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.log.partition_log import LEADER_EPOCH
@@ -223,6 +224,8 @@ def _missing(
     topics, partitions = storage.topics, storage.config.num_partitions
     if (
         may_create
+        and name not in INTERNAL_TOPICS
+        and name != CLUSTER_METADATA_TOPIC
         and partitions <= topics.room()
         and not topics.is_taken(name)
         and topics.colliding(name, but=created) is None
@@ -278,7 +281,7 @@ def _no_topic(name: str | None, topic_id: str, error_code: int, operations: int)
         "error_code": error_code,
         "name": name if name is not None or error_code == error_codes.UNKNOWN_TOPIC_ID else "",
         "topic_id": topic_id,
-        "is_internal": False,
+        "is_internal": name in INTERNAL_TOPICS,
         "partitions": (),
         "topic_authorized_operations": operations,
     }
@@ -289,7 +292,7 @@ def _topic_message(topic: Topic, partitions: list[Message], operations: int) -> 
         "error_code": error_codes.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
-        "is_internal": False,
+        "is_internal": topic.name in INTERNAL_TOPICS,
         "partitions": partitions,
         "topic_authorized_operations": operations,
     }

@@ -1,8 +1,9 @@
 """AlterPartitionReassignments (key 45), versions 0-1, and ListPartitionReassignments (key 46), version 0. KIP-455.
 
 A partition has one replica, on the broker that leads it: to assign it there again is done at once, anything else is
-refused, and none is ever under way. What is wrong with an assignment is said in Kafka's words. Where none is asked for
-the answer has its defaults, as Kafka's. Needs ALTER on the cluster, to list them DESCRIBE, else error 31.
+refused, and none is ever under way. What is wrong with an assignment is said in Kafka's words. Where none is asked for,
+or the request fails as a whole (as with a timeout of 0 or less), the answer has its defaults, as Kafka's.
+Needs ALTER on the cluster, to list them DESCRIBE, else error 31.
 Memory: at most 130 bytes for each byte of the request (a partition of 5 bytes becomes two dicts, and one that is not
 there an error with its text), to list them 40, or 70 who may not (a partition of 4 bytes becomes a dict).
 """
@@ -13,6 +14,7 @@ from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_partitions, release
+from tidegate.broker.timeouts import has_timed_out
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
@@ -30,6 +32,8 @@ def alter_partition_reassignments_handler(storage: Storage, cluster: ClusterView
         body = yield from request.body_in_slices()
         answers: list[Message] = []
         refused: _Problem | None = None
+        if has_timed_out(body) and body["topics"]:
+            refused = error_codes.REQUEST_TIMED_OUT, None
         if not request.authorized(acl.ALTER, acl.CLUSTER):
             refused = error_codes.CLUSTER_AUTHORIZATION_FAILED, request.refusal(acl.ALTER)
         for part in body["topics"]:
@@ -48,7 +52,8 @@ def alter_partition_reassignments_handler(storage: Storage, cluster: ClusterView
         yield from request.release_body(body)
         message = {
             "throttle_time_ms": 0,
-            "allow_replication_factor_change": not answers
+            "allow_replication_factor_change": refused is not None
+            or not answers
             or body.get("allow_replication_factor_change", True),
             "error_code": error_codes.NONE if refused is None else refused[0],
             "error_message": refused[1] if refused is not None else None if answers else "",

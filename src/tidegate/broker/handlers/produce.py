@@ -7,6 +7,7 @@ every append that makes a sync due does). acks=0 has no answer; a refused batch 
 first batch that cannot be taken apart fails the whole request, and its bytes are not charged (B§6.2); so does one that
 belongs to a transaction, with error 53, as in Kafka for a request without a transactional id. Of several batches for
 one partition the last is stored and answered, as by Kafka.
+Internal topics take records from the client `__admin_client` alone; others get error 17.
 A partition that another broker leads is error 6 with that leader (KIP-951, from 10). Needs WRITE on each topic: those
 that the client may not write to get error 29, whether or not they are there.
 Not implemented: transactions, looking into the records.
@@ -25,6 +26,7 @@ from tidegate.broker.kept_answers import ProduceAnswers
 from tidegate.broker.known_requests import KnownRequests
 from tidegate.broker.late_answers import LateAnswers
 from tidegate.broker.releasing import answer_partitions, release
+from tidegate.broker.topic_names import INTERNAL_TOPICS, may_append_to_internal
 from tidegate.scheduling import Scheduler
 from tidegate.server.handler import Answer, Charge, Deferred, Handler, Message, Request, Work
 from tidegate.storage.errors import AppendError
@@ -178,6 +180,13 @@ class _Stored:
             return _refused(index, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
         request, (records, rejected) = self._request, batch
         led, version = self._cluster.leads(topic, index), request.header.api_version
+        if (
+            topic.name in INTERNAL_TOPICS
+            and records is not None
+            and self._acks in ACKS
+            and not may_append_to_internal(request.header.client_id)
+        ):
+            return _refused(index, error_codes.INVALID_TOPIC_EXCEPTION)
         result = _append(log, index, records, rejected, self._acks, request.now_ms, version, led=led)
         if result["error_code"] == error_codes.NOT_LEADER_OR_FOLLOWER:
             result["current_leader"] = self._cluster.current_leader(topic, index)
@@ -229,13 +238,15 @@ def _remember(
 ) -> None:
     """Keep what a request with one partition says for those that begin as it does.
 
-    Not where it must fail, nor where an append may make a sync due, which its answer has to wait for.
+    Not where it must fail or may, nor where an append may make a sync due, which its answer has to wait for.
     """
     index, version = part["partition_data"][0]["index"], request.header.api_version
     name = part[_field(version)]
     topic, _ = _find(topics, name, version)
     log = None if topic is None else topic.log(index)
     if topic is None or log is None or not cluster.leads(topic, index):
+        return
+    if topic.name in INTERNAL_TOPICS:  # which of them is answered depends on the client id
         return
     if not log.settings.flushes and acks in ACKS:
         known.keep(request, _Target(version, acks, {_field(version): name}, index, log, topic.name))

@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.unit.broker.node import Node, decoded
+from tests.unit.broker.node import CONNECTION, Node, decoded
 from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
 from tests.unit.storage.logs import NOW_MS, batch, contents
 
 from tidegate import error_codes
 from tidegate.broker import known_requests
-from tidegate.server.handler import Answer, Charge, Deferred
-from tidegate.wire import encode_request
+from tidegate.server.handler import Answer, Charge, Deferred, Request
+from tidegate.wire import decode_request_header, encode_request
 from tidegate.wire.batch import crc_matches, read_header, renew_crc
 
 PRODUCE = 0
@@ -499,3 +499,16 @@ def test_refused_batches_leave_no_cycles(node: Node, topic: str) -> None:
         gc.garbage.clear()
         gc.enable()
     assert errors == []
+
+
+def test_internal_topics_take_records_of_one_client(node: Node) -> None:
+    """Others than `__admin_client` get error 17, also where a request that began alike was stored before."""
+    node.create("__consumer_offsets")
+    request = message(batch(), topic="__consumer_offsets")
+    for client_id, code in (("__admin_client", 0), ("tester", 17), ("__admin_client", 0), ("tester", 17)):
+        frame = memoryview(encode_request(PRODUCE, 9, 7, client_id, request)[4:])
+        header = decode_request_header(frame)
+        answer = node.handle(Request(header, frame, CONNECTION, node.permits, node.clock.now_ms()))
+        assert partition(decoded(PRODUCE, 9, answer))["error_code"] == code
+    assert node.log("__consumer_offsets").end_offset == 2
+    assert node.ask(PRODUCE, 9, message(batch(), topic="__consumer_offsets", acks=0)).close

@@ -155,10 +155,10 @@ def test_resources_are_listed_by_type(of_three: Node) -> None:
 def test_elections_of_all_and_of_unknown_types(node: Node) -> None:
     """Null asks for all topics, each without partitions; an unknown type fails every partition, and nothing of none."""
     node.create("orders", 2)
-    everything = {"election_type": 1, "topic_partitions": None, "timeout_ms": 0}
+    everything = {"election_type": 1, "topic_partitions": None, "timeout_ms": 1000}
     answer = node.call(ELECT_LEADERS, 2, everything)
     assert answer["replica_election_results"] == [{"topic": "orders", "partition_result": []}]
-    answer = node.call(ELECT_LEADERS, 2, {"election_type": 2, "topic_partitions": [], "timeout_ms": 0})
+    answer = node.call(ELECT_LEADERS, 2, {"election_type": 2, "topic_partitions": [], "timeout_ms": 1000})
     assert (answer["error_code"], answer["replica_election_results"]) == (0, [])
     some = [{"topic": "orders", "partitions": [0]}]
     answer = node.call(ELECT_LEADERS, 2, {**everything, "election_type": 2, "topic_partitions": some})
@@ -171,7 +171,7 @@ def reassigned(node: Node, *replicas: list[int] | None, index: int = 0) -> list[
     """Return error and text of assignments of a partition of `orders`."""
     parts = [{"partition_index": index, "replicas": each} for each in replicas]
     topics = [{"name": "orders", "partitions": parts}]
-    message = {"timeout_ms": 0, "allow_replication_factor_change": True, "topics": topics}
+    message = {"timeout_ms": 1000, "allow_replication_factor_change": True, "topics": topics}
     answer = node.call(ALTER_PARTITION_REASSIGNMENTS, 1, message)
     return [
         (part["error_code"], part["error_message"])
@@ -189,7 +189,7 @@ def test_a_partition_stays_where_it_is(of_three: Node) -> None:
     texts = [text for _, text in found]
     assert texts[:2] == ["This server chooses the broker of each partition itself."] * 2
     assert texts[2] == "The manual partition assignment includes an empty replica list."
-    nothing = {"timeout_ms": 0, "allow_replication_factor_change": False, "topics": []}
+    nothing = {"timeout_ms": 1000, "allow_replication_factor_change": False, "topics": []}
     answer = of_three.call(ALTER_PARTITION_REASSIGNMENTS, 1, nothing)
     assert (answer["error_message"], answer["allow_replication_factor_change"]) == ("", True)
     everything = {"timeout_ms": 0, "topics": None}

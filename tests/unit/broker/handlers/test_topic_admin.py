@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.node import Node
+from tests.unit.storage.logs import append, batch
 
 from tidegate import error_codes
-from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS, METADATA
 from tidegate.broker.new_configs import checked_configs_in_slices
+from tidegate.broker.topic_names import INTERNAL_TOPICS
 from tidegate.in_slices import run_at_once
 from tidegate.server.handler import Answer, Charge
 from tidegate.storage.config import MAX_PARTITIONS
@@ -306,3 +308,66 @@ def test_node_is_bounded(node: Node) -> None:
     assert answer["error_code"] == error_codes.POLICY_VIOLATION
     assert answer["error_message"] == f"This node holds at most {MAX_PARTITIONS} partitions and has 0."
     assert node.permits.charged == []
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31)])
+def test_a_timeout_that_is_over_fails_the_request_and_is_free(node: Node, timeout_ms: int) -> None:
+    """Every topic gets error 7 as often as it is named; nothing is changed or charged."""
+    node.create("orders")
+    late = {"timeout_ms": timeout_ms}
+    created = node.call(CREATE_TOPICS, 7, {**creation(("new", 3), ("orders", 1), ("x", 1), ("x", 1)), **late})
+    assert [topic["error_code"] for topic in created["topics"]] == [error_codes.REQUEST_TIMED_OUT] * 4
+    grown = node.call(CREATE_PARTITIONS, 3, {**growth(("orders", 5), ("absent", 2)), **late})
+    deleted = node.call(DELETE_TOPICS, 6, {**deletion("orders", "absent"), **late})
+    assert {*codes(grown).values(), *codes(deleted).values()} == {error_codes.REQUEST_TIMED_OUT}
+    assert (node.permits.charged, list(node.storage.topics.by_name)) == ([], ["orders"])
+    assert len(node.storage.topics.by_name["orders"].logs) == 1
+
+
+def test_a_timeout_that_is_over_hides_no_mistake_of_the_form(node: Node) -> None:
+    """Where no topic is left to decide about, as of repeated names, these are answered."""
+    node.create("orders")
+    created = node.call(CREATE_TOPICS, 7, {**creation(("x", 1), ("x", 1)), "timeout_ms": 0})
+    grown = node.call(CREATE_PARTITIONS, 3, {**growth(("orders", 5), ("orders", 6)), "timeout_ms": 0})
+    deleted = node.call(DELETE_TOPICS, 6, {**deletion("orders", "orders"), "timeout_ms": 0})
+    for answer in (created, grown, deleted):
+        assert list(codes(answer).values()) == [error_codes.INVALID_REQUEST]
+
+
+def test_the_log_of_controllers_is_no_topic(node: Node) -> None:
+    """`__cluster_metadata` cannot be created, and is not created by being asked about."""
+    answer = node.call(CREATE_TOPICS, 7, creation(("__cluster_metadata", 1), ("orders", 1)))
+    assert codes(answer) == {"orders": error_codes.NONE, "__cluster_metadata": error_codes.INVALID_REQUEST}
+    asked = {
+        "topics": [{"topic_id": ZERO_ID, "name": "__cluster_metadata"}],
+        "allow_auto_topic_creation": True,
+    }
+    for _ in range(2):
+        found = node.call(METADATA, 12, {**asked, "include_topic_authorized_operations": False})
+        assert codes(found) == {"__cluster_metadata": error_codes.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_internal_topics_are_not_created_by_being_asked_about(node: Node, name: str) -> None:
+    """Metadata names them internal and creates none (row L41); CreateTopics does."""
+    asked = {"topics": [{"topic_id": ZERO_ID, "name": name}], "allow_auto_topic_creation": True}
+    asked["include_topic_authorized_operations"] = False
+    for _ in range(2):
+        (found,) = node.call(METADATA, 12, asked)["topics"]
+        assert (found["error_code"], found["is_internal"]) == (error_codes.UNKNOWN_TOPIC_OR_PARTITION, True)
+    assert codes(node.call(CREATE_TOPICS, 7, creation((name, 1)))) == {name: error_codes.NONE}
+    (found,) = node.call(METADATA, 12, asked)["topics"]
+    assert (found["error_code"], found["is_internal"]) == (error_codes.NONE, True)
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__cluster_metadata"])
+def test_a_topic_of_an_earlier_version_with_such_a_name_stays(tmp_path: Path, name: str) -> None:
+    """A data directory in which such a name is an ordinary topic opens; its records are read as before."""
+    earlier = Node(tmp_path)
+    earlier.create(name)
+    append(earlier.log(name), batch(3))
+    earlier.storage.close()
+    node = Node(tmp_path)
+    assert node.log(name).end_offset == 3
+    assert codes(node.call(DELETE_TOPICS, 6, deletion(name))) == {name: error_codes.NONE}
+    node.storage.close()
