@@ -353,6 +353,13 @@ SETTINGS: Mapping[str, Setting] = {
         _int(DEBT_MAX_S, 0, 0, "most seconds of its quota that a token bucket may owe; 0: no bound"),
         _int(THROTTLE_MAX_MS, 0, 0, "longest throttle time of a request; 0: no bound"),
         _bool("tidegate.kafka.exact", False, "follow Kafka 4.3 where it breaks a KIP's promise"),
+        _int(
+            "tidegate.max.partitions",
+            4000,
+            1,
+            "most partitions of the node: each holds a file open; principals share them (docs/fair-bounds.md)",
+            100_000,
+        ),
         _bool(
             ALLOW_ANONYMOUS,
             False,

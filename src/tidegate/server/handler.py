@@ -20,11 +20,13 @@ What takes time without working, such as an answer of another machine, is waited
 
 import enum
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidegate.acl import Authorizer
+from tidegate.acl import codes as acl
 from tidegate.acl.codes import CLUSTER_NAME, OPERATIONS, supported_operations
+from tidegate.fair_share import UNKNOWN_OWNER, owner_of
 from tidegate.in_slices import release_messages
 from tidegate.server.connection.sending import discard
 from tidegate.wire import (
@@ -95,6 +97,11 @@ class Connection:
     """What the user may do; None where everybody may do everything."""
     throttled_ms: int = 0
     """For how long in all it has been, or will have been, muted for a throttle."""
+    owner: str = field(init=False)
+    """The principal that its part of a shared bound is counted for (`tidegate.fair_share.owner_of`)."""
+
+    def __post_init__(self) -> None:
+        self.owner = owner_of(self.user, self.client_host)
 
     def set_software(self, software: tuple[str, str]) -> None:
         """Set name and version of the client's software; the usage record has them from here on."""
@@ -106,6 +113,7 @@ class Connection:
         """Set the name of the client's principal, once it is known; the usage record has it from here on."""
         if user != self.user:
             self.user = user
+            self.owner = owner_of(user, self.client_host)
             self.recorded = self.at_controller = None
 
 
@@ -158,6 +166,17 @@ class Request:
         if authorizer is None:
             return supported
         return supported & authorizer.permitted(connection.user, connection.client_host, resource_type, name)
+
+    def divided_owner(self) -> str:
+        """Return the principal whose share of a bound the client uses; `UNKNOWN_OWNER` where its use is not divided.
+
+        Not divided are clients that may administer the cluster: all without an authorizer, super users, and principals
+        with ALTER on the cluster.
+        """
+        connection = self.connection
+        if connection.authorizer is None or self.authorized(acl.ALTER, acl.CLUSTER):
+            return UNKNOWN_OWNER
+        return connection.owner
 
     def refusal(self, operation: int) -> str:
         """Return the text for a client that may not do something to the cluster: Kafka's, less what is inside it."""

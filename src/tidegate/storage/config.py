@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 MAX_PARTITIONS: Final = 4000
-"""Most partitions of a node: each holds a file open. Source: what Kafka recommends at most per broker."""
+"""Default of `tidegate.max.partitions`. Source: what Kafka recommends at most per broker."""
 
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 """Silence after which a producer id is forgotten: the default of Kafka's `producer.id.expiration.ms`."""
@@ -26,6 +26,7 @@ class StorageConfig:
     """Settings of the log, the topics and the handlers: the field `a_b_c` is Kafka's `a.b.c`.
 
     kafka_exact: ours, `tidegate.kafka.exact`: charge mutation quotas for validate_only too, as Kafka 4.3 does.
+    max_partitions: ours, `tidegate.max.partitions`: most partitions of the node; each holds a file open.
     given: the texts of the node's settings that were set at the start, by name, for DescribeConfigs; None: the fields
         that are not at their default.
     """
@@ -55,6 +56,7 @@ class StorageConfig:
     offsets_retention_check_interval_ms: int = 600_000
     max_incremental_fetch_session_cache_slots: int = 1000
     kafka_exact: bool = False
+    max_partitions: int = MAX_PARTITIONS
     given: Mapping[str, str] | None = None
 
     def set_at_start(self) -> Mapping[str, str]:

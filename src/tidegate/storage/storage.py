@@ -112,7 +112,7 @@ class Storage:
             ) from error
         store = None
         try:
-            _raise_open_files_limit()
+            _raise_open_files_limit(config.max_partitions)
             check_store(directory, directory / _DATABASE, directory / CHECKPOINT)
             store = MetadataStore(directory / _DATABASE)
             storage = cls(directory, config, clock, store, lock_fd, sync)
@@ -356,8 +356,10 @@ def _lock(directory: Path) -> int:
     return fd
 
 
-def _raise_open_files_limit() -> None:
+def _raise_open_files_limit(partitions: int) -> None:
     """Allow as many open files as the system lets us: every partition and connection needs one.
+
+    Warn where that is not enough for so many partitions.
 
     And have the kernel make room for them now: once a process has threads, each time that its table of descriptors
     grows to twice the size whoever opens a file, or accepts a connection, waits for some 15 ms (`synchronize_rcu`).
@@ -365,6 +367,13 @@ def _raise_open_files_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < partitions:
+        _logger.warning(
+            "the limit of open files is %d, and each partition needs one: tidegate.max.partitions is %d."
+            " hint: raise the hard limit (ulimit -Hn), or lower the setting",
+            hard,
+            partitions,
+        )
     most = min(hard, OPEN_FILES_PREPARED) if hard != resource.RLIM_INFINITY else OPEN_FILES_PREPARED
     with contextlib.suppress(OSError), open(os.devnull, "rb") as file:
         os.close(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, most - 1))

@@ -38,6 +38,11 @@ _DECOY_KEY_BYTES = 32
 _GROWING = """
 CREATE TABLE IF NOT EXISTS growing_topics (topic_id TEXT PRIMARY KEY, partitions INTEGER NOT NULL) WITHOUT ROWID
 """
+_TOPIC_OWNERS = """
+CREATE TABLE IF NOT EXISTS topic_owners (
+    topic_id TEXT NOT NULL, owner TEXT NOT NULL, partitions INTEGER NOT NULL, PRIMARY KEY (topic_id, owner)
+) WITHOUT ROWID
+"""
 _DYNAMIC_SETTINGS = """
 CREATE TABLE IF NOT EXISTS dynamic_settings (
     node TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (node, name)
@@ -72,12 +77,17 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTopic:
-    """A topic as it is kept: `topic_id` is a UUID as text, `configs` holds only what the topic itself sets."""
+    """A topic as it is kept: `topic_id` is a UUID as text, `configs` holds only what the topic itself sets.
+
+    owners: how many of its partitions belong to which principal (`tidegate.storage.partition_bound`); the others to
+    none.
+    """
 
     topic_id: str
     name: str
     partitions: int
     configs: Mapping[str, str] = field(default_factory=dict)
+    owners: Mapping[str, int] = field(default_factory=dict)
 
 
 class MetadataStore:
@@ -167,6 +177,7 @@ class MetadataStore:
         elif (damage := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise self._unusable(damage)
         db.execute(_GROWING)
+        db.execute(_TOPIC_OWNERS)
         db.execute(PENDING_TABLE)
         db.execute(_DYNAMIC_SETTINGS)
         db.execute(_ACLS)
@@ -220,11 +231,18 @@ class MetadataStore:
 
     def topics(self) -> Iterator[StoredTopic]:
         """Yield every topic."""
+        owners: dict[str, dict[str, int]] = {}
+        for topic_id, owner, partitions in self._run("SELECT topic_id, owner, partitions FROM topic_owners"):
+            owners.setdefault(topic_id, {})[owner] = partitions
         for topic_id, name, partitions, configs in self._run(
             "SELECT topic_id, name, partitions, configs FROM topics ORDER BY name"
         ):
             yield StoredTopic(
-                topic_id=topic_id, name=name, partitions=partitions, configs=json.loads(configs)
+                topic_id=topic_id,
+                name=name,
+                partitions=partitions,
+                configs=json.loads(configs),
+                owners=owners.get(topic_id, {}),
             )
 
     def put_topic(self, topic: StoredTopic, *, on_disk: int | None = None) -> None:
@@ -234,6 +252,9 @@ class MetadataStore:
                 "INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)",
                 (topic.topic_id, topic.name, topic.partitions, json.dumps(dict(topic.configs))),
             )
+            self._run("DELETE FROM topic_owners WHERE topic_id=?", (topic.topic_id,))
+            for owner, partitions in topic.owners.items():
+                self._run("INSERT INTO topic_owners VALUES (?, ?, ?)", (topic.topic_id, owner, partitions))
             if on_disk is not None:
                 self._run("INSERT OR REPLACE INTO growing_topics VALUES (?, ?)", (topic.topic_id, on_disk))
 
@@ -251,6 +272,7 @@ class MetadataStore:
             self._run("DELETE FROM topics WHERE topic_id=?", (topic.topic_id,))
             self._run("DELETE FROM growing_topics WHERE topic_id=?", (topic.topic_id,))
             self._run("DELETE FROM start_offsets WHERE topic_id=?", (topic.topic_id,))
+            self._run("DELETE FROM topic_owners WHERE topic_id=?", (topic.topic_id,))
             self._run(
                 "INSERT OR REPLACE INTO deleted_topics VALUES (?, ?, ?)",
                 (topic.topic_id, topic.name, topic.partitions),

@@ -9,14 +9,17 @@ import shutil
 import uuid
 from collections.abc import Callable, Container, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.in_slices import run_at_once
-from tidegate.storage.config import MAX_PARTITIONS, PRODUCER_ID_EXPIRATION_MS, StorageConfig
+from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
 from tidegate.storage.consistency import check_partition, check_strays
 from tidegate.storage.errors import StorageError
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.recovery import open_log
+from tidegate.storage.partition_bound import PartitionBound
 from tidegate.storage.private_files import PRIVATE_DIRECTORY, replace_private_file
 from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.topic_configs import settings_of
@@ -36,14 +39,18 @@ def partition_directory(data_dir: Path, name: str, partition: int) -> Path:
 
 
 class Topic:
-    """A topic: `logs[n]` is partition n. `topic_id` is a UUID as text."""
+    """A topic: `logs[n]` is partition n. `topic_id` is a UUID as text.
 
-    __slots__ = ("configs", "logs", "name", "settings", "topic_id")
+    owners: how many of its partitions belong to which principal; the others to none (`PartitionBound`).
+    """
+
+    __slots__ = ("configs", "logs", "name", "owners", "settings", "topic_id")
 
     def __init__(self, stored: StoredTopic, settings: TopicSettings) -> None:
         self.name = stored.name
         self.topic_id = stored.topic_id
         self.configs: Mapping[str, str] = dict(stored.configs)
+        self.owners: Mapping[str, int] = dict(stored.owners)
         self.settings = settings
         self.logs: list[PartitionLog] = []
 
@@ -51,13 +58,14 @@ class Topic:
         """Return the log of a partition, None where there is no such partition."""
         return self.logs[partition] if 0 <= partition < len(self.logs) else None
 
-    def stored(self, *, partitions: int | None = None) -> StoredTopic:
+    def stored(self) -> StoredTopic:
         """Return the topic as the store keeps it."""
         return StoredTopic(
             topic_id=self.topic_id,
             name=self.name,
-            partitions=len(self.logs) if partitions is None else partitions,
+            partitions=len(self.logs),
             configs=self.configs,
+            owners=self.owners,
         )
 
 
@@ -82,7 +90,7 @@ class Topics:
         self.watch_log: Callable[[PartitionLog], object] = _nothing
         self._by_plain_name: dict[str, list[str]] = {}
         self._changing: set[str] = set()
-        self._coming = 0
+        self._bound = PartitionBound(config.max_partitions)
         self._data_dir = data_dir
         self._store = store
         self._config = config
@@ -110,6 +118,7 @@ class Topics:
             for partition in range(stored.partitions):
                 directory = self._own_directory(stored, partition)
                 topic.logs.append(open_log(stored, partition, directory, topic.settings))
+            self._count_loaded(stored)
             self._add(topic)
         for topic_id in growing:
             self._store.forget_growing_topic(topic_id)
@@ -143,9 +152,22 @@ class Topics:
                     check_partition(directory, stored, owner=_owner(directory), recovery_point=recovery_point)
         check_strays(self._data_dir, known)
 
+    def _count_loaded(self, stored: StoredTopic) -> None:
+        """Count the partitions of a stored topic for their owners."""
+        unknown = stored.partitions - sum(stored.owners.values())
+        for owner, partitions in (*stored.owners.items(), (UNKNOWN_OWNER, unknown)):
+            self._bound.take(owner, partitions)
+
     def room(self) -> int:
         """Return how many partitions the node may still hold."""
-        return MAX_PARTITIONS - self.partition_count - self._coming
+        return self._bound.free
+
+    def room_problem(self, owner: str, partitions: int) -> str | None:
+        """Return why a principal may not add so many partitions, as a text for the client; None where it may.
+
+        owner: `Request.divided_owner()`.
+        """
+        return self._bound.problem(owner, partitions)
 
     def is_taken(self, name: str) -> bool:
         """Return whether there is a topic of this name, or one is being created or deleted."""
@@ -161,20 +183,29 @@ class Topics:
         """Return whether a topic is being given partitions or deleted: nothing else is begun with it meanwhile."""
         return topic.name in self._changing
 
-    def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+    def create(
+        self, name: str, partitions: int, configs: Mapping[str, str], owner: str = UNKNOWN_OWNER
+    ) -> Topic:
         """Create a topic; the caller has checked name, number and settings. Raises `StorageError`, changing nothing."""
-        return run_at_once(self.create_in_slices(name, partitions, configs))
+        return run_at_once(self.create_in_slices(name, partitions, configs, owner))
 
     def create_in_slices(
-        self, name: str, partitions: int, configs: Mapping[str, str]
+        self, name: str, partitions: int, configs: Mapping[str, str], owner: str = UNKNOWN_OWNER
     ) -> Generator[None, None, Topic]:
         """Do as `create`, a partition at a time. The topic is there when it is complete; its name is taken before.
 
-        Where the work is broken off, nothing has changed; where the process ends, the next start completes the topic.
+        owner: the principal that its partitions count for; the caller has asked `room_problem`. Where the work is
+        broken off, nothing has changed; where the process ends, the next start completes the topic.
         """
-        stored = StoredTopic(topic_id=str(uuid.uuid4()), name=name, partitions=partitions, configs=configs)
+        stored = StoredTopic(
+            topic_id=str(uuid.uuid4()),
+            name=name,
+            partitions=partitions,
+            configs=configs,
+            owners=_with_more({}, owner, partitions),
+        )
         topic = Topic(stored, settings_of(configs, self._config))
-        with self._change(name, partitions):
+        with self._change(name), self._taken(owner, partitions):
             self.before_create(name)
             self._store.put_topic(stored, on_disk=0)
             try:
@@ -187,26 +218,32 @@ class Topics:
         self._add(topic)
         return topic
 
-    def add_partitions(self, topic: Topic, count: int) -> None:
+    def add_partitions(self, topic: Topic, count: int, owner: str = UNKNOWN_OWNER) -> None:
         """Give a topic `count` partitions, more than it has. Raises `StorageError`, changing nothing."""
-        run_at_once(self.add_partitions_in_slices(topic, count))
+        run_at_once(self.add_partitions_in_slices(topic, count, owner))
 
-    def add_partitions_in_slices(self, topic: Topic, count: int) -> Generator[None, None, None]:
+    def add_partitions_in_slices(
+        self, topic: Topic, count: int, owner: str = UNKNOWN_OWNER
+    ) -> Generator[None, None, None]:
         """Do as `add_partitions`, a partition at a time: all of them are there at once when it is over.
 
-        Where the work is broken off, the next start completes it.
+        owner: the principal that the added partitions count for, which need not be the topic's creator. Where the work
+        is broken off, the next start completes it.
         """
-        before = len(topic.logs)
-        with self._change(topic.name, count - before):
-            self._store.put_topic(topic.stored(partitions=count), on_disk=before)
+        before = topic.stored()
+        added = count - before.partitions
+        grown = replace(before, partitions=count, owners=_with_more(before.owners, owner, added))
+        with self._change(topic.name), self._taken(owner, added):
+            self._store.put_topic(grown, on_disk=before.partitions)
             try:
-                logs = yield from self._new_logs(topic, topic.stored(), range(before, count))
+                logs = yield from self._new_logs(topic, before, range(before.partitions, count))
             except StorageError:
-                self._take_back(lambda: self._store.put_topic(topic.stored(partitions=before)))
+                self._take_back(lambda: self._store.put_topic(before))
                 raise
             self._take_back(lambda: self._store.forget_growing_topic(topic.topic_id))
         topic.logs += logs
-        self.partition_count += count - before
+        topic.owners = grown.owners
+        self.partition_count += added
         self._changed()
 
     @staticmethod
@@ -223,12 +260,10 @@ class Topics:
         They are kept and described at once, and in force for its logs, a few at a time, when it is over.
         """
         settings = settings_of(configs, self._config)
-        self._store.put_topic(
-            StoredTopic(topic_id=topic.topic_id, name=topic.name, partitions=len(topic.logs), configs=configs)
-        )
+        self._store.put_topic(replace(topic.stored(), configs=configs))
         topic.configs, topic.settings = dict(configs), settings
         self._changed()
-        with self._change(topic.name, 0):
+        with self._change(topic.name):
             for log in topic.logs:
                 log.settings = settings
                 self.watch_log(log)
@@ -249,25 +284,35 @@ class Topics:
         if not self._by_plain_name[plain_name]:
             del self._by_plain_name[plain_name]
         self.partition_count -= len(topic.logs)
+        unknown = len(topic.logs) - sum(topic.owners.values())
+        self._bound.give_back({**topic.owners, UNKNOWN_OWNER: unknown})
         self._changed()
         for log in topic.logs:
             log.deleted = True
-        with self._change(topic.name, 0):
+        with self._change(topic.name):
             for log in topic.logs:
                 log.forget()
                 yield
             yield from self._delete_files(stored)
 
     @contextmanager
-    def _change(self, name: str, partitions: int) -> Iterator[None]:
-        """Take a name, and room for partitions that come, while a topic changes."""
+    def _change(self, name: str) -> Iterator[None]:
+        """Reserve a name while a topic changes."""
         self._changing.add(name)
-        self._coming += partitions
         try:
             yield
         finally:
             self._changing.remove(name)
-            self._coming -= partitions
+
+    @contextmanager
+    def _taken(self, owner: str, partitions: int) -> Iterator[None]:
+        """Count partitions that are created inside; not those of a creation that fails."""
+        self._bound.take(owner, partitions)
+        try:
+            yield
+        except BaseException:
+            self._bound.give_back({owner: partitions})
+            raise
 
     def _add(self, topic: Topic) -> None:
         self.by_name[topic.name] = topic
@@ -334,6 +379,11 @@ class Topics:
         for directory in moved:
             self._remove(directory)
             yield
+
+
+def _with_more(owners: Mapping[str, int], owner: str, partitions: int) -> Mapping[str, int]:
+    """Return the owners of a topic's partitions after one of them has added some."""
+    return owners if owner == UNKNOWN_OWNER else {**owners, owner: owners.get(owner, 0) + partitions}
 
 
 def _nothing(*_: object) -> None:

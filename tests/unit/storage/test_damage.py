@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_growth_that_was_broken_off_is_finished(tmp_path: Path) -> None:
     node = StorageNode(tmp_path)
     node.create("orders", 2)
     topic = node.storage.topics.by_name["orders"]
-    node.storage.store.put_topic(topic.stored(partitions=4), on_disk=2)
+    node.storage.store.put_topic(replace(topic.stored(), partitions=4), on_disk=2)
     node.storage.close()
     shutil.rmtree(tmp_path / "orders-0")
     with pytest.raises(StorageError, match="orders-0' is missing"):

@@ -6,7 +6,9 @@ been checked but before the assignment is: a topic that then fails has cost them
 The partitions of a topic are there all at once.
 Memory: at most 200 bytes for each byte of the request (a topic of eight bytes becomes three dicts), and the answer.
 A timeout of 0 or less fails the request as a whole, unless no topic is left to grow.
-Needs ALTER on each topic; others get error 29.
+Needs ALTER on each topic; others get error 29. The partitions count for the principal that adds them, not for the
+creator of the topic; past its share of the node's partitions it gets error 44 with a text that says why
+(docs/fair-bounds.md).
 Not implemented: more than one replica.
 """
 
@@ -18,7 +20,6 @@ from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.timeouts import has_timed_out
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
-from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.topics import Topic
@@ -78,16 +79,11 @@ def _create(
     """Check, charge and grow one topic, after what else is under way with it."""
     if not request.authorized(acl.ALTER, acl.TOPIC, wanted["name"]):
         return error_codes.TOPIC_AUTHORIZATION_FAILED, None
-    topic = storage.topics.by_name.get(wanted["name"])
-    while topic is not None and storage.topics.is_changing(topic):
-        yield
-        topic = storage.topics.by_name.get(wanted["name"])
-    if topic is None:
-        return error_codes.UNKNOWN_TOPIC_OR_PARTITION, None
-    problem = _count_problem(storage, topic, wanted)
-    if problem is not None:
-        return problem
-    added = wanted["count"] - len(topic.logs)
+    owner = request.divided_owner()
+    found = yield from _growable(storage, owner, wanted)
+    if not isinstance(found, Topic):
+        return found
+    added = wanted["count"] - len(found.logs)
     if (not validate_only or storage.config.kafka_exact) and not request.quotas.record_mutations(added):
         return error_codes.THROTTLING_QUOTA_EXCEEDED, None
     for assignment in wanted["assignments"] or ():
@@ -96,14 +92,29 @@ def _create(
             return error_codes.INVALID_REPLICA_ASSIGNMENT, text
         yield
     if not validate_only:
+        found = yield from _growable(storage, owner, wanted)  # others may have changed it, or taken the room
+        if not isinstance(found, Topic):
+            return found
         try:
-            yield from storage.topics.add_partitions_in_slices(topic, wanted["count"])
+            yield from storage.topics.add_partitions_in_slices(found, wanted["count"], owner)
         except StorageError as error:
             return error_codes.KAFKA_STORAGE_ERROR, str(error)
     return error_codes.NONE, None
 
 
-def _count_problem(storage: Storage, topic: Topic, wanted: Message) -> _Problem | None:
+def _growable(storage: Storage, owner: str, wanted: Message) -> Generator[None, None, Topic | _Problem]:
+    """Return the topic, once nothing else is under way with it, or why it cannot get so many partitions."""
+    topic = storage.topics.by_name.get(wanted["name"])
+    while topic is not None and storage.topics.is_changing(topic):
+        yield
+        topic = storage.topics.by_name.get(wanted["name"])
+    if topic is None:
+        return error_codes.UNKNOWN_TOPIC_OR_PARTITION, None
+    problem = _count_problem(storage, owner, topic, wanted)
+    return topic if problem is None else problem
+
+
+def _count_problem(storage: Storage, owner: str, topic: Topic, wanted: Message) -> _Problem | None:
     count, current, assignments = wanted["count"], len(topic.logs), wanted["assignments"]
     if count == current:
         return error_codes.INVALID_PARTITIONS, f"Topic already has {current} partition(s)."
@@ -116,12 +127,8 @@ def _count_problem(storage: Storage, topic: Topic, wanted: Message) -> _Problem 
     if assignments is not None and len(assignments) != added:
         text = f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) were "
         return error_codes.INVALID_REPLICA_ASSIGNMENT, text + "specified."
-    if added > storage.topics.room():
-        text = (
-            f"This node holds at most {MAX_PARTITIONS} partitions and has {storage.topics.partition_count}."
-        )
-        return error_codes.POLICY_VIOLATION, text
-    return None
+    room_problem = storage.topics.room_problem(owner, added)
+    return None if room_problem is None else (error_codes.POLICY_VIOLATION, room_problem)
 
 
 def _result(name: str, problem: _Problem) -> Message:

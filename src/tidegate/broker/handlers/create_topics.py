@@ -5,6 +5,8 @@ about it is right, and is refused with error 89 without them (B§5.3). Duplicate
 validate_only nothing is created, and nothing is charged unless `tidegate.kafka.exact` is set (KIP-599 promises it
 free, Kafka 4.3 charges it). A topic is there when all of its partitions are; its name is taken before.
 A timeout of 0 or less fails the request as a whole, unless nothing is left to create.
+A principal without rights to the cluster gets a share of the node's partitions, past it error 44 with a text that says
+why (docs/fair-bounds.md).
 Needs CREATE on the cluster or on the topic, else error 29; the settings are answered to who may describe them.
 Memory: at most 200 bytes for each byte of the request (a topic of three bytes becomes three dicts), and the answer.
 Not implemented: more than one replica, topic policies.
@@ -21,7 +23,7 @@ from tidegate.broker.releasing import answer_and_release, release
 from tidegate.broker.timeouts import has_timed_out
 from tidegate.broker.topic_names import CLUSTER_METADATA_TOPIC, name_problem
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
-from tidegate.storage.config import MAX_PARTITIONS, StorageConfig
+from tidegate.storage.config import StorageConfig
 from tidegate.storage.errors import StorageError
 from tidegate.storage.storage import Storage
 from tidegate.storage.topic_configs import TOPIC_CONFIGS, described_configs
@@ -145,10 +147,9 @@ def _create(
         return _refused(name, problem)
     partitions = _partitions(storage, wanted)
     problem = _name_problem(storage, name, created)  # it may have been taken meanwhile
-    if problem is None and partitions > storage.topics.room():
-        text = (
-            f"This node holds at most {MAX_PARTITIONS} partitions and has {storage.topics.partition_count}."
-        )
+    owner = request.divided_owner()
+    text = storage.topics.room_problem(owner, partitions)
+    if problem is None and text is not None:
         problem = error_codes.POLICY_VIOLATION, text
     if problem is not None:
         return _refused(name, problem)
@@ -157,7 +158,7 @@ def _create(
     topic_id = str(uuid.uuid4())
     if not validate_only:
         try:
-            topic = yield from storage.topics.create_in_slices(name, partitions, configs)
+            topic = yield from storage.topics.create_in_slices(name, partitions, configs, owner)
             topic_id = topic.topic_id
             created.add(name)
         except StorageError as error:

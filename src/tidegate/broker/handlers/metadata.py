@@ -7,11 +7,13 @@ Names of internal topics are left alone (row L41).
 Answers about existing topics are kept encoded until a topic changes. A topic that is named more than once is answered
 once. Ids before version 12 are refused (error 42), as in Kafka.
 Needs DESCRIBE on each topic: of all topics those without it are left out, others get error 29, whether or not they are
-there. Creating needs CREATE on the cluster or on the topic.
+there. Creating needs CREATE on the cluster or on the topic, and room for the principal's partitions
+(docs/fair-bounds.md): without it the log says why, since the answer has no text.
 Memory: at most 200 bytes for each byte of the request (a topic of three bytes becomes two dicts and an entry of a
 third), and what is answered; partitions of one number share one description.
 """
 
+import logging
 from collections.abc import Generator, Iterable
 from typing import Any
 
@@ -29,6 +31,7 @@ from tidegate.storage.topics import Topic
 
 __all__ = ["PartitionMessages", "metadata_handler"]
 
+_logger = logging.getLogger(__name__)
 _BY_ID_SINCE = 12  # versions 10 and 11 have the field, and refuse an id in it
 
 
@@ -223,16 +226,20 @@ def _missing(
         return error_codes.INVALID_TOPIC_EXCEPTION
     topics, partitions = storage.topics, storage.config.num_partitions
     if (
-        may_create
-        and name not in INTERNAL_TOPICS
-        and name != CLUSTER_METADATA_TOPIC
-        and partitions <= topics.room()
-        and not topics.is_taken(name)
-        and topics.colliding(name, but=created) is None
-        and request.quotas.record_mutations(partitions)
+        not may_create
+        or name in INTERNAL_TOPICS
+        or name == CLUSTER_METADATA_TOPIC
+        or topics.is_taken(name)
+        or topics.colliding(name, but=created) is not None
     ):
+        return error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    owner = request.divided_owner()
+    text = topics.room_problem(owner, partitions)
+    if text is not None:
+        _logger.warning("did not create topic %r: %s", name, text, extra={"repeats": f"no room {owner}"})
+    elif request.quotas.record_mutations(partitions):
         try:
-            yield from topics.create_in_slices(name, partitions, {})
+            yield from topics.create_in_slices(name, partitions, {}, owner)
             created.add(name)
         except StorageError:
             return error_codes.KAFKA_STORAGE_ERROR

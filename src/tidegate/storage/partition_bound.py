@@ -1,0 +1,60 @@
+"""The bound of partitions of a node, divided between the principals that create them.
+
+A partition belongs to the principal that created it: with its topic, or later by adding partitions to a topic. Those
+that a client with rights to the whole cluster creates belong to `UNKNOWN_OWNER`, as do those that were stored before
+owners were: they count, and their creators are not limited by them.
+
+>>> bound = PartitionBound(100)
+>>> bound.take("User:mallory", 50)
+>>> print(bound.problem("User:mallory", 1))
+User:mallory has 50 partitions and asks for 1 more; of this node's 100 (tidegate.max.partitions) 50 are free. A \
+principal may add partitions while it has no more than are left free.
+>>> bound.problem("User:alice", 25), bound.problem(UNKNOWN_OWNER, 50)
+(None, None)
+"""
+
+from collections.abc import Mapping
+
+from tidegate.fair_share import UNKNOWN_OWNER, ThresholdBound
+
+__all__ = ["PartitionBound"]
+
+
+class PartitionBound:
+    """How many partitions there are and come, by owner. most: `tidegate.max.partitions`."""
+
+    __slots__ = ("_bound",)
+
+    def __init__(self, most: int) -> None:
+        self._bound = ThresholdBound(most)
+
+    @property
+    def free(self) -> int:
+        """How many more partitions the node holds; below 0 where the setting was lowered."""
+        return self._bound.capacity - self._bound.used
+
+    def problem(self, owner: str, partitions: int) -> str | None:
+        """Return why a principal may not add so many partitions, as a text for the client; None where it may.
+
+        owner: `UNKNOWN_OWNER` where the client's use is not divided.
+        """
+        bound = self._bound
+        if not bound.has_room(partitions):
+            most = f"at most {bound.capacity} partitions (tidegate.max.partitions)"
+            return f"This node holds {most} and has {bound.used}."
+        if owner == UNKNOWN_OWNER or bound.may_add(owner, partitions):
+            return None
+        return (
+            f"{owner} has {bound.used_by(owner)} partitions and asks for {partitions} more; of this node's"
+            f" {bound.capacity} (tidegate.max.partitions) {self.free} are free. A principal may add partitions while it"
+            " has no more than are left free."
+        )
+
+    def take(self, owner: str, partitions: int) -> None:
+        """Count partitions that an owner adds; the caller has asked `problem`."""
+        self._bound.add(owner, partitions)
+
+    def give_back(self, owners: Mapping[str, int]) -> None:
+        """Count partitions that are gone no longer. owners: how many of each owner's."""
+        for owner, partitions in owners.items():
+            self._bound.remove(owner, partitions)
