@@ -154,6 +154,7 @@ class Storage:
             log = self._open_log(
                 directory,
                 settings,
+                stored,
                 points.get((stored.name, partition), 0),
                 start_offset=starts.get(key, 0),
                 trust_writes=trust,
@@ -176,6 +177,7 @@ class Storage:
         self,
         directory: Path,
         settings: TopicSettings,
+        stored: StoredTopic,
         recovery_point: int = 0,
         *,
         start_offset: int = 0,
@@ -188,6 +190,7 @@ class Storage:
             settings,
             producer_expiration_ms=self.config.producer_id_expiration_ms,
             producer_memory=self._producer_memory,
+            producer_owner=stored.principal,
             start_offset=start_offset,
             recovery_point=recovery_point,
             trust_writes=trust_writes,

@@ -89,6 +89,14 @@ class StoredTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
     owners: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def principal(self) -> str:
+        """The principal that states count for that were found in the topic's files: its main owner, else the topic.
+
+        A tenant can create many topics: they count as one. Topics without an owner are not made by tenants.
+        """
+        return max(self.owners, key=self.owners.__getitem__, default=f"Topic:{self.name}")
+
 
 class MetadataStore:
     """The SQLite file. Every method that changes something has committed when it returns.

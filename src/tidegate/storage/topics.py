@@ -27,7 +27,7 @@ from tidegate.storage.topic_settings import TopicSettings
 
 __all__ = ["LogOpener", "Topic", "Topics", "partition_directory", "remove_directory"]
 
-LogOpener = Callable[[Path, TopicSettings], PartitionLog]
+LogOpener = Callable[[Path, TopicSettings, StoredTopic], PartitionLog]
 
 _PARTITION_METADATA = "partition.metadata"  # Kafka's file that says whose directory this is
 _logger = logging.getLogger(__name__)
@@ -335,7 +335,7 @@ class Topics:
                 yield
                 directory = self._own_directory(stored, partition)
                 yield
-                logs.append(self.open_log(directory, topic.settings))
+                logs.append(self.open_log(directory, topic.settings, stored))
             yield
         except OSError as error:
             raise StorageError(
@@ -399,8 +399,14 @@ def _owner(directory: Path) -> str | None:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("topic_id:")), None)
 
 
-def _open_new_log(directory: Path, settings: TopicSettings) -> PartitionLog:
-    return open_log(directory, settings, producer_expiration_ms=PRODUCER_ID_EXPIRATION_MS, trust_writes=True)
+def _open_new_log(directory: Path, settings: TopicSettings, stored: StoredTopic) -> PartitionLog:
+    return open_log(
+        directory,
+        settings,
+        producer_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
+        producer_owner=stored.principal,
+        trust_writes=True,
+    )
 
 
 def remove_directory(directory: Path) -> None:

@@ -101,6 +101,23 @@ def test_topics_come_back(opened: Opened, path: Path) -> None:
     assert list(opened(killed(path)).topics()) == [grown]
 
 
+def test_owners_of_partitions_come_back(opened: Opened, path: Path) -> None:
+    """They are replaced with the topic and go with it; a topic without any is a principal of its own."""
+    store = opened(path)
+    topic = StoredTopic(topic_id="id-1", name="orders", partitions=3, owners={"User:a": 1, "User:b": 2})
+    store.put_topic(StoredTopic(topic_id="id-1", name="orders", partitions=2, owners={"User:c": 2}))
+    store.put_topic(topic)
+    store.put_topic(StoredTopic(topic_id="id-2", name="other", partitions=1))
+    found = list(opened(killed(path)).topics())
+    assert [(each.owners, each.principal) for each in found] == [
+        (topic.owners, "User:b"),
+        ({}, "Topic:other"),
+    ]
+    store.delete_topic(topic)
+    store.put_topic(StoredTopic(topic_id="id-1", name="orders", partitions=1))
+    assert [each.owners for each in store.topics()] == [{}, {}]
+
+
 def test_deleted_topic_is_remembered_until_its_files_are_gone(opened: Opened, path: Path) -> None:
     """Deleting leaves a note for a restart, and lets the offsets be forgotten, a few at a time."""
     store = opened(path)

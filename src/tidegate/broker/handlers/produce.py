@@ -178,16 +178,15 @@ class _Stored:
         log = topic.log(index)
         if log is None:
             return _refused(index, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
-        request, (records, rejected) = self._request, batch
-        led, version = self._cluster.leads(topic, index), request.header.api_version
+        request, led = self._request, self._cluster.leads(topic, index)
         if (
             topic.name in INTERNAL_TOPICS
-            and records is not None
+            and batch[0] is not None
             and self._acks in ACKS
             and not may_append_to_internal(request.header.client_id)
         ):
             return _refused(index, error_codes.INVALID_TOPIC_EXCEPTION)
-        result = _append(log, index, records, rejected, self._acks, request.now_ms, version, led=led)
+        result = _append(log, index, batch, self._acks, request, led=led)
         if result["error_code"] == error_codes.NOT_LEADER_OR_FOLLOWER:
             result["current_leader"] = self._cluster.current_leader(topic, index)
             self.leaders.add(self._cluster.leader(topic, index))
@@ -289,7 +288,9 @@ def _store(target: _Target, records: memoryview, request: Request, turn: TurnWri
     log = target.log
     header = request.header
     try:
-        base_offset, append_time_ms = log.append(records, request.now_ms, header.api_version, turn)
+        base_offset, append_time_ms = log.append(
+            records, request.now_ms, header.api_version, turn, request.connection.owner
+        )
     except AppendError as error:
         return _refuse(target, request, error)
     encoded = None
@@ -341,17 +342,11 @@ def _answer_synced(
 
 
 def _append(
-    log: PartitionLog,
-    index: int,
-    records: memoryview | None,
-    rejected: AppendError | None,
-    acks: int,
-    now_ms: int,
-    version: int,
-    *,
-    led: bool,
+    log: PartitionLog, index: int, batch: _Batch, acks: int, request: Request, *, led: bool
 ) -> dict[str, Any]:
     """Store one partition's batch, if this node leads it, and return its part of the answer."""
+    records, rejected = batch
+    version, owner = request.header.api_version, request.connection.owner
     result = None
     try:
         if records is None and rejected is None:
@@ -362,7 +357,7 @@ def _append(
             elif not led:
                 result = _refused(index, error_codes.NOT_LEADER_OR_FOLLOWER)
             else:
-                base_offset, append_time_ms = log.append(records, now_ms, version)
+                base_offset, append_time_ms = log.append(records, request.now_ms, version, owner=owner)
                 result = {
                     "index": index,
                     "error_code": error_codes.NONE,

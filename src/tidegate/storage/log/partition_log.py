@@ -116,11 +116,17 @@ class PartitionLog:
     # --- append
 
     def append(
-        self, batch: memoryview, now_ms: int, produce_version: int, turn: Turn | None = None
+        self,
+        batch: memoryview,
+        now_ms: int,
+        produce_version: int,
+        turn: Turn | None = None,
+        owner: str | None = None,
     ) -> tuple[int, int]:
         """Store one batch; return its base offset and the append time to answer (-1 with CreateTime).
 
-        turn: given by who answers only after `turn.end()`: the batch may be written then.
+        turn: given where the answer leaves only after `turn.end()`: the batch may be written then. owner: the principal
+        that its producer's state counts for; None: that of the partition.
 
         `batch` is one whole batch (`records.is_one_batch`). It is patched in place where the memory allows it, and
         copied first where it is read-only. Raises `AppendError` with the client's error code; then nothing was stored.
@@ -159,7 +165,7 @@ class PartitionLog:
             append_time_ms = max_time_ms = now_ms
         base_offset = self._write(batch, size, last_delta, max_time_ms, now_ms, turn)
         if producer_id > NO_PRODUCER_ID:
-            self.producers.note(producer_id, epoch, sequence, last_delta, base_offset, max_time_ms)
+            self.producers.note(producer_id, epoch, sequence, last_delta, base_offset, max_time_ms, owner)
         if self.end_offset >= self.sync_due_offset and self.on_sync_due is not None:
             self.on_sync_due(self)
         if self.on_append is not None:

@@ -3,14 +3,20 @@
 A batch that came before is answered with its first offset instead of being stored again; a gap in the sequence
 is refused. Kept in memory, written to a snapshot file from time to time, and completed by reading the headers of
 the batches after the snapshot. Follows: Kafka `ProducerStateManager`, `ProducerAppendInfo`, KIP-98.
+
+Both bounds, that of a node and that of a partition, are divided between the principals that write: where one is full,
+the principal that holds most loses its oldest producers. A forgotten producer's retry would be stored twice. The
+principal is kept in memory only: what is read from files belongs to the owner that the table was made with.
 """
 
 import struct
-from collections import OrderedDict
+from collections import deque
+from heapq import heapify, heapreplace
 from itertools import chain, starmap
 from pathlib import Path
 
 from tidegate import error_codes
+from tidegate.fair_share import UNKNOWN_OWNER, ReclaimableBound
 from tidegate.storage.errors import AppendError
 from tidegate.storage.log.records import last_sequence
 from tidegate.storage.private_files import replace_private_file
@@ -25,15 +31,14 @@ __all__ = [
     "Producers",
 ]
 
-MAX_PRODUCER_BYTES = (
-    64 * 1024 * 1024
-)  # of all partitions of a node; past it the one silent longest is forgotten
-MAX_PRODUCERS = 3_000  # of one partition: a snapshot takes few milliseconds; past it a tenth is forgotten
-REMEMBERED_BATCHES = (
-    5  # Kafka's `ProducerStateEntry.NUM_BATCHES_TO_RETAIN`: what a producer may have in flight
-)
+MAX_PRODUCER_BYTES = 64 * 1024 * 1024
+"""What the producers of all partitions of a node take at most."""
+MAX_PRODUCERS = 3_000
+"""Producers of one partition: a snapshot takes few milliseconds. Past it a tenth is forgotten."""
+REMEMBERED_BATCHES = 5
+"""Kafka's `ProducerStateEntry.NUM_BATCHES_TO_RETAIN`: what a producer may have in flight."""
 
-_STATE_BYTES = 480  # of a producer, with its places in two tables (measured by a test)
+_STATE_BYTES = 560  # of a producer, with its places in three tables (measured by a test)
 _BATCH_BYTES = 240  # of each batch that is remembered
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
@@ -49,67 +54,85 @@ before its last one, largest time in ms, no coordinator, no transaction."""
 
 
 class ProducerState:
-    """One producer's epoch and its last batches, oldest first."""
+    """One producer's epoch and its last batches, oldest first. owner: the principal that wrote the last of them."""
 
-    __slots__ = ("batches", "epoch", "owner", "period", "producer_id")
+    __slots__ = ("batches", "epoch", "owner", "period", "producer_id", "table")
 
-    def __init__(self, owner: "Producers", producer_id: int, epoch: int, period: int) -> None:
-        self.owner = owner
+    def __init__(self, table: "Producers", producer_id: int, epoch: int, period: int, owner: str) -> None:
+        self.table = table
         self.producer_id = producer_id
         self.epoch = epoch
         self.period = period
+        self.owner = owner
         self.batches: list[Batch] = []
 
 
 class ProducerMemory:
     """What all partitions of a node remember of producers together: at most `max_bytes`.
 
-    Producers are kept in the order in which they were heard last, to the length of a period.
+    The producers of a principal are kept in the order in which they were heard last, to the length of a period.
     """
 
-    __slots__ = ("_recent", "max_bytes", "period", "used_bytes")
+    __slots__ = ("_bound", "period")
 
     def __init__(self, max_bytes: int = MAX_PRODUCER_BYTES) -> None:
-        self.max_bytes = max_bytes
-        self.used_bytes = 0
         self.period = 0
-        self._recent: OrderedDict[ProducerState, None] = OrderedDict()
+        self._bound: ReclaimableBound[ProducerState] = ReclaimableBound(max_bytes)
+
+    @property
+    def used_bytes(self) -> int:
+        """What all producers take, as it is counted here."""
+        return self._bound.used
+
+    @property
+    def max_bytes(self) -> int:
+        """What they may take."""
+        return self._bound.capacity
 
     def begin_period(self) -> None:
-        """Who is heard from now on was heard later than all who were heard before."""
+        """Begin a period: producers that are heard from now on were heard later than those heard before."""
         self.period += 1
 
     def hear(self, state: ProducerState) -> None:
         """Note that a producer was heard, the first time in this period."""
         state.period = self.period
-        self._recent.move_to_end(state)
+        self._bound.touch(state)
 
     def add(self, state: ProducerState) -> None:
         """Take in a new producer."""
-        self.used_bytes += _STATE_BYTES
-        self._recent[state] = None
+        self._bound.add(state, state.owner, _STATE_BYTES)
 
-    def grow(self, batches: int) -> None:
-        """Note that so many more batches are remembered (fewer, below 0), and forget who was silent longest."""
-        self.used_bytes += batches * _BATCH_BYTES
-        while self.used_bytes > self.max_bytes:
-            oldest = next(iter(self._recent))
-            oldest.owner.forget(oldest)
+    def hand_over(self, state: ProducerState, owner: str) -> None:
+        """Count a producer for another principal from now on."""
+        self._bound.remove(state)
+        state.owner = owner
+        self._bound.add(state, owner, _STATE_BYTES + len(state.batches) * _BATCH_BYTES)
+
+    def resize(self, state: ProducerState) -> None:
+        """Count how many batches of a producer are remembered; past the bound, forget others."""
+        bound = self._bound
+        bound.resize(state, _STATE_BYTES + len(state.batches) * _BATCH_BYTES)
+        while bound.used > bound.capacity:
+            oldest = bound.victim(state.owner, 0)
+            assert oldest is not None
+            oldest.table.forget(oldest)
 
     def drop(self, state: ProducerState) -> None:
         """Let go of a producer that its partition has forgotten."""
-        del self._recent[state]
-        self.used_bytes -= _STATE_BYTES + len(state.batches) * _BATCH_BYTES
+        self._bound.remove(state)
 
 
 class Producers:
     """The producers of one partition."""
 
-    __slots__ = ("_states", "changed", "expiration_ms", "memory")
+    __slots__ = ("_states", "changed", "expiration_ms", "memory", "owner")
 
-    def __init__(self, expiration_ms: int, memory: ProducerMemory | None = None) -> None:
-        """Make an empty table. memory: shared by all partitions of a node."""
+    def __init__(
+        self, expiration_ms: int, memory: ProducerMemory | None = None, owner: str = UNKNOWN_OWNER
+    ) -> None:
+        """Make an empty table. memory: shared by all partitions of a node. owner: of what is read from files."""
         self.expiration_ms = expiration_ms
+        self.owner = owner
         self.changed = True  # since they were saved or loaded
         self.memory = ProducerMemory() if memory is None else memory
         self._states: dict[int, ProducerState] = {}
@@ -118,7 +141,7 @@ class Producers:
         return len(self._states)
 
     def states(self) -> list[ProducerState]:
-        """Return who is remembered."""
+        """Return the producers that are remembered."""
         return list(self._states.values())
 
     def check(
@@ -164,20 +187,26 @@ class Producers:
         last_delta: int,
         base_offset: int,
         time_ms: int,
+        owner: str | None = None,
     ) -> None:
-        """Remember a batch that was stored."""
+        """Remember a batch that was stored. owner: the principal that wrote it; None: it was read from a file."""
         self.changed = True
         memory = self.memory
         state = self._states.get(producer_id)
+        if owner is None:
+            owner = self.owner
         if state is None:
             if len(self._states) >= MAX_PRODUCERS:
                 self._make_room()
-            state = self._states[producer_id] = ProducerState(self, producer_id, epoch, memory.period)
+            state = ProducerState(self, producer_id, epoch, memory.period, owner)
+            self._states[producer_id] = state
             memory.add(state)
-        elif state.epoch != epoch:
-            state.epoch = epoch
-            memory.grow(-len(state.batches))
-            state.batches.clear()
+        else:
+            if state.epoch != epoch:
+                state.epoch = epoch
+                state.batches.clear()
+            if state.owner != owner:
+                memory.hand_over(state, owner)
         if state.period != memory.period:
             memory.hear(state)
         batches = state.batches
@@ -196,7 +225,7 @@ class Producers:
         if len(batches) > REMEMBERED_BATCHES:
             del batches[0]
         else:
-            memory.grow(1)
+            memory.resize(state)
 
     def expire(self, now_ms: int) -> int:
         """Forget producers silent for `producer.id.expiration.ms`; return how many."""
@@ -213,9 +242,16 @@ class Producers:
         self.memory.drop(state)
 
     def _make_room(self) -> None:
-        by_last_offset = sorted(self._states.values(), key=lambda state: state.batches[-1][3])
-        for state in by_last_offset[: MAX_PRODUCERS // 10]:
-            self.forget(state)
+        """Forget a tenth: each time the producer of the smallest last offset, of the principal that has most."""
+        by_owner: dict[str, deque[ProducerState]] = {}
+        for state in sorted(self._states.values(), key=lambda state: state.batches[-1][3]):
+            by_owner.setdefault(state.owner, deque()).append(state)
+        most = [(-len(states), owner) for owner, states in by_owner.items()]
+        heapify(most)
+        for _ in range(MAX_PRODUCERS // 10):
+            count, owner = most[0]
+            self.forget(by_owner[owner].popleft())
+            heapreplace(most, (count + 1, owner))
 
     def clear(self) -> None:
         """Forget all."""

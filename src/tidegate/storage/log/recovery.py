@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.storage.errors import LogDamagedError
 from tidegate.storage.log.closed_segments import begins_batch, take_closed, take_largest_time
 from tidegate.storage.log.partition_log import NO_TIME, PartitionLog
@@ -68,6 +69,7 @@ def open_log(
     *,
     producer_expiration_ms: int,
     producer_memory: ProducerMemory | None = None,
+    producer_owner: str = UNKNOWN_OWNER,
     start_offset: int = 0,
     recovery_point: int = 0,
     trust_writes: bool = False,
@@ -77,11 +79,14 @@ def open_log(
 
     trust_writes: the machine has not gone down since the files were written, so finished writes are intact.
     start_offset: what lies before it has been deleted, though its segment may be there.
+    producer_owner: the principal that the producers found there count for.
     recovery_point: offset up to which the log is known to be synced, where writes cannot be trusted.
     """
     directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
     remove_files(directory.glob(f"*{DELETED_SUFFIX}"))
-    log = PartitionLog(directory, settings, Producers(producer_expiration_ms, producer_memory))
+    log = PartitionLog(
+        directory, settings, Producers(producer_expiration_ms, producer_memory, producer_owner)
+    )
     segments = [Segment(directory, base) for base in _base_offsets(directory)]
     if not segments:
         segments.append(Segment(directory, 0))
@@ -116,6 +121,7 @@ def reopen_log(log: PartitionLog) -> None:
         log.settings,
         producer_expiration_ms=log.producers.expiration_ms,
         producer_memory=log.producers.memory,
+        producer_owner=log.producers.owner,
         start_offset=log.start_offset,
         recovery_point=log.recovery_point,
         trust_writes=True,

@@ -155,6 +155,49 @@ def test_node_is_bounded_in_bytes() -> None:
     assert 1000 < sum(len(table) for table in tables) < 2000
 
 
+def test_a_flood_evicts_its_own_producers() -> None:
+    """Where the node's bound is full, the principal that holds most loses its oldest producers, others none."""
+    memory = ProducerMemory(max_bytes=1_000_000)
+    tables = [Producers(DAY_MS, memory) for _ in range(10)]
+    tables[0].note(1, 0, 0, 9, 100, 1000, "User:victim")
+    for at in range(5000):
+        tables[at % 10].note(1000 + at, 0, 0, 0, 1000 + at, 10**15, "User:mallory")
+    assert memory.used_bytes <= memory.max_bytes
+    assert tables[0].check(1, 0, 0, 9) == (100, 1000)
+    assert tables[4999 % 10].check(1000 + 4999, 0, 0, 0) == (1000 + 4999, 10**15)
+
+
+def test_the_newest_writer_owns_a_producer() -> None:
+    """What was read from files belongs to the table's owner, until a principal writes."""
+    memory = ProducerMemory(max_bytes=1_000_000)
+    table = Producers(DAY_MS, memory, owner="Topic:orders")
+    other = Producers(DAY_MS, memory, owner="User:mallory")
+    for producer_id in range(500):
+        table.note(producer_id, 0, 0, 9, 10 * producer_id, 1000)
+    table.note(7, 0, 10, 9, 9000, 1001, "User:victim")
+    for at in range(3000):
+        other.note(1000 + at, 0, 0, 0, at, 1000)
+    assert table.check(7, 0, 10, 9) == (9000, 1001)
+    assert table.check(499, 0, 0, 9) == (4990, 1000)
+    assert memory.used_bytes <= memory.max_bytes
+    for each in (table, other):
+        each.clear()
+    assert memory.used_bytes == 0
+
+
+def test_principals_of_one_partition_keep_their_producers() -> None:
+    """Past the bound of a partition the principal with most producers there loses its oldest."""
+    producers = Producers(DAY_MS)
+    for producer_id in range(10):
+        producers.note(producer_id, 0, 0, 0, producer_id, 1, "User:victim")
+    for producer_id in range(10, 2 * MAX_PRODUCERS):
+        producers.note(producer_id, 0, 0, 0, producer_id, 1, "User:mallory")
+    assert len(producers) <= MAX_PRODUCERS
+    assert [producers.check(producer_id, 0, 0, 0) for producer_id in range(10)] == [
+        (producer_id, 1) for producer_id in range(10)
+    ]
+
+
 def test_what_is_forgotten_is_not_counted() -> None:
     """Expiry, new epochs and deleted partitions give back what they took."""
     memory = ProducerMemory()
