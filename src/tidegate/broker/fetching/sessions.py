@@ -5,10 +5,15 @@ session's next epoch. A throttled answer changes nothing that the client knows: 
 the last answer was given, and only then is what it said of each partition (`FetchedPartition.answered_*`) taken for
 known (B§6.3).
 
-What makes room follows Kafka: a session that nobody has used for two minutes goes; else one that is as old and smaller
-than the new one, those of consumers before those of brokers. There is one cache; Kafka's is cut into eight shards by
-chance. Beyond Kafka, a session has at most `MAX_PARTITIONS` partitions, and all together take at most
-`MAX_SESSION_BYTES`.
+There is one cache; Kafka's is cut into eight shards by chance. Where it is full:
+
+1. A session that is unused for two minutes goes, as in Kafka.
+2. Otherwise, where another principal holds more than the one that asks, that one loses its oldest session.
+3. Otherwise the principal's own sessions follow Kafka's rule: one that is as old and smaller than the new one goes,
+   those of consumers before those of brokers; where there is none, there is no room.
+
+Where all sessions have one owner, as with `tidegate.kafka.exact=true`, this is Kafka's rule. Beyond Kafka, a session
+has at most as many partitions as a node, and all together take at most `MAX_SESSION_BYTES`.
 Follows: Kafka `FetchSessionCacheShard`, `FetchSession`, `FetchManager`.
 """
 
@@ -18,6 +23,7 @@ from random import randrange
 from typing import Any
 
 from tidegate import error_codes
+from tidegate.fair_share import UNKNOWN_OWNER, ReclaimableBound
 from tidegate.server.handler import Message
 from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.storage.log.partition_log import PartitionLog
@@ -126,14 +132,16 @@ class FetchedPartition:
 
 
 Partitions = dict[PartitionKey, FetchedPartition]
+_Rank = tuple[bool, int, int]
+"""What a session is worth: privileged, partitions, id. The least is evicted first."""
 
 
 class FetchSession:
     """What a client fetches: its partitions in the order in which they are read, by topic and index.
 
     epoch: that of the request that comes next. known: what its handler keeps for requests that are like an earlier one.
-    is_old: anybody's session may take its place. moves: what an answer has records of is read last afterwards; not so
-    with the answer that begins the session, as in Kafka.
+    is_old: any new session of its owner may take its place. moves: what an answer has records of is read last
+    afterwards; not so with the answer that begins the session, as in Kafka.
     """
 
     __slots__ = (
@@ -145,17 +153,25 @@ class FetchSession:
         "is_old",
         "known",
         "moves",
+        "owner",
         "partitions",
         "privileged",
         "rank",
-        "used_bytes",
         "used_ms",
     )
 
     def __init__(
-        self, session_id: int, partitions: Partitions, *, by_ids: bool, privileged: bool, now_ms: int
+        self,
+        session_id: int,
+        partitions: Partitions,
+        *,
+        by_ids: bool,
+        privileged: bool,
+        now_ms: int,
+        owner: str,
     ) -> None:
         self.id = session_id
+        self.owner = owner
         self.partitions = partitions
         self.by_ids = by_ids
         self.privileged = privileged
@@ -165,8 +181,7 @@ class FetchSession:
         self.moves = False
         self.known: Any = None
         self.is_old = False
-        self.rank: tuple[bool, int, int] | None = None
-        self.used_bytes = 0
+        self.rank: _Rank | None = None
 
     def deliver(self, _: Encoded) -> None:
         """Note that the last answer is given to the client."""
@@ -190,50 +205,98 @@ class FetchSession:
             yield
 
 
+class _Ranks:
+    """The sessions of one principal that may be evicted for another of it, the least valuable first.
+
+    by_all: by any session; by_brokers: by one of a broker.
+    """
+
+    __slots__ = ("by_all", "by_brokers")
+
+    def __init__(self) -> None:
+        self.by_all: list[_Rank] = []
+        self.by_brokers: list[_Rank] = []
+
+    def put(self, rank: _Rank, *, is_old: bool) -> None:
+        """Add a session: any other may evict it once it is old, brokers those of consumers at once."""
+        if is_old:
+            insort(self.by_all, rank)
+        if is_old or not rank[0]:
+            insort(self.by_brokers, rank)
+
+    def remove(self, rank: _Rank) -> None:
+        """Remove a session from where it was put."""
+        for ranks in (self.by_all, self.by_brokers):
+            at = bisect_left(ranks, rank)
+            if at < len(ranks) and ranks[at] == rank:
+                del ranks[at]
+
+
 class FetchSessions:
     """The sessions of a node, in the order of their last use."""
 
-    __slots__ = ("_by_all", "_by_brokers", "_by_id", "_max_bytes", "_max_sessions", "used_bytes")
+    __slots__ = ("_by_id", "_bytes", "_max_partitions", "_ranks", "_slots")
 
-    def __init__(self, max_sessions: int, max_bytes: int = MAX_SESSION_BYTES) -> None:
+    def __init__(
+        self, max_sessions: int, max_bytes: int = MAX_SESSION_BYTES, max_partitions: int = MAX_PARTITIONS
+    ) -> None:
         """Make an empty cache. max_sessions: `max.incremental.fetch.session.cache.slots`."""
-        self._max_sessions = max_sessions
-        self._max_bytes = max_bytes
+        self._max_partitions = max_partitions
         self._by_id: dict[int, FetchSession] = {}
-        self._by_all: list[tuple[bool, int, int]] = []  # who may be evicted, the least valuable first
-        self._by_brokers: list[tuple[bool, int, int]] = []
-        self.used_bytes = 0
+        self._slots: ReclaimableBound[int] = ReclaimableBound(max_sessions)
+        self._bytes: ReclaimableBound[int] = ReclaimableBound(max_bytes)
+        self._ranks: dict[str, _Ranks] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    @property
+    def used_bytes(self) -> int:
+        """What all sessions take, as `session_bytes` counts it."""
+        return self._bytes.used
 
     def find(self, session_id: int) -> FetchSession | None:
         """Return the session of an id."""
         return self._by_id.get(session_id)
 
-    def create(self, partitions: Partitions, *, by_ids: bool, privileged: bool, now_ms: int) -> int:
+    def create(
+        self,
+        partitions: Partitions,
+        *,
+        by_ids: bool,
+        privileged: bool,
+        now_ms: int,
+        owner: str = UNKNOWN_OWNER,
+    ) -> int:
         """Make a session and return its id, `NO_SESSION` where there is no room for it.
 
-        privileged: the client is a broker. Where very much would have to go, a part goes, and the client may ask again.
+        privileged: the client is a broker. owner: the principal that it counts for. Where very much would have to go, a
+        part goes, and the client may ask again.
         Follows: Kafka `FetchSessionCacheShard.maybeCreateSession`.
         """
         count = len(partitions)
         size = session_bytes(partitions)
-        if count > MAX_PARTITIONS or size > self._max_bytes:
+        if count > self._max_partitions or size > self._bytes.capacity:
             return NO_SESSION
         left = _EVICTED_AT_ONCE
-        while len(self._by_id) >= self._max_sessions or self.used_bytes + size > self._max_bytes:
-            evicted = self._evict(privileged, count, now_ms) if left > 0 else None
+        while not (self._slots.fits() and self._bytes.fits(size)):
+            evicted = None
+            if left > 0:
+                evicted = self._unused(now_ms) or self._of_largest(owner, size)
+                evicted = evicted or self._least_valuable(owner, privileged, count)
             if evicted is None:
                 return NO_SESSION
+            self.close(evicted.id)
             left -= len(evicted.partitions)
         session_id = randrange(1, _LARGEST)
         while session_id in self._by_id:
             session_id = randrange(1, _LARGEST)
-        session = FetchSession(session_id, partitions, by_ids=by_ids, privileged=privileged, now_ms=now_ms)
+        session = FetchSession(
+            session_id, partitions, by_ids=by_ids, privileged=privileged, now_ms=now_ms, owner=owner
+        )
         self._by_id[session_id] = session
-        session.used_bytes = size
-        self.used_bytes += size
+        self._slots.add(session_id, owner)
+        self._bytes.add(session_id, owner, size)
         self._rank(session, now_ms)
         return session_id
 
@@ -253,13 +316,19 @@ class FetchSessions:
     def has_room(self, session: FetchSession) -> bool:
         """Count a session that has grown or shrunk; return whether there is room for it, else close it.
 
-        One that was closed while a request of it was read has none.
+        Sessions of a principal that holds more are closed instead. One that was closed while a request of it was read
+        has no room.
         """
-        if self._by_id.get(session.id) is session and len(session.partitions) <= MAX_PARTITIONS:
-            size = session_bytes(session.partitions)
-            self.used_bytes += size - session.used_bytes
-            session.used_bytes = size
-            if self.used_bytes <= self._max_bytes:
+        if self._by_id.get(session.id) is session and len(session.partitions) <= self._max_partitions:
+            self._bytes.resize(session.id, session_bytes(session.partitions))
+            left = _EVICTED_AT_ONCE
+            while not self._bytes.fits(0) and left > 0:
+                evicted = self._of_largest(session.owner, 0)
+                if evicted is None:
+                    break
+                self.close(evicted.id)
+                left -= len(evicted.partitions)
+            if self._bytes.fits(0):
                 return True
         self.close(session.id)
         return False
@@ -268,11 +337,12 @@ class FetchSessions:
         """Forget a session, if there is one of this id."""
         session = self._by_id.pop(session_id, None)
         if session is not None:
-            self.used_bytes -= session.used_bytes
+            self._slots.remove(session_id)
+            self._bytes.remove(session_id)
             self._unrank(session)
 
     def forget_deleted(self) -> Iterator[None]:
-        """Let go of logs that are deleted, which sessions that nobody uses would keep in memory; yields often."""
+        """Let go of logs that are deleted, which unused sessions would keep in memory; yields often."""
         for session in list(self._by_id.values()):
             for partition in list(session.partitions.values()):
                 if partition.log is not None and partition.log.deleted:
@@ -280,35 +350,46 @@ class FetchSessions:
                     session.known = None
                 yield
 
-    def _evict(self, privileged: bool, count: int, now_ms: int) -> FetchSession | None:
-        """Forget a session for the sake of a new one of `count` partitions, and return it; None where none may go."""
-        evicted = next(iter(self._by_id.values()), None)
-        if evicted is not None and now_ms - evicted.used_ms <= EVICTED_AFTER_MS:
-            ranks = self._by_brokers if privileged else self._by_all
-            if not ranks or (privileged, count, NO_SESSION) < ranks[0]:
-                return None
-            evicted = self._by_id[ranks[0][2]]
-        if evicted is not None:
-            self.close(evicted.id)
-        return evicted
+    def _unused(self, now_ms: int) -> FetchSession | None:
+        """Return the session that is unused for longest, if that is long enough for any other to take its place."""
+        session = next(iter(self._by_id.values()), None)
+        return session if session is not None and now_ms - session.used_ms > EVICTED_AFTER_MS else None
+
+    def _of_largest(self, owner: str, size: int) -> FetchSession | None:
+        """Return the oldest session of the principal that holds most, where it holds more than `owner` will.
+
+        size: bytes that `owner` asks for. Where both would hold the same none goes: they would evict each other's in
+        turn.
+        """
+        bound, more = (self._slots, 1) if size and not self._slots.fits() else (self._bytes, size)
+        victim = bound.victim(owner, more)
+        if victim is None or bound.used_by(bound.owner(victim)) <= bound.used_by(owner) + more:
+            return None
+        return self._by_id[victim]
+
+    def _least_valuable(self, owner: str, privileged: bool, count: int) -> FetchSession | None:
+        """Return the session of `owner` that goes for another of it with `count` partitions; None where none may."""
+        own = self._ranks.get(owner)
+        ranks = () if own is None else own.by_brokers if privileged else own.by_all
+        if not ranks or (privileged, count, NO_SESSION) < ranks[0]:
+            return None
+        return self._by_id[ranks[0][2]]
 
     def _rank(self, session: FetchSession, now_ms: int) -> None:
-        """Put a session where it is worth: anybody may evict it once it is old, brokers those of consumers at once."""
+        """Put a session where its worth is."""
         self._unrank(session)
         session.rank = rank = session.privileged, len(session.partitions), session.id
         session.is_old = now_ms - session.created_ms > EVICTED_AFTER_MS
-        if session.is_old:
-            insort(self._by_all, rank)
-        if session.is_old or not session.privileged:
-            insort(self._by_brokers, rank)
+        if session.owner not in self._ranks:
+            self._ranks[session.owner] = _Ranks()
+        self._ranks[session.owner].put(rank, is_old=session.is_old)
 
     def _unrank(self, session: FetchSession) -> None:
         rank, session.rank = session.rank, None
         if rank is not None:
-            for ranks in (self._by_all, self._by_brokers):
-                at = bisect_left(ranks, rank)
-                if at < len(ranks) and ranks[at] == rank:
-                    del ranks[at]
+            self._ranks[session.owner].remove(rank)
+            if not self._slots.used_by(session.owner):
+                del self._ranks[session.owner]
 
 
 def session_bytes(partitions: Iterable[PartitionKey]) -> int:

@@ -49,9 +49,9 @@ from tidegate.broker.fetching.waits import FetchWaits, Wait
 from tidegate.broker.kept_answers import set_session_id
 from tidegate.broker.late_answers import LateAnswers
 from tidegate.broker.releasing import answer_partitions, release
+from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.scheduling import Scheduler
 from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer, Handler, Message, Request, Work
-from tidegate.storage.config import MAX_PARTITIONS
 from tidegate.storage.housekeeping import start_chore
 from tidegate.storage.storage import Storage
 from tidegate.wire import Encoded
@@ -66,7 +66,10 @@ _UNKNOWN = -1
 
 def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) -> Handler:
     """Return the handler that reads the logs of `storage`."""
-    sessions = FetchSessions(storage.config.max_incremental_fetch_session_cache_slots)
+    config = storage.config
+    sessions = FetchSessions(
+        config.max_incremental_fetch_session_cache_slots, max_partitions=config.max_partitions
+    )
     start_chore(storage, scheduler, FORGET_DELETED_EVERY_S, sessions.forget_deleted)
     waits, late = FetchWaits(scheduler), LateAnswers(scheduler, storage.clock.monotonic_ns)
 
@@ -81,7 +84,7 @@ def fetch_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) 
         waits.add(waiting, max_wait_ms)
         return deferred
 
-    most_bytes, now_ms = storage.config.fetch_max_bytes, storage.clock.now_ms
+    most_bytes, now_ms = config.fetch_max_bytes, storage.clock.now_ms
     answer_known = (known := KnownFetches(sessions, wait, most_bytes=most_bytes, now_ms=now_ms)).answer
     answer_any = _WholeFetches(storage, cluster, sessions, known, wait).answer
 
@@ -143,13 +146,19 @@ class _WholeFetches:
         partitions: Partitions = {}
         yield from _take_over(body["topics"], fetch, partitions)
         yield from resolve(self._storage, self._cluster, fetch, partitions.items(), follower=follower)
+        config = self._storage.config
         wants_session = body.get("session_epoch", NO_EPOCH) == NEW_EPOCH
-        if wants_session and len(partitions) <= MAX_PARTITIONS and (not follower or self._is_exempt(request)):
+        if (
+            wants_session
+            and len(partitions) <= config.max_partitions
+            and (not follower or self._is_exempt(request))
+        ):
             by_ids, in_order = _by_ids(request), _in_order(fetch.wanted)
+            owner = UNKNOWN_OWNER if config.kafka_exact else request.connection.owner
 
             def settle(response: Encoded) -> None:
                 made = self._sessions.create(
-                    in_order, by_ids=by_ids, privileged=follower, now_ms=self._now_ms()
+                    in_order, by_ids=by_ids, privileged=follower, now_ms=self._now_ms(), owner=owner
                 )
                 set_session_id(response, made)
 

@@ -30,10 +30,16 @@ def of(count: int, topic: str = "t") -> Partitions:
 
 
 def create(
-    sessions: FetchSessions, count: int, now_ms: int = NOW_MS, *, privileged: bool = False, topic: str = "t"
+    sessions: FetchSessions,
+    count: int,
+    now_ms: int = NOW_MS,
+    *,
+    privileged: bool = False,
+    topic: str = "t",
+    owner: str = "",
 ) -> int:
     """Make a session of so many partitions; return its id."""
-    return sessions.create(of(count, topic), by_ids=False, privileged=privileged, now_ms=now_ms)
+    return sessions.create(of(count, topic), by_ids=False, privileged=privileged, now_ms=now_ms, owner=owner)
 
 
 def use(sessions: FetchSessions, session_id: int, now_ms: int) -> None:
@@ -154,6 +160,57 @@ def test_a_session_that_grows_is_counted() -> None:
     session.partitions.update(of(5, "u"))
     assert not sessions.has_room(session)
     assert (len(sessions), sessions.used_bytes) == (0, 0)
+
+
+def test_the_largest_holder_makes_room_for_others() -> None:
+    """Its oldest goes at once, until both hold the same; then each one's sessions follow Kafka's rule."""
+    sessions = FetchSessions(8)
+    mallorys = [create(sessions, 5, owner="User:mallory") for _ in range(8)]
+    assert create(sessions, 9, owner="User:mallory") == NO_SESSION
+    alices = [create(sessions, 1, owner="User:alice") for _ in range(4)]
+    assert all(alices)
+    assert [sessions.find(each) is None for each in mallorys] == [True] * 4 + [False] * 4
+    assert create(sessions, 1, owner="User:alice") == NO_SESSION
+    assert create(sessions, 1, owner="User:mallory") == NO_SESSION
+    bobs = [create(sessions, 1, owner="User:bob") for _ in range(3)]
+    assert [each != NO_SESSION for each in bobs] == [True, True, False]
+    assert len(sessions) == 8
+
+
+def test_principals_do_not_evict_each_other_in_turn() -> None:
+    """Where all hold the same, or one more, nobody's session goes for another's: it would come back at once."""
+    sessions = FetchSessions(5)
+    for owner in ("User:a", "User:b", "User:a", "User:b", "User:c"):
+        assert create(sessions, 1, owner=owner)
+    before = set(sessions._by_id)
+    for owner in ("User:a", "User:b", "User:c"):
+        assert create(sessions, 1, owner=owner) == NO_SESSION
+    assert set(sessions._by_id) == before
+    assert create(sessions, 1, owner="User:d")
+
+
+def test_bytes_are_divided_too() -> None:
+    """Few large sessions of one principal make room for another's, when that is created and when it grows."""
+    sessions = FetchSessions(1000, 20 * _BYTES + 4 * SESSION_BYTES)
+    large = [create(sessions, 9, owner="User:mallory") for _ in range(2)]
+    session = sessions.find(create(sessions, 3, owner="User:alice"))
+    assert session is not None
+    session.partitions.update(of(9))
+    assert sessions.has_room(session)
+    assert [sessions.find(each) is None for each in large] == [True, False]
+    session.partitions.update(of(25))
+    assert not sessions.has_room(session)
+    large.append(create(sessions, 9, owner="User:mallory"))
+    assert create(sessions, 9, owner="User:alice")
+    assert [sessions.find(each) is None for each in large] == [True, True, False]
+
+
+def test_nothing_is_kept_of_principals_without_sessions() -> None:
+    """However many come and go."""
+    sessions = FetchSessions(3)
+    for number in range(1000):
+        sessions.close(create(sessions, 1, owner=f"User:{number}"))
+    assert not sessions._ranks
 
 
 def test_epochs_go_round() -> None:

@@ -1,17 +1,18 @@
 """Tests of fetch sessions (KIP-227), through the Fetch handler: what is answered, remembered and forgotten."""
 
+import dataclasses
 import gc
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.node import Node, decoded
+from tests.unit.broker import node as test_node
+from tests.unit.broker.node import CONNECTION, Node, decoded
 from tests.unit.storage.logs import append, batch
 
 from tidegate import error_codes
 from tidegate.api_keys import DELETE_RECORDS, FETCH
-from tidegate.broker.fetching import sessions as fetch_sessions
 from tidegate.broker.handlers import fetch as fetch_handlers
 from tidegate.server.handler import Answer, Charge, Deferred, FetchAnswer
 from tidegate.storage.log.partition_log import PartitionLog
@@ -352,10 +353,12 @@ def test_followers_have_sessions_where_kafka_is_followed_exactly(tmp_path: Path)
         node.storage.close()
 
 
-def test_a_session_that_grows_too_large_is_closed(filled: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_grows_too_large_is_closed(tmp_path: Path) -> None:
     """With error 70, and a fetch of too many partitions gets none; neither holds memory."""
-    monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS", 5)
-    consumer = Consumer(filled)
+    node = Node(tmp_path, max_partitions=5)
+    for name in NAMES:
+        append(node.storage.topics.by_id[node.create(name)].logs[0], batch(3))
+    consumer = Consumer(node)
     found = consumer.take(consumer.send({("one", index): 0 for index in range(6)}))
     assert (found["session_id"], len(found["responses"])) == (0, 1)
     consumer.fetch({("one", index): 3 for index in range(5)})
@@ -364,6 +367,25 @@ def test_a_session_that_grows_too_large_is_closed(filled: Node, monkeypatch: pyt
     assert (answer["error_code"], answer["responses"]) == (error_codes.FETCH_SESSION_ID_NOT_FOUND, [])
     answer = consumer.take(consumer.send({("two", 0): 3}))
     assert answer["session_id"] != 0
+    node.storage.close()
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_sessions_are_divided_unless_kafka_is_followed_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool
+) -> None:
+    """Where one client's sessions fill the cache, another client gets one at once; in Kafka after two minutes."""
+    node = Node(tmp_path, max_incremental_fetch_session_cache_slots=4, kafka_exact=exact)
+    node.create("one")
+    crowd = [Consumer(node) for _ in range(4)]
+    for consumer in crowd:
+        assert consumer.take(consumer.send({("one", 0): 0}))["session_id"]
+    assert not Consumer(node).take(Consumer(node).send({("one", 0): 0}))["session_id"]
+    other = dataclasses.replace(CONNECTION, client_host="10.0.0.9")
+    monkeypatch.setattr(test_node, "CONNECTION", other)
+    newcomer = Consumer(node)
+    assert bool(newcomer.take(newcomer.send({("one", 0): 0}))["session_id"]) is not exact
+    node.storage.close()
 
 
 @pytest.mark.parametrize("seed", range(6))
