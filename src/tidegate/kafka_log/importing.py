@@ -33,7 +33,7 @@ from tidegate.kafka_log.merge import PlacedEvent, hour_table, with_times
 from tidegate.kafka_log.requests import RequestColumns, Told
 from tidegate.kafka_log.told import Topics, events_before, move_to_controller, told_events
 from tidegate.kafka_log.workers import worker_processes
-from tidegate.usage.arrow import arrow_schema, table_schema, whole_table, write_parquet
+from tidegate.usage.arrow import arrow_schema, table_in_order, table_schema, write_parquet
 from tidegate.usage.columns import SEQ_PER_US
 from tidegate.usage.directory import lock_file, make_private_directory, parquet_directory
 from tidegate.usage.files import HOUR_MS, IMPORT_MANIFEST, hour_directory, node_files, parquet_path
@@ -345,7 +345,7 @@ class _Import:
         files = node_files(directory, node_id) if directory.is_dir() else []
         superseded = [file.path for file in files]
         there = (
-            pa.concat_tables([whole_table(pq.read_table(path, partitioning=None)) for path in superseded])
+            pa.concat_tables([table_in_order(pq.read_table(path, partitioning=None)) for path in superseded])
             if superseded
             else None
         )

@@ -15,7 +15,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.errors import TidegateError
-from tidegate.usage.columns import COLUMNS, FLAGS, KINDS, LATER_COLUMNS, NAME_COLUMNS, Column, empty_event
+from tidegate.usage.columns import (
+    ADDED_COLUMNS,
+    COLUMNS,
+    FLAGS,
+    FORMAT_KEY,
+    FORMAT_VERSION,
+    KINDS,
+    NAME_COLUMNS,
+    Column,
+    empty_event,
+    empty_value,
+    format_refusal,
+)
 from tidegate.usage.directory import make_private_directory, sync_directory
 from tidegate.usage.events import FLAGS_MAX, Event, segment_events, whole_event
 from tidegate.usage.files import HOUR_MS, hour_directory, parquet_path, temporary_path
@@ -36,12 +48,14 @@ __all__ = [
     "ParquetError",
     "arrow_schema",
     "event_tables",
+    "file_refusal",
     "gap_table",
     "merge_files",
     "numbers_array",
     "read_batches",
     "segment_table",
     "split_by_hour",
+    "table_in_order",
     "table_schema",
     "texts_array",
     "whole_table",
@@ -63,6 +77,7 @@ _TYPES = {
     "int32": pa.int32(),
     "int64": pa.int64(),
 }
+_BY_NAME = {column.name: column for column in COLUMNS}
 _STRINGS = [column.name for column in COLUMNS if column.type == "string"]
 _DICTIONARY_BYTES_MAX = 64 << 20  # room for the names of the segments in a row group
 _NUMPY_CODES = {"q": "<i8", "d": "<f8", "i": "<i4", "h": "<i2", "I": "<u4", "H": "<u2", "B": "u1", "8x": "V8"}
@@ -91,13 +106,25 @@ def table_schema() -> pa.Schema:
     return pa.schema(fields)
 
 
-def whole_table(table: pa.Table, columns: Sequence[str] = LATER_COLUMNS) -> pa.Table:
-    """Return a table with those of `columns` that files from before lack (`LATER_COLUMNS`), null."""
-    lacking = [name for name in LATER_COLUMNS if name in columns and name not in table.column_names]
-    for name in lacking:
-        field = arrow_schema().field(name)
-        table = table.append_column(field, pa.nulls(len(table), field.type))
+def file_refusal(file: pq.ParquetFile) -> str | None:
+    """Return why a file of the record cannot be read because of its format version; None where it can."""
+    metadata = file.metadata.metadata or {}
+    return format_refusal(metadata.get(FORMAT_KEY.encode(), b"1"))
+
+
+def whole_table(table: pa.Table, columns: Iterable[str] = tuple(ADDED_COLUMNS)) -> pa.Table:
+    """Return a table with those of `columns` that earlier versions of the record lack, as if each row were empty."""
+    for name in columns:
+        if name in ADDED_COLUMNS and name not in table.column_names:
+            field = arrow_schema().field(name)
+            value = pa.scalar(empty_value(_BY_NAME[name]), field.type)
+            table = table.append_column(field, pa.repeat(value, len(table)))
     return table
+
+
+def table_in_order(table: pa.Table) -> pa.Table:
+    """Return the rows of a file of any version with all columns, in the order of this version."""
+    return whole_table(table).select(arrow_schema().names)
 
 
 def segment_table(segment: Segment) -> pa.Table:
@@ -197,19 +224,23 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
     with _map_errors(path), pq.ParquetFile(path) as file:
         _check_columns(path, file)
         for batch in file.iter_batches(batch_size=8192):
-            yield from whole_table(pa.Table.from_batches([batch])).to_batches()
+            yield from table_in_order(pa.Table.from_batches([batch])).to_batches()
 
 
 def _row_groups(path: Path) -> Iterator[pa.Table]:
     with _map_errors(path), pq.ParquetFile(path) as file:
         _check_columns(path, file)
-    with _map_errors(path), pq.ParquetFile(path, read_dictionary=_STRINGS) as file:
+        strings = [name for name in _STRINGS if name in file.schema_arrow.names]
+    with _map_errors(path), pq.ParquetFile(path, read_dictionary=strings) as file:
         for index in range(file.num_row_groups):
-            yield whole_table(file.read_row_group(index)).cast(table_schema())
+            yield table_in_order(file.read_row_group(index)).cast(table_schema())
 
 
 def _check_columns(path: Path, file: pq.ParquetFile) -> None:
-    if whole_table(file.schema_arrow.empty_table()).column_names != arrow_schema().names:
+    refusal = file_refusal(file)
+    if refusal is not None:
+        raise ParquetError(f"{path}: {refusal}")
+    if {*whole_table(file.schema_arrow.empty_table()).column_names} != {*arrow_schema().names}:
         raise ParquetError(
             f"{path} has columns {file.schema_arrow.names}, expected those of the usage record"
         )
@@ -241,6 +272,7 @@ def _parquet_writer(path: Path) -> Iterator[pq.ParquetWriter]:
             dictionary_pagesize_limit=_DICTIONARY_BYTES_MAX,
             store_schema=False,
         ) as writer:
+            writer.add_key_value_metadata({FORMAT_KEY: str(FORMAT_VERSION)})
             yield writer
         file.flush()
         os.fsync(fd)

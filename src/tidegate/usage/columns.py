@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
+    "ADDED_COLUMNS",
     "COLUMNS",
     "EXEMPT",
     "FLAGS",
+    "FORMAT_KEY",
+    "FORMAT_VERSION",
     "FORWARDED",
     "KINDS",
-    "LATER_COLUMNS",
     "NAME_COLUMNS",
     "OBSERVED_ONLY",
     "REJECTED",
@@ -23,6 +25,8 @@ __all__ = [
     "Column",
     "document_table",
     "empty_event",
+    "empty_value",
+    "format_refusal",
 ]
 
 KINDS = (
@@ -175,8 +179,24 @@ COLUMNS: tuple[Column, ...] = tuple(
 )
 """Every column, in the order of the Parquet files."""
 
-LATER_COLUMNS = ("lag", "lag_bytes")
-"""Columns that files from before may lack: read as null."""
+FORMAT_VERSION = 6
+"""The version of the record that is written: one more for each change of columns (`docs/usage-record.md`).
+
+A Parquet file names it in its metadata, under `FORMAT_KEY`; files without it are of the versions 1 to 6.
+"""
+
+FORMAT_KEY = "tidegate.usage.format"
+
+ADDED_COLUMNS: Mapping[str, int] = {
+    "wall_offset_ms": 2,
+    "callback": 3,
+    "tags": 3,
+    "forwarded": 4,
+    "snapshot": 5,
+    "lag": 6,
+    "lag_bytes": 6,
+}
+"""The version that brought a column. Earlier files lack it, and are read as if each row had `empty_value`."""
 
 NAME_COLUMNS: Mapping[str, tuple[str, ...]] = {
     kind: tuple(c.name for c in COLUMNS if c.type == "string" and kind in c.kinds and c.name != "kind")
@@ -193,9 +213,26 @@ def empty_event(kind: str) -> dict[str, Any]:
     >>> empty_event("expire")["handler_ns"], empty_event("expire")["mutations"]
     (0, None)
     """
-    event = {column.name: None if column.nullable else _EMPTY.get(column.type, 0) for column in COLUMNS}
+    event = {column.name: empty_value(column) for column in COLUMNS}
     event["kind"] = kind
     return event
+
+
+def empty_value(column: Column) -> Any:
+    """Return the value of a column in rows that do not fill it."""
+    return None if column.nullable else _EMPTY.get(column.type, 0)
+
+
+def format_refusal(version: bytes | str) -> str | None:
+    """Return why rows of a format version cannot be read; None where they can.
+
+    >>> format_refusal(b"6"), format_refusal("7")
+    (None, 'usage format 7, written by a newer version of Tidegate; this one reads 1 to 6')
+    """
+    text = version.decode("ascii", "replace") if isinstance(version, bytes) else version
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= FORMAT_VERSION:
+        return None
+    return f"usage format {text[:20]}, written by a newer version of Tidegate; this one reads 1 to {FORMAT_VERSION}"
 
 
 def document_table(columns: Iterable[Column] = COLUMNS) -> str:

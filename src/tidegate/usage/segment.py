@@ -10,6 +10,7 @@ first one's plus its place. It begins a multiple of 128 into the file, so no row
 and it ends with a marker: a row cut short by `kill -9` has none. A slot without a marker before the last row
 that has one (in a closed file: any) was lost by a crash of the machine or by somebody who cut the file, and so was
 a row whose names are not there: readers make a `gap` of it. Anything else that does not fit is a `SpoolError`.
+Segments of earlier versions are read, too (`older_segments`).
 
 A lag has the place of a column that rows of requests do not fill (`IN_PLACE_OF`), and one more than it is: there is
 nothing in rows that have none. `produce_bytes` has no place: it is `request_bytes` where `flags` has `PRODUCED`. The
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from tidegate.errors import TidegateError
 from tidegate.usage.columns import COLUMNS, KINDS, NAME_COLUMNS
+from tidegate.usage.older_segments import OLDER_LAYOUTS, upgraded_rows
 
 __all__ = [
     "BAD_SUFFIX",
@@ -106,7 +108,8 @@ ROW_BYTES = struct.calcsize("<" + "".join(code for _, code in ROW_FIELDS))
 HEADER_BYTES = ROW_BYTES
 assert ROW_BYTES == 128, "rows must divide a disk sector of 512 bytes"
 
-_MAGIC = b"TGUSAGE3"
+_FAMILY = b"TGUSAGE"
+_MAGIC = _FAMILY + b"3"
 _HEADER = struct.Struct("<8siqq")  # magic, node_id, first_seq, opened_ms; followed by the CRC-32 of these
 _RECORD = struct.Struct("<II")  # length and CRC-32 of a names record
 _LENGTH = struct.Struct("<i")  # of one name; -1 is null
@@ -236,12 +239,14 @@ def load_segment(path: Path) -> Segment:
     Rows whose names file is gone have no names: they count as lost.
     """
     data = _read_bounded(path, SEGMENT_BYTES_MAX)
-    header = _decode_header(path, data)
+    magic, header = _decode_header(path, data)
     is_closed = (
         path.suffix == CLOSED_SUFFIX
     )  # then its size says how many rows it had: what is missing is lost
     end = len(data) - len(data) % ROW_BYTES if is_closed else used_bytes(data)
     rows = data[HEADER_BYTES:end]
+    if magic != _MAGIC:
+        rows = upgraded_rows(magic, rows, layout=ROW_FIELDS, produced=PRODUCED)
     try:
         names = _decode_names(path.with_suffix(NAMES_SUFFIX))
     except FileNotFoundError:
@@ -259,21 +264,25 @@ def _read_bounded(path: Path, bytes_max: int) -> bytes:
     return data
 
 
-def _decode_header(path: Path, data: bytes) -> Header:
+def _decode_header(path: Path, data: bytes) -> tuple[bytes, Header]:
+    """Return the first bytes, which name the layout of the rows, and the header."""
     if len(data) < HEADER_BYTES:
         raise SpoolError(
             path, offset=len(data), found="the end", expected=f"a header of {HEADER_BYTES} bytes"
         )
     fields = data[: _HEADER.size]
     magic, node_id, first_seq, opened_ms = _HEADER.unpack(fields)
-    if magic != _MAGIC:
-        raise SpoolError(path, offset=0, found=magic, expected=f"{_MAGIC!r}")
+    if magic != _MAGIC and magic not in OLDER_LAYOUTS:
+        is_newer = magic[: len(_FAMILY)] == _FAMILY and magic[len(_FAMILY) :].isalnum()
+        expected = f"{min(OLDER_LAYOUTS)!r} to {_MAGIC!r}"
+        expected += "; a newer version of Tidegate has written this file" if is_newer else ""
+        raise SpoolError(path, offset=0, found=magic, expected=expected)
     crc = int.from_bytes(data[_HEADER.size : _HEADER.size + 4], "little")
     if crc != zlib.crc32(fields):
         raise SpoolError(path, offset=_HEADER.size, found=crc, expected=f"CRC-32 {zlib.crc32(fields)}")
     if str(first_seq) != (path.stem.lstrip("0") or "0"):
         raise SpoolError(path, offset=12, found=first_seq, expected="the sequence number in the file's name")
-    return Header(node_id=node_id, first_seq=first_seq, opened_ms=opened_ms)
+    return magic, Header(node_id=node_id, first_seq=first_seq, opened_ms=opened_ms)
 
 
 def _decode_names(path: Path) -> list[Names]:

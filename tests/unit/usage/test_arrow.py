@@ -17,7 +17,7 @@ from tidegate.usage.arrow import (
     write_parquet,
     write_table,
 )
-from tidegate.usage.columns import KINDS, LATER_COLUMNS, empty_event
+from tidegate.usage.columns import ADDED_COLUMNS, KINDS, empty_event
 from tidegate.usage.events import EventError, read_segment, segment_events
 from tidegate.usage.readers import read_events
 from tidegate.usage.segment import CLOSED_SUFFIX, NAMES_SUFFIX, SpoolError, load_segment, segment_paths
@@ -112,7 +112,7 @@ def test_merged_file_keeps_the_order(tmp_path):
 def test_files_from_before_are_read(tmp_path):
     """A file without the columns that were added later is read and merged as if they were null."""
     table = segment_table(load_segment(write_segment(tmp_path)))
-    pq.write_table(table.drop_columns([*LATER_COLUMNS]), tmp_path / "a.parquet")
+    pq.write_table(table.drop_columns([*ADDED_COLUMNS]), tmp_path / "a.parquet")
     write_parquet(tmp_path / "b.parquet", table)
     assert [
         row for batch in read_batches(tmp_path / "a.parquet") for row in batch.to_pylist()

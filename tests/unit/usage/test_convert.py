@@ -204,7 +204,7 @@ def _damage(path):
 
 
 def _lose_a_column(path):
-    pq.write_table(pq.read_table(path).drop_columns(["tags"]), path)
+    pq.write_table(pq.read_table(path).drop_columns(["listener"]), path)
 
 
 @pytest.mark.parametrize("damage", [_damage, _lose_a_column])

@@ -102,7 +102,7 @@ def test_used_bytes_without_header():
     ("header", "offset", "expected"),
     [
         (b"short", 5, "expected a header of 128 bytes"),
-        (b"NOTAUSAG" + encode_header(HEADER)[8:], 0, "expected b'TGUSAGE3'"),
+        (b"NOTAUSAG" + encode_header(HEADER)[8:], 0, "expected b'TGUSAGE1' to b'TGUSAGE3'$"),
         (encode_header(HEADER)[:9] + b"\x07" + encode_header(HEADER)[10:], 28, "expected CRC-32"),
         (
             encode_header(Header(node_id=3, first_seq=5, opened_ms=0)),

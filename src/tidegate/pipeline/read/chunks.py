@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tidegate.config.locations import Uri, location
 from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
 from tidegate.pipeline.filesystems import opened_parquet, reason_of
-from tidegate.usage.arrow import whole_table
+from tidegate.usage.arrow import file_refusal, whole_table
 
 __all__ = [
     "RUN_COLUMNS",
@@ -25,6 +25,7 @@ __all__ = [
     "Chunk",
     "OpenChunk",
     "bundled",
+    "check_format",
     "looked_at",
     "opened_chunk",
     "read_batches",
@@ -106,6 +107,13 @@ class Arrived:
     table: pa.Table
     path: str
     ends: tuple[int, ...] = ()
+
+
+def check_format(path: str, file: pq.ParquetFile) -> None:
+    """Raise `UsageFilesError` for a file of the record that a newer version of Tidegate has written."""
+    refusal = file_refusal(file)
+    if refusal is not None:
+        raise UsageFilesError(f"{path!r}: {refusal}", hint="use that version here, too")
 
 
 def bundled(chunks: Iterable[Chunk]) -> list[Bundle]:

@@ -17,9 +17,9 @@ from tidegate.config.locations import Location, Uri
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import DAMAGED_HINT, FilesystemError, UsageFilesError, VanishedFileError
 from tidegate.pipeline.filesystems import opened_parquet, place_of
-from tidegate.pipeline.read.chunks import Chunk
+from tidegate.pipeline.read.chunks import Chunk, check_format
 from tidegate.usage.arrow import arrow_schema
-from tidegate.usage.columns import LATER_COLUMNS
+from tidegate.usage.columns import ADDED_COLUMNS
 from tidegate.usage.files import IMPORT_MANIFEST, in_hours, listed
 from tidegate.usage.readers import complete_files, list_files
 from tidegate.usage.readers import is_imported as is_imported_directory
@@ -188,6 +188,7 @@ def _chunks_of(path: Location) -> list[Chunk]:
     name = str(path if isinstance(path, Uri) else path.absolute())
     try:
         with opened_parquet(name) as file:
+            check_format(name, file)
             _check_columns(path, file.schema_arrow)
             groups = (file.metadata.row_group(place) for place in range(file.metadata.num_row_groups))
             return [
@@ -208,7 +209,7 @@ def _chunks_of(path: Location) -> list[Chunk]:
 def _check_columns(path: Location, found: pa.Schema) -> None:
     types = {field.name: field.type for field in found}
     for field in arrow_schema():
-        if field.name not in types and field.name in LATER_COLUMNS:
+        if field.name not in types and field.name in ADDED_COLUMNS:
             continue
         if field.name not in types:
             raise UsageFilesError(

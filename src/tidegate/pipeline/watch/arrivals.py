@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.read.chunks import Chunk, read_chunk
+from tidegate.pipeline.read.chunks import Chunk, check_format, read_chunk
 from tidegate.pipeline.read.rows import ALL_COLUMNS
 from tidegate.pipeline.rollup.parts import usage_columns
 from tidegate.usage.files import ParquetFile, hour_directories, in_hours, list_files
@@ -281,6 +281,7 @@ def _pieces_of(file: ParquetFile) -> list[Piece]:
     found = []
     try:
         with pq.ParquetFile(file.path) as opened:
+            check_format(str(file.path), opened)
             metadata = opened.metadata
             place = opened.schema_arrow.get_field_index("seq")
             for number in range(metadata.num_row_groups):

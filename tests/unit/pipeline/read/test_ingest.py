@@ -9,7 +9,7 @@ from tests.replaying.node import RecordingNode
 from tidegate.pipeline.errors import UsageFilesError, VanishedFileError
 from tidegate.pipeline.read.ingest import find_files, list_chunks
 from tidegate.usage.arrow import arrow_schema
-from tidegate.usage.columns import LATER_COLUMNS
+from tidegate.usage.columns import ADDED_COLUMNS
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_truncated_file(usage):
 def test_file_from_before(usage):
     """A file without the columns that were added later counts."""
     (file,) = find_files(usage)
-    pq.write_table(pq.read_table(file, partitioning=None).drop_columns([*LATER_COLUMNS]), file)
+    pq.write_table(pq.read_table(file, partitioning=None).drop_columns([*ADDED_COLUMNS]), file)
     assert sum(chunk.rows for chunk in list_chunks([file])) == 3
 
 
