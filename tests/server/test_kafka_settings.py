@@ -83,7 +83,6 @@ def test_what_means_nothing_is_named_once() -> None:
     ("texts", "message"),
     [
         ({"delete.topic.enable": "false"}, "delete.topic.enable is 'false', expected true: topics can be deleted"),
-        ({"log.cleanup.policy": "compact"}, "log.cleanup.policy is 'compact', expected delete: nothing is compacted"),
         ({"create.topic.policy.class.name": "x.Y"}, "is 'x.Y', expected none: Java's classes cannot be loaded"),
         ({"principal.builder.class": "x.Y"}, "principal.builder.class is 'x.Y', expected none or org.apache.kafka"),
         ({"listener.name.a.ssl.engine.factory.class": "x.Y"}, "listener.name.a.ssl.engine.factory.class is 'x.Y'"),

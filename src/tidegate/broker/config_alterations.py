@@ -172,8 +172,7 @@ def alter_topic_in_slices(
         configs = change(before)
         _check_name(name)
         wanted = [{"name": key, "value": value} for key, value in configs.items()]
-        may_compact = storage.config.kafka_exact or "compact" in before.get("cleanup.policy", "")
-        _, text = yield from checked_configs_in_slices(wanted, may_compact=may_compact)
+        _, text = yield from checked_configs_in_slices(wanted)
         if text is not None:
             raise RefusedError(error_codes.INVALID_CONFIG, text)
         if topic is None:

@@ -14,10 +14,6 @@ from tidegate.storage.topic_configs import TOPIC_CONFIGS, config_problem
 __all__ = ["checked_configs_in_slices"]
 
 _LETTERS_AT_ONCE = 5000  # of names that are hashed between two yields: half a millisecond
-_NO_COMPACTION = (
-    "Invalid value compact for configuration cleanup.policy: This server does not compact; it can be delete. "
-    "With tidegate.kafka.exact=true in the server's settings compact is taken, and does nothing"
-)
 _DEFINED = (
     "segment.bytes",
     "segment.ms",
@@ -57,12 +53,9 @@ _DEFINED = (
 
 
 def checked_configs_in_slices(
-    wanted: list[Message], *, may_compact: bool
+    wanted: list[Message],
 ) -> Generator[None, None, tuple[dict[str, str], str | None]]:
-    """Return what a topic asks for, of a repeated name the last, and what Kafka says is wrong with it.
-
-    may_compact: whether a policy that is without effect here is accepted (row L13).
-    """
+    """Return what a topic asks for, of a repeated name the last, and what Kafka says is wrong with it."""
     configs: dict[str, str] = {}
     without_value: list[str] = []
     for config in wanted:
@@ -81,8 +74,6 @@ def checked_configs_in_slices(
         if name not in configs:
             continue
         problem = config_problem(name, configs[name])
-        if problem is None and name == "cleanup.policy" and "compact" in configs[name] and not may_compact:
-            problem = _NO_COMPACTION
         if problem is not None:
             return {}, problem
         yield

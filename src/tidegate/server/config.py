@@ -181,6 +181,11 @@ SETTINGS: Mapping[str, Setting] = {
             doc="whose time stamp a batch keeps",
         ),
         _int("log.segment.bytes", 1 << 30, 1024 * 1024, "size at which a segment file is closed"),
+        _string(
+            "log.cleanup.policy",
+            "delete",
+            "delete: old segments are deleted; compact: all records are kept, this broker has no log cleaner",
+        ),
         _int("log.index.interval.bytes", 4096, 0, "bytes between two entries of the offset index"),
         _long(
             "log.flush.interval.messages",

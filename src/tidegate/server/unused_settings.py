@@ -97,7 +97,6 @@ _NEEDED: Mapping[str, _Needed] = {
     "config.providers": _Needed(values=("",), why=f"{_NO_CLASSES}, and ${{name:path}} would stay as it is"),
     "create.topic.policy.class.name": _Needed(values=("",), why=_NO_CLASSES),
     "delete.topic.enable": _Needed(values=("true",), why="topics can be deleted by whoever may"),
-    "log.cleanup.policy": _Needed(values=("delete",), why="nothing is compacted"),
     "principal.builder.class": _Needed(
         values=("", "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"),
         why=_NO_CLASSES,

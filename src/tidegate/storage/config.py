@@ -36,6 +36,7 @@ class StorageConfig:
     message_max_bytes: int = 1_048_588
     log_message_timestamp_type: str = "CreateTime"
     log_message_timestamp_after_max_ms: int = 3_600_000
+    log_cleanup_policy: str = "delete"
     log_retention_ms: int = 604_800_000
     log_retention_bytes: int = -1
     log_retention_check_interval_ms: int = 300_000

@@ -32,7 +32,6 @@ __all__ = [
     "config_problem",
     "default_value",
     "described_configs",
-    "is_only_compacted",
     "plain_value",
     "settings_of",
 ]
@@ -224,6 +223,7 @@ def _invalid(config: TopicConfig, value: str, why: str) -> str:
 def default_value(name: str, node: StorageConfig) -> str:
     """Return the value in force where a topic does not set `name` itself."""
     of_node = {
+        "cleanup.policy": plain_value("cleanup.policy", node.log_cleanup_policy),
         "flush.messages": node.log_flush_interval_messages,
         "flush.ms": node.log_flush_interval_ms,
         "index.interval.bytes": node.log_index_interval_bytes,
@@ -284,7 +284,8 @@ def settings_of(configs: Mapping[str, str], node: StorageConfig) -> TopicSetting
     def number(name: str) -> int:
         return int(configs.get(name, default_value(name, node)))
 
-    deletes = "delete" in _cleanup_policies(configs)
+    policies = _list_of(configs.get("cleanup.policy", node.log_cleanup_policy).strip())
+    deletes, compacted = "delete" in policies, "compact" in policies
     return TopicSettings(
         max_message_bytes=number("max.message.bytes"),
         segment_bytes=number("segment.bytes"),
@@ -295,21 +296,13 @@ def settings_of(configs: Mapping[str, str], node: StorageConfig) -> TopicSetting
         log_append_time=configs.get("message.timestamp.type", node.log_message_timestamp_type)
         == "LogAppendTime",
         timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
+        compacted=compacted,
+        only_compacted=compacted and not deletes,
         retention_ms=number("retention.ms") if deletes else -1,
         retention_bytes=number("retention.bytes") if deletes else -1,
         flush_messages=number("flush.messages"),
         flush_ms=number("flush.ms"),
     )
-
-
-def _cleanup_policies(configs: Mapping[str, str]) -> list[str]:
-    return _list_of(configs.get("cleanup.policy", "delete").strip())
-
-
-def is_only_compacted(configs: Mapping[str, str]) -> bool:
-    """Return whether a topic's policy is to compact and not to delete: its records are deleted by nobody."""
-    policies = _cleanup_policies(configs)
-    return "compact" in policies and "delete" not in policies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,10 @@ class TopicSettings:
     index_interval_bytes: int = 4096
     log_append_time: bool = False
     timestamp_after_max_ms: int = 3_600_000
+    only_compacted: bool = False
+    """Whether records are neither deleted by retention nor on request: the policy is compact alone."""
+    compacted: bool = False
+    """Whether the policy asks for compaction, alone or beside deletion."""
     retention_ms: int = 604_800_000
     retention_bytes: int = -1
     flush_messages: int = NEVER

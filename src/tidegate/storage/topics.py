@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.in_slices import run_at_once
+from tidegate.storage.compaction_notice import CompactionNotice
 from tidegate.storage.config import PRODUCER_ID_EXPIRATION_MS, StorageConfig
 from tidegate.storage.consistency import check_partition, check_strays
 from tidegate.storage.errors import StorageError
@@ -95,6 +96,7 @@ class Topics:
         self._store = store
         self._config = config
         self._remove = remove
+        self._compaction = CompactionNotice()
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self.by_name.values())
@@ -122,6 +124,7 @@ class Topics:
             self._add(topic)
         for topic_id in growing:
             self._store.forget_growing_topic(topic_id)
+        self._compaction.look_at(self)
 
     def _finish_lost_deletions(self, leftovers: list[Path]) -> list[StoredTopic]:
         """Delete the topics whose deletion the store has lost, as when the machine goes down; return the others."""
@@ -216,6 +219,7 @@ class Topics:
                 raise
             self._take_back(lambda: self._store.forget_growing_topic(stored.topic_id))
         self._add(topic)
+        self._compaction.look_at([topic])
         return topic
 
     def add_partitions(self, topic: Topic, count: int, owner: str = UNKNOWN_OWNER) -> None:
@@ -262,6 +266,7 @@ class Topics:
         settings = settings_of(configs, self._config)
         self._store.put_topic(replace(topic.stored(), configs=configs))
         topic.configs, topic.settings = dict(configs), settings
+        self._compaction.look_at([topic])
         self._changed()
         with self._change(topic.name):
             for log in topic.logs:

@@ -148,30 +148,28 @@ def test_mistakes_are_refused_in_kafkas_words_and_change_nothing(node: Node) -> 
     assert node.storage.topics.by_name["orders"].configs == {}
 
 
-def test_compaction_is_refused_unless_kafka_is_followed_exactly(tmp_path: Path) -> None:
-    """By both APIs and for new topics; a topic that has it can be changed otherwise."""
+def test_compaction_is_accepted(tmp_path: Path) -> None:
+    """By both APIs, for new topics and for those that are there, as in Kafka."""
     node = Node(tmp_path)
     node.create("orders")
-    text = (
-        "Invalid value compact for configuration cleanup.policy: This server does not compact; it can be delete. "
-        "With tidegate.kafka.exact=true in the server's settings compact is taken, and does nothing"
-    )
-    refused = INVALID_CONFIG, text
-    assert alter(node, ("cleanup.policy", SET, "compact")) == refused
-    assert alter(node, ("cleanup.policy", APPEND, "compact")) == refused
-    assert replace(node, cleanup_policy="delete, compact") == refused
+    assert alter(node, ("cleanup.policy", SET, "compact")) == (NONE, None)
+    assert node.storage.topics.by_name["orders"].settings.only_compacted
+    assert alter(node, ("cleanup.policy", APPEND, "delete")) == (NONE, None)
+    assert not node.storage.topics.by_name["orders"].settings.only_compacted
+    assert replace(node, cleanup_policy="delete, compact") == (NONE, None)
+    configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "0",
+               "min.compaction.lag.ms": "1", "max.compaction.lag.ms": "2"}  # fmt: skip
     new = {
         "name": "new",
         "num_partitions": 1,
         "replication_factor": 1,
         "assignments": [],
-        "configs": [{"name": "cleanup.policy", "value": "compact"}],
+        "configs": [{"name": name, "value": value} for name, value in configs.items()],
     }
     message = {"topics": [new], "timeout_ms": 1000, "validate_only": False}
     (answer,) = node.call(CREATE_TOPICS, 5, message)["topics"]
-    assert (answer["error_code"], answer["error_message"]) == refused
-    node.create("compacted", 1, cleanup_policy="compact")
-    assert alter(node, ("retention.ms", SET, "5"), name="compacted") == (NONE, None)
+    assert (answer["error_code"], answer["error_message"]) == (NONE, None)
+    assert configs.items() <= {config["name"]: config["value"] for config in answer["configs"]}.items()
     node.storage.close()
 
 

@@ -68,6 +68,7 @@ _LISTS = frozenset(
         "advertised.listeners",
         "controller.listener.names",
         "listeners",
+        "log.cleanup.policy",
         "log.dirs",
         "sasl.enabled.mechanisms",
         "ssl.enabled.protocols",

@@ -137,9 +137,7 @@ def _create(
     problem = _name_problem(storage, name, created)
     if problem is not None:
         return _refused(name, problem)
-    configs, text = yield from checked_configs_in_slices(
-        wanted["configs"], may_compact=storage.config.kafka_exact
-    )
+    configs, text = yield from checked_configs_in_slices(wanted["configs"])
     if text is not None:
         return _refused(name, (error_codes.INVALID_CONFIG, text))
     problem = yield from _placement_problem(cluster, wanted)

@@ -21,7 +21,6 @@ from tidegate.server.handler import Charge, Handler, Message, Request, Work
 from tidegate.storage.errors import StorageError
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.storage import Storage
-from tidegate.storage.topic_configs import is_only_compacted
 from tidegate.storage.topics import Topic
 
 __all__ = ["delete_records_handler"]
@@ -120,7 +119,7 @@ def _problem(cluster: ClusterView, topic: Topic, log: PartitionLog, start: int, 
         return error_codes.INVALID_TOPIC_EXCEPTION
     if not cluster.leads(topic, index):
         return error_codes.NOT_LEADER_OR_FOLLOWER
-    if is_only_compacted(topic.configs):
+    if topic.settings.only_compacted:
         return error_codes.POLICY_VIOLATION
     try:
         log.write_gathered()

@@ -17,6 +17,7 @@ from tidegate.broker import known_requests
 from tidegate.server.handler import Answer, Charge, Deferred, Request
 from tidegate.wire import decode_request_header, encode_request
 from tidegate.wire.batch import crc_matches, read_header, renew_crc
+from tidegate.wire.batch_builder import build_batch
 
 PRODUCE = 0
 
@@ -512,3 +513,10 @@ def test_internal_topics_take_records_of_one_client(node: Node) -> None:
         assert partition(decoded(PRODUCE, 9, answer))["error_code"] == code
     assert node.log("__consumer_offsets").end_offset == 2
     assert node.ask(PRODUCE, 9, message(batch(), topic="__consumer_offsets", acks=0)).close
+
+
+def test_compacted_topics_take_records_without_a_key(node: Node) -> None:
+    """Kafka refuses them with error 87; here records are not looked into (row L13)."""
+    node.create("orders", cleanup_policy="compact")
+    answer = partition(node.call(PRODUCE, 9, message(build_batch([(None, b"value")], timestamp_ms=NOW_MS))))
+    assert (answer["error_code"], answer["base_offset"]) == (error_codes.NONE, 0)

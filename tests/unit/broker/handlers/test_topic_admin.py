@@ -290,7 +290,7 @@ def test_twelve_settings_double_the_table() -> None:
 
     def first(count: int) -> str:
         wanted = [{"name": name, "value": ""} for name in names[:count]]
-        _, text = run_at_once(checked_configs_in_slices(wanted, may_compact=True))
+        _, text = run_at_once(checked_configs_in_slices(wanted))
         return str(text).rpartition(" ")[2]
 
     assert (first(11), first(12)) == ("k31676", "k23757")
@@ -299,7 +299,7 @@ def test_twelve_settings_double_the_table() -> None:
 def test_settings_are_checked_in_slices() -> None:
     """20,000 unknown names are looked at in many steps."""
     wanted = [{"name": f"setting-{number}", "value": "1"} for number in range(20_000)]
-    assert sum(1 for _ in checked_configs_in_slices(wanted, may_compact=True)) > 20_000
+    assert sum(1 for _ in checked_configs_in_slices(wanted)) > 20_000
 
 
 def test_node_is_bounded(node: Node) -> None:
