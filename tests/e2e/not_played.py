@@ -57,6 +57,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, str]] = {
         "UpdateFeatures": "update-features-v0 update-features-v2",
         "WriteTxnMarkers": "write-txn-markers-v1 write-txn-markers-v2",
     },
+    "compaction": {"L13": "compacted-topic:2,5,8"},
     "configs": {
         "D4": "incremental-alter-client-metrics-bad incremental-alter-group list-config-resources",
     },

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.unit.storage.logs import timed_batch
+
 from tidegate.wire.batch_builder import build_batch
 
 __all__ = ["BROKER_CONFIG", "FILES", "Ask", "Scenario"]
@@ -44,6 +46,7 @@ NOW_MS = 1_760_000_000_000
 ZERO_ID = "00000000-0000-0000-0000-000000000000"
 UNKNOWN_ID = "11111111-1111-1111-1111-111111111111"
 TOPIC, NODE = 2, 4
+SET, DELETE, APPEND = 0, 1, 2
 SETTLE_MS = 300
 """How long a change takes at most to reach the broker of a single node."""
 
@@ -351,6 +354,60 @@ def _cluster_metadata() -> Scenario:
     )
 
 
+def _times(codec: int) -> Scenario:
+    """Return lookups in two batches: the first record that is not older, in the log's order, from its start on."""
+    name = f"times-{('plain', 'gzip', 'snappy', 'lz4', 'zstd')[codec]}"
+    first, second = (
+        [NOW_MS + delta for delta in (10, 30, 20, 30, 5)],
+        [NOW_MS + delta for delta in (40, 35, 60)],
+    )
+    lookups = (0, *range(NOW_MS + 5, NOW_MS + 66, 5), NOW_MS + 11, NOW_MS + 31, -3, -1, -2)
+    few = (NOW_MS + 15, NOW_MS + 25, NOW_MS + 31, -3)
+    return Scenario(
+        name=name,
+        steps=[
+            _create(_new(name)),
+            *(
+                _produce(
+                    name,
+                    timed_batch(times, codec=codec, base_ms=times[0], value=bytes(50)),
+                    before_ms=wait_ms,
+                )
+                for times, wait_ms in ((first, SETTLE_MS), (second, 0))
+            ),
+            *_list_offsets(name, *lookups),
+            _delete_records(name, (0, 2)),
+            *_list_offsets(name, *few),
+            _delete_records(name, (0, 4)),
+            *_list_offsets(name, *few),
+            _delete_records(name, (0, -1)),
+            *_list_offsets(name, *few),
+        ],
+    )
+
+
+def _compacted() -> Scenario:
+    name = "compacted-topic"
+    return Scenario(
+        name=name,
+        steps=[
+            _create(
+                _new(
+                    name, cleanup_policy="compact", delete_retention_ms="0", min_cleanable_dirty_ratio="0.01"
+                )
+            ),
+            _produce(name, _batch(), before_ms=SETTLE_MS),
+            _produce(name, _batch(None), note="a record without a key"),
+            _delete_records(name, (0, 1)),
+            _set(TOPIC, name, ("cleanup.policy", APPEND, "delete")),
+            _produce(name, _batch(None), before_ms=SETTLE_MS),
+            _delete_records(name, (0, 1)),
+            _set(TOPIC, name, ("cleanup.policy", SET, "delete")),
+            _produce(name, _batch(None), before_ms=SETTLE_MS),
+        ],
+    )
+
+
 FILES: Mapping[str, tuple[str, Mapping[str, str], Sequence[Scenario]]] = {
     "timeouts": (
         "requests to the controller whose timeout is 0 or less",
@@ -365,5 +422,7 @@ FILES: Mapping[str, tuple[str, Mapping[str, str], Sequence[Scenario]]] = {
             _cluster_metadata(),
         ],
     ),
+    "time_lookups": ("ListOffsets by time in batches of each compression", {}, [*map(_times, range(5))]),
+    "compaction": ("topics that are compacted, and are no longer", {}, [_compacted()]),
 }
 """A file's name → what it is about, its settings beside `BROKER_CONFIG`, its scenarios."""

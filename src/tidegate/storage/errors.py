@@ -2,7 +2,7 @@
 
 from tidegate.errors import TidegateError
 
-__all__ = ["AppendError", "LogDamagedError", "OffsetOutOfRangeError", "StorageError"]
+__all__ = ["AppendError", "LogDamagedError", "OffsetOutOfRangeError", "StorageError", "UnreadableBatchError"]
 
 
 class StorageError(TidegateError):
@@ -11,6 +11,17 @@ class StorageError(TidegateError):
 
 class LogDamagedError(StorageError):
     """Raise when records that a log should hold are missing or cannot be read: error 56, or no start."""
+
+
+class UnreadableBatchError(StorageError):
+    """Raise when the records of a stored batch, whose CRC is right, cannot be read: its producer wrote no records.
+
+    error_code: Kafka's for a lookup: -1 where they cannot be decompressed, 87 where what is there is no record.
+    """
+
+    def __init__(self, message: str, error_code: int) -> None:
+        super().__init__(message)
+        self.error_code = error_code
 
 
 class AppendError(TidegateError):

@@ -33,6 +33,7 @@ from tidegate.storage.log.producers import ProducerMemory
 from tidegate.storage.log.recovery import Progress, open_log
 from tidegate.storage.log.retention import expire
 from tidegate.storage.log.turn_writes import TurnWrites
+from tidegate.storage.log.unpacking import Unpacker
 from tidegate.storage.private_files import (
     PRIVATE_FILE,
     make_private_directory,
@@ -83,6 +84,7 @@ class Storage:
         self._lock_fd = lock_fd
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-disk")
         self.turn = TurnWrites()
+        self.unpacker = Unpacker()
         self.commits = GroupCommit(self._worker, sync, metadata=store.recent_path, on_failed=self._distrust)
         self.group_writes = GroupWrites(store.groups, self._worker, sync_path, store.recent_path)
         self._producer_ids = range(0)
@@ -286,6 +288,7 @@ class Storage:
         self.closed = True
         self.commits.close()
         self.group_writes.close()
+        self.unpacker.close()
         self._worker.shutdown(wait=True)
         try:
             if self._close_logs():

@@ -1,15 +1,20 @@
 """Small record batches, and logs of partitions to append them to."""
 
+import gzip
+import struct
 from pathlib import Path
 from typing import Any
 
+import cramjam
+import lz4.frame
 from tests.unit.in_slices import whole
 
 from tidegate.storage.log import retention
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.recovery import open_log
 from tidegate.storage.topic_settings import TopicSettings
-from tidegate.wire.batch_builder import build_batch
+from tidegate.wire.batch import HEADER_BYTES, renew_crc
+from tidegate.wire.batch_builder import _sized, _zigzag, build_batch
 
 NOW_MS = 1_700_000_000_000
 
@@ -17,6 +22,41 @@ NOW_MS = 1_700_000_000_000
 def batch(count: int = 1, *, value: bytes = b"v", time_ms: int = NOW_MS, **fields: Any) -> bytes:
     """Return a batch of `count` equal records."""
     return build_batch([(None, value)] * count, timestamp_ms=time_ms, **fields)
+
+
+def timed_batch(times_ms: list[int], *, value: bytes = b"", codec: int = 0, base_ms: int = NOW_MS) -> bytes:
+    """Return a batch of records with times of their own; codec: as in its attributes."""
+    body = bytearray()
+    for number, time_ms in enumerate(times_ms):
+        record = b"\0" + _zigzag(time_ms - base_ms) + _zigzag(number) + b"\x01" + _sized(value) + b"\0"
+        body += _zigzag(len(record)) + record
+    return batch_of(packed(codec, bytes(body)), times_ms, codec=codec, base_ms=base_ms)
+
+
+def batch_of(body: bytes, times_ms: list[int], *, codec: int, base_ms: int = NOW_MS) -> bytes:
+    """Return a batch whose header is right for records of these times, whatever its `body` is."""
+    out = bytearray(batch(attributes=codec, time_ms=base_ms)[:HEADER_BYTES]) + body
+    struct.pack_into(">i", out, 8, len(out) - 12)
+    struct.pack_into(">i", out, 23, len(times_ms) - 1)
+    struct.pack_into(">q", out, 35, max(times_ms))
+    struct.pack_into(">i", out, 57, len(times_ms))
+    renew_crc(out)
+    return bytes(out)
+
+
+def packed(codec: int, body: bytes) -> bytes:
+    """Return records as Kafka's clients compress them: snappy in the blocks of Java's stream, lz4 in frames."""
+    if codec == 1:
+        return gzip.compress(body, mtime=0)
+    if codec == 2:
+        blocks = [
+            bytes(cramjam.snappy.compress_raw(body[at : at + 32_768])) for at in range(0, len(body), 32_768)
+        ]
+        sized = b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+        return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + sized
+    if codec == 3:
+        return bytes(lz4.frame.compress(body, block_linked=False))
+    return bytes(cramjam.zstd.compress(body)) if codec == 4 else body
 
 
 def new_log(

@@ -95,7 +95,7 @@ def handler_table(
     return {
         PRODUCE: produce_handler(storage, cluster, scheduler),
         FETCH: fetch_handler(storage, cluster, scheduler),
-        LIST_OFFSETS: list_offsets_handler(storage, cluster),
+        LIST_OFFSETS: list_offsets_handler(storage, cluster, scheduler),
         METADATA: metadata_handler(storage, cluster),
         OFFSET_COMMIT: offset_commit_handler(groups),
         OFFSET_FETCH: offset_fetch_handler(storage, cluster),

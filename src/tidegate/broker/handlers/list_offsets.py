@@ -4,22 +4,28 @@ KIP-1023 (-6 from 11).
 Times below 0 name places: -1 the end, -2 the start, -3 the record with the largest time, -4 the start of what is kept
 locally (all of it), -5 the end of what is kept elsewhere and -6 the start of what will be (nothing: -1). Others are
 times: the first record not older.
-In a compressed batch the batch's first offset is answered, the records are not opened. A partition that is named more
+Compressed batches are decompressed on a thread, up to a bound (`tidegate.storage.log.unpacking`); one that cannot be is
+error -1, one without records in it error 87. A partition that is named more
 than once is not looked at: error 42, after the others of its topic, as in Kafka. So is an unknown isolation level -1.
 Needs DESCRIBE on each topic; others get error 29, at the end.
 Memory: at most 100 bytes for each byte of the request (a partition of 12 bytes becomes two dicts and an entry of a
-third), and one piece of a log (`time_lookup.PIECE_BYTES`).
+third), one piece of a log (`time_lookup.PIECE_BYTES`), and one decompressed batch.
 A partition that another broker leads is error 6. Not implemented: tiered storage, followers.
 """
 
+import contextlib
+import logging
 from collections.abc import Generator
+from concurrent.futures import Future
+from typing import Any
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.releasing import answer_partitions, release
-from tidegate.server.handler import Charge, Handler, Message, Request, Work
-from tidegate.storage.errors import LogDamagedError
+from tidegate.scheduling import Scheduler
+from tidegate.server.handler import Charge, Handler, Message, Request, Wait, Work
+from tidegate.storage.errors import LogDamagedError, UnreadableBatchError
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.log.time_lookup import Lookup, TimeAndOffset, offset_by_time, offset_of_latest_time
 from tidegate.storage.storage import Storage
@@ -44,9 +50,10 @@ SINCE_VERSION = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 _UNKNOWN = -1
+_logger = logging.getLogger(__name__)
 
 
-def list_offsets_handler(storage: Storage, cluster: ClusterView) -> Handler:
+def list_offsets_handler(storage: Storage, cluster: ClusterView, scheduler: Scheduler) -> Handler:
     """Return the handler that looks offsets up in the logs of `storage`."""
 
     def handle(request: Request) -> Work:
@@ -68,7 +75,7 @@ def list_offsets_handler(storage: Storage, cluster: ClusterView) -> Handler:
                 repeated.setdefault(name, {})[wanted["partition_index"]] = answer
                 yield
             else:
-                answer = yield from _list_offset(storage, cluster, name, wanted, version)
+                answer = yield from _list_offset(storage, cluster, scheduler, name, wanted, version)
                 answers.of(name).append(answer)
                 yield
         yield from release(found)
@@ -159,8 +166,8 @@ def _by_partition(topics: list[Message]) -> Generator[None, None, _ByPartition]:
 
 
 def _list_offset(
-    storage: Storage, cluster: ClusterView, name: str, wanted: Message, version: int
-) -> Generator[None, None, Message]:
+    storage: Storage, cluster: ClusterView, scheduler: Scheduler, name: str, wanted: Message, version: int
+) -> Generator[Wait | None, None, Message]:
     index, time_ms = wanted["partition_index"], wanted["timestamp"]
     if time_ms < 0 and version < SINCE_VERSION.get(time_ms, version + 1):
         return _answer(index, None, error_codes.UNSUPPORTED_VERSION)
@@ -177,23 +184,53 @@ def _list_offset(
         return _answer(index, None, error_codes.FENCED_LEADER_EPOCH)
     if not log.damaged:
         try:
-            return _answer(index, (yield from _find(log, time_ms)), error_codes.NONE)
+            lookup = _find(storage, log, time_ms)
+            return _answer(index, (yield from _awaited(lookup, scheduler)), error_codes.NONE)
+        except UnreadableBatchError as error:
+            _logger.info("ListOffsets for %s-%d: %s", name, index, error)
+            return _answer(index, None, error.error_code)
         except (LogDamagedError, OSError) as error:
             log.mark_damaged(str(error))
     return _answer(index, None, error_codes.KAFKA_STORAGE_ERROR)
 
 
-def _find(log: PartitionLog, time_ms: int) -> Lookup:
-    yield
+def _awaited(lookup: Lookup, scheduler: Scheduler) -> Generator[Wait | None, None, TimeAndOffset | None]:
+    """Go on with a lookup; where it waits for another thread, so does the request, at no cost for anybody."""
+    while True:
+        try:
+            pending = next(lookup)
+        except StopIteration as stop:
+            found: TimeAndOffset | None = stop.value
+            return found
+        if pending is None:
+            yield None
+        else:
+            yield from _wait_for(pending, scheduler)
+
+
+def _wait_for(future: Future[Any], scheduler: Scheduler) -> Generator[Wait, None, None]:
+    wait = Wait()
+
+    def end(_: Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            scheduler.call_soon_threadsafe(wait.end)
+
+    future.add_done_callback(end)
+    while not future.done():
+        yield wait
+
+
+def _find(storage: Storage, log: PartitionLog, time_ms: int) -> Lookup:
+    yield None
     if time_ms == LATEST:
         return _UNKNOWN, log.end_offset
     if time_ms in (EARLIEST, EARLIEST_LOCAL):
         return _UNKNOWN, log.start_offset
     if time_ms == LARGEST_TIME:
-        return (yield from offset_of_latest_time(log))
+        return (yield from offset_of_latest_time(log, storage.unpacker))
     if time_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None
-    return (yield from offset_by_time(log, time_ms))
+    return (yield from offset_by_time(log, time_ms, storage.unpacker))
 
 
 def _answer(index: int, found: TimeAndOffset | None, error_code: int) -> Message:

@@ -1,20 +1,25 @@
 """Find offsets by time, for ListOffsets, in slices: where the indexes do not help, a segment has to be walked.
 
-Batches are found by the times in their headers; inside an uncompressed batch the record is found too. Compressed
-batches are not opened: their first offset stands for any record in them. Every yield is a pause after at most about a
-millisecond; what is deleted meanwhile was there when the question was asked, and is looked through to its end.
-Memory: one piece of the file, `PIECE_BYTES`, however large a batch is.
+Batches are found by the times in their headers; inside a batch the record is found, compressed or not. A record that
+lies behind the first `unpacking.MAX_UNPACKED_BYTES` of a compressed batch is not found: the batch's first offset stands
+for it. Every yield is a pause after at most about a millisecond, or has the future of a batch that is decompressed on a
+thread. What is deleted meanwhile was there when the question was asked, and is looked through to its end.
+Memory: one piece of the file, `PIECE_BYTES`, however large a batch is, and what a compressed one expands to.
 Follows: Kafka `UnifiedLog.fetchOffsetByTimestamp`.
 """
 
 import os
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from typing import Any
 
-from tidegate.storage.errors import LogDamagedError
+from tidegate.error_codes import INVALID_RECORD
+from tidegate.storage.errors import LogDamagedError, UnreadableBatchError
 from tidegate.storage.log.file_slice import SegmentFile
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.segment import Segment
+from tidegate.storage.log.unpacking import Unpacker
 from tidegate.wire.batch import (
     HEADER_BYTES,
     LEAST_LENGTH,
@@ -30,7 +35,9 @@ from tidegate.wire.batch_builder import RECORD_HEAD_BYTES, read_record_head
 __all__ = ["PIECE_BYTES", "Lookup", "TimeAndOffset", "offset_by_time", "offset_of_latest_time"]
 
 TimeAndOffset = tuple[int, int]
-Lookup = Generator[None, None, TimeAndOffset | None]
+Lookup = Generator[Future[Any] | None, None, TimeAndOffset | None]
+_Read = Callable[[int, int], bytes]
+"""Returns so many bytes of records from a place on, or fewer at their end."""
 
 PIECE_BYTES = 32 * 1024  # read at once: up to 481 headers of the smallest batches
 _SEGMENTS_AT_ONCE = 1000
@@ -39,33 +46,33 @@ _LENGTH_AND_TIME = struct.Struct(f">{LENGTH_AT}xi{MAX_TIMESTAMP_AT - OVERHEAD_BY
 """Of a batch: its length and its largest timestamp."""
 
 
-def offset_by_time(log: PartitionLog, time_ms: int) -> Lookup:
+def offset_by_time(log: PartitionLog, time_ms: int, unpacker: Unpacker) -> Lookup:
     """Return time and offset of the first record that is not older than `time_ms`, None where there is none.
 
-    Raises `OSError` and `LogDamagedError`.
+    Raises `OSError`, `LogDamagedError` and `UnreadableBatchError`.
     """
     for count, segment in enumerate(tuple(log.segments)):
         if count % _SEGMENTS_AT_ONCE == _SEGMENTS_AT_ONCE - 1:
-            yield
+            yield None
         yield from _make_sure(log, segment)
         if segment.max_time_ms >= time_ms and _is_there(log, segment):
-            found = yield from _find(segment, time_ms, log.start_offset)
+            found = yield from _find(segment, time_ms, log.start_offset, unpacker)
             if found is not None:
                 return found
     return None
 
 
-def offset_of_latest_time(log: PartitionLog) -> Lookup:
+def offset_of_latest_time(log: PartitionLog, unpacker: Unpacker) -> Lookup:
     """Return time and offset of the first record with the largest time, None where no record has a time.
 
-    Raises `OSError` and `LogDamagedError`.
+    Raises `OSError`, `LogDamagedError` and `UnreadableBatchError`.
     """
     for segment in tuple(log.segments):
         yield from _make_sure(log, segment)
     latest = max(log.segments, key=lambda segment: segment.max_time_ms)
     if latest.max_time_ms < 0:
         return None
-    return (yield from _find(latest, latest.max_time_ms, latest.base_offset))
+    return (yield from _find(latest, latest.max_time_ms, latest.base_offset, unpacker))
 
 
 def _is_there(log: PartitionLog, segment: Segment) -> bool:
@@ -82,7 +89,7 @@ def _make_sure(log: PartitionLog, segment: Segment) -> Iterator[None]:
                 return
 
 
-def _find(segment: Segment, time_ms: int, start_offset: int) -> Lookup:
+def _find(segment: Segment, time_ms: int, start_offset: int, unpacker: Unpacker) -> Lookup:
     """Return time and offset of the first record of a segment, from `start_offset` on, not older than `time_ms`."""
     position = segment.position_by_time(time_ms)
     if start_offset > segment.base_offset:
@@ -97,7 +104,7 @@ def _find(segment: Segment, time_ms: int, start_offset: int) -> Lookup:
             length, max_time_ms = _LENGTH_AND_TIME.unpack_from(piece, at)
             if max_time_ms >= time_ms:
                 batch = read_header(piece, at)
-                found = yield from _first_record(file, position + at, batch, time_ms, start_offset)
+                found = yield from _first_record(file, position + at, batch, time_ms, start_offset, unpacker)
                 if found is not None:
                     return found
             if length < LEAST_LENGTH:
@@ -106,12 +113,12 @@ def _find(segment: Segment, time_ms: int, start_offset: int) -> Lookup:
         if not at:
             raise LogDamagedError(f"no record batch begins at byte {position} of {segment.name}")
         position += at
-        yield
+        yield None
     return None
 
 
 def _first_record(
-    file: SegmentFile, position: int, batch: BatchHeader, time_ms: int, start_offset: int
+    file: SegmentFile, position: int, batch: BatchHeader, time_ms: int, start_offset: int, unpacker: Unpacker
 ) -> Lookup:
     """Return time and offset of the first record of `batch` not older than `time_ms`.
 
@@ -120,37 +127,78 @@ def _first_record(
     first_offset = max(batch.base_offset, start_offset)
     if batch.is_log_append_time:
         return batch.max_timestamp, first_offset
-    if not batch.compression:
-        try:
-            found = yield from _look_into(file, position, batch, time_ms, start_offset)
-        except CorruptRecordsError:
-            pass  # a producer's nonsense within a batch whose CRC is right: treat it like a compressed one
+    try:
+        if batch.compression:
+            found, is_all = yield from _look_into_packed(
+                file, position, batch, time_ms, start_offset, unpacker
+            )
         else:
-            if found is not None or batch.base_offset < start_offset:
-                return found
+            read = _reader(file, position + HEADER_BYTES)
+            found = yield from _look_into(read, batch.size - HEADER_BYTES, batch, time_ms, start_offset)
+            is_all = True
+    except CorruptRecordsError as error:
+        raise UnreadableBatchError(f"batch at offset {batch.base_offset}: {error}", INVALID_RECORD) from error
+    if found is not None or (is_all and batch.base_offset < start_offset):
+        return found
     first_time_ms = batch.base_timestamp if batch.base_timestamp >= time_ms else batch.max_timestamp
     return first_time_ms, first_offset
 
 
+_Found = Generator[Future[Any] | None, None, tuple[TimeAndOffset | None, bool]]
+"""Yields as a `Lookup`; returns what was found, and whether all records of the batch could be looked at."""
+
+
+def _reader(file: SegmentFile, start: int) -> _Read:
+    """Return what reads from a place of a file on."""
+    return lambda at, size: os.pread(file.fd, size, start + at)
+
+
+def _look_into_packed(
+    file: SegmentFile, position: int, batch: BatchHeader, time_ms: int, start_offset: int, unpacker: Unpacker
+) -> _Found:
+    """Look into a compressed batch: into as much as most of them expand to, then as far as is allowed.
+
+    Raises `OSError`, `UnreadableBatchError` and `CorruptRecordsError`.
+    """
+    for most in (False, True):
+        future = unpacker.unpack(file, position, batch, most=most)
+        while not future.done():
+            yield future
+        unpacked = future.result()
+        data = unpacked.data
+
+        def read(at: int, size: int, data: Any = data) -> bytes:
+            part: bytes = data[at : at + size]
+            return part
+
+        try:
+            found = yield from _look_into(read, unpacked.size, batch, time_ms, start_offset)
+        except CorruptRecordsError:
+            if unpacked.is_all:
+                raise
+            found = None  # the records go on behind what was decompressed
+        if found is not None or unpacked.is_all:
+            return found, unpacked.is_all
+    return None, False
+
+
 def _look_into(
-    file: SegmentFile, position: int, batch: BatchHeader, time_ms: int, start_offset: int
-) -> Lookup:
+    read: _Read, end: int, batch: BatchHeader, time_ms: int, start_offset: int
+) -> Generator[None, None, TimeAndOffset | None]:
     """Return time and offset of the first record, from `start_offset` on, not older than `time_ms`.
 
-    Raises `CorruptRecordsError`.
+    end: how many bytes of records there are. Raises `CorruptRecordsError`.
     """
-    end = position + batch.size
-    position += HEADER_BYTES
-    piece, at = b"", 0
+    position, piece, at = 0, b"", 0
     for count in range(batch.record_count):
         if at + RECORD_HEAD_BYTES > len(piece) and position + at < end:
             position += at
-            piece, at = os.pread(file.fd, min(PIECE_BYTES, end - position), position), 0
+            piece, at = read(position, min(PIECE_BYTES, end - position)), 0
         at, time_delta, offset_delta = read_record_head(piece, at)
-        if batch.base_timestamp + time_delta >= time_ms and batch.base_offset + offset_delta >= start_offset:
-            return batch.base_timestamp + time_delta, batch.base_offset + offset_delta
         if position + at > end:
             raise CorruptRecordsError("a record ends behind its batch")
+        if batch.base_timestamp + time_delta >= time_ms and batch.base_offset + offset_delta >= start_offset:
+            return batch.base_timestamp + time_delta, batch.base_offset + offset_delta
         if count % _RECORDS_AT_ONCE == _RECORDS_AT_ONCE - 1:
             yield
     return None

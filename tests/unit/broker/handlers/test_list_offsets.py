@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.node import Node
-from tests.unit.storage.logs import NOW_MS, append, batch
+from tests.unit.storage.logs import NOW_MS, append, batch, batch_of, timed_batch
+
+from tidegate.server.handler import Wait
+from tidegate.wire import encode_request
 
 LIST_OFFSETS = 2
 
@@ -157,3 +160,27 @@ def test_damaged_log_is_a_storage_error(node: Node) -> None:
     path = node.log("orders").segments[0].path
     path.write_bytes(bytes(path.stat().st_size))
     assert ask(node, 5, NOW_MS)[0] == 56
+
+
+def test_compressed_batches_are_looked_into(node: Node) -> None:
+    """Offset and time are those of the record; where there are no records error -1, and the partition stays."""
+    node.create("orders")
+    append(node.log("orders"), timed_batch([NOW_MS, NOW_MS + 9, NOW_MS + 5], codec=4))
+    append(node.log("orders"), batch_of(b"nonsense", [NOW_MS + 20], codec=1))
+    append(node.log("orders"), timed_batch([NOW_MS + 30, NOW_MS + 40], codec=3))
+    assert ask(node, 5, NOW_MS + 1) == (0, NOW_MS + 9, 1)
+    assert ask(node, 5, NOW_MS + 15) == (-1, -1, -1)
+    assert ask(node, 5, NOW_MS + 31) == (0, NOW_MS + 40, 5)
+    assert ask(node, 7, -3) == (0, NOW_MS + 40, 5)
+    assert not node.log("orders").damaged
+
+
+def test_a_lookup_waits_for_its_thread(node: Node) -> None:
+    """The request waits for the thread rather than turning round; it goes on when the loop is told."""
+    node.create("orders")
+    append(node.log("orders"), timed_batch([NOW_MS, NOW_MS + 9], codec=4))
+    part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": NOW_MS + 5}
+    message = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "orders", "partitions": [part]}]}
+    message["timeout_ms"] = 1000
+    steps = list(node.begin(memoryview(encode_request(LIST_OFFSETS, 5, 7, "tester", message)[4:])))
+    assert any(isinstance(step, Wait) for step in steps)

@@ -11,6 +11,7 @@ from tests.unit.storage.logs import NOW_MS, append, batch, contents, expire, new
 from tidegate.storage.errors import OffsetOutOfRangeError
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.time_lookup import offset_by_time, offset_of_latest_time
+from tidegate.storage.log.unpacking import Unpacker
 
 MIB = 1024 * 1024
 DAY_MS = 86_400_000
@@ -154,4 +155,6 @@ def test_broken_indexes_change_no_age(tmp_path: Path, damage: str, suffixes: lis
 def lookups(log: PartitionLog) -> list[object]:
     """Return what is found for times over the whole log."""
     times = (0, NOW_MS, *range(NOW_MS, NOW_MS + 1020, 37), NOW_MS + 5000, NOW_MS + 5001)
-    return [whole(offset_by_time(log, time_ms)) for time_ms in times] + [whole(offset_of_latest_time(log))]
+    unpacker = Unpacker()
+    found = [whole(offset_by_time(log, time_ms, unpacker)) for time_ms in times]
+    return [*found, whole(offset_of_latest_time(log, unpacker))]

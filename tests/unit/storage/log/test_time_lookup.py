@@ -1,30 +1,34 @@
 """Tests of finding offsets by time."""
 
+import resource
 import struct
 from pathlib import Path
 
 import pytest
 from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, whole
-from tests.unit.storage.logs import NOW_MS, append, batch, new_log
+from tests.unit.storage.logs import NOW_MS, append, batch, batch_of, new_log, packed, timed_batch
 
+from tidegate.error_codes import INVALID_RECORD, UNKNOWN_SERVER_ERROR
+from tidegate.storage.errors import UnreadableBatchError
 from tidegate.storage.log import time_lookup
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.retention import expire
 from tidegate.storage.log.time_lookup import PIECE_BYTES, TimeAndOffset
-from tidegate.wire.batch import renew_crc
-from tidegate.wire.batch_builder import _sized, _zigzag
+from tidegate.storage.log.unpacking import MAX_UNPACKED_BYTES, Unpacker
+from tidegate.wire.batch import HEADER_BYTES, renew_crc
 
+UNPACKER = Unpacker()
 TIMES = [NOW_MS + delta for delta in (10, 20, 15, 40, 40, 30, 50)]
 
 
 def offset_by_time(log: PartitionLog, time_ms: int) -> TimeAndOffset | None:
     """Look a time up, all slices at once."""
-    return whole(time_lookup.offset_by_time(log, time_ms))
+    return whole(time_lookup.offset_by_time(log, time_ms, UNPACKER))
 
 
 def offset_of_latest_time(log: PartitionLog) -> TimeAndOffset | None:
     """Look the largest time up, all slices at once."""
-    return whole(time_lookup.offset_of_latest_time(log))
+    return whole(time_lookup.offset_of_latest_time(log, UNPACKER))
 
 
 @pytest.fixture(params=[1 << 30, 300], ids=["one segment", "several"])
@@ -66,11 +70,89 @@ def test_empty_log_has_no_times(tmp_path: Path) -> None:
     assert offset_of_latest_time(log) is None
 
 
-def test_compressed_batch_is_answered_whole(tmp_path: Path) -> None:
-    """What is compressed is not opened: the batch's first offset stands for its records."""
+@pytest.mark.parametrize("codec", range(5))
+def test_records_are_found_in_any_compression(tmp_path: Path, codec: int) -> None:
+    """Time and offset are those of the record, as recorded of Kafka (`vectors/wire/time_lookups.json`)."""
     log = new_log(tmp_path)
-    append(log, batch(3, attributes=2))
-    assert offset_by_time(log, NOW_MS) == (NOW_MS, 0)
+    first, second = (
+        [NOW_MS + delta for delta in (10, 30, 20, 30, 5)],
+        [NOW_MS + delta for delta in (40, 35, 60)],
+    )
+    append(log, timed_batch(first, codec=codec))
+    append(log, timed_batch(second, codec=codec))
+    records = list(enumerate([*first, *second]))
+    for time_ms in range(NOW_MS, NOW_MS + 65, 5):
+        assert offset_by_time(log, time_ms) == next(
+            ((at, offset) for offset, at in records if at >= time_ms), None
+        )
+    assert offset_of_latest_time(log) == (NOW_MS + 60, 7)
+    log.raise_start(2)
+    assert offset_by_time(log, NOW_MS) == (NOW_MS + 20, 2)
+    log.raise_start(4)
+    assert offset_by_time(log, NOW_MS + 20) == (NOW_MS + 40, 5), "the records before are deleted"
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_much_that_is_compressed_is_looked_through(tmp_path: Path, codec: int) -> None:
+    """What expands more than most is decompressed again, in more memory."""
+    log = new_log(tmp_path, max_message_bytes=10**8)
+    times = [NOW_MS + number for number in range(40)]
+    append(log, timed_batch(times, value=bytes(100_000), codec=codec))
+    for number in (0, 1, 20, 39):
+        assert offset_by_time(log, NOW_MS + number) == (NOW_MS + number, number)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_bomb_is_bounded(tmp_path: Path, codec: int) -> None:
+    """A record behind the bound is not looked for: the batch's first offset stands for it (row L2)."""
+    log = new_log(tmp_path, max_message_bytes=10**8)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    data = timed_batch([NOW_MS, NOW_MS, NOW_MS + 9], value=bytes(2 * MAX_UNPACKED_BYTES), codec=codec)
+    made = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    append(log, data)
+    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_by_time(log, NOW_MS + 9, UNPACKER))
+    assert (found, longest_ms < MOST_STEP_MS) == ((NOW_MS + 9, 0), True)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert after - made <= 2 * MAX_UNPACKED_BYTES // 1024, (before, made, after)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"garbage garbage", b"\x82SNAPPY\x00" + bytes(8) + b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f"],
+)
+def test_what_cannot_be_decompressed_is_said(tmp_path: Path, codec: int, body: bytes) -> None:
+    """Kafka answers error -1; the log is not damaged, and other lookups go on."""
+    log = new_log(tmp_path)
+    append(log, batch_of(body, [NOW_MS, NOW_MS + 5], codec=codec))
+    append(log, batch(time_ms=NOW_MS + 50))
+    with pytest.raises(UnreadableBatchError) as raised:
+        offset_by_time(log, NOW_MS + 5)
+    assert raised.value.error_code == UNKNOWN_SERVER_ERROR
+    assert offset_by_time(log, NOW_MS + 6) == (NOW_MS + 50, 2)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize("cut", [1, 5, 9])
+def test_what_is_cut_off_is_said(tmp_path: Path, codec: int, cut: int) -> None:
+    """A stream that ends early is none."""
+    times = [NOW_MS, NOW_MS + 5]
+    whole_body = packed(codec, timed_batch(times, value=bytes(range(200)))[HEADER_BYTES:])
+    log = new_log(tmp_path)
+    append(log, batch_of(whole_body[:-cut], times, codec=codec))
+    with pytest.raises(UnreadableBatchError):
+        offset_by_time(log, NOW_MS + 5)
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_a_header_that_lies_is_believed(tmp_path: Path, codec: int) -> None:
+    """Kafka writes the largest time anew; here it stays, and the batch stands for a record that is not there (L1)."""
+    log = new_log(tmp_path)
+    data = bytearray(timed_batch([NOW_MS, NOW_MS + 5], codec=codec))
+    struct.pack_into(">q", data, 35, NOW_MS + 99)
+    renew_crc(data)
+    append(log, bytes(data))
+    assert offset_by_time(log, NOW_MS + 50) == (NOW_MS + 99, 0)
 
 
 def test_append_time_counts_where_it_is_kept(tmp_path: Path) -> None:
@@ -103,27 +185,12 @@ def test_useless_time_index_is_walked_in_slices(tmp_path: Path) -> None:
         log.append(old, NOW_MS, 9)
         old[:8] = bytes(8)
     append(log, batch(time_ms=NOW_MS + 100), NOW_MS)
-    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_by_time(log, NOW_MS + 60))
+    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_by_time(log, NOW_MS + 60, UNPACKER))
     assert found == (NOW_MS + 100, 30_001)
     assert longest_ms < MOST_STEP_MS
-    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_of_latest_time(log))
+    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_of_latest_time(log, UNPACKER))
     assert found == (NOW_MS + 100, 30_001)
     assert longest_ms < MOST_STEP_MS
-
-
-def timed_batch(times_ms: list[int], *, value: bytes = b"") -> bytes:
-    """Return a batch of records with times of their own."""
-    body = bytearray()
-    for number, time_ms in enumerate(times_ms):
-        record = b"\0" + _zigzag(time_ms - NOW_MS) + _zigzag(number) + b"\x01" + _sized(value) + b"\0"
-        body += _zigzag(len(record)) + record
-    out = bytearray(batch()[:61]) + body
-    struct.pack_into(">i", out, 8, len(out) - 12)
-    struct.pack_into(">i", out, 23, len(times_ms) - 1)
-    struct.pack_into(">q", out, 35, max(times_ms))
-    struct.pack_into(">i", out, 57, len(times_ms))
-    renew_crc(out)
-    return bytes(out)
 
 
 @pytest.mark.parametrize("value", [b"", bytes(100), bytes(PIECE_BYTES), bytes(3 * PIECE_BYTES + 1)])
@@ -142,20 +209,22 @@ def test_many_records_in_one_batch_are_read_in_slices(tmp_path: Path) -> None:
     """100,000 records of eight bytes, the last of which is looked for: no step is long."""
     log = new_log(tmp_path)
     append(log, timed_batch([NOW_MS] * 100_000 + [NOW_MS + 9]))
-    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_by_time(log, NOW_MS + 9))
+    found, longest_ms = longest_step_ms(lambda: time_lookup.offset_by_time(log, NOW_MS + 9, UNPACKER))
     assert found == (NOW_MS + 9, 100_000)
     assert longest_ms < MOST_STEP_MS
 
 
-def test_nonsense_inside_a_batch_is_answered_like_a_compressed_one(tmp_path: Path) -> None:
-    """Records that cannot be read stand for the batch's first offset."""
+@pytest.mark.parametrize("nonsense", [b"\xff" * 40, b"\x02" + bytes(39), b"\x7e" * 40])
+@pytest.mark.parametrize("codec", range(5))
+def test_what_is_no_record_is_said(tmp_path: Path, codec: int, nonsense: bytes) -> None:
+    """Kafka answers error 87, or -1 for a number that is none; other batches are found."""
     log = new_log(tmp_path)
-    for nonsense in (b"\xff" * 40, b"\x02" + bytes(39), b"\x7e" * 40):
-        data = bytearray(timed_batch([NOW_MS, NOW_MS + 5], value=bytes(13)))
-        data[61 : 61 + 40] = nonsense
-        renew_crc(data)
-        base = append(log, bytes(data))
-        assert offset_by_time(log, NOW_MS + 5) == (NOW_MS + 5, 0), base
+    append(log, batch_of(packed(codec, nonsense), [NOW_MS, NOW_MS + 5], codec=codec))
+    append(log, batch(time_ms=NOW_MS + 50))
+    with pytest.raises(UnreadableBatchError) as raised:
+        offset_by_time(log, NOW_MS + 5)
+    assert raised.value.error_code == INVALID_RECORD
+    assert offset_by_time(log, NOW_MS + 6) == (NOW_MS + 50, 2)
 
 
 def test_segments_may_go_while_they_are_looked_through(tmp_path: Path) -> None:
@@ -166,7 +235,7 @@ def test_segments_may_go_while_they_are_looked_through(tmp_path: Path) -> None:
         log = new_log(directory, segment_bytes=300, retention_ms=1000)
         for time_ms in (5000, *range(1000, 1100), 9000):
             append(log, batch(time_ms=time_ms), 9000)
-        work = time_lookup.offset_by_time(log, 6000)
+        work = time_lookup.offset_by_time(log, 6000, UNPACKER)
         for _ in range(slices):
             next(work, None)
         list(expire(log, 10**9))
@@ -179,6 +248,6 @@ def test_deleted_log_has_no_times(tmp_path: Path) -> None:
     log = new_log(tmp_path, segment_bytes=300)
     for _ in range(20):
         append(log, batch(time_ms=5))
-    work = time_lookup.offset_by_time(log, 6)
+    work = time_lookup.offset_by_time(log, 6, UNPACKER)
     log.forget()
     assert whole(work) is None

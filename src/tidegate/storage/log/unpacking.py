@@ -1,0 +1,152 @@
+"""Decompression of stored record batches, for lookups by time: on a thread of its own, in bounded memory.
+
+A client chooses what a batch expands to, and zstd makes gigabytes of a few kilobytes. At most `MAX_UNPACKED_BYTES` of a
+batch are decompressed, one batch at a time; what lies behind them is not looked at (row L2). While a codec works, the
+event loop goes on: none of them holds the interpreter.
+Follows: Kafka `CompressionType`, `SnappyInputStream`.
+"""
+
+import mmap
+import os
+import struct
+import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from tidegate.error_codes import UNKNOWN_SERVER_ERROR
+from tidegate.storage.errors import UnreadableBatchError
+from tidegate.storage.log.file_slice import SegmentFile
+from tidegate.wire.batch import HEADER_BYTES, BatchHeader
+
+__all__ = ["MAX_UNPACKED_BYTES", "Unpacked", "Unpacker", "unpack"]
+
+MAX_UNPACKED_BYTES: Final = 16 << 20
+"""Most bytes that are decompressed of a batch, and that a compressed batch may have. Producers begin a new batch at
+16 KB (Java) to 1 MB (librdkafka) of records. Freeing them takes 5 ms."""
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+_EXPANSION = 8  # what is tried first, times the compressed size: most batches expand less
+_LEAST_BYTES = 64 * 1024
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS  # with gzip's header
+_XERIAL = b"\x82SNAPPY\x00"  # what a stream of `SnappyOutputStream` begins with
+_XERIAL_HEADER_BYTES = 16  # magic and two versions
+_SIZE = struct.Struct(">i")
+_MOST_SNAPPY_EXPANSION = 64  # a copy of 64 bytes takes at least two
+
+
+class Unpacked(NamedTuple):
+    """Records of a batch, and whether that is all of them. `data` may have zero bytes behind them."""
+
+    data: bytes | bytearray | mmap.mmap
+    size: int
+    is_all: bool
+
+
+class Unpacker:
+    """A thread that decompresses batches, one after the other; it begins with the first."""
+
+    def __init__(self) -> None:
+        self._worker: ThreadPoolExecutor | None = None
+
+    def unpack(
+        self, file: SegmentFile, position: int, batch: BatchHeader, *, most: bool
+    ) -> "Future[Unpacked]":
+        """Begin to decompress the batch at `position`; `most`: up to the bound, otherwise some times its size.
+
+        The future raises `UnreadableBatchError` or `OSError`.
+        """
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-unpack")
+        return self._worker.submit(_unpack_stored, file, position, batch, most)
+
+    def close(self) -> None:
+        """End the thread; what it has not begun is not done."""
+        if self._worker is not None:
+            self._worker.shutdown(wait=True, cancel_futures=True)
+
+
+def _unpack_stored(file: SegmentFile, position: int, batch: BatchHeader, most: bool) -> Unpacked:
+    size = batch.size - HEADER_BYTES
+    if size > MAX_UNPACKED_BYTES:
+        return Unpacked(b"", 0, False)
+    packed = os.pread(file.fd, size, position + HEADER_BYTES)
+    room = MAX_UNPACKED_BYTES if most else min(max(size * _EXPANSION, _LEAST_BYTES), MAX_UNPACKED_BYTES)
+    return unpack(batch.compression, packed, room)
+
+
+def unpack(codec: int, packed: bytes, room: int) -> Unpacked:
+    """Return what `packed` expands to, at most `room` bytes of it. Raises `UnreadableBatchError`.
+
+    codec: as in a batch's attributes.
+
+    >>> unpack(GZIP, zlib.compress(b"records", wbits=31), 4)
+    Unpacked(data=b'reco', size=4, is_all=False)
+    """
+    if codec == GZIP:
+        return _gunzipped(packed, room)
+    if codec == SNAPPY:
+        return _unsnapped(packed, room)
+    if codec in (LZ4, ZSTD):
+        return _expanded(codec, packed, room)
+    raise _corrupt(f"codec {codec} is unknown")
+
+
+def _gunzipped(packed: bytes, room: int) -> Unpacked:
+    unpacker = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        data = unpacker.decompress(packed, room)
+    except zlib.error as error:
+        raise _corrupt(f"gzip: {error}") from error
+    if not unpacker.eof and len(data) < room:
+        raise _corrupt("gzip: the stream is cut off")
+    return Unpacked(data, len(data), unpacker.eof)
+
+
+def _expanded(codec: int, packed: bytes, room: int) -> Unpacked:
+    """Decompress lz4 or zstd into memory that is taken as it is written to."""
+    import cramjam  # 1.6 MB, where such a batch is looked into
+
+    module = cramjam.lz4 if codec == LZ4 else cramjam.zstd
+    data = mmap.mmap(-1, room)
+    try:
+        return Unpacked(data, module.decompress_into(packed, data), True)
+    except cramjam.DecompressionError as error:
+        if "failed to write whole buffer" in str(error):  # there is no other way to tell
+            return Unpacked(data, room, False)
+        data.close()
+        raise _corrupt(f"{module.__name__}: {error}") from error
+
+
+def _unsnapped(packed: bytes, room: int) -> Unpacked:
+    """Decompress snappy, in the blocks of Java's stream or as a whole."""
+    if not packed.startswith(_XERIAL):
+        block = _snappy_block(packed, room)
+        return Unpacked(b"", 0, False) if block is None else Unpacked(block, len(block), True)
+    data, at = bytearray(), _XERIAL_HEADER_BYTES
+    while at < len(packed):
+        size = _SIZE.unpack_from(packed, at)[0] if at + _SIZE.size <= len(packed) else -1
+        at += _SIZE.size
+        if not 0 <= size <= len(packed) - at:
+            raise _corrupt(f"snappy: a block of {size} bytes at byte {at}, {len(packed) - at} remain")
+        block = _snappy_block(packed[at : at + size], room - len(data))
+        if block is None:
+            return Unpacked(data, len(data), False)
+        data += block
+        at += size
+    return Unpacked(data, len(data), True)
+
+
+def _corrupt(why: str) -> UnreadableBatchError:
+    return UnreadableBatchError(why, UNKNOWN_SERVER_ERROR)
+
+
+def _snappy_block(packed: bytes, room: int) -> bytes | None:
+    """Return what a block expands to, None where that is more than `room` bytes."""
+    import cramjam
+
+    try:
+        size = cramjam.snappy.decompress_raw_len(packed)
+        if size > len(packed) * _MOST_SNAPPY_EXPANSION:
+            raise _corrupt(f"snappy: a block of {len(packed)} bytes says that it expands to {size}")
+        return None if size > room else bytes(cramjam.snappy.decompress_raw(packed))
+    except cramjam.DecompressionError as error:
+        raise _corrupt(f"snappy: {error}") from error
