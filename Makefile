@@ -54,6 +54,14 @@ bench-kafka: setup ## run the same load against a real Apache Kafka and `tidegat
 codecs: setup ## make the table of Kafka's message definitions anew
 	@$(PYTHON) scripts/make_codecs.py
 
+.PHONY: older-messages
+older-messages: setup ## make the table of message versions that only older brokers speak anew (JDK, Maven Central)
+	@$(PYTHON) scripts/make_older_messages.py
+
+.PHONY: request-logs
+request-logs: setup ## record the request logs of real brokers of several versions anew (JDK, Maven Central)
+	@$(PYTHON) -m tests.request_log.make_logs
+
 .PHONY: bundle
 bundle: setup ## make the script that draws the charts of `tidegate report` anew
 	@scripts/report-bundle.sh

@@ -25,6 +25,8 @@ TARGETS = (
     "bench",
     "bench-kafka",
     "codecs",
+    "older-messages",
+    "request-logs",
     "bundle",
     "pins",
     "clean",

@@ -15,12 +15,19 @@ import msgspec
 from tidegate.errors import TidegateError
 from tidegate.usage.segment import NAME_BYTES_MAX
 
-__all__ = ["LineError", "LineReader", "LoggedRequest", "has_fractions"]
+__all__ = ["LineError", "LineReader", "LoggedRequest", "OtherFormatError", "has_fractions"]
 
 _TIME = re.compile(
     rb"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d):(\d\d)(?:[,.](\d{1,9}))?"
     rb"(?:(Z|[+-](?:0\d|1[0-8])(?::?[0-5]\d)?)(?!\d))?"
 )
+_HEADER = b'"requestHeader"'
+"""Stands in every request; a line without it is of another logger."""
+_OTHER_FORMATS = {
+    "text": re.compile(rb"Completed request:(?:RequestHeader\(|Name:)"),
+    "json": re.compile(rb'Completed request:\{\\"'),
+}
+"""text: Kafka before 2.8 (KIP-673); json: the line is a string in an object of log4j or of a log collector."""
 _PREFIX_BYTES_MAX = 4096  # of a line, in which its time is looked for
 _EPOCH = datetime(1970, 1, 1)
 _YEARS = range(1971, 2200)
@@ -37,6 +44,14 @@ _Name = Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)]  # as long as a 
 
 class LineError(TidegateError):
     """Raise when a line is no request: in a few words, none of them from the line, which may hold secrets."""
+
+
+class OtherFormatError(TidegateError):
+    """Raise when a line is a request in a format that is not read. name: "text" or "json" (`_OTHER_FORMATS`)."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
 
 
 class Header(msgspec.Struct, rename="camel"):
@@ -88,21 +103,27 @@ class LineReader:
     def read(self, line: bytes) -> tuple[LoggedRequest, int, bool] | None:
         """Return a request, its time in us since the epoch, and whether it is of whole ms; None: another kind of line.
 
-        Raises `LineError` for a request that cannot be read.
+        Raises `LineError` for a request that cannot be read, `OtherFormatError` for one in another format.
         """
         first, end = line.find(b"{"), line.rfind(b"}") + 1
         if first < 0:
+            _check_format(line)
             return None
         match = _TIME.search(line, 0, min(first, _PREFIX_BYTES_MAX))
         if match is None:
+            _check_format(line)
             raise LineError("no time before the request, expected like 2026-11-21 09:27:02,682")
         if end <= first:
             raise LineError("the request ends early: no closing brace")
         try:
             request = self._decode(line[first:end])
         except msgspec.ValidationError as error:
+            _check_format(line)
             raise LineError(f"not the request of a broker: {_reason(error)}") from None
         except (msgspec.DecodeError, UnicodeDecodeError):
+            _check_format(line)
+            if _HEADER not in line:
+                return None
             raise LineError("the request is no whole JSON object in UTF-8") from None
         day, minute, second, fraction, offset = match.groups()
         if (key := day + minute + (offset or b"")) != self._minute:
@@ -123,6 +144,13 @@ class LineReader:
         if local.year not in _YEARS:
             raise LineError(f"the time is not from {_YEARS[0]} to {_YEARS[-1]}")
         return (local - offset - _EPOCH) // _SECOND
+
+
+def _check_format(line: bytes) -> None:
+    """Raise `OtherFormatError` where a line is a request in a format that is not read."""
+    for name, pattern in _OTHER_FORMATS.items():
+        if pattern.search(line):
+            raise OtherFormatError(name)
 
 
 def _written_zone(written: str) -> tzinfo | None:

@@ -12,9 +12,11 @@ its bytes are unknown here (`UNKNOWN_BYTES`) and estimated when the whole connec
 Follows: B§6.2-6.4 for what is charged.
 """
 
+import re
 from collections import Counter
 from datetime import tzinfo
 from hashlib import blake2b
+from ipaddress import ip_address
 from typing import Any
 from zlib import crc32
 
@@ -32,7 +34,8 @@ from tidegate.api_keys import (
     METADATA,
     PRODUCE,
 )
-from tidegate.kafka_log.line import LineError, LineReader, LoggedRequest
+from tidegate.kafka_log.line import LineError, LineReader, LoggedRequest, OtherFormatError
+from tidegate.kafka_log.older_names import with_current_names
 from tidegate.kafka_log.sizes import request_size, response_size
 from tidegate.usage.arrow import numbers_array, texts_array
 from tidegate.wire import API_BY_KEY, field_since
@@ -59,9 +62,14 @@ _MOST_RECORDS = 2**53
 """Of a lag and of a sum of offsets, which no log comes near to."""
 
 _MUTATIONS = frozenset({CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS})
+_UNSUPPORTED_VERSION = 35
+_FROM_ZOOKEEPER_CONTROLLERS = frozenset({4, 5, 6})
+"""LeaderAndIsr, StopReplica, UpdateMetadata: only a broker of a cluster with ZooKeeper receives them."""
 KEPT_APIS = _MUTATIONS | {ALTER_CLIENT_QUOTAS, METADATA, DESCRIBE_TOPIC_PARTITIONS}
 """Those whose bodies say more than a size: partitions of topics, quotas."""
 
+_CONNECTION = re.compile(r".+:\d+-(.+):\d+-\d+(?:-\d+)?")
+"""Addresses and ports of both ends, the processor's number (since 4.0), and a number that makes the id unique."""
 _UNKNOWN = "unknown"
 _SOFTWARE_SINCE = field_since(API_VERSIONS, "request", "client_software_name")
 _TEXTS = ("listener", "user", "client_id", "client_host", "client_software", "client_software_version")
@@ -128,6 +136,7 @@ class RequestColumns:
         self._client_numbers: dict[tuple[str, ...], int] = {}
         self._connections: dict[str, tuple[int, str]] = {}
         self._topics: dict[str, int] = {}
+        self._has_zookeeper = False
 
     def add(self, number: int, line: bytes) -> None:
         """Take a line."""
@@ -137,16 +146,35 @@ class RequestColumns:
                 if line.strip():
                     self.skipped["no request"] += 1
                 return
-            self._add(number, *found)
+            self._add_of_any_version(number, *found)
+        except OtherFormatError as error:
+            self.skipped[error.name] += 1
         except LineError as error:
             self._reject(number, str(error))
+
+    def _add_of_any_version(self, number: int, logged: LoggedRequest, line_us: int, whole_ms: bool) -> None:
+        """Add a request; where a field is missing, look for the name that older brokers gave it.
+
+        Raises `LineError` where its fields are not those of any version.
+        """
+        api_key = logged.request_header.request_api_key
+        try:
+            try:
+                self._add(number, logged, line_us, whole_ms)
+            except KeyError:
+                logged.request = with_current_names(api_key, "request", logged.request)
+                logged.response = with_current_names(api_key, "response", logged.response)
+                self._add(number, logged, line_us, whole_ms)
         except (
             KeyError,
             TypeError,
             ValueError,
             AttributeError,
-        ):  # what no size is made of is of another type
-            self._reject(number, "fields are not those of Kafka 4.3")
+        ):  # a size cannot be computed from another type
+            version = logged.request_header.request_api_version
+            raise LineError(
+                f"fields are not those of api key {api_key} version {version} in Kafka 2.8 to 4.3"
+            ) from None
 
     def _reject(self, number: int, reason: str) -> None:
         self.bad_lines += 1
@@ -164,6 +192,7 @@ class RequestColumns:
             name: numbers_array(np.array(column, type_.to_pandas_dtype()), type_)
             for (name, type_), column in zip(_NUMBERS.items(), values[:-1], strict=True)
         }
+        columns |= self._throttles(columns)
         where = np.array(self._read_from, np.int64).reshape(-1, 4)
         for name, some in zip(_READ, where.T[1:], strict=True):
             column = np.full(len(self._rows), NO_LAG)
@@ -175,6 +204,17 @@ class RequestColumns:
             indices = encoded.indices.take(clients)
             columns[name] = pa.DictionaryArray.from_arrays(indices, encoded.dictionary)
         return pa.table(columns)
+
+    def _throttles(self, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        """Return throttle times of mutations apart from those of request time.
+
+        With ZooKeeper the broker imposes both and logs the longer one twice. With KRaft it logs its own, of request
+        time, and in the response the longer of that and the controller's.
+        """
+        own, told = (columns[name].to_numpy() for name in ("throttle_ms", "mutation_throttle_ms"))
+        if self._has_zookeeper:
+            return {"throttle_ms": pa.array(np.where(told > 0, 0, own))}
+        return {"mutation_throttle_ms": pa.array(np.where(told > own, told, 0))}
 
     def _add(self, number: int, logged: LoggedRequest, line_us: int, whole_ms: bool) -> None:
         body, response = logged.request, logged.response
@@ -196,6 +236,7 @@ class RequestColumns:
             header.request_api_version,
             header.client_id or "",
         )
+        self._has_zookeeper |= api_key in _FROM_ZOOKEEPER_CONTROLLERS
         request_bytes, response_bytes = _sizes(api_key, api_version, client_id, body, response)
         produce_bytes = request_bytes if api_key == PRODUCE else NO_BYTES
         fetch_bytes, record_bytes, exempt, read_from = NO_BYTES, 0, False, None
@@ -263,12 +304,28 @@ class RequestColumns:
 
     def _connection(self, text: str) -> tuple[int, str]:
         """Return the id of a connection, the same wherever it is met, and the address of its client."""
-        parts = text.split("-")
-        if len(parts) < 4:
-            raise LineError("not the connection of a broker: expected LOCAL-REMOTE-PROCESSOR-INDEX")
+        match = _CONNECTION.fullmatch(text)
+        if match is None:
+            raise LineError(
+                "not a connection id: expected LOCAL-REMOTE-INDEX or LOCAL-REMOTE-PROCESSOR-INDEX"
+            )
         number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
-        found = self._connections[text] = number, "-".join(parts[1:-2]).rpartition(":")[0]
+        found = self._connections[text] = number, _address(match[1])
         return found
+
+
+def _address(host: str) -> str:
+    """Return the address of a client as Tidegate writes it: Java writes IPv6 in full.
+
+    >>> _address("0:0:0:0:0:0:0:1")
+    '::1'
+    """
+    if ":" not in host:
+        return host
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return host
 
 
 def _without_configs(message: Any) -> dict[str, Any]:
@@ -345,6 +402,15 @@ def _sizes(
     """Return the bytes of request and response; 0 for what only controllers say to each other."""
     if api_key not in API_BY_KEY:
         return 0, 0
+    if (
+        api_key == API_VERSIONS
+        and isinstance(response, dict)
+        and response["errorCode"] == _UNSUPPORTED_VERSION
+    ):
+        api_version, body = (
+            0,
+            {},
+        )  # answered in version 0; the request is not read, its body is not in the log
     sizes = (
         request_size(api_key, api_version, client_id, body),
         response_size(api_key, api_version, response) if isinstance(response, dict) else 0,

@@ -7,12 +7,14 @@ message and version is one expression, compiled when it is first asked for.
 Follows: Kafka's message generator (lengths, KIP-482), and its `JsonConverter` classes for the names.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from functools import cache
+from pkgutil import get_data
 from typing import Any
 
 from tidegate.wire import API_BY_KEY
-from tidegate.wire.definitions import FIXED_SIZES, Direction, Field, layout
+from tidegate.wire.definitions import FIXED_SIZES, Direction, Field, Layout, layout
 
 __all__ = ["body_size", "request_size", "response_size"]
 
@@ -44,10 +46,24 @@ def response_size(api_key: int, api_version: int, body: Mapping[str, Any]) -> in
 @cache
 def body_size(api_key: int, api_version: int, direction: Direction) -> _Size:
     """Return a function from the JSON of a message's body to its bytes."""
-    message = layout(api_key, api_version, direction)
+    message = _layout(api_key, api_version, direction)
     text = _struct(message.fields, "m", message.flexible)
     size: _Size = eval(compile(f"lambda m: {text}", f"<size of {message}>", "eval"), _NAMES)
     return size
+
+
+def _layout(api_key: int, api_version: int, direction: Direction) -> Layout:
+    """Return the layout of a message that any broker of 2.8 to 4.3 speaks."""
+    if api_version >= API_BY_KEY[api_key].min_version:
+        return layout(api_key, api_version, direction)
+    return layout(api_key, api_version, direction, _older_messages())
+
+
+@cache
+def _older_messages() -> Mapping[str, Any]:
+    """Return the versions that 4.3 speaks no more: `make older-messages` writes them."""
+    found: Mapping[str, Any] = json.loads(get_data("tidegate.kafka_log", "older_messages.json") or b"")
+    return found
 
 
 def _struct(fields: tuple[Field, ...], value: str, flexible: bool) -> str:

@@ -82,9 +82,15 @@ def table() -> Mapping[str, Any]:
     return parsed
 
 
-def layout(api_key: int, api_version: int, direction: Direction) -> Layout:
-    """Return the layout of a message. Raises `KeyError` where the table has no such message."""
-    (facts,) = [api for api in table()["apis"] if api["key"] == api_key] or [None]
+def layout(
+    api_key: int, api_version: int, direction: Direction, messages: Mapping[str, Any] | None = None
+) -> Layout:
+    """Return the layout of a message. Raises `KeyError` where the table has no such message.
+
+    messages: another table in the format of `definitions.json`.
+    """
+    messages = table() if messages is None else messages
+    (facts,) = [api for api in messages["apis"] if api["key"] == api_key] or [None]
     if facts is None or not facts["min_version"] <= api_version <= facts["max_version"]:
         raise KeyError((api_key, api_version))
     since = facts["flexible_since"]
@@ -93,7 +99,7 @@ def layout(api_key: int, api_version: int, direction: Direction) -> Layout:
         direction=direction,
         version=api_version,
         flexible=since is not None and api_version >= since,
-        fields=_fields(table()["messages"][str(api_key)][direction], api_version),
+        fields=_fields(messages["messages"][str(api_key)][direction], api_version),
     )
 
 

@@ -416,6 +416,24 @@ def test_software_holds_for_a_whole_connection(tmp_path: Path) -> None:
     assert [row["client_software"] for row in requests(tmp_path / "out")] == ["librdkafka", "", "librdkafka"]
 
 
+@pytest.mark.parametrize(
+    ("connection", "host"),
+    [
+        ("10.0.0.1:9092-10.0.0.7:59798-3", "10.0.0.7"),  # up to 3.9
+        ("10.0.0.1:9092-10.0.0.7:59798-3-17", "10.0.0.7"),
+        ("0:0:0:0:0:0:0:1:9092-2001:db8:0:0:0:0:0:7:59798-12", "2001:db8::7"),
+        ("fe80:0:0:0:0:0:0:1%br-1:9092-fe80:0:0:0:0:0:0:7%br-1:59798-0-12", "fe80::7%br-1"),
+        ("broker:1-::ffff:x:2-0", "::ffff:x"),
+    ],
+)
+def test_addresses_are_taken_from_the_connection(tmp_path: Path, connection: str, host: str) -> None:
+    """With and without the processor's number, IPv6 in short form; what is no address stays as it is."""
+    log = tmp_path / "request.log"
+    log.write_bytes(line(connection=connection))
+    imported(tmp_path / "out", log)
+    assert [row["client_host"] for row in requests(tmp_path / "out")] == [host]
+
+
 def test_rows_held_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is put aside meanwhile comes out the same."""
     monkeypatch.setattr(importing, "HELD_ROWS", 500)

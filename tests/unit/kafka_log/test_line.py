@@ -1,12 +1,13 @@
 """Lines of the request log: what is taken, and what is said of one that cannot be read."""
 
+import json
 from datetime import UTC
 from zoneinfo import ZoneInfo
 
 import pytest
 from tests.unit.kafka_log.samples import line
 
-from tidegate.kafka_log.line import LineError, LineReader
+from tidegate.kafka_log.line import LineError, LineReader, OtherFormatError
 
 AT_S = 1_795_254_177  # 2026-11-21 09:42:57 UTC
 
@@ -77,3 +78,36 @@ def test_what_is_wrong_is_said_without_a_word_of_the_line(bad: bytes, reason: st
     with pytest.raises(LineError) as caught:
         LineReader(UTC).read(bad)
     assert str(caught.value) == reason
+
+
+OLD_TEXT = (
+    b"[2020-11-21 09:42:57,018] DEBUG Completed request:RequestHeader(apiKey=PRODUCE, apiVersion=8, clientId=app, "
+    b"correlationId=4) -- {acks=-1,timeout=30000,partitionSizes=[orders-0=100]},response:{responses=[]} from "
+    b"connection 127.0.0.1:9092-127.0.0.1:59798-0;totalTime:8.0,principal:User:alice (kafka.request.logger)"
+)
+OLDER_TEXT = (
+    b"[2015-11-21 09:42:57,018] DEBUG Completed request:Name: ProducerRequest; Version: 0; TopicAndPartition: [t,0] -> "
+    b"{} from connection 127.0.0.1:9092-127.0.0.1:59798;totalTime:8 (kafka.request.logger)"
+)
+LAYOUT = json.dumps({"level": "DEBUG", "message": line().decode().partition("DEBUG ")[2].rstrip()}).encode()
+COLLECTED = json.dumps(
+    {"log": line().decode(), "stream": "stdout", "time": "2026-11-21T09:42:57.018Z"}
+).encode()
+
+
+@pytest.mark.parametrize(
+    ("other", "name"), [(OLD_TEXT, "text"), (OLDER_TEXT, "text"), (LAYOUT, "json"), (COLLECTED, "json")]
+)
+def test_other_formats_of_requests_are_named(other: bytes, name: str) -> None:
+    """The text of Kafka before 2.8, and a line inside a JSON object of log4j or of a collector."""
+    with pytest.raises(OtherFormatError) as caught:
+        LineReader(UTC).read(other)
+    assert caught.value.name == name
+
+
+def test_braces_of_other_loggers_are_no_request() -> None:
+    """A directory of Kafka's logs has them in most files."""
+    text = (
+        b"[2026-11-21 09:42:57,018] INFO [LogLoader partition=t-0] Loaded {a=1, b=[2]} (kafka.log.LogLoader)"
+    )
+    assert LineReader(UTC).read(text) is None
