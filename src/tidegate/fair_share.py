@@ -25,7 +25,7 @@ thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networki
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from functools import lru_cache
 from heapq import heapify, heappop, heappush, heapreplace
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -140,6 +140,10 @@ class ReclaimableBound(Generic[Entry]):
     def owner(self, entry: Entry) -> str:
         """Return the principal that an entry is counted for."""
         return self._owner_of[entry]
+
+    def entries_of(self, owner: str) -> Iterable[Entry]:
+        """Return the entries of a principal, the oldest first. Not to be kept: they change."""
+        return self._entries_by.get(owner, ())
 
     def fits(self, size: int = 1) -> bool:
         """Return whether `size` more fits without an eviction."""

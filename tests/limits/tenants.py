@@ -34,8 +34,8 @@ _AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 class TenantConnection(Connection):
     """A connection of a user that has logged in."""
 
-    def __init__(self, port: int, user: str) -> None:
-        super().__init__(port)
+    def __init__(self, port: int, user: str, receive_buffer_bytes: int | None = None) -> None:
+        super().__init__(port, receive_buffer_bytes)
         self.user = user
         handshake = self.ask(SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
         assert handshake["error_code"] == 0, handshake

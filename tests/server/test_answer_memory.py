@@ -32,9 +32,9 @@ def test_who_took_nothing_for_the_longest_is_closed() -> None:
     closed: list[str] = []
     memory = memory_of(1000, closed)
     for holder in ("a", "b", "c"):
-        memory.hold(holder, 300)
+        memory.hold(holder, 300, "User:a")
     memory.took_some("a")
-    memory.hold("d", 500)
+    memory.hold("d", 500, "User:a")
     assert closed == ["b", "c"]
     assert memory.held_bytes == 800
     memory.let_go("a")
@@ -42,21 +42,33 @@ def test_who_took_nothing_for_the_longest_is_closed() -> None:
     assert memory.held_bytes == 500
 
 
+def test_the_principal_that_holds_most_loses_a_connection() -> None:
+    """One that holds little keeps its answers, however long ago its client has read."""
+    closed: list[str] = []
+    memory = memory_of(1000, closed)
+    memory.hold("victim", 100, "User:victim")
+    for number in range(5):
+        memory.hold(f"a{number}", 300, "User:a")
+    assert closed == ["a0", "a1"]
+    memory.hold("b0", 200, "User:b")
+    assert closed == ["a0", "a1", "a2"]
+
+
 def test_one_always_fits() -> None:
     """An answer larger than the bound is sent, if no other waits; without a bound any number is."""
     closed: list[str] = []
-    memory_of(1000, closed).hold("a", 5000)
+    memory_of(1000, closed).hold("a", 5000, "User:a")
     unbound = memory_of(-1, closed)
     for holder in ("a", "b"):
-        unbound.hold(holder, 10**12)
+        unbound.hold(holder, 10**12, "User:a")
     assert closed == []
 
 
 def test_a_holder_is_counted_once() -> None:
     """More of an answer takes the place of what was counted."""
     memory = memory_of(1000, [])
-    memory.hold("a", 300)
-    memory.hold("a", 200)
+    memory.hold("a", 300, "User:a")
+    memory.hold("a", 200, "User:a")
     assert memory.held_bytes == 200
 
 

@@ -271,7 +271,7 @@ def test_who_waits_for_memory_is_not_read_and_then_served(with_pair) -> None:
 
     async def scenario(pair: Pair) -> None:
         other = Other()
-        assert pair.memory.ask(other, 900_000)
+        assert pair.memory.ask(other, 900_000, "User:a")
         data = os.urandom(500_000)
         sending = asyncio.ensure_future(pair.send(frame(data)))
         await asyncio.sleep(0.05)

@@ -7,7 +7,8 @@
 | `late_logins` | those whose login is not over in time |
 | `stalled` | those whose clients have taken no byte of an answer for a minute |
 | `slow` | those whose requests come in too slowly while others wait for memory |
-| `unread` | the one whose answer is unread for the longest while others need the memory |
+| `revoke` | of the principal that holds most memory the one whose request comes in slowest, if another needs it |
+| `unread` | of the principal that holds most memory the one whose answer is unread for the longest, if it is needed |
 
 Where the client is to blame, the log says why in a line. Closing takes its time: many are closed in slices.
 """
@@ -96,8 +97,17 @@ class Closing:
             slow, "its request came in too slowly while others waited for memory (queued.max.request.bytes)"
         )
 
+    def revoke(self, channel: Channel) -> None:
+        """Close a connection whose principal holds most memory: another principal waits for it."""
+        self._front.on_bad_frame(
+            channel,
+            "its request was coming in while another principal, which holds less, waited for memory "
+            "(queued.max.request.bytes); hint: the client may send it again",
+        )
+        channel.close()
+
     def unread(self, channel: Channel) -> None:
-        """Close the one that keeps others from being answered: its client does not read."""
+        """Close a connection whose principal holds most memory: its client does not read, and others need it."""
         self._front.on_bad_frame(
             channel, "it left its answer unread while others needed the memory (queued.max.request.bytes)"
         )

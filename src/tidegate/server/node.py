@@ -89,6 +89,7 @@ _LOOK_AT_CLOCK_EVERY_S = 1.0
 _COMPILE_EVERY_S = 0.005
 _STALL_CHECK_S = 5.0
 _MEMORY_CHECK_S = 1.0
+_REVOKE_CHECK_S = 0.1  # a tenth of how long a tenant's first request may take
 _LOGIN_CHECK_S = 1.0
 _IDLE_CHECKS_PER_LIMIT = 4
 
@@ -255,6 +256,8 @@ class Node:
         self._every("clock", _LOOK_AT_CLOCK_EVERY_S, ClockWatch(self._clock, self._usage.clock).look)
         self._every("stalled", _STALL_CHECK_S, self.closing.stalled)
         self._every("memory", _MEMORY_CHECK_S, self.closing.slow)
+        self._memory.on_revoke = self.closing.revoke
+        self._every("revoke", _REVOKE_CHECK_S, self._memory.revoke_some)
         self._every("logins", _LOGIN_CHECK_S, self.closing.late_logins)
         idle_ms = self.config["connections.max.idle.ms"]
         if idle_ms > 0:

@@ -311,7 +311,7 @@ class Channel:
 
     def _begin_frame(self, data: memoryview, size: int) -> None:
         """Collect a frame, of which `data` is the beginning, its length included, when there is memory for it."""
-        if self._memory.ask(self, size):
+        if self._memory.ask(self, size, self.connection.owner):
             self._collect(data[_LENGTH_BYTES:], size)
             self.network_ns += self._monotonic_ns() - self._since_ns
         else:
@@ -445,7 +445,7 @@ class Channel:
 
     def _write_later(self) -> None:
         self._writing = True
-        self._answers.hold(self, memory_bytes(self._out))
+        self._answers.hold(self, memory_bytes(self._out), self.connection.owner)
         self.transport.start_writing(self._on_writable)
 
     def _on_writable(self) -> None:

@@ -1,41 +1,69 @@
-"""How much memory the requests that are coming in may take together (`queued.max.request.bytes`).
+"""The memory of requests that are coming in (`queued.max.request.bytes`), divided between principals.
 
-A request that does not fit into one receive asks for a grant of its whole size before it gets a buffer of its own; who
-is not granted is not read. Grants are given in the order in which they were asked for. One request always fits, and
-who has a grant needs no other to come in whole: nobody waits in a circle. Who has a grant and does not use it while
-others wait is named by `slow`, to be closed: half a request must not keep whole ones out.
+A request that does not fit into one receive asks for a grant of its whole size before it gets a buffer of its own. A
+connection without a grant is not read. One request always fits, and a grant needs no other to be used up: there is no
+circular waiting.
+
+While all fits, or one principal is alone, grants are given in the order of asking, up to the whole memory. While
+several principals wait, the next grant goes to the one that would hold least with it, in rounds where that is equal. A
+principal that has waited for `REVOKE_AFTER_S`, and would hold less than another does, has grants of the largest holder
+revoked: first the one that will be used up last at its pace so far. For a request that has waited for `PATIENCE_S` the
+next grant is reserved for `RESERVED_S`, so that many small ones do not keep a large one out.
+
+A grant that is not used while others wait is also named by `slow`, whatever principals they are of.
 
 >>> memory = RequestMemory(1000, monotonic_ns=lambda: 0, later=lambda run: run())
 >>> class Client:
 ...     collected_bytes = 0
 ...     def on_grant(self): print("granted")
 >>> first, second = Client(), Client()
->>> memory.ask(first, 800), memory.ask(second, 300)
+>>> memory.ask(first, 800, "User:a"), memory.ask(second, 300, "User:a")
 (True, False)
 >>> memory.give_back(first)
 granted
 
-Follows: Kafka `SimpleMemoryPool`, `Selector` (there without order, and without an end for who sends nothing).
+Follows: Kafka `SimpleMemoryPool`, `Selector` (there without order, and without an end for clients that send nothing).
+Decision 0098.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Hashable
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
 
+from tidegate.fair_share import ReclaimableBound
 from tidegate.quota.measure.throttle import MAX_INT64
 
-__all__ = ["GRACE_S", "NO_BOUND", "SLOWEST_S", "GrantHolder", "RequestMemory"]
+__all__ = [
+    "GRACE_S",
+    "NO_BOUND",
+    "PATIENCE_S",
+    "RESERVED_S",
+    "REVOKE_AFTER_S",
+    "SLOWEST_S",
+    "GrantHolder",
+    "RequestMemory",
+]
 
 NO_BOUND = -1
 GRACE_S = 5.0
 SLOWEST_S = 60.0
 """While others wait, a request may take so long to come in, evenly, after the grace. Kafka's own clients give a request
 up after half of that (`request.timeout.ms`)."""
+REVOKE_AFTER_S = 0.25
+"""After so long a principal that would hold less has grants of the largest holder revoked: grants that are used at the
+speed of most networks have ended by then, and a tenant's first request has to be answered within a second."""
+PATIENCE_S = 10.0
+RESERVED_S = 0.5
 _GRANTS_PER_TURN = 100  # each begins a buffer: some 20 us
+_REVOKED_AT_ONCE = 20  # closing one connection takes some 100 us
+_LOOKED_AT = 1000  # grants of the largest holder, the oldest: 0.2 ms
+_COMPACT_FROM = 64  # heap entries: below it, stale entries cost nothing
 
 
-class GrantHolder(Protocol):
-    """Whose request wants memory."""
+class GrantHolder(Hashable, Protocol):
+    """A connection whose request wants memory."""
 
     @property
     def collected_bytes(self) -> int:
@@ -45,23 +73,38 @@ class GrantHolder(Protocol):
         """Go on: the memory that was asked for is there."""
 
 
+class _Asked(NamedTuple):
+    """The size of a request, and when its grant was asked for or, once it has one, given."""
+
+    size: int
+    since_ns: int
+
+
 class RequestMemory:
     """The grants of one node.
 
     most_bytes: what all of them may be together, but for one request that always fits; `NO_BOUND` for no bound.
-    later: calls a function in later turns of the loop until it returns True.
+    later: calls a function in later turns of the loop until it returns True. on_revoke: closes a connection whose grant
+    is needed by another principal; it gives the grant back. Without it no grant is revoked.
     """
 
     __slots__ = (
         "_depleted_ns",
         "_depleted_since_ns",
         "_granted",
-        "_granted_bytes",
         "_granting",
+        "_held",
         "_later",
         "_monotonic_ns",
         "_most_bytes",
+        "_order",
+        "_owners",
+        "_places",
+        "_reserved",
+        "_reserved_until_ns",
+        "_rounds",
         "_waiting",
+        "on_revoke",
     )
 
     def __init__(
@@ -70,21 +113,35 @@ class RequestMemory:
         *,
         monotonic_ns: Callable[[], int],
         later: Callable[[Callable[[], bool]], object],
+        on_revoke: Callable[[Any], object] | None = None,
     ) -> None:
+        self.on_revoke = on_revoke
         self._most_bytes = most_bytes
         self._monotonic_ns = monotonic_ns
         self._later = later
-        self._granted: dict[GrantHolder, tuple[int, int]] = {}
-        self._granted_bytes = 0
-        self._waiting: OrderedDict[GrantHolder, int] = OrderedDict()
+        self._granted: dict[GrantHolder, _Asked] = {}
+        self._held: ReclaimableBound[GrantHolder] = ReclaimableBound(
+            most_bytes
+        )  # bytes of grants, by principal
+        self._owners: dict[GrantHolder, str] = {}  # of those that wait
+        self._waiting: dict[
+            str, OrderedDict[GrantHolder, _Asked]
+        ] = {}  # by principal, in the order of asking
+        self._order: list[
+            tuple[int, int, str]
+        ] = []  # a heap: what each principal would hold, its place, and itself
+        self._places: dict[str, int] = {}  # each principal's latest one: others in `_order` are stale
+        self._rounds = 0
+        self._reserved = ""  # the principal that has the next grant to itself
+        self._reserved_until_ns = 0
         self._granting = False
         self._depleted_ns = 0
         self._depleted_since_ns = 0
 
     @property
     def depleted_ns(self) -> int:
-        """Return how long somebody waited, all in all."""
-        since_ns = self._monotonic_ns() - self._depleted_since_ns if self._waiting else 0
+        """Return for how long some request has waited, all in all."""
+        since_ns = self._monotonic_ns() - self._depleted_since_ns if self._owners else 0
         return self._depleted_ns + since_ns
 
     @property
@@ -92,44 +149,54 @@ class RequestMemory:
         """Return how much may still be granted; 2**63 - 1 without a bound."""
         if self._most_bytes == NO_BOUND:
             return MAX_INT64
-        return max(self._most_bytes - self._granted_bytes, 0)
+        return max(self._most_bytes - self._held.used, 0)
 
     @property
     def granted_bytes(self) -> int:
         """Return how much is granted."""
-        return self._granted_bytes
+        return self._held.used
 
     @property
     def waiting(self) -> int:
         """Return how many requests wait."""
-        return len(self._waiting)
+        return len(self._owners)
 
-    def ask(self, holder: GrantHolder, size: int) -> bool:
-        """Return whether `holder` may take `size` bytes now; if not, `on_grant` is called when it may."""
-        if self._waiting or not self._fits(size):
-            if not self._waiting:
-                self._depleted_since_ns = self._monotonic_ns()
-            self._waiting[holder] = size
-            return False
-        self._grant(holder, size)
-        return True
+    def ask(self, holder: GrantHolder, size: int, owner: str) -> bool:
+        """Return whether `holder` may take `size` bytes now; if not, `on_grant` is called when it may.
+
+        owner: the principal of the connection.
+        """
+        if self._fits(size) and self._is_first(owner, size):
+            self._grant(holder, size, owner)
+            return True
+        now_ns = self._monotonic_ns()
+        if not self._owners:
+            self._depleted_since_ns = now_ns
+        self._owners[holder] = owner
+        asked = self._waiting.get(owner)
+        if asked is None:
+            asked = self._waiting[owner] = OrderedDict()
+        asked[holder] = _Asked(size, now_ns)
+        if len(asked) == 1:
+            self._put_in_order(owner)
+        return False
 
     def give_back(self, holder: GrantHolder) -> None:
-        """Take back the grant of `holder`, or its place among those who wait. Harmless where it has neither."""
-        granted = self._granted.pop(holder, None)
-        if granted is not None:
-            self._granted_bytes -= granted[0]
-        elif holder in self._waiting:
+        """Take back the grant of `holder`, or its place among those that wait. Harmless where it has neither."""
+        if self._granted.pop(holder, None) is not None:
+            owner = self._held.owner(holder)
+            self._held.remove(holder)
+            if owner in self._waiting:
+                self._put_in_order(owner)
+        elif holder in self._owners:
             self._stop_waiting(holder)
         else:
             return
-        if self._waiting and not self._granting:
-            self._granting = True
-            self._later(self._grant_some)
+        self._grant_later()
 
     def slow(self) -> list[GrantHolder]:
         """Return, while others wait, those whose requests come in too slowly."""
-        if not self._waiting:
+        if not self._owners:
             return []
         now_ns = self._monotonic_ns()
         return [
@@ -138,30 +205,138 @@ class RequestMemory:
             if holder.collected_bytes < size * min(((now_ns - since_ns) / 1e9 - GRACE_S) / SLOWEST_S, 1.0)
         ]
 
+    def revoke_some(self) -> None:
+        """Revoke grants of the largest holder for a principal that waits and would hold less. Call it often."""
+        if not self._owners:
+            return
+        now_ns = self._monotonic_ns()
+        self._reserve(now_ns)
+        self._grant_later()  # a reservation may be over
+        if self.on_revoke is None:
+            return
+        for _ in range(_REVOKED_AT_ONCE):
+            owner = self._next()
+            if owner is None:
+                return
+            size, since_ns = next(iter(self._waiting[owner].values()))
+            if self._fits(size) or now_ns - since_ns < REVOKE_AFTER_S * 1e9:
+                return
+            slowest = self._slowest_but_of(owner, size, now_ns)
+            if slowest is None:
+                return
+            self.on_revoke(slowest)
+            self.give_back(slowest)
+
+    # --- who is next ------------------------------------------------------------------------------------------------
+
     def _fits(self, size: int) -> bool:
-        return (
-            self._most_bytes == NO_BOUND
-            or self._granted_bytes + size <= self._most_bytes
-            or not self._granted
+        return self._most_bytes == NO_BOUND or self._held.used + size <= self._most_bytes or not self._granted
+
+    def _is_first(self, owner: str, size: int) -> bool:
+        """Return whether a request that was just asked for may pass all that wait."""
+        if not self._owners:
+            return True
+        first = self._next()
+        if owner in self._waiting or first is None or first == self._reserved:
+            return False
+        return self._held.used_by(owner) + size < self._would_hold(first)
+
+    def _would_hold(self, owner: str) -> int:
+        """Return what a principal would hold with the next grant that it waits for, in bytes."""
+        return self._held.used_by(owner) + next(iter(self._waiting[owner].values())).size
+
+    def _put_in_order(self, owner: str) -> None:
+        """Note what a waiting principal would hold now; it comes behind others that would hold as much."""
+        self._rounds += 1
+        self._places[owner] = self._rounds
+        order = self._order
+        if len(order) > _COMPACT_FROM + 4 * len(self._waiting):
+            order[:] = [(self._would_hold(owner), self._places[owner], owner) for owner in self._waiting]
+            heapify(order)
+        else:
+            heappush(order, (self._would_hold(owner), self._rounds, owner))
+
+    def _next(self) -> str | None:
+        """Return the principal that has the next grant, if any waits."""
+        if self._reserved:
+            if self._reserved in self._waiting and self._monotonic_ns() < self._reserved_until_ns:
+                return self._reserved
+            self._reserved = ""
+        order = self._order
+        while order:
+            _, place, owner = order[0]
+            if self._places.get(owner) == place:
+                return owner
+            heappop(order)
+        return None
+
+    def _reserve(self, now_ns: int) -> None:
+        """Reserve the next grant for the principal that has waited longest, where that is too long."""
+        if self._reserved or now_ns - self._reserved_until_ns < PATIENCE_S * 1e9:
+            return
+        owner, first = min(
+            ((owner, next(iter(asked.values()))) for owner, asked in self._waiting.items()),
+            key=lambda waiting: waiting[1].since_ns,
         )
+        if now_ns - first.since_ns >= PATIENCE_S * 1e9:
+            self._reserved, self._reserved_until_ns = owner, now_ns + int(RESERVED_S * 1e9)
+
+    def _slowest_but_of(self, owner: str, size: int, now_ns: int) -> GrantHolder | None:
+        """Return the grant to revoke so that `owner` gets `size`: one of the largest holder's, if that holds more.
+
+        It is the one that will be used up last at its pace so far, of those that are not used up.
+        """
+        held = self._held
+        largest = held.largest()
+        if largest is None or held.used_by(largest) <= held.used_by(owner) + size:
+            return None
+        slowest, longest = None, 0.0
+        for holder in islice(held.entries_of(largest), _LOOKED_AT):
+            granted, since_ns = self._granted[holder]
+            collected = holder.collected_bytes
+            if collected < granted:
+                left = (now_ns - since_ns + 1) * (granted - collected) / (collected + 1)
+                if left > longest:
+                    slowest, longest = holder, left
+        return slowest
+
+    # --- grants -----------------------------------------------------------------------------------------------------
 
     def _stop_waiting(self, holder: GrantHolder) -> None:
-        del self._waiting[holder]
-        if not self._waiting:
-            self._depleted_ns += self._monotonic_ns() - self._depleted_since_ns
+        owner = self._owners.pop(holder)
+        asked = self._waiting[owner]
+        was_first = next(iter(asked)) is holder
+        del asked[holder]
+        if not asked:
+            del self._waiting[owner], self._places[owner]
+            if not self._owners:
+                self._order.clear()
+                self._depleted_ns += self._monotonic_ns() - self._depleted_since_ns
+        elif was_first:
+            self._put_in_order(owner)
 
-    def _grant(self, holder: GrantHolder, size: int) -> None:
-        self._granted[holder] = size, self._monotonic_ns()
-        self._granted_bytes += size
+    def _grant(self, holder: GrantHolder, size: int, owner: str) -> None:
+        self._granted[holder] = _Asked(size, self._monotonic_ns())
+        self._held.add(holder, owner, size)
+        if owner in self._waiting:
+            self._put_in_order(owner)
+
+    def _grant_later(self) -> None:
+        if self._owners and not self._granting:
+            self._granting = True
+            self._later(self._grant_some)
 
     def _grant_some(self) -> bool:
-        """Give grants to those who have waited longest; return whether there are none to give."""
+        """Give grants to those that are next; return whether there are none to give."""
         for _ in range(_GRANTS_PER_TURN):
-            holder, size = next(iter(self._waiting.items()), (None, 0))
-            if holder is None or not self._fits(size):
+            owner = self._next()
+            holder, asked = next(iter(self._waiting[owner].items())) if owner is not None else (None, None)
+            if owner is None or holder is None or asked is None or not self._fits(asked.size):
                 self._granting = False
                 return True
             self._stop_waiting(holder)
-            self._grant(holder, size)
+            self._grant(holder, asked.size, owner)
+            if owner == self._reserved:
+                self._reserved = ""
             holder.on_grant()
         return False
