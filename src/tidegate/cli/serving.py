@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("tidegate.server")
+_lifecycle = logging.getLogger("tidegate.serve")  # a line at the end, also without --verbose
 
 _SUM_UP_EVERY_S = 10.0
 _NOBODY = (
@@ -78,6 +79,7 @@ def serve(args: argparse.Namespace) -> int:
         logging.getLogger(package).setLevel(
             logging.INFO
         )  # few lines: who changed which ACL, what retention deleted, long recoveries
+    _lifecycle.setLevel(logging.INFO)
     repeated = RepeatedLines(time.monotonic)
     for handler in logging.getLogger().handlers:
         handler.addFilter(repeated)
@@ -159,7 +161,7 @@ async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeate
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, _stop, stop, number)
     clock, first = SystemClock(), configs[0]
     if port_file is not None:
         _remove_ports(Path(port_file))
@@ -209,6 +211,13 @@ async def _serve(configs: Sequence[ServerConfig], port_file: str | None, repeate
     finally:
         for usage in usages:
             usage.close()
+
+
+def _stop(stop: asyncio.Event, number: signal.Signals) -> None:
+    """Stop the broker because of a signal; the log says which one it was."""
+    if not stop.is_set():
+        _lifecycle.info("stopping: received %s", number.name)
+        stop.set()
 
 
 def serve_nodes(
