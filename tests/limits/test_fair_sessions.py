@@ -12,8 +12,8 @@ from tidegate.storage.config import MAX_PARTITIONS
 pytestmark = pytest.mark.alone
 
 SLOTS = 1000
-LARGE_SESSIONS = 40
-"""With `MAX_PARTITIONS` partitions each they are more than `MAX_SESSION_BYTES`."""
+LARGE_SESSIONS = ((MAX_PARTITIONS, 40), (100, 60), (1, 60))
+"""Partitions of a session, and how many such sessions: the first take all memory but for little, the last the rest."""
 
 
 def begin(client: TenantConnection, partitions: int = 1) -> int:
@@ -28,12 +28,10 @@ def attack(broker: TenantsBroker, attackers: tuple[str, ...], *, large: bool) ->
     """Begin more sessions than there is room for: many small ones, or few large ones."""
     for attacker in attackers:
         with broker.log_in(attacker) as client:
-            if large:
-                asked = {**fetch(f"{attacker}-t", range(MAX_PARTITIONS)), "min_bytes": 0, "session_epoch": 0}
-                client.ask_all([request(FETCH, 11, asked)] * LARGE_SESSIONS, together=4)
-            else:
-                asked = {**fetch(f"{attacker}-t"), "min_bytes": 0, "session_epoch": 0}
-                client.ask_all([request(FETCH, 11, asked)] * (SLOTS + 100))
+            for partitions, count in LARGE_SESSIONS if large else ((1, SLOTS + 100),):
+                asked = fetch(f"{attacker}-t", range(partitions))
+                frame = request(FETCH, 11, {**asked, "min_bytes": 0, "session_epoch": 0})
+                client.ask_all([frame] * count, together=4)
 
 
 @pytest.mark.parametrize("attackers", [("mallory",), ("mallory", "eve")], ids=len)
