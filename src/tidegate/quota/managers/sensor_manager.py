@@ -7,8 +7,10 @@ A changed quota holds at once, yet touches no sensor: a sensor's bound is asked 
 before anything is recorded in it. Ten thousand changes cost the same whether there are ten sensors or fifty thousand.
 A custom callback is asked for all bounds at once, as in Kafka, unless `late_limits` is set.
 
-A flood of made-up names fills the table of sensors. Who is over its bound keeps its sensor, and who has a quota of its
-own: when only such are left, new clients of a default quota share one sensor (`OVERFLOW`) until there is room again.
+A flood of made-up names fills the table of sensors. A client over its bound keeps its sensor, and so does one with a
+quota of its own. When only such are left, the user that holds most loses its oldest sensors of default quotas to a user
+that holds less; it gains nothing by that, since a new client id has a clean sheet, too. New clients of that user share
+one sensor (`OVERFLOW`) until there is room again. All clients without a login are one user.
 
 Follows: Kafka `ClientQuotaManager` (B§3.3–3.9). Differs: the bound of the table; when a callback is asked for limits.
 """
@@ -20,7 +22,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from tidegate.errors import TidegateError
-from tidegate.quota.admin.entity import Level, QuotaEntity, candidates_of_tags
+from tidegate.quota.admin.entity import DEFAULT, Level, QuotaEntity, candidates_of_tags
 from tidegate.quota.managers.callback import ClientQuotaCallback, DefaultQuotaCallback
 from tidegate.quota.managers.explain import Explanation
 from tidegate.quota.managers.lookups import Lookups
@@ -209,7 +211,7 @@ class SensorManager(ABC, Generic[S]):
         if self._custom is None and not makes_sensor:
             return self._remembered_max(user, client_id)
         tags = self.tags(user, client_id)
-        self._find(tags, now_ms())
+        self._find(tags, user, now_ms())
         self._reset_if_required()
         return self._max_value(tags)
 
@@ -293,7 +295,7 @@ class SensorManager(ABC, Generic[S]):
 
     def _look_up(self, user: str, client_id: str, now_ms: int, *, charges: bool = True) -> S:
         """Find or make a client's sensors in Kafka's order of calls (B§8), and remember what was found."""
-        sensor = self._find(self.tags(user, client_id), now_ms)
+        sensor = self._find(self.tags(user, client_id), user, now_ms)
         if self._custom is None:
             self._lookups.remember(user, client_id, sensor)
             return self.up_to_date(sensor)
@@ -321,8 +323,8 @@ class SensorManager(ABC, Generic[S]):
             return sys.float_info.max
         return self.window.max_value(limit)
 
-    def _find(self, tags: Mapping[str, str], now_ms: int) -> S:
-        """Return the sensor for `tags`; it and its throttle sensor are made if there is none."""
+    def _find(self, tags: Mapping[str, str], user: str, now_ms: int) -> S:
+        """Return the sensor for `tags`; it and its throttle sensor are made if there is none, as those of a user."""
         name = self._name(tags)
         sensor = self.sensors.get(name)
         if sensor is not None and not self._fits(sensor):
@@ -332,22 +334,32 @@ class SensorManager(ABC, Generic[S]):
             sensor = self._new_sensor(name, tags, self._limit(tags), now_ms)
             sensor.limits_seen = self._limits
             dropped = self.sensors.dropped
-            has_room = self.sensors.make_room(sensor, now_ms)
+            has_room = self.sensors.make_room(sensor, now_ms, user)
             if self.sensors.dropped > dropped:
                 self._lookups.forget()
                 self._note_dropped(dropped)
             shared = tags if has_room else self._shared_tags(tags)
             if shared != tags:
                 self._note_folded()
-                return self._find(shared, now_ms)
-            self.sensors.add(sensor, now_ms)
+                return self._find(shared, user, now_ms)
+            self.sensors.add(sensor, now_ms, user)
         self._throttle_sensor(sensor, now_ms)
         return sensor
 
     def _new_table(self) -> SensorTable[S]:
         return SensorTable(
-            window=self.window, max_bytes=self._max_sensor_bytes, is_protected=self._is_protected
+            window=self.window,
+            max_bytes=self._max_sensor_bytes,
+            is_protected=self._is_protected,
+            is_reclaimable=self._is_of_default_quota,
         )
+
+    def _is_of_default_quota(self, sensor: S) -> bool:
+        """Return whether a sensor's bound is a default of client ids: a new one would begin with a clean sheet, too."""
+        if self._custom is not None:
+            return False
+        match = self._own_rules.quotas.match((sensor.tags["user"], sensor.tags["client-id"]))
+        return match is None or match[0].client_id is DEFAULT
 
     def _is_protected(self, sensor: S, now_ms: int, in_use: bool) -> bool:
         """Return whether a sensor may not go though the table is full: it is over its bound, or a quota of its own."""
@@ -375,7 +387,7 @@ class SensorManager(ABC, Generic[S]):
         """Say how many sensors went because the table was full: the first time, and as often as it doubles."""
         if self.sensors.dropped.bit_length() > before.bit_length():
             logger.warning(
-                "%s quota: too many clients to remember; %d that were idle longest were forgotten so far, "
+                "%s quota: too many clients to remember; %d were forgotten so far, "
                 "%d of them within their windows",
                 self.quota_type.value,
                 self.sensors.dropped,

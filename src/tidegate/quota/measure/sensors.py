@@ -4,7 +4,9 @@ A quota sensor has a bound; a throttle sensor averages the throttle times of the
 when nothing was recorded for an hour. The table is bounded in bytes, names included: past the bound quota sensors that
 have long been idle go first, each with its throttle sensor. That changes no decision while they have been idle for
 longer than their windows, as they would begin anew anyway; how many went earlier than that is counted. Some are
-protected and never go: a flood of names shortens nobody's throttle. Where it finds none that may go there is no room.
+protected and do not go: a flood of names shortens nobody's throttle. Where it finds none that may go, the owner that
+holds most loses its oldest ones to another that holds less, protected or not, where they are reclaimable: a flood costs
+no other owner its room. Where there are none of those either there is no room.
 
 Follows: Kafka `Sensor`, `SensorAccess`, `ClientSensors` (B§1.2, 3.5). Differs: the bound.
 """
@@ -15,6 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
+from tidegate.fair_share import UNKNOWN_OWNER, ReclaimableBound
 from tidegate.in_slices import run_at_once
 from tidegate.quota.measure.rate import SampledRate
 from tidegate.quota.measure.rate_kernel import LONG_AGO_MS
@@ -178,7 +181,8 @@ class SensorTable(Generic[S]):
 
     `dropped`: how many quota sensors went because the table was full; `dropped_in_use`: how many of them were
     used within all their windows before, so that their clients begin with a clean sheet. `is_protected`: asked about
-    a sensor that would go, and whether it was used within all its windows.
+    a sensor that would go, and whether it was used within all its windows. `is_reclaimable`: asked about one that would
+    go for another owner's.
     """
 
     def __init__(
@@ -187,6 +191,7 @@ class SensorTable(Generic[S]):
         window: QuotaWindow,
         max_bytes: int = MAX_SENSOR_BYTES,
         is_protected: Callable[[S, int, bool], bool] = lambda sensor, now_ms, in_use: False,
+        is_reclaimable: Callable[[S], bool] = lambda sensor: False,
     ) -> None:
         self.dropped = 0
         self.dropped_in_use = 0
@@ -198,6 +203,8 @@ class SensorTable(Generic[S]):
         self._in_use_ms = (window.samples + 1) * window.window_ms
         self._max_bytes = max_bytes
         self._is_protected = is_protected
+        self._is_reclaimable = is_reclaimable
+        self._shares: ReclaimableBound[str] = ReclaimableBound(max_bytes)  # of quota sensors, by name
         self._bytes = 0
         self._sweep_ms: int | None = None
 
@@ -243,17 +250,21 @@ class SensorTable(Generic[S]):
             if throttle is not None and not self._is_swept(throttle):
                 yield name, throttle
 
-    def make_room(self, sensor: S, now_ms: int) -> bool:
-        """Have others go where there is no room for a new sensor; return whether there is now."""
+    def make_room(self, sensor: S, now_ms: int, owner: str = UNKNOWN_OWNER) -> bool:
+        """Drop others where there is no room for a new sensor of an owner; return whether there is now."""
         more_bytes = sensor_bytes(sensor, self._window) + THROTTLE_BYTES + text_bytes(sensor.name)
         self._make_room("", now_ms, more_bytes)
+        if self._bytes + more_bytes > self._max_bytes:
+            self._reclaim(owner, now_ms, more_bytes)
         return self._bytes + more_bytes <= self._max_bytes
 
-    def add(self, sensor: S, now_ms: int) -> bool:
-        """Add a quota sensor, room or not; return whether others had to go for it."""
+    def add(self, sensor: S, now_ms: int, owner: str = UNKNOWN_OWNER) -> bool:
+        """Add a quota sensor of an owner, room or not; return whether others had to go for it."""
         self._sensors[sensor.name] = sensor
         self._left_over.pop(sensor.name, None)
-        self._bytes += sensor_bytes(sensor, self._window)
+        size = sensor_bytes(sensor, self._window)
+        self._bytes += size
+        self._shares.add(sensor.name, owner, size)
         return self._make_room(sensor.name, now_ms)
 
     def add_throttle(self, name: str, throttle: ThrottleSensor, now_ms: int) -> bool:
@@ -298,7 +309,8 @@ class SensorTable(Generic[S]):
         for sensors in (self._sensors, self._throttles):
             while sensors:
                 for _ in range(min(SWEPT_AT_A_TIME, len(sensors))):
-                    sensors.popitem()
+                    name, _ = sensors.popitem()
+                    self._shares.remove(name)
                 yield
 
     def _is_swept(self, sensor: S | ThrottleSensor) -> bool:
@@ -328,18 +340,40 @@ class SensorTable(Generic[S]):
                 looked_at.append(self._sensors[name])
         looked_at.sort(key=lambda sensor: sensor.last_record_ms())
         for victim in looked_at:
-            in_use = now_ms - victim.last_record_ms() <= self._in_use_ms
-            if not self._is_protected(victim, now_ms, in_use):
-                self.dropped += 1
-                self.dropped_in_use += in_use
-                self._remove(victim.name)
-                if victim.name in self._throttles:
-                    self._remove_throttle(victim.name)
+            if not self._is_protected(victim, now_ms, self._is_in_use(victim, now_ms)):
+                self._drop(victim, now_ms)
                 return True
         return False
 
+    def _reclaim(self, owner: str, now_ms: int, more_bytes: int) -> None:
+        """Drop the oldest reclaimable sensors of the owner that holds most, while it holds more than `owner` will."""
+        shares = self._shares
+        enough = self._max_bytes - self._max_bytes // DROPPED_SHARE - more_bytes
+        looked_at = 0
+        while self._bytes > enough and looked_at < LOOKED_AT_PER_DROP:
+            name = shares.victim(owner, more_bytes)
+            if name is None or shares.used_by(shares.owner(name)) <= shares.used_by(owner) + more_bytes:
+                return
+            if self._is_reclaimable(self._sensors[name]):
+                self._drop(self._sensors[name], now_ms)
+            else:
+                looked_at += 1
+                shares.touch(name)  # the next search begins behind it
+
+    def _is_in_use(self, sensor: S, now_ms: int) -> bool:
+        return now_ms - sensor.last_record_ms() <= self._in_use_ms
+
+    def _drop(self, sensor: S, now_ms: int) -> None:
+        """Drop a sensor, and its throttle sensor, because the table is full."""
+        self.dropped += 1
+        self.dropped_in_use += self._is_in_use(sensor, now_ms)
+        self._remove(sensor.name)
+        if sensor.name in self._throttles:
+            self._remove_throttle(sensor.name)
+
     def _remove(self, name: str) -> None:
         self._bytes -= sensor_bytes(self._sensors.pop(name), self._window)
+        self._shares.remove(name)
 
     def _remove_throttle(self, name: str) -> None:
         del self._throttles[name]

@@ -188,6 +188,44 @@ def test_a_flood_that_asks_a_callback_how_much_it_may_fetch_shortens_no_throttle
     assert manager.folded == 0
 
 
+def test_a_flood_of_one_user_throttles_no_client_of_another() -> None:
+    """A user that holds most of a full table makes room for others, however far over their bounds its clients are."""
+    manager = ClientQuotaManager(QuotaType.PRODUCE, max_sensor_bytes=300_000)
+    manager.update_quota(QuotaEntity(client_id=DEFAULT), 50.0)
+    manager.update_quota(QuotaEntity(client_id="own"), 70.0)
+    assert manager.record("mallory", "own", 10_000.0, NOW_MS) > 0
+    for number in range(2_000):
+        now_ms = NOW_MS + number
+        manager.record("mallory", f"flood-{number}", 5_000.0, now_ms)
+        for at in range(3):
+            assert manager.record("alice", f"app-{at}-{number // 100}", 1.0, now_ms) == 0
+    assert manager.folded > 1_000
+    assert manager.sensors.get("Produce-:app-2-19") is not None
+    assert manager.record("alice", "app-2-19", 5_000.0, NOW_MS + 2_000) > 0
+    for number in range(2_000, 3_000):
+        manager.record("mallory", f"flood-{number}", 5_000.0, NOW_MS + number)
+    assert manager.record("alice", "app-2-19", 1.0, NOW_MS + 3_000) > 0
+    assert manager.record("mallory", "own", 1.0, NOW_MS + 3_000) > 0
+    assert manager.sensors.held_bytes <= 310_000
+
+
+def test_what_a_user_owes_is_not_forgotten_for_other_users() -> None:
+    """Only what another client id would not owe either: quotas of users, and of named client ids, stay."""
+    manager = ClientQuotaManager(QuotaType.PRODUCE, max_sensor_bytes=300_000)
+    manager.update_quota(QuotaEntity(user=DEFAULT), 50.0)
+    manager.update_quota(QuotaEntity(user="flood", client_id=DEFAULT), 50.0)
+    manager.update_quota(QuotaEntity(user=DEFAULT, client_id="app"), 50.0)
+    owing = [("mallory" * 20, "any"), ("mallory" * 20, "app")]
+    for user, client_id in owing:
+        assert manager.record(user, client_id, 100_000.0, NOW_MS) > 0
+    for number in range(300):
+        manager.record("flood", f"client-{number}", 100_000.0, NOW_MS + 1)
+    for number in range(300):
+        manager.record(f"user-{number}", "any", 100_000.0, NOW_MS + 2)
+    for user, client_id in owing:
+        assert manager.record(user, client_id, 1.0, NOW_MS + 3) > 1_000_000
+
+
 def test_clients_that_are_counted_together_have_their_own_sensors_again() -> None:
     """When those that were over their bounds are not any more, there is room."""
     manager = ClientQuotaManager(QuotaType.PRODUCE, max_sensor_bytes=300_000)
