@@ -63,7 +63,8 @@ PEAKS = 2
 
 # What is said of an account beyond its tallies. Of a forecast (closed loop), null in open loop: how long requests
 # waited for their muted connections, when the last was answered and when that was recorded, how many were sent again.
-# And what was recorded: in the tallies each attempt of a fetch counts, and of one that was cut what was left of it.
+# What was recorded: in the tallies each attempt of a fetch counts, and of one that was cut what was left of it. And
+# between which numbers a forecast lies, whatever kind of client the record is of (`closed_loop`).
 FELT_COLUMNS = (
     "waited_ms",
     "longest_wait_ms",
@@ -72,6 +73,14 @@ FELT_COLUMNS = (
     "sent_again",
     "recorded_requests",
     "recorded_amount",
+    "throttled_requests_low",
+    "throttled_requests_high",
+    "throttle_ms_low",
+    "throttle_ms_high",
+    "longest_throttle_ms_low",
+    "longest_throttle_ms_high",
+    "last_ts_ms_low",
+    "last_ts_ms_high",
 )
 
 # Columns of `State.modes`: the number of the smooth mode that the sensor is in (0: none), and of the one that it has to

@@ -4,8 +4,13 @@ Rows are taken in as they were recorded, and decided when their connection would
 earlier than recorded, so all up to the time of the last row taken in can be decided. What waits is bounded by
 `MAX_WAITING_ROWS`, and lies in memory or, where it is more than `MEMORY_ROWS`, in a temporary file. At a start of the
 node, at a gap and where events are missing all that waits is decided first: what comes after is another forecast.
+
+A record does not tell whether a client waits for its answers or goes by the clock. So the same rows are replayed with
+clients of both kinds, too (`_BOUNDING`), and what is counted lies between the least and the greatest of the three. Up
+to the first throttle all are the same: only there the bounding replays begin, as copies.
 """
 
+import copy
 import mmap
 import os
 import tempfile
@@ -16,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.pipeline.errors import UsageFilesError
-from tidegate.pipeline.layout import ROW_TYPES, Int32s, Int64s, Rows
+from tidegate.pipeline.layout import LONGEST_MS, ROW_TYPES, THROTTLED, TOTAL_MS, Int32s, Int64s, Rows
 from tidegate.pipeline.read.steps import Step
 from tidegate.pipeline.read.timeline import Timeline
 from tidegate.pipeline.replay import closed_loop_kernel as kernel
@@ -36,8 +41,10 @@ MAX_WAITING_ROWS = 1 << 27
 MEMORY_ROWS = 1 << 20
 """Rows that wait in memory: 84 MB; where there are more, all lie in a file."""
 
+_BOUNDING = (kernel.ONE_BY_ONE, kernel.BY_THE_CLOCK)
 _FEW = 1 << 10
 _SLOT_TYPES: tuple[np.dtype[Any], ...] = (*ROW_TYPES, np.dtype("<i8"), np.dtype("<i8"))
+_RANGES = {"throttled_requests": THROTTLED, "throttle_ms": TOTAL_MS, "longest_throttle_ms": LONGEST_MS}
 _CROWD = 1 << 16  # connections from which on idle ones are looked for
 
 
@@ -75,10 +82,13 @@ class ClosedLoopReplay(PlanReplay):
             log=np.zeros((log_rows, kernel.LOG_COLUMNS), np.int64),
         )
         self._logged: list[Int64s] = []
+        self._bounding: list[ClosedLoopReplay] = []
         _chain(self._loop, 0)
 
     def finish(self) -> None:
         """Decide what still waits: there are no more rows."""
+        for replay in self._bounding:
+            replay.finish()
         self._decide(MAX_INT64, MAX_INT64)
 
     def felt(self, numbers: Int64s) -> dict[str, pa.Array]:
@@ -93,7 +103,22 @@ class ClosedLoopReplay(PlanReplay):
             "sent_again": pa.array(felt[:, kernel.SENT_AGAIN]),
             "recorded_requests": pa.array(felt[:, kernel.RECORDED_REQUESTS]),
             "recorded_amount": pa.array(felt[:, kernel.RECORDED_AMOUNT]),
+            **self._ranges(numbers),
         }
+
+    def _ranges(self, numbers: Int64s) -> dict[str, pa.Array]:
+        """Return between which numbers some accounts lie, by the columns that end in `_low` and `_high`."""
+        replays = [self, *self._bounding]
+        felt = [_longer(replay._loop.felt, int(numbers.max(initial=-1)) + 1)[numbers] for replay in replays]
+        tallies = [replay._accounts.tallies[numbers] for replay in replays]
+        found = {name: [tally[:, column] for tally in tallies] for name, column in _RANGES.items()}
+        found["last_ts_ms"] = [columns[:, kernel.LAST_TS_MS] for columns in felt]
+        ranges = {}
+        for name, values in found.items():
+            for end, of in (("low", np.minimum), ("high", np.maximum)):
+                column = of.reduce(values)
+                ranges[f"{name}_{end}"] = pa.array(column, mask=column == 0 if name == "last_ts_ms" else None)
+        return ranges
 
     def take_log(self) -> Int64s:
         """Return what was decided since the last call, columns `LOG_SEQ` and following, in order of time."""
@@ -103,14 +128,20 @@ class ClosedLoopReplay(PlanReplay):
         return taken
 
     def _take(self, step: Step) -> None:
-        if step.kind in ("start", "gap", "break"):
+        is_cut = step.kind in ("start", "gap", "break")
+        if is_cut:
             self._decide(MAX_INT64, step.seq)
+        for replay in self._bounding:
+            replay._take(step)
+        if is_cut:
             self._forget_connections()
         super()._take(step)
 
     def _run(self, rows: Rows, decisions: Int32s, first: int, end: int) -> None:
         if first == end:
             return
+        for replay in self._bounding:
+            replay._run(rows, decisions, first, end)
         mutations = self._open_accounts(rows, first, end)
         self._pending = roomy_pending(self._pending, mutations + int(self._loop.counts[kernel.MUTATIONS]))
         self._make_room(end - first)
@@ -126,9 +157,26 @@ class ClosedLoopReplay(PlanReplay):
             felt=_longer(self._loop.felt, len(self._accounts.bounds)), heap=self._roomy_heap()
         )
         state = self._whole(self.state())
+        has_throttled = self._loop.counts[kernel.HAS_THROTTLED]
         while not self._run_loop(state, self._loop, until_ms, end_seq):
             if len(self._loop.log):
                 self._empty_log()
+            if has_throttled != self._loop.counts[kernel.HAS_THROTTLED]:
+                has_throttled = self._loop.counts[kernel.HAS_THROTTLED]
+                self._bounding = [self._with_clients(clients) for clients in _BOUNDING]
+                for replay in self._bounding:
+                    replay._decide(until_ms, end_seq)
+
+    def _with_clients(self, clients: int) -> "ClosedLoopReplay":
+        """Return a copy that goes on with clients of another kind."""
+        shared = (
+            self._plan, self._names, self._timeline, self._steps, self._definitions, self._wanted,
+            self._take_in, self._run_loop,
+        )  # fmt: skip
+        other = copy.deepcopy(self, {id(each): each for each in shared})
+        other._loop = other._loop._replace(log=self._loop.log[:0])
+        other._loop.counts[kernel.CLIENTS] = clients
+        return other
 
     def _empty_log(self) -> None:
         logged = int(self._loop.counts[kernel.LOGGED])

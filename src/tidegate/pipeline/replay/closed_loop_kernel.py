@@ -18,6 +18,7 @@ from tidegate.pipeline.layout import (
     KIND_BITS,
     LOOKS_IN_STEPS,
     MUTATION_ROW,
+    NO_CHARGE,
     PIPELINES,
     PRODUCE_CHARGE,
     READS_AHEAD,
@@ -47,6 +48,10 @@ IDLE_MS = 600_000
 """A connection without a request for so long begins anew: `connections.max.idle.ms`."""
 STEP_MS = 100
 """So long sleeps a consumer that has nothing to wait for, again and again: `retry_backoff_ms` of kafka-python."""
+MOST_TOGETHER = 1 << 20
+"""Bytes of one request of a client that catches up: `max.partition.fetch.bytes` of Java's, `batch.size` of librdkafka."""
+BATCH_BYTES = 1 << 14
+"""Bytes of one Produce request of such a client unless it `SENDS_ON`: `batch.size` of Java's producer."""
 MOST_ATTEMPTS = 100
 """So often a fetch is tried that is throttled each time, or comes in parts."""
 AT_ONCE = 1 << 20
@@ -87,8 +92,16 @@ ORDER_MS, SEQ, CONNECTION, NOW_MS = range(4)
 HEAP_COLUMNS = 4
 
 # Entries of `ClosedLoop.counts`.
-FREE, FREE_SLOTS, IN_HEAP, MUTATIONS, LOGGED = range(5)
-COUNTS = 5
+FREE, FREE_SLOTS, IN_HEAP, MUTATIONS, LOGGED, CLIENTS, HAS_THROTTLED = range(7)
+COUNTS = 7
+
+# Values of `counts[CLIENTS]`: how the clients send.
+BY_SOFTWARE = 0
+"""As the software that they name: one request in flight or five."""
+ONE_BY_ONE = 1
+"""They think when the answer is there. The least load that leads to the record."""
+BY_THE_CLOCK = 2
+"""Their data comes at the recorded times, whatever is throttled. The greatest load that leads to the record."""
 
 # Columns of `ClosedLoop.felt`, one row per account.
 WAITED_MS, LONGEST_WAIT_MS, LAST_TS_MS, RECORDED_LAST_TS_MS, SENT_AGAIN = range(5)
@@ -156,7 +169,8 @@ def take_in(loop: ClosedLoop, rows: Rows, connection: Int32s, order_ms: Int64s, 
 def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
     """Decide what is taken up to `until_ms`, in order; sweeps only before `end_seq`.
 
-    Returns whether that was all: not where the log is full, nor after `AT_ONCE` decisions, for Ctrl-C to be heard.
+    Returns whether that was all: not where the log is full, nor after the first throttle, nor after `AT_ONCE`
+    decisions, for Ctrl-C to be heard.
     """
     counts, heap, rows = loop.counts, loop.heap, loop.rows
     for _ in range(AT_ONCE):
@@ -173,6 +187,8 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
         if loop.connections[number, HAS_DELIVERED] and rows.flags[slot] & CHARGE_BITS == FETCH_CHARGE:
             _leave_out(state, loop, number, slot)
             continue
+        if counts[CLIENTS] == BY_THE_CLOCK and now_ms > rows.ts_ms[slot]:
+            _gather(loop, number, slot, now_ms)
         decided = decide_row(state, rows, slot, now_ms)
         _tally_row(state, rows, slot, now_ms, decided)
         if loop.connections[number, ATTEMPTS] == 0:
@@ -190,6 +206,9 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
             state, loop, number, slot, now_ms, decided.byte_ms, decided.request_ms, decided.is_capped,
             decided.account, decided.amount,
         )  # fmt: skip
+        if counts[HAS_THROTTLED] == 0 and (decided.byte_ms > 0 or decided.request_ms > 0):
+            counts[HAS_THROTTLED] = 1
+            return False
     return False
 
 
@@ -272,6 +291,36 @@ def _try_again(loop: ClosedLoop, number: int, slot: int, now_ms: int, throttle_m
     heap_push(loop.heap, loop.counts, order_ms, loop.rows.seq[slot], number, again_ms)
 
 
+def _gather(loop: ClosedLoop, number: int, slot: int, now_ms: int) -> None:
+    """Add to the first row of a queue what was recorded up to `now_ms`, as one request that carries all of it."""
+    rows, links, counts = loop.rows, loop.links, loop.counts
+    flags = rows.flags[slot]
+    if flags & CHARGE_BITS == NO_CHARGE or rows.throttle_ms[slot] > 0 or rows.request_throttle_ms[slot] > 0:
+        return
+    most_bytes = MOST_TOGETHER
+    if flags & CHARGE_BITS == PRODUCE_CHARGE and flags & SENDS_ON == 0:
+        most_bytes = BATCH_BYTES
+    while True:
+        following = links[slot]
+        if (
+            following < 0
+            or rows.ts_ms[following] > now_ms
+            or rows.flags[following] != flags
+            or rows.client[following] != rows.client[slot]
+            or rows.throttle_ms[following] > 0
+            or rows.request_throttle_ms[following] > 0
+            or rows.amount[slot] > most_bytes - rows.amount[following]
+        ):
+            return
+        rows.amount[slot] += rows.amount[following]
+        rows.handler_ns[slot] += rows.handler_ns[following]
+        rows.network_ns[slot] += rows.network_ns[following]
+        links[slot] = links[following]
+        if links[slot] < 0:
+            loop.connections[number, TAIL] = slot
+        _free(loop, following)
+
+
 def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int) -> None:
     """Pass over a fetch that was recorded because the one before it was throttled, and here it was not."""
     connections, rows = loop.connections, loop.rows
@@ -335,11 +384,15 @@ def _advance(loop: ClosedLoop, number: int, slot: int) -> None:
     connections[number, HEAD] = following
     if following < 0:
         connections[number, TAIL] = -1
+    _free(loop, slot)
+    if following >= 0:
+        _schedule(loop, number)
+
+
+def _free(loop: ClosedLoop, slot: int) -> None:
     loop.links[slot] = loop.counts[FREE]
     loop.counts[FREE] = slot
     loop.counts[FREE_SLOTS] += 1
-    if following >= 0:
-        _schedule(loop, number)
 
 
 def _schedule(loop: ClosedLoop, number: int) -> None:
@@ -364,14 +417,18 @@ def _schedule(loop: ClosedLoop, number: int) -> None:
 
 def _sent_ms(loop: ClosedLoop, number: int, ts_ms: int, flags: int) -> int:
     """Return when the connection's client sends what was recorded at `ts_ms`."""
-    connections, charge = loop.connections, flags & CHARGE_BITS
+    connections, charge, clients = loop.connections, flags & CHARGE_BITS, loop.counts[CLIENTS]
     in_flight = 0
-    if flags & PIPELINES and charge == PRODUCE_CHARGE:
+    if charge == PRODUCE_CHARGE and (clients == BY_THE_CLOCK or (clients == BY_SOFTWARE and flags & PIPELINES)):
         in_flight = IN_FLIGHT
-    elif flags & READS_AHEAD and charge == FETCH_CHARGE:
+    elif clients == BY_THE_CLOCK or (
+        clients == BY_SOFTWARE and flags & READS_AHEAD and charge == FETCH_CHARGE
+    ):
         in_flight = 1
-    shift_ms = connections[number, SEND_SHIFT_MS if in_flight else ANSWER_SHIFT_MS]
-    sent_ms: int = max(ts_ms, ts_ms + shift_ms - connections[number, RECORDED_MS])
+    sent_ms = ts_ms
+    if clients != BY_THE_CLOCK:
+        shift_ms = connections[number, SEND_SHIFT_MS if in_flight else ANSWER_SHIFT_MS]
+        sent_ms = max(ts_ms, ts_ms + shift_ms - connections[number, RECORDED_MS])
     done = connections[number, REQUESTS_DONE]
     if 0 < in_flight <= done:
         sent_ms = max(sent_ms, loop.answered_ms[number, (done - in_flight) % IN_FLIGHT])
@@ -440,6 +497,7 @@ _CLOSED_LOOP_KERNEL = (
     heap_push,
     heap_pop,
     _pass_later_sweeps,
+    _free,
     _sent_ms,
     _note_sent_again,
     _note_last,
@@ -447,6 +505,7 @@ _CLOSED_LOOP_KERNEL = (
     _feel,
     _schedule,
     _advance,
+    _gather,
     _leave_out,
     _try_again,
     _follow,

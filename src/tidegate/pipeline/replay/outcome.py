@@ -14,6 +14,7 @@ _OF_EXTREMES = {
     "first_throttled_ts_ms": "min",
     "longest_wait_ms": "max",
     "last_ts_ms": "max",
+    **{f"{name}_{end}": "max" for name in ("longest_throttle_ms", "last_ts_ms") for end in ("low", "high")},
     "recorded_last_ts_ms": "max",
     "recorded_first_throttled_ts_ms": "min",
 }
