@@ -211,7 +211,7 @@ class ClosedLoopReplay(PlanReplay):
         """Make connections new ones."""
         connections = self._loop.connections
         connections[numbers] = 0
-        for column in (kernel.HEAD, kernel.TAIL, kernel.CULPRIT):
+        for column in (kernel.HEAD, kernel.TAIL, kernel.CULPRIT, kernel.REFUSED):
             connections[numbers, column] = -1
         for column in (kernel.MUTED_UNTIL_MS, kernel.SENT_MS, kernel.ARRIVED_MS):
             connections[numbers, column] = kernel.NEVER_MS

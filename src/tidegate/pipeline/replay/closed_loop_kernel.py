@@ -85,7 +85,13 @@ ANSWER_SHIFT_MS = 13
 """How much later than recorded its last request was answered."""
 SEND_SHIFT_MS = 14
 """How much later than recorded its last request was sent."""
-CONNECTION_COLUMNS = 15
+REFUSED, LAST_REFUSED = 15, 16
+"""Slots of the permits that its request was refused and asks for again, -1 if none."""
+ASKED = 17
+"""How often the request at the head of its queue has asked again."""
+IS_GIVEN_UP = 18
+"""Its client gives up the request that the first rows of its queue are of."""
+CONNECTION_COLUMNS = 19
 
 # Columns of `ClosedLoop.heap`.
 ORDER_MS, SEQ, CONNECTION, NOW_MS = range(4)
@@ -181,6 +187,8 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
         number, now_ms = heap[0, CONNECTION], heap[0, NOW_MS]
         slot = loop.connections[number, HEAD]
         heap_pop(heap, counts)
+        if counts[CLIENTS] == ONE_BY_ONE and _give_up(loop, number, slot, now_ms):
+            continue
         pass_sweeps(state, rows.seq[slot])
         if now_ms > rows.ts_ms[slot]:
             _pass_later_sweeps(state, now_ms, end_seq)
@@ -204,7 +212,7 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
             counts[LOGGED] += 1
         _follow(
             state, loop, number, slot, now_ms, decided.byte_ms, decided.request_ms, decided.is_capped,
-            decided.account, decided.amount,
+            decided.account, decided.amount, decided.is_rejected,
         )  # fmt: skip
         if counts[HAS_THROTTLED] == 0 and (decided.byte_ms > 0 or decided.request_ms > 0):
             counts[HAS_THROTTLED] = 1
@@ -226,17 +234,20 @@ def _follow(
     is_capped: bool,
     account: int,
     amount: int,
+    is_rejected: bool,
 ) -> None:
     """Mute the connection for as long as was decided, and have it send what it sends next."""
     connections, rows = loop.connections, loop.rows
     flags = rows.flags[slot]
     shift_ms = now_ms - rows.ts_ms[slot]
     if flags & KIND_BITS != REQUEST_ROW:
+        is_kept = is_rejected and loop.counts[CLIENTS] == BY_THE_CLOCK and rows.connection_id[slot] >= 0
         if flags & KIND_BITS == MUTATION_ROW:
             connections[number, IS_ASKING] = 1
-            loop.counts[MUTATIONS] -= 1
+            if not is_kept:
+                loop.counts[MUTATIONS] -= 1
         connections[number, SHIFT_MS] = shift_ms
-        _advance(loop, number, slot)
+        _advance(loop, number, slot, is_kept)
         return
 
     throttle_ms = max(byte_ms, request_ms, 0)
@@ -275,7 +286,11 @@ def _follow(
     connections[number, SEND_SHIFT_MS] = connections[number, READY_MS] - rows.ts_ms[slot]
     connections[number, MUTED_UNTIL_MS] = muted_until_ms
     connections[number, IS_ASKING] = 0
-    _advance(loop, number, slot)
+    if connections[number, REFUSED] >= 0 and connections[number, ASKED] < MOST_ATTEMPTS:
+        _ask_again(loop, number, slot)
+        return
+    _forget_refused(loop, number)
+    _advance(loop, number, slot, False)
 
 
 def _try_again(loop: ClosedLoop, number: int, slot: int, now_ms: int, throttle_ms: int, late_ms: int) -> None:
@@ -321,6 +336,48 @@ def _gather(loop: ClosedLoop, number: int, slot: int, now_ms: int) -> None:
         _free(loop, following)
 
 
+def _ask_again(loop: ClosedLoop, number: int, slot: int) -> None:
+    """Have the client ask again for the permits that its request, the first of the queue, was refused."""
+    connections = loop.connections
+    connections[number, HEAD] = connections[number, REFUSED]
+    connections[number, ATTEMPTS] = 0
+    connections[number, ASKED] += 1
+    loop.links[connections[number, LAST_REFUSED]] = slot
+    connections[number, REFUSED] = -1
+    _schedule(loop, number)
+
+
+def _forget_refused(loop: ClosedLoop, number: int) -> None:
+    """Let go of the permits that a request was refused each time."""
+    connections = loop.connections
+    connections[number, ASKED] = 0
+    while connections[number, REFUSED] >= 0:
+        slot = connections[number, REFUSED]
+        connections[number, REFUSED] = loop.links[slot]
+        loop.counts[MUTATIONS] -= 1
+        _free(loop, slot)
+
+
+def _give_up(loop: ClosedLoop, number: int, slot: int, now_ms: int) -> bool:
+    """Pass over the first row if it is of a request that is not sent because its connection was throttled.
+
+    kafka-python's admin client raises an error for such a request (`NodeNotReadyError`).
+    """
+    connections, flags = loop.connections, loop.rows.flags[slot]
+    is_mutation = flags & KIND_BITS == MUTATION_ROW
+    if is_mutation and flags & LOOKS_IN_STEPS and not connections[number, IS_ASKING]:
+        is_waiting = now_ms > connections[number, READY_MS] and loop.rows.connection_id[slot] >= 0
+        connections[number, IS_GIVEN_UP] = 1 if is_waiting else 0
+    if not connections[number, IS_GIVEN_UP]:
+        return False
+    if is_mutation:
+        loop.counts[MUTATIONS] -= 1
+    elif flags & KIND_BITS == REQUEST_ROW:
+        connections[number, IS_GIVEN_UP] = 0
+    _advance(loop, number, slot, False)
+    return True
+
+
 def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int) -> None:
     """Pass over a fetch that was recorded because the one before it was throttled, and here it was not."""
     connections, rows = loop.connections, loop.rows
@@ -341,7 +398,7 @@ def _leave_out(state: State, loop: ClosedLoop, number: int, slot: int) -> None:
         ts_ms, throttle_ms = rows.ts_ms[slot], rows.request_throttle_ms[slot]
         _tally_throttle(state.tallies, of_time, RECORDED, ts_ms, spent_ns, throttle_ms)
     connections[number, RECORDED_MS] += recorded_ms
-    _advance(loop, number, slot)
+    _advance(loop, number, slot, False)
 
 
 def _feel(loop: ClosedLoop, number: int, account: int, waited_ms: int) -> None:
@@ -375,8 +432,8 @@ def _note_sent_again(loop: ClosedLoop, number: int) -> None:
         loop.felt[account, SENT_AGAIN] += 1
 
 
-def _advance(loop: ClosedLoop, number: int, slot: int) -> None:
-    """Take the first row off the connection's queue."""
+def _advance(loop: ClosedLoop, number: int, slot: int, is_refused: bool) -> None:
+    """Take the first row off the connection's queue; permits that were refused are kept."""
     connections = loop.connections
     connections[number, SENT_MS] = loop.rows.ts_ms[slot]
     connections[number, ATTEMPTS] = 0
@@ -384,7 +441,15 @@ def _advance(loop: ClosedLoop, number: int, slot: int) -> None:
     connections[number, HEAD] = following
     if following < 0:
         connections[number, TAIL] = -1
-    _free(loop, slot)
+    if not is_refused:
+        _free(loop, slot)
+    else:
+        loop.links[slot] = -1
+        if connections[number, REFUSED] < 0:
+            connections[number, REFUSED] = slot
+        else:
+            loop.links[connections[number, LAST_REFUSED]] = slot
+        connections[number, LAST_REFUSED] = slot
     if following >= 0:
         _schedule(loop, number)
 
@@ -506,6 +571,9 @@ _CLOSED_LOOP_KERNEL = (
     _schedule,
     _advance,
     _gather,
+    _ask_again,
+    _forget_refused,
+    _give_up,
     _leave_out,
     _try_again,
     _follow,
