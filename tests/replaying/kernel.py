@@ -29,6 +29,7 @@ from tidegate.usage.columns import SEQ_PER_US
 __all__ = [
     "Forecast",
     "Replayed",
+    "closed_loop_of",
     "differences",
     "forecast_events",
     "kernel_rows",
@@ -107,22 +108,36 @@ def _sensor_rows(events: Sequence[Event], after_seq: int, before_seq: int) -> li
 
 def forecast_events(events: Sequence[Event], plan: Plan, *, batch_rows: int = 7) -> Forecast:
     """Forecast the requests of one node under a plan, some rows at a time."""
+    replay = closed_loop_of(events, plan, batch_rows=batch_rows)
+    return Forecast(
+        [tuple(row) for row in replay.take_log().tolist()],
+        client_results([counted(plan, 1, _names(events), replay)]).to_pylist(),
+    )
+
+
+def closed_loop_of(
+    events: Sequence[Event], plan: Plan, *, batch_rows: int = 7, clients: int | None = None
+) -> ClosedLoopReplay:
+    """Return what has replayed the events of one node in closed loop; clients: all of this kind, from the beginning."""
     control = [event for event in events if event["kind"] in CONTROL_KINDS]
     decided = [event for event in events if event["kind"] in _KINDS]
-    names = sorted({(event["user"], event["client_id"]) for event in decided})
+    names = _names(events)
     runs = _runs(events)
     found = timelines(control_events(control), runs, sweeps_of(events))
     timeline = next(iter(found.values()), empty_timeline())
     replay = ClosedLoopReplay(plan, names=names, timeline=timeline, log_rows=5)
+    if clients is not None:
+        replay.begin_as(clients)
     rows = kernel_rows(decided, {name: number for number, name in enumerate(names)}.__getitem__)
     for first in range(0, len(decided), batch_rows):
         batch = layout.Rows(*(column[first : first + batch_rows] for column in rows))
         replay.replay(batch, np.zeros((0, layout.DECISIONS), np.int32))
     replay.finish()
-    return Forecast(
-        [tuple(row) for row in replay.take_log().tolist()],
-        client_results([counted(plan, 1, names, replay)]).to_pylist(),
-    )
+    return replay
+
+
+def _names(events: Sequence[Event]) -> list[tuple[str, str]]:
+    return sorted({(event["user"], event["client_id"]) for event in events if event["kind"] in _KINDS})
 
 
 def _runs(events: Sequence[Event]) -> list[Run]:

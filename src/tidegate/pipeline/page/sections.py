@@ -24,7 +24,7 @@ from tidegate.pipeline.page.recommend_section import recommend_section
 from tidegate.pipeline.replay.plan import IN_FORCE, Plan
 from tidegate.pipeline.report.forecast_report import forecast_notes
 from tidegate.pipeline.report.missing_report import missing_notes
-from tidegate.pipeline.report.replay_report import limit_of_row, replay_notes, unmatched_notes
+from tidegate.pipeline.report.replay_report import limit_of_row, range_text, replay_notes, unmatched_notes
 from tidegate.pipeline.report.text import (
     QUOTA_NAMES,
     bytes_text,
@@ -46,7 +46,8 @@ Row = Mapping[str, Any]
 
 _NS_PER_MS = 1_000_000
 _MODEL = (
-    "What is said of plans is a forecast by a model of how clients wait and send again (docs/closed-loop.md)."
+    "What is said of plans is a forecast by a model of how clients wait and send again. Where the record does not "
+    "tell whether a client waits for its answers, a duration is a range, such as 10–25 s (docs/closed-loop.md)."
 )
 _TIMES_AS_RECORDED = (
     "Plans are replayed with the times as recorded (open loop), which foretells longer waits than "
@@ -118,8 +119,8 @@ def _plan_sentence(name: str, rows: Sequence[Row]) -> str:
     longest = max(held, key=lambda row: row["longest_throttle_ms"])
     return (
         f"{plan} would throttle {count_text(len(held))} of {count_text(len(rows))} entities, most of all "
-        f"{_row_text(held[0])}: {duration_text(held[0]['throttle_ms'])} in all. The longest single wait would be "
-        f"{duration_text(longest['longest_throttle_ms'])}, of {_row_text(longest)}.{freed}"
+        f"{_row_text(held[0])}: {range_text(held[0], 'throttle_ms')} in all. The longest single wait would be "
+        f"{range_text(longest, 'longest_throttle_ms')}, of {_row_text(longest)}.{freed}"
     )
 
 
@@ -376,7 +377,7 @@ def _plan_bar(name: str, row: Row, prefix: str, *, heading: str | None = None) -
     throttle_ms, throttled = row[f"{prefix}throttle_ms"], row[f"{prefix}throttled_requests"]
     requests = things_text(throttled, "request")
     return Bar(
-        text=f"{name}: {duration_text(throttle_ms)}, {requests}",
+        text=f"{name}: {range_text(row, f'{prefix}throttle_ms')}, {requests}",
         value=float(throttle_ms),
         colour="was" if prefix else "plan",
         heading=heading,
@@ -423,8 +424,8 @@ def _limit_of(row: Row, plan: Plan) -> str:
 def _came_of_it(row: Row, prefix: str) -> list[str]:
     return [
         count_text(row[f"{prefix}throttled_requests"]),
-        duration_text(row[f"{prefix}throttle_ms"]),
-        duration_text(row[f"{prefix}longest_throttle_ms"]),
+        range_text(row, f"{prefix}throttle_ms"),
+        range_text(row, f"{prefix}longest_throttle_ms"),
         count_text(row[f"{prefix}rejected_mutations"]),
     ]
 

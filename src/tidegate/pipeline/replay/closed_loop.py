@@ -85,6 +85,11 @@ class ClosedLoopReplay(PlanReplay):
         self._bounding: list[ClosedLoopReplay] = []
         _chain(self._loop, 0)
 
+    def begin_as(self, clients: int) -> None:
+        """Have all clients be of one kind, `kernel.ONE_BY_ONE` or `kernel.BY_THE_CLOCK`; there are no ranges then."""
+        self._loop.counts[kernel.CLIENTS] = clients
+        self._loop.counts[kernel.HAS_THROTTLED] = 1
+
     def finish(self) -> None:
         """Decide what still waits: there are no more rows."""
         for replay in self._bounding:
@@ -175,7 +180,7 @@ class ClosedLoopReplay(PlanReplay):
         )  # fmt: skip
         other = copy.deepcopy(self, {id(each): each for each in shared})
         other._loop = other._loop._replace(log=self._loop.log[:0])
-        other._loop.counts[kernel.CLIENTS] = clients
+        other.begin_as(clients)
         return other
 
     def _empty_log(self) -> None:

@@ -49,7 +49,7 @@ IDLE_MS = 600_000
 STEP_MS = 100
 """So long sleeps a consumer that has nothing to wait for, again and again: `retry_backoff_ms` of kafka-python."""
 MOST_TOGETHER = 1 << 20
-"""Bytes of one request of a client that catches up: `max.partition.fetch.bytes` of Java's, `batch.size` of librdkafka."""
+"""Bytes of one request of a client that catches up: `max.partition.fetch.bytes`, and `batch.size` of librdkafka."""
 BATCH_BYTES = 1 << 14
 """Bytes of one Produce request of such a client unless it `SENDS_ON`: `batch.size` of Java's producer."""
 MOST_ATTEMPTS = 100
@@ -175,8 +175,8 @@ def take_in(loop: ClosedLoop, rows: Rows, connection: Int32s, order_ms: Int64s, 
 def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
     """Decide what is taken up to `until_ms`, in order; sweeps only before `end_seq`.
 
-    Returns whether that was all: not where the log is full, nor after the first throttle, nor after `AT_ONCE`
-    decisions, for Ctrl-C to be heard.
+    Returns whether that was all: not where the log is full, nor after the first throttle or refusal, nor after
+    `AT_ONCE` decisions, for Ctrl-C to be heard.
     """
     counts, heap, rows = loop.counts, loop.heap, loop.rows
     for _ in range(AT_ONCE):
@@ -214,7 +214,9 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
             state, loop, number, slot, now_ms, decided.byte_ms, decided.request_ms, decided.is_capped,
             decided.account, decided.amount, decided.is_rejected,
         )  # fmt: skip
-        if counts[HAS_THROTTLED] == 0 and (decided.byte_ms > 0 or decided.request_ms > 0):
+        if counts[HAS_THROTTLED] == 0 and (
+            decided.byte_ms > 0 or decided.request_ms > 0 or decided.is_rejected
+        ):
             counts[HAS_THROTTLED] = 1
             return False
     return False
@@ -241,7 +243,8 @@ def _follow(
     flags = rows.flags[slot]
     shift_ms = now_ms - rows.ts_ms[slot]
     if flags & KIND_BITS != REQUEST_ROW:
-        is_kept = is_rejected and loop.counts[CLIENTS] == BY_THE_CLOCK and rows.connection_id[slot] >= 0
+        is_wanted = loop.counts[CLIENTS] == BY_THE_CLOCK or loop.counts[HAS_THROTTLED] == 0
+        is_kept = is_rejected and is_wanted and rows.connection_id[slot] >= 0
         if flags & KIND_BITS == MUTATION_ROW:
             connections[number, IS_ASKING] = 1
             if not is_kept:
@@ -286,7 +289,8 @@ def _follow(
     connections[number, SEND_SHIFT_MS] = connections[number, READY_MS] - rows.ts_ms[slot]
     connections[number, MUTED_UNTIL_MS] = muted_until_ms
     connections[number, IS_ASKING] = 0
-    if connections[number, REFUSED] >= 0 and connections[number, ASKED] < MOST_ATTEMPTS:
+    asks_again = loop.counts[CLIENTS] == BY_THE_CLOCK and connections[number, ASKED] < MOST_ATTEMPTS
+    if connections[number, REFUSED] >= 0 and asks_again:
         _ask_again(loop, number, slot)
         return
     _forget_refused(loop, number)
@@ -308,7 +312,7 @@ def _try_again(loop: ClosedLoop, number: int, slot: int, now_ms: int, throttle_m
 
 def _gather(loop: ClosedLoop, number: int, slot: int, now_ms: int) -> None:
     """Add to the first row of a queue what was recorded up to `now_ms`, as one request that carries all of it."""
-    rows, links, counts = loop.rows, loop.links, loop.counts
+    rows, links = loop.rows, loop.links
     flags = rows.flags[slot]
     if flags & CHARGE_BITS == NO_CHARGE or rows.throttle_ms[slot] > 0 or rows.request_throttle_ms[slot] > 0:
         return
@@ -484,7 +488,9 @@ def _sent_ms(loop: ClosedLoop, number: int, ts_ms: int, flags: int) -> int:
     """Return when the connection's client sends what was recorded at `ts_ms`."""
     connections, charge, clients = loop.connections, flags & CHARGE_BITS, loop.counts[CLIENTS]
     in_flight = 0
-    if charge == PRODUCE_CHARGE and (clients == BY_THE_CLOCK or (clients == BY_SOFTWARE and flags & PIPELINES)):
+    if charge == PRODUCE_CHARGE and (
+        clients == BY_THE_CLOCK or (clients == BY_SOFTWARE and flags & PIPELINES)
+    ):
         in_flight = IN_FLIGHT
     elif clients == BY_THE_CLOCK or (
         clients == BY_SOFTWARE and flags & READS_AHEAD and charge == FETCH_CHARGE

@@ -41,9 +41,14 @@ Row = Mapping[str, Any]
 _Entity = tuple[str | None, str | None, str | None]  # user, client id, other tags
 _OUTCOME = ("throttled_requests", "throttle_ms", "delayed_amount", "rejected_mutations")
 _COUNTED = ("requests", "amount", *_OUTCOME)
-_SUMS = (*_COUNTED, *(f"recorded_{name}" for name in _COUNTED))
+_SUMS = (
+    *_COUNTED,
+    *(f"recorded_{name}" for name in _COUNTED),
+    *(f"{name}_{end}" for name in ("throttled_requests", "throttle_ms") for end in ("low", "high")),
+)
 _SMALLEST = ("never_throttled", "tolerable")
 _LARGEST = ("longest_throttle_ms", "recorded_longest_throttle_ms")
+_LARGEST_OF_RANGE = ("longest_throttle_ms_low", "longest_throttle_ms_high")
 _FIRST = ("first_throttled_ts_ms", "recorded_first_throttled_ts_ms")
 _HELD_BACK = ("throttled_requests", "rejected_mutations")
 _ENTITY = ("entity_user", "entity_client_id", "entity_tags")
@@ -85,7 +90,8 @@ class Compared:
     def is_throttled(self) -> bool:
         """Whether anything was held back or refused, or would have been."""
         names = [f"{prefix}{column}" for prefix in ("", "recorded_") for column in _HELD_BACK]
-        return any(row[name] for name in names for row in self.rows.values())
+        names.append("throttled_requests_high")
+        return any(row.get(name) for name in names for row in self.rows.values())
 
 
 class Comparison:
@@ -130,12 +136,14 @@ class Comparison:
 
     def total(self, quota_type: str, plan: str) -> Row:
         """Return the row of all entities of a plan and a quota type together, as far as a table shows it."""
-        shown = self._rows.table.select(["quota_type", "plan", *_SUMS, *_LARGEST, *_FIRST])
+        columns = ["quota_type", "plan", *_SUMS, *_LARGEST, *_LARGEST_OF_RANGE, *_FIRST]
+        shown = self._rows.table.select(columns)
         rows = TableRows(shown).where(quota_type=quota_type, plan=plan)
         sums = rows.sums()
         return {
             **{name: None if rows.table[name].null_count else sums[name] for name in _SUMS},
             **{name: pc.max(rows.table[name]).as_py() or 0 for name in _LARGEST},
+            **{name: pc.max(rows.table[name]).as_py() for name in _LARGEST_OF_RANGE},
             **{name: pc.min(rows.table[name]).as_py() for name in _FIRST},
         }
 
@@ -273,7 +281,7 @@ def _ranked(table: pa.Table, group: Numbers, named: Collection[tuple[str, _Entit
 
     counts = [f"{prefix}{name}" for prefix in ("", "recorded_") for name in _HELD_BACK]
     has_limit = pa.array(_of_groups(np.maximum, is_named[order].astype(np.int8), begins))
-    held_back = [pc.not_equal(largest(name), 0) for name in counts]
+    held_back = [pc.not_equal(largest(name), 0) for name in (*counts, "throttled_requests_high")]
     return pa.table(
         {
             **{name: largest(name) for name in (*_RANKS, "requests")},

@@ -3,7 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidegate.pipeline.report.text import count_text, duration_text, entity_parts_of, name_text
+from tidegate.pipeline.report.text import (
+    count_text,
+    duration_range_text,
+    duration_text,
+    entity_parts_of,
+    name_text,
+)
 from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["forecast_notes"]
@@ -33,11 +39,15 @@ def forecast_notes(plan: str, rows: Sequence[Mapping[str, Any]], *, is_closed: b
 def _sentence(row: Mapping[str, Any]) -> str:
     parts = entity_parts_of(row["entity_user"], row["entity_client_id"], row["entity_tags"])
     whose = " ".join(f"{kind}={name_text(name)}" for kind, name in parts) or "all"
+    later = [
+        None if row.get(name) is None else max(0, row[name] - row["recorded_last_ts_ms"])
+        for name in ("last_ts_ms_low", "last_ts_ms_high")
+    ]
     later_ms = max(0, row["last_ts_ms"] - row["recorded_last_ts_ms"])
     lines = [
         f"  {_QUOTAS[row['quota_type']]} {whose}:",
         f"waits {duration_text(row['waited_ms'])}, {duration_text(row['longest_wait_ms'])} at most,",
-        f"ends {duration_text(later_ms)} later",
+        f"ends {duration_range_text(later_ms, *later)} later",
     ]
     if row["sent_again"]:
         lines[-1] += f", {count_text(row['sent_again'])} sent again"

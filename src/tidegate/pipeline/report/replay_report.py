@@ -14,6 +14,7 @@ from tidegate.pipeline.report.text import (
     QUOTA_NAMES,
     bytes_text,
     count_text,
+    duration_range_text,
     duration_text,
     entity_parts_of,
     fitted,
@@ -27,7 +28,7 @@ from tidegate.pipeline.rounding import exact_text, limit_text
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["limit_of_row", "replay_lines", "replay_notes", "unmatched_notes"]
+__all__ = ["limit_of_row", "range_text", "replay_lines", "replay_notes", "unmatched_notes"]
 
 _BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
 _REQUEST = QuotaType.REQUEST.value
@@ -54,6 +55,9 @@ _LEGEND = """\
 delay: throttle time of all requests; longest: of one; delayed: share of the
 bytes (request: of the thread time) in throttled requests; since: first
 throttle, UTC"""
+_RANGE_LEGEND = """\
+1–2 s: between these, as the record does not tell how the client sends, see
+docs/closed-loop.md"""
 _REASONS = {
     "approximate_after_gap": "events were lost before (gap)",
     "approximate_missing_rows": "rows are missing before (a file is not there)",
@@ -150,6 +154,9 @@ def _legend(plans: Sequence[Plan], shown: Sequence[Compared]) -> Iterator[str]:
         dates = _dates(shown)
         on = f" on {dates.pop()}" if len(dates) == 1 else ""
         yield from f"{_LEGEND}{on}".splitlines()
+    rows = [row for entity in shown for row in entity.rows.values()]
+    if any("–" in _delay(row, "").strip(_NOTHING) for row in rows):
+        yield from _RANGE_LEGEND.splitlines()
     if any("tolerable" in row for entity in shown for row in entity.rows.values()):
         yield from _SMALLEST_LEGEND.splitlines()
     if any(len(entity.rows) < len(plans) for entity in shown):
@@ -249,16 +256,26 @@ def _smallest_text(row: Row, _: Plan, *, name: str) -> str:
 
 def _throttled(row: Row, prefix: str) -> str:
     throttled = row[f"{prefix}throttled_requests"]
-    return percent_text(throttled, row["requests"]) if throttled else "never"
+    if throttled:
+        return percent_text(throttled, row["requests"])
+    return "perhaps" if _is_throttled(row, prefix) else "never"
 
 
 def _delay(row: Row, prefix: str) -> str:
-    return duration_text(row[f"{prefix}throttle_ms"]) if row[f"{prefix}throttled_requests"] else _NOTHING
+    return range_text(row, f"{prefix}throttle_ms") if _is_throttled(row, prefix) else _NOTHING
 
 
 def _longest(row: Row, prefix: str) -> str:
-    longest_ms = row[f"{prefix}longest_throttle_ms"]
-    return duration_text(longest_ms) if row[f"{prefix}throttled_requests"] else _NOTHING
+    return range_text(row, f"{prefix}longest_throttle_ms") if _is_throttled(row, prefix) else _NOTHING
+
+
+def _is_throttled(row: Row, prefix: str) -> bool:
+    return bool(row[f"{prefix}throttled_requests"] or row.get(f"{prefix}throttled_requests_high"))
+
+
+def range_text(row: Row, name: str) -> str:
+    """Return a duration of a row of `REPLAY_BY_ENTITY`, as a range where a forecast has one."""
+    return duration_range_text(row[name], row.get(f"{name}_low"), row.get(f"{name}_high"))
 
 
 def _delayed(row: Row, prefix: str) -> str:

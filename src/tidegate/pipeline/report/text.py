@@ -12,6 +12,7 @@ __all__ = [
     "QUOTA_NAMES",
     "bytes_text",
     "count_text",
+    "duration_range_text",
     "duration_text",
     "entity_parts_of",
     "fitted",
@@ -37,6 +38,8 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _BYTES_STEP = 1024
 _NS_PER_US, _NS_PER_MS = 1000, 1_000_000
 _FEW_MS = 100  # of which tenths are shown
+_SURE = 1.1  # how far apart the ends of a range are that is shown as one number
+_COARSE_MS = 9_500  # a range up to this and above has no tenths of a second
 _MS_PER_SECOND = 1000
 _SECONDS_PER_MINUTE = 60
 _SECONDS_PER_HOUR = 3600
@@ -179,6 +182,27 @@ def duration_text(ms: int) -> str:
         return f"{hours}h{whole % _SECONDS_PER_HOUR // _SECONDS_PER_MINUTE:02}m"
     days = hours // _HOURS_PER_DAY
     return f"{days}d{hours % _HOURS_PER_DAY:02}h" if abs(days) < _MANY_DAYS else f"{days:,}d"
+
+
+def duration_range_text(ms: int, low_ms: int | None, high_ms: int | None) -> str:
+    """Return a forecast duration: as a range where its ends are more than a tenth apart.
+
+    low_ms, high_ms: the ends, None where there are none.
+
+    >>> duration_range_text(12_300, 10_400, 25_200), duration_range_text(900, 800, 2100)
+    ('10–25 s', '800 ms–2.1 s')
+    >>> duration_range_text(1500, 1200, 1900), duration_range_text(0, 0, 90_000)
+    ('1.2–1.9 s', '0–1m30s')
+    >>> duration_range_text(12_300, 12_000, 12_800), duration_range_text(12_300, None, None)
+    ('12.3 s', '12.3 s')
+    """
+    if low_ms is None or high_ms is None or high_ms <= low_ms * _SURE:
+        return duration_text(ms)
+    if low_ms >= _MS_PER_SECOND and _COARSE_MS <= high_ms < _SECONDS_PER_MINUTE * _MS_PER_SECOND:
+        return f"{round(low_ms / _MS_PER_SECOND)}–{round(high_ms / _MS_PER_SECOND)} s"
+    low, high = duration_text(low_ms) if low_ms else "0", duration_text(high_ms)
+    number, _, unit = low.partition(" ")
+    return f"{number if unit and high.endswith(f' {unit}') else low}–{high}"
 
 
 def nanoseconds_text(ns: int) -> str:
