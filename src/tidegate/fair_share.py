@@ -24,14 +24,22 @@ Source: the threshold rule is that of shared-memory packet switches (Choudhury a
 thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998), with alpha = 1.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
 from functools import lru_cache
 from heapq import heapify, heappop, heappush, heapreplace
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final, Generic, TypeVar
 
-__all__ = ["ANONYMOUS", "UNKNOWN_OWNER", "ReclaimableBound", "ThresholdBound", "address_owner", "owner_of"]
+__all__ = [
+    "ANONYMOUS",
+    "UNKNOWN_OWNER",
+    "ReclaimableBound",
+    "Rounds",
+    "ThresholdBound",
+    "address_owner",
+    "owner_of",
+]
 
 ANONYMOUS: Final = "ANONYMOUS"
 """The user of a connection without authentication. Source: Kafka `KafkaPrincipal.ANONYMOUS`."""
@@ -69,6 +77,43 @@ def address_owner(host: str) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(ip_network((address, _IPV6_PREFIX), strict=False))
+
+
+class Rounds(Generic[Entry]):
+    """A queue that is served in rounds: one entry of each owner at a time, those of one owner in order.
+
+    >>> queue: Rounds[str] = Rounds()
+    >>> for entry, owner in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+    ...     queue.append(entry, owner)
+    >>> [queue.popleft() for _ in range(len(queue))]
+    ['a1', 'b1', 'a2']
+    """
+
+    __slots__ = ("_entries_by", "_size")
+
+    def __init__(self) -> None:
+        self._entries_by: OrderedDict[str, deque[Entry]] = OrderedDict()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, entry: Entry, owner: str) -> None:
+        """Put an entry behind those of its owner."""
+        self._size += 1
+        entries = self._entries_by.get(owner)
+        if entries is None:
+            entries = self._entries_by[owner] = deque()
+        entries.append(entry)
+
+    def popleft(self) -> Entry:
+        """Take out the next entry. Raises `KeyError` where there is none."""
+        owner, entries = self._entries_by.popitem(last=False)
+        self._size -= 1
+        entry = entries.popleft()
+        if entries:
+            self._entries_by[owner] = entries
+        return entry
 
 
 class ThresholdBound:

@@ -3,12 +3,12 @@
 import contextlib
 import selectors
 import socket
-import ssl
 
 import pytest
 from tests.e2e.tls_broker import TlsBroker
 from tests.limits.bounds import judge_work
 from tests.limits.frames import size
+from tests.limits.hello_flood import client_hello
 from tests.limits.test_many import CONNECTION_BYTES
 from tests.limits.watched import TIMEOUT_S, Connection, Exchanged, WatchedBroker
 
@@ -30,15 +30,6 @@ class WatchedTlsBroker(WatchedBroker, TlsBroker):
         self.spawn()
         self.port = self.listener_ports()["PLAIN"]
         return self
-
-
-def client_hello() -> bytes:
-    """Return what a client begins a handshake with."""
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
-    with contextlib.suppress(ssl.SSLWantReadError):
-        tls.do_handshake()
-    return outgoing.read()
 
 
 def test_many_handshakes_at_once(tmp_path):

@@ -263,7 +263,9 @@ class MemoryPoller:
         self._calls.append(callback)
         self.wake()
 
-    call_late_in_turn = call_in_turn
+    def call_late_in_turn(self, callback: Callable[[], None], owner: str) -> None:
+        """Do the same."""
+        self.call_in_turn(callback)
 
     def serve_in(self, turns: Turns) -> None:
         """Tell `turns` of each turn."""

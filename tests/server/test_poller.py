@@ -165,7 +165,7 @@ def test_late_calls_leave_others_their_turn(with_sockets) -> None:
 
         calls = sockets.poller._calls
         for number in range(100, 105):
-            sockets.poller.call_late_in_turn(call(number))
+            sockets.poller.call_late_in_turn(call(number), "10.0.0.7")
         sockets.poller.call_in_turn(call(1))
         calls._serve()
         assert sockets.notes == ["begin", 1, 100, 101, "end"]
@@ -174,6 +174,20 @@ def test_late_calls_leave_others_their_turn(with_sockets) -> None:
         assert sockets.notes[5:] == ["begin", 2, 102, 103, "end"]
         calls._serve()
         assert sockets.notes[10:] == ["begin", 104, "end"]
+
+    with_sockets(0, scenario)
+
+
+def test_late_calls_of_one_owner_leave_those_of_others_their_turn(with_sockets) -> None:
+    """Each owner has one call in a round, however many another has waiting."""
+
+    def scenario(sockets: Sockets) -> None:
+        for number in range(5):
+            sockets.poller.call_late_in_turn(lambda number=number: sockets.notes.append(number), "10.0.0.7")
+        for number in (10, 11):
+            sockets.poller.call_late_in_turn(lambda number=number: sockets.notes.append(number), "10.0.0.8")
+        sockets.poller._calls._serve()
+        assert sockets.notes == ["begin", 0, 10, 1, 11, 2, 3, 4, "end"]
 
     with_sockets(0, scenario)
 

@@ -164,6 +164,22 @@ def test_a_client_may_leave_during_the_handshake(sent: int) -> None:
     assert not ends.owner.failed
 
 
+@pytest.mark.parametrize("how", ["client_end", "client_break"])
+@pytest.mark.parametrize("at_once", [1, 50, 1 << 20])
+def test_a_hello_of_a_client_that_has_left_is_not_answered(how: str, at_once: int) -> None:
+    """A signature takes a millisecond: it is for clients that are there."""
+    ends = of_version(ssl.TLSVersion.TLSv1_3)
+    ends.client.receive()
+    hello = ends.client.out
+    ends.give(hello[:-1], at_once)
+    ends.memory.client_send(hello[-1:])
+    getattr(ends.memory, how)()
+    ends.loop.turn()
+    assert isinstance(ends.error, ConnectionError)
+    assert ends.memory.received == b""
+    assert ends.owner.failed == []
+
+
 def test_a_connection_that_breaks_raises(ends: Ends) -> None:
     """As a socket does."""
     ends.memory.client_break()

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from tidegate.fair_share import address_owner
 from tidegate.server.connection.answer_memory import AnswerMemory
 from tidegate.server.connection.buffers import FrameBuffer, FrameBuffers
 from tidegate.server.connection.request_memory import RequestMemory
@@ -49,7 +50,7 @@ PUT_OFF_ANSWERS = 64  # so many,
 PUT_OFF_NS = 1_000_000  # and so long
 _LENGTH_BYTES = 4
 _NO_BYTES = memoryview(b"")
-CallLate = Callable[[Callable[[], None]], None]
+CallLate = Callable[[Callable[[], None], str], None]
 _HTTP_METHODS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
 _read_length = struct.Struct(">i").unpack_from
 
@@ -541,7 +542,7 @@ class Channel:
             self._on_readable()
             return
         self.transport.pause_reading(self._go_on)
-        self._call_late(self._go_on)
+        self._call_late(self._go_on, address_owner(self.connection.client_host))
 
     def _go_on(self) -> None:
         """Read: it is its turn, or the connection is broken."""

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from tidegate.fair_share import Rounds
 from tidegate.server.connection.mute_watch import MuteWatch
 
 __all__ = ["EpollPoller", "LoopPoller", "Poller", "SocketPoller", "Turns", "make_poller"]
@@ -56,8 +57,11 @@ class Poller(Protocol):
     def call_in_turn(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, in a turn soon, as if its connection were ready."""
 
-    def call_late_in_turn(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, in a turn soon, behind others: a thousand of these keep nobody waiting for long."""
+    def call_late_in_turn(self, callback: Callable[[], None], owner: str) -> None:
+        """Call `callback` once, in a turn soon, behind others: a thousand of these delay requests only shortly.
+
+        Those of each owner have a turn in rounds, so that a thousand of one owner do not delay those of another.
+        """
 
     def close(self) -> None:
         """Let go of everything."""
@@ -99,7 +103,7 @@ class CallsInTurn:
         self._loop = loop
         self._monotonic_ns = monotonic_ns
         self._callbacks: deque[Callable[[], None]] = deque()
-        self._late: deque[Callable[[], None]] = deque()
+        self._late: Rounds[Callable[[], None]] = Rounds()
         self._closed = self._scheduled = False
 
     def add(self, callback: Callable[[], None]) -> None:
@@ -107,9 +111,9 @@ class CallsInTurn:
         self._callbacks.append(callback)
         self._serve_soon()
 
-    def add_late(self, callback: Callable[[], None]) -> None:
+    def add_late(self, callback: Callable[[], None], owner: str) -> None:
         """Call `callback` behind those of `add`, and behind sockets that are ready."""
-        self._late.append(callback)
+        self._late.append(callback, owner)
         self._serve_soon()
 
     def close(self) -> None:
@@ -137,7 +141,9 @@ class CallsInTurn:
             if self.turns.end(until_ns):
                 self._poller.wake()
 
-    def _call(self, callbacks: deque[Callable[[], None]], now_ns: int, until_ns: int) -> int:
+    def _call(
+        self, callbacks: deque[Callable[[], None]] | Rounds[Callable[[], None]], now_ns: int, until_ns: int
+    ) -> int:
         """Call those that are there, until the time is over; return when that was."""
         for _ in range(min(len(callbacks), BATCH)):
             since_ns = self.turns.at_ns

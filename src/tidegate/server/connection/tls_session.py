@@ -37,6 +37,7 @@ _HEADER_BYTES = 5
 _FIRST_BYTES = 9  # a record's header, and that of the message in it
 _RECORD_TYPES = range(20, 25)
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
+_HANDSHAKE_BYTE = bytes((_HANDSHAKE,))
 _read_length = struct.Struct(">H").unpack_from
 _HTTP_METHODS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
 _MEANINGS = {
@@ -81,6 +82,7 @@ class TlsSession:
     """TLS on one connection. Every call but `receive` may raise `TlsError`."""
 
     __slots__ = (
+        "_answered",
         "_failure",
         "_first",
         "_incoming",
@@ -102,6 +104,7 @@ class TlsSession:
         self._first = b""  # what the connection began with
         self._out = b""
         self._failure = ""  # why it cannot go on; its error would keep all that it was raised in
+        self._answered = False  # something was made to be sent
         self.established = False
         self.ended = False  # the client has said that nothing more follows
 
@@ -118,6 +121,11 @@ class TlsSession:
         """Whether `handshake` or `read_into` has something to say without more being received."""
         least = 1 if self._owed else _HEADER_BYTES
         return bool(len(self._kept) >= least or self._tls.pending() or self.ended or self._failure)
+
+    @property
+    def has_only_hello(self) -> bool:
+        """Whether a handshake has begun, by its first byte, and nothing was answered to it."""
+        return not self._answered and self._first[:1] == _HANDSHAKE_BYTE
 
     @property
     def is_inside_record(self) -> bool:
@@ -234,6 +242,7 @@ class TlsSession:
             self._kept, self._owed = self._incoming.read() + self._kept, 0
         if self._outgoing.pending:
             self._out += self._outgoing.read()
+            self._answered = True
 
     # --- what goes wrong --------------------------------------------------------------------------------------------
 

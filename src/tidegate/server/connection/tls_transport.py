@@ -109,6 +109,8 @@ class TlsTransport:
             count = self._inner.recv_into(self._scratch)
             if count:
                 session.receive(self._scratch[:count])
+                if session.has_only_hello:
+                    self._receive_more(len(self._scratch) - count)
             else:
                 self._ended = True
         try:
@@ -123,6 +125,20 @@ class TlsTransport:
         if count or session.ended or (self._ended and not more):
             return count
         raise BlockingIOError
+
+    def _receive_more(self, most: int) -> None:
+        """Receive up to `most` bytes that have come behind the beginning of a ClientHello.
+
+        A client that has left cannot go on: it is not worth an answer, which takes a signature. Raises `OSError` then.
+        """
+        try:
+            count = self._inner.recv_into(self._scratch[:most])
+        except (BlockingIOError, InterruptedError):
+            return
+        if count:
+            self._session.receive(self._scratch[:count])
+        elif most:
+            raise ConnectionAbortedError("the client has left before its ClientHello was answered")
 
     def _go_on_with_handshake(self) -> None:
         """Do a step. Raises `BlockingIOError` where it is not over or nothing else was done, `TlsError` if it fails."""
