@@ -548,6 +548,23 @@ def test_exact_kafka_keeps_its_callback(tmp_path: Path) -> None:
     run(tmp_path, scenario, **MODULES, **{"tidegate.kafka.exact": "true"})
 
 
+def test_exact_kafka_ignores_a_callback_that_is_stored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that was changed on the running broker before: it is not loaded, and a warning names the setting."""
+
+    async def change(node: WholeNode) -> None:
+        assert await exchange(node.client, "Half") == (0, None)
+
+    async def look(node: WholeNode) -> None:
+        assert callback_of(node) is None
+
+    run(tmp_path, change, **MODULES)
+    caplog.clear()
+    run(tmp_path, look, **MODULES, **{"tidegate.kafka.exact": "true"})
+    assert f"ignored {CLASS}" in caplog.text
+
+
 def test_what_cannot_be_stored_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is Kafka's storage error; the callback that was loaded is closed."""
 

@@ -23,7 +23,9 @@ from tests.server.test_dynamic_settings import alter, described, run
 from tests.server.whole_node import WholeNode
 
 from tidegate.quota import QuotaRecord
+from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.measure.smooth import SmoothMode
+from tidegate.server.config import ServerConfig
 from tidegate.server.dynamic_settings import DELETE, SET
 from tidegate.server.repeated_lines import RepeatedLines
 
@@ -146,6 +148,69 @@ def test_an_exempt_client_is_charged_to_nobody(tmp_path):
     }
     assert [event for event in events if event["kind"] == "mutation"] == []
     assert decisions(replay_with_engine(events)) == decisions(events)
+
+
+EXACT = {"tidegate.kafka.exact": "true"}
+EXTENSIONS = {
+    OBSERVE: "user=a",
+    EXEMPT: "all",
+    MAX_MS: "300",
+    "tidegate.quota.smooth": "all",
+    "tidegate.quota.smooth.burst.seconds": "3",
+    "tidegate.quota.debt.max.seconds": "1",
+}
+
+
+def _is_plain(node: RunningNode | WholeNode) -> bool:
+    """Return whether no extension is in force on a node."""
+    found, none = node.node.managers.extensions, Extensions()
+    lists = [found.observe, found.exempt, found.smooth]
+    numbers = [(each.throttle_max_ms, each.burst_s, each.debt_max_s) for each in (found, none)]
+    return not any(each.selects("a", "c1") for each in lists) and numbers[0] == numbers[1]
+
+
+def test_exact_kafka_has_no_extension(tmp_path):
+    """Given in the broker's file, they throttle, charge and record nothing differently; a notice names them."""
+
+    async def scenario(node: RunningNode) -> None:
+        assert _is_plain(node)
+        client = await node.connect()
+        client.send_produce(padding=5000)
+        assert (await client.receive())[1]["throttle_time_ms"] > 10_000
+
+    events = _given(tmp_path, scenario, {**EXTENSIONS, **EXACT})
+    assert not any(str(event.get("quota_key")).startswith("tidegate.") for event in events)
+    assert decisions(replay_with_engine(events)) == decisions(events)
+    notices = [line for line in ServerConfig.load({**EXTENSIONS, **EXACT}).notices() if "no effect" in line]
+    assert all(any(name in line for line in notices) for name in EXTENSIONS)
+    assert not any("tidegate.quota" in line for line in ServerConfig.load(EXTENSIONS).notices())
+
+
+def test_exact_kafka_ignores_extensions_that_are_set_or_stored(tmp_path, caplog):
+    """A change is stored and has no effect; a warning names it, then and at the next start."""
+
+    async def change(node: WholeNode) -> None:
+        assert await alter(node.client, *((name, SET, text) for name, text in EXTENSIONS.items())) == (
+            0,
+            None,
+        )
+        assert _is_plain(node)
+
+    async def look(node: WholeNode) -> None:
+        assert _is_plain(node)
+
+    async def follow(node: WholeNode) -> None:
+        assert node.node.managers.extensions.exempt.selects("a", "c1")
+
+    for scenario in (change, look):
+        caplog.clear()
+        run(tmp_path, scenario, **EXACT)
+        (line,) = [each for each in caplog.messages if "tidegate.kafka.exact" in each]
+        assert all(name in line for name in EXTENSIONS)
+    caplog.clear()
+    run(tmp_path, follow)
+    assert "tidegate.kafka.exact" not in caplog.text
+    run(tmp_path, look, **EXACT)
 
 
 def test_no_throttle_time_is_longer_than_the_cap(tmp_path):

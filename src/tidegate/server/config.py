@@ -5,7 +5,7 @@ refuses values that cannot be. Follows: Kafka's broker configuration (names, def
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,18 @@ from tidegate.acl import parse_super_users
 from tidegate.config.java_numbers import read_number
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
+from tidegate.quota.admin.definitions import QuotaRecord
 from tidegate.quota.admin.entity_selection import parse_entities
 from tidegate.quota.admin.keys import WINDOW_SETTINGS
 from tidegate.quota.managers.extensions import (
     DEBT_MAX_S,
     EXEMPT_CLIENTS,
+    EXTENSION_SETTINGS,
     OBSERVE,
     SMOOTH,
     SMOOTH_BURST_S,
     THROTTLE_MAX_MS,
+    extension_records,
 )
 from tidegate.quota.measure.window import MAX_SAMPLES
 from tidegate.server.listening.listener_config import (
@@ -48,6 +51,7 @@ __all__ = [
     "CALLBACK_CLASS",
     "CALLBACK_SETTINGS",
     "CONNECTION_SETTINGS",
+    "KAFKA_EXACT",
     "SETTINGS",
     "SHARE_OF_MEMORY",
     "SUPER_USERS",
@@ -136,6 +140,7 @@ def _entities(name: str, doc: str) -> Setting:
 
 
 AUTHORIZER_CLASS = "authorizer.class.name"
+KAFKA_EXACT = "tidegate.kafka.exact"
 SUPER_USERS = "super.users"
 ALLOW_IF_NO_ACL = "allow.everyone.if.no.acl.found"
 _AUTHORIZERS = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer",)
@@ -357,7 +362,7 @@ SETTINGS: Mapping[str, Setting] = {
         _int(SMOOTH_BURST_S, 1, 1, "seconds of its quota that a smooth client may use at once"),
         _int(DEBT_MAX_S, 0, 0, "most seconds of its quota that a token bucket may owe; 0: no bound"),
         _int(THROTTLE_MAX_MS, 0, 0, "longest throttle time of a request; 0: no bound"),
-        _bool("tidegate.kafka.exact", False, "follow Kafka 4.3 where it breaks a KIP's promise"),
+        _bool(KAFKA_EXACT, False, "follow Kafka 4.3 where it breaks a KIP's promise"),
         _int(
             "tidegate.max.partitions",
             4000,
@@ -480,6 +485,15 @@ class ServerConfig:
         return all(each.sasl is not None and not each.sasl.plain_users for each in self.listeners)
 
     @property
+    def is_exact(self) -> bool:
+        """Whether Kafka is followed exactly: no behavior beyond Kafka's is in force."""
+        return bool(self[KAFKA_EXACT])
+
+    def extension_records(self) -> Iterator[QuotaRecord]:
+        """Yield the records of what goes beyond Kafka's quotas; none where Kafka is followed exactly."""
+        return iter(()) if self.is_exact else extension_records(self.values)
+
+    @property
     def quota_windows(self) -> Windows:
         """The windows that quotas are measured in."""
         return Windows.of({name: self[name] for name in WINDOW_SETTINGS})
@@ -507,8 +521,11 @@ class ServerConfig:
         if ",User:" in self[SUPER_USERS]:
             lines.append(f"{SUPER_USERS} has a name with ',User:' in it: two users are separated by ;")
         static = [name for name in self.given if name in STATIC_QUOTA_SETTINGS]
-        if static and self["tidegate.kafka.exact"]:
-            lines.append(f"tidegate.kafka.exact: {', '.join(static)} has no effect, as in Kafka since 3.0")
+        if static and self.is_exact:
+            lines.append(f"{KAFKA_EXACT}: {', '.join(static)} has no effect, as in Kafka since 3.0")
+        beyond = sorted(self.given.keys() & EXTENSION_SETTINGS)
+        if beyond and self.is_exact:
+            lines.append(f"{KAFKA_EXACT}: {', '.join(beyond)} has no effect: Kafka has no such setting")
         if self.ignored:
             lines.append(f"settings of Kafka's that mean nothing on one node: {', '.join(self.ignored)}")
         return lines

@@ -5,7 +5,7 @@ the other; each is decided, prepared by the nodes that it concerns, stored, put 
 """
 
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tidegate import error_codes
@@ -17,6 +17,7 @@ from tidegate.quota.measure.throttle import MAX_INT32
 from tidegate.server.config import (
     CALLBACK_SETTINGS,
     CONNECTION_SETTINGS,
+    KAFKA_EXACT,
     SETTINGS,
     ServerConfig,
     guess,
@@ -104,7 +105,8 @@ class DynamicSettings:
     """The changed settings of all nodes. given: the texts of each at the start.
 
     version: grows with every change. listener_limits: the settings that limit one listener, and the one for all
-    listeners behind each. listener_stores: those of the stores of encrypted listeners.
+    listeners behind each. listener_stores: those of the stores of encrypted listeners. exact: extensions, and a
+    callback that was changed on a running broker, are ignored, with a warning.
     """
 
     def __init__(
@@ -132,6 +134,7 @@ class DynamicSettings:
         self._changes = OneAtATime()
         for node, name, text in store.load_settings():
             self._texts.setdefault(node, {})[name] = text
+        self._warn_of_ignored({name for texts in self._texts.values() for name in texts})
 
     def attach(self, node_id: int, node: SettingSubscriber) -> None:
         """Have a node take over changes."""
@@ -183,6 +186,12 @@ class DynamicSettings:
                 break  # else one of them may need one that came behind it
         for changed in found:
             _log.error("the changed setting %s is left out: %s", changed[1], why[changed])
+
+    def _warn_of_ignored(self, names: Iterable[str]) -> None:
+        """Log which of these settings have no effect because Kafka is followed exactly."""
+        ignored = [name for name in sorted(names) if _is_beyond_kafka(name)]
+        if ignored and self._exact:
+            _log.warning("ignored %s: they have no effect with %s=true", ", ".join(ignored), KAFKA_EXACT)
 
     def is_changeable(self, name: str) -> bool:
         """Return whether a setting can be changed while the broker runs."""
@@ -302,6 +311,7 @@ class DynamicSettings:
             return
         self._texts = texts
         self.version += 1
+        self._warn_of_ignored(name for name, text in wanted.items() if text is not None)
         for attached, config, ready in prepared:
             yield from attached.put_in_force_in_slices(config, ready)
 
@@ -310,6 +320,8 @@ class DynamicSettings:
         config = dict(self.given(node_id))
         for scope in (ALL_NODES, str(node_id)):
             for name, text in texts.get(scope, {}).items():
+                if self._exact and _is_beyond_kafka(name):
+                    continue
                 if not self._left_out or (scope, name, text) not in self._left_out:
                     config[name] = text
         return ServerConfig.load(config)
@@ -330,6 +342,11 @@ def check_changes(changes: Sequence[SettingChange]) -> None:
     if without:
         text = f"Null value not supported for : {', '.join(without)}"
         raise RefusedError(error_codes.INVALID_REQUEST, text)
+
+
+def _is_beyond_kafka(name: str) -> bool:
+    """Return whether Kafka has no such setting, or does not change it on a running broker."""
+    return name in EXTENSION_SETTINGS or name.startswith(CALLBACK_SETTINGS)
 
 
 def _too_many() -> RefusedError:

@@ -33,7 +33,6 @@ from tidegate.quota import (
     QuotaManagers,
     QuotaRecord,
     changed_records_in_slices,
-    extension_records,
 )
 from tidegate.quota.connections.limits import parse_per_ip_overrides
 from tidegate.scheduling import Scheduler, Timer
@@ -211,7 +210,7 @@ class Node:
         self._usage.start(self._clock.now_ms(), self.config)
         self.callback.note_start()
         self._quotas = quotas
-        for record in chain(extension_records(self.config.values), self._static_quotas.values()):
+        for record in chain(self.config.extension_records(), self._static_quotas.values()):
             self.on_quota(record)
         quotas.subscribe(self)
         self.callback.cluster = cluster
@@ -355,7 +354,7 @@ class Node:
         self._tls.put_in_force(tls)
         before, self.config = self.config, config
         if any(config[name] != before[name] for name in EXTENSION_SETTINGS):
-            given, wanted = extension_records(before.values), extension_records(config.values)
+            given, wanted = before.extension_records(), config.extension_records()
             for record in (yield from changed_records_in_slices(given, wanted)):
                 self.on_quota(record)
                 yield None

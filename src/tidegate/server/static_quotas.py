@@ -38,7 +38,7 @@ def static_quotas(config: ServerConfig) -> StaticQuotas:
     (('client-id', 'a'),) producer_byte_rate 4096.0
     """
     records = [record for kind, key in _KEYS.items() for record in _records(config, kind, key)]
-    if config["tidegate.kafka.exact"]:
+    if config.is_exact:
         return {}
     return {(record.entity, record.key): record for record in records}
 
