@@ -21,6 +21,7 @@ __all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_PIPE", "main"]
 
 COMMANDS = (
     "serve",
+    "settings",
     "import",
     "compact",
     "usage",
@@ -61,6 +62,7 @@ _EPILOG = """\
 examples:
   tidegate demo                                 see all of it in two minutes
   tidegate serve --port 9092                    a broker for any Kafka client
+  tidegate settings tidegate-data               what was changed while it ran
   tidegate import request.log --out ./usage     a record of another broker
   tidegate usage ./usage                        who used what
   tidegate obedience ./usage                    which clients did not wait

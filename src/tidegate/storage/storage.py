@@ -44,7 +44,7 @@ from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.topic_settings import TopicSettings
 from tidegate.storage.topics import Topics, remove_directory
 
-__all__ = ["OPEN_FILES_PREPARED", "Storage"]
+__all__ = ["OPEN_FILES_PREPARED", "Storage", "opened_store"]
 
 OPEN_FILES_PREPARED = 65_536
 """Descriptors that the kernel has room for from the start: half a megabyte."""
@@ -347,6 +347,30 @@ def _close(log: PartitionLog) -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+@contextlib.contextmanager
+def opened_store(directory: Path) -> Iterator[MetadataStore]:
+    """Open the metadata of a data directory that no broker uses, and keep brokers out meanwhile.
+
+    Raises `StorageError` where there is none, or a broker is running on it.
+    """
+    database = directory / _DATABASE
+    if not database.is_file():
+        raise StorageError(
+            f"no data of a broker in {str(directory)!r}: it has no {_DATABASE}",
+            hint="give the directory of --data (log.dirs)",
+        )
+    Storage.check_owner(directory)
+    lock_fd = _lock(directory)
+    try:
+        store = MetadataStore(database)
+        try:
+            yield store
+        finally:
+            store.close()
+    finally:
+        os.close(lock_fd)
 
 
 def _lock(directory: Path) -> int:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -23,6 +24,7 @@ from tidegate.storage.errors import StorageError
 from tidegate.storage.group_rows import GroupRows
 from tidegate.storage.private_files import make_private_file
 from tidegate.storage.quota_rows import PENDING_TABLE, QuotaRows
+from tidegate.storage.write_ahead_log import find_damage
 
 __all__ = ["PRODUCER_ID_BLOCK", "MetadataStore", "StoredTopic"]
 
@@ -173,6 +175,7 @@ class MetadataStore:
         if application_id != _APPLICATION_ID and tables:
             raise self._unusable("it was made by another program")
         db.execute("PRAGMA journal_mode=WAL")
+        self._report_damage()
         db.execute("PRAGMA synchronous=NORMAL")
         db.execute(f"PRAGMA wal_autocheckpoint={_MOST_RECENT_PAGES}")
         if not tables:
@@ -192,6 +195,29 @@ class MetadataStore:
         db.execute(CREDENTIALS_TABLE)
         self.groups.prepare()
         db.execute(_START_OFFSETS)
+
+    def _report_damage(self) -> None:
+        """Log damage of the write-ahead log, which SQLite passes over, and keep a copy before it is written over."""
+        _, frames, _ = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        path = self.recent_path
+        damage = find_damage(path, max(frames, 0))
+        if damage is None:
+            return
+        copy = path.with_name(f"{path.name}.damaged")
+        try:
+            make_private_file(copy)
+            shutil.copyfile(path, copy)
+        except OSError as error:
+            raise self._unusable(f"{path.name} is damaged, and cannot be copied: {error}") from error
+        lost = "all changes in it" if damage.lost_frames is None else f"{damage.lost_frames} changed pages"
+        _logger.error(
+            "%s is damaged at byte %d: %s from there on are lost; the file is kept as %s. hint: if topics, quotas,"
+            " users or offsets are missing, stop the broker and restore the data directory from a backup",
+            path,
+            damage.offset,
+            lost,
+            copy.name,
+        )
 
     def _unusable(self, why: str) -> StorageError:
         return StorageError(
