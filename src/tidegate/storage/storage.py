@@ -48,6 +48,7 @@ __all__ = ["OPEN_FILES_PREPARED", "Storage", "opened_store"]
 
 OPEN_FILES_PREPARED = 65_536
 """Descriptors that the kernel has room for from the start: half a megabyte."""
+_OTHER_FILES = 1_000  # left for connections and the rest when there are as many partitions as there may be
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLEAN_MARKER = ".kafka_cleanshutdown"
@@ -397,10 +398,10 @@ def _raise_open_files_limit(partitions: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if hard != resource.RLIM_INFINITY and hard < partitions:
+    if hard != resource.RLIM_INFINITY and hard < partitions + _OTHER_FILES:
         _logger.warning(
-            "the limit of open files is %d, and each partition needs one: tidegate.max.partitions is %d."
-            " hint: raise the hard limit (ulimit -Hn), or lower the setting",
+            "the limit of open files is %d, and each partition and connection needs one: tidegate.max.partitions"
+            " is %d. hint: raise the hard limit (ulimit -Hn), or lower the setting",
             hard,
             partitions,
         )

@@ -93,11 +93,16 @@ class StoredTopic:
 
     @property
     def principal(self) -> str:
-        """The principal that states count for that were found in the topic's files: its main owner, else the topic.
+        """The principal that states count for that were found in the topic's files: its owner, else the topic itself.
 
-        A tenant can create many topics: they count as one. Topics without an owner are not made by tenants.
+        A tenant can create many topics: they count as one. Topics without an owner, or with several, count each for
+        themselves: what is found there may be anybody's.
         """
-        return max(self.owners, key=self.owners.__getitem__, default=f"Topic:{self.name}")
+        if len(self.owners) == 1:
+            ((owner, partitions),) = self.owners.items()
+            if partitions == self.partitions:
+                return owner
+        return f"Topic:{self.name}"
 
 
 class MetadataStore:

@@ -196,3 +196,17 @@ def test_broken_off_recovery_begins_anew(tmp_path: Path) -> None:
     again = StorageNode(tmp_path)
     assert again.log("orders").end_offset == 0
     again.storage.close()
+
+
+def test_too_few_open_files_for_all_partitions_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The hard limit of open files must leave room for the partitions that the setting allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for partitions, said in ((1, False), (hard + 1, True)):
+        caplog.clear()
+        Storage.open(tmp_path, StorageConfig(max_partitions=partitions), ManualClock()).close()
+        told = (
+            f"the limit of open files is {hard}, and each partition and connection needs one" in caplog.text
+        )
+        assert told is (said and hard != resource.RLIM_INFINITY)

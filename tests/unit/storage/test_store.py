@@ -102,20 +102,24 @@ def test_topics_come_back(opened: Opened, path: Path) -> None:
 
 
 def test_owners_of_partitions_come_back(opened: Opened, path: Path) -> None:
-    """They are replaced with the topic and go with it; a topic without any is a principal of its own."""
+    """They are replaced with the topic and go with it; a topic without one for all is a principal of its own."""
     store = opened(path)
     topic = StoredTopic(topic_id="id-1", name="orders", partitions=3, owners={"User:a": 1, "User:b": 2})
     store.put_topic(StoredTopic(topic_id="id-1", name="orders", partitions=2, owners={"User:c": 2}))
     store.put_topic(topic)
     store.put_topic(StoredTopic(topic_id="id-2", name="other", partitions=1))
+    store.put_topic(StoredTopic(topic_id="id-3", name="own", partitions=2, owners={"User:c": 2}))
+    store.put_topic(StoredTopic(topic_id="id-4", name="part", partitions=2, owners={"User:c": 1}))
     found = list(opened(killed(path)).topics())
     assert [(each.owners, each.principal) for each in found] == [
-        (topic.owners, "User:b"),
+        (topic.owners, "Topic:orders"),
         ({}, "Topic:other"),
+        ({"User:c": 2}, "User:c"),
+        ({"User:c": 1}, "Topic:part"),
     ]
     store.delete_topic(topic)
     store.put_topic(StoredTopic(topic_id="id-1", name="orders", partitions=1))
-    assert [each.owners for each in store.topics()] == [{}, {}]
+    assert [each.owners for each in store.topics() if each.topic_id in ("id-1", "id-2")] == [{}, {}]
 
 
 def test_deleted_topic_is_remembered_until_its_files_are_gone(opened: Opened, path: Path) -> None:
