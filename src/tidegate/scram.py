@@ -34,7 +34,6 @@ __all__ = [
     "ScramCredential",
     "ScramMechanism",
     "ScramServer",
-    "decoy_credential",
 ]
 
 MIN_ITERATIONS = 4096  # Kafka `ScramMechanism`
@@ -42,8 +41,6 @@ MAX_ITERATIONS = 16384  # Kafka `ScramControlManager`
 MAX_MESSAGE_BYTES = 8192
 """A login message is no longer: names, nonces and proofs are short, and looking at one must not hold the loop."""
 _NONCE_BYTES = 24
-_DECOY_SALT_CHARS = 26  # as long as the salts that Kafka's own tools make
-_DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 _NAME = rb"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _VALUE = rb"[\x01-\x2b\x2d-\x7f]+"
@@ -129,25 +126,6 @@ SCRAM_MECHANISMS: Mapping[str, ScramMechanism] = {
         ScramMechanism(name="SCRAM-SHA-512", type=2, hash_name="sha512"),
     )
 }
-
-
-def decoy_credential(mechanism: ScramMechanism, key: bytes, user: str) -> ScramCredential:
-    """Return what stands for a user that is not there: the same each time, and no password fits.
-
-    key: known to nobody else, else its salt would tell.
-    """
-    digest = mechanism.hmac(key, user.encode())
-    number = int.from_bytes(digest)
-    salt = bytearray()
-    for _ in range(_DECOY_SALT_CHARS):
-        number, digit = divmod(number, len(_DIGITS))
-        salt.append(_DIGITS[digit])
-    return ScramCredential(
-        salt=bytes(salt),
-        stored_key=mechanism.hmac(key, digest),
-        server_key=digest,
-        iterations=MIN_ITERATIONS,
-    )
 
 
 class ScramServer:

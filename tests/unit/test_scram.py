@@ -14,7 +14,6 @@ from tidegate.scram import (
     ScramCredential,
     ScramMechanism,
     ScramServer,
-    decoy_credential,
 )
 
 SHA_1 = ScramMechanism(name="SCRAM-SHA-1", type=0, hash_name="sha1")
@@ -145,19 +144,6 @@ def test_nonces_differ() -> None:
     users = {"user": credential(SHA_256)}
     answers = {ScramServer(SHA_256, users.get).respond(b"n,,n=user,r=x") for _ in range(100)}
     assert len(answers) == 100
-
-
-def test_who_is_not_there_is_asked_like_anybody_else() -> None:
-    """A decoy has the form of a credential, is the same each time, differs by user and key, and no password fits."""
-    decoy = decoy_credential(SHA_512, b"key", "mallory")
-    assert decoy == decoy_credential(SHA_512, b"key", "mallory")
-    assert decoy.salt != decoy_credential(SHA_512, b"key", "other").salt
-    assert decoy.salt != decoy_credential(SHA_512, b"another", "mallory").salt
-    assert len(decoy.stored_key) == len(credential(SHA_512).stored_key)
-    first = b"n,,n=mallory,r=x"
-    server = server_of(SHA_512, {"mallory": decoy})
-    with pytest.raises(InvalidCredentialsError):
-        server.respond(final(SHA_512, first, server.respond(first), b"guess"))
 
 
 def test_nothing_shows_a_secret() -> None:

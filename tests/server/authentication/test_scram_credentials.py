@@ -75,6 +75,21 @@ def test_a_credential_is_kept_found_and_removed(store: MetadataStore) -> None:
         assert SALTED not in path.read_bytes()
 
 
+def test_unknown_users_look_like_those_that_exist(store: MetadataStore) -> None:
+    """At once after a change, after a restart, and for the other mechanism of a user that has one."""
+    credentials = ScramCredentials(store)
+    salt = bytes(range(200, 264 - 8)) + b"12345678"
+    altered(credentials, [], [upsertion("alice", 1, 8192, salt), upsertion("bob", 2, 8192, salt)])
+    unknown = credentials.find(SHA_256, "mallory"), credentials.find(SHA_256, "bob")
+    assert [(each.iterations, len(each.salt)) for each in unknown if each] == [(8192, len(salt))] * 2
+    again = ScramCredentials(store)
+    assert unknown == (again.find(SHA_256, "mallory"), again.find(SHA_256, "bob"))
+    altered(again, [Deletion("alice", 1)], [])
+    gone = again.find(SHA_256, "alice")
+    assert gone is not None
+    assert gone.iterations == 4096  # no user has the mechanism now
+
+
 @pytest.mark.parametrize(
     ("deletions", "upsertions", "results"),
     [

@@ -22,8 +22,8 @@ from tidegate.scram import (
     CredentialChange,
     ScramCredential,
     ScramMechanism,
-    decoy_credential,
 )
+from tidegate.server.authentication.decoys import Decoys
 from tidegate.server.handler import Wait
 from tidegate.server.one_at_a_time import OneAtATime
 
@@ -113,7 +113,7 @@ class ScramCredentials:
         self._users: dict[str, dict[str, ScramCredential]] = {}
         self._bytes = 0
         self._changes = OneAtATime()
-        self._decoy_key = store.decoy_key()
+        self._decoys = Decoys(store.decoy_key())
         for change in store.load_credentials():
             self._put(change)
 
@@ -123,11 +123,15 @@ class ScramCredentials:
         return not self._users
 
     def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
-        """Return what a login is held against; for an unknown user one that nobody fits, or None if `exact`."""
-        credential = self._users.get(user, {}).get(mechanism.name)
+        """Return the credential that a login is checked against; for an unknown user a decoy, or None if `exact`.
+
+        Both take the same time: the decoy is always made.
+        """
+        credentials = self._users.get(user, {})
+        credential = credentials.get(mechanism.name)
         if self._exact:
             return credential
-        decoy = decoy_credential(mechanism, self._decoy_key, user)
+        decoy = self._decoys.of(mechanism, user, next(iter(credentials.values()), None))
         return credential or decoy
 
     # --- describing
@@ -257,8 +261,10 @@ class ScramCredentials:
         old = credentials.pop(mechanism, None)
         if old is not None:
             self._bytes -= _cost(CredentialChange(user, mechanism, old))
+            self._decoys.remove(mechanism, old)
         if credential is not None:
             credentials[mechanism] = credential
+            self._decoys.add(mechanism, credential)
         if not credentials:
             del self._users[user]
         self._bytes += _cost(change)
