@@ -11,11 +11,12 @@ from tidegate.errors import ConfigError
 __all__ = ["add_parser", "run"]
 
 _EXIT_BAD_LINES = 1
+_EXIT_DAMAGED_FILES = 3
 
 _DESCRIPTION = """\
 Turn request logs of Apache Kafka brokers into a usage record: what each request
-was charged, when, and for whom. What was imported before is not taken again: of
-a log that has grown, only what is new."""
+was charged, when, and to which client. Repeat it as often as you like: lines
+that were imported before are not imported again."""
 
 _EPILOG = """\
 examples:
@@ -25,20 +26,22 @@ examples:
   tidegate import ./logs --out ./usage --in-force quotas.yaml
   tidegate replay ./usage --quotas quotas.yaml             what quotas would do
 
-A log is what Kafka's logger `kafka.request.logger` writes at level DEBUG, plain
-or gzip, one file or a directory of rotated ones. docs/import.md says how to get
-it, what it cannot tell, and how exact a replay of it is.
+A log is what the logger `kafka.request.logger` of Apache Kafka 2.8 to 4.x writes
+at level DEBUG: one file or a directory of rotated files, plain or gzip.
+docs/import.md says how to get it, what it does not contain, and how exact a
+replay of it is.
 
-The log holds secrets (SCRAM credentials, settings); the record does not. It
-holds user names and client ids: personal data. Lines that cannot be read are
-listed in DIR/import-rejected.txt by file, line and reason.
+The log contains secrets (SCRAM credentials, settings); the record does not. The
+record contains user names and client ids, which are personal data. Rejected
+lines are listed in DIR/import-rejected.txt by file, line and reason.
 Needs the extra: pip install 'tidegate[pipeline]'
 
 exit codes:
   0    done
-  1    done, but for lines that could not be read
-  2    an option or a file cannot be used; the reason is on stderr, nothing is
-       imported
+  1    done, but some lines were rejected
+  2    an option or a file cannot be used, or no file has a request; the reason
+       is on stderr, nothing is imported
+  3    done, but some files are damaged: their readable part is imported
   130  interrupted with Ctrl-C; nothing is imported"""
 
 
@@ -59,7 +62,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="file or directory; NODE=LOG for a node other than --node-id",
     )
     parser.add_argument(
-        "--out", metavar="DIR", type=path_type, required=True, help="where the usage record is, or begins"
+        "--out",
+        metavar="DIR",
+        type=path_type,
+        required=True,
+        help="directory of the usage record, made if missing",
     )
     parser.add_argument(
         "--node-id", metavar="N", type=_node_id, default=1, help="the broker that wrote the logs (default: 1)"
@@ -71,20 +78,25 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--in-force",
         metavar="FILE",
         type=path_type,
-        help="quotas.yaml: what was set before the first request of a log",
+        help="quotas.yaml with the quotas that were in force before the first request of a log",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="import nothing if a file is damaged, for example a truncated gzip",
     )
     parser.add_argument(
         "--processes",
         metavar="N",
         type=_count,
-        help="how many read lines (default: one per processor, one in all for little input)",
+        help="number of processes that parse lines (default: one per processor; one for little input)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Import, and say what came of it."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from tidegate.config.quotas_file import load_quotas_file
     from tidegate.kafka_log.importing import import_logs
@@ -98,81 +110,96 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"{args.in_force} has {part}, which no Kafka had in force", hint="give a file without them"
         )
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading", total=None)
 
-        def show(path: Path, size: int) -> None:
-            progress.update(task, description=path.name, completed=size)
+        def show(path: Path, done: int, total: int) -> None:
+            progress.update(task, description=path.name, completed=done, total=total)
 
         summary = import_logs(
-            sources, args.out, zone=zone, in_force=in_force, processes=args.processes, on_progress=show
+            sources,
+            args.out,
+            zone=zone,
+            in_force=in_force,
+            processes=args.processes,
+            strict=args.strict,
+            on_progress=show,
         )
     results = results_console()
     for line in _lines(summary, args.out):
         results.print(line, soft_wrap=not results.is_terminal)
-    return _EXIT_BAD_LINES if summary.bad else 0
+    if summary.damaged:
+        return _EXIT_DAMAGED_FILES
+    return _EXIT_BAD_LINES if summary.bad or any(summary.skipped[name] for name in _UNREAD) else 0
 
 
 def _lines(summary: Any, out: Path) -> list[str]:
     """Return what came of it, a line each."""
+    from tidegate.kafka_log.no_requests import names_text
     from tidegate.pipeline.report.text import things_text
 
-    known = f" ({summary.files_known} known already)" if summary.files_known else ""
-    lines = [
-        f"{things_text(summary.files, 'file')}{known}, {summary.bytes / 1e6:,.1f} MB: "
-        f"{things_text(summary.requests, 'request')}, "
-        f"{things_text(summary.quotas, 'changed quota')}"
-    ]
+    lines = [_imported(summary)]
     lines += [
-        f"left out: {things_text(count, 'line')} of {_LEFT_OUT[reason]}"
+        f"skipped {things_text(count, 'line')} {_SKIPPED[reason]}"
         for reason, count in sorted(summary.skipped.items())
     ]
+    if summary.without_requests:
+        files = things_text(len(summary.without_requests), "file")
+        lines.append(f"skipped {files} without a request line: {names_text(summary.without_requests)}")
     if summary.bad:
-        count = things_text(summary.bad, "line")
-        lines.append(f"not read: {count}, listed in {out / 'import-rejected.txt'}")
+        lines.append(f"rejected {things_text(summary.bad, 'line')}; see {out / 'import-rejected.txt'}")
+    lines += [f"could not read all of {str(path)!r}: {damage}" for path, damage in summary.damaged]
     if summary.unfinished:
-        which = f"the last line of {things_text(summary.unfinished, 'file')}"
-        lines.append(f"left for later: {which}, which has no end yet")
-    if not summary.requests and not summary.files_known:
-        lines.append(
-            "no requests: a request log is what kafka.request.logger writes at DEBUG (docs/import.md)"
-        )
+        files = things_text(summary.unfinished, "file")
+        lines.append(f"left the last line of {files} for the next import: it has no end yet")
     if summary.requests:
         lines.append(
-            "exact: bytes produced and fetched, mutations; estimated: request time (network threads are not in the log)"
+            "exact: bytes produced and fetched, mutations. estimated: request time; see docs/import.md"
         )
     if summary.estimated_fetches:
-        lines.append(
-            "estimated too: the size of "
-            f"{things_text(summary.estimated_fetches, 'throttled fetch', 'throttled fetches')}, which is not in the log"
-        )
+        fetches = things_text(summary.estimated_fetches, "throttled fetch", "throttled fetches")
+        lines.append(f"estimated the size of {fetches}: the log does not contain it")
     if summary.whole_seconds:
-        lines.append(
-            f"coarse: the times in {things_text(summary.whole_seconds, 'file')} "
-            "are whole seconds, and what is decided in a replay depends on less"
-        )
+        files = things_text(summary.whole_seconds, "file")
+        lines.append(f"the times in {files} are whole seconds: a replay decides by smaller differences")
     if summary.doubles * _FEW_OF > summary.requests:
+        doubles = things_text(summary.doubles, "request")
         lines.append(
-            f"there twice: {things_text(summary.doubles, 'request')}, counted twice from now on: "
-            "some lines are in two logs, and neither log is the beginning of the other"
+            f"{doubles} occur in two logs, neither of which is the beginning of the other: they are counted twice"
         )
     if summary.unpriced:
-        lines.append(
-            f"not known: what {things_text(summary.unpriced, 'change')} of topics cost "
-            "(the partitions are not in the log)"
-        )
+        changes = things_text(summary.unpriced, "topic change")
+        lines.append(f"the cost of {changes} is unknown: the log does not contain the number of partitions")
     return lines
+
+
+def _imported(summary: Any) -> str:
+    """Return how much was imported."""
+    from tidegate.pipeline.report.text import things_text
+
+    known = things_text(summary.files_known, "file")
+    if not summary.files:
+        return f"nothing new: imported {known} before"
+    before = f"; imported {known} before" if summary.files_known else ""
+    return (
+        f"imported {things_text(summary.requests, 'request')} and {things_text(summary.quotas, 'quota change')} "
+        f"from {things_text(summary.files, 'file')}, {summary.bytes / 1e6:,.1f} MB{before}"
+    )
 
 
 _FEW_OF = 100  # requests, one of which may look like another by chance
 
-_LEFT_OUT = {
-    "begun before": "requests that came before the logger was switched on",
-    "forwarded": "controllers about requests that a broker has a line of",
-    "no request": "other loggers",
+_SKIPPED = {
+    "begun before": "of requests that began before the logger was switched on",
+    "forwarded": "of controllers that duplicate lines of brokers",
+    "json": "that are inside JSON objects; see docs/import.md",
+    "no request": "of other loggers",
+    "text": "in the text format of Kafka before 2.8; see docs/import.md",
 }
+_UNREAD = ("json", "text")
+"""Skipped, although they are requests."""
 
 
 def _log(text: str) -> tuple[int | None, Path]:

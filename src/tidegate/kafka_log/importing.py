@@ -7,14 +7,12 @@ and quotas.
 
 import os
 import shutil
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -27,9 +25,10 @@ import pyarrow.parquet as pq
 from tidegate.config.quotas_file import QuotasFile
 from tidegate.errors import ConfigError
 from tidegate.kafka_log.line import has_fractions
-from tidegate.kafka_log.log_files import BLOCK_BYTES, LogFileError, Source, blocks, find_logs, open_log
+from tidegate.kafka_log.log_files import BLOCK_BYTES, LogFile, LogFileError, Source, find_logs
 from tidegate.kafka_log.manifest import HEAD_BYTES, ImportedFile, Manifest
 from tidegate.kafka_log.merge import PlacedEvent, hour_table, with_times
+from tidegate.kafka_log.no_requests import no_requests_error
 from tidegate.kafka_log.requests import RequestColumns, Told
 from tidegate.kafka_log.told import Topics, events_before, move_to_controller, told_events
 from tidegate.kafka_log.workers import worker_processes
@@ -46,6 +45,8 @@ HELD_ROWS = 2_000_000
 """Rows held in memory before they are written aside."""
 REJECTED_MAX = 100_000
 
+Progress = Callable[[Path, int, int], None]
+
 _STAGING, _LOCK, _REJECTED = ".import", "import.lock", "import-rejected.txt"
 _LINES_PER_FILE = 1 << 40
 _HOUR_US = HOUR_MS * 1000
@@ -55,6 +56,7 @@ _HOUR_US = HOUR_MS * 1000
 class ImportSummary:
     """What an import did. skipped: lines that are no requests of clients, by reason; bad: lines that cannot be read.
 
+    damaged: files that could be read in part or not at all, and why; without_requests: files of other loggers;
     doubles: new requests that look like another of their time;
     whole_seconds: files whose first line says no part of a second;
     unfinished: files whose last line has no end, and is left for when it has one.
@@ -63,6 +65,8 @@ class ImportSummary:
     files: int = 0
     files_known: int = 0
     unfinished: int = 0
+    damaged: list[tuple[Path, str]] = field(default_factory=list)
+    without_requests: list[Path] = field(default_factory=list)
     bytes: int = 0
     requests: int = 0
     bad: int = 0
@@ -91,12 +95,13 @@ class _Taken:
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """A file under way. number: its place among all; lines: how many of it have been added."""
+    """A file under way. number: its place among all; lines and requests: how many of it have been added."""
 
     path: Path
     number: int
     node: "_Node"
     lines: int = 0
+    requests: int = 0
 
 
 @dataclass(slots=True)
@@ -116,21 +121,23 @@ def import_logs(
     zone: ZoneInfo,
     in_force: QuotasFile | None = None,
     processes: int | None = None,
-    on_progress: Callable[[Path, int], None] = lambda path, size: None,
+    strict: bool = False,
+    on_progress: Progress = lambda path, done, total: None,
 ) -> ImportSummary:
     """Take what is new in the logs into the record at `out`.
 
     zone: the brokers' time zone; in_force: quotas that were set before the first request of a node that is new;
-    on_progress: called with a file and how many of its bytes were read.
-    Raises `ConfigError` for a directory that is in use, holds something else or cannot be written, `LogFileError` for
-    an unreadable file.
+    strict: raise `LogFileError` for a damaged file, and import nothing; else its readable part is taken.
+    on_progress: called with a file, and how many bytes on disk of how many have been read of all files.
+    Raises `ConfigError` for a directory that is in use, holds something else or cannot be written, `LogFileError`
+    where no file has a request.
     """
     files = find_logs(sources, out)
     with _written(out):
         _check_directory(out)
         make_private_directory(out)
         with finished_import(out) as manifest, _staging(out), _workers(files, processes) as pool:
-            return _Import(out, manifest, zone, in_force, on_progress, pool).run(files)
+            return _Import(out, manifest, zone, in_force, pool, strict, on_progress).run(files)
 
 
 @contextmanager
@@ -165,15 +172,19 @@ class _Import:
         manifest: Manifest,
         zone: ZoneInfo,
         in_force: QuotasFile | None,
-        on_progress: Callable[[Path, int], None],
         pool: Executor | None,
+        strict: bool,
+        on_progress: Progress,
     ) -> None:
         self._out = out
         self._manifest = manifest
         self._zone = zone
         self._in_force = in_force
-        self._on_progress = on_progress
         self._pool = pool
+        self._strict = strict
+        self._on_progress = on_progress
+        self._bytes_done = self._bytes_total = 0
+        self._files: list[_File] = []
         self._summary = ImportSummary()
         self._nodes: dict[int, _Node] = {}
         self._rejected: list[str] = []
@@ -182,9 +193,11 @@ class _Import:
     def run(self, files: Sequence[Source]) -> ImportSummary:
         """Take all files, and write what they came to."""
         new_nodes = {source.node_id for source in files} - {file.node_id for file in self._manifest.files}
+        self._bytes_total = sum(_bytes_on_disk(source.path) for source in files)
         for number, source in enumerate(files):
             self._take_file(number, source)
         self._collect(0)
+        self._note_files_without_requests()
         for node in self._nodes.values():
             self._write_node(node, is_new=node.node_id in new_nodes)
         self._write_rejected()
@@ -194,29 +207,58 @@ class _Import:
         self._manifest.finish(self._out)
         return self._summary
 
+    def _note_files_without_requests(self) -> None:
+        """Note the files of other loggers. Raises `LogFileError` where nothing else is there."""
+        summary = self._summary
+        summary.without_requests = [file.path for file in self._files if file.lines and not file.requests]
+        if summary.requests or summary.files_known:
+            return
+        if self._rejected:
+            with _written(self._out):
+                self._write_rejected()
+        raise no_requests_error(
+            [file.path for file in self._files],
+            summary.damaged,
+            summary.skipped,
+            summary.bad,
+            self._out / _REJECTED,
+        )
+
     def _take_file(self, number: int, source: Source) -> None:
         node = self._nodes.setdefault(source.node_id, _Node(source.node_id))
+        under_way = _File(source.path, number, node)
+        self._files.append(under_way)
         try:
-            with open_log(source.path) as file:
-                self._take_open_file(number, source, node, file)
-        except (OSError, EOFError, zlib.error) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise LogFileError(
-                f"{str(source.path)!r} cannot be read: {reason}", hint="leave it out, or fetch it again"
-            ) from error
+            log = LogFile(source.path)
+        except OSError as error:
+            self._note_damage(source.path, error.strerror or str(error))
+        else:
+            with log:
+                self._take_open_file(source, under_way, log)
+                if log.damage is not None:
+                    self._note_damage(source.path, log.damage)
+        self._bytes_done += _bytes_on_disk(source.path)
+        self._on_progress(source.path, self._bytes_done, self._bytes_total)
 
-    def _take_open_file(self, number: int, source: Source, node: _Node, file: BufferedIOBase) -> None:
-        whole_seconds = not has_fractions(file.read(HEAD_BYTES))
-        file.seek(0)
-        known, digest, head = self._known_start(source, file)
-        start = 0 if known is None else known.size
-        size, under_way = start, _File(source.path, number, node)
-        for block in blocks(file, source.path):
+    def _note_damage(self, path: Path, damage: str) -> None:
+        if self._strict:
+            raise LogFileError(
+                f"{str(path)!r} cannot be read: {damage}",
+                hint="leave it out, fetch it again, or import without --strict what can be read of it",
+            )
+        self._summary.damaged.append((path, damage))
+
+    def _take_open_file(self, source: Source, under_way: _File, log: LogFile) -> None:
+        whole_seconds = not has_fractions(log.read(HEAD_BYTES))
+        log.rewind()
+        known, digest, head = self._known_start(source, log)
+        start = size = 0 if known is None else known.size
+        for block in log.blocks():
             digest.update(block)
             size += len(block)
             self._start(under_way, block)
-            self._on_progress(source.path, size)
-        self._summary.unfinished += file.tell() > size
+            self._on_progress(source.path, self._bytes_done + log.position, self._bytes_total)
+        self._summary.unfinished += bool(log.rest) and log.damage is None
         if size == start:
             self._summary.files_known += known is not None
             return
@@ -234,20 +276,20 @@ class _Import:
         )
         self._manifest.files.append(taken)
 
-    def _known_start(self, source: Source, file: BufferedIOBase) -> tuple[ImportedFile | None, Any, str]:
+    def _known_start(self, source: Source, log: LogFile) -> tuple[ImportedFile | None, Any, str]:
         """Return what was taken of a file already, with the digest of that; the file stands behind it."""
-        head = file.read(HEAD_BYTES)
+        head = log.read(HEAD_BYTES)
         head_digest = blake2b(head, digest_size=16).hexdigest()
         for known in self._manifest.known(source.node_id, head_digest):
-            file.seek(0)
+            log.rewind()
             digest = blake2b(digest_size=16)
             left = known.size
-            while left and (block := file.read(min(left, BLOCK_BYTES))):
+            while left and (block := log.read(min(left, BLOCK_BYTES))):
                 digest.update(block)
                 left -= len(block)
             if not left and digest.hexdigest() == known.digest:
                 return known, digest, head_digest
-        file.seek(0)
+        log.rewind()
         return None, blake2b(digest_size=16), head_digest
 
     def _start(self, file: _File, block: bytes) -> None:
@@ -266,6 +308,9 @@ class _Import:
     def _add(self, file: _File, taken: _Taken) -> None:
         summary, node = self._summary, file.node
         summary.requests += taken.requests
+        file.requests += (
+            taken.requests + taken.bad_lines + taken.skipped.total() - taken.skipped["no request"]
+        )
         summary.bad += taken.bad_lines
         summary.skipped += taken.skipped
         for number, reason in taken.bad[: max(REJECTED_MAX - len(self._rejected), 0)]:
@@ -423,6 +468,14 @@ def _take(zone: str, block: bytes) -> _Taken:
     )
 
 
+def _bytes_on_disk(path: Path) -> int:
+    """Return the size of a file, 0 where it is gone."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def _first_us(node: _Node) -> int | None:
     held = [part for parts in node.held.values() for part in parts]
     aside = [
@@ -474,6 +527,6 @@ def _check_directory(out: Path) -> None:
 
 
 def _workers(files: Sequence[Source], processes: int | None) -> AbstractContextManager[Executor | None]:
-    is_little = sum(source.path.stat().st_size for source in files) < IN_PROCESS_BYTES
+    is_little = sum(_bytes_on_disk(source.path) for source in files) < IN_PROCESS_BYTES
     count = processes or (1 if is_little else os.cpu_count() or 1)
     return nullcontext(None) if count == 1 else worker_processes(count)

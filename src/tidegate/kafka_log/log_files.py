@@ -1,27 +1,31 @@
 """The files of request logs: which there are, and their lines, packed or not."""
 
-import gzip
 import os
+import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedIOBase
+from gzip import GzipFile
+from io import BufferedReader
 from pathlib import Path
 
 from tidegate.errors import ConfigError, TidegateError
 
-__all__ = ["BLOCK_BYTES", "LINE_BYTES_MAX", "LogFileError", "Source", "blocks", "find_logs", "open_log"]
+__all__ = ["BLOCK_BYTES", "LINE_BYTES_MAX", "LogFile", "LogFileError", "Source", "find_logs"]
 
 BLOCK_BYTES = 8 << 20
 """Of lines that are read at once."""
 LINE_BYTES_MAX = 64 << 20
 """A longer line is none of a request log."""
 
+_CORRUPT = "the gzip file is corrupt, and the last requests before that may be wrong"
+_GZIP = b"\x1f\x8b"
+_PIECE_BYTES = 1 << 16
+"""Read at once: what comes before a damage is read up to the last of them."""
 _HINT = "give request logs of Apache Kafka, or directories that have some: docs/import.md"
 
 
 class LogFileError(TidegateError):
-    """Raise when a file cannot be read as text or gzip: which one, and why."""
+    """Raise when a log cannot be read, or has no requests: which one, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +61,67 @@ def _is_log(path: Path, out: Path) -> bool:
     return path.name[0] != "." and path.is_file() and not path.resolve().is_relative_to(out.resolve())
 
 
-@contextmanager
-def open_log(path: Path) -> Iterator[BufferedIOBase]:
-    """Give a file to read, unpacked. Raises `OSError`, `EOFError` or `zlib.error` where it cannot be, also later."""
-    with path.open("rb") as file:
-        is_gzip = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        if not is_gzip:
-            yield file
-        else:
-            with gzip.GzipFile(fileobj=file) as unpacked:
-                yield unpacked
+class LogFile:
+    """A log that is open for reading, packed or not, from its beginning.
 
+    damage: why no more can be read, None while nothing is wrong. What comes before the damage is read.
+    rest: after `blocks`, what stands behind the last line's end.
+    """
 
-def blocks(file: BufferedIOBase, path: Path) -> Iterator[bytes]:
-    """Yield whole lines, many at a time; a last line without an end is left for when it has one."""
-    rest = b""
-    while block := file.read(BLOCK_BYTES):
-        end = block.rfind(b"\n") + 1
-        if end:
-            yield rest + block[:end]
-            rest = block[end:]
-        else:
-            rest += block
-            if len(rest) > LINE_BYTES_MAX:
-                raise LogFileError(
-                    f"{str(path)!r} has a line of more than {LINE_BYTES_MAX} bytes: no request log",
-                    hint=_HINT,
-                )
+    def __init__(self, path: Path) -> None:
+        """Open a file. Raises `OSError`."""
+        self.path = path
+        self.damage: str | None = None
+        self.rest = b""
+        self._raw = path.open("rb")
+        self._is_gzip = self._raw.read(len(_GZIP)) == _GZIP
+        self._file: BufferedReader | GzipFile
+        self.rewind()
+
+    def __enter__(self) -> "LogFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._raw.close()
+
+    @property
+    def position(self) -> int:
+        """Return how many bytes of the file on disk have been read."""
+        return self._raw.tell()
+
+    def rewind(self) -> None:
+        """Read from the beginning again."""
+        self.damage = None
+        self._raw.seek(0)
+        self._file = GzipFile(fileobj=self._raw) if self._is_gzip else self._raw
+
+    def read(self, size: int) -> bytes:
+        """Return so many bytes, unpacked; fewer at the end and before a damage."""
+        parts, left = [], size
+        while left and self.damage is None:
+            try:
+                part = self._file.read1(min(left, _PIECE_BYTES))
+            except EOFError:
+                self.damage = "the gzip file is truncated"
+            except zlib.error:
+                self.damage = _CORRUPT
+            except OSError as error:
+                self.damage = error.strerror or _CORRUPT  # an error of gzip has no number
+            else:
+                if not part:
+                    break
+                parts.append(part)
+                left -= len(part)
+        return b"".join(parts)
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield whole lines, many at a time; a last line without an end is left in `rest`."""
+        while block := self.read(BLOCK_BYTES):
+            end = block.rfind(b"\n") + 1
+            if end:
+                yield self.rest + block[:end]
+                self.rest = block[end:]
+            else:
+                self.rest += block
+                if len(self.rest) > LINE_BYTES_MAX:
+                    self.damage = f"it has a line of more than {LINE_BYTES_MAX} bytes: no request log"

@@ -14,13 +14,13 @@ def test_what_came_of_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """What was taken, left out and estimated; the second time, that it is known."""
     assert main(["import", str(QUICK), "--out", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "1 file, 3.2 MB: 2,702 requests, 5 changed quotas",
-        "left out: 24 lines of controllers about requests that a broker has a line of",
-        "exact: bytes produced and fetched, mutations; estimated: request time (network threads are not in the log)",
-        "estimated too: the size of 7 throttled fetches, which is not in the log",
+        "imported 2,702 requests and 5 quota changes from 1 file, 3.2 MB",
+        "skipped 24 lines of controllers that duplicate lines of brokers",
+        "exact: bytes produced and fetched, mutations. estimated: request time; see docs/import.md",
+        "estimated the size of 7 throttled fetches: the log does not contain it",
     ]
     assert main(["import", str(QUICK), "--out", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr() == ("0 files (1 known already), 0.0 MB: 0 requests, 0 changed quotas\n", "")
+    assert capsys.readouterr() == ("nothing new: imported 1 file before\n", "")
 
 
 def test_lines_that_are_in_two_logs_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,7 +29,7 @@ def test_lines_that_are_in_two_logs_are_said(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "tail.log").write_bytes(b"".join(lines[-100:]))
     logs = [str(QUICK), str(tmp_path / "tail.log")]
     assert main(["import", *logs, "--out", str(tmp_path / "out")]) == 0
-    assert "there twice: 100 requests, counted twice from now on" in capsys.readouterr().out
+    assert "100 requests occur in two logs" in capsys.readouterr().out
 
 
 def test_times_of_whole_seconds_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,7 +37,7 @@ def test_times_of_whole_seconds_are_said(tmp_path: Path, capsys: pytest.CaptureF
     log = tmp_path / "request.log"
     log.write_bytes(line("2026-11-21 09:42:57") + line("2026-11-21 09:42:58"))
     assert main(["import", str(log), "--out", str(tmp_path / "out")]) == 0
-    assert "coarse: the times in 1 file are whole seconds" in capsys.readouterr().out
+    assert "the times in 1 file are whole seconds" in capsys.readouterr().out
 
 
 def test_a_terminal_of_80_columns_gets_whole_words(
@@ -49,7 +49,7 @@ def test_a_terminal_of_80_columns_gets_whole_words(
     assert main(["import", str(QUICK), "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out.splitlines()
     assert max(map(len, said)) <= 80
-    assert "exact: bytes produced and fetched, mutations; estimated: request time (network" in map(
+    assert "exact: bytes produced and fetched, mutations. estimated: request time; see" in map(
         str.rstrip, said
     )
 
@@ -59,30 +59,60 @@ def test_bad_lines_are_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture
     log = tmp_path / "request.log"
     log.write_bytes(line() + b"{}\n")
     assert main(["import", f"7={log}", "--out", str(tmp_path / "out")]) == 1
-    assert (
-        f"not read: 1 line, listed in {tmp_path / 'out' / 'import-rejected.txt'}" in capsys.readouterr().out
+    assert f"rejected 1 line; see {tmp_path / 'out' / 'import-rejected.txt'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [b"", b"half a line", b"[2026-11-21 09:42:57,018] INFO started\n"])
+def test_a_file_without_requests_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    """Exit code 2, and a hint how to switch the request log on."""
+    log = tmp_path / "request.log"
+    log.write_bytes(content)
+    assert main(["import", str(log), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == (
+        f"error: nothing imported: {str(log)!r} has no request line\n"
+        "hint: switch the request log on: set the logger kafka.request.logger to DEBUG on the broker, "
+        "and import its file (docs/import.md)\n"
     )
 
 
-@pytest.mark.parametrize(
-    ("content", "out"),
-    [
-        (b"", "0 files, 0.0 MB: 0 requests, 0 changed quotas\nno requests: "),
-        (b"half a line", "0 files, 0.0 MB: 0 requests, 0 changed quotas\nleft for later: the last line"),
-        (line() + b"[2026", "1 file, 0.0 MB: 1 request"),
-    ],
-)  # fmt: skip
-def test_what_is_empty_or_has_no_end_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, out: str
+def test_files_of_other_loggers_and_unfinished_lines_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is not known already; a line that a broker is writing is taken when it is whole."""
+    """A directory of Kafka's logs has them beside the request log, whose last line is being written."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "kafka-request.log").write_bytes(line() + b"[2026")
+    (logs / "server.log").write_bytes(b"[2026-11-21 09:42:57,018] INFO started {a=1}\n")
+    assert main(["import", str(logs), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("imported 1 request and 0 quota changes from 2 files")
+    assert f"skipped 1 file without a request line: {str(logs / 'server.log')!r}" in said
+    assert "left the last line of 1 file for the next import: it has no end yet" in said
+
+
+def test_a_damaged_file_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its readable part and all other files are imported; with --strict nothing is, and the exit code is 2."""
+    cut = tmp_path / "cut.gz"
+    cut.write_bytes(QUICK.read_bytes()[:50_000])
+    out = str(tmp_path / "out")
+    assert main(["import", str(cut), str(QUICK), "--out", out, "--strict"]) == 2
+    assert (
+        f"error: {str(cut)!r} cannot be read: the gzip file is truncated\nhint: " in capsys.readouterr().err
+    )
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+    assert main(["import", str(cut), "--out", out]) == 3
+    assert f"could not read all of {str(cut)!r}: the gzip file is truncated" in capsys.readouterr().out
+
+
+def test_lines_in_another_format_are_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A broker that was upgraded from before 2.8 has both in its log."""
     log = tmp_path / "request.log"
-    log.write_bytes(content)
-    assert main(["import", str(log), "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(out)
-    assert ("left for later: the last line of 1 file" in said) == bool(content)
-    assert ("no requests: " in said) == (content in (b"", b"half a line"))
+    old = b"[2020-11-21 09:42:57,018] DEBUG Completed request:RequestHeader(apiKey=PRODUCE) -- {acks=-1}\n"
+    log.write_bytes(old + line())
+    assert main(["import", str(log), "--out", str(tmp_path / "out")]) == 1
+    assert "skipped 1 line in the text format of Kafka before 2.8" in capsys.readouterr().out
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

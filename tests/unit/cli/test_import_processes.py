@@ -71,7 +71,7 @@ def test_no_module_of_the_current_directory_is_imported(tmp_path: Path) -> None:
     )  # fmt: skip
     assert not caught.exists(), caught.read_text()
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("1 file, 3.2 MB: 2,702 requests")
+    assert done.stdout.startswith("imported 2,702 requests and 5 quota changes from 1 file, 3.2 MB")
 
 
 def test_ctrl_c(large_log: Path, tmp_path: Path) -> None:

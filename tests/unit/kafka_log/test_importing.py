@@ -124,7 +124,11 @@ def test_of_a_file_that_has_grown_what_is_new_is_taken(tmp_path: Path) -> None:
     total = 0
     for size in (10, 3000, 3500, 1_000_000, len(whole)):
         log.write_bytes(whole[:size])
-        total += imported(tmp_path / "out", log).requests
+        if b"\n" in whole[:size]:
+            total += imported(tmp_path / "out", log).requests
+        else:
+            with pytest.raises(LogFileError, match="has no request line"):
+                imported(tmp_path / "out", log)
     imported(tmp_path / "once", QUICK)
     assert total == len(requests(tmp_path / "once"))
     out, once = ([row | {"lag_bytes": 0} for row in events(tmp_path / name)] for name in ("out", "once"))
@@ -454,15 +458,135 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         imported(mine, QUICK)
     cut = tmp_path / "cut.gz"
     cut.write_bytes(QUICK.read_bytes()[:5000])
-    with pytest.raises(LogFileError, match="cannot be read"):
-        imported(tmp_path / "out", cut)
+    with pytest.raises(LogFileError, match="cannot be read: the gzip file is truncated"):
+        imported(tmp_path / "out", cut, QUICK, strict=True)
     monkeypatch.setattr(log_files, "LINE_BYTES_MAX", 1000)
     monkeypatch.setattr(log_files, "BLOCK_BYTES", 1000)
     endless = tmp_path / "endless.log"
     endless.write_bytes(b"x" * 5000)
     with pytest.raises(LogFileError, match="a line of more than 1000 bytes"):
         imported(tmp_path / "out", endless)
+    monkeypatch.undo()
+    with pytest.raises(LogFileError, match="cannot be read: No such file"):
+        imported(tmp_path / "out", dangling(tmp_path / "gone.log", monkeypatch), QUICK, strict=True)
     assert not list_files(tmp_path / "out")
+
+
+def dangling(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of a file that is gone when it is opened: rotated meanwhile."""
+    path.write_bytes(line())
+    is_file = path.is_file
+    monkeypatch.setattr(
+        "os.path.isfile", lambda given: is_file() and path.unlink() is None if given == path else True
+    )
+    return path
+
+
+@pytest.mark.parametrize("kind", ["truncated", "corrupt", "checksum", "gone", "endless line"])
+def test_a_damaged_file_is_read_as_far_as_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The other files are imported whole, the damaged one is named; when it is repaired, the rest of it is imported."""
+    whole = QUICK.read_bytes()
+    middle = len(whole) // 2
+    damaged, other = tmp_path / "request.log.1.gz", tmp_path / "request.log"
+    other.write_bytes(line("2026-11-22 09:42:57,018"))
+    damaged.write_bytes(
+        {
+            "truncated": whole[:middle],
+            "corrupt": whole[:middle] + bytes(2000) + whole[middle + 2000 :],
+            "checksum": whole[:-8] + bytes(4) + whole[-4:],
+            "gone": b"",
+            "endless line": gzip.compress(gzip.decompress(whole)[:1_000_000] + b"x" * 1_500_000 + b"\n"),
+        }[kind]
+    )
+    if kind == "gone":
+        dangling(damaged, monkeypatch)
+    if kind == "endless line":
+        monkeypatch.setattr(log_files, "LINE_BYTES_MAX", 1_000_000)
+        monkeypatch.setattr(log_files, "BLOCK_BYTES", 100_000)
+    out = tmp_path / "out"
+    summary = imported(out, damaged, other)
+    monkeypatch.undo()
+    ((path, why),) = summary.damaged
+    assert path == damaged
+    assert why.startswith(
+        "No such file" if kind == "gone" else "it has a line" if kind[0] == "e" else "the gzip file is"
+    )
+    once = imported(tmp_path / "once", QUICK, other).requests
+    if kind == "checksum":
+        assert summary.requests == once
+    elif kind == "gone":
+        assert summary.requests == 1
+    else:
+        assert once // 5 < summary.requests < once
+    damaged.write_bytes(whole)
+    again = imported(out, damaged, other)
+    read_wrongly = summary.requests + again.requests - again.doubles - once
+    if kind == "corrupt":  # other bytes come before it is noticed
+        assert 0 <= read_wrongly < 20
+    else:
+        assert (read_wrongly, again.doubles) == (0, 0)
+    assert again.damaged == []
+
+
+def test_a_damaged_file_stays_known(tmp_path: Path) -> None:
+    """What could be read of it is not imported twice, and it is named each time."""
+    cut = tmp_path / "cut.gz"
+    cut.write_bytes(QUICK.read_bytes()[:50_000])
+    first = imported(tmp_path / "out", cut)
+    again = imported(tmp_path / "out", cut)
+    assert first.requests > 100
+    assert (again.requests, again.files_known, again.damaged) == (0, 1, first.damaged)
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "hint"),
+    [
+        (b"", "has no request line", "switch the request log on"),
+        (b"half a line", "has no request line", "switch the request log on"),
+        (b"[2026-11-21 09:42:57,018] INFO started (kafka.server.KafkaServer)\n", "has no request line", "switch"),
+        (b"[2020-11-21 09:42:57,018] DEBUG Completed request:RequestHeader(apiKey=PRODUCE) -- {acks=-1}\n",
+         "only in the text format that Kafka wrote before 2.8", "2.8 or newer"),
+        (b'{"message":"Completed request:{\\"isForwarded\\":false}"}\n', "inside JSON objects", "PatternLayout"),
+        (line(request=""), "that began before the logger was switched on", "import again"),
+        (line(isForwarded=True), "that brokers forwarded to this controller", "logs of the brokers"),
+        (b"{}\n", "rejected 1 lines, see ", "2.8 or newer"),
+        (b"\x1f\x8b\x08", "the gzip file is truncated", "fetch it again"),
+    ],
+)  # fmt: skip
+def test_files_without_a_request_are_an_error(
+    tmp_path: Path, content: bytes, message: str, hint: str
+) -> None:
+    """It says why, as far as the file shows it, and nothing is imported; beside another log, the file is named."""
+    log = tmp_path / "server.log"
+    log.write_bytes(content)
+    with pytest.raises(LogFileError) as caught:
+        imported(tmp_path / "out", log)
+    assert message in str(caught.value)
+    assert hint in str(caught.value.hint)
+    assert {path.name for path in (tmp_path / "out").iterdir()} <= {"import.lock", "import-rejected.txt"}
+    other = tmp_path / "request.log"
+    other.write_bytes(line())
+    summary = imported(tmp_path / "out", other, log)
+    assert summary.requests == 1
+    assert summary.without_requests == ([log] if content.endswith(b"KafkaServer)\n") else [])
+
+
+def test_progress_is_in_bytes_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all files, known ones and damaged ones too; what is done grows up to what there is."""
+    monkeypatch.setattr(log_files, "BLOCK_BYTES", 100_000)
+    cut = tmp_path / "cut.gz"
+    cut.write_bytes(QUICK.read_bytes()[:50_000])
+    imported(tmp_path / "out", QUICK)
+    seen: list[tuple[int, int]] = []
+    logs = [QUICK, cut, THROTTLED]
+    imported(tmp_path / "out", *logs, on_progress=lambda _, done, total: seen.append((done, total)))
+    whole = sum(path.stat().st_size for path in logs)
+    done = [each for each, _ in seen]
+    assert {total for _, total in seen} == {whole}
+    assert done == sorted(done)
+    assert (len(set(done)) > 20, done[-1]) == (True, whole)
 
 
 def test_a_record_among_the_logs_is_no_log(tmp_path: Path) -> None:
