@@ -208,6 +208,13 @@ class MetadataStore:
         damage = find_damage(path, max(frames, 0))
         if damage is None:
             return
+        if damage.is_end:
+            _logger.info(
+                "ignored an incomplete commit at the end of %s (from byte %d), as a power failure may leave one",
+                path,
+                damage.offset,
+            )
+            return
         copy = path.with_name(f"{path.name}.damaged")
         try:
             make_private_file(copy)
@@ -216,8 +223,9 @@ class MetadataStore:
             raise self._unusable(f"{path.name} is damaged, and cannot be copied: {error}") from error
         lost = "all changes in it" if damage.lost_frames is None else f"{damage.lost_frames} changed pages"
         _logger.error(
-            "%s is damaged at byte %d: %s from there on are lost; the file is kept as %s. hint: if topics, quotas,"
-            " users or offsets are missing, stop the broker and restore the data directory from a backup",
+            "%s is damaged at byte %d: %s from there on are lost; the file is kept as %s. hint: after a power"
+            " failure the last changes may be missing; otherwise check the disk. If topics, quotas, users or"
+            " offsets are missing, stop the broker and restore the data directory from a backup",
             path,
             damage.offset,
             lost,

@@ -1,8 +1,9 @@
 """Damage in the write-ahead log of the metadata store: SQLite ignores it without a word, and commits are lost.
 
-SQLite reads its log up to the first frame whose checksum is wrong. That is right for the end of a log that a crash cut
-off, and silent about a damaged page in the middle: all commits behind it are gone. Here the frames that SQLite left out
-are looked at. If one behind the first wrong frame is good by itself, the log goes on there, so it is damaged.
+SQLite reads its log up to the first frame whose checksum is wrong. That is right for the end of a log that a power
+failure cut off, and silent about a damaged page in the middle: all commits behind it are gone. This module looks at the
+frames that SQLite left out. If a commit behind the first wrong frame is good by itself, the log goes on there, so it is
+damaged. Frames of a transaction that was rolled back may be left over too, but no commit ends them.
 
 Follows: SQLite's file format, section "WAL File Format".
 """
@@ -21,6 +22,7 @@ _FRAME = struct.Struct(">IIIIII")
 """Page number, pages of the database if it ends a commit, two salts, two checksums."""
 _MAGIC: Final = 0x377F0682
 """With little-endian checksums; one more with big-endian ones."""
+_COMMITTED_PAGES = 1
 _SALTS = slice(2, 4)
 _SUMS = slice(4, 6)
 _COVERED = 8  # bytes of a frame's header that its checksum covers
@@ -33,11 +35,13 @@ Sums = tuple[int, int]
 class LogDamage:
     """Where a log is damaged: the byte, and how many frames from there on are not read; None: not known.
 
-    A frame is a page of the database that a commit changed.
+    A frame is a page of the database that a commit changed. is_end: no commit follows, as where a power failure has
+    torn the last one.
     """
 
     offset: int
     lost_frames: int | None
+    is_end: bool = False
 
 
 def find_damage(path: Path, read_frames: int) -> LogDamage | None:
@@ -69,7 +73,7 @@ def _find_damage(file: BinaryIO, read_frames: int) -> LogDamage | None:
     frame_bytes = _FRAME.size + page_bytes
     frames = (size - _HEADER.size) // frame_bytes
     sums = (first, second) if read_frames == 0 else _stored_sums(file, read_frames - 1, frame_bytes)
-    bad = last_good = None
+    bad = commit = last_written = None
     for number in range(read_frames, frames):
         file.seek(_HEADER.size + number * frame_bytes)
         fields = _FRAME.unpack(file.read(_FRAME.size))
@@ -77,14 +81,16 @@ def _find_damage(file: BinaryIO, read_frames: int) -> LogDamage | None:
         if list(fields[_SALTS]) == salts:  # else it is a frame of an earlier log, which was begun anew
             covered = _FRAME.pack(*fields)[:_COVERED] + file.read(page_bytes)
             is_good = _sums(order, sums, covered) == fields[_SUMS]
+            last_written = number
         if not is_good and bad is None:
             bad = number
-        if is_good and bad is not None:
-            last_good = number
+        if is_good and bad is not None and fields[_COMMITTED_PAGES]:
+            commit = number
         sums = fields[_SUMS][0], fields[_SUMS][1]
-    if bad is None or last_good is None:
-        return None  # at most the end is torn, of a commit that was not acknowledged
-    return LogDamage(_HEADER.size + bad * frame_bytes, last_good - bad + 1)
+    if bad is None or last_written is None or last_written < bad:
+        return None
+    end = commit if commit is not None else last_written
+    return LogDamage(_HEADER.size + bad * frame_bytes, end - bad + 1, is_end=commit is None)
 
 
 def _stored_sums(file: BinaryIO, number: int, frame_bytes: int) -> Sums:

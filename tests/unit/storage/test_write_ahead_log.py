@@ -1,5 +1,6 @@
 """Damage in the write-ahead log is named when the store is opened, and what a crash leaves behind is not."""
 
+import logging
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -84,13 +85,45 @@ def test_a_damaged_header_is_found(store: Path) -> None:
     assert found(store) == LogDamage(0, None)
 
 
-@pytest.mark.parametrize(
-    "damage", [cut(0), cut(1000), cut(3 * FRAME_BYTES), overwrite(-3000, bytes(3000)), overwrite(-1, b"\x7f")]
-)
-def test_an_end_that_a_crash_tore_is_no_damage(store: Path, damage: Damage) -> None:
+@pytest.mark.parametrize("damage", [cut(0), cut(1000), cut(3 * FRAME_BYTES)])
+def test_an_end_that_a_crash_cut_off_is_no_damage(store: Path, damage: Damage) -> None:
     """The last commit was not acknowledged before it was written whole."""
     damage(store.with_name("tidegate.db-wal"))
     assert found(store) is None
+
+
+@pytest.mark.parametrize("damage", [overwrite(-3000, b"\x7f" * 3000), overwrite(-1, b"\x7f")])
+def test_a_torn_end_is_mentioned(store: Path, damage: Damage, caplog: pytest.LogCaptureFixture) -> None:
+    """No commit follows: ordinary after a power failure, so the line is no warning, and no copy is kept."""
+    damage(store.with_name("tidegate.db-wal"))
+    with caplog.at_level(logging.INFO):
+        MetadataStore(store).close()
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert "ignored an incomplete commit at the end of" in record.message
+    assert not store.with_name("tidegate.db-wal.damaged").exists()
+
+
+def test_frames_that_were_rolled_back_are_no_damage(tmp_path: Path) -> None:
+    """A large transaction writes frames before it ends; rolled back, all but those written over stay in the log."""
+    live = tmp_path / "live"
+    live.mkdir()
+    db = sqlite3.connect(live / "tidegate.db", isolation_level=None)
+    for statement in (
+        "PRAGMA journal_mode=WAL",
+        "PRAGMA cache_size=5",
+        "CREATE TABLE facts (value BLOB)",
+        "BEGIN",
+    ):
+        db.execute(statement)
+    for _ in range(100):
+        db.execute("INSERT INTO facts VALUES (zeroblob(3000))")
+    db.execute("ROLLBACK")
+    db.execute("INSERT INTO facts VALUES (1)")
+    shutil.copytree(live, tmp_path / "killed")
+    db.close()
+    damage = found(tmp_path / "killed" / "tidegate.db")
+    assert damage is None or damage.is_end
 
 
 @pytest.mark.parametrize("data", [b"", bytes(100), b"x"], ids=["empty", "zeros", "short"])
