@@ -189,8 +189,8 @@ def test_what_kafka_refuses_of_a_new_store(tmp_path: Path) -> None:
             assert SECRET not in refusal
         for name, message in (
             ("ssl.keystore.location", "only per-listener using the listener prefix: [ssl.keystore.location]"),
-            ("listener.name.plaintext.ssl.keystore.location", "Cannot update these configs dynamically"),
-            (f"{PREFIX}ssl.client.auth", "Cannot update these configs dynamically"),
+            ("listener.name.plaintext.ssl.keystore.location", "This server has no such settings"),
+            (f"{PREFIX}ssl.client.auth", "This server reads these settings only when it starts"),
         ):
             refusal = await alter(node, {name: other})
             assert refusal is not None

@@ -11,6 +11,7 @@ import pytest
 from tests.server.callback.test_callback_guard import Callback
 from tests.server.nodes import until
 from tests.server.whole_node import RawClient, WholeNode, whole_node
+from tests.unit.storage.logs import batch
 
 from tidegate.api_keys import (
     ALTER_CLIENT_QUOTAS,
@@ -19,10 +20,12 @@ from tidegate.api_keys import (
     DESCRIBE_CONFIGS,
     INCREMENTAL_ALTER_CONFIGS,
     METADATA,
+    PRODUCE,
 )
+from tidegate.error_codes import MESSAGE_TOO_LARGE
 from tidegate.quota import QuotaEntity, QuotaType
 from tidegate.server.callback import node_callback
-from tidegate.server.dynamic_settings import APPEND, DELETE, MAX_SETTINGS, SET
+from tidegate.server.dynamic_settings import APPEND, DELETE, MAX_SETTINGS, SET, SUBTRACT
 from tidegate.storage.errors import StorageError
 from tidegate.wire import encode_request, read_response
 
@@ -364,7 +367,9 @@ def test_limits_of_one_listener_change_at_once(tmp_path: Path) -> None:
         await until(lambda: node.node._acceptors["PLAINTEXT"]._held is not None)
         assert await alter(client, (own, DELETE, None)) == (0, None)
         assert await answer is not None
-        text = f"Cannot update these configs dynamically: [listener.name.text.max.connections]; did you mean '{own}'?"
+        text = (
+            f"This server has no such settings: [listener.name.text.max.connections]; did you mean '{own}'?"
+        )
         assert await alter(client, ("listener.name.text.max.connections", SET, "2")) == (42, text)
         zero = "Invalid value org.apache.kafka.common.config.ConfigException: Invalid max.connections 0"
         assert await alter(client, (own, SET, "0")) == (
@@ -424,10 +429,34 @@ def test_what_cannot_be_changed_is_refused_in_kafkas_words(tmp_path: Path) -> No
             (
                 [("tidegate.quota.observ", SET, "all")],
                 42,
-                "Cannot update these configs dynamically: [tidegate.quota.observ]; "
+                "This server has no such settings: [tidegate.quota.observ]; "
                 "did you mean 'tidegate.quota.observe'?",
             ),
-            ([("retention", SET, "1")], 42, "Cannot update these configs dynamically: [retention]"),
+            ([("retention", SET, "1")], 42, "This server has no such settings: [retention]"),
+            (
+                [("num.io.threads", SET, "9"), ("listeners", SET, "PLAINTEXT://127.0.0.1:1")],
+                42,
+                "These settings have no effect on this server: [num.io.threads]",
+            ),
+            (
+                [
+                    ("listener.name.plaintext.sasl.jaas.config", SET, "x"),
+                    ("sasl.enabled.mechanisms", SET, "PLAIN"),
+                ],
+                42,
+                "This server reads these settings only when it starts: "
+                "[listener.name.plaintext.sasl.jaas.config, sasl.enabled.mechanisms]",
+            ),
+            (
+                [("log.roll.ms", SET, "0")],
+                42,
+                "requirement failed: log.roll.ms must be greater than or equal to 1",
+            ),
+            (
+                [("log.cleanup.policy", SET, "delete,shrink")],
+                42,
+                "Invalid value shrink for configuration log.cleanup.policy: String must be one of: compact, delete",
+            ),
             ([good, good], 42, "Error due to duplicate config keys"),
             (
                 [good, (PER_IP, SET, None), ("x", APPEND, None)],
@@ -590,5 +619,138 @@ def test_a_list_that_cannot_be_is_refused_where_it_is_not_in_force_too(tmp_path:
         code, text = await alter(node.client, (observe, SET, "alice"), name="")
         assert (code, "expected all, none, or entities" in (text or "")) == (40, True)
         assert (await alter(node.client, (observe, DELETE, None)))[0] == 0
+
+    run(tmp_path, scenario)
+
+
+async def create(client: RawClient, name: str, **configs: str) -> None:
+    """Create a topic of one partition."""
+    given = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
+    wanted = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": given}
+    message = {"topics": [wanted], "timeout_ms": 1000, "validate_only": False}
+    (found,) = (await ask(client, CREATE_TOPICS, 4, message))["topics"]
+    assert found["error_code"] == 0
+
+
+async def produced(client: RawClient, name: str) -> int:
+    """Produce a batch of some 170 bytes; return the error code."""
+    part = {"index": 0, "records": batch(value=bytes(100))}
+    topics = [{"name": name, "partition_data": [part]}]
+    message = {"transactional_id": None, "acks": 1, "timeout_ms": 1000, "topic_data": topics}
+    (found,) = (await ask(client, PRODUCE, 9, message))["responses"][0]["partition_responses"]
+    code: int = found["error_code"]
+    return code
+
+
+async def topic_setting(client: RawClient, topic: str, key: str) -> tuple[str, int]:
+    """Return value and source of a topic's setting."""
+    resources = [{"resource_type": TOPIC, "resource_name": topic, "configuration_keys": [key]}]
+    message = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+    (config,) = (await ask(client, DESCRIBE_CONFIGS, 4, message))["results"][0]["configs"]
+    return config["value"], config["config_source"]
+
+
+def test_defaults_of_topics_change_at_once_and_stay(tmp_path: Path) -> None:
+    """For topics without their own: one node's value before that of all, before the file's; also after a restart."""
+    size, key = "message.max.bytes", "max.message.bytes"
+
+    async def change(node: WholeNode) -> None:
+        client = node.client
+        await create(client, "plain")
+        await create(client, "own", max_message_bytes="500")
+        assert [await produced(client, name) for name in ("plain", "plain", "own")] == [0, 0, 0]
+        assert await alter(client, (size, SET, "100"), validate_only=True) == (0, None)
+        assert await produced(client, "plain") == 0
+        assert await alter(client, (size, SET, "100"), name="") == (0, None)
+        assert [await produced(client, name) for name in ("plain", "own")] == [MESSAGE_TOO_LARGE, 0]
+        assert (await topic_setting(client, "plain", key), await topic_setting(client, "own", key)) == (
+            ("100", 3),
+            ("500", 1),
+        )
+        assert await alter(client, (size, SET, "400")) == (0, None)
+        assert await produced(client, "plain") == 0
+        await create(client, "new")
+        assert (await topic_setting(client, "new", key), await produced(client, "new")) == (("400", 2), 0)
+        for name, text in (("log.retention.ms", "5000"), ("log.retention.bytes", "77"), ("log.roll.ms", "9"),
+                           ("log.segment.bytes", "2000000"), ("log.flush.interval.messages", "3"),
+                           ("log.message.timestamp.type", "LogAppendTime"), ("log.cleanup.policy", "compact,delete"),
+                           ("producer.id.expiration.ms", "6000")):  # fmt: skip
+            assert await alter(client, (name, SET, text)) == (0, None)
+
+    async def look(node: WholeNode) -> None:
+        for name in ("plain", "new"):
+            topic = node.storage.topics.by_name[name]
+            settings = topic.settings
+            assert (settings.retention_ms, settings.retention_bytes, settings.segment_ms) == (5000, 77, 9)
+            assert (settings.segment_bytes, settings.flush_messages) == (2_000_000, 3)
+            assert (settings.log_append_time, settings.compacted, settings.only_compacted) == (
+                True,
+                True,
+                False,
+            )
+            assert topic.logs[0].settings is settings
+            assert topic.logs[0].producers.expiration_ms == 6000
+        assert await described(node.client, size) == (
+            "400",
+            2,
+            False,
+            [("400", 2), ("100", 3), ("1048588", 5)],
+        )
+
+    async def change_and_look(node: WholeNode) -> None:
+        await change(node)
+        await look(node)
+
+    async def look_and_reset(node: WholeNode) -> None:
+        await look(node)
+        client = node.client
+        assert await alter(client, (size, DELETE, None), ("log.retention.ms", DELETE, None)) == (0, None)
+        assert await produced(client, "plain") == MESSAGE_TOO_LARGE
+        assert node.storage.topics.by_name["plain"].settings.retention_ms == 3_600_000
+        assert await alter(client, (size, DELETE, None), name="") == (0, None)
+        assert await produced(client, "plain") == 0
+
+    run(tmp_path, change_and_look, log_retention_hours="1")
+    run(tmp_path, look_and_reset, log_retention_hours="1")
+
+
+def test_settings_without_effect_that_topics_show_can_be_changed(tmp_path: Path) -> None:
+    """They are described with the source, and do nothing, as at the start."""
+
+    async def scenario(node: WholeNode) -> None:
+        client = node.client
+        await create(client, "plain")
+        assert await alter(client, ("compression.type", SET, "zstd")) == (0, None)
+        assert await alter(client, ("log.cleaner.min.cleanable.ratio", SET, "0.30"), name="") == (0, None)
+        assert await topic_setting(client, "plain", "compression.type") == ("zstd", 2)
+        assert await topic_setting(client, "plain", "min.cleanable.dirty.ratio") == ("0.3", 3)
+        assert await alter(client, ("log.cleanup.policy", APPEND, "compact")) == (0, None)
+        assert await topic_setting(client, "plain", "cleanup.policy") == ("delete,compact", 2)
+        assert await alter(client, ("log.cleanup.policy", SUBTRACT, "delete")) == (0, None)
+        assert await topic_setting(client, "plain", "cleanup.policy") == ("compact", 2)
+
+    run(tmp_path, scenario)
+
+
+def test_what_cannot_be_kept_changes_no_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that the node could not start with, or that the disk does not take, leaves all as it was."""
+
+    async def scenario(node: WholeNode) -> None:
+        client = node.client
+        await create(client, "plain")
+        code, text = await alter(client, ("log.retention.ms", SET, "0"))
+        assert (code, (text or "").startswith("requirement failed: log.retention.ms must be unlimited")) == (
+            42,
+            True,
+        )
+
+        def fail(*_: object) -> None:
+            raise StorageError("the disk is full")
+
+        monkeypatch.setattr(node.storage.store, "change_settings", fail)
+        code, _ = await alter(client, ("log.retention.ms", SET, "5"))
+        assert code == 56
+        assert node.storage.topics.by_name["plain"].settings.retention_ms == 604_800_000
+        assert await topic_setting(client, "plain", "retention.ms") == ("604800000", 5)
 
     run(tmp_path, scenario)

@@ -21,7 +21,7 @@ from tidegate.api_keys import (
     METADATA,
     PRODUCE,
 )
-from tidegate.error_codes import NOT_LEADER_OR_FOLLOWER, THROTTLING_QUOTA_EXCEEDED
+from tidegate.error_codes import INVALID_REQUEST, NOT_LEADER_OR_FOLLOWER, THROTTLING_QUOTA_EXCEEDED
 from tidegate.errors import ConfigError
 from tidegate.pipeline.layout import BYTE_MS, REQUEST_MS
 from tidegate.pipeline.replay.plan import in_force_plan
@@ -362,3 +362,23 @@ def test_settings_of_several_nodes() -> None:
             node_configs(ServerConfig.load({}), count)
     with pytest.raises(ConfigError, match="65536"):
         node_configs(ServerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:65535"}), 2)
+
+
+def test_nodes_share_the_defaults_of_topics(tmp_path: Path) -> None:
+    """They are set for all nodes: logs are shared, and no node could have its own."""
+
+    async def scenario(nodes: WholeNode) -> None:
+        def changed(name: str) -> Message:
+            config = {"name": "log.retention.ms", "config_operation": 0, "value": "5000"}
+            resource = {"resource_type": NODE, "resource_name": name, "configs": [config]}
+            return {"resources": [resource], "validate_only": False}
+
+        nodes.storage.topics.create("orders", 3, {})
+        (refused,) = (await ask(nodes, 2, INCREMENTAL_ALTER_CONFIGS, changed("2")))["responses"]
+        assert refused["error_code"] == INVALID_REQUEST
+        assert "set these for all nodes (--entity-default): [log.retention.ms]" in refused["error_message"]
+        (answer,) = (await ask(nodes, 2, INCREMENTAL_ALTER_CONFIGS, changed("")))["responses"]
+        assert answer["error_code"] == 0
+        assert nodes.storage.topics.by_name["orders"].settings.retention_ms == 5000
+
+    run(tmp_path, scenario)

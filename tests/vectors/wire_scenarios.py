@@ -38,7 +38,7 @@ _UNORDERED = {
     "CreatePartitions": ("results",),
     "DeleteRecords": ("topics", "topics.*.partitions"),
     "DeleteTopics": ("responses",),
-    "DescribeConfigs": ("results", "results.*.configs"),
+    "DescribeConfigs": ("results", "results.*.configs", "results.*.configs.*.synonyms"),
     "ElectLeaders": ("replica_election_results", "replica_election_results.*.partition_result"),
     "Metadata": ("topics", "topics.*.partitions"),
 }
@@ -408,6 +408,64 @@ def _compacted() -> Scenario:
     )
 
 
+def _describe(kind: int, name: str, *keys: str, **more: Any) -> Ask:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": list(keys)}
+    message = {"resources": [resource], "include_synonyms": True, "include_documentation": False}
+    return Ask(api="DescribeConfigs", version=4, message=message, **more)
+
+
+def _defaults(name: str, topic_name: str, *, node: str, of_all: str) -> Scenario:
+    """Return changes of one setting behind those of topics: for all nodes and for one, and back."""
+    topic, own, later = (f"{name}-{end}" for end in ("topic", "own", "later"))
+    shown = [
+        _describe(TOPIC, topic, topic_name),
+        _describe(TOPIC, own, topic_name),
+        _describe(NODE, "1", name),
+    ]
+
+    def change(scope: str, operation: int, value: str | None) -> list[Ask]:
+        looked = Ask(api=shown[0].api, version=4, message=shown[0].message, before_ms=SETTLE_MS)
+        return [_set(NODE, scope, (name, operation, value)), looked, *shown[1:], _describe(NODE, "", name)]
+
+    return Scenario(
+        name=f"default-{name}",
+        steps=[
+            _create(_new(topic), _new(own, **{topic_name: node})),
+            *change("", SET, of_all),
+            *change("1", SET, node),
+            _create(_new(later)),
+            *change("1", DELETE, None),
+            _create(_new(f"{later}-2")),
+            *change("", DELETE, None),
+        ],
+    )
+
+
+def _default_mistakes() -> Scenario:
+    texts = ("abc", "-5", "0", "", "1.5", " 5 ", "99999999999999999999", "delete,nonsense")
+    names = (
+        "log.retention.bytes", "message.max.bytes", "log.segment.bytes", "log.roll.ms", "log.flush.interval.messages",
+        "log.index.interval.bytes", "log.message.timestamp.type", "log.message.timestamp.after.max.ms",
+        "log.message.timestamp.before.max.ms", "log.cleanup.policy", "producer.id.expiration.ms", "compression.type",
+        "log.preallocate", "log.cleaner.min.cleanable.ratio", "log.cleaner.delete.retention.ms", "log.roll.jitter.ms",
+        "log.cleaner.max.compaction.lag.ms", "log.index.size.max.bytes", "log.segment.delete.delay.ms",
+        "log.local.retention.ms", "compression.gzip.level", "compression.zstd.level", "unclean.leader.election.enable",
+    )  # fmt: skip
+    return Scenario(
+        name="default-mistakes",
+        steps=[
+            *(_set(NODE, "1", (name, SET, text), validate_only=True) for name in names for text in texts),
+            *(
+                _set(NODE, "", ("log.retention.ms", SET, text), validate_only=True)
+                for text in texts
+                if text != "-5"
+            ),
+            _set(NODE, "1", ("log.retention.ms", APPEND, "5")),
+            _set(NODE, "1", ("num.partitions", SET, "5"), ("log.retention.ms", SET, "5")),
+        ],
+    )
+
+
 FILES: Mapping[str, tuple[str, Mapping[str, str], Sequence[Scenario]]] = {
     "timeouts": (
         "requests to the controller whose timeout is 0 or less",
@@ -423,6 +481,18 @@ FILES: Mapping[str, tuple[str, Mapping[str, str], Sequence[Scenario]]] = {
         ],
     ),
     "time_lookups": ("ListOffsets by time in batches of each compression", {}, [*map(_times, range(5))]),
+    "broker_settings": (
+        "settings of brokers that topics follow, changed for one broker and for all",
+        {},
+        [
+            _defaults("log.retention.ms", "retention.ms", node="200000", of_all="100000"),
+            _defaults("message.max.bytes", "max.message.bytes", node=" 0200000", of_all="100000"),
+            _defaults("log.cleanup.policy", "cleanup.policy", node="compact", of_all=" delete , compact"),
+            _defaults("compression.type", "compression.type", node="zstd", of_all="lz4"),
+            _defaults("log.preallocate", "preallocate", node=" TRUE ", of_all="false"),
+            _default_mistakes(),
+        ],
+    ),
     "compaction": ("topics that are compacted, and are no longer", {}, [_compacted()]),
 }
 """A file's name → what it is about, its settings beside `BROKER_CONFIG`, its scenarios."""

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import re
 import signal
@@ -11,11 +10,11 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from tidegate import __version__
 from tidegate.broker.cluster import ClusterView
 from tidegate.broker.handlers import handler_table
+from tidegate.broker.storage_settings import follow_settings, storage_config
 from tidegate.cli.log_lines import LogLines
 from tidegate.clock import SystemClock
 from tidegate.config.properties import load_properties
@@ -33,10 +32,10 @@ from tidegate.server.quota_administration import QuotaAdministration
 from tidegate.server.repeated_lines import RepeatedLines
 from tidegate.server.short_collections import ShortCollections
 from tidegate.server.usage_log import UsageLog, open_usage_log
-from tidegate.storage import Storage, StorageConfig
+from tidegate.storage import Storage
 from tidegate.storage.housekeeping import start_housekeeping
 from tidegate.storage.private_files import make_private_directory
-from tidegate.storage.topic_configs import check_given
+from tidegate.storage.topic_defaults import TOPIC_DEFAULTS
 from tidegate.wire import checksum
 
 __all__ = [
@@ -245,6 +244,7 @@ def serve_nodes(
             node.callback.on_cluster_change()
 
     storage.topics.on_change = on_change
+    follow_settings(storage, settings, nodes[0].config["node.id"])
     return settings
 
 
@@ -325,19 +325,4 @@ def cluster_of(node: Node, storage: Storage, nodes: Sequence[Node] = ()) -> Clus
 def settings_of(configs: Iterable[ServerConfig], storage: Storage) -> DynamicSettings:
     """Return the settings of nodes that were changed while they ran."""
     given = {config["node.id"]: config.given for config in configs}
-    return DynamicSettings(storage.store, given, exact=storage.config.kafka_exact)
-
-
-def storage_config(config: ServerConfig) -> StorageConfig:
-    """Return the storage's settings: its field `a_b_c` is the setting `a.b.c`, or ours, `tidegate.a.b.c`.
-
-    Raises `ConfigError` where a setting behind those of topics cannot be.
-    """
-    check_given(config.given)
-    names = {field.name: field.name.replace("_", ".") for field in dataclasses.fields(StorageConfig)}
-    values: dict[str, Any] = {
-        field: config[name if name in SETTINGS else f"tidegate.{name}"]
-        for field, name in names.items()
-        if field != "given"
-    }
-    return StorageConfig(given=config.given, **values)
+    return DynamicSettings(storage.store, given, exact=storage.config.kafka_exact, defaults=TOPIC_DEFAULTS)

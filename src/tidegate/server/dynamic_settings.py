@@ -5,7 +5,7 @@ the other; each is decided, prepared by the nodes that it concerns, stored, put 
 """
 
 import logging
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tidegate import error_codes
@@ -20,21 +20,21 @@ from tidegate.server.config import (
     KAFKA_EXACT,
     SETTINGS,
     ServerConfig,
-    guess,
 )
+from tidegate.server.fixed_settings import text_for_fixed
 from tidegate.server.handler import Wait
 from tidegate.server.listening.listener_config import limit_settings
 from tidegate.server.listening.tls_listeners import store_settings
 from tidegate.server.listening.tls_settings import STORE_SETTINGS
 from tidegate.server.one_at_a_time import OneAtATime
 from tidegate.server.stores import SettingStore
-from tidegate.server.unused_settings import is_unused
 
 __all__ = [
     "ALL_NODES",
     "MAX_SETTINGS",
     "OPERATIONS",
     "DynamicSettings",
+    "NodeDefaults",
     "RefusedError",
     "SettingChange",
     "SettingSubscriber",
@@ -74,6 +74,26 @@ class SettingChange(NamedTuple):
     value: str | None
 
 
+class NodeDefaults(Protocol):
+    """Settings of a node that hold for what has none of its own, such as topics. Nodes that share logs share them.
+
+    names: theirs. lists: those that have parts, which can be added and taken away, and their defaults.
+    """
+
+    @property
+    def names(self) -> frozenset[str]: ...
+
+    @property
+    def lists(self) -> Mapping[str, str]: ...
+
+    def problem(self, name: str, text: str) -> str | None:
+        """Return what is wrong with a value, in Kafka's words; None where nothing is."""
+        ...
+
+
+Follower = Callable[[], Generator[Wait | None, None, None]]
+"""Takes over what is in force, in slices, after every change."""
+
 Changed = tuple[str, str, str]
 """Whose setting it is (a node, or `ALL_NODES`), its name and its text."""
 
@@ -106,13 +126,21 @@ class DynamicSettings:
 
     version: grows with every change. listener_limits: the settings that limit one listener, and the one for all
     listeners behind each. listener_stores: those of the stores of encrypted listeners. exact: extensions, and a
-    callback that was changed on a running broker, are ignored, with a warning.
+    callback that was changed on a running broker, are ignored, with a warning. defaults: settings that the owner of
+    `store` follows.
     """
 
     def __init__(
-        self, store: SettingStore, given: Mapping[int, Mapping[str, str]], *, exact: bool = False
+        self,
+        store: SettingStore,
+        given: Mapping[int, Mapping[str, str]],
+        *,
+        exact: bool = False,
+        defaults: NodeDefaults | None = None,
     ) -> None:
         self.version = 0
+        self._defaults = defaults
+        self._followers: list[Follower] = []
         self._store = store
         self.listener_limits = {
             name: limit
@@ -139,6 +167,10 @@ class DynamicSettings:
     def attach(self, node_id: int, node: SettingSubscriber) -> None:
         """Have a node take over changes."""
         self._nodes[node_id] = node
+
+    def follow(self, follower: Follower) -> None:
+        """Call `follower` after every change, when the nodes have taken it over."""
+        self._followers.append(follower)
 
     def given(self, node_id: int) -> Mapping[str, str]:
         """Return what a node was given at the start."""
@@ -199,6 +231,8 @@ class DynamicSettings:
             return not self._exact
         if name in self.listener_stores:
             return True
+        if self._defaults is not None and name in self._defaults.names:
+            return True
         return name in CONNECTION_SETTINGS or name in EXTENSION_SETTINGS or name in self.listener_limits
 
     def alter_in_slices(
@@ -229,6 +263,9 @@ class DynamicSettings:
             elif change.operation == DELETE:
                 if change.name in texts:
                     wanted[change.name] = None
+            elif self._defaults is not None and change.name in self._defaults.lists:
+                current = texts.get(change.name, self._defaults.lists[change.name])
+                wanted[change.name] = _changed_list(current, change.value or "", change.operation)
             else:
                 what = "append" if change.operation == APPEND else "subtract"
                 text = f"Config value {what} is not allowed for config key: {change.name}"
@@ -246,8 +283,8 @@ class DynamicSettings:
             raise RefusedError(error_codes.INVALID_REQUEST, text)
         fixed = [name for name, text in wanted.items() if text is not None and not self.is_changeable(name)]
         if fixed:
-            text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]{self._guess(fixed[0])}"
-            raise RefusedError(error_codes.INVALID_REQUEST, text)
+            raise RefusedError(error_codes.INVALID_REQUEST, text_for_fixed(fixed, self._changeable()))
+        self._check_scope(node, wanted)
         of_one_node = [name for name in wanted if name in self.listener_stores]
         if of_one_node and node == ALL_NODES:
             text = f"Cannot update these configs at default cluster level: [{', '.join(of_one_node)}]"
@@ -265,14 +302,29 @@ class DynamicSettings:
             if texts.get(name) != text or name in self.listener_stores
         }
 
-    def _guess(self, name: str) -> str:
-        """Ask whether another setting was meant by a name that is none."""
-        if name in SETTINGS or is_unused(name):
-            return ""
-        return guess(name, sorted(CONNECTION_SETTINGS | EXTENSION_SETTINGS | self.listener_limits.keys()))
+    def _changeable(self) -> list[str]:
+        """Return the settings that can be changed, but for those of stores."""
+        of_defaults = frozenset[str]() if self._defaults is None else self._defaults.names
+        return sorted(CONNECTION_SETTINGS | EXTENSION_SETTINGS | self.listener_limits.keys() | of_defaults)
+
+    def _check_scope(self, node: str, wanted: Mapping[str, str | None]) -> None:
+        """Refuse a default of one node where several share their logs."""
+        if node == ALL_NODES or len(self._given) < 2 or self._defaults is None:
+            return
+        shared = [name for name in wanted if name in self._defaults.names]
+        if shared:
+            text = (
+                f"The nodes of this server share their logs: set these for all nodes (--entity-default): "
+                f"[{', '.join(shared)}]"
+            )
+            raise RefusedError(error_codes.INVALID_REQUEST, text)
 
     def _check(self, name: str, text: str) -> None:
         """Refuse a value that cannot be, in Kafka's words."""
+        if self._defaults is not None and name in self._defaults.names:
+            problem = self._defaults.problem(name, text)
+            if problem is not None:
+                raise RefusedError(error_codes.INVALID_REQUEST, problem)
         limit = self.listener_limits.get(name)
         _check(limit or name, text)
         if limit and int(text) == 0:
@@ -314,6 +366,9 @@ class DynamicSettings:
         self._warn_of_ignored(name for name, text in wanted.items() if text is not None)
         for attached, config, ready in prepared:
             yield from attached.put_in_force_in_slices(config, ready)
+        for follower in self._followers:
+            yield from follower()
+        self.version += 1  # what was described meanwhile was half of this and half of that
 
     def _config(self, node_id: int, texts: Mapping[str, Mapping[str, str]]) -> ServerConfig:
         """Return a node's settings. Raises `ConfigError`."""
@@ -353,6 +408,18 @@ def _too_many() -> RefusedError:
     return RefusedError(
         error_codes.POLICY_VIOLATION, f"At most {MAX_SETTINGS} settings of a node can be changed."
     )
+
+
+def _changed_list(current: str, value: str, operation: int) -> str:
+    """Return a list with the parts of `value` that it has not, or without them, as Kafka writes it."""
+    parts, changed = (_parts(text) for text in (value, current))
+    if operation == APPEND:
+        return ",".join([*changed, *(part for part in dict.fromkeys(parts) if part not in changed)])
+    return ",".join(part for part in changed if part not in parts)
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _changed(texts: Mapping[str, str], wanted: Mapping[str, str | None]) -> dict[str, str]:

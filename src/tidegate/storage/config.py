@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidegate.storage.topic_settings import NEVER
@@ -29,6 +29,8 @@ class StorageConfig:
     max_partitions: ours, `tidegate.max.partitions`: most partitions of the node; each holds a file open.
     given: the texts of the node's settings that were set at the start, by name, for DescribeConfigs; None: the fields
         that are not at their default.
+    of_node, of_all: the texts of those that were changed since, for the node itself and for all nodes; those of the
+        node win. The fields have what is in force.
     """
 
     num_partitions: int = 1
@@ -59,14 +61,15 @@ class StorageConfig:
     kafka_exact: bool = False
     max_partitions: int = MAX_PARTITIONS
     given: Mapping[str, str] | None = None
+    of_node: Mapping[str, str] = field(default_factory=dict)
+    of_all: Mapping[str, str] = field(default_factory=dict)
 
     def set_at_start(self) -> Mapping[str, str]:
         """Return the texts of the settings that were set, by name."""
         if self.given is not None:
             return self.given
-        values = {
-            field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)
-        }
+        values = {each.name: (getattr(self, each.name), each.default) for each in dataclasses.fields(self)}
+        values = {name: pair for name, pair in values.items() if name not in ("given", "of_node", "of_all")}
         changed = {name: value for name, (value, default) in values.items() if value != default}
         return {name.replace("_", "."): text_of(value) for name, value in changed.items()}
 

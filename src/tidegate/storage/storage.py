@@ -17,7 +17,7 @@ import os
 import resource
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -201,6 +201,15 @@ class Storage:
         )
         log.on_set_aside = self._remove_files_later
         return self.commits.watch(log)
+
+    def follow_in_slices(self, config: StorageConfig) -> Generator[None, None, None]:
+        """Follow other settings of the node: in force for each log when it is over, and for new ones at once."""
+        self.config = config
+        for _ in self.topics.follow_in_slices(config):
+            yield
+        for log in self._all_logs():
+            log.producers.expiration_ms = config.producer_id_expiration_ms
+            yield
 
     def take_producer_id(self) -> int:
         """Return a producer id that was never given out before."""

@@ -22,6 +22,7 @@ __all__ = [
     "EFFECTIVE",
     "LEAST_INDEX_INTERVAL",
     "MOST_INDEX_INTERVAL",
+    "NODE_SOURCE",
     "STATIC_SOURCE",
     "TOPIC_CONFIGS",
     "TOPIC_SOURCE",
@@ -34,9 +35,16 @@ __all__ = [
     "described_configs",
     "plain_value",
     "settings_of",
+    "value_problem",
 ]
 
-TOPIC_SOURCE, CLUSTER_DEFAULT_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = 1, 3, 4, 5  # Kafka `ConfigSource`
+TOPIC_SOURCE, NODE_SOURCE, CLUSTER_DEFAULT_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = (
+    1,
+    2,
+    3,
+    4,
+    5,
+)  # Kafka `ConfigSource`
 
 LEAST_INDEX_INTERVAL, MOST_INDEX_INTERVAL = 4096, 64 * 1024
 """Bytes of records between two entries of an index, whatever `index.interval.bytes` says: an index that is denser takes
@@ -155,8 +163,11 @@ EFFECTIVE = frozenset(
 def config_problem(name: str, value: str) -> str | None:
     """Return what Kafka says is wrong with a topic's setting, None where nothing is."""
     config = TOPIC_CONFIGS.get(name)
-    if config is None:
-        return f"Unknown topic config name: {name}"
+    return f"Unknown topic config name: {name}" if config is None else value_problem(config, value)
+
+
+def value_problem(config: TopicConfig, value: str) -> str | None:
+    """Return what Kafka says is wrong with a value of a setting, None where nothing is."""
     text = value.strip()
     if config.type in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE):
         return _number_problem(config, value)
@@ -237,7 +248,7 @@ def default_value(name: str, node: StorageConfig) -> str:
     }
     if name in of_node:
         return str(of_node[name])
-    text = None if name in EFFECTIVE else _given_behind(name, node.given or {})
+    text = None if name in EFFECTIVE else _given_behind(name, node)
     return TOPIC_CONFIGS[name].default if text is None else plain_value(name, text)
 
 
@@ -254,11 +265,12 @@ def check_given(given: Mapping[str, str]) -> None:
                 raise ConfigError(f"{behind} is {text!r}, and no topic can have that: {problem}")
 
 
-def _given_behind(name: str, given: Mapping[str, str]) -> str | None:
+def _given_behind(name: str, node: StorageConfig) -> str | None:
     """Return what the node's settings say of a topic's setting without effect; None where they say nothing."""
-    for behind in TOPIC_SYNONYMS.get(name, ()):
-        if behind in given:
-            return str(int(given[behind]) * _HOUR_MS) if behind.endswith(_IN_HOURS) else given[behind]
+    for given in (node.of_node, node.of_all, node.given or {}):
+        for behind in TOPIC_SYNONYMS.get(name, ()):
+            if behind in given:
+                return str(int(given[behind]) * _HOUR_MS) if behind.endswith(_IN_HOURS) else given[behind]
     return None
 
 
@@ -320,13 +332,19 @@ def described_configs(configs: Mapping[str, str], node: StorageConfig) -> list[D
 
     Values are the texts that were given, where some were.
     """
-    given = node.set_at_start()
+    sources = (
+        (node.of_node, NODE_SOURCE),
+        (node.of_all, CLUSTER_DEFAULT_SOURCE),
+        (node.set_at_start(), STATIC_SOURCE),
+    )
     described = []
     for config in TOPIC_CONFIGS.values():
         value, source = default_value(config.name, node), DEFAULT_SOURCE
         behind = TOPIC_SYNONYMS.get(config.name, ())
-        if any(name in given for name in behind):
-            value, source = given.get(behind[0], value), STATIC_SOURCE
+        for given, of_them in sources:
+            if any(name in given for name in behind):
+                value, source = given.get(behind[0], value), of_them
+                break
         if config.name == MIN_INSYNC_REPLICAS:
             source = CLUSTER_DEFAULT_SOURCE
         if config.name in configs:

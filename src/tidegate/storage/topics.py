@@ -7,7 +7,7 @@ is deleted: whatever a crash leaves half done is finished at the next start.
 import logging
 import shutil
 import uuid
-from collections.abc import Callable, Container, Generator, Iterator, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -213,6 +213,7 @@ class Topics:
             self._store.put_topic(stored, on_disk=0)
             try:
                 topic.logs = yield from self._new_logs(topic, stored, range(partitions))
+                self._settle(topic, topic.logs)
             except BaseException:
                 self._take_back(lambda: self._store.delete_topic(stored))
                 run_at_once(self._delete_files(stored))
@@ -241,6 +242,7 @@ class Topics:
             self._store.put_topic(grown, on_disk=before.partitions)
             try:
                 logs = yield from self._new_logs(topic, before, range(before.partitions, count))
+                self._settle(topic, logs)
             except StorageError:
                 self._take_back(lambda: self._store.put_topic(before))
                 raise
@@ -270,9 +272,32 @@ class Topics:
         self._changed()
         with self._change(topic.name):
             for log in topic.logs:
-                log.settings = settings
+                log.settings = topic.settings
                 self.watch_log(log)
                 yield
+
+    def follow_in_slices(self, config: StorageConfig) -> Generator[None, None, None]:
+        """Follow other settings of the node in topics that have none of their own."""
+        self._config = config
+        for topic in list(self):
+            settings = settings_of(topic.configs, config)
+            if settings != topic.settings:
+                topic.settings = settings
+                for log in topic.logs:
+                    log.settings = topic.settings
+                    self.watch_log(log)
+                    yield
+            yield
+        self._compaction.look_at(self)
+
+    def _settle(self, topic: Topic, logs: Iterable[PartitionLog]) -> None:
+        """Give new logs of a topic what holds now: settings may have changed while they were made."""
+        settings = settings_of(topic.configs, self._config)
+        if settings != topic.settings:
+            topic.settings = settings
+        for log in logs:
+            if log.settings is not topic.settings:
+                log.settings = topic.settings
 
     def delete(self, topic: Topic) -> None:
         """Delete a topic and its records; sends under way still read the files. Raises `StorageError`."""

@@ -9,8 +9,10 @@ from tests.unit.storage.node import StorageNode
 from tidegate.api_keys import FETCH
 from tidegate.broker.cluster import ClusterView, Endpoints
 from tidegate.broker.handlers import handler_table
+from tidegate.broker.storage_settings import follow_settings
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Answer, Connection, Deferred, Handler, Request, Work
+from tidegate.storage.topic_defaults import TOPIC_DEFAULTS
 from tidegate.wire import decode_request_header, encode_request, read_response
 
 _TURNS = 10
@@ -55,11 +57,15 @@ class Node(StorageNode):
         self.cluster = ClusterView(self.node_id, self.endpoints, self.storage.topics)
         config = self.storage.config
         self.settings = DynamicSettings(
-            self.storage.store, {self.node_id: config.set_at_start()}, exact=config.kafka_exact
+            self.storage.store,
+            {self.node_id: config.set_at_start()},
+            exact=config.kafka_exact,
+            defaults=TOPIC_DEFAULTS,
         )
         self.handlers: dict[int, Handler] = handler_table(
             self.storage, self.cluster, self.settings, self.scheduler
         )
+        follow_settings(self.storage, self.settings, self.node_id)
 
     def ask(
         self,

@@ -25,11 +25,13 @@ from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.handler import Message
 from tidegate.server.listening.sasl_config import JAAS
 from tidegate.server.unused_settings import without_listener
-from tidegate.storage.config import StorageConfig, text_of
+from tidegate.storage.config import text_of
 from tidegate.storage.config_synonyms import MIN_INSYNC_REPLICAS, TOPIC_SYNONYMS
+from tidegate.storage.storage import Storage
 from tidegate.storage.topic_configs import (
     CLUSTER_DEFAULT_SOURCE,
     DEFAULT_SOURCE,
+    NODE_SOURCE,
     STATIC_SOURCE,
     TOPIC_CONFIGS,
     TOPIC_SOURCE,
@@ -40,10 +42,10 @@ from tidegate.storage.topic_configs import (
 
 __all__ = ["ConfigDescriptions", "DescribedSettings", "Detail"]
 
-DYNAMIC_NODE_SOURCE = 2  # Kafka `ConfigSource.DYNAMIC_BROKER_CONFIG`
 LOGGER_SOURCE = 6  # Kafka `ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG`
 _ENTRY_BYTES = 16  # of an entry besides its texts: flags, lengths, type
 _SYNONYM_BYTES = 8
+_BEHIND_TOPICS = {names[0]: topic for topic, names in TOPIC_SYNONYMS.items()}
 _LEVELS = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 
 
@@ -77,8 +79,8 @@ class DescribedSettings(NamedTuple):
 class ConfigDescriptions:
     """Describes the settings of one node and of what it holds."""
 
-    def __init__(self, node: StorageConfig, settings: DynamicSettings, node_id: int) -> None:
-        self._node = node
+    def __init__(self, storage: Storage, settings: DynamicSettings, node_id: int) -> None:
+        self._storage = storage
         self._settings = settings
         self._node_id = node_id
         self._made_of = settings.version
@@ -151,7 +153,7 @@ class ConfigDescriptions:
 
     def _of_topic(self, name: str, own: str | None, detail: Detail) -> _Entry:
         config = TOPIC_CONFIGS[name]
-        value = plain_value(name, own) if own is not None else default_value(name, self._node)
+        value = plain_value(name, own) if own is not None else default_value(name, self._storage.config)
         synonyms = self._synonyms(TOPIC_SYNONYMS.get(name, ()))
         if own is not None:
             synonyms.insert(0, _synonym(name, value, TOPIC_SOURCE))
@@ -164,7 +166,7 @@ class ConfigDescriptions:
             value = row.default
             text = self._text(row.name)
             if text is not None:
-                value = text_of(SETTINGS[row.name].parse(text)) if row.name in SETTINGS else text.strip()
+                value = _plain(row.name, text)
             synonyms = self._synonyms(NODE_SYNONYMS.get(row.name, (row.name,)))
             if row.read_only and self._settings.is_changeable(row.name):
                 row = dataclasses.replace(row, read_only=False)
@@ -190,7 +192,7 @@ class ConfigDescriptions:
     def _sources(self) -> list[tuple[Mapping[str, str], int]]:
         """Return what is set for the node: by itself, for all nodes, and at the start."""
         return [
-            (self._settings.of_node(self._node_id), DYNAMIC_NODE_SOURCE),
+            (self._settings.of_node(self._node_id), NODE_SOURCE),
             (self._settings.of_all(), CLUSTER_DEFAULT_SOURCE),
             (self._given, STATIC_SOURCE),
         ]
@@ -239,6 +241,13 @@ class ConfigDescriptions:
         while found and found[0]["name"] != names[0]:  # as Kafka has it
             found.pop(0)
         return found
+
+
+def _plain(name: str, text: str) -> str:
+    """Return a value of a node's setting as Kafka describes it: read and written again."""
+    if name in _BEHIND_TOPICS:
+        return plain_value(_BEHIND_TOPICS[name], text)
+    return text_of(SETTINGS[name].parse(text)) if name in SETTINGS else text.strip()
 
 
 def _limit_row(name: str) -> ConfigRow:

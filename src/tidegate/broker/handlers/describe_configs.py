@@ -56,7 +56,7 @@ class _RefusedError(Exception):
 
 def describe_configs_handler(storage: Storage, cluster: ClusterView, settings: DynamicSettings) -> Handler:
     """Return the handler that describes settings."""
-    descriptions = ConfigDescriptions(storage.config, settings, cluster.node_id)
+    descriptions = ConfigDescriptions(storage, settings, cluster.node_id)
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()

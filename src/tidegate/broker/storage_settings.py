@@ -1,0 +1,58 @@
+"""The storage's settings, made of the node's; and how they follow changes while the broker runs."""
+
+import dataclasses
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from tidegate.in_slices import run_at_once
+from tidegate.server.config import SETTINGS, ServerConfig
+from tidegate.server.dynamic_settings import DynamicSettings
+from tidegate.storage.config import StorageConfig
+from tidegate.storage.storage import Storage
+from tidegate.storage.topic_configs import check_given
+from tidegate.storage.topic_defaults import TOPIC_DEFAULTS
+
+__all__ = ["follow_settings", "storage_config"]
+
+_TEXTS = frozenset(("given", "of_node", "of_all"))
+_NAMES = {
+    field.name: field.name.replace("_", ".")
+    for field in dataclasses.fields(StorageConfig)
+    if field.name not in _TEXTS
+}
+_CHANGING = {field: name for field, name in _NAMES.items() if name in TOPIC_DEFAULTS.names}
+
+
+def storage_config(config: ServerConfig) -> StorageConfig:
+    """Return the storage's settings: its field `a_b_c` is the setting `a.b.c`, or ours, `tidegate.a.b.c`.
+
+    Raises `ConfigError` where a setting behind those of topics cannot be.
+    """
+    check_given(config.given)
+    values: dict[str, Any] = {
+        field: config[name if name in SETTINGS else f"tidegate.{name}"] for field, name in _NAMES.items()
+    }
+    return StorageConfig(given=config.given, **values)
+
+
+def follow_settings(storage: Storage, settings: DynamicSettings, node_id: int) -> None:
+    """Put in force what was changed before the storage was opened, and every later change.
+
+    Nodes that share the storage follow the one that is given, the controller.
+    """
+
+    def follow() -> Generator[None, None, None]:
+        of_node, of_all = _of_storage(settings.of_node(node_id)), _of_storage(settings.of_all())
+        if (of_node, of_all) == (storage.config.of_node, storage.config.of_all):
+            return
+        config = settings.in_force(node_id)
+        changed: dict[str, Any] = {field: config[name] for field, name in _CHANGING.items()}
+        wanted = dataclasses.replace(storage.config, of_node=of_node, of_all=of_all, **changed)
+        yield from storage.follow_in_slices(wanted)
+
+    settings.follow(follow)
+    run_at_once(follow())
+
+
+def _of_storage(texts: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if name in TOPIC_DEFAULTS.names}
