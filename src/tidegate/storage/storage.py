@@ -37,12 +37,12 @@ from tidegate.storage.log.unpacking import Unpacker
 from tidegate.storage.private_files import (
     PRIVATE_FILE,
     make_private_directory,
-    remove_files,
     replace_private_file,
 )
+from tidegate.storage.removal import FileRemoval
 from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.topic_settings import TopicSettings
-from tidegate.storage.topics import Topics, remove_directory
+from tidegate.storage.topics import Topics
 
 __all__ = ["OPEN_FILES_PREPARED", "Storage", "opened_store"]
 
@@ -81,7 +81,8 @@ class Storage:
         self.store = store
         self.cluster_id = _cluster_id(store)
         self.closed = False
-        self.topics = Topics(directory, store, config, remove=self._remove_later)
+        self._removal = FileRemoval(lambda: sync_path(store.recent_path))
+        self.topics = Topics(directory, store, config, remove=self._removal.remove_directory)
         self._lock_fd = lock_fd
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-disk")
         self.turn = TurnWrites()
@@ -199,7 +200,7 @@ class Storage:
             trust_writes=trust_writes,
             progress=progress,
         )
-        log.on_set_aside = self._remove_files_later
+        log.on_set_aside = self._removal.remove_files
         return self.commits.watch(log)
 
     def follow_in_slices(self, config: StorageConfig) -> Generator[None, None, None]:
@@ -300,6 +301,7 @@ class Storage:
         self.group_writes.close()
         self.unpacker.close()
         self._worker.shutdown(wait=True)
+        self._removal.close()
         try:
             if self._close_logs():
                 replace_private_file(self.directory / _CLEAN_MARKER, b'{"version":0,"brokerEpoch":-1}')
@@ -320,20 +322,6 @@ class Storage:
                     log.mark_damaged(f"it cannot be closed: {error}")
         self._checkpoint.write(self.topics)
         return not any(log.failed for log in logs)
-
-    # --- what the disk thread does
-
-    def _remove_later(self, directory: Path) -> None:
-        self._worker.submit(self._remove, directory)
-
-    def _remove_files_later(self, paths: list[Path]) -> None:
-        self._worker.submit(remove_files, paths)
-
-    def _remove(self, directory: Path) -> None:
-        """Remove what is left of a deleted partition, once the disk has that it is deleted."""
-        with contextlib.suppress(OSError):  # then the next start does it
-            sync_path(self.store.recent_path)
-            remove_directory(directory)
 
     def _distrust(self) -> None:
         """Let the next start check all that is not known to be synced, as after a power cut."""

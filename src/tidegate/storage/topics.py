@@ -5,7 +5,6 @@ is deleted: whatever a crash leaves half done is finished at the next start.
 """
 
 import logging
-import shutil
 import uuid
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.topic_configs import settings_of
 from tidegate.storage.topic_settings import TopicSettings
 
-__all__ = ["LogOpener", "Topic", "Topics", "partition_directory", "remove_directory"]
+__all__ = ["LogOpener", "Topic", "Topics", "partition_directory"]
 
 LogOpener = Callable[[Path, TopicSettings, StoredTopic], PartitionLog]
 
@@ -437,8 +436,3 @@ def _open_new_log(directory: Path, settings: TopicSettings, stored: StoredTopic)
         producer_owner=stored.principal,
         trust_writes=True,
     )
-
-
-def remove_directory(directory: Path) -> None:
-    """Delete a directory and all in it; what cannot be deleted stays and is tried again at the next start."""
-    shutil.rmtree(directory, ignore_errors=True)

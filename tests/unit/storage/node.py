@@ -93,9 +93,10 @@ class StorageNode:
         start_housekeeping(self.storage, self.scheduler)
 
     def round(self) -> None:
-        """Run a turn, let the disk thread do what it was given, and run a turn with what came of it."""
+        """Run a turn, wait until the threads have done what they were given, and run a turn with what came of it."""
         self.scheduler.turn()
         self.storage._worker.submit(lambda: None).result()
+        self.storage._removal.wait()
         self.scheduler.turn()
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> str:

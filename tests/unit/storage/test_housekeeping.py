@@ -60,6 +60,7 @@ def test_most_partitions_hold_the_loop_for_a_moment_only(tmp_path: Path) -> None
     while any(log.start_offset == 0 for log in logs):
         scheduler.advance(0.01)
     storage._worker.submit(lambda: None).result()
+    storage._removal.wait()
     shutil.rmtree(tmp_path)
     while not all(log.damaged for log in logs):
         scheduler.advance(0.01)
@@ -190,6 +191,7 @@ def test_removing_a_large_file_holds_nobody(tmp_path: Path) -> None:
         pass
     held_ms = (time.thread_time_ns() - begun_ns) / 1e6
     storage._worker.submit(lambda: None).result()
+    storage._removal.wait()
     begun_ns = time.thread_time_ns()
     del slice_of_it
     held_ms = max(held_ms, (time.thread_time_ns() - begun_ns) / 1e6)
