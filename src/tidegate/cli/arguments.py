@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-__all__ = ["EXIT_ERROR", "ArgumentParser", "print_error"]
+__all__ = ["EXIT_ERROR", "ArgumentParser", "print_error", "printable"]
 
 EXIT_ERROR = 2  # what argparse itself uses
 
@@ -76,8 +76,16 @@ def print_error(message: str, hint: str | None) -> None:
         print(f"hint: {_harmless(hint)}", file=sys.stderr)
 
 
-def _harmless(text: str) -> str:
+def printable(text: str) -> str:
+    r"""Return a text that cannot write to the terminal.
+
+    >>> print(printable("a\nb\x1b[2J"))
+    a\nb\x1b[2J
+    """
     return "".join(
-        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode("ascii")
-        for char in text
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text
     )
+
+
+def _harmless(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidegate.cli.arguments import printable
 from tidegate.cli.job_options import path_type
 from tidegate.errors import ConfigError
 
@@ -35,8 +36,8 @@ examples:
                                               reset all, without a question
 
 DIR is the data directory: --data or log.dirs of `tidegate serve`. Before it
-resets anything, the command prints each value and asks; passwords are shown as
-[hidden].
+resets anything, the command prints each value and asks; passwords, and
+the settings of a quota callback, are shown as [hidden].
 
 exit codes:
   0    done
@@ -142,14 +143,16 @@ def _print(found: Sequence[_Changed], *, is_json: bool = False, key: str = "") -
             max(len(row[place]) for row in [*rows, ("setting", "node")]) for place in (0, 1)
         )
         for name, node, value in [("setting", "node", "value"), *rows]:
-            print(f"{name:{name_cells}}  {node:{node_cells}}  {value}")
+            print(f"{name:{name_cells}}  {node:{node_cells}}  {printable(value)}")
 
 
 def _shown(changed: _Changed) -> str:
-    """Return a value as it may be shown."""
+    """Return a value as it may be shown: no password, and nothing that only a quota callback knows the meaning of."""
+    from tidegate.server.config import CALLBACK_CLASS, CALLBACK_SETTINGS
     from tidegate.server.listening.sasl_config import JAAS
     from tidegate.server.listening.tls_settings import SECRET_TLS_SETTINGS
 
     secrets = (*SECRET_TLS_SETTINGS, JAAS)
     is_secret = any(changed.name == secret or changed.name.endswith(f".{secret}") for secret in secrets)
-    return _HIDDEN if is_secret else changed.value
+    is_callbacks = changed.name.startswith(CALLBACK_SETTINGS) and changed.name != CALLBACK_CLASS
+    return _HIDDEN if is_secret or is_callbacks else changed.value

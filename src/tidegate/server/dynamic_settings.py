@@ -5,7 +5,7 @@ the other; each is decided, prepared by the nodes that it concerns, stored, put 
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tidegate import error_codes
@@ -17,7 +17,6 @@ from tidegate.quota.measure.throttle import MAX_INT32
 from tidegate.server.config import (
     CALLBACK_SETTINGS,
     CONNECTION_SETTINGS,
-    KAFKA_EXACT,
     SETTINGS,
     ServerConfig,
 )
@@ -27,6 +26,7 @@ from tidegate.server.listening.listener_config import limit_settings
 from tidegate.server.listening.tls_listeners import store_settings
 from tidegate.server.listening.tls_settings import STORE_SETTINGS
 from tidegate.server.one_at_a_time import OneAtATime
+from tidegate.server.setting_warnings import is_beyond_kafka, warn_of_ignored, warn_of_refusing
 from tidegate.server.stores import SettingStore
 
 __all__ = [
@@ -154,6 +154,7 @@ class DynamicSettings:
             if listener.is_encrypted
             for name in store_settings([listener.name])
         )
+        self._data_dir = next((str(ServerConfig.load(texts).data_dir) for texts in given.values()), "DIR")
         self._given = given
         self._exact = exact
         self._texts: dict[str, dict[str, str]] = {}
@@ -162,7 +163,8 @@ class DynamicSettings:
         self._changes = OneAtATime()
         for node, name, text in store.load_settings():
             self._texts.setdefault(node, {})[name] = text
-        self._warn_of_ignored({name for texts in self._texts.values() for name in texts})
+        for texts in self._texts.values():
+            self._warn(texts)
 
     def attach(self, node_id: int, node: SettingSubscriber) -> None:
         """Have a node take over changes."""
@@ -219,11 +221,12 @@ class DynamicSettings:
         for changed in found:
             _log.error("the changed setting %s is left out: %s", changed[1], why[changed])
 
-    def _warn_of_ignored(self, names: Iterable[str]) -> None:
-        """Log which of these settings have no effect because Kafka is followed exactly."""
-        ignored = [name for name in sorted(names) if _is_beyond_kafka(name)]
-        if ignored and self._exact:
-            _log.warning("ignored %s: they have no effect with %s=true", ", ".join(ignored), KAFKA_EXACT)
+    def _warn(self, changed: Mapping[str, str | None]) -> None:
+        """Log which of these settings have no effect, and which leave no way back over a connection."""
+        texts = {name: text for name, text in changed.items() if text is not None}
+        if self._exact:
+            warn_of_ignored(texts)
+        warn_of_refusing(texts.items(), self._data_dir)
 
     def is_changeable(self, name: str) -> bool:
         """Return whether a setting can be changed while the broker runs."""
@@ -363,7 +366,7 @@ class DynamicSettings:
             return
         self._texts = texts
         self.version += 1
-        self._warn_of_ignored(name for name, text in wanted.items() if text is not None)
+        self._warn(wanted)
         for attached, config, ready in prepared:
             yield from attached.put_in_force_in_slices(config, ready)
         for follower in self._followers:
@@ -375,7 +378,7 @@ class DynamicSettings:
         config = dict(self.given(node_id))
         for scope in (ALL_NODES, str(node_id)):
             for name, text in texts.get(scope, {}).items():
-                if self._exact and _is_beyond_kafka(name):
+                if self._exact and is_beyond_kafka(name):
                     continue
                 if not self._left_out or (scope, name, text) not in self._left_out:
                     config[name] = text
@@ -397,11 +400,6 @@ def check_changes(changes: Sequence[SettingChange]) -> None:
     if without:
         text = f"Null value not supported for : {', '.join(without)}"
         raise RefusedError(error_codes.INVALID_REQUEST, text)
-
-
-def _is_beyond_kafka(name: str) -> bool:
-    """Return whether Kafka has no such setting, or does not change it on a running broker."""
-    return name in EXTENSION_SETTINGS or name.startswith(CALLBACK_SETTINGS)
 
 
 def _too_many() -> RefusedError:

@@ -122,6 +122,21 @@ def test_a_directory_of_something_else_stays_as_it_is(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_values_cannot_write_to_the_terminal_and_show_no_secret(tmp_path, capsys):
+    """A value comes from a client: control characters are escaped, and a callback's own settings are hidden."""
+    store = MetadataStore(tmp_path / "tidegate.db")
+    changes = {
+        "client.quota.callback.class": "a.B",
+        "client.quota.callback.token": "geheim",
+        "other": "\x1b[2J\n1",
+    }
+    store.change_settings("1", changes)
+    store.close()
+    assert main(["settings", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in shown] == ["value", "a.B", "[hidden]", r"\x1b[2J\n1"]
+
+
 def test_nothing_changed_is_said(tmp_path, capsys):
     """No empty table."""
     MetadataStore(tmp_path / "tidegate.db").close()
