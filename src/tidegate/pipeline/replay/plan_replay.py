@@ -224,6 +224,10 @@ class PlanReplay:
         """Return the accounts that were used, with what limited them and their tallies."""
         return self._accounts.used()
 
+    def latest_limits(self, numbers: npt.NDArray[np.int64]) -> list[Limit]:
+        """Return the limit that each of some accounts has now."""
+        return self._accounts.latest_limits(numbers)
+
     def peaks(self) -> Iterator[tuple[Account, npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
         """Yield every account that has a quota with its tallies and, of a plan that measures, its peaks."""
         for (account, limit, tally), peaks in zip(self._accounts, self._accounts.peaks, strict=False):

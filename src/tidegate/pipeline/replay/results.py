@@ -18,7 +18,7 @@ from tidegate.quota.admin.entity import QuotaEntity
 from tidegate.quota.admin.sanitizer import desanitize
 from tidegate.quota.measure.throttle import MAX_INT64
 
-__all__ = ["Counted", "client_results", "counted", "peak_results"]
+__all__ = ["Counted", "client_results", "counted", "limit_columns", "peak_results"]
 
 _TYPE_NAMES = pa.array([quota_type.value for quota_type in QUOTA_TYPES])
 
@@ -91,7 +91,7 @@ def client_results(parts: Sequence[Counted]) -> pa.Table:
         "entity_tags": pa.array(
             [account.tags if isinstance(account.tags, str) else None for account in accounts], pa.string()
         ),
-        **_limit_columns(limits),
+        **limit_columns(limits),
         "node_id": pa.array(np.repeat(np.array([part.node_id for part in parts], np.int32), counts)),
         "user": pa.concat_arrays([part.users for part in parts]),
         "client_id": pa.concat_arrays([part.client_ids for part in parts]),
@@ -137,7 +137,8 @@ def _entity_users(tags: Sequence[str]) -> pa.Array:
     return pa.array([written[name] for name in tags], pa.string())
 
 
-def _limit_columns(limits: Sequence[Limit]) -> dict[str, pa.Array]:
+def limit_columns(limits: Sequence[Limit]) -> dict[str, pa.Array]:
+    """Return the columns `bound`, `bound_of` and `bound_changed` of `REPLAY_BY_CLIENT`."""
     distinct = {id(limit): limit for limit in limits}  # many accounts have one
     rows = {number: _limit_row(limit) for number, limit in distinct.items()}
     schema = to_arrow_schema(REPLAY_BY_CLIENT)

@@ -41,10 +41,10 @@ class Account(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """What an account was limited by whenever it was used: a bound, and the entity whose quota that is.
+    """The limit of an account over the time of its use: a bound, and the entity whose quota that is.
 
-    is_known: the quotas in force were known then; else it is a guess. has_changed: there were several, this is the
-    first.
+    is_known: the quotas in force were known then; else it is a guess. has_changed: there were several limits, and this
+    is the last one.
     """
 
     bound: float
@@ -53,13 +53,22 @@ class Limit(NamedTuple):
     has_changed: bool = False
 
     def followed_by(self, limit: "Limit") -> "Limit":
-        """Return what is known after another one."""
-        if not limit.is_known:
-            return self
-        if not self.is_known:
+        """Return the limit over both times: of this one, and of the one after it.
+
+        A known limit replaces a guess: while a snapshot is read, only a part of the quotas is known. Of two guesses,
+        as in an imported record, the later one is better, and another than the first is a change. Before the first
+        statement of a quota a guess says nothing.
+        """
+        if self.is_known is not limit.is_known:
+            return self if self.is_known else limit
+        if not self.is_known and self.is_unlimited:
             return limit
         is_same = self.entity == limit.entity and repr(self.bound) == repr(limit.bound)  # NaN equals itself
-        return self if is_same else self._replace(has_changed=True)
+        return self if is_same else limit._replace(has_changed=True)
+
+    def replaced_by(self, limit: "Limit") -> "Limit":
+        """Return the limit that counts from the later time on; a guess does not replace a known one."""
+        return self if self.is_known and not limit.is_known else limit
 
     @property
     def is_unlimited(self) -> bool:
@@ -198,6 +207,7 @@ class AccountTable:
     def __init__(self) -> None:
         self._numbers: dict[Account, int] = {}
         self._limits: list[Limit] = []
+        self._latest: list[Limit] = []
         self.accounts: Int64s = np.zeros((_FEW, ACCOUNT_COLUMNS), np.int64)
         self.bounds = np.zeros(_FEW)
         self.tallies: Int64s = np.zeros((_FEW, TALLIES), np.int64)
@@ -211,9 +221,15 @@ class AccountTable:
             self.tallies, self.peaks = _doubled(self.tallies), _doubled(self.peaks)
         if number == len(self._limits):
             self._limits.append(limit)
+            self._latest.append(limit)
         else:
             self._limits[number] = self._limits[number].followed_by(limit)
+            self._latest[number] = self._latest[number].replaced_by(limit)
         return number
+
+    def latest_limits(self, numbers: Int64s) -> list[Limit]:
+        """Return the limit that each of some accounts had when it was last looked up."""
+        return [self._latest[number] for number in numbers.tolist()]
 
     def lead(self, found: "Found", *, cap_ms: int) -> Int64s:
         """Have accounts lead to their sensors from now on; return the rows of the accounts."""

@@ -27,7 +27,7 @@ from tidegate.pipeline.read.survey import read_sensors, survey_chunk
 from tidegate.pipeline.read.timeline import Run, Timeline, empty_timeline, timelines
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.plan_replay import PlanReplay
-from tidegate.pipeline.replay.results import client_results, counted
+from tidegate.pipeline.replay.results import client_results, counted, limit_columns
 from tidegate.pipeline.rollup.parts import sums_by_step, usage_columns
 from tidegate.pipeline.schemas import REPLAY_BY_CLIENT
 from tidegate.pipeline.warm_up import smooth_mode_at_hand
@@ -45,7 +45,9 @@ _MINUTE_MS = 60_000
 _HELD_ROWS = 1_000_000  # a snapshot of the largest table, and what comes meanwhile; then it is done without
 _HELD_KINDS = pa.array(["start", "gap", "callback"])
 _ENDS_SNAPSHOT = pa.array(["start", "gap", "callback"])
-_REPLAY_SCHEMA = to_arrow_schema(REPLAY_BY_CLIENT).append(pa.field("minute_ms", pa.int64()))
+_BY_CLIENT = to_arrow_schema(REPLAY_BY_CLIENT)
+_LATEST = [_BY_CLIENT.field(name).with_name(f"latest_{name}") for name in ("bound", "bound_of")]
+_REPLAY_SCHEMA = pa.schema([*_BY_CLIENT, *_LATEST, pa.field("minute_ms", pa.int64())])
 _NO_DECISIONS = np.zeros((0, DECISIONS), np.int32)
 
 
@@ -199,15 +201,19 @@ class NodeWatch:
             first = end
 
     def _tallies(self) -> pa.Table:
-        pairs = zip(self.plans, self.replays, strict=True)
-        of_plans = [
-            client_results([counted(plan, self.node_id, self.names, replayed)]) for plan, replayed in pairs
-        ]
-        found = pa.concat_tables([to_arrow_schema(REPLAY_BY_CLIENT).empty_table(), *of_plans])
+        of_plans = [_REPLAY_SCHEMA.empty_table()]
+        minute_ms = pa.scalar(self.minute_ms, pa.int64())
+        for plan, replayed in zip(self.plans, self.replays, strict=True):
+            of_plan = counted(plan, self.node_id, self.names, replayed)
+            rows, latest = client_results([of_plan]), replayed.latest_limits(of_plan.used.numbers)
+            columns = {f"latest_{name}": column for name, column in limit_columns(latest).items()}
+            columns["minute_ms"] = pa.repeat(minute_ms, len(rows))
+            for name in _REPLAY_SCHEMA.names[len(_BY_CLIENT) :]:
+                rows = rows.append_column(_REPLAY_SCHEMA.field(name), columns[name])
+            of_plans.append(rows)
         for replayed in self.replays:
             replayed.forget_tallies()
-        minute_ms = pa.repeat(pa.scalar(self.minute_ms, pa.int64()), len(found))
-        return found.append_column(_REPLAY_SCHEMA.field("minute_ms"), minute_ms)
+        return pa.concat_tables(of_plans)
 
 
 def advances(watch: NodeWatch, pieces: Sequence[Piece], *, after_seq: int, end_seq: int) -> Iterator[Advance]:

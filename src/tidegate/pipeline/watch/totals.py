@@ -95,7 +95,7 @@ class Totals:
         usage = pa.concat_tables([advance.usage for advance in done])
         self.replay = _replay_sums(_joined(self.replay, replay), self.most_rows)
         self.usage = _usage_sums(_joined(self.usage, usage), self.most_rows)
-        self._add_minutes({"replay": replay, "usage": usage})
+        self._add_minutes({"replay": _under_latest_limits(replay), "usage": usage})
 
     def add_late(self, files: Sequence[LateFile]) -> None:
         """Count rows that arrived too late. Their ranges are looked for no longer: a compacted copy counts nothing."""
@@ -111,7 +111,7 @@ class Totals:
         return _found(self.replay, self.usage)
 
     def in_window(self) -> Found:
-        """Return what was found in the last minutes, by the time of the newest row."""
+        """Return what was found in the last minutes, by the time of the newest row, with the limits as they are now."""
         of_minutes = self.minutes.values()
         tables = {name: [of[name] for of in of_minutes if name in of] for name in _SUMS}
         found = {
@@ -155,8 +155,8 @@ class Totals:
         return unmatched_entries(plans, users=users, client_ids=client_ids)
 
     def of_update(self, advances: Sequence[Advance]) -> Found:
-        """Return what was found in one update alone."""
-        replay = pa.concat_tables([advance.replay for advance in advances])
+        """Return what was found in one update alone, with the limits as they are now."""
+        replay = _under_latest_limits(pa.concat_tables([advance.replay for advance in advances]))
         usage = pa.concat_tables([advance.usage for advance in advances])
         return _found(_replay_sums(replay, self.most_rows), _usage_sums(usage, self.most_rows))
 
@@ -197,6 +197,14 @@ def _found(replay: pa.Table | None, usage: pa.Table | None) -> Found:
 
 def _joined(before: pa.Table | None, after: pa.Table) -> pa.Table:
     return after if before is None else pa.concat_tables([before, after.select(before.column_names)])
+
+
+def _under_latest_limits(table: pa.Table) -> pa.Table:
+    """Return rows with the limit that each client has now, in place of all that it had since the beginning."""
+    for name in ("bound", "bound_of"):
+        table = table.set_column(table.column_names.index(name), name, table[f"latest_{name}"])
+    unchanged = pa.repeat(pa.scalar(False), len(table))
+    return table.set_column(table.column_names.index("bound_changed"), "bound_changed", unchanged)
 
 
 def _replay_sums(table: pa.Table, most_rows: int) -> pa.Table:

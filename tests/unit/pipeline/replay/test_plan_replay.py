@@ -459,3 +459,21 @@ def test_a_limit_that_is_stated_again_has_not_changed():
     replayed = replay_events(node.events, in_force_plan())
     replayed.results = [result for result in replayed.results if result["entity_user"] == "alice"]
     assert _limit(replayed) == (1000.0, "user", False)
+
+
+def _imported_node():
+    """Return a node whose record begins while it runs, as that of an import does: which quotas it has is not known."""
+    node = _free_node()
+    node.events.clear()
+    return node
+
+
+def test_a_limit_that_changes_in_a_record_without_a_start_has_changed():
+    """All limits of an imported record are guesses; the first of them does not stay for ever."""
+    node = _imported_node()
+    node.quota(_quota("producer_byte_rate", 8_000.0), _T0)
+    node.produce("alice", "c1", 10, _T0)
+    assert _limit(replay_events(node.events, in_force_plan())) == (8_000.0, "user", False)
+    node.quota(_quota("producer_byte_rate", 3_000.0), _T0 + 50)
+    node.produce("alice", "c1", 10, _T0 + 100)
+    assert _limit(replay_events(node.events, in_force_plan())) == (None, None, True)

@@ -1,5 +1,6 @@
 """Totals stay exact, and stay small."""
 
+import pytest
 from tests.replaying.files import write_events
 from tests.replaying.logs import START_MS
 from tests.replaying.node import RecordingNode
@@ -86,3 +87,28 @@ def test_the_first_throttle_is_that_of_the_least_time(tmp_path):
     (row,) = (row for row in watch.totals.in_all().entities if row["quota_type"] == "Produce")
     assert row["throttled_requests"] == row["recorded_throttled_requests"] == 2
     assert row["first_throttled_ts_ms"] == row["recorded_first_throttled_ts_ms"] == START_MS + 189
+
+
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_the_last_minutes_show_the_limit_that_is_in_force_now(tmp_path, is_imported):
+    """The totals since the beginning say that it changed; so too where no quota is known, as after an import."""
+    node = RecordingNode()
+    node.start(START_MS)
+    if is_imported:
+        node.events.clear()
+    watch = WatchHere(tmp_path, [in_force_plan()], window_ms=180_000)
+    written = 0
+    for minute, bound in enumerate((8e6, 3e6)):
+        limit = QuotaRecord(entity=(("user", "alice"),), key="producer_byte_rate", value=bound)
+        node.quota(limit, START_MS + minute * 60_000)
+        node.produce("alice", "c", 10, START_MS + minute * 60_000 + 1)
+        write_events(tmp_path, node.events[written:])
+        written = len(node.events)
+        while watch.step():
+            pass
+    for found, expected in (
+        (watch.totals.in_window(), (3e6, "user", False)),
+        (watch.totals.in_all(), (None, None, True)),
+    ):
+        (row,) = [row for row in found.entities if row["quota_type"] == "Produce"]
+        assert (row["bound"], row["bound_of"], row["bound_changed"]) == expected
