@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import zip_longest
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +70,8 @@ Flags = npt.NDArray[np.bool_]
 class Compared:
     """An entity, or the only client of several, with a row for each plan; is_named: it has a limit of its own in one.
 
-    tags: as JSON, where a quota callback chose other ones than a user and a client id.
+    tags: as JSON, where a quota callback chose other ones than a user and a client id. only_client: user and client id
+    of the only client; None: there are several.
 
     A plan that counts these clients together with others has no row.
     """
@@ -80,6 +82,19 @@ class Compared:
     tags: str | None
     rows: Mapping[str, Row]
     is_named: bool
+    only_client: tuple[str, str] | None = None
+
+    @property
+    def key(self) -> str:
+        """Return a text that no other entity of the comparison has.
+
+        A user's quota has the same user and client id as the quota of that user's empty client id.
+        """
+        entities = {
+            _names_text(_entity(row)[: None if row.get("entity_tags") else 2]) for row in self.rows.values()
+        }
+        only = [] if self.only_client is None else [_names_text(self.only_client)]
+        return "/".join([self.quota_type, "+".join(sorted(entities)), *only])
 
     @property
     def record(self) -> Row:
@@ -193,6 +208,11 @@ def _entity(row: Row) -> _Entity:
     return row["entity_user"], row["entity_client_id"], row.get("entity_tags")
 
 
+def _names_text(names: Iterable[str | None]) -> str:
+    """Return names with a colon between them; `*` stands for none, which no name is written as."""
+    return ":".join("*" if name is None else quote(name, safe="", errors="surrogatepass") for name in names)
+
+
 def _compared(by_plan: Mapping[str, Row], named: Collection[tuple[str, _Entity]]) -> Compared:
     first, *_ = rows = list(by_plan.values())
     entities = {_entity(row) for row in rows}
@@ -200,7 +220,9 @@ def _compared(by_plan: Mapping[str, Row], named: Collection[tuple[str, _Entity]]
     user, client_id, tags = _entity(first) if len(entities) == 1 else only
     quota_type = first["quota_type"]
     is_named = any((quota_type, entity) in named for entity in entities)
-    return Compared(quota_type, user, client_id, tags, by_plan, is_named)
+    is_alone = first["only_user"] is not None and first["only_client_id"] is not None
+    only_client = (first["only_user"], first["only_client_id"]) if is_alone else None
+    return Compared(quota_type, user, client_id, tags, by_plan, is_named, only_client)
 
 
 def _named(plans: Sequence[Plan]) -> set[tuple[str, _Entity]]:

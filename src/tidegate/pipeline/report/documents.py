@@ -120,6 +120,7 @@ def replay_document(
 def _entity(found: Compared, plans: Sequence[Plan]) -> dict[str, Any]:
     rows = [found.rows[plan.name] for plan in plans if plan.name in found.rows]
     return {
+        "key": found.key,
         "quota_type": found.quota_type,
         "user": found.user,
         "client_id": found.client_id,

@@ -187,13 +187,21 @@ def _heading(entity: Compared, *, width: int) -> str:
     record = entity.record
     requests = things_text(record["requests"], "request")
     amount = f"{requests}, {_amount_text(entity.quota_type, record['amount'])}"
-    parts = entity_parts_of(entity.user, entity.client_id, entity.tags)
+    client_id = entity.client_id
+    if client_id is None and entity.only_client == (entity.user, "") and _has_client_id(entity):
+        client_id = ""
+    parts = entity_parts_of(entity.user, client_id, entity.tags)
     if not parts:
         return f"no entity · {amount}"
     taken = len(f" · {amount}") + sum(len(f"{kind}= ") for kind, _ in parts)
     room = max(_SHORTEST_NAME, (width - taken) // len(parts))
     texts = [f"{kind}={fitted(name_text(name, longest=room), room)}" for kind, name in parts]
     return f"{' '.join(texts)} · {amount}"
+
+
+def _has_client_id(entity: Compared) -> bool:
+    """Return whether the limit of an entity is of a client id, be it an empty one."""
+    return any("client-id" in (row["bound_of"] or "") for row in entity.rows.values())
 
 
 def _amount_text(quota_type: str, amount: int) -> str:

@@ -129,3 +129,18 @@ def test_rows_of_a_table_are_a_sequence():
     assert list(found.where(plan="q", entity_client_id="3")) == [rows[8]]
     most = found.where(plan="p").largest("waited_ms", top=3)
     assert [row["entity_client_id"] for row in most] == ["2", "1", "4"]
+
+
+def test_no_two_have_the_same_key():
+    """A user's quota, and that of the user's empty client id, have equal names."""
+    user = outcome("p", "alice", only_user="alice", requests=2)
+    empty = outcome(
+        "q", "alice", only_user="alice", only_client_id="", bound_of="user and client-id", requests=1
+    )
+    found = compared(_PLANS, [user, empty]).first(9, with_all=True)
+    assert [(each.user, each.client_id) for each in found] == [("alice", None)] * 2
+    assert [each.key for each in found] == ["Produce/alice:*", "Produce/alice:*/alice:"]
+    rng = Random(22)
+    for _ in range(30):
+        found = compared(_PLANS, _rows(rng, 60))
+        assert len({each.key for each in found.first(99, with_all=True)}) == len(found)
