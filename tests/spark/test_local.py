@@ -116,7 +116,7 @@ def test_replay_is_the_same(spark, tmp_path):
 
 def _recommended(jobs):
     """Return the quotas, by user as there are several, and how far behind consumers read."""
-    found = jobs.recommend(None, Wanted())
+    found = jobs.recommend(None, Wanted(force=True))
     assert found.by == "user"
     assert any(row["last_lag_bytes"] for row in found.backlogs)
     return found.quotas, sorted(map(repr, found.backlogs))

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Sequence
 
+from tidegate.cli.arguments import print_error
 from tidegate.cli.job_options import directory_argument, opened, running_jobs, where_options
 from tidegate.errors import ConfigError
 
@@ -14,11 +15,12 @@ __all__ = ["add_parser", "run"]
 
 _KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
 _MOST_HEADROOM = 1000
+_EXIT_TOO_LITTLE = 3
 
 _DESCRIPTION = """\
-Propose quotas: a default for everybody, and overrides for the few who need
-more, with the reason for each number. What is proposed is replayed against the
-record, and what it would have done is said. The protected are never throttled."""
+Propose quotas: a default for all clients, and overrides for the few that need
+more, with the reason for each number. Comments on top have a forecast of the
+recorded traffic under them. Protected clients are not throttled in it."""
 
 _EPILOG = """\
 examples:
@@ -35,8 +37,13 @@ next has an override: one in ten at most, or three in a small cluster.
 A budget is what one broker may bear if all use what they may: where their
 limits exceed it, the largest are cut to one height, the protected left alone.
 
+A proposal needs requests in 30 windows of 10 seconds, and 100 requests of a
+type of quota for a quota of that type; --force does without. Request quotas are
+not proposed from an imported record, whose request time is not whole. Clients
+of the brokers themselves, such as broker-1-fetcher-0, are left out and counted.
+
 Output is a quotas.yaml (docs/quotas-file.md), which `tidegate replay --quotas`
-takes; comments on top say what it would have done, where brokers are used
+takes; comments on top have the forecast (closed loop), where brokers are used
 unevenly, whose needs were hidden by throttling when this was recorded, and
 which consumers would be kept behind: with more to read than ten seconds of
 their quota hold, by the lag that each Fetch shows.
@@ -47,6 +54,7 @@ exit codes:
   0    done
   2    an option, the files, Java or Spark cannot be used, or the protected
        alone need more than the budget; the reason is on stderr
+  3    too little data: nothing is proposed without --force
   130  interrupted with Ctrl-C"""
 
 
@@ -89,6 +97,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default=[],
         help="user=NAME or client-id=NAME that must not be throttled",
     )
+    parser.add_argument("--force", action="store_true", help="propose quotas from too little data, too")
     parser.add_argument(
         "--as",
         dest="form",
@@ -101,19 +110,27 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run the job and print the quotas."""
-    from tidegate.pipeline.read.ingest import is_imported
-    from tidegate.pipeline.recommend import Wanted
+    from tidegate.pipeline.evidence import TooLittleDataError
+    from tidegate.pipeline.recommend import Wanted, forecast_levels
     from tidegate.pipeline.replay.limits import levels_of
     from tidegate.pipeline.report.missing_report import missing_notes
     from tidegate.pipeline.report.recommend_notes import recommend_notes
     from tidegate.pipeline.report.recommend_report import kafka_configs_text, quotas_text
 
-    wanted = Wanted(headroom=args.headroom, budgets=_once_each(args.budget), protect=args.protect)
-    with opened(args) as files, running_jobs(args, files, plans=[levels_of("both")]) as jobs:
-        found = jobs.recommend(args.by, wanted)
+    wanted = Wanted(
+        headroom=args.headroom, budgets=_once_each(args.budget), protect=args.protect, force=args.force
+    )
+    plans = [levels_of("both"), forecast_levels("both")]
+    try:
+        with opened(args) as files, running_jobs(args, files, plans=plans) as jobs:
+            found = jobs.recommend(args.by, wanted)
+    except TooLittleDataError as error:
+        print_error(str(error), error.hint)
+        return _EXIT_TOO_LITTLE
     text = quotas_text if args.form == "quotas.yaml" else kafka_configs_text
-    notes = recommend_notes(found, wanted, events=files.rows, is_imported=is_imported(args.directory))
-    notes += [f"{note[0].upper()}{note[1:]}." for note in missing_notes(found.missing, with_cold_starts=True)]
+    notes = recommend_notes(found, wanted, events=files.rows)
+    missing = missing_notes(found.evidence.missing, with_cold_starts=True)
+    notes += [f"{note[0].upper()}{note[1:]}." for note in missing]
     if isinstance(sys.stdout, io.TextIOWrapper):  # else it is a notebook's
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's: it is read as such
     print(text(found.quotas, notes), end="")

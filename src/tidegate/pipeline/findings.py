@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.pipeline.evidence import TooLittleDataError
 from tidegate.pipeline.history import Entity, History, WantedEntities, definitions_over_time, history_of
 from tidegate.pipeline.jobs.summaries import UsageSummary
 from tidegate.pipeline.jobs.where import Jobs
@@ -101,7 +102,7 @@ def _recommendation(jobs: Jobs) -> Recommendation | str:
     """Return what is proposed, or why nothing can be."""
     try:
         return jobs.recommend(None, Wanted())
-    except (NothingToRecommendError, TooManyEntitiesError) as error:
+    except (NothingToRecommendError, TooLittleDataError, TooManyEntitiesError) as error:
         return f"No quotas are proposed: {error}."
 
 

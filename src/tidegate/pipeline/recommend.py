@@ -11,8 +11,8 @@ controller bears).
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.config.quotas_file import (
@@ -25,8 +25,8 @@ from tidegate.config.quotas_file import (
 from tidegate.config.values import checked_entity
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
+from tidegate.pipeline.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Evidence, Name, TooLittleDataError
 from tidegate.pipeline.read.chunks import Chunk, read_chunk
-from tidegate.pipeline.read.missing import Missing
 from tidegate.pipeline.replay.limits import ENTITIES_BY, Replays, find_limits, levels_of, smallest_limit
 from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan
 from tidegate.pipeline.report.limits_report import entity_text, was_throttled
@@ -38,13 +38,13 @@ from tidegate.quota.managers.quota_type import QuotaType
 __all__ = [
     "LEAST",
     "BudgetError",
-    "Name",
     "NothingToRecommendError",
     "Recommendation",
     "Row",
     "Wanted",
     "chunk_users",
     "entity_of",
+    "forecast_levels",
     "is_touched",
     "level_of",
     "name_of",
@@ -58,7 +58,7 @@ LEAST: Mapping[str, float] = {
     QuotaType.REQUEST.value: 1.0,
     QuotaType.CONTROLLER_MUTATION.value: 1.0,
 }
-"""The least that is proposed: who hardly did anything may do a little."""
+"""The floor of each type: the least that is proposed, where next to nothing was used."""
 
 _FEW = 3  # overrides that a small cluster may have at least
 _FEW_OF = 10  # one in so many entities may have one
@@ -71,9 +71,6 @@ _TWICE = 2.0  # how much more than the next an entity needs to be one of the few
 
 Row = Mapping[str, Any]
 
-Name = tuple[str | None, str | None]
-"""User and client id of an entity."""
-
 
 class NothingToRecommendError(ConfigError):
     """Raise when the record has no request of an entity that can have a quota."""
@@ -85,11 +82,15 @@ class BudgetError(ConfigError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the user asks for. budgets: by Kafka's key, per second and broker. protect: (entity type, name) pairs."""
+    """What the user asks for. budgets: by Kafka's key, per second and broker. protect: (entity type, name) pairs.
+
+    force: propose quotas from too little data, too.
+    """
 
     headroom: float = 1.5
     budgets: Mapping[str, float] = field(default_factory=dict)
     protect: Sequence[tuple[str, str]] = ()
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +105,9 @@ class Proposal:
 class Recommendation:
     """Quotas to set for entities of the level `by`, and what they come of.
 
-    entities, nodes: rows of `LIMITS_BY_ENTITY` and `LIMITS_BY_NODE`. outcomes: what the quotas would have done, rows of
-    `REPLAY_BY_ENTITY`. backlogs: how far behind consumers read, rows of `BACKLOGS`. missing: rows that are not there.
-    callback: the setting of a quota callback that was asked when this was recorded; None: there was none.
+    entities, nodes: rows of `LIMITS_BY_ENTITY` and `LIMITS_BY_NODE`. outcomes: a forecast of the recorded traffic under
+    the quotas, rows of `REPLAY_BY_ENTITY`. backlogs: how far behind consumers read, rows of `BACKLOGS`. evidence: of
+    the record. left_out: brokers' own entities. withheld: requests by type of quota that has too few for a proposal.
     """
 
     by: str
@@ -115,8 +116,9 @@ class Recommendation:
     nodes: Sequence[Row]
     outcomes: Sequence[Row]
     backlogs: Sequence[Row]
-    missing: Sequence[Missing]
-    callback: str | None = None
+    evidence: Evidence
+    left_out: Sequence[Name] = ()
+    withheld: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -130,47 +132,99 @@ class _Limit:
 
 
 def recommend(
-    replays: Replays,
-    by: str,
-    wanted: Wanted,
-    backlogs: Sequence[Row],
-    *,
-    missing: Sequence[Missing],
-    callback: str | None,
+    replays: Replays, by: str, wanted: Wanted, backlogs: Sequence[Row], evidence: Evidence
 ) -> Recommendation:
-    """Return quotas for entities of the level `by`, replayed as they will be read from their file.
+    """Return quotas for entities of the level `by`, with a forecast of the record under them as read from their file.
 
-    backlogs: rows of `BACKLOGS`. missing: which rows of the record are not there. callback: see `Recommendation`.
-    Raises `NothingToRecommendError`, and what `propose` raises.
+    replays: of plans like `levels_of(by)` and `forecast_levels(by)`. backlogs: rows of `BACKLOGS`.
+    Raises `NothingToRecommendError`, `TooLittleDataError`, and what `propose` raises.
     """
-    levels = levels_of(by)
-    entities, nodes = find_limits(replays, levels, None)
+    if evidence.is_imported and QuotaType.REQUEST.key in wanted.budgets:
+        raise ConfigError(
+            "request_percentage cannot have a budget here: a request log does not hold the time of network threads",
+            hint="leave it out, or ask of a record of tidegate serve",
+        )
+    left_out = evidence.internal - _named(wanted.protect, evidence.internal)
+    found = find_limits(replays, levels_of(by), None)
+    entities, nodes = ([row for row in rows if _is_judged(row, left_out, evidence)] for rows in found)
     if not entities:
         raise NothingToRecommendError(
             "nothing to recommend: the record has no request of an entity that can have a quota",
             hint="tidegate usage shows what there is; give more hours",
         )
-    proposal = propose(by, entities, nodes, wanted)
+    requests = _requests(entities)
+    _check_evidence(evidence, requests, wanted)
+    few = {kind: count for kind, count in requests.items() if count < ENOUGH_REQUESTS and not wanted.force}
+    enough = [row for row in entities if row["quota_type"] not in few]
+    proposal = propose(by, enough, nodes, wanted, named_in=entities)
     quotas = parse_quotas_file(dump_quotas_file(proposal.quotas))
-    found = replays.outcomes([Plan(name="proposal", records=tuple(quotas.records()))]).to_pylist()
-    outcomes = [row for row in found if row["bound"] is not None]
-    for row in outcomes:
-        if name_of(row) in proposal.protected and is_touched(row):
-            who = f"{QUOTA_NAMES[row['quota_type']]} {entity_text(row)}"
-            raise ConfigError(
-                f"the quotas found would throttle {who}, which is to be protected",
-                hint="give a larger --headroom or --budget",
-            )
+    outcomes = _forecast(replays, quotas, proposal, left_out)
     return Recommendation(
         by=by,
         quotas=quotas,
         entities=entities,
         nodes=nodes,
         outcomes=outcomes,
-        backlogs=backlogs,
-        missing=missing,
-        callback=callback,
+        backlogs=[row for row in backlogs if name_of(row) not in left_out],
+        evidence=evidence,
+        left_out=sorted(left_out, key=repr),
+        withheld=few,
     )
+
+
+def forecast_levels(by: str) -> Plan:
+    """Return a plan of the level of a proposal in closed loop, as `levels_of` returns one in open loop."""
+    return replace(levels_of(by), name="proposal", measures=False, is_closed=True)
+
+
+def _is_judged(row: Row, left_out: Collection[Name], evidence: Evidence) -> bool:
+    """Return whether a limit can be told from a row: not of a broker, nor of time that was not measured."""
+    is_measured = not evidence.is_imported or row["quota_type"] != QuotaType.REQUEST.value
+    return is_measured and name_of(row) not in left_out
+
+
+def _requests(entities: Sequence[Row]) -> dict[str, int]:
+    """Return how many requests were charged to each type of quota."""
+    requests: dict[str, int] = {}
+    for row in entities:
+        requests[row["quota_type"]] = requests.get(row["quota_type"], 0) + row["requests"]
+    return requests
+
+
+def _check_evidence(evidence: Evidence, requests: Mapping[str, int], wanted: Wanted) -> None:
+    """Raise `TooLittleDataError` where a record is too short, or has too few requests of any type."""
+    if wanted.force:
+        return
+    hint = "record the busiest hours, or give --force"
+    if evidence.windows < ENOUGH_WINDOWS:
+        windows = things_text(evidence.windows, "window")
+        raise TooLittleDataError(
+            f"too little data for a proposal: requests in {windows} of 10 seconds, expected {ENOUGH_WINDOWS} or more",
+            hint=hint,
+        )
+    if max(requests.values()) < ENOUGH_REQUESTS:
+        most = things_text(max(requests.values()), "request")
+        raise TooLittleDataError(
+            f"too little data for a proposal: {most} of one type of quota, expected {ENOUGH_REQUESTS} or more",
+            hint=hint,
+        )
+
+
+def _forecast(
+    replays: Replays, quotas: QuotasFile, proposal: Proposal, left_out: Collection[Name]
+) -> list[Row]:
+    """Return what the quotas would lead to. Raises `ConfigError` where they would throttle the protected."""
+    plan = Plan(name="proposal", records=tuple(quotas.records()), is_closed=True)
+    found = replays.outcomes([plan]).to_pylist()
+    outcomes = [row for row in found if row["bound"] is not None and name_of(row) not in left_out]
+    for row in outcomes:
+        if name_of(row) in proposal.protected and is_touched(row):
+            name = f"{QUOTA_NAMES[row['quota_type']]} {entity_text(row)}"
+            raise ConfigError(
+                f"the quotas found would throttle {name}, which is to be protected",
+                hint="give a larger --headroom or --budget",
+            )
+    return outcomes
 
 
 def level_of(users: Iterable[str], wanted: Wanted) -> str:
@@ -195,12 +249,20 @@ def chunk_users(chunk: Chunk) -> list[str]:
     return [user for user in found if user]
 
 
-def propose(by: str, entities: Sequence[Row], nodes: Sequence[Row], wanted: Wanted) -> Proposal:
+def propose(
+    by: str,
+    entities: Sequence[Row],
+    nodes: Sequence[Row],
+    wanted: Wanted,
+    *,
+    named_in: Sequence[Row] | None = None,
+) -> Proposal:
     """Return quotas for entities of the level `by`, out of what `find_limits` found.
 
+    named_in: rows of all entities that can be protected; None: `entities`.
     Raises `BudgetError`, and `ConfigError` where nobody is who is to be protected.
     """
-    protected = _protected(by, entities, wanted.protect)
+    protected = _protected(by, entities if named_in is None else named_in, wanted.protect)
     values: dict[EntityParts, dict[str, float]] = {ENTITIES_BY[by]: {}}
     reasons: dict[EntityParts, list[str]] = {ENTITIES_BY[by]: []}
     for quota_type in QUOTA_TYPES:
@@ -272,7 +334,9 @@ def _needed(row: Row, where: str, is_protected: bool, headroom: float) -> _Limit
     value = rounded_up(quota_type, never * headroom)
     reason = f"needs {limit_text(quota_type, never)}{where}, times {headroom:g}"
     if value < LEAST[quota_type]:
-        value, reason = LEAST[quota_type], "the least that is proposed"
+        value = LEAST[quota_type]
+        needs = f"{limit_text(quota_type, never)}{where}"
+        reason = f"the floor of {given_text(quota_type, value)}, as it needs only {needs}"
     if was_throttled(row):
         reason += ", was throttled when recorded and may want more"
     return _Limit(row, value, is_protected, f"protected, {reason}" if is_protected else reason)
@@ -360,6 +424,12 @@ def _protected(by: str, entities: Sequence[Row], protect: Sequence[tuple[str, st
             )
         found |= named
     return frozenset(found)
+
+
+def _named(protect: Sequence[tuple[str, str]], names: Collection[Name]) -> set[Name]:
+    """Return the names that are to be protected."""
+    wanted = set(protect)
+    return {name for name in names if {("user", name[0]), ("client-id", name[1])} & wanted}
 
 
 def _can_be_named(default: EntityParts, row: Row) -> bool:

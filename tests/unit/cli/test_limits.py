@@ -139,6 +139,6 @@ def test_a_callback_of_the_record_is_said(tmp_path: Path, capsys: pytest.Capture
     lines = capsys.readouterr().out.splitlines()
     assert "client.quota.callback.class=tidegate.callbacks:QuotaGroups was set." in lines
     assert max(map(len, lines)) <= 80
-    assert main(["recommend", str(tmp_path)]) == 0
+    assert main(["recommend", str(tmp_path), "--force"]) == 0
     comments = " ".join(capsys.readouterr().out.replace("#", " ").split())
     assert "callbacks:QuotaGroups was set. These limits are by Kafka's own rules" in comments

@@ -47,7 +47,7 @@ def usage(tmp_path_factory):
     return directory
 
 
-@pytest.mark.parametrize("command", [["usage"], ["limits"], ["obedience"], ["recommend"], REPLAY])
+@pytest.mark.parametrize("command", [["usage"], ["limits"], ["obedience"], ["recommend", "--force"], REPLAY])
 def test_missing_rows_are_said(usage, command, capsys):
     """Where, and how one knows."""
     assert main([*command, str(usage)]) == 0

@@ -27,6 +27,10 @@ _HOSTILE = (
     "<default>",
     "\u202eevil",
 )
+_FORECAST = """\
+# Forecast of what was recorded (closed loop: throttled clients come later), it
+#   throttles:
+#   produce user=loader: """
 _FEW = settings(
     max_examples=5,
     deadline=None,
@@ -71,7 +75,7 @@ def test_the_file_is_taken_as_it_is_and_throttles_nobody(
     usage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What the comments say of it is what a replay of the file says; so is who was throttled before."""
-    assert main(["recommend", str(usage), "--protect", "user=checkout"]) == 0
+    assert main(["recommend", "--force", str(usage), "--protect", "user=checkout"]) == 0
     text = capsys.readouterr().out
     comments = [line for line in text.splitlines() if line.startswith("#")]
     assert max(map(len, comments)) <= 80
@@ -92,9 +96,9 @@ def test_a_budget_throttles_the_large_and_says_so(
 ) -> None:
     """Never the protected."""
     arguments = ["--protect", "user=checkout", "--budget", "producer_byte_rate=2MiB", "--headroom", "1"]
-    assert main(["recommend", str(usage), *arguments]) == 0
+    assert main(["recommend", "--force", str(usage), *arguments]) == 0
     text = capsys.readouterr().out
-    assert "# Replayed against what was recorded, it would have throttled:\n#   produce user=loader: " in text
+    assert _FORECAST in text
     (tmp_path / "quotas.yaml").write_text(text)
     throttled = {
         row["user"]
@@ -107,7 +111,7 @@ def test_a_budget_throttles_the_large_and_says_so(
 def test_a_budget_given_twice_is_refused(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither of the two is taken for what was meant."""
     budgets = ["--budget", "producer_byte_rate=2MiB", "--budget", "producer_byte_rate=3MiB"]
-    assert main(["recommend", str(usage), *budgets]) == 2
+    assert main(["recommend", "--force", str(usage), *budgets]) == 2
     assert capsys.readouterr() == (
         "",
         "error: --budget producer_byte_rate is given twice\nhint: give what one broker may bear once a key\n",
@@ -127,7 +131,7 @@ def test_nobody_protected_is_ever_throttled(
     write_events(directory / "usage", node.events)
     protect = ("--protect", "user=alice", "--budget", f"producer_byte_rate={budget}")
     capsys.readouterr()  # what the last example has printed
-    done = main(["recommend", str(directory / "usage"), *protect])
+    done = main(["recommend", "--force", str(directory / "usage"), *protect])
     text = capsys.readouterr().out
     if done == 2:
         return
@@ -144,11 +148,11 @@ def test_hostile_names_stay_names(tmp_path: Path, capsys: pytest.CaptureFixture[
     """In the file and in a shell, which hands each of them to the command whole, and runs nothing else."""
     usage = _hostile_usage(tmp_path)
     protect = [f"--protect=user={name}" for name in _HOSTILE]
-    assert main(["recommend", str(usage), *protect]) == 0
+    assert main(["recommend", "--force", str(usage), *protect]) == 0
     text = capsys.readouterr().out
     assert "\x1b" not in text
     assert {dict(entry.entity)["user"] for entry in parse_quotas_file(text).entries} == {None, *_HOSTILE}
-    assert main(["recommend", str(usage), *protect, "--as", "kafka-configs"]) == 0
+    assert main(["recommend", "--force", str(usage), *protect, "--as", "kafka-configs"]) == 0
     script = capsys.readouterr().out
     fake = tmp_path / "bin" / "kafka-configs.sh"
     fake.parent.mkdir()
@@ -167,7 +171,7 @@ def test_hostile_names_stay_names(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_no_broker_named_sets_nothing(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The script says what it wants."""
-    assert main(["recommend", str(usage), "--as", "kafka-configs"]) == 0
+    assert main(["recommend", "--force", str(usage), "--as", "kafka-configs"]) == 0
     script = capsys.readouterr().out
     done = subprocess.run(
         ["/bin/sh"],
@@ -189,7 +193,7 @@ def test_one_user_is_told_apart_by_client_ids(tmp_path: Path, capsys: pytest.Cap
     node.produce("ANONYMOUS", "a", 10_000_000, START_MS)
     node.produce("ANONYMOUS", "b", 1_000_000, START_MS)
     write_events(tmp_path, node.events)
-    assert main(["recommend", str(tmp_path)]) == 0
+    assert main(["recommend", "--force", str(tmp_path)]) == 0
     entities = [entry.entity for entry in parse_quotas_file(capsys.readouterr().out).entries]
     assert entities == [(("client-id", None),), (("client-id", "a"),)]
 
@@ -213,7 +217,7 @@ def test_bad_options_are_one_clear_error(
 ) -> None:
     """Exit code 2, the reason on stderr."""
     with pytest.raises(SystemExit) as stopped:
-        main(["recommend", str(usage), *arguments])
+        main(["recommend", "--force", str(usage), *arguments])
     assert stopped.value.code == 2
     assert error in capsys.readouterr().err
 
@@ -230,23 +234,76 @@ def test_what_cannot_be_proposed_is_one_clear_error(
     arguments: str, error: str, usage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 2, the reason, and what to ask for instead."""
-    assert main(["recommend", str(usage), *arguments.split()]) == 2
+    assert main(["recommend", "--force", str(usage), *arguments.split()]) == 2
     assert error in capsys.readouterr().err
 
 
-def test_what_was_imported_has_estimated_request_time(
+def test_no_request_quota_is_proposed_from_an_imported_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Which is said wherever limits are."""
+    """Its request time is too low, which is said; `--force` changes nothing, and a budget is refused."""
     main(["import", str(QUICK), "--out", str(tmp_path / "usage")])
+    capsys.readouterr()
     assert main(["limits", str(tmp_path / "usage")]) == 0
-    assert main(["recommend", str(tmp_path / "usage")]) == 0
-    assert (
-        capsys.readouterr().out.count(
-            "request time is an estimate: Kafka's request log does not have all of it"
-        )
-        == 2
+    assert "request time is an estimate" in capsys.readouterr().out
+    assert main(["recommend", str(tmp_path / "usage"), "--force"]) == 0
+    text = capsys.readouterr().out
+    keys = {key for entry in parse_quotas_file(text).entries for key in entry.values}
+    assert keys == {"producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate"}
+    assert "# No request quota is proposed: request time cannot be judged" in text
+    budget = ["--budget", "request_percentage=50", "--force"]
+    assert main(["recommend", str(tmp_path / "usage"), *budget]) == 2
+    assert "request_percentage cannot have a budget here" in capsys.readouterr().err
+
+
+def test_too_little_data_proposes_nothing(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 3, nothing on stdout; forced, the comments say how little it is."""
+    assert main(["recommend", str(usage)]) == 3
+    assert capsys.readouterr() == (
+        "",
+        "error: too little data for a proposal: requests in 3 windows of 10 seconds, expected 30 or more\n"
+        "hint: record the busiest hours, or give --force\n",
     )
+    assert main(["recommend", str(usage), "--force"]) == 0
+    text = capsys.readouterr().out
+    assert "# Too little data, forced: requests in 3 windows of 10 seconds; 30 are enough." in text
+
+
+def test_a_type_of_quota_with_few_requests_has_no_default(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However long the record is; and few requests of every type are too little for anything."""
+    node = RecordingNode()
+    node.start(START_MS)
+    for window in range(40):
+        now_ms = START_MS + 10_000 * window
+        if window < 30:
+            node.mutate("alice", "c", 2, now_ms, strict=True, connection_id=1)
+            node.other("alice", "c", now_ms, connection_id=1, api_key=19)
+        for number in range(3):
+            node.produce("alice", "c", 1000, now_ms + number)
+            node.produce("alice", "7", 90_000_000, now_ms + number)
+    write_events(tmp_path / "usage", node.events)
+    assert main(["recommend", str(tmp_path / "usage")]) == 0
+    text = capsys.readouterr().out
+    (entry,) = parse_quotas_file(text).entries
+    assert set(entry.values) == {"producer_byte_rate", "request_percentage"}
+    assert "# No mutation quota is proposed: 30 requests; 100 are enough." in text
+    assert "# Left out: 1 entity of the brokers themselves (client-id=7)." in text
+    assert "the floor of 64KiB, as it needs only " in str(entry.reason)
+
+
+def test_few_requests_are_too_little_however_long_the_record_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Forty windows of ten seconds with a request each."""
+    node = RecordingNode()
+    node.start(START_MS)
+    for window in range(40):
+        node.produce("alice", "c", 1000, START_MS + 10_000 * window)
+    write_events(tmp_path, node.events)
+    assert main(["recommend", str(tmp_path)]) == 3
+    assert "too little data for a proposal: 40 requests of one type of quota" in capsys.readouterr().err
 
 
 def test_nothing_recorded_is_nothing_to_recommend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,5 +311,5 @@ def test_nothing_recorded_is_nothing_to_recommend(tmp_path: Path, capsys: pytest
     node = RecordingNode()
     node.start(START_MS)
     write_events(tmp_path, node.events)
-    assert main(["recommend", str(tmp_path)]) == 2
+    assert main(["recommend", "--force", str(tmp_path)]) == 2
     assert "nothing to recommend" in capsys.readouterr().err

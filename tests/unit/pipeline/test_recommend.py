@@ -80,7 +80,7 @@ def test_who_hardly_did_anything_may_do_a_little():
     for quota_type in (QuotaType.PRODUCE, QuotaType.FETCH, QuotaType.REQUEST, QuotaType.CONTROLLER_MUTATION):
         proposal = propose("user", *_found({"a": 0.0, "b": 0.001}, quota_type=quota_type), Wanted())
         assert _values(proposal, quota_type.key) == {None: LEAST[quota_type.value]}
-        assert "the least that is proposed" in str(proposal.quotas.entries[0].reason)
+        assert "the floor of " in str(proposal.quotas.entries[0].reason)
 
 
 def test_the_protected_have_their_own_whatever_they_need():

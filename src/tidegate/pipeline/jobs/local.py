@@ -22,6 +22,7 @@ from rich.progress import track
 
 from tidegate.config.locations import Location
 from tidegate.pipeline.backlogs import backlogs_table, chunk_backlogs
+from tidegate.pipeline.evidence import chunk_windows, windows_in
 from tidegate.pipeline.history import (
     Buckets,
     WantedEntities,
@@ -34,6 +35,7 @@ from tidegate.pipeline.jobs.summaries import (
     ObedienceSummary,
     ReplaySummary,
     UsageSummary,
+    evidence_of,
     replay_made_of,
     usage_tables,
 )
@@ -51,7 +53,14 @@ from tidegate.pipeline.read.missing import Coverage, chunk_evidence, coverage_of
 from tidegate.pipeline.read.steps import ControlEvents, events_together
 from tidegate.pipeline.read.survey import survey_chunk
 from tidegate.pipeline.read.timeline import callback_in
-from tidegate.pipeline.recommend import Recommendation, Wanted, chunk_users, level_of, recommend
+from tidegate.pipeline.recommend import (
+    Recommendation,
+    Wanted,
+    chunk_users,
+    forecast_levels,
+    level_of,
+    recommend,
+)
 from tidegate.pipeline.replay.carried import Carried
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
 from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER
@@ -180,17 +189,18 @@ def local_recommend(files: UsageFiles, by: str | None, wanted: Wanted) -> Recomm
     empty = _schema(BACKLOG_STEPS).empty_table()
     parts = [chunk_backlogs(chunk, by) for chunk in _shown(files.chunks, "looking")]
     backlogs = backlogs_table(pa.concat_tables(parts or [empty])).to_pylist()
-    replays = LocalReplays(files, levels_of(by))
-    callback = callback_in(replays.layout.timelines)
-    return recommend(replays, by, wanted, backlogs, missing=replays.layout.missing, callback=callback)
+    windows = windows_in(chunk_windows(chunk) for chunk in files.chunks)
+    replays = LocalReplays(files, levels_of(by), forecast_levels(by))
+    evidence = evidence_of(replays.layout, by, windows=windows)
+    return recommend(replays, by, wanted, backlogs, evidence)
 
 
 class LocalReplays:
-    """Replays of the same rows, which are read and kept once, against plans of the same levels."""
+    """Replays of the same rows, which are read and kept once, against plans like `levels`."""
 
-    def __init__(self, files: UsageFiles, levels: Plan) -> None:
-        kernel_at_hand([levels])
-        self.layout, self._partitions = _laid_out(files, [levels])
+    def __init__(self, files: UsageFiles, *levels: Plan) -> None:
+        kernel_at_hand(levels)
+        self.layout, self._partitions = _laid_out(files, levels)
         _, self._members = _held(self.layout)
 
     def peaks(self, plan: Plan) -> pa.Table:

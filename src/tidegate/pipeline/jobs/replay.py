@@ -16,6 +16,7 @@ from tidegate.config.locations import Location
 from tidegate.pipeline.backlogs import BY_CONNECTION, BY_STEP, STEP_KEYS, backlogs_of_chunks
 from tidegate.pipeline.backlogs import ENTITY_KEYS as BACKLOG_KEYS
 from tidegate.pipeline.errors import spark_errors_as_ours
+from tidegate.pipeline.evidence import chunk_windows, windows_in
 from tidegate.pipeline.jobs.spread import (
     EarlySurveys,
     Placed,
@@ -24,12 +25,19 @@ from tidegate.pipeline.jobs.spread import (
     replay_blocks,
     spread_chunks,
 )
-from tidegate.pipeline.jobs.summaries import LimitsSummary, ReplaySummary, replay_made_of
+from tidegate.pipeline.jobs.summaries import LimitsSummary, ReplaySummary, evidence_of, replay_made_of
 from tidegate.pipeline.output import STATE_TABLE, opened_results, saved_table
 from tidegate.pipeline.progress import progress_of
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.timeline import callback_in
-from tidegate.pipeline.recommend import Recommendation, Wanted, chunk_users, level_of, recommend
+from tidegate.pipeline.recommend import (
+    Recommendation,
+    Wanted,
+    chunk_users,
+    forecast_levels,
+    level_of,
+    recommend,
+)
 from tidegate.pipeline.replay.carried import Carried, carried_states
 from tidegate.pipeline.replay.limits import Tolerance, find_limits, levels_of
 from tidegate.pipeline.replay.outcome import NODE_KEYS, PEAKS_TOGETHER, by_entity
@@ -171,10 +179,10 @@ def recommend_job(spark: RunningSpark, files: UsageFiles, by: str | None, wanted
         progress_of(spark.session.sparkContext, "finding limits"),
     ):
         by = by or level_of(_users(spark, files), wanted)
-        with SparkReplays(spark, files, levels_of(by)) as replays:
-            layout, backlogs = replays.layout, _backlogs(spark, files, by)
-            callback = callback_in(layout.timelines)
-            return recommend(replays, by, wanted, backlogs, missing=layout.missing, callback=callback)
+        windows = windows_in(done_on_spark(spark.session, chunk_windows, files.chunks))
+        with SparkReplays(spark, files, levels_of(by), forecast_levels(by)) as replays:
+            evidence = evidence_of(replays.layout, by, windows=windows)
+            return recommend(replays, by, wanted, _backlogs(spark, files, by), evidence)
 
 
 def _users(spark: RunningSpark, files: UsageFiles) -> Iterator[str]:
@@ -200,11 +208,11 @@ def _backlogs(spark: RunningSpark, files: UsageFiles, by: str) -> list[dict[str,
 
 
 class SparkReplays:
-    """Replays of the same rows, which are read and placed once, against plans of the same levels."""
+    """Replays of the same rows, which are read and placed once, against plans like `levels`."""
 
-    def __init__(self, spark: RunningSpark, files: UsageFiles, levels: Plan) -> None:
+    def __init__(self, spark: RunningSpark, files: UsageFiles, *levels: Plan) -> None:
         self._context = spark.session.sparkContext
-        placed = replay_blocks(spark, files, [levels])
+        placed = replay_blocks(spark, files, levels)
         self._placed = placed._replace(blocks=placed.blocks.persist(StorageLevel.DISK_ONLY))
 
     def __enter__(self) -> "SparkReplays":

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.pipeline.evidence import Evidence, internal_names
 from tidegate.pipeline.manifest import made_of
 from tidegate.pipeline.read.ingest import UsageFiles
 from tidegate.pipeline.read.missing import Missing
+from tidegate.pipeline.read.timeline import callback_in
 from tidegate.pipeline.replay.task import Layout
 from tidegate.pipeline.replay.unmatched import Unmatched
 from tidegate.pipeline.schemas import CLIENT
@@ -16,6 +18,7 @@ __all__ = [
     "ObedienceSummary",
     "ReplaySummary",
     "UsageSummary",
+    "evidence_of",
     "replay_made_of",
     "usage_tables",
 ]
@@ -65,6 +68,17 @@ class ReplaySummary:
 def usage_tables(by: Sequence[str]) -> tuple[str, str]:
     """Return the names of the tables of usage by the columns `by`: in all, and by minute."""
     return f"usage_by_{'client' if tuple(by) == CLIENT else '_'.join(by)}", "usage_by_minute"
+
+
+def evidence_of(layout: Layout, by: str, *, windows: int) -> Evidence:
+    """Return what a record proves beside its limits. windows: as `evidence.windows_in` counts them."""
+    return Evidence(
+        windows=windows,
+        internal=internal_names(by, layout.users, layout.client_ids),
+        is_imported=any(timeline.is_imported for timeline in layout.timelines.values()),
+        missing=layout.missing,
+        callback=callback_in(layout.timelines),
+    )
 
 
 def replay_made_of(files: UsageFiles, layout: Layout, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def report_sections(found: Findings) -> list[Section]:
         _throttles(found.history),
         _plans(found),
         limits_section(found.limits),
-        recommend_section(found.recommendation, rows=found.rows, is_imported=found.is_imported),
+        recommend_section(found.recommendation, rows=found.rows),
         obedience_section(found.obedience),
         _not_exact(found),
     ]

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 from tidegate.config.quotas_file import QuotasFile
 from tidegate.pipeline.backlogs import STEP_MS
-from tidegate.pipeline.recommend import Name, Recommendation, Row, Wanted, entity_of, is_touched, name_of
+from tidegate.pipeline.evidence import ENOUGH_REQUESTS, ENOUGH_WINDOWS, Name
+from tidegate.pipeline.recommend import Recommendation, Row, Wanted, entity_of, is_touched, name_of
 from tidegate.pipeline.replay.limits import ENTITIES_BY
 from tidegate.pipeline.replay.plan import QUOTA_TYPES
-from tidegate.pipeline.report.limits_report import ESTIMATED, callback_note, entity_text, was_throttled
+from tidegate.pipeline.report.limits_report import callback_note, entity_text, was_throttled
 from tidegate.pipeline.report.text import (
     QUOTA_NAMES,
     bytes_text,
@@ -21,7 +22,14 @@ from tidegate.pipeline.report.text import (
 from tidegate.pipeline.rounding import given_text
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["hidden_notes", "outcome_notes", "recommend_notes", "skew_notes", "starved_notes"]
+__all__ = [
+    "evidence_notes",
+    "hidden_notes",
+    "outcome_notes",
+    "recommend_notes",
+    "skew_notes",
+    "starved_notes",
+]
 
 _FEW = 3  # lines on one type of quota
 _LINES = 10  # entities that a note lists
@@ -30,13 +38,14 @@ _UNEVEN = 1.5  # times its fair share that a node has when it is worth a word
 _TYPE_BY_KEY = {quota_type.key: quota_type.value for quota_type in QUOTA_TYPES}
 
 
-def recommend_notes(found: Recommendation, wanted: Wanted, *, events: int, is_imported: bool) -> list[str]:
+def recommend_notes(found: Recommendation, wanted: Wanted, *, events: int) -> list[str]:
     """Return all that is to be said of the quotas. wanted: what they were asked for with."""
     budgets = "".join(
         f", budget {key}={given_text(_TYPE_BY_KEY[key], value)}" for key, value in wanted.budgets.items()
     )
     notes = [
         f"Proposed by tidegate recommend: headroom {wanted.headroom:g}{budgets}; of {things_text(events, 'event')}.",
+        *evidence_notes(found),
         *outcome_notes(found.outcomes),
     ]
     if wanted.protect:
@@ -45,17 +54,44 @@ def recommend_notes(found: Recommendation, wanted: Wanted, *, events: int, is_im
     notes += hidden_notes(found.entities)
     notes += starved_notes(found.by, found.quotas, found.entities, found.backlogs)
     notes += skew_notes(found.nodes)
-    if found.callback is not None:
-        notes.append(" ".join(callback_note(found.callback)))
-    return [*notes, f"{ESTIMATED}."] if is_imported else notes
+    if found.evidence.callback is not None:
+        notes.append(" ".join(callback_note(found.evidence.callback)))
+    return notes
+
+
+def evidence_notes(found: Recommendation) -> list[str]:
+    """Return what the record is too little for, what it cannot measure, and which clients are left out."""
+    evidence = found.evidence
+    notes = []
+    if evidence.windows < ENOUGH_WINDOWS:
+        windows = things_text(evidence.windows, "window")
+        notes.append(
+            f"Too little data, forced: requests in {windows} of 10 seconds; {ENOUGH_WINDOWS} are enough."
+        )
+    notes += [
+        f"No {QUOTA_NAMES[quota_type]} quota is proposed: {things_text(requests, 'request')}; "
+        f"{ENOUGH_REQUESTS} are enough."
+        for quota_type, requests in found.withheld.items()
+    ]
+    if evidence.is_imported:
+        notes.append(
+            "No request quota is proposed: request time cannot be judged, as a request log does not hold the time "
+            "of network threads."
+        )
+    if found.left_out:
+        left_out = things_text(len(found.left_out), "entity", "entities")
+        names = ", ".join(entity_text(_named(name)) for name in found.left_out[:_FEW])
+        more = ", …" if len(found.left_out) > _FEW else ""
+        notes.append(f"Left out: {left_out} of the brokers themselves ({names}{more}).")
+    return notes
 
 
 def outcome_notes(outcomes: Sequence[Row]) -> list[str]:
-    """Return what the proposal would have done to the recorded requests: rows of `REPLAY_BY_ENTITY`."""
+    """Return what the proposal would lead to, as forecast in closed loop: rows of `REPLAY_BY_ENTITY`."""
     touched = sorted((row for row in outcomes if is_touched(row)), key=lambda row: -row["throttle_ms"])
     if not touched:
         return ["Replayed against what was recorded, it throttles nobody."]
-    notes = ["Replayed against what was recorded, it would have throttled:"]
+    notes = ["Forecast of what was recorded (closed loop: throttled clients come later), it throttles:"]
     notes += [
         f"  {QUOTA_NAMES[row['quota_type']]} {entity_text(row)}: "
         f"{count_text(row['throttled_requests'])} of {count_text(row['requests'])} requests, "

@@ -35,8 +35,8 @@ def usage(tmp_path):
     """Somebody with a hostile name and a limit, throttled from the second request on."""
     node = RecordingNode(3)
     node.start(START_MS, records=[_limit(HOSTILE, 100.0)])
-    for second in range(5):
-        node.produce("alice", HOSTILE, 2000, START_MS + 1000 * second)
+    for second in (*range(5), *range(10, 310, 3)):
+        node.produce("alice", HOSTILE, 2000 if second < 5 else 1, START_MS + 1000 * second)
     write_events(tmp_path, node.events)
     return tmp_path
 
@@ -70,12 +70,12 @@ def test_everything_has_its_section(usage):
     [limits] = sections["limits"].tables
     assert [row[1] for row in limits.rows] == ["produce"]
     [quotas] = sections["recommendation"].tables
-    assert [row[:2] for row in quotas.rows] == [["client-id=<default>", "64KiB"]]
+    assert [row[:2] for row in quotas.rows] == [["client-id=<default>", "64KiB (floor)"]]
     assert quotas.rows[0][-1].startswith("produce: the only one is client-id=</script>\\u202e")
     said = sections["recommendation"].sentences
     assert "Replayed against what was recorded, it throttles nobody." in said
     assert any(
-        sentence.startswith("Throttled when recorded, so that") and " of 5 requests, " in sentence
+        sentence.startswith("Throttled when recorded, so that") and " of 105 requests, " in sentence
         for sentence in said
     )
     assert [row[:1] for row in sections["obedience"].tables[0].rows] == [["(does not say)"]]
