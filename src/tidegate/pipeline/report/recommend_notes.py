@@ -10,6 +10,7 @@ from tidegate.pipeline.recommend import Recommendation, Row, Wanted, entity_of, 
 from tidegate.pipeline.replay.limits import ENTITIES_BY
 from tidegate.pipeline.replay.plan import QUOTA_TYPES
 from tidegate.pipeline.report.limits_report import callback_note, entity_text, was_throttled
+from tidegate.pipeline.report.replay_report import range_text
 from tidegate.pipeline.report.text import (
     QUOTA_NAMES,
     bytes_text,
@@ -88,14 +89,15 @@ def evidence_notes(found: Recommendation) -> list[str]:
 
 def outcome_notes(outcomes: Sequence[Row]) -> list[str]:
     """Return what the proposal would lead to, as forecast in closed loop: rows of `REPLAY_BY_ENTITY`."""
-    touched = sorted((row for row in outcomes if is_touched(row)), key=lambda row: -row["throttle_ms"])
+    touched = [row for row in outcomes if is_touched(row) or row.get("throttled_requests_high")]
+    touched.sort(key=lambda row: -row["throttle_ms"])
     if not touched:
         return ["Replayed against what was recorded, it throttles nobody."]
     notes = ["Forecast of what was recorded (closed loop: throttled clients come later), it throttles:"]
     notes += [
         f"  {QUOTA_NAMES[row['quota_type']]} {entity_text(row)}: "
         f"{count_text(row['throttled_requests'])} of {count_text(row['requests'])} requests, "
-        f"{duration_text(row['throttle_ms'])} in all, {duration_text(row['longest_throttle_ms'])} at most"
+        f"{range_text(row, 'throttle_ms')} in all, {range_text(row, 'longest_throttle_ms')} at most"
         + (f", {things_text(row['capped_fetches'], 'fetch', 'fetches')} cut" if row["capped_fetches"] else "")
         + (
             f", {things_text(row['rejected_mutations'], 'mutation')} refused"

@@ -96,7 +96,7 @@ def test_the_last_minutes_show_the_limit_that_is_in_force_now(tmp_path, is_impor
     node.start(START_MS)
     if is_imported:
         node.events.clear()
-    watch = WatchHere(tmp_path, [in_force_plan()], window_ms=180_000)
+    watch = WatchHere(tmp_path, [in_force_plan()], window_ms=180_000, lateness_s=0.0)
     written = 0
     for minute, bound in enumerate((8e6, 3e6)):
         limit = QuotaRecord(entity=(("user", "alice"),), key="producer_byte_rate", value=bound)
