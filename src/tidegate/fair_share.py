@@ -115,6 +115,16 @@ class Rounds(Generic[Entry]):
             self._entries_by[owner] = entries
         return entry
 
+    def pop_of_largest(self) -> Entry:
+        """Take out the oldest entry of the owner that has most; this looks at each owner."""
+        owner = max(self._entries_by, key=lambda owner: len(self._entries_by[owner]))
+        entries = self._entries_by[owner]
+        self._size -= 1
+        entry = entries.popleft()
+        if not entries:
+            del self._entries_by[owner]
+        return entry
+
 
 class ThresholdBound:
     """A bound whose entries must not be evicted, divided by dynamic thresholds.

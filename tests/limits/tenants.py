@@ -45,7 +45,18 @@ class TenantConnection(Connection):
 
 
 class TenantsBroker(Broker):
-    """A `tidegate serve` process with an authorizer and one user for each tenant."""
+    """A `tidegate serve` process with an authorizer and one user for each tenant.
+
+    most_files: how many descriptors it may have, where that is not up to the system.
+    """
+
+    most_files: int | None = None
+
+    def command(self) -> list[str]:
+        """Return what starts Tidegate, without its arguments."""
+        if self.most_files is None:
+            return super().command()
+        return ["sh", "-c", f'ulimit -n {self.most_files}; exec "$@"', "sh", *super().command()]
 
     def log_in(self, user: str) -> TenantConnection:
         """Return a new connection that has logged in."""
@@ -62,7 +73,11 @@ class TenantsBroker(Broker):
 
 @contextlib.contextmanager
 def tenants_broker(
-    directory: Path, tenants: Sequence[str], overrides: dict[str, str] | None = None
+    directory: Path,
+    tenants: Sequence[str],
+    overrides: dict[str, str] | None = None,
+    *,
+    most_files: int | None = None,
 ) -> Iterator[TenantsBroker]:
     """Start a broker on which each tenant may use names with its own prefix; end it, and look for tracebacks."""
     users = " ".join(f'user_{user}="{_password(user)}"' for user in (ADMIN, *tenants))
@@ -76,6 +91,7 @@ def tenants_broker(
         **(overrides or {}),
     }
     broker = TenantsBroker(directory, settings)
+    broker.most_files = most_files
     try:
         broker.start()
         with broker.log_in(ADMIN) as admin:

@@ -364,7 +364,11 @@ class MemoryNetwork:
         self._loop = loop
 
     def listen(
-        self, address: ListenerAddress, config: ServerConfig, on_accept: Callable[[Transport, str], None]
+        self,
+        address: ListenerAddress,
+        config: ServerConfig,
+        on_accept: Callable[[Transport, str], None],
+        make_room: Callable[[str], bool],
     ) -> MemoryListener:
         """Return a listener with a name and a port, and nothing else."""
         listener = MemoryListener(address, self.poller, self._loop, on_accept)

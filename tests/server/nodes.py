@@ -217,10 +217,14 @@ class RunningNode:
         self.node.serve({**HANDLERS, **(handlers or {})}, self.quotas, turn)
         self.clients: list[NodeClient] = []
 
-    async def connect(self, client_id: str = "c1", context: ssl.SSLContext | None = None) -> NodeClient:
-        """Return a new connection, encrypted where a context is given."""
+    async def connect(
+        self, client_id: str = "c1", context: ssl.SSLContext | None = None, source: str = "127.0.0.1"
+    ) -> NodeClient:
+        """Return a new connection from a source address, encrypted where a context is given."""
         port, host = self.node.listeners["PLAINTEXT"].port, "localhost" if context else None
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=host)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=context, server_hostname=host, local_addr=(source, 0)
+        )
         self.clients.append(NodeClient(reader, writer, client_id))
         return self.clients[-1]
 

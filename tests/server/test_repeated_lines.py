@@ -76,6 +76,18 @@ def test_the_table_is_bounded() -> None:
     assert sum(counted) + len(log.lines) == 20_000
 
 
+def test_one_address_cannot_use_up_all_kinds() -> None:
+    """Its lines differ as it likes: those of another address are written all the same."""
+    log = Log()
+    for owner in ("10.0.0.1", "10.0.0.2"):
+        for number in range(1000):
+            extra = {"repeats": f"bad mechanism {owner} {number}", "repeats_of": owner}
+            log.logger.warning("closing %d", number, extra=extra)
+    assert len(log.lines) == MAX_KINDS * 3 // 4
+    log.logger.warning("closing victim", extra={"repeats": "bad frame victim", "repeats_of": "10.0.0.3"})
+    assert log.lines[-1] == "closing victim"
+
+
 def test_old_kinds_make_room() -> None:
     """An address of long ago does not stand in the way of a new one."""
     log = Log()

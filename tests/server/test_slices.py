@@ -377,6 +377,23 @@ def test_of_much_long_work_a_part_is_under_way(tmp_path):
     assert run_crowd(tmp_path / "all", scenario).most > 20
 
 
+@pytest.mark.parametrize("settings", [{}, CROWDED], ids=["room", "crowded"])
+def test_long_work_of_one_principal_does_not_wait_for_that_of_another(tmp_path, settings):
+    """With twenty clients of one at work, a client of another has every other slice, and is among those that go on."""
+
+    async def scenario(node: RunningNode, crowd: Crowd) -> None:
+        clients = [await node.connect("long") for _ in range(20)]
+        other = await node.connect("long", source="127.0.0.2")
+        answers = [asyncio.create_task(c.ask(METADATA, METADATA_VERSION, NO_TOPICS)) for c in clients]
+        await until(lambda: crowd.begun > WORKS_AT_ONCE)
+        ended = crowd.ended
+        await other.ask(METADATA, METADATA_VERSION, NO_TOPICS)
+        assert crowd.ended - ended < 6
+        await asyncio.gather(*answers)
+
+    run_crowd(tmp_path, scenario, **settings)
+
+
 def test_who_is_waited_for_goes_on(tmp_path):
     """Work that holds a lock may have been put back: those who wait for the lock keep nobody from going on."""
 

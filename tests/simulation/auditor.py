@@ -259,6 +259,8 @@ class NodeAuditor:
             return "slow"
         if self.connections.is_excess(line):
             return "excess"
+        if self.connections.is_displaced(line):
+            return "displaced"
         self.auditor.fail(line, f"is closed for no reason, {len(line.awaiting)} requests are not answered")
         return ""
 

@@ -100,6 +100,22 @@ class Connections:
         """Return whether a connection may have to go for the sake of a protected one; it is gone already."""
         return line.listener != self._protected and len(self.open) >= self.limits.most
 
+    def is_displaced(self, line: "Line") -> bool:
+        """Return whether a connection may have made room for one of an address that has fewer; it is gone already."""
+        most_of_listener, _ = self.limits.listeners[line.listener]
+        same = [other for other in self.open if other.listener == line.listener]
+        if len(same) >= most_of_listener - 1 and self._has_most(line, same):
+            return True
+        closable = [other for other in self.open if other.listener != self._protected]
+        is_full = line.listener != self._protected and len(self.open) >= self.limits.most - 1
+        return is_full and self._has_most(line, closable)
+
+    def _has_most(self, line: "Line", others: "list[Line]") -> bool:
+        counts = Counter(other.host for other in others)
+        counts[line.host] += 1
+        is_needed = any(counts[other.host] + 1 < counts[line.host] for other in self.waiting)
+        return is_needed and counts[line.host] == max(counts.values())
+
     def surplus(self) -> "Line | None":
         """Return one that should have gone, as there are too many."""
         if len(self.open) <= self.limits.most:

@@ -74,6 +74,8 @@ _EXPECTED_WARNINGS = (
     "the wall clock was stepped",
     "it took no byte of its answer",
     "its request came in too slowly",
+    "its principal has most connections",
+    "its request was coming in while another principal",
     "frame length is -1",
 )
 _UNRELIABLE = "quota callback tests.simulation.callbacks:Unreliable"

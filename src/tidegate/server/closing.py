@@ -8,6 +8,7 @@
 | `stalled` | those whose clients have taken no byte of an answer for a minute |
 | `slow` | those whose requests come in too slowly while others wait for memory |
 | `revoke` | of the principal that holds most memory the one whose request comes in slowest, if another needs it |
+| `displaced` | of the principal that has most connections the one unused for the longest, if another connects |
 | `unread` | of the principal that holds most memory the one whose answer is unread for the longest, if it is needed |
 
 Where the client is to blame, the log says why in a line. Closing takes its time: many are closed in slices.
@@ -96,6 +97,15 @@ class Closing:
         self._close(
             slow, "its request came in too slowly while others waited for memory (queued.max.request.bytes)"
         )
+
+    def displaced(self, channel: Channel) -> None:
+        """Close a connection of the principal that has most: one with fewer connects, and no more are allowed."""
+        self._front.on_bad_frame(
+            channel,
+            "its principal has most connections, and another needed one while all were in use "
+            "(max.connections, or descriptors: ulimit -n)",
+        )
+        channel.close()
 
     def revoke(self, channel: Channel) -> None:
         """Close a connection whose principal holds most memory: another principal waits for it."""

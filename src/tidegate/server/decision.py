@@ -124,5 +124,5 @@ def _log_observed(user: str, client_id: str, throttle_ms: int) -> None:
         user,
         client_id,
         throttle_ms,
-        extra={"repeats": f"observed {user} {client_id}"},
+        extra={"repeats": f"observed {user} {client_id}", "repeats_of": f"User:{user}"},
     )

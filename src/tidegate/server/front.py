@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 
 from tidegate.api_keys import API_VERSIONS
 from tidegate.clock import Clock
+from tidegate.fair_share import address_owner
 from tidegate.quota import MutationQuotaManager, QuotaManagers
 from tidegate.scheduling import Scheduler
 from tidegate.server.connection.channel import ANSWER_DUE, Channel
@@ -493,7 +494,8 @@ def _log_failure(exchange: Exchange, failure: str, error: Exception) -> None:
 
 def _repeats(channel: Channel, kind: str) -> dict[str, str]:
     """Return what makes a line one of many (`tidegate.server.repeated_lines`): its kind and the client's address."""
-    return {"repeats": f"{kind} {channel.connection.client_host}"}
+    host = channel.connection.client_host
+    return {"repeats": f"{kind} {host}", "repeats_of": address_owner(host)}
 
 
 def _name(channel: Channel) -> str:

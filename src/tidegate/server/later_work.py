@@ -5,13 +5,14 @@ or an error, which the front is given.
 
 What work in slices has read and made so far lies in memory until it is done, and all that is under way takes turns:
 many clients that ask for much at once would have all of it there together. How much that is, nobody counts; it grows
-with the time that the work took (`BYTES_PER_S`). Where that of all is too much, `WORKS_AT_ONCE` of them go on, and the
-others when one of these is done: who has taken the least time first. New ones begin with a shorter slice then, which
-is enough for what is asked for ordinarily; past twice as much they do not begin. Shorter they are, too, where many
-clients ask for much at the same moment: others wait for all their first slices.
+with the time that the work took (`BYTES_PER_S`). Where that of all is too much, `WORKS_AT_ONCE` of them go on, and one
+of each principal, whatever the others have under way. The rest go on when one of these is done: the one that has taken
+the least time first. New ones begin with a shorter slice then, which is enough for what is asked for ordinarily; past
+twice as much they do not begin. They are shorter, too, where many clients ask for much at the same moment: others wait
+for all their first slices. Slices are served in rounds over principals.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,7 @@ class LaterWork:
         self._most_ns = most_bytes * 1_000_000_000 // BYTES_PER_S if most_bytes >= 0 else MAX_INT64
         self._held_ns = 0  # of work that is not done
         self._active = 0
+        self._active_by: Counter[str] = Counter()  # principal
         self._first_ns = self._first_at_ns = 0  # of first slices, lately; and as of when
         self._put_back: dict[Exchange, None] = {}
         self._resumed: deque[Callable[[], None]] = deque()
@@ -86,7 +88,7 @@ class LaterWork:
         self._first_at_ns = begun_ns
         slice_ns = SLICE_NS if self._first_ns < FIRST_SLICES_NS else SHORT_SLICE_NS
         if self._held_ns > self._most_ns:
-            slice_ns = self._slice_ns_in_need()
+            slice_ns = self._slice_ns_in_need(exchange.channel.connection.owner)
         result = UNFINISHED
         if slice_ns:
             result = advance(work, begun_ns + slice_ns, self._monotonic_ns)
@@ -105,9 +107,9 @@ class LaterWork:
             self._put_back[exchange] = None
         return UNFINISHED
 
-    def _slice_ns_in_need(self) -> int:
+    def _slice_ns_in_need(self, owner: str) -> int:
         """Return how long a first slice is while there is memory for no more; 0: it has to wait for others."""
-        is_first = self._held_ns <= 2 * self._most_ns or self._active < WORKS_AT_ONCE
+        is_first = self._held_ns <= 2 * self._most_ns or self._may_add(owner)
         return SHORT_SLICE_NS if is_first else 0
 
     def _go_on_later(self, exchange: Exchange, wait: Any) -> None:
@@ -122,26 +124,44 @@ class LaterWork:
         else:
             add()
 
-    def _add(self, exchange: Exchange) -> None:
-        self._active += 1
-        self._slices.add(lambda: self._go_on(exchange))
+    def _may_add(self, owner: str) -> bool:
+        """Return whether work of a principal may go on while there is memory for no more."""
+        return self._active < WORKS_AT_ONCE or not self._active_by[owner]
 
-    def _go_on(self, exchange: Exchange) -> bool:
+    def _add(self, exchange: Exchange) -> None:
+        owner = exchange.channel.connection.owner
+        self._active += 1
+        self._active_by[owner] += 1
+        self._slices.add(lambda: self._go_on(exchange, owner), owner)
+
+    def _take_off(self, owner: str) -> None:
+        self._active -= 1
+        self._active_by[owner] -= 1
+        if not self._active_by[owner]:
+            del self._active_by[owner]
+
+    def _go_on(self, exchange: Exchange, owner: str) -> bool:
         """Run one more slice, unless others have to be done first; return whether there is none after it."""
-        if self._held_ns > self._most_ns and self._active > WORKS_AT_ONCE:
-            self._active -= 1
+        is_too_much = self._held_ns > self._most_ns and self._active > WORKS_AT_ONCE
+        if is_too_much and self._active_by[owner] > 1:
+            self._take_off(owner)
             self._put_back[exchange] = None
             return True
         is_over = self._run_slice(exchange)
         if is_over:
-            self._active -= 1
+            self._take_off(owner)
             self._bring_back()
         return is_over
 
     def _bring_back(self) -> None:
-        """Have one go on that was put back, where there is room: the one that has taken the least time."""
-        while self._put_back and (self._active < WORKS_AT_ONCE or self._held_ns <= self._most_ns):
-            exchange = min(self._put_back, key=_handler_ns)
+        """Let those go on that were put back, where there is room.
+
+        First one of a principal that has none under way, then the one that has taken the least time.
+        """
+        while self._put_back:
+            exchange = min(self._put_back, key=self._precedence)
+            if self._held_ns > self._most_ns and not self._may_add(exchange.channel.connection.owner):
+                return
             del self._put_back[exchange]
             if exchange.handler_ns or not exchange.channel.closed:
                 self._add(exchange)
@@ -149,6 +169,9 @@ class LaterWork:
                 exchange.work.request.frame = NO_FRAME
                 exchange.channel.release_frame()
                 self._on_done(exchange, Answer(None, close=True))
+
+    def _precedence(self, exchange: Exchange) -> tuple[bool, int]:
+        return self._active_by[exchange.channel.connection.owner] > 0, exchange.handler_ns
 
     def _run_slice(self, exchange: Exchange) -> bool:
         """Run one slice; return whether there is none after it. A client that has left evades no charge."""
@@ -214,7 +237,3 @@ class LaterWork:
                 return False
         self._resuming = False
         return True
-
-
-def _handler_ns(exchange: Exchange) -> int:
-    return exchange.handler_ns

@@ -52,6 +52,7 @@ from tidegate.server.connection.request_memory import RequestMemory
 from tidegate.server.connection.tls_session import TlsBuffers
 from tidegate.server.connection.tls_transport import TlsTransport
 from tidegate.server.connection.transport import Transport
+from tidegate.server.connection_shares import ConnectionShares
 from tidegate.server.dynamic_settings import DynamicSettings
 from tidegate.server.front import Front
 from tidegate.server.handler import Connection, Handler, HandlerTable, NothingToDo, Turn, Wait
@@ -118,6 +119,7 @@ class Node:
             config, self.managers, clock=clock, loop=loop, note_exchange=usage.callback
         )
         self.connections = connection_quotas(config)
+        self._shares = ConnectionShares(self.connections)
         self._static_quotas = static_quotas(config)
         self._tls = TlsListeners(config, loop)
         for notice in self._tls.notices():
@@ -160,6 +162,7 @@ class Node:
                     clock=self._clock,
                     loop=self._loop,
                     on_admitted=self._on_admitted,
+                    make_room=self._make_room,
                 )
         except ConfigError:
             for acceptor in self._acceptors.values():
@@ -234,7 +237,13 @@ class Node:
             work_bytes=request_memory_bytes(self.config),
         )
         self._logins = Logins(
-            self._front, self.config, credentials, clock=self._clock, loop=self._loop, poller=self._poller
+            self._front,
+            self.config,
+            credentials,
+            clock=self._clock,
+            loop=self._loop,
+            poller=self._poller,
+            on_user=self._shares.log_in,
         )
         self.closing = Closing(
             self._front,
@@ -445,6 +454,7 @@ class Node:
             max_frame_bytes=self.config["socket.request.max.bytes"],
         )
         self._front.channels[channel] = None
+        self._shares.add(channel)
         self._front.requests.listeners[listener].created += 1
         if handshake is not None:
             handshake.begin(channel)
@@ -456,9 +466,20 @@ class Node:
         assert self._front is not None
         assert self._logins is not None
         self._logins.end(channel)
+        self._shares.remove(channel)
         self._front.requests.listeners[channel.connection.listener].closed += 1
         self.connections.release(channel.connection.listener, channel.connection.client_host)
         self._on_slots()
+
+    def _make_room(self, listener: str | None, host: str) -> bool:
+        """Close a connection for a client at `host` whose principal has fewer; return whether there was one."""
+        assert self.closing is not None
+        if self.config["tidegate.kafka.exact"]:
+            return False
+        channel = self._shares.least_used(host, listener)
+        if channel is not None:
+            self.closing.displaced(channel)
+        return channel is not None
 
     def _on_slots(self) -> None:
         """Have connections admitted that wait for a slot: there may be one."""

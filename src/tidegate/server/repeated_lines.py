@@ -4,6 +4,10 @@ Who logs such a line says what counts as alike, a kind and what it is about:
 
     _log.warning("closing %s: %s", name, reason, extra={"repeats": f"bad frame {host}"})
 
+Where a client's text decides on the kind, the line also has what it is counted for, `"repeats_of"`: the client's
+address. So that lines of one address cannot use up all kinds, those that are distinguished are divided between
+addresses (`tidegate.fair_share.ThresholdBound`); what is beyond counts as one kind, `others`.
+
 The filter belongs to the handler that writes the lines. Of each kind it lets one pass in `PERIOD_S`, which says how
 many there were since the one before; `sums` has those that are left when no more follow.
 
@@ -20,6 +24,8 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 
+from tidegate.fair_share import UNKNOWN_OWNER, ThresholdBound
+
 __all__ = ["MAX_KINDS", "PERIOD_S", "RepeatedLines"]
 
 PERIOD_S = 60.0
@@ -32,10 +38,11 @@ _MAX_TEXT = 1000
 class _Kind:
     """What was logged of one kind since its last line."""
 
-    __slots__ = ("count", "last", "until_s")
+    __slots__ = ("count", "last", "owner", "until_s")
 
-    def __init__(self, until_s: float) -> None:
+    def __init__(self, until_s: float, owner: str) -> None:
         self.until_s = until_s
+        self.owner = owner
         self.count = 0
         self.last: str = ""
 
@@ -47,6 +54,7 @@ class RepeatedLines(logging.Filter):
         super().__init__()
         self._monotonic_s = monotonic_s
         self._kinds: OrderedDict[str, _Kind] = OrderedDict()
+        self._shares = ThresholdBound(MAX_KINDS)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether `record` is written; it may get the count of those that were not."""
@@ -54,11 +62,11 @@ class RepeatedLines(logging.Filter):
         if name is None:
             return True
         now_s = self._monotonic_s()
-        kind = self._kinds.get(name)
-        if kind is None and len(self._kinds) >= MAX_KINDS:
+        kind, owner = self._kinds.get(name), getattr(record, "repeats_of", UNKNOWN_OWNER)
+        if kind is None and not self._may_add(owner):
             self._drop_old(now_s)
-            if len(self._kinds) >= MAX_KINDS:
-                name, kind = _OTHERS, self._kinds.get(_OTHERS)
+            if not self._may_add(owner):
+                name, kind, owner = _OTHERS, self._kinds.get(_OTHERS), UNKNOWN_OWNER
         if kind is not None and now_s < kind.until_s:
             kind.count += 1
             kind.last = record.getMessage()[:_MAX_TEXT]
@@ -66,14 +74,16 @@ class RepeatedLines(logging.Filter):
         if kind is not None and kind.count:
             record.msg = f"{record.getMessage()} (and {kind.count} more like it since the last such line)"
             record.args = ()
-        self._kinds.pop(name, None)
-        self._kinds[name] = _Kind(now_s + PERIOD_S)
+        if kind is not None:
+            self._forget(name)
+        self._kinds[name] = _Kind(now_s + PERIOD_S, owner)
+        self._shares.add(owner)
         return True
 
     def sums(self, now_s: float) -> list[str]:
         """Return a line for each kind whose period is over and that has lines left out; forget those kinds."""
         over = [name for name, kind in self._kinds.items() if now_s >= kind.until_s]
-        kinds = [self._kinds.pop(name) for name in over]
+        kinds = [self._forget(name) for name in over]
         return [
             f"{kind.count} more like this in the last {PERIOD_S:.0f} s: {kind.last}"
             for kind in kinds
@@ -86,4 +96,14 @@ class RepeatedLines(logging.Filter):
             if now_s < kind.until_s:
                 return
             if not kind.count:
-                del self._kinds[name]
+                self._forget(name)
+
+    def _may_add(self, owner: str) -> bool:
+        """Return whether one more kind of an address is distinguished; lines of no address are not divided."""
+        shares = self._shares
+        return shares.has_room() if owner == UNKNOWN_OWNER else shares.may_add(owner)
+
+    def _forget(self, name: str) -> _Kind:
+        kind = self._kinds.pop(name)
+        self._shares.remove(kind.owner)
+        return kind

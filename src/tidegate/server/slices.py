@@ -13,10 +13,10 @@ so far, again and again, up to 60 ms at a time for 100,000 array elements. After
 """
 
 import gc
-from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
+from tidegate.fair_share import Rounds
 from tidegate.scheduling import Scheduler
 
 __all__ = ["SLICE_NS", "UNFINISHED", "RunSlice", "Slices", "advance"]
@@ -52,22 +52,28 @@ def advance(work: Generator[Any, None, Any], until_ns: int, monotonic_ns: Callab
 
 
 class Slices:
-    """What is under way on one loop, served in rounds, one slice in a turn of the loop."""
+    """What is under way on one loop, one slice in a turn of the loop.
+
+    Served in rounds over owners (`tidegate.fair_share.Rounds`), and over what is under way of each.
+    """
 
     __slots__ = ("_loop", "_run", "_scheduled", "_waiting")
 
     def __init__(self, loop: Scheduler) -> None:
         self._loop = loop
-        self._waiting: deque[RunSlice] = deque()
+        self._waiting: Rounds[tuple[RunSlice, str]] = Rounds()
         self._run = 0
         self._scheduled = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, run_slice: RunSlice) -> None:
-        """Call `run_slice` from the next turn on, until it returns True. It must not raise."""
-        self._waiting.append(run_slice)
+    def add(self, run_slice: RunSlice, owner: str = "") -> None:
+        """Call `run_slice` from the next turn on, until it returns True. It must not raise.
+
+        owner: the principal that it is done for; by default the node.
+        """
+        self._waiting.append((run_slice, owner), owner)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run_one)
@@ -83,20 +89,20 @@ class Slices:
 
     def close(self) -> None:
         """Drop all that is under way."""
-        self._waiting.clear()
+        self._waiting = Rounds()
         _collect_all(after=FULL_COLLECTION_AFTER)
 
     def _run_one(self) -> None:
         self._scheduled = False
         if not self._waiting:
             return
-        run_slice = self._waiting.popleft()
+        run_slice, owner = self._waiting.popleft()
         self._run += 1
         is_due = self._run % SLICES_WITHOUT_FULL_COLLECTION == 0
         _collect_all(after=FULL_COLLECTION_AFTER if is_due else _NEVER)
         try:
             if not run_slice():
-                self._waiting.append(run_slice)
+                self._waiting.append((run_slice, owner), owner)
         finally:
             if not self._waiting:
                 self._loop.call_soon(self._end)  # not in this turn, which had a slice already

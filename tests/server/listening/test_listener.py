@@ -141,6 +141,41 @@ def test_descriptors_are_kept_for_logs(with_node, caplog) -> None:
     assert "are kept for logs and the usage record" in caplog.records[0].getMessage()
 
 
+def test_without_any_descriptor_connections_are_closed(with_node, caplog) -> None:
+    """A client is told at once, though nothing can be opened any more; with descriptors left it is served again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def scenario(node: RunningNode) -> None:
+        good = await node.connect()
+        port = node.node.listeners["PLAINTEXT"].port
+        clients = [socket.socket() for _ in range(5)]
+        in_use = os.dup(0)
+        os.close(in_use)
+        files: list[int] = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 100, hard))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    files.append(os.dup(0))
+            for client in clients:
+                client.setblocking(False)
+                client.connect_ex(("127.0.0.1", port))
+            await until(lambda: node.node.listeners["PLAINTEXT"].refused == 5)
+            assert [client.recv(1) for client in clients] == [b""] * 5
+            await good.metadata()
+            assert len(node.node._front.channels) == 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for fd in files:
+                os.close(fd)
+            for client in clients:
+                client.close()
+        await (await node.connect()).metadata()
+
+    with_node(scenario)
+    assert {record.repeats for record in caplog.records} == {"descriptors"}
+
+
 def test_a_connection_that_cannot_be_served_takes_no_slot(with_node, caplog) -> None:
     """An error of ours while a connection is taken closes it, gives its slot back, and the next one is taken."""
 
@@ -214,7 +249,7 @@ def test_a_host_that_cannot_be_listened_on_is_named(host, reason) -> None:
     async def listen() -> None:
         network = SocketNetwork(asyncio.get_running_loop(), time.monotonic_ns)
         try:
-            network.listen(address, ServerConfig.load({}), print)
+            network.listen(address, ServerConfig.load({}), print, lambda host: False)
         finally:
             network.poller.close()
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.server.memory_network import MemoryNode, MemoryTransport
 
+from tidegate.server.listening.acceptor import MAX_WAITING
 from tidegate.wire import encode_request, read_response
 
 METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER = 3, 10, 60
@@ -103,6 +104,44 @@ def test_a_listener_that_is_full_leaves_the_other_open(node_with) -> None:
     node.loop.turn()
     node.loop.turn()
     assert is_served(node, second), "as soon as there is room, without any time"
+
+
+@pytest.mark.parametrize("settings", [{"max_connections": "10"}, {"listener_name_out_max_connections": "10"}])
+def test_another_address_takes_the_place_of_the_one_that_has_most(
+    node_with, settings: dict[str, str]
+) -> None:
+    """The least recently used of its connections is closed; what more it opens waits for its own."""
+    node = node_with(inter_broker_listener_name="IN", **settings)
+    crowd = [node.connect("OUT", host="10.0.0.1") for _ in range(10)]
+    node.loop.advance(10)
+    assert all(is_served(node, client) for client in crowd[1:])
+    more = [node.connect("OUT", host="10.0.0.1") for _ in range(3)]
+    assert not any(is_served(node, client) for client in more)
+    other = node.connect("OUT", host="10.0.0.2")
+    assert is_served(node, other)
+    assert [is_served(node, client) for client in crowd] == [False] + [True] * 9
+    others = [node.connect("OUT", host="10.0.0.2") for _ in range(5)]
+    assert [is_served(node, client) for client in others] == [True] * 4 + [False], "half for each"
+    other.client_end()
+    node.loop.turn()
+    node.loop.turn()
+    assert is_served(node, more[0]), "who waited first"
+
+
+def test_exact_mode_closes_no_connection_for_another(node_with) -> None:
+    """As in Kafka new clients wait, from whatever address."""
+    node = node_with(inter_broker_listener_name="IN", max_connections="2", tidegate_kafka_exact="true")
+    crowd = [node.connect("OUT", host="10.0.0.1") for _ in range(3)]
+    other = node.connect("OUT", host="10.0.0.2")
+    assert [is_served(node, client) for client in (*crowd, other)] == [True, True, False, False]
+
+
+def test_of_many_that_wait_the_oldest_of_the_largest_address_is_closed(node_with) -> None:
+    """Descriptors of connections that wait for a slot have a bound."""
+    node = node_with(max_connections="1")
+    crowd = [node.connect("OUT", host="10.0.0.1") for _ in range(MAX_WAITING + 3)]
+    node.loop.turn()
+    assert [client.closed for client in crowd[:5]] == [False, True, True, False, False]
 
 
 def test_a_listener_has_a_rate_of_its_own(node_with) -> None:

@@ -191,7 +191,7 @@ class ConnectionQuotas:
     def record_arrival(self, listener_name: str, *, now_ms: int) -> int:
         """Record a connection on broker and listener; return for how many ms to accept no more."""
         listener = self._listeners[listener_name]
-        hold_ms = 0 if self._is_protected(listener_name) else self._broker_rate.decide(1.0, now_ms)
+        hold_ms = 0 if self.is_protected(listener_name) else self._broker_rate.decide(1.0, now_ms)
         hold_ms = max(hold_ms, listener.rate.decide(1.0, now_ms))
         if hold_ms > 0:
             listener.throttle_time.record(float(hold_ms), now_ms)
@@ -200,12 +200,21 @@ class ConnectionQuotas:
     def slot_available(self, listener_name: str) -> bool:
         """Return whether listener and broker have room for one more; a protected listener only asks itself."""
         listener = self._listeners[listener_name]
-        has_room = self._is_protected(listener_name) or self._total < self._limits.max_connections
+        has_room = self.is_protected(listener_name) or self._total < self._limits.max_connections
         return has_room and listener.connections < listener.max_connections
+
+    def is_protected(self, listener_name: str) -> bool:
+        """Return whether `max.connections` closes and refuses no connection of a listener."""
+        return listener_name == self._inter_broker_listener and len(self._listeners) > 1
+
+    def listener_is_full(self, listener_name: str) -> bool:
+        """Return whether a listener has as many connections as its own maximum."""
+        listener = self._listeners[listener_name]
+        return listener.connections >= listener.max_connections
 
     def max_connections_exceeded(self, listener_name: str) -> bool:
         """Return whether the broker has too many: close the connection of this listener idle for longest."""
-        return self._total > self._limits.max_connections and not self._is_protected(listener_name)
+        return self._total > self._limits.max_connections and not self.is_protected(listener_name)
 
     def admit(self, listener_name: str, address: str, *, now_ms: int) -> Admission:
         """Count a connection, or say why not. Call it right after `slot_available` said yes."""
@@ -294,9 +303,6 @@ class ConnectionQuotas:
 
     # Helpers
 
-    def _is_protected(self, listener_name: str) -> bool:
-        return listener_name == self._inter_broker_listener and len(self._listeners) > 1
-
     def _record_ip(self, listener_name: str, ip: str, now_ms: int) -> int:
         """Record the connection on its address; a violation is taken back everywhere."""
         limit = self._ip_limit(ip)
@@ -308,7 +314,7 @@ class ConnectionQuotas:
             listener = self._listeners[listener_name]
             rate.record(-1.0, now_ms)
             listener.rate.record(-1.0, now_ms)
-            if not self._is_protected(listener_name):
+            if not self.is_protected(listener_name):
                 self._broker_rate.record(-1.0, now_ms)
             listener.ip_throttle_time.record(float(throttle_ms), now_ms)
         return throttle_ms

@@ -13,7 +13,7 @@ Follows: Kafka `SaslServerAuthenticator`, `KafkaChannel`, `Selector`.
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -107,8 +107,11 @@ class Logins:
         clock: Clock,
         loop: Scheduler,
         poller: Poller,
+        on_user: Callable[[Channel], None],
     ) -> None:
+        """on_user: is told of each channel whose client has logged in, when its principal is known."""
         self.front = front
+        self.on_user = on_user
         self._poller = poller
         self.credentials = credentials
         self.max_frame_bytes: int = config["socket.request.max.bytes"]
@@ -309,6 +312,7 @@ class Authenticator:
             counts.logins += 1
             counts.logins_without_relogin += not self._knows_reauth
             channel.connection.set_user(self._server.user)
+            logins.on_user(channel)
         self._server = None
         self._state = _State.COMPLETE
         logins.end(channel)

@@ -53,6 +53,7 @@ class TlsLogin:
         counts.logins += 1
         counts.logins_without_relogin += 1
         channel.connection.set_user(user)
+        logins.on_user(channel)
         logins.end(channel)
         channel.max_frame_bytes = logins.max_frame_bytes
 

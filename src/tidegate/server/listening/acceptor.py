@@ -1,14 +1,17 @@
 """Which accepted connections may stay, when, and which are parked or refused (KIP-612, B§6.9).
 
-The listener hands over each connection it accepted. While the broker's or the listener's rate asks for a wait, or no
-slot is free, the listener accepts nobody and the kernel keeps new clients waiting. A connection of an address over its
-own rate is kept unread and closed when its throttle is over.
+The listener hands over each connection it accepted. While the broker's or the listener's rate asks for a wait, the
+listener accepts none and the kernel keeps new clients waiting. Where no slot is free, a principal with fewer
+connections than another takes one of those (`tidegate.server.connection_shares`); other clients wait, in rounds over
+addresses, for connections that close. With `tidegate.kafka.exact` all wait in the kernel. A connection of an address
+over its own rate is kept unread and closed when its throttle is over.
 """
 
 import logging
 from collections.abc import Callable
 
 from tidegate.clock import Clock
+from tidegate.fair_share import Rounds, address_owner
 from tidegate.quota import AdmissionOutcome, ConnectionQuotas
 from tidegate.quota.connections.limits import ConnectionLimits, parse_per_ip_overrides
 from tidegate.quota.connections.parked_connections import ParkedConnections
@@ -19,17 +22,24 @@ from tidegate.server.host_names import addresses_of_literal
 from tidegate.server.listening.listener_config import ListenerAddress
 from tidegate.server.listening.network import Network
 
-__all__ = ["Acceptor", "connection_quotas", "limit_connections"]
+__all__ = ["MAX_WAITING", "Acceptor", "connection_quotas", "limit_connections"]
 
 _log = logging.getLogger("tidegate.server")
 
 _CLOSE_PARKED_EVERY_S = 0.5  # Kafka's acceptor looks at them as often
 _CLOSED_AT_ONCE = 100  # closing a socket takes 10 us
 _WITHOUT_SLOT_WAIT_S = 0.1  # at the latest; `slot_freed` is told of most
+_ADMITTED_AT_ONCE = 10  # one with TLS takes 0.1 ms
+MAX_WAITING = 1000
+"""Accepted connections of one listener that wait for a slot; past it the address that has most loses its oldest."""
 
 
 class Acceptor:
-    """Asks the connection quotas about every connection of one listener; `on_admitted` gets those that may stay."""
+    """Asks the connection quotas about every connection of one listener; `on_admitted` gets those that may stay.
+
+    make_room: closes a connection of a principal that has more than a client, given its address, and returns whether it
+    did. Its first argument is the listener where the listener's own maximum is reached, else None.
+    """
 
     def __init__(
         self,
@@ -41,8 +51,13 @@ class Acceptor:
         clock: Clock,
         loop: Scheduler,
         on_admitted: Callable[[str, Transport, str], None],
+        make_room: Callable[[str | None, str], bool],
     ) -> None:
-        self.listener = network.listen(address, config, self._on_accept)
+        self.listener = network.listen(address, config, self._on_accept, lambda host: make_room(None, host))
+        self._is_exact: bool = config["tidegate.kafka.exact"]
+        self._make_room = make_room
+        self._waiting: Rounds[tuple[Transport, str]] = Rounds()  # for a slot
+        self._admitting = False
         self._quotas = quotas
         self._name = address.name
         self._clock = clock
@@ -58,16 +73,35 @@ class Acceptor:
     def _on_accept(self, transport: Transport, host: str) -> None:
         """Take a connection that was just accepted."""
         hold_ms = self._quotas.record_arrival(self._name, now_ms=self._clock.now_ms())
-        if hold_ms > 0 or not self._quotas.slot_available(self._name):
+        if hold_ms > 0 or (self._is_exact and not self._quotas.slot_available(self._name)):
             assert self._held is None, "a held listener accepts nobody"
             self.listener.stop()
             self._held = (transport, host)
             self._timer = self._loop.call_later(hold_ms / 1000, self._retry)
             return
-        self._admit(transport, host)
+        self._admit_or_wait(transport, host)
+
+    def _admit_or_wait(self, transport: Transport, host: str) -> None:
+        """Admit a connection if there is a slot, or can be; else keep it until there is."""
+        if self._has_slot(host):
+            self._admit(transport, host)
+            return
+        self._waiting.append((transport, host), address_owner(host))
+        if len(self._waiting) > MAX_WAITING:
+            first, _ = self._waiting.pop_of_largest()
+            first.close()
+
+    def _has_slot(self, host: str) -> bool:
+        quotas, name = self._quotas, self._name
+        if not quotas.slot_available(name):
+            self._make_room(name if quotas.listener_is_full(name) else None, host)
+        return quotas.slot_available(name)
 
     def slot_freed(self) -> None:
-        """Admit the held connection soon if a slot is all that it waits for."""
+        """Admit soon what waits for a slot alone."""
+        if len(self._waiting) and not self._admitting:
+            self._admitting = True
+            self._loop.call_soon(self._admit_waiting)
         if self._lacks_slot and self._timer is not None:
             self._lacks_slot = False
             self._timer.cancel()
@@ -82,20 +116,31 @@ class Acceptor:
                 timer.cancel()
         if self._held is not None:
             self._held[0].close()
+        while len(self._waiting):
+            self._waiting.popleft()[0].close()
         for transport in (*self._closing, *self._parked.take_all()):
             transport.close()
         self._closing.clear()
 
+    def _admit_waiting(self) -> None:
+        """Admit connections that have waited, while there are slots."""
+        self._admitting = False
+        for _ in range(_ADMITTED_AT_ONCE):
+            if not (len(self._waiting) and self._quotas.slot_available(self._name)):
+                return
+            self._admit(*self._waiting.popleft())
+        self.slot_freed()
+
     def _retry(self) -> None:
-        """Admit the held connection if there is a slot now, else look again shortly."""
+        """Go on with the held connection; with `tidegate.kafka.exact` look again shortly if there is no slot."""
         assert self._held is not None
-        self._lacks_slot = not self._quotas.slot_available(self._name)
+        self._lacks_slot = self._is_exact and not self._quotas.slot_available(self._name)
         if self._lacks_slot:
             self._timer = self._loop.call_later(_WITHOUT_SLOT_WAIT_S, self._retry)
             return
         (transport, host), self._held, self._timer = self._held, None, None
         try:
-            self._admit(transport, host)
+            self._admit_or_wait(transport, host)
         finally:
             self.listener.start()
 
@@ -114,7 +159,7 @@ class Acceptor:
                 "Rejected connection from /%s, address already has the configured maximum of %d connections.",
                 host,
                 admission.maximum,
-                extra={"repeats": f"rejected {host}"},
+                extra={"repeats": f"rejected {host}", "repeats_of": address_owner(host)},
             )
             self._quotas.release(self._name, host)
             transport.close()

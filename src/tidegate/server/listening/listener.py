@@ -1,8 +1,10 @@
 """Accept connections, as fast as they come or as slowly as the connection quotas want (KIP-612, B§6.9)."""
 
 import asyncio
+import contextlib
 import errno
 import logging
+import os
 import resource
 import socket
 import sys
@@ -25,11 +27,15 @@ RESERVED_DESCRIPTORS = 256
 _ACCEPT_BATCH = 64  # connections taken before the others get a turn,
 _ACCEPT_S = 0.001  # and for how long: one with TLS takes 0.1 ms
 _OUT_OF_FILES_WAIT_S = 1.0
+_SPARE_HELPS = (errno.EMFILE, errno.ENFILE)
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class SocketListener:
     """One listening socket. `on_accept(transport, host)` gets each new connection.
+
+    Where all descriptors for connections are used, `make_room(host)` may close another connection; otherwise the new
+    one is closed. A spare descriptor is given up for that where no other is left at all.
 
     Options are set once, on the listening socket: those that it accepts begin with the same.
     """
@@ -42,8 +48,10 @@ class SocketListener:
         loop: asyncio.AbstractEventLoop,
         poller: SocketPoller,
         on_accept: Callable[[Transport, str], None],
+        make_room: Callable[[str], bool] = lambda host: False,
     ) -> None:
         self.name = address.name
+        self._make_room = make_room
         self._loop = loop
         self._poller = poller
         self._on_accept = on_accept
@@ -56,11 +64,13 @@ class SocketListener:
         self.port: int = self._sock.getsockname()[1]
         self._accepting = False
         self._most_fd = _most_fd()
+        self._spare: int | None = None
         self.refused = 0  # connections, for want of descriptors
 
     def start(self) -> None:
         """Begin to accept."""
         self._most_fd = _most_fd()  # storage has raised the limit meanwhile
+        self._keep_spare()
         if not self._accepting and self._sock.fileno() >= 0:
             self._accepting = True
             self._loop.add_reader(self._sock.fileno(), self._accept_some)
@@ -69,6 +79,7 @@ class SocketListener:
         """Stop accepting and close the socket."""
         self.stop()
         self._sock.close()
+        self._give_up_spare()
 
     def stop(self) -> None:
         """Accept nobody until `start`; the kernel keeps clients waiting."""
@@ -78,36 +89,63 @@ class SocketListener:
 
     def _accept_some(self) -> None:
         until_s = self._loop.time() + _ACCEPT_S
+        self._keep_spare()
         for _ in range(_ACCEPT_BATCH):
             try:
                 fd, peer = self._accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno in _OUT_OF_FILES:
-                    _log.error(
-                        "cannot accept on %s: %s; trying again in a second",
-                        self.name,
-                        error.strerror,
-                        extra={"repeats": "accept"},
-                    )
-                    self.stop()
-                    self._loop.call_later(_OUT_OF_FILES_WAIT_S, self.start)
-                return
+                if error.errno not in _OUT_OF_FILES:
+                    return
+                if error.errno not in _SPARE_HELPS or not self._give_up_spare():
+                    self._pause(error)
+                    return
+                continue  # with the descriptor that was given up
             sock = socket.SocketType(*self._kind, fd)
-            if fd >= self._most_fd:  # the lowest free number: so many are in use
+            host = self._host(peer)
+            # The lowest free number: so many are in use.
+            if (self._spare is None or fd >= self._most_fd) and not self._make_room(host):
                 self._refuse(sock)
-                continue
-            try:
-                sock.setblocking(False)
-                self._on_accept(SocketTransport(sock, self._poller), self._host(peer))
-            except Exception:
-                _log.exception(
-                    "cannot serve a connection on %s; closing", self.name, extra={"repeats": "serve"}
-                )
-                sock.close()
+            else:
+                self._serve(sock, host)
+            if self._spare is None:
+                self._keep_spare()
             if not self._accepting or self._loop.time() >= until_s:
                 return
+
+    def _serve(self, sock: socket.SocketType, host: str) -> None:
+        try:
+            sock.setblocking(False)
+            self._on_accept(SocketTransport(sock, self._poller), host)
+        except Exception:
+            _log.exception("cannot serve a connection on %s; closing", self.name, extra={"repeats": "serve"})
+            sock.close()
+
+    def _pause(self, error: OSError) -> None:
+        """Accept none for a second: the system is out of what a connection takes."""
+        _log.error(
+            "cannot accept on %s: %s; trying again in a second",
+            self.name,
+            error.strerror,
+            extra={"repeats": "accept"},
+        )
+        self.stop()
+        self._loop.call_later(_OUT_OF_FILES_WAIT_S, self.start)
+
+    def _keep_spare(self) -> None:
+        """Open the spare descriptor, if it is not open and one is left."""
+        if self._spare is None and self._sock.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY)
+
+    def _give_up_spare(self) -> bool:
+        """Close the spare descriptor; return whether there was one."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return False
+        os.close(spare)
+        return True
 
     def _host(self, peer: tuple[Any, ...]) -> str:
         """Return a client's address as Java writes it: that of IPv4 is never one of IPv6."""

@@ -46,10 +46,12 @@ class Network(Protocol):
         address: ListenerAddress,
         config: ServerConfig,
         on_accept: Callable[[Transport, str], None],
+        make_room: Callable[[str], bool],
     ) -> Listener:
         """Return a listener at `address`, stopped; `on_accept` gets each connection and its client's address.
 
-        Raises `ConfigError` where nothing can listen there.
+        make_room: closes a connection for one from the address that it is given, where that is fair, and returns
+        whether it did; called where the system allows no more. Raises `ConfigError` where nothing can listen there.
         """
         ...
 
@@ -66,6 +68,9 @@ class SocketNetwork:
         address: ListenerAddress,
         config: ServerConfig,
         on_accept: Callable[[Transport, str], None],
+        make_room: Callable[[str], bool],
     ) -> Listener:
         """Return a listener that is bound to `address`. Raises `ConfigError` where it cannot be."""
-        return SocketListener(address, config, loop=self._loop, poller=self.poller, on_accept=on_accept)
+        return SocketListener(
+            address, config, loop=self._loop, poller=self.poller, on_accept=on_accept, make_room=make_room
+        )
