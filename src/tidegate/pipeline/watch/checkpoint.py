@@ -3,8 +3,12 @@
 Offsets, the state of each node and the totals belong together, so what was counted is in all of them or in none. All is
 one pickle, which only `loaded` reads: it makes the classes that a watch consists of, and calls nothing else. What they
 hold is not looked at, so a checkpoint is as much its owner's own as the programs that he runs.
+
+A first line names the layout of these classes, so that a checkpoint of another version of Tidegate is refused by name.
 """
 
+import functools
+import hashlib
 import io
 import os
 import pickle
@@ -17,6 +21,7 @@ from typing import Any
 
 from tidegate.config.windows import Windows
 from tidegate.errors import ConfigError
+from tidegate.pipeline import layout
 from tidegate.pipeline.read.answers import Answer, Answers
 from tidegate.pipeline.read.steps import SensorState, Step, Steps
 from tidegate.pipeline.read.timeline import Timeline
@@ -38,7 +43,9 @@ from tidegate.usage.directory import lock_file, make_private_directory, write_pr
 
 __all__ = ["Checkpoint", "WatchState", "dumped", "loaded"]
 
-_VERSION = 5
+_VERSION = 6
+"""Increased when the meaning of a part changes and its fields do not."""
+_FIRST_LINE = b"tidegate watch "
 _STATE = "watch"
 _LOCK = "lock"
 
@@ -57,7 +64,6 @@ class WatchState:
     offsets: dict[int, int] = field(default_factory=dict)
     nodes: dict[int, NodeWatch] = field(default_factory=dict)
     last_batch: int = -1
-    version: int = _VERSION
 
 
 class Checkpoint:
@@ -89,8 +95,8 @@ class Checkpoint:
             data = self._path.read_bytes() if self._path.exists() else None
         if data is None:
             return None
-        state = loaded(data)
-        if not isinstance(state, WatchState) or getattr(state, "version", None) != _VERSION:
+        state = loaded(self._state_of(data))
+        if not isinstance(state, WatchState) or not hasattr(state, "last_batch"):
             raise _unreadable()
         if state.directory != str(directory.resolve()):
             raise self._unusable(f"is of the record {state.directory!r}")
@@ -102,7 +108,22 @@ class Checkpoint:
     def write(self, state: WatchState) -> None:
         """Put a state in the place of the one before, on disk."""
         with self._errors():
-            write_private_file(self._path, dumped(state))
+            write_private_file(self._path, b"%b%b\n%b" % (_FIRST_LINE, _layout(), dumped(state)))
+
+    def _state_of(self, data: bytes) -> bytes:
+        """Return what follows the first line. Raises `ConfigError` for another version of Tidegate."""
+        first, _, state = data.partition(b"\n")
+        if first == _FIRST_LINE + _layout():
+            return state
+        if first.startswith(_FIRST_LINE):
+            found = first.removeprefix(_FIRST_LINE)[:40].decode("ascii", "replace")
+            expected = _layout().decode()
+            raise self._unusable(
+                f"was written by another version of Tidegate (layout {found}, expected {expected})"
+            )
+        if data.startswith(_PICKLE):
+            raise self._unusable("was written by an earlier version of Tidegate")
+        raise _unreadable()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -144,6 +165,25 @@ _PARTS = {
         SettingsBeyondKafka, Extensions, EntitySelection, SmoothMode,
     )
 }  # fmt: skip
+_PICKLE = b"\x80"  # how checkpoints without a first line begin
+
+
+@functools.cache
+def _layout() -> bytes:
+    """Return what names the layout of a checkpoint: the version, and a digest of the fields of all parts."""
+    columns = {name: value for name, value in vars(layout).items() if isinstance(value, int)}
+    text = repr((sorted((name, _fields(part)) for name, part in _PARTS.items()), sorted(columns.items())))
+    return f"{_VERSION}-{hashlib.sha256(text.encode()).hexdigest()[:12]}".encode()
+
+
+def _fields(part: type) -> list[str]:
+    """Return the fields of a class; of one without slots, all names that making an object of it uses."""
+    names = {name for each in part.__mro__ for name in getattr(each, "__slots__", ())}
+    names.update(getattr(part, "_fields", ()), getattr(part, "__annotations__", ()))
+    code = getattr(vars(part).get("__init__"), "__code__", None)
+    return sorted(names or (code.co_names if code is not None else ()))
+
+
 _PARTS_OF_ARRAYS = {
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
