@@ -147,6 +147,10 @@ class ThresholdBound:
         """Return whether a principal may use `size` more: its own use then does not exceed what is still free."""
         return self._used_by.get(owner, 0) + size <= self.capacity - self.used - size
 
+    def room(self, owner: str) -> int:
+        """Return how much a principal may add at most; less than nothing where it uses more than is free."""
+        return (self.capacity - self.used - self._used_by.get(owner, 0)) // 2
+
     def has_room(self, size: int = 1) -> bool:
         """Return whether `size` more fits at all: the rule for principals whose use is not divided."""
         return self.used + size <= self.capacity

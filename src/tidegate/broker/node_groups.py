@@ -15,7 +15,8 @@ from tidegate.groups.group import Group
 from tidegate.groups.subscription import CONSUMER, Subscription
 from tidegate.scheduling import Scheduler, Timer
 from tidegate.server.handler import Deferred, Message, Request, Work
-from tidegate.storage.group_rows import CommittedOffset, GroupChange
+from tidegate.storage.committed_offsets import CommittedOffset
+from tidegate.storage.group_rows import GroupChange
 from tidegate.storage.housekeeping import start_chore
 from tidegate.storage.storage import Storage
 
@@ -142,13 +143,21 @@ class NodeGroups:
 
     def is_known(self, group_id: str) -> bool:
         """Return whether a group has members, had some, or has offsets."""
-        return group_id in self.coordinator.groups or self.storage.store.groups.has_offsets(group_id)
+        return group_id in self.coordinator.groups or group_id in self.storage.offsets
+
+    def owner(self, group_id: str) -> str | None:
+        """Return the principal that created a group, None for one that is not there."""
+        group = self.coordinator.groups.get(group_id)
+        return self.storage.offsets.owner(group_id) if group is None else group.owner
 
     def simple_groups(self) -> Iterator[str]:
         """Yield the ids of this node's groups that have offsets and never had members; each takes some microseconds."""
-        group_id: str | None = None
-        while (group_id := self.storage.store.groups.group_after(group_id)) is not None:
-            if group_id not in self.coordinator.groups and self.coordinates(group_id):
+        for group_id in self.storage.offsets.group_ids():
+            if (
+                group_id in self.storage.offsets
+                and group_id not in self.coordinator.groups
+                and self.coordinates(group_id)
+            ):
                 yield group_id
 
     def delete_in_slices(self, group_id: str, writes: "Writes") -> Generator[None, None, int]:
@@ -156,14 +165,12 @@ class NodeGroups:
         problem = self.coordinator.delete_problem(group_id)
         if problem:
             return problem
-        if problem is None and not self.storage.store.groups.has_offsets(group_id):
+        if problem is None and group_id not in self.storage.offsets:
             return error_codes.GROUP_ID_NOT_FOUND
         if problem is not None:
             self.coordinator.delete(group_id)
             writes.add(GroupChange(removed=group_id))
-        after: CommittedOffset | None = None
-        while page := self.storage.store.groups.offsets_after(group_id, after):
-            after = page[-1]
+        for page in self.storage.offsets.pages(group_id):
             writes.add(GroupChange(forgotten=page))
             yield
         return error_codes.NONE
@@ -186,9 +193,8 @@ class NodeGroups:
 
         Follows: Kafka `ClassicGroup.offsetExpirationCondition`, `OffsetMetadataManager.cleanupExpiredOffsets`.
         """
-        group_id: str | None = None
         is_left: dict[str, bool] = {}
-        while (group_id := self.storage.store.groups.group_after(group_id)) is not None:
+        for group_id in self.storage.offsets.group_ids():
             if self.coordinates(group_id):
                 is_left[group_id] = yield from self._expire_group(group_id)
             yield
@@ -196,16 +202,11 @@ class NodeGroups:
             if (
                 group.state is GroupState.EMPTY
                 and not group.pending
-                and not self._has_offsets(group_id, is_left)
+                and not is_left.get(group_id, group_id in self.storage.offsets)
             ):
                 self.coordinator.delete(group_id)
                 self.forget(group_id)
             yield
-
-    def _has_offsets(self, group_id: str, is_left: dict[str, bool]) -> bool:
-        """Return whether a group keeps offsets; is_left: of those that were looked at just now."""
-        found = is_left.get(group_id)
-        return self.storage.store.groups.has_offsets(group_id) if found is None else found
 
     def _expire_group(self, group_id: str) -> Generator[None, None, bool]:
         """Forget what may go of one group's offsets; return whether any is left."""
@@ -213,10 +214,8 @@ class NodeGroups:
         retention_ms = self.storage.config.offsets_retention_minutes * _MS_PER_MINUTE
         group = self.coordinator.groups.get(group_id)
         subscription: Subscription | None = None
-        after: CommittedOffset | None = None
         is_left = False
-        while page := self.storage.store.groups.offsets_after(group_id, after):
-            after = page[-1]
+        for page in self.storage.offsets.pages(group_id):
             subscription = yield from self.subscription_in_slices(group, subscription)
             expired = [at for at in page if _is_expired(group, subscription, at, now_ms, retention_ms)]
             is_left = is_left or len(expired) < len(page)

@@ -7,6 +7,7 @@ import enum
 from collections.abc import Container, Generator, Mapping, Sequence
 
 from tidegate import error_codes
+from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.groups.member import JoinDeadline, Member, PendingMember, SyncDeadline
 from tidegate.groups.requests import Message, Respond
 from tidegate.groups.stored import StoredGroup, StoredMember
@@ -31,6 +32,7 @@ class GroupState(enum.Enum):
 class Group:
     """A group. Members are in the order in which they came; `awaiting_join` counts those whose JoinGroup waits.
 
+    owner: the principal that created it.
     held_bytes: about how many it takes in memory with all its members, kept by the coordinator.
     subscriptions: the members' metadata when the generation began; they stay alive until the next one does.
     """
@@ -44,6 +46,7 @@ class Group:
         "join_deadline",
         "leader_id",
         "members",
+        "owner",
         "pending",
         "pending_sync",
         "previous_state",
@@ -57,8 +60,9 @@ class Group:
         "sync_deadline",
     )
 
-    def __init__(self, group_id: str, now_ms: int) -> None:
+    def __init__(self, group_id: str, now_ms: int, owner: str = UNKNOWN_OWNER) -> None:
         self.group_id = group_id
+        self.owner = owner
         self.state = self.previous_state = GroupState.EMPTY
         self.state_at_ms = now_ms
         self.generation = 0
@@ -309,16 +313,18 @@ class Group:
                         assignment=member.assignment
                         if assignments is None
                         else assignments.get(member.member_id, b""),
+                        owner=member.owner,
                     )
                     for member in self.members.values()
                 ]
             ),
+            owner=self.owner,
         )
 
     @classmethod
     def of(cls, stored: StoredGroup) -> "Group":
         """Return a group as it was kept: stable where it has members. No session runs yet."""
-        group = cls(stored.group_id, stored.state_at_ms)
+        group = cls(stored.group_id, stored.state_at_ms, stored.owner)
         group.generation = stored.generation
         group.protocol_type = stored.protocol_type
         group.protocol = stored.protocol
@@ -333,6 +339,7 @@ class Group:
                 kept.session_timeout_ms,
                 kept.rebalance_timeout_ms,
                 [(stored.protocol or "", kept.metadata)],
+                kept.owner,
             )
             member.assignment = kept.assignment
             group.members[member.member_id] = member

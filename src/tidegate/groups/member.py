@@ -5,6 +5,7 @@ Follows: Kafka 4.3 `ClassicGroupMember`.
 
 from collections.abc import Sequence
 
+from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.groups.deadlines import Deadline
 from tidegate.groups.requests import Message, Respond, Source
 
@@ -17,6 +18,7 @@ class Member(Deadline):
     """A member; as a deadline it is its session's end.
 
     join, sync: how its waiting JoinGroup or SyncGroup is answered.
+    owner: the principal that it counts for.
     is_new: it has not been in a generation yet.
     source, session_mark_ms, rebalance_mark_ms: by what it spoke last, and for how long that had been muted when the
         session, or the rebalance, began.
@@ -31,6 +33,7 @@ class Member(Deadline):
         "is_new",
         "join",
         "member_id",
+        "owner",
         "protocols",
         "rebalance_mark_ms",
         "rebalance_timeout_ms",
@@ -50,10 +53,12 @@ class Member(Deadline):
         session_timeout_ms: int,
         rebalance_timeout_ms: int,
         protocols: Sequence[tuple[str, bytes]],
+        owner: str = UNKNOWN_OWNER,
     ) -> None:
         super().__init__()
         self.group_id = group_id
         self.member_id = member_id
+        self.owner = owner
         self.instance_id = instance_id
         self.client_id = client_id
         self.client_host = client_host

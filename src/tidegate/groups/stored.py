@@ -4,11 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from tidegate.fair_share import UNKNOWN_OWNER
+
 __all__ = ["GroupStore", "StoredGroup", "StoredMember", "unheard"]
 
 
 class StoredMember(NamedTuple):
     """A member of a stable generation. `metadata`: of the chosen protocol, the only one that is kept.
+
+    owner: the principal that it counts for.
 
     A tuple is made in a quarter of a frozen dataclass's time, and a thousand are made at once.
     """
@@ -21,11 +25,15 @@ class StoredMember(NamedTuple):
     session_timeout_ms: int
     metadata: bytes
     assignment: bytes
+    owner: str = UNKNOWN_OWNER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredGroup:
-    """A group between two rebalances: its last generation, and since when (`state_at_ms`) it is stable or empty."""
+    """A group between two rebalances: its last generation, and since when (`state_at_ms`) it is stable or empty.
+
+    owner: the principal that created it.
+    """
 
     group_id: str
     protocol_type: str | None
@@ -34,6 +42,7 @@ class StoredGroup:
     leader_id: str | None
     state_at_ms: int
     members: tuple[StoredMember, ...] = ()
+    owner: str = UNKNOWN_OWNER
 
     @property
     def size(self) -> int:

@@ -4,32 +4,26 @@ A group has a row while it has, or had, members; one whose consumers assign part
 Members are one value of their group's row: they change together, when a generation has its assignment.
 """
 
+import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, repeat
 from sqlite3 import Cursor
-from typing import Any, Final
 
+from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.groups import StoredGroup, StoredMember
+from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE, CommittedOffset, OffsetTable
 from tidegate.storage.errors import StorageError
 
-__all__ = [
-    "MAX_DATABASE_BYTES",
-    "OFFSETS_AT_ONCE",
-    "CommittedOffset",
-    "GroupChange",
-    "GroupRows",
-    "batched_positions",
-]
-
-OFFSETS_AT_ONCE = 200  # read or written in well under a millisecond
-_METADATA_READ_AT_ONCE = 128 * 1024  # characters
+__all__ = ["GroupChange", "GroupRows", "batched_positions"]
 
 _ROW_BYTES = 4096  # of a page
 _METADATA_OF_A_ROW = 1024  # characters: with so many a row takes twice as long
-MAX_DATABASE_BYTES: Final = 1 << 30
-"""Size of the metadata at which no more offsets are taken: some ten million positions."""
+_ROWS_OF_A_STATEMENT = (64, 16, 4, 1)
+"""Rows that one statement writes: each step of a statement gives up the interpreter's lock, and waits for it again."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS offsets (
@@ -41,41 +35,41 @@ CREATE INDEX IF NOT EXISTS offsets_by_topic ON offsets (topic);
 CREATE TABLE IF NOT EXISTS groups (
     group_id TEXT PRIMARY KEY, protocol_type TEXT, generation INTEGER NOT NULL, protocol TEXT, leader_id TEXT,
     state_ms INTEGER NOT NULL, members BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS group_owners (
+    group_id TEXT PRIMARY KEY, owner TEXT NOT NULL, members TEXT
 ) WITHOUT ROWID
 """
 _NOW_MS = "CAST(strftime('%s', 'now') AS INTEGER) * 1000"
 _OFFSET_COLUMNS = "group_id, topic, partition, committed_offset, leader_epoch, metadata, commit_ms, expire_ms"
+_PUT_OFFSETS = (
+    " ON CONFLICT (group_id, topic, partition) DO UPDATE SET committed_offset=excluded.committed_offset,"
+    " leader_epoch=excluded.leader_epoch, metadata=excluded.metadata, commit_ms=excluded.commit_ms,"
+    " expire_ms=excluded.expire_ms"
+)
+_FORGET_OWNER = (
+    "DELETE FROM group_owners WHERE group_id=?1 AND NOT EXISTS (SELECT 1 FROM offsets WHERE group_id=?1)"
+    " AND NOT EXISTS (SELECT 1 FROM groups WHERE group_id=?1)"
+)
 _NUMBERS = struct.Struct(">ii")
 _LENGTH = struct.Struct(">i")
 _NULL = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
-    """A group's position in one partition.
-
-    commit_ms: when it was committed. expire_ms: when it is forgotten, where its client said so (OffsetCommit up to v4).
-    """
-
-    group_id: str
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int
-    metadata: str
-    commit_ms: int
-    expire_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChange:
     """What is kept all together or not at all.
 
-    offsets: positions that are committed. forgotten: positions that go, if they are still as they are here.
+    offsets: positions of one group that are committed. forgotten: positions that go, if they were not committed again.
     group: a group as it is from here on. removed: the id of a group that goes, without its offsets.
+    owner: the principal that the group of the offsets counts for; is_new: that is to be kept. reserved: bytes that were
+    reserved for them (`OffsetTable.bound`).
     """
 
     offsets: Sequence[CommittedOffset] = ()
+    owner: str = UNKNOWN_OWNER
+    is_new: bool = False
+    reserved: int = 0
     forgotten: Sequence[CommittedOffset] = ()
     group: StoredGroup | None = None
     removed: str | None = None
@@ -101,7 +95,7 @@ class GroupChange:
 
 
 class GroupRows:
-    """The groups and offsets of one store. Every method raises `StorageError` where SQLite fails.
+    """The groups and offsets of one store, by one connection. Every method raises `StorageError` where SQLite fails.
 
     run: executes a statement. transaction: what happens inside is committed, or none of it.
     """
@@ -131,19 +125,13 @@ class GroupRows:
                 self._apply(change)
 
     def _apply(self, change: GroupChange) -> None:
-        for at in change.offsets:
+        self._put_offsets(change.offsets)
+        if change.is_new:
+            group_id = change.offsets[0].group_id
             self._run(
-                "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    at.group_id,
-                    at.topic,
-                    at.partition,
-                    at.offset,
-                    at.leader_epoch,
-                    at.metadata,
-                    at.commit_ms,
-                    at.expire_ms,
-                ),
+                "INSERT INTO group_owners (group_id, owner) VALUES (?, ?)"
+                " ON CONFLICT (group_id) DO UPDATE SET owner=excluded.owner",
+                (group_id, change.owner),
             )
         for at in change.forgotten:
             self._run(
@@ -152,36 +140,56 @@ class GroupRows:
             )
         if change.removed is not None:
             self._run("DELETE FROM groups WHERE group_id=?", (change.removed,))
+        if change.forgotten or change.removed is not None:
+            for group_id in change.group_ids:
+                self._run(_FORGET_OWNER, (group_id,))
         if change.group is not None:
-            group = change.group
-            self._run(
-                "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    group.group_id,
-                    group.protocol_type,
-                    group.generation,
-                    group.protocol,
-                    group.leader_id,
-                    group.state_at_ms,
-                    b"".join(_packed(group.members)),
-                ),
-            )
+            self._put_group(change.group)
 
-    def is_full(self) -> bool:
-        """Return whether no more offsets are to be taken."""
-        (pages,) = self._run("PRAGMA page_count").fetchone()
-        (free,) = self._run("PRAGMA freelist_count").fetchone()
-        (size,) = self._run("PRAGMA page_size").fetchone()
-        return int(pages - free) * int(size) >= MAX_DATABASE_BYTES
+    def _put_offsets(self, offsets: Sequence[CommittedOffset]) -> None:
+        at = 0
+        for count in _ROWS_OF_A_STATEMENT:
+            while len(offsets) - at >= count:
+                self._run(_put_statement(count), tuple(chain.from_iterable(offsets[at : at + count])))
+                at += count
+
+    def _put_group(self, group: StoredGroup) -> None:
+        self._run(
+            "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                group.group_id,
+                group.protocol_type,
+                group.generation,
+                group.protocol,
+                group.leader_id,
+                group.state_at_ms,
+                b"".join(_packed(group.members)),
+            ),
+        )
+        self._run(
+            "INSERT OR REPLACE INTO group_owners VALUES (?, ?, ?)",
+            (group.group_id, group.owner, _packed_owners(group.members)),
+        )
 
     def load(self) -> Iterator[StoredGroup]:
         """Yield every group that has, or had, members. Raises `StorageError` where one cannot be read."""
-        for group_id, protocol_type, generation, protocol, leader_id, state_ms, members in self._run(
-            "SELECT group_id, protocol_type, generation, protocol, leader_id, state_ms, members FROM groups"
+        for (
+            group_id,
+            protocol_type,
+            generation,
+            protocol,
+            leader_id,
+            state_ms,
+            members,
+            owner,
+            owners,
+        ) in self._run(
+            "SELECT g.group_id, protocol_type, generation, protocol, leader_id, state_ms, g.members, owner, o.members"
+            " FROM groups g LEFT JOIN group_owners o ON o.group_id = g.group_id"
         ):
             try:
-                unpacked = tuple(_unpacked(members))
-            except (struct.error, UnicodeDecodeError, TypeError) as error:
+                unpacked = tuple(_unpacked(members, _unpacked_owners(owners)))
+            except (struct.error, UnicodeDecodeError, TypeError, ValueError) as error:
                 raise StorageError(f"the members of group {group_id!r} cannot be read: {error}") from error
             yield StoredGroup(
                 group_id=group_id,
@@ -191,37 +199,40 @@ class GroupRows:
                 leader_id=leader_id,
                 state_at_ms=state_ms,
                 members=unpacked,
+                owner=owner or UNKNOWN_OWNER,
             )
 
     # --- committed offsets
 
-    def offset(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        """Return a group's position in one partition, None where it has none."""
-        row = self._run(
-            f"SELECT {_OFFSET_COLUMNS} FROM offsets WHERE group_id=? AND topic=? AND partition=?",
-            (group_id, topic, partition),
-        ).fetchone()
-        return None if row is None else _position(row)
+    def load_offsets(self, table: OffsetTable) -> None:
+        """Fill a table with all positions; forget what a kill has left: of topics and groups that are gone."""
+        owners: dict[str, str] = dict(self._run("SELECT group_id, owner FROM group_owners").fetchall())
+        topics = {
+            name: name for (name,) in self._run("SELECT name FROM topics")
+        }  # one object for all positions
+        gone: set[str] = set()
+        group_id, owner = "", owners.get("", UNKNOWN_OWNER)
+        for row in self._run(f"SELECT {_OFFSET_COLUMNS} FROM offsets"):
+            topic = topics.get(row[1])
+            if topic is None:
+                gone.add(row[1])
+                continue
+            if row[0] != group_id:
+                group_id = row[0]
+                owner = owners.get(group_id, UNKNOWN_OWNER)
+            table.put(CommittedOffset(group_id, topic, *row[2:]), owner)
+        for topic in gone:
+            self._run("DELETE FROM offsets WHERE topic=?", (topic,))
+        for group_id in owners:
+            if group_id not in table:
+                self._run(_FORGET_OWNER, (group_id,))
 
-    def offsets_after(self, group_id: str, after: CommittedOffset | None) -> list[CommittedOffset]:
-        """Return a group's next positions, by topic name and partition, after one: at most `OFFSETS_AT_ONCE`.
-
-        Fewer of those with long metadata; none where there is none.
-        """
-        topic, partition = ("", -1) if after is None else (after.topic, after.partition)
+    def offsets_of(self, group_id: str) -> list[CommittedOffset]:
+        """Return a group's positions, by topic and partition."""
         rows = self._run(
-            f"SELECT {_OFFSET_COLUMNS} FROM offsets"
-            " WHERE group_id=? AND (topic, partition) > (?, ?) ORDER BY topic, partition LIMIT ?",
-            (group_id, topic, partition, OFFSETS_AT_ONCE),
+            f"SELECT {_OFFSET_COLUMNS} FROM offsets WHERE group_id=? ORDER BY topic, partition", (group_id,)
         )
-        found: list[CommittedOffset] = []
-        left = _METADATA_READ_AT_ONCE
-        for row in rows:
-            found.append(_position(row))
-            left -= len(found[-1].metadata)
-            if left <= 0:
-                break
-        return found
+        return [CommittedOffset(*row) for row in rows]
 
     def forget_topic(self, topic: str) -> bool:
         """Forget some of the positions in a topic that is there no more; return whether there may be more."""
@@ -234,16 +245,10 @@ class GroupRows:
             )
         return deleted.rowcount > 0
 
-    def has_offsets(self, group_id: str) -> bool:
-        """Return whether a group has a position anywhere."""
-        row = self._run("SELECT 1 FROM offsets WHERE group_id=? LIMIT 1", (group_id,)).fetchone()
-        return row is not None
 
-    def group_after(self, group_id: str | None) -> str | None:
-        """Return the next group that has positions, in the order of their ids; None: there is no more."""
-        beyond, ids = ("WHERE group_id > ? ", (group_id,)) if group_id is not None else ("", ())
-        row = self._run(f"SELECT group_id FROM offsets {beyond}ORDER BY group_id LIMIT 1", ids).fetchone()
-        return None if row is None else str(row[0])
+@lru_cache(maxsize=len(_ROWS_OF_A_STATEMENT))
+def _put_statement(rows: int) -> str:
+    return f"INSERT INTO offsets VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?)'] * rows)}{_PUT_OFFSETS}"
 
 
 def batched_positions(positions: Iterable[CommittedOffset]) -> Iterator[list[CommittedOffset]]:
@@ -265,20 +270,6 @@ def _rows(position: CommittedOffset) -> int:
     return 1 + len(position.metadata) // _METADATA_OF_A_ROW
 
 
-def _position(row: Sequence[Any]) -> CommittedOffset:
-    group_id, topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms = row
-    return CommittedOffset(
-        group_id=group_id,
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        leader_epoch=leader_epoch,
-        metadata=metadata,
-        commit_ms=commit_ms,
-        expire_ms=expire_ms,
-    )
-
-
 def _packed(members: Sequence[StoredMember]) -> Iterator[bytes]:
     """Yield members as bytes: two numbers, then six values with their lengths."""
     for member in members:
@@ -298,7 +289,24 @@ def _packed(members: Sequence[StoredMember]) -> Iterator[bytes]:
                 yield value
 
 
-def _unpacked(packed: bytes) -> Iterator[StoredMember]:
+def _packed_owners(members: Sequence[StoredMember]) -> str | None:
+    """Return the owners of members as JSON: a list, or one text where all have the same."""
+    owners = [member.owner for member in members]
+    if not owners:
+        return None
+    return json.dumps(owners[0] if owners.count(owners[0]) == len(owners) else owners)
+
+
+def _unpacked_owners(packed: str | None) -> Iterator[str]:
+    """Yield the owners of members, without end; those of an earlier version are not known."""
+    owners = UNKNOWN_OWNER if packed is None else json.loads(packed)
+    if isinstance(owners, list):
+        yield from map(str, owners)
+        owners = UNKNOWN_OWNER
+    yield from repeat(str(owners))
+
+
+def _unpacked(packed: bytes, owners: Iterator[str]) -> Iterator[StoredMember]:
     at = 0
 
     def value() -> bytes | None:
@@ -325,4 +333,5 @@ def _unpacked(packed: bytes) -> Iterator[StoredMember]:
             session_timeout_ms=session_timeout_ms,
             metadata=metadata or b"",
             assignment=assignment or b"",
+            owner=next(owners),
         )

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tidegate.clock import Clock
 from tidegate.storage.checkpoint_file import CHECKPOINT, CheckpointFile
+from tidegate.storage.committed_offsets import OffsetTable
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.consistency import check_owner, check_store
 from tidegate.storage.errors import LogDamagedError, StorageError
@@ -41,7 +42,7 @@ from tidegate.storage.private_files import (
 )
 from tidegate.storage.removal import FileRemoval
 from tidegate.storage.store import MetadataStore, StoredTopic
-from tidegate.storage.topic_settings import TopicSettings
+from tidegate.storage.topic_settings import NEVER, TopicSettings
 from tidegate.storage.topics import Topics
 
 __all__ = ["OPEN_FILES_PREPARED", "Storage", "opened_store"]
@@ -88,12 +89,15 @@ class Storage:
         self.turn = TurnWrites()
         self.unpacker = Unpacker()
         self.commits = GroupCommit(self._worker, sync, metadata=store.recent_path, on_failed=self._distrust)
-        self.group_writes = GroupWrites(store.groups, self._worker, sync_path, store.recent_path)
+        self.offsets = OffsetTable()
+        self._group_worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-groups")
+        waits = config.log_flush_interval_messages != NEVER or config.log_flush_interval_ms != NEVER
+        self.group_writes = GroupWrites(store, self.offsets, self._group_worker, sync_path if waits else None)
         self._producer_ids = range(0)
         self._producer_memory = ProducerMemory()
         self._lost: str | None = None
         self._saves = 0
-        self._topics_synced = 0
+        self._topics_synced = self._groups_synced = 0
         self._checkpoint = CheckpointFile(directory)
 
     @classmethod
@@ -172,10 +176,19 @@ class Storage:
 
         self.topics.load(open_stored, points)
         self.store.set_meta("boot_id", boot_id)  # not earlier: a recovery that is broken off begins anew
+        self.store.groups.load_offsets(self.offsets)
+        self.topics.forget_offsets = self._forget_offsets
         self.topics.open_log = self._open_log
         self.topics.watch_log = self.commits.watch
         self.topics.before_create = self._forget_positions
         self._topics_synced = self.topics.version
+
+    def _forget_offsets(self, topic: str) -> Iterator[None]:
+        """Forget the offsets committed in a topic that was deleted, those that are being written included."""
+        self.group_writes.drop_topic(topic)
+        yield from self.offsets.forget_topic(topic)
+        while self.store.groups.forget_topic(topic):
+            yield
 
     def _open_log(
         self,
@@ -257,11 +270,16 @@ class Storage:
             if log.unsaved_bytes >= least_bytes:
                 log.checkpoint()
                 yield
-        if self.store.recent_bytes() >= _CHECKPOINT_AT_BYTES:
-            self._worker.submit(self.store.checkpoint)
-        if self._topics_synced != self.topics.version:
-            self._topics_synced = self.topics.version
+        self._group_worker.submit(self._look_after_store)
+        written = self.group_writes.written
+        if self._topics_synced != self.topics.version or self._groups_synced != written:
+            self._topics_synced, self._groups_synced = self.topics.version, written
             self._worker.submit(sync_path, self.store.recent_path)
+
+    def _look_after_store(self) -> None:
+        """Move the last commits into the database, and make its file smaller. On the thread that writes groups."""
+        self.store.checkpoint(_CHECKPOINT_AT_BYTES)
+        self.store.shrink()
 
     def _all_logs(self) -> list[PartitionLog]:
         return [log for topic in self.topics for log in topic.logs]
@@ -300,6 +318,7 @@ class Storage:
         self.commits.close()
         self.group_writes.close()
         self.unpacker.close()
+        self._group_worker.shutdown(wait=True)
         self._worker.shutdown(wait=True)
         self._removal.close()
         try:

@@ -11,9 +11,9 @@ import secrets
 import shutil
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import RLock
 
 from tidegate.acl import Acl
 from tidegate.in_slices import run_at_once
@@ -24,6 +24,7 @@ from tidegate.storage.errors import StorageError
 from tidegate.storage.group_rows import GroupRows
 from tidegate.storage.private_files import make_private_file
 from tidegate.storage.quota_rows import PENDING_TABLE, QuotaRows
+from tidegate.storage.store_connection import StoreConnection
 from tidegate.storage.write_ahead_log import find_damage
 
 __all__ = ["PRODUCER_ID_BLOCK", "MetadataStore", "StoredTopic"]
@@ -32,7 +33,10 @@ PRODUCER_ID_BLOCK = (
     1000  # ids taken from the store at a time. Source: Kafka `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`
 )
 
-_MOST_RECENT_PAGES = 65_536  # of 4 KB: if `checkpoint` did not come, the next commit would wait for the disk
+_MOST_RECENT_BYTES = 64 << 20  # beyond it changes wait for what `checkpoint` has not moved yet
+_FREE_PAGES = 1024  # of 4 KB, that the file may keep for what comes
+_VACUUMED_AT_ONCE = 256  # pages: a millisecond or two
+_INCREMENTAL = 2  # of `auto_vacuum`
 _APPLICATION_ID = 0x54494445  # "TIDE": marks the file as ours
 _SCHEMA_VERSION = 1
 _DECOY_KEY = "scram_decoy_key"
@@ -109,7 +113,7 @@ class MetadataStore:
     """The SQLite file. Every method that changes something has committed when it returns.
 
     A `QuotaStore`, an `AclStore`, a `SettingStore` and a `CredentialStore`. groups: the rows of groups and committed
-    offsets.
+    offsets. written_groups: the same by a connection of its own, for the thread that writes them.
 
     Every method raises `StorageError` where SQLite fails, and has then changed nothing.
     """
@@ -118,16 +122,22 @@ class MetadataStore:
         """Open the file, made when absent. Raises `StorageError` where it is not ours or cannot be used."""
         self._path = path
         self._lost: str | None = None
-        self._quotas = QuotaRows(self._run, self._transaction)
-        self.groups = GroupRows(self._run, self._transaction)
-        self._credentials = CredentialRows(self._run, self._transaction)
+        self._writing = RLock()
         try:
             make_private_file(path)  # SQLite gives the files beside it the same mode
-            self._db = sqlite3.connect(path, isolation_level=None)
+            self._connection, self._writer = self._connect(), self._connect()
         except (OSError, sqlite3.Error) as error:
             raise self._unusable(str(error)) from error
+        self._db = self._connection.db
+        self._run, self._run_many = self._connection.run, self._connection.run_many
+        self._change, self._transaction = self._connection.change, self._connection.transaction
+        self._quotas = QuotaRows(self._run, self._transaction)
+        self.groups = GroupRows(self._run, self._transaction)
+        self.written_groups = GroupRows(self._writer.run, self._writer.transaction)
+        self._credentials = CredentialRows(self._run, self._transaction)
         try:
             self._prepare()
+            self._writer.prepare()
             self._inode = os.stat(path).st_ino
         except sqlite3.Error as error:
             self.close()
@@ -135,6 +145,9 @@ class MetadataStore:
         except StorageError:
             self.close()
             raise
+
+    def _connect(self) -> StoreConnection:
+        return StoreConnection(self._path, self._writing, lambda: self._lost)
 
     def look_after_files(self) -> str | None:
         """Find out whether the file is still the one that was opened; from when it is not, nothing is changed any more.
@@ -164,13 +177,37 @@ class MetadataStore:
         except FileNotFoundError:
             return 0
 
-    def checkpoint(self) -> None:
-        """Bring the last commits into the database: on another thread, for it waits for the disk. Others go on."""
+    def checkpoint(self, least_bytes: int = 0) -> None:
+        """Move the last commits into the database, where they are more than `least_bytes`. On the writer's thread.
+
+        It waits for the disk. Other changes go on meanwhile, unless there are so many that the file would grow for
+        ever: it begins anew only when all of it has been moved.
+        """
+        if self.recent_bytes() < least_bytes:
+            return
+        db = self._writer.db
         try:
-            with closing(sqlite3.connect(self._path)) as db:
-                db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            _, frames, moved = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if moved < frames and self.recent_bytes() > _MOST_RECENT_BYTES:
+                with self._writing:
+                    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
             _logger.warning("cannot bring the last commits into %s: %s", self._path, error)
+
+    def shrink(self) -> None:
+        """Give some of the file's room back that deletions have left. On the writer's thread.
+
+        A file that an earlier version has made keeps its size; the room in it is used again.
+        """
+        db = self._writer.db
+        try:
+            (free,) = db.execute("PRAGMA freelist_count").fetchone()
+            (kind,) = db.execute("PRAGMA auto_vacuum").fetchone()
+            if kind == _INCREMENTAL and free > _FREE_PAGES and self._lost is None:
+                with self._writing:
+                    db.execute(f"PRAGMA incremental_vacuum({_VACUUMED_AT_ONCE})").fetchall()
+        except sqlite3.Error as error:
+            _logger.warning("cannot make %s smaller: %s", self._path, error)
 
     def _prepare(self) -> None:
         db = self._db
@@ -179,10 +216,11 @@ class MetadataStore:
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application_id != _APPLICATION_ID and tables:
             raise self._unusable("it was made by another program")
+        if not tables:
+            db.execute(f"PRAGMA auto_vacuum={_INCREMENTAL}")  # only before there is anything in the file
         db.execute("PRAGMA journal_mode=WAL")
         self._report_damage()
-        db.execute("PRAGMA synchronous=NORMAL")
-        db.execute(f"PRAGMA wal_autocheckpoint={_MOST_RECENT_PAGES}")
+        self._connection.prepare()
         if not tables:
             db.executescript(
                 f"BEGIN; {_SCHEMA} PRAGMA application_id={_APPLICATION_ID};"
@@ -240,7 +278,8 @@ class MetadataStore:
 
     def close(self) -> None:
         """Close the file."""
-        self._db.close()
+        self._writer.close()
+        self._connection.close()
 
     # --- the node
 
@@ -396,30 +435,3 @@ class MetadataStore:
             key = secrets.token_hex(_DECOY_KEY_BYTES)
             self.set_meta(_DECOY_KEY, key)
         return bytes.fromhex(key)
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Commit what happens inside, or take all of it back."""
-        self._change("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._run("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:  # some failures, of a full disk for example, end it by themselves
-                self._run("ROLLBACK")
-            raise
-
-    def _change(self, statement: str, values: Sequence[object] = ()) -> None:
-        if self._lost is not None:
-            raise StorageError(self._lost)
-        self._run(statement, values)
-
-    def _run(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        try:
-            return self._db.execute(statement, values)
-        except sqlite3.Error as error:
-            raise StorageError(f"cannot use {str(self._path)!r}: {error}") from error
-
-    def _run_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
-        for row in rows:
-            self._run(statement, row)

@@ -85,6 +85,7 @@ class Topics:
         self.version = 0
         self.on_change: Callable[[], None] = _nothing
         self.before_create: Callable[[str], None] = _nothing
+        self.forget_offsets: Callable[[str], Iterator[None]] = self._forget_rows
         self.partition_count = 0
         self.open_log: LogOpener = _open_new_log
         self.watch_log: Callable[[PartitionLog], object] = _nothing
@@ -388,6 +389,10 @@ class Topics:
             replace_private_file(metadata, f"version: 0\ntopic_id: {stored.topic_id}\n".encode())
         return directory
 
+    def _forget_rows(self, name: str) -> Iterator[None]:
+        while self._store.groups.forget_topic(name):
+            yield
+
     def _delete_files(self, stored: StoredTopic) -> Generator[None, None, None]:
         """Forget a deleted topic's offsets, move its directories out of the way, and let them be removed.
 
@@ -395,7 +400,7 @@ class Topics:
         """
         moved = []
         try:
-            while self._store.groups.forget_topic(stored.name):
+            for _ in self.forget_offsets(stored.name):
                 yield
             for partition in range(stored.partitions):
                 directory = partition_directory(self._data_dir, stored.name, partition)

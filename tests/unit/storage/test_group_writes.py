@@ -1,15 +1,18 @@
 """Tests of gathered writes: one transaction and one sync for those of a turn, and what becomes of failures."""
 
 import dataclasses
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.unit.storage.node import ManualScheduler
 from tests.unit.storage.test_group_rows import GROUP, OFFSET
 
-from tidegate.storage.group_rows import OFFSETS_AT_ONCE, GroupChange
-from tidegate.storage.group_writes import GroupWrites
+from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE, OffsetTable
+from tidegate.storage.group_rows import GroupChange
+from tidegate.storage.group_writes import ROWS_AT_ONCE, GroupWrites
 from tidegate.storage.store import MetadataStore
 
 
@@ -22,7 +25,8 @@ class Disk:
         self.fails = False
         self.scheduler = ManualScheduler()
         self.worker = ThreadPoolExecutor(max_workers=1)
-        self.writes = GroupWrites(self.store.groups, self.worker, self._sync, self.store.recent_path)
+        self.offsets = OffsetTable()
+        self.writes = GroupWrites(self.store, self.offsets, self.worker, self._sync)
         self.over: list[bool] = []
 
     def _sync(self, path: Path) -> None:
@@ -33,18 +37,22 @@ class Disk:
 
     def add(self, *parts: int, group_id: str = "g") -> None:
         """Commit in some partitions."""
-        offsets = [dataclasses.replace(OFFSET, partition=part, group_id=group_id) for part in parts]
+        offsets = [OFFSET._replace(partition=part, group_id=group_id) for part in parts]
         self.writes.add(GroupChange(offsets=offsets), self.over.append)
 
-    def round(self) -> None:
-        """Do what is to be done on the loop, on the disk thread, and on the loop again."""
-        self.scheduler.turn()
+    def thread(self) -> None:
+        """Do what is to be done on the thread."""
         self.worker.submit(lambda: None).result()
+
+    def round(self) -> None:
+        """Do what is to be done on the loop, on the thread, and on the loop again."""
+        self.scheduler.turn()
+        self.thread()
         self.scheduler.turn()
 
     def kept(self) -> list[int]:
         """Return the partitions with an offset of group g."""
-        return [at.partition for at in self.store.groups.offsets_after("g", None)]
+        return [at.partition for at in self.store.groups.offsets_of("g")]
 
 
 @pytest.fixture
@@ -56,24 +64,54 @@ def disk(tmp_path: Path) -> Disk:
 
 
 def test_changes_of_a_turn_share_a_sync(disk: Disk) -> None:
-    """Nobody is told before it is over."""
+    """None is over, and answered from the table, before it is on the disk."""
     for part in range(50):
         disk.add(part)
     disk.scheduler.one_turn()
-    assert (disk.kept(), disk.over) == (list(range(50)), [])
+    disk.thread()
+    assert (disk.kept(), disk.over, len(disk.offsets)) == (list(range(50)), [], 0)
     disk.round()
     assert (disk.over, disk.syncs) == ([True] * 50, 1)
+    assert [at.partition for page in disk.offsets.pages("g") for at in page] == list(range(50))
+
+
+def test_without_a_sync(tmp_path: Path) -> None:
+    """A change is over when the kernel has it: another process reads it from the file."""
+    disk = Disk(tmp_path)
+    writes = GroupWrites(disk.store, disk.offsets, disk.worker)
+    writes.start(disk.scheduler)
+    writes.add(GroupChange(offsets=[OFFSET]), disk.over.append)
+    disk.round()
+    assert (disk.over, disk.syncs, writes.written) == ([True], 0, 1)
+    with closing(sqlite3.connect(tmp_path / "db")) as other:
+        assert other.execute("SELECT count(*) FROM offsets").fetchone() == (1,)
 
 
 def test_many_changes_take_several_transactions(disk: Disk) -> None:
-    """None holds the loop for long; a change is never cut."""
-    for at in range(0, 3 * OFFSETS_AT_ONCE, 150):
+    """None keeps other changes of the store waiting for long; a change is never cut."""
+    for at in range(0, 3 * ROWS_AT_ONCE, 150):
         disk.add(*range(at, at + 150))
     disk.scheduler.one_turn()
-    assert len(disk.kept()) == 150
-    disk.round()
-    disk.round()
-    assert len(disk.over) == 4
+    disk.thread()
+    assert len(disk.kept()) == 5 * 150
+    for _ in range(4):
+        disk.round()
+    assert len(disk.over) == 16
+
+
+def test_offsets_of_a_topic_that_is_deleted_meanwhile(disk: Disk) -> None:
+    """What was being written when its topic was deleted is forgotten again, also for a topic of the same name."""
+    disk.writes.add(GroupChange(offsets=[OFFSET, OFFSET._replace(topic="u")]), disk.over.append)
+    disk.scheduler.one_turn()
+    disk.add(2)
+    disk.writes.drop_topic("t")
+    disk.add(3)
+    for _ in range(4):
+        disk.round()
+    assert disk.over == [True] * 3
+    found = [(at.topic, at.partition) for page in disk.offsets.pages("g") for at in page]
+    assert found == [("t", 3), ("u", 1)]
+    assert [(at.topic, at.partition) for at in disk.store.groups.offsets_of("g")] == found
 
 
 def groups_gathered(disk: Disk) -> list[int]:
@@ -94,13 +132,8 @@ def test_of_a_group_the_last_counts(disk: Disk) -> None:
         disk.add(part, group_id="other")
         save(disk, part)
     assert groups_gathered(disk) == [3 * OFFSETS_AT_ONCE - 1]
-    disk.scheduler.one_turn()
-    disk.worker.submit(lambda: None).result()
-    disk.scheduler.one_turn()
-    assert sum(disk.over) > 3 * OFFSETS_AT_ONCE
-    assert disk.writes._gathered
-    disk.round()
-    disk.round()
+    for _ in range(6):
+        disk.round()
     assert [kept.generation for kept in disk.store.groups.load()] == [3 * OFFSETS_AT_ONCE - 1]
     assert disk.over == [True] * (6 * OFFSETS_AT_ONCE + 1)
 

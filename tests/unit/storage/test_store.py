@@ -13,8 +13,9 @@ import pytest
 
 from tidegate.acl import Acl
 from tidegate.quota.admin.definitions import QuotaRecord
+from tidegate.storage.committed_offsets import CommittedOffset
 from tidegate.storage.errors import StorageError
-from tidegate.storage.group_rows import CommittedOffset, GroupChange
+from tidegate.storage.group_rows import GroupChange
 from tidegate.storage.store import MetadataStore, StoredTopic
 
 ALICE = (("user", "alice"),)
@@ -133,7 +134,7 @@ def test_deleted_topic_is_remembered_until_its_files_are_gone(opened: Opened, pa
     assert [store.groups.forget_topic("orders") for _ in range(2)] == [True, False]
     assert list(store.topics()) == []
     assert list(store.deleted_topics()) == [topic]
-    assert store.groups.offsets_after("g", None) == [offset("other")]
+    assert store.groups.offsets_of("g") == [offset("other")]
     store.forget_deleted_topic("id-1")
     assert list(store.deleted_topics()) == []
 

@@ -5,7 +5,8 @@ member, no generation); the answer leaves when they are on the disk. A member's 
 Of several positions for one partition the last is kept, and each is answered, as by Kafka. Many positions are kept in
 several transactions: where the process ends in between, and the client has no answer, some of them are kept.
 Needs READ on the group, else error 30 for all, and on each topic, else error 29.
-A group that another broker coordinates is error 16; without room for more (`MAX_DATABASE_BYTES`) it is error 28.
+A group that another broker coordinates is error 16. Without room for more (`OffsetTable.bound`, which the owners of
+groups share) it is error 28; a position that takes no more room than the one before it is always kept.
 Memory: at most 100 bytes for each byte of the request (a position of 14 bytes becomes two dicts, an object and three
 entries), and the answer.
 """
@@ -18,7 +19,8 @@ from tidegate.api_keys import OFFSET_COMMIT
 from tidegate.broker.node_groups import NodeGroups, Writes
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.server.handler import Charge, Deferred, Handler, Message, Request, Work
-from tidegate.storage.group_rows import CommittedOffset, GroupChange, batched_positions
+from tidegate.storage.committed_offsets import CommittedOffset, growth
+from tidegate.storage.group_rows import GroupChange, batched_positions
 from tidegate.storage.topics import Topic
 from tidegate.wire import field_since
 
@@ -26,6 +28,7 @@ __all__ = ["offset_commit_handler"]
 
 NO_GENERATION = -1
 _NO_RETENTION = -1
+_CHECKED_AT_ONCE = 100  # partitions: a quarter of a millisecond
 _LATEST_MS = 2**63 - 1
 _GROUP_NOT_FOUND_SINCE = 9
 _TOPIC_IDS_SINCE = field_since(OFFSET_COMMIT, "request", "topic_id")
@@ -82,7 +85,7 @@ class _Commit:
         self._groups = groups
         self._request = request
         self._topics_there = groups.storage.topics
-        self._rows = groups.storage.store.groups
+        self._offsets = groups.storage.offsets
         self._most_metadata = groups.storage.config.offset_metadata_max_bytes
         self._body = body
         self._group_id: str = body["group_id"]
@@ -98,36 +101,24 @@ class _Commit:
         self._found: list[tuple[str, list[Message]]] = []
         self._kept: list[tuple[Message, CommittedOffset]] = []
         self._accepted: dict[tuple[str, int], CommittedOffset] = {}
+        self._owner = groups.owner(self._group_id) or request.connection.owner
+        self._room = self._offsets.bound.room(self._owner)
+        self._grown = 0
 
     def check(self) -> Generator[None, None, None]:
         """Look every partition up. Of several positions for one partition the last is kept."""
-        refused, is_full = self._problem(), self._rows.is_full()
+        refused = self._problem()
         for part in self._body["topics"]:
             name = part[self.field]
             topic, missing = self._find(name)
             if topic is None:
                 self._missing.setdefault(name, [])  # Kafka answers it though no partition is asked for
-            found: list[Message] = []
-            for wanted in part["partitions"]:
-                index = wanted["partition_index"]
-                if topic is None or topic.log(index) is None:
-                    code = missing if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                    self._missing.setdefault(name, []).append(_result(index, code))
-                elif refused or _java_length(wanted["committed_metadata"] or "") > self._most_metadata:
-                    found.append(_result(index, refused or error_codes.OFFSET_METADATA_TOO_LARGE))
-                else:
-                    position = self._committed(topic.name, wanted)
-                    if is_full and not self._has_place(position):
-                        found.append(_result(index, error_codes.INVALID_COMMIT_OFFSET_SIZE))
-                        yield
-                        continue
-                    self._accepted[topic.name, index] = position
-                    found.append(_result(index, error_codes.NONE))
-                    self._kept.append((found[-1], position))
-                yield
-            if found:
-                self._found.append((name, found))
+                code = missing
+            else:
+                code = refused
+            yield from self._check_partitions(name, topic, part["partitions"], code)
             yield
+        self._offsets.bound.add(self._owner, self._grown)
         for name, found in self._found:
             if self._missing:
                 self._missing.setdefault(name, []).extend(found)
@@ -138,6 +129,42 @@ class _Commit:
             self.topics.append({self.field: name, "partitions": results})
             yield
 
+    def _check_partitions(
+        self, name: str, topic: Topic | None, wanted: list[Message], refused: int
+    ) -> Generator[None, None, None]:
+        """Look the partitions of one topic up. refused: the error for all of them, if any."""
+        found: list[Message] = []
+        group_id, commit_ms, expire_ms = self._group_id, self._commit_ms, self._expire_ms
+        before = {} if topic is None else self._offsets.partitions(group_id, topic.name)
+        of_topic = 0 if topic is None else self._offsets.growth_of_new(group_id, topic.name)
+        for number, part in enumerate(wanted, 1):
+            index, metadata = part["partition_index"], part["committed_metadata"] or ""
+            if topic is None or topic.log(index) is None:
+                code = refused if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                self._missing.setdefault(name, []).append(_result(index, code))
+            elif refused or (metadata and _java_length(metadata) > self._most_metadata):
+                found.append(_result(index, refused or error_codes.OFFSET_METADATA_TOO_LARGE))
+            else:
+                size = len(metadata.encode()) if metadata else 0
+                grown = of_topic + growth(before.get(index), size)
+                if grown > 0 and self._grown + grown > self._room:
+                    found.append(_result(index, error_codes.INVALID_COMMIT_OFFSET_SIZE))
+                else:
+                    self._grown += max(grown, 0)
+                    of_topic = 0
+                    offset, leader_epoch = part["committed_offset"], part.get("committed_leader_epoch", -1)
+                    position = CommittedOffset(
+                        group_id, topic.name, index, offset, leader_epoch, metadata, commit_ms, expire_ms
+                    )
+                    result = _result(index, error_codes.NONE)
+                    found.append(result)
+                    self._accepted[topic.name, index] = position
+                    self._kept.append((result, position))
+            if number % _CHECKED_AT_ONCE == 0:
+                yield
+        if found:
+            self._found.append((name, found))
+
     def store(self) -> Generator[None, None, bool]:
         """Keep what was accepted, some positions in a transaction; return whether there was any.
 
@@ -145,13 +172,19 @@ class _Commit:
         """
         refused: dict[tuple[str, int], int] = {}
         there = self._topics_there.by_name
+        reserved, is_new = self._grown, self._group_id not in self._offsets
         for some in batched_positions(self._accepted.values()):
             problem = self._problem()
+            kept = [at for at in some if at.topic in there]
             if problem:
                 refused |= {(at.topic, at.partition): problem for at in some}
-            else:
-                self.writes.add(GroupChange(offsets=[at for at in some if at.topic in there]))
+            elif kept:
+                change = GroupChange(offsets=kept, owner=self._owner, is_new=is_new, reserved=reserved)
+                self.writes.add(change)
+                reserved, is_new = 0, False
             yield
+        if reserved:
+            self._offsets.bound.remove(self._owner, reserved)
         if refused:
             for answer, at in self._kept:
                 answer["error_code"] = refused.get((at.topic, at.partition), answer["error_code"])
@@ -183,11 +216,6 @@ class _Commit:
             problem = self._problem_without_members()
         return problem
 
-    def _has_place(self, position: CommittedOffset) -> bool:
-        """Return whether a position takes the place of one that is not smaller: where no more are taken."""
-        before = self._rows.offset(position.group_id, position.topic, position.partition)
-        return before is not None and len(before.metadata.encode()) >= len(position.metadata.encode())
-
     def _problem_without_members(self) -> int:
         """Return the error for a commit to a group that never had members: in a generation it cannot be.
 
@@ -200,18 +228,6 @@ class _Commit:
         if self._request.header.api_version < _GROUP_NOT_FOUND_SINCE:
             return error_codes.ILLEGAL_GENERATION
         return error_codes.GROUP_ID_NOT_FOUND
-
-    def _committed(self, topic: str, wanted: Message) -> CommittedOffset:
-        return CommittedOffset(
-            group_id=self._group_id,
-            topic=topic,
-            partition=wanted["partition_index"],
-            offset=wanted["committed_offset"],
-            leader_epoch=wanted.get("committed_leader_epoch", -1),
-            metadata=wanted["committed_metadata"] or "",
-            commit_ms=self._commit_ms,
-            expire_ms=self._expire_ms,
-        )
 
     def _find(self, name: str) -> tuple[Topic | None, int]:
         """Return the topic of a name or id, and the error where there is none, or none for this client."""

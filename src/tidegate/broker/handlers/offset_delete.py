@@ -18,7 +18,8 @@ from tidegate.groups import GroupState
 from tidegate.groups.subscription import CONSUMER, Subscription
 from tidegate.in_slices import release_messages
 from tidegate.server.handler import Handler, Message, Request, Work
-from tidegate.storage.group_rows import CommittedOffset, GroupChange, batched_positions
+from tidegate.storage.committed_offsets import CommittedOffset
+from tidegate.storage.group_rows import GroupChange, batched_positions
 
 __all__ = ["offset_delete_handler"]
 
@@ -92,7 +93,7 @@ class _Deletion:
                     missing.setdefault(name, []).append(_result(index, absent))
                 else:
                     there.append(_result(index, code))
-                    at = self._groups.storage.store.groups.offset(self._group_id, name, index)
+                    at = self._groups.storage.offsets.position(self._group_id, name, index)
                     if at is not None and code == error_codes.NONE:
                         self.forgotten.append(at)
                 yield

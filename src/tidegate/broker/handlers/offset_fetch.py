@@ -18,7 +18,7 @@ from tidegate.broker.cluster import ZERO_ID, ClusterView
 from tidegate.broker.releasing import answer_partitions
 from tidegate.in_slices import release_messages
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
-from tidegate.storage.group_rows import CommittedOffset
+from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE, Partitions, unpacked
 from tidegate.storage.storage import Storage
 from tidegate.wire import field_since
 
@@ -26,7 +26,7 @@ __all__ = ["MAX_METADATA_BYTES", "MAX_POSITIONS", "offset_fetch_handler"]
 
 _TOPIC_IDS_SINCE = field_since(OFFSET_FETCH, "request", "topic_id")
 _GROUP_ERROR_SINCE = 2  # before, each partition has one
-_NO_OFFSET = -1
+_NOTHING = (-1, -1, "")  # of a partition without a position: offset, leader epoch, metadata
 
 MAX_POSITIONS = 100_000
 """Positions in one answer; a group with which it would have more gets error 42. Source: as many as W1 lets in."""
@@ -106,14 +106,14 @@ class _Positions:
     def _everything(self, group_id: str, topics: list[Message]) -> Generator[None, None, bool]:
         """Describe all positions of a group; return whether the answer has room for them."""
         names, key, partitions = self._storage.topics.by_name, "", list[Message]()
-        after: CommittedOffset | None = None
+        last = None
         may_describe = False
-        while page := self._storage.store.groups.offsets_after(group_id, after):
+        for page in self._storage.offsets.pages(group_id):
             for position in page:
-                if not self._has_room(position):
+                if not self._has_room(position.metadata):
                     return False
-                is_new = after is None or position.topic != after.topic
-                after = position
+                is_new = position.topic != last
+                last = position.topic
                 if is_new:
                     may_describe = self._may_describe(position.topic)
                 if not may_describe:
@@ -124,7 +124,9 @@ class _Positions:
                     key = position.topic if self._field == "name" else topic_id
                     partitions = []
                     topics.append({self._field: key, "partitions": partitions})
-                partitions.append(_position(position.partition, position, error_code=error_codes.NONE))
+                partitions.append(
+                    _position(position.partition, position.offset, position.leader_epoch, position.metadata)
+                )
             yield
         return True
 
@@ -142,24 +144,32 @@ class _Positions:
             if name is not None and not self._may_describe(name):
                 refused = error_codes.TOPIC_AUTHORIZATION_FAILED
             (unknown if refused else topics).append({self._field: key, "partitions": partitions})
-            for index in part["partition_indexes"]:
-                found = None
-                if name is not None and not refused:
-                    found = self._storage.store.groups.offset(group_id, name, index)
-                if not self._has_room(found):
-                    topics += unknown
-                    return False
-                partitions.append(_position(index, found, error_code=refused))
-                yield
+            found = {} if name is None or refused else self._storage.offsets.partitions(group_id, name)
+            if not (yield from self._fill(part["partition_indexes"], found, refused, partitions)):
+                topics += unknown
+                return False
             yield
         topics += unknown
         return True
 
-    def _has_room(self, position: CommittedOffset | None) -> bool:
+    def _fill(
+        self, indexes: list[int], found: Partitions, refused: int, partitions: list[Message]
+    ) -> Generator[None, None, bool]:
+        """Describe partitions of one topic; return whether the answer has room for them."""
+        for at in range(0, len(indexes), OFFSETS_AT_ONCE):
+            for index in indexes[at : at + OFFSETS_AT_ONCE]:
+                packed = found.get(index)
+                offset, leader_epoch, metadata = _NOTHING if packed is None else unpacked(packed)
+                if not self._has_room(metadata):
+                    return False
+                partitions.append(_position(index, offset, leader_epoch, metadata, refused))
+            yield
+        return True
+
+    def _has_room(self, metadata: str) -> bool:
         """Return whether the answer has room for one more position."""
         self._left -= 1
-        if position is not None and position.metadata:
-            metadata = position.metadata
+        if metadata:
             self._left_bytes -= len(metadata) if metadata.isascii() else len(metadata.encode())
         return self._left >= 0 and self._left_bytes >= 0
 
@@ -173,17 +183,19 @@ class _Positions:
         for part in wanted:
             partitions: list[Message] = []
             for index in part["partition_indexes"]:
-                partitions.append(_position(index, None, error_code=error_code))
+                partitions.append(_position(index, *_NOTHING, error_code))
                 yield
             topics.append({self._field: part[self._field], "partitions": partitions})
             yield
 
 
-def _position(index: int, committed: CommittedOffset | None, *, error_code: int) -> Message:
+def _position(
+    index: int, offset: int, leader_epoch: int, metadata: str, error_code: int = error_codes.NONE
+) -> Message:
     return {
         "partition_index": index,
-        "committed_offset": _NO_OFFSET if committed is None else committed.offset,
-        "committed_leader_epoch": _NO_OFFSET if committed is None else committed.leader_epoch,
-        "metadata": "" if committed is None else committed.metadata,
+        "committed_offset": offset,
+        "committed_leader_epoch": leader_epoch,
+        "metadata": metadata,
         "error_code": error_code,
     }

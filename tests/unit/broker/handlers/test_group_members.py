@@ -23,7 +23,8 @@ from tidegate.api_keys import (
 )
 from tidegate.broker.handlers import describe_groups, list_groups
 from tidegate.server.handler import Answer, Deferred
-from tidegate.storage import group_rows
+from tidegate.storage import committed_offsets
+from tidegate.storage.committed_offsets import CommittedOffset
 from tidegate.wire import encode_request
 
 SUBSCRIPTION = bytes.fromhex("0000000000010006 6f7264657273 00000000")
@@ -94,6 +95,11 @@ def enter(node: Node, **fields: Any) -> tuple[str, int]:
     )
     assert (found["error_code"], found["assignment"]) == (0, b"a")
     return member_id, generation
+
+
+def positions(node: Node, group_id: str) -> list[CommittedOffset]:
+    """Return a group's positions."""
+    return [at for page in node.storage.offsets.pages(group_id) for at in page]
 
 
 def pass_time(node: Node, ms: int) -> None:
@@ -181,17 +187,34 @@ def test_longest_metadata(tmp_path: Path) -> None:
     node.storage.close()
 
 
-def test_no_room_for_offsets(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Error 28, and nothing is kept; who has a position may move it: nobody fills the disk to stop all others."""
+def test_no_room_for_offsets(node: Node) -> None:
+    """Error 28, and nothing is kept; a position may be moved: nobody fills the memory to stop all others."""
     node.create("orders", 2)
     assert commit(node, 9, 7) == 0
     before = fetch(node, 8, None)
-    monkeypatch.setattr(group_rows, "MAX_DATABASE_BYTES", 1)
+    node.storage.offsets.bound.capacity = 1
     assert commit(node, 9, 7, index=1) == 28
     assert commit(node, 9, 9, metadata="longer than it was") == 28
     assert fetch(node, 8, None) == before == {0: 7}
     assert commit(node, 9, 9) == 0
     assert fetch(node, 8, None) == {0: 9}
+
+
+def test_room_is_given_back(node: Node) -> None:
+    """What is reserved for a commit is counted once, whatever becomes of it."""
+    node.create("orders")
+    bound = node.storage.offsets.bound
+    assert commit(node, 9, 7, metadata="") == 0
+    used = node.storage.offsets.bytes_of("g")
+    assert bound.used == used > committed_offsets.POSITION_BYTES
+    assert commit(node, 9, 8, metadata="four") == 0
+    assert bound.used == used + 4
+    node.storage.store._lost = "the file is gone"
+    assert commit(node, 9, 9, metadata="longer") == 15
+    assert bound.used == used + 4
+    node.storage.store._lost = None
+    node.call(DELETE_GROUPS, 2, {"groups_names": ["g"]})
+    assert (bound.used, len(node.storage.offsets)) == (0, 0)
 
 
 def test_failed_write_is_told(node: Node) -> None:
@@ -311,7 +334,7 @@ def test_deletion_of_offsets(at_once: Node) -> None:
 
     assert deleted("x", "orders") == (69, [])
     assert deleted("g", "orders", "others", "absent") == (0, [[3, 86, 86], [3, 0, 0], [3, 3, 3]])
-    left = {at.topic for at in node.storage.store.groups.offsets_after("g", None)}
+    left = {at.topic for at in positions(node, "g")}
     assert left == {"orders"}
     enter(node, group_id="h", protocol_type="connect")
     assert deleted("h", "orders") == (68, [])
@@ -334,11 +357,10 @@ def test_offsets_expire(tmp_path: Path) -> None:
     node.call(OFFSET_COMMIT, 4, long)
 
     def kept() -> set[tuple[str, str]]:
-        groups = node.storage.store.groups
         return {
             (group_id, at.topic)
             for group_id in ("g", "simple", "brief", "long")
-            for at in groups.offsets_after(group_id, None)
+            for at in positions(node, group_id)
         }
 
     pass_time(node, 30_000)

@@ -59,7 +59,7 @@ def test_nobody_without_rights_is_answered(node: Node, rights: Rights) -> None:
     assert described["groups"][0]["error_code"] == NOT_THE_GROUP
     assert node.call(DELETE_GROUPS, 2, {"groups_names": ["g"]})["results"][0]["error_code"] == NOT_THE_GROUP
     assert node.call(OFFSET_DELETE, 0, {"group_id": "g", "topics": []})["error_code"] == NOT_THE_GROUP
-    assert not node.storage.store.groups.has_offsets("g")
+    assert "g" not in node.storage.offsets
 
 
 def test_rights_are_asked_one_by_one(node: Node, rights: Rights) -> None:
