@@ -61,13 +61,14 @@ class Assigning:
             )
             return
         size = sum([len(member.assignment) for member in stored.members])
-        if not self._table.reserve(size):
+        owner = group.members[group.leader_id or ""].owner
+        if not self._table.reserve(group, owner, size):
             reason = "there is no room for its assignment"
             self._cannot_assign(group, error_codes.GROUP_MAX_SIZE_REACHED, reason, now_ms)
             return
 
         def on_saved(is_kept: bool, saved_ms: int) -> None:
-            self._table.release(size)
+            self._table.release(owner, size)
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
                 return
             if is_kept:
@@ -80,12 +81,10 @@ class Assigning:
         self._store.save(stored, on_saved)
 
     def _stabilize(self, group: Group, assignments: Mapping[str, bytes], now_ms: int) -> None:
-        grown = 0
         for member in group.members.values():
             assignment = assignments.get(member.member_id, b"")
-            grown += len(assignment) - len(member.assignment)
+            self._table.count_bytes(group, member, len(assignment) - len(member.assignment))
             member.assignment = assignment
-        self._table.count_bytes(group, grown)
         group.transition(GroupState.STABLE, now_ms)
         for member in list(group.members.values()):
             if member.sync is not None:

@@ -32,7 +32,7 @@ class GroupState(enum.Enum):
 class Group:
     """A group. Members are in the order in which they came; `awaiting_join` counts those whose JoinGroup waits.
 
-    owner: the principal that created it.
+    owner: the principal that created it. payer: the principal that it counts for while it has members: the first one's.
     held_bytes: about how many it takes in memory with all its members, kept by the coordinator.
     subscriptions: the members' metadata when the generation began; they stay alive until the next one does.
     """
@@ -47,6 +47,7 @@ class Group:
         "leader_id",
         "members",
         "owner",
+        "payer",
         "pending",
         "pending_sync",
         "previous_state",
@@ -62,7 +63,7 @@ class Group:
 
     def __init__(self, group_id: str, now_ms: int, owner: str = UNKNOWN_OWNER) -> None:
         self.group_id = group_id
-        self.owner = owner
+        self.owner = self.payer = owner
         self.state = self.previous_state = GroupState.EMPTY
         self.state_at_ms = now_ms
         self.generation = 0
@@ -170,6 +171,12 @@ class Group:
             if static_id != member_id:
                 return error_codes.FENCED_INSTANCE_ID
         return error_codes.NONE if member_id in self.members else error_codes.UNKNOWN_MEMBER_ID
+
+    def known_member(self, member_id: str, instance_id: str | None) -> Member | None:
+        """Return the member that sent a JoinGroup, a static one by its instance id alone; None for a new one."""
+        if not member_id and instance_id is not None:
+            member_id = self.static_ids.get(instance_id, "")
+        return self.members.get(member_id)
 
     def _count_protocols(self, member: Member, number: int) -> None:
         for name in {name for name, _ in member.protocols}:

@@ -25,6 +25,7 @@ _EMPTY, _PREPARING, _COMPLETING, _STABLE = (
     GroupState.COMPLETING_REBALANCE,
     GroupState.STABLE,
 )
+_ID_BYTES = 540  # of an id that is given out, besides its client id
 _NAME_CHARS = 8000  # of a client id in a member id: with up to four bytes each it can be sent
 
 
@@ -70,33 +71,40 @@ class Joining:
         if len(request.protocols) > MAX_PROTOCOLS:
             respond(join_refusal(error_codes.INCONSISTENT_GROUP_PROTOCOL, member_id))
             return
-        if not self._table.has_room(request, group):
-            self._make_room(group, now_ms)
-        if not self._table.has_room(request, group):
+        if not self._table.has_room(request, group) or not self._make_room(request, group, now_ms):
             respond(join_refusal(error_codes.GROUP_MAX_SIZE_REACHED, ""))
             return
         if group is not None:
             self._join_group(group, request, respond, now_ms)
             return
-        group = Group(request.group_id, now_ms)
+        group = Group(request.group_id, now_ms, self._store.owner(request.group_id) or request.owner)
         self._table.put(group)
         self._store.save(group.stored(), unheard)
         self._join_group(group, request, respond, now_ms)
 
-    def _make_room(self, group: Group | None, now_ms: int) -> None:
-        """Where there is no room, let something go that nobody misses: else whoever asks for much keeps all others out.
+    def _make_room(self, request: JoinRequest, group: Group | None, now_ms: int) -> bool:
+        """Remove what is not missed, where there is no room for a new group or id; return whether there is then.
 
-        It is a group without members, of which the positions stay, or an id that nobody has come with.
+        It is a group without members, of which the positions stay, or an id that no member has come with: the oldest of
+        the principal that holds most of them.
         """
-        empty = self._table.longest_empty(now_ms) if group is None else None
-        if empty is not None:
-            self._table.forget(empty)
-            self._store.forget(empty.group_id)
-        pending = self._table.first_pending(group)
-        if pending is not None:
+        if group is None:
+            owner = self._store.owner(request.group_id) or request.owner
+            group = Group(request.group_id, now_ms, owner)
+            while (empty := self._table.empty_victim(owner, group.size)) is not None:
+                self._table.forget(empty)
+                self._store.forget(empty.group_id)
+            if not self._table.empty.fits(group.size):
+                return False
+        if request.member_id or group.known_member("", request.instance_id) is not None:
+            return True
+        needs_id = request.needs_known_id and request.instance_id is None
+        size = _ID_BYTES + len(request.client_id[:_NAME_CHARS]) if needs_id else 0
+        while (pending := self._table.pending_victim(group, request.owner, size)) is not None:
             of_group = self._table.groups[pending.group_id]
             self._table.forget_pending(of_group, pending.member_id)
             self._rebalances.complete_if_all_joined(of_group, now_ms)
+        return self._table.has_group_room(group) and self._table.pending.fits(size)
 
     def _join_group(self, group: Group, request: JoinRequest, respond: Respond, now_ms: int) -> None:
         member_id = request.member_id
@@ -136,7 +144,7 @@ class Joining:
         else:
             member_id = f"{request.client_id[:_NAME_CHARS]}-{self._new_id()}"
             if request.needs_known_id:
-                self._table.add_pending(group, member_id, now_ms + request.session_timeout_ms)
+                self._table.add_pending(group, member_id, request.owner, now_ms + request.session_timeout_ms)
                 respond(join_refusal(error_codes.MEMBER_ID_REQUIRED, member_id))
                 return
         self._add(group, member_id, request, respond, now_ms)
@@ -181,6 +189,7 @@ class Joining:
             request.session_timeout_ms,
             request.rebalance_timeout_ms,
             request.distinct_protocols(),
+            request.owner,
         )
         member.is_new = True
         if group.state is _PREPARING and group.previous_state is _EMPTY:
@@ -192,7 +201,8 @@ class Joining:
         self._rebalances.begin_or_complete(group, f"member {member_id!r} joins{why(request.reason)}", now_ms)
 
     def _update(self, group: Group, member: Member, request: JoinRequest, respond: Respond) -> None:
-        self._table.count_bytes(group, -member.size)
+        self._table.set_owner(member, request.owner)
+        self._table.count_bytes(group, member, -member.size)
         earlier = group.update(
             member,
             request.distinct_protocols(),
@@ -200,7 +210,7 @@ class Joining:
             request.rebalance_timeout_ms,
             respond,
         )
-        self._table.count_bytes(group, member.size)
+        self._table.count_bytes(group, member, member.size)
         if earlier is not None:
             earlier(join_refusal(error_codes.UNKNOWN_MEMBER_ID, ""))
 
@@ -247,9 +257,10 @@ class Joining:
             old.session_timeout_ms,
             old.rebalance_timeout_ms,
             old.protocols,
+            old.owner,
         )
         member.assignment = old.assignment
-        self._table.count_bytes(group, member.size - old.size)
+        self._table.count_bytes(group, member, member.size - old.size)
         group.replace_static(old, member)
         return member
 
@@ -283,5 +294,6 @@ class Joining:
         group.take_join(member)
         self._table.deadlines.cancel(member)
         group.replace_static(member, old)
-        self._table.count_bytes(group, old.size - member.size)
+        self._table.set_owner(member, old.owner)
+        self._table.count_bytes(group, old, old.size - member.size)
         self._table.begin_session(old, old.session_timeout_ms, now_ms)

@@ -12,6 +12,7 @@ from tidegate.groups.requests import Message, Respond, Source
 __all__ = ["JoinDeadline", "Member", "PendingMember", "SyncDeadline"]
 
 _BYTES = 1000
+_PENDING_BYTES = 500
 
 
 class Member(Deadline):
@@ -85,6 +86,11 @@ class Member(Deadline):
             + sum([len(name) + len(data) for name, data in self.protocols])
         )
 
+    @property
+    def request_size(self) -> int:
+        """How many bytes of it are what its JoinGroup said (`JoinRequest.size`)."""
+        return sum([len(name) + len(data) for name, data in self.protocols]) + len(self.client_id)
+
     def metadata(self, protocol: str | None) -> bytes:
         """Return what it says for a protocol."""
         for name, data in self.protocols:
@@ -105,7 +111,7 @@ class Member(Deadline):
 
 
 class PendingMember(Deadline):
-    """A member id that was given out; as a deadline it is when nobody has come with it."""
+    """A member id that was given out; as a deadline it is when no member has come with it."""
 
     __slots__ = ("group_id", "member_id")
 
@@ -113,6 +119,11 @@ class PendingMember(Deadline):
         super().__init__()
         self.group_id = group_id
         self.member_id = member_id
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory."""
+        return _PENDING_BYTES + len(self.member_id)
 
 
 class JoinDeadline(Deadline):

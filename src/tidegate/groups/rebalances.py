@@ -93,7 +93,7 @@ class Rebalances:
     def refuse_syncs(self, group: Group, error_code: int, now_ms: int) -> None:
         """Take all assignments away, and say so to those who wait for theirs."""
         for member in list(group.members.values()):
-            self._table.count_bytes(group, -len(member.assignment))
+            self._table.count_bytes(group, member, -len(member.assignment))
             member.assignment = b""
             if member.sync is not None:
                 member.answer_sync(sync_refusal(error_code))

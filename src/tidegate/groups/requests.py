@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidegate import error_codes
+from tidegate.fair_share import UNKNOWN_OWNER
 
 __all__ = [
     "JoinRequest",
@@ -38,6 +39,7 @@ class JoinRequest:
     is_known: the group has committed offsets.
     skips_assignment: a leader that comes back as a static member is told that it need not assign (KIP-814).
     reason: why it joins (KIP-800).
+    owner: the principal that the member counts for.
     """
 
     group_id: str
@@ -54,6 +56,12 @@ class JoinRequest:
     skips_assignment: bool = True
     reason: str | None = None
     source: Source | None = None
+    owner: str = UNKNOWN_OWNER
+
+    @property
+    def size(self) -> int:
+        """How many bytes of it a member would keep."""
+        return sum([len(name) + len(data) for name, data in self.protocols]) + len(self.client_id)
 
     def distinct_protocols(self) -> Sequence[tuple[str, bytes]]:
         """Return the protocols that are named once."""

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Final
 
 __all__ = [
-    "MAX_GROUPS",
+    "MAX_EMPTY_GROUP_BYTES",
     "MAX_GROUP_BYTES",
     "MAX_GROUP_MEMBERS",
     "MAX_MEMBERS",
     "MAX_METADATA_BYTES",
+    "MAX_PENDING_BYTES",
     "MAX_PROTOCOLS",
     "NEW_MEMBER_JOIN_TIMEOUT_MS",
     "GroupSettings",
@@ -17,16 +18,20 @@ __all__ = [
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 """How long a member that has no generation yet waits for one. Source: Kafka `classicGroupNewMemberJoinTimeoutMs`."""
 
-MAX_GROUPS: Final = 20_000
-"""Groups of a node that have, or had, members."""
 MAX_MEMBERS: Final = 20_000
-"""Members of all groups of a node, those with an id that did not join yet among them."""
+"""Members of all groups of a node: a threshold bound, divided between the principals that join."""
+MAX_METADATA_BYTES: Final = 128 << 20
+"""Names, protocol metadata and assignments of all members of a node: divided likewise. A member that finds no room gets
+GROUP_MAX_SIZE_REACHED."""
+MAX_EMPTY_GROUP_BYTES: Final = 24 << 20
+"""Groups without members, of which each counts 1000 bytes and its name: a reclaimable bound. A group that is removed
+keeps its positions."""
+MAX_PENDING_BYTES: Final = 16 << 20
+"""Ids that were given to members that have not joined yet, 500 bytes and the id each: a reclaimable bound."""
 MAX_GROUP_MEMBERS: Final = 1_000
 """Members of one group, whatever `group.max.size` allows: completing a rebalance takes some ms for so many."""
-MAX_METADATA_BYTES: Final = 128 << 20
-"""Names, protocol metadata and assignments of all groups of a node: what is beyond gets GROUP_MAX_SIZE_REACHED."""
 MAX_GROUP_BYTES: Final = 16 << 20
-"""The same of one group: its leader is answered with the metadata of all."""
+"""Names, metadata and assignments of one group: its leader is answered with the metadata of all."""
 MAX_PROTOCOLS: Final = 20
 """Protocols (assignors) of one member: choosing one looks at those of every member."""
 

@@ -62,6 +62,10 @@ class GroupStore(Protocol):
         """Keep a group, new or changed. `on_over` is told once, later, whether it is on the disk, and the time."""
         ...
 
+    def owner(self, group_id: str) -> str | None:
+        """Return the principal that a group of which positions are kept counts for; None where there is none."""
+        ...
+
     def forget(self, group_id: str) -> None:
         """Keep a group no longer; its positions stay."""
         ...

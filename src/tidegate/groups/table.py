@@ -4,54 +4,54 @@ For how long a member's connection had been muted is noted when its session begi
 it.
 """
 
-from heapq import nsmallest
-from operator import itemgetter
-
 from tidegate import error_codes
+from tidegate.fair_share import ReclaimableBound, ThresholdBound
 from tidegate.groups.deadlines import Deadlines
 from tidegate.groups.group import Group, GroupState
 from tidegate.groups.member import Member, PendingMember
 from tidegate.groups.requests import JoinRequest, Source, join_refusal, sync_refusal
 from tidegate.groups.settings import (
+    MAX_EMPTY_GROUP_BYTES,
     MAX_GROUP_BYTES,
     MAX_GROUP_MEMBERS,
-    MAX_GROUPS,
     MAX_MEMBERS,
     MAX_METADATA_BYTES,
+    MAX_PENDING_BYTES,
     GroupSettings,
 )
 
 __all__ = ["GroupTable"]
 
-_EMPTY_AT_ONCE = 500  # to look through 20,000 groups for them takes some ms,
-_LOOK_EVERY_MS = 1000  # and is not done again and again where there are none
-
 
 class GroupTable:
-    """Groups by id. `member_count` counts ids that were given out, too; `metadata_bytes` is of all groups."""
+    """Groups by id, and what they hold, divided between principals.
 
-    __slots__ = (
-        "_empty",
-        "_looked_ms",
-        "_pending",
-        "_saving_bytes",
-        "_settings",
-        "deadlines",
-        "groups",
-        "member_count",
-        "metadata_bytes",
-    )
+    members, metadata: how many members there are, and the bytes of all groups that have any: of the principals that
+    join. empty: groups without members, of the principals that created them. pending: ids that were given out and not
+    used yet, of the principals that asked for them.
+    """
+
+    __slots__ = ("_saving", "_settings", "deadlines", "empty", "groups", "members", "metadata", "pending")
 
     def __init__(self, settings: GroupSettings) -> None:
         self.groups: dict[str, Group] = {}
         self.deadlines = Deadlines()
-        self.member_count = 0
-        self.metadata_bytes = 0
-        self._saving_bytes = 0
+        self.members = ThresholdBound(MAX_MEMBERS)
+        self.metadata = ThresholdBound(MAX_METADATA_BYTES)
+        self.empty: ReclaimableBound[Group] = ReclaimableBound(MAX_EMPTY_GROUP_BYTES)
+        self.pending: ReclaimableBound[PendingMember] = ReclaimableBound(MAX_PENDING_BYTES)
+        self._saving = 0
         self._settings = settings
-        self._pending: dict[PendingMember, None] = {}  # of all groups, in the order in which they came
-        self._empty: list[tuple[int, Group]] = []  # that may go, and since when: the longest at the end
-        self._looked_ms: int | None = None
+
+    @property
+    def member_count(self) -> int:
+        """How many members there are, ids that were given out among them."""
+        return self.members.used + len(self.pending)
+
+    @property
+    def metadata_bytes(self) -> int:
+        """About how many bytes all groups take in memory."""
+        return self.metadata.used - self._saving + self.empty.used + self.pending.used
 
     @property
     def max_size(self) -> int:
@@ -61,13 +61,17 @@ class GroupTable:
     # --- groups
 
     def put(self, group: Group) -> None:
-        """Take in a new group with the members that it has."""
+        """Add a new group with the members that it has."""
         self.groups[group.group_id] = group
-        self.count_bytes(group, group.size + sum([member.size for member in group.members.values()]))
-        self.member_count += len(group.members)
+        group.held_bytes = group.size
+        self.empty.add(group, group.owner, group.size)
+        for member in group.members.values():
+            self._count_first(group, member)
+            self.members.add(member.owner)
+            self.count_bytes(group, member, member.size)
 
     def forget(self, group: Group) -> None:
-        """Let a group without members go."""
+        """Remove a group without members."""
         assert not group.members
         del self.groups[group.group_id]
         for member_id in list(group.pending):
@@ -75,101 +79,128 @@ class GroupTable:
         group.state = GroupState.DEAD
         self.deadlines.cancel(group.join_deadline)
         self.deadlines.cancel(group.sync_deadline)
-        self.count_bytes(group, -group.held_bytes)
+        self.empty.remove(group)
 
     # --- room
 
-    def count_bytes(self, group: Group, size: int) -> None:
-        """Note that a group takes so many bytes more."""
+    def count_bytes(self, group: Group, member: Member, size: int) -> None:
+        """Count bytes more for a member of a group."""
         group.held_bytes += size
-        self.metadata_bytes += size
+        self.metadata.add(member.owner, size)
 
     def has_room(self, request: JoinRequest, group: Group | None) -> bool:
-        """Return whether there is room for what a request would leave in memory."""
-        size = sum([len(name) + len(data) for name, data in request.protocols]) + len(request.client_id)
-        if self.metadata_bytes + size > MAX_METADATA_BYTES:
-            return False
-        if size + (0 if group is None else group.held_bytes) > MAX_GROUP_BYTES:
-            return False
-        if group is None:
-            return len(self.groups) < MAX_GROUPS and self.member_count < MAX_MEMBERS
-        if request.member_id:
-            return True  # one that is not known is refused
-        return len(group.members) + len(group.pending) < MAX_GROUP_MEMBERS and self.member_count < MAX_MEMBERS
+        """Return whether there is room for what a request would leave in memory.
 
-    def longest_empty(self, now_ms: int) -> Group | None:
-        """Return, where there are as many groups as may be, the one that nobody has been in for the longest."""
-        if len(self.groups) < MAX_GROUPS:
-            return None
-        if not self._empty and (self._looked_ms is None or now_ms - self._looked_ms >= _LOOK_EVERY_MS):
-            may_go = [(group.state_at_ms, group) for group in self.groups.values() if _may_go(group)]
-            self._looked_ms = now_ms if len(may_go) < _EMPTY_AT_ONCE else None
-            self._empty = nsmallest(_EMPTY_AT_ONCE, may_go, key=itemgetter(0))[::-1]
-        while self._empty:
-            since_ms, group = self._empty.pop()
-            if _may_go(group) and group.state_at_ms == since_ms:
-                return group
-        return None
-
-    def first_pending(self, group: Group | None) -> PendingMember | None:
-        """Return, where there are as many members as may be, of a group or in all, who first was given an id.
-
-        Nobody has come with it yet: a client does at once.
+        A member that joins again for the same principal, and says no more than before, always has.
         """
-        if group is not None and len(group.members) + len(group.pending) >= MAX_GROUP_MEMBERS:
+        size = request.size
+        held = 0 if group is None else group.held_bytes
+        member = None if group is None else group.known_member(request.member_id, request.instance_id)
+        if member is not None:
+            grown = size - member.request_size
+            if held + grown > MAX_GROUP_BYTES and grown > 0:
+                return False
+            added = grown if member.owner == request.owner else size
+            return added <= 0 or self.metadata.may_add(request.owner, added)
+        if size + held > MAX_GROUP_BYTES:
+            return False
+        if group is not None and request.member_id and request.member_id not in group.pending:
+            return True  # one that is not known is refused
+        of_group = len(request.group_id) if group is None else 0 if group.members else group.size
+        return self.members.may_add(request.owner) and self.metadata.may_add(request.owner, size + of_group)
+
+    def has_group_room(self, group: Group) -> bool:
+        """Return whether one more id may be given out, or member added, in a group."""
+        return len(group.members) + len(group.pending) < MAX_GROUP_MEMBERS
+
+    def empty_victim(self, owner: str, size: int) -> Group | None:
+        """Return the group without members that has to go so that a principal may create one; None: none has to."""
+        return None if self.empty.fits(size) else self.empty.victim(owner, size)
+
+    def pending_victim(self, group: Group, owner: str, size: int) -> PendingMember | None:
+        """Return the id that has to go so that a principal may be given one of so many bytes; None: none has to.
+
+        No member has come with it yet: a client does at once.
+        """
+        if not self.has_group_room(group):
             return next(iter(group.pending.values()), None)
-        return next(iter(self._pending), None) if self.member_count >= MAX_MEMBERS else None
+        return None if self.pending.fits(size) else self.pending.victim(owner, size)
 
     @property
     def max_stored_bytes(self) -> int:
         """How large a group may be with its assignments when it is kept."""
         return min(self._settings.max_record_bytes, MAX_GROUP_BYTES)
 
-    def reserve(self, size: int) -> bool:
-        """Keep room for assignments that are not on the disk yet; return whether there is so much."""
-        if self.metadata_bytes + self._saving_bytes + size > MAX_METADATA_BYTES:
+    def reserve(self, group: Group, owner: str, size: int) -> bool:
+        """Count assignments that are not kept yet for the leader's principal; return whether there is room for them.
+
+        Where the group's members had as much before there always is.
+        """
+        grown = size - sum([len(member.assignment) for member in group.members.values()])
+        if grown > 0 and not self.metadata.may_add(owner, grown):
             return False
-        self._saving_bytes += size
+        self._saving += size
+        self.metadata.add(owner, size)
         return True
 
-    def release(self, size: int) -> None:
-        """Give back what was kept with `reserve`."""
-        self._saving_bytes -= size
+    def release(self, owner: str, size: int) -> None:
+        """Give back what was counted with `reserve`."""
+        self._saving -= size
+        self.metadata.remove(owner, size)
 
     # --- members and their sessions
 
     def add(self, group: Group, member: Member) -> None:
-        """Count a member that has been taken into its group."""
-        self.member_count += 1
-        self.count_bytes(group, member.size)
+        """Count a member that has been added to its group."""
+        self._count_first(group, member)
+        self.members.add(member.owner)
+        self.count_bytes(group, member, member.size)
+
+    def _count_first(self, group: Group, member: Member) -> None:
+        """Count a group that has a member now for that member's principal."""
+        if group in self.empty:
+            self.empty.remove(group)
+            group.payer = member.owner
+            self.metadata.add(group.payer, group.size)
 
     def remove(self, group: Group, member: Member) -> None:
-        """Let a member go; what it waits for is answered with UNKNOWN_MEMBER_ID."""
+        """Remove a member; what it waits for is answered with UNKNOWN_MEMBER_ID."""
         group.answer_join(member, join_refusal(error_codes.UNKNOWN_MEMBER_ID, ""))
         member.answer_sync(sync_refusal(error_codes.UNKNOWN_MEMBER_ID))
         self.deadlines.cancel(member)
         group.remove(member)
         if not group.pending_sync:
             self.deadlines.cancel(group.sync_deadline)
-        self.member_count -= 1
-        self.count_bytes(group, -member.size)
+        self.members.remove(member.owner)
+        self.count_bytes(group, member, -member.size)
+        if not group.members:
+            self.metadata.remove(group.payer, group.size)
+            self.empty.add(group, group.owner, group.size)
 
-    def add_pending(self, group: Group, member_id: str, until_ms: int) -> None:
-        """Wait for who was given a member id, until then."""
+    def set_owner(self, member: Member, owner: str) -> None:
+        """Count a member for the principal that speaks for it now."""
+        if member.owner != owner:
+            size = member.size
+            self.members.remove(member.owner)
+            self.metadata.remove(member.owner, size)
+            member.owner = owner
+            self.members.add(owner)
+            self.metadata.add(owner, size)
+
+    def add_pending(self, group: Group, member_id: str, owner: str, until_ms: int) -> None:
+        """Wait for the member that was given an id, until then."""
         pending = group.pending[member_id] = PendingMember(group.group_id, member_id)
-        self._pending[pending] = None
-        self.member_count += 1
-        self.count_bytes(group, len(member_id))
+        self.pending.add(pending, owner, pending.size)
+        group.held_bytes += pending.size
         self.deadlines.start(pending, until_ms)
 
     def forget_pending(self, group: Group, member_id: str) -> None:
-        """Wait no longer for who was given a member id, if anybody was."""
+        """Wait no longer for the member that was given an id, if any was."""
         pending = group.pending.pop(member_id, None)
         if pending is not None:
-            del self._pending[pending]
+            self.pending.remove(pending)
             self.deadlines.cancel(pending)
-            self.member_count -= 1
-            self.count_bytes(group, -len(member_id))
+            group.held_bytes -= pending.size
 
     @staticmethod
     def hear(member: Member, source: Source | None) -> None:
@@ -187,7 +218,3 @@ class GroupTable:
         """Let a member be silent for so long from now on."""
         member.session_mark_ms = member.throttled_ms
         self.deadlines.start(member, now_ms + timeout_ms)
-
-
-def _may_go(group: Group) -> bool:
-    return group.state is GroupState.EMPTY and not group.pending

@@ -1,5 +1,6 @@
 """What must hold whatever happens to a group: a model of generations and owners, fed with answers alone."""
 
+from collections import Counter
 from typing import Any
 
 from tidegate.error_codes import NONE
@@ -85,12 +86,15 @@ class Auditor:
         members = sum(len(group.members) + len(group.pending) for group in coordinator.groups.values())
         assert coordinator.member_count == members
         assert coordinator.metadata_bytes == sum(group.held_bytes for group in coordinator.groups.values())
+        self._look_at_owners(coordinator)
         next_ms = coordinator.next_ms()
         assert next_ms is None or next_ms > now_ms - 400
         for group in coordinator.groups.values():
             waiting = sum(member.join is not None for member in group.members.values())
             assert group.awaiting_join == waiting
-            held = sum(member.size for member in group.members.values()) + sum(map(len, group.pending))
+            held = sum(member.size for member in group.members.values()) + sum(
+                pending.size for pending in group.pending.values()
+            )
             assert group.held_bytes == group.size + held
             assert {member.member_id for member in group.members.values() if member.instance_id} == set(
                 group.static_ids.values()
@@ -102,3 +106,20 @@ class Auditor:
                 assert all(member.sync is None for member in group.members.values())
             if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
                 assert group.leader_id in group.members
+
+    @staticmethod
+    def _look_at_owners(coordinator: GroupCoordinator) -> None:
+        """See that each principal is counted for what it has, and for nothing else but assignments that are saved."""
+        members, held = Counter[str](), Counter[str]()
+        for group in coordinator.groups.values():
+            for member in group.members.values():
+                members[member.owner] += 1
+                held[member.owner] += member.size
+            if group.members:
+                held[group.payer] += group.size
+        table = coordinator._table
+        assert {owner: table.members.used_by(owner) for owner in members} == members
+        assert table.members.used == members.total()
+        assert all(table.metadata.used_by(owner) >= size for owner, size in held.items())
+        assert table.metadata.used - table._saving == held.total()
+        assert len(table.empty) == sum(not group.members for group in coordinator.groups.values())

@@ -69,6 +69,10 @@ class Store:
         """Keep a group in some milliseconds."""
         self._waiting.append((self._world.now_ms + self._world.rng.choice((0, 1, 20)), group, on_over))
 
+    def owner(self, group_id: str) -> str | None:
+        """Return that no positions are kept of a group."""
+        return None
+
     def forget(self, group_id: str) -> None:
         """Keep a group no longer: there are never so many here."""
         raise AssertionError(group_id)
@@ -247,6 +251,7 @@ class World:
                 needs_known_id=needs_known_id,
                 skips_assignment=bool(client.number % 2),
                 source=client.connection,
+                owner=f"User:{self.rng.choice((client.number % 3, 3))}",
             ),
             self._once(on_answer),
             self.now_ms,

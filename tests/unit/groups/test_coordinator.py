@@ -523,17 +523,17 @@ def test_deletion(world: World) -> None:
 
 
 def test_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups, members and their metadata are bounded; who is beyond is told that the group is full."""
+    """Groups, members and their metadata are bounded; a client beyond is told that the group is full."""
     module = "tidegate.groups.table."
     monkeypatch.setattr(module + "MAX_GROUP_MEMBERS", 2)
-    monkeypatch.setattr(module + "MAX_MEMBERS", 3)
-    monkeypatch.setattr(module + "MAX_GROUPS", 2)
+    table = world.coordinator._table
+    table.members.capacity = 6
     full = GROUP_MAX_SIZE_REACHED
     joined = [world.join(needs_known_id=False) for _ in range(3)]
     assert joined[2].code == full
     assert world.join(group_id="h", needs_known_id=False) == []
-    assert world.join(group_id="h", needs_known_id=False).code == full
-    assert world.join(group_id="i").code == full
+    assert world.join(group_id="h", needs_known_id=False).code == full, "half of all is one principal's"
+    assert world.join(group_id="h", needs_known_id=False, owner="User:b") == []
     world.advance(100_000)
     assert world.coordinator.member_count == 0
     monkeypatch.setattr(module + "MAX_GROUP_BYTES", 5_000)
@@ -543,8 +543,56 @@ def test_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.coordinator.delete("h")
     assert world.join(group_id="h", **too_long).code == full
     assert list(world.coordinator.groups) == ["g"]
-    monkeypatch.setattr(module + "MAX_METADATA_BYTES", 5_000)
-    assert world.join(group_id="h", protocols=[("range", b"m" * 5_000)]).code == full
+    table.metadata.capacity = 5_000
+    assert world.join(group_id="h", protocols=[("range", b"m" * 3_000)]).code == full
+
+
+def test_members_and_their_bytes_are_divided(world: World) -> None:
+    """A principal alone gets half, the next half of the rest; a member counts for the principal that speaks for it."""
+    table = world.coordinator._table
+    table.members.capacity = 8
+    for owner, many in (("User:a", 4), ("User:b", 2), ("User:c", 1)):
+        joined = [
+            world.join(group_id=f"{owner}{at}", needs_known_id=False, owner=owner) for at in range(many + 1)
+        ]
+        assert joined.pop().code == GROUP_MAX_SIZE_REACHED
+        assert joined == [[]] * many
+    world.advance(9_000)
+    world.start()
+    table = world.coordinator._table
+    assert table.members.used == 0, "none had its assignment"
+    table.metadata.capacity = 10_000
+    large = {"protocols": [("range", bytes(2_000))], "needs_known_id": False}
+    first = world.join(owner="User:a", **large)
+    assert world.join(group_id="h", owner="User:a", **large).code == GROUP_MAX_SIZE_REACHED
+    assert world.join(owner="User:b", **large) == []
+    world.advance(9_000)
+    member_id = first.answer["member_id"]
+    used = table.metadata.used
+    assert world.join(member_id, owner="User:a", **large).code == NONE, "it has no more to say than before"
+    larger = {**large, "protocols": [("range", bytes(3_000))]}
+    assert world.join(member_id, owner="User:a", **larger).code == GROUP_MAX_SIZE_REACHED
+    assert world.join(member_id, owner="User:c", **{**large, "protocols": [("range", b"")]}) == []
+    assert (table.members.used_by("User:a"), table.members.used_by("User:c")) == (0, 1)
+    assert table.metadata.used == used - 2_000
+    world.advance(200_000)
+    assert (table.members.used, table.metadata.used) == (0, 0)
+
+
+def test_owners_are_kept(world: World) -> None:
+    """After a restart members and groups count for the same principals, those of an earlier version for none."""
+    leader = world.join(owner="User:a", needs_known_id=False)
+    world.join(owner="User:b", needs_known_id=False)
+    world.advance(9_000)
+    member_id = leader.answer["member_id"]
+    world.sync(member_id, 1, {member_id: b"x" * 100})
+    before = world.coordinator._table
+    world.start()
+    table = world.coordinator._table
+    assert world.coordinator.groups["g"].owner == "User:a"
+    for owner in ("User:a", "User:b"):
+        assert table.members.used_by(owner) == 1
+        assert table.metadata.used_by(owner) == before.metadata.used_by(owner)
 
 
 def test_assignments_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -559,7 +607,8 @@ def test_assignments_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(module + "MAX_GROUP_BYTES", 2_000)
     assert sync("g", 2_000).code == UNKNOWN_SERVER_ERROR
-    monkeypatch.setattr(module + "MAX_METADATA_BYTES", world.coordinator.metadata_bytes + 2_000)
+    table = world.coordinator._table
+    table.metadata.capacity = 2 * table.metadata.used + 4_000
     world.store.holds = True
     first = sync("h", 1_500)
     assert sync("i", 1_500).code == GROUP_MAX_SIZE_REACHED
@@ -584,36 +633,30 @@ def test_bytes_are_given_back(world: World) -> None:
     assert world.coordinator.metadata_bytes < settings.MAX_METADATA_BYTES
 
 
-def test_an_empty_group_makes_room_for_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups that nobody is in keep nobody out: the one that has been so for the longest goes, and is kept no more."""
-    monkeypatch.setattr("tidegate.groups.table.MAX_GROUPS", 3)
-    members = {}
+def test_an_empty_group_makes_room_for_another(world: World) -> None:
+    """Of the principal that has most groups without members the oldest goes, and is kept no more."""
+    world.coordinator._table.empty.capacity = 3_100
     for group_id in "abc":
-        members[group_id] = world.join(group_id=group_id, needs_known_id=False)
-        world.advance(3_000)
-    for group_id in "ba":
-        world.leave((members[group_id].answer["member_id"], None), group_id=group_id)
+        world.join(group_id=group_id, owner="User:a")
         world.advance(10)
-    assert world.join(group_id="d").code == MEMBER_ID_REQUIRED
-    assert (list(world.coordinator.groups), list(world.store.kept)) == (["a", "c", "d"], ["a", "c", "d"])
-    assert world.join(group_id="a", needs_known_id=False) == []
-    assert world.join(group_id="e").code == GROUP_MAX_SIZE_REACHED, "a has a member again, d an id that waits"
-    world.advance(1_000)
-    assert world.join(group_id="e").code == GROUP_MAX_SIZE_REACHED
-    world.advance(10_000)
-    assert world.join(group_id="e").code == MEMBER_ID_REQUIRED, "nobody came to d"
-    assert "d" not in world.coordinator.groups
+    assert world.join(group_id="d", owner="User:b").code == MEMBER_ID_REQUIRED
+    assert (list(world.coordinator.groups), list(world.store.kept)) == (["b", "c", "d"], ["b", "c", "d"])
+    assert world.join(group_id="b", needs_known_id=False) == []
+    assert world.join(group_id="e", owner="User:b").code == MEMBER_ID_REQUIRED, "b is not empty any more"
+    assert world.join(group_id="f", owner="User:c").code == MEMBER_ID_REQUIRED
+    assert list(world.coordinator.groups) == ["b", "c", "e", "f"], "User:b had most"
 
 
-def test_ids_that_nobody_comes_with_make_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of them goes, in its group or in all; who comes with it is told so, and asks again."""
+def test_ids_that_no_member_comes_with_make_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first in its group goes, or the first of the principal that has most; a client that uses it asks again."""
     monkeypatch.setattr("tidegate.groups.table.MAX_GROUP_MEMBERS", 2)
-    monkeypatch.setattr("tidegate.groups.table.MAX_MEMBERS", 3)
-    first, second, third = (world.join().answer["member_id"] for _ in range(3))
+    first, second, third = (world.join(owner="User:a").answer["member_id"] for _ in range(3))
     assert world.coordinator.member_count == 2
     assert world.join(first).code == UNKNOWN_MEMBER_ID
-    assert world.join(group_id="h").code == MEMBER_ID_REQUIRED
-    assert world.join(group_id="i").code == MEMBER_ID_REQUIRED, "in the place of the second"
+    world.coordinator._table.pending.capacity = world.coordinator._table.pending.used + 600
+    other = world.join(group_id="h", owner="User:b").answer["member_id"]
+    assert world.join(group_id="i", owner="User:c").code == MEMBER_ID_REQUIRED, "in the place of the second"
     assert world.join(second).code == UNKNOWN_MEMBER_ID
     assert world.join(third) == []
+    assert world.join(other, group_id="h") == []
     assert world.coordinator.member_count == 3

@@ -23,6 +23,10 @@ class Store:
         if not self.holds:
             self.release()
 
+    def owner(self, group_id: str) -> str | None:
+        """Return that no positions are kept of a group."""
+        return None
+
     def forget(self, group_id: str) -> None:
         """Keep a group no longer, when what waits before is kept."""
         self.release()

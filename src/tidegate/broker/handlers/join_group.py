@@ -80,4 +80,5 @@ def _joining(
         is_known=is_known,
         reason=body.get("reason"),
         source=request.connection,
+        owner=request.connection.owner,
     )
