@@ -122,4 +122,3 @@ def test_another_tenant_joins(
             join_and_commit(client, "victim-0", "victim-0")
         with broker.log_in("victim") as client, first_operation():
             join_and_commit(client, "victim-1", "victim-0")
-

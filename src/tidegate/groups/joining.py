@@ -6,7 +6,7 @@ where it was, and what it was is fenced (KIP-345, 814).
 Follows: Kafka 4.3 `GroupMetadataManager.classicGroupJoin`, KIP-345, 394, 559, 800, 814.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tidegate import error_codes
 from tidegate.groups.group import Group, GroupState
@@ -115,7 +115,7 @@ class Joining:
                 self._table.remove(group, member)
             respond(join_refusal(error_codes.GROUP_MAX_SIZE_REACHED, ""))
             self._rebalances.complete_if_all_joined(group, now_ms)
-        elif not group.supports(request.protocol_type, request.distinct_protocols()):
+        elif not group.supports(request.protocol_type, _protocols_that_count(request)):
             respond(join_refusal(error_codes.INCONSISTENT_GROUP_PROTOCOL, member_id))
         elif not member_id:
             self._join_new(group, request, respond, now_ms)
@@ -297,3 +297,12 @@ class Joining:
         self._table.set_owner(member, old.owner)
         self._table.count_bytes(group, old, old.size - member.size)
         self._table.begin_session(old, old.session_timeout_ms, now_ms)
+
+
+def _protocols_that_count(request: JoinRequest) -> Sequence[tuple[str, bytes]]:
+    """Return the protocols by which a request is accepted: all for one that is given an id, as in Kafka.
+
+    One that joins then is refused for protocols that it names twice. Kafka never answers it, nor its group again.
+    """
+    is_given_id = not request.member_id and request.needs_known_id and request.instance_id is None
+    return request.protocols if is_given_id else request.distinct_protocols()

@@ -1,4 +1,7 @@
-"""Which topics a consumer subscribes to, as its metadata say. Follows: Kafka `ConsumerProtocolSubscription`."""
+"""The topics that a consumer subscribes to, as its metadata say.
+
+Follows: Kafka `ClassicGroup.computeSubscribedTopics`, `ConsumerProtocol.deserializeSubscription` (version 0).
+"""
 
 import struct
 from collections.abc import Container, Generator
@@ -11,7 +14,6 @@ CONSUMER = "consumer"
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
-_OWNED_SINCE, _GENERATION_SINCE, _RACK_SINCE = 1, 2, 3
 _AT_ONCE = 500  # topics read between two yields: well under a millisecond
 
 
@@ -31,9 +33,11 @@ class Subscription:
 def subscribed_topics_in_slices(
     metadata: bytes, among: Container[str]
 ) -> Generator[None, None, set[str] | None]:
-    """Return the topics of a subscription that are also in `among`, None where it cannot be read to its end.
+    """Return the topics of a subscription that are also in `among`, None where it cannot be read.
 
-    A subscription of a megabyte may name half a million topics: so many are neither read at once nor kept.
+    Of a subscription of any version only the part is read that version 0 has: some clients say a version whose further
+    fields they leave out. A subscription of a megabyte may name half a million topics: so many are neither read at
+    once nor kept.
 
     >>> from tidegate.in_slices import run_at_once
     >>> run_at_once(subscribed_topics_in_slices(bytes.fromhex("0000 00000001 0001 74 00000000"), {"t", "u"}))
@@ -76,26 +80,14 @@ class _Reader:
 
 
 def _read(reader: _Reader, among: Container[str]) -> Generator[None, None, set[str]]:
-    version = reader.number(_SHORT)
-    if version < 0:
-        raise ValueError(version)
+    reader.number(_SHORT)  # the version, of which nothing depends here
     topics = set()
     for number in range(reader.count()):
-        topic = reader.content(reader.number(_SHORT)).decode()
+        topic = reader.content(reader.number(_SHORT)).decode("utf-8", "replace")
         if topic in among:
             topics.add(topic)
         if number % _AT_ONCE == 0:
             yield
     user_data = reader.number(_INT)
     reader.content(max(user_data, 0))
-    if version >= _OWNED_SINCE:
-        for number in range(reader.count()):
-            reader.content(reader.number(_SHORT))
-            reader.content(reader.count() * _INT.size)
-            if number % _AT_ONCE == 0:
-                yield
-    if version >= _GENERATION_SINCE:
-        reader.number(_INT)
-    if version >= _RACK_SINCE:
-        reader.content(max(reader.number(_SHORT), 0))
     return topics

@@ -63,7 +63,10 @@ def test_old_clients_join_at_once(world: World) -> None:
         ({"protocols": []}, INCONSISTENT_GROUP_PROTOCOL),
         ({"protocol_type": ""}, INCONSISTENT_GROUP_PROTOCOL),
         ({"protocols": [(str(number), b"") for number in range(21)]}, INCONSISTENT_GROUP_PROTOCOL),
-        ({"protocols": [("range", b""), ("range", b"")]}, INCONSISTENT_GROUP_PROTOCOL),
+        (
+            {"protocols": [("range", b""), ("range", b"")], "needs_known_id": False},
+            INCONSISTENT_GROUP_PROTOCOL,
+        ),
         ({"member_id": "nobody"}, UNKNOWN_MEMBER_ID),
         ({"member_id": "nobody", "protocols": []}, UNKNOWN_MEMBER_ID),
         ({"member_id": "nobody", "protocols": [], "is_known": True}, INCONSISTENT_GROUP_PROTOCOL),
@@ -73,6 +76,17 @@ def test_joins_that_are_refused(world: World, fields: dict, code: int) -> None:
     """Refused joins are answered at once and leave no member."""
     assert world.join(**fields).code == code
     assert world.coordinator.member_count == 0
+
+
+def test_protocols_that_are_named_twice(world: World) -> None:
+    """A client is given an id, as by Kafka, and refused then, where Kafka never answers; with another it may join."""
+    twice = [("range", b""), ("range", b"")]
+    first = world.join(protocols=twice)
+    assert first.code == MEMBER_ID_REQUIRED
+    assert world.join(first.answer["member_id"], protocols=twice).code == INCONSISTENT_GROUP_PROTOCOL
+    assert world.join(first.answer["member_id"], protocols=[("other", b""), *twice]) == []
+    world.advance(3_000)
+    assert world.coordinator.groups["g"].protocol == "other"
 
 
 def test_first_rebalance_waits_for_more_members(world: World) -> None:

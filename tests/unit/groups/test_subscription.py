@@ -16,23 +16,19 @@ def subscribed_topics(metadata: bytes) -> set[str] | None:
     return run_at_once(subscribed_topics_in_slices(metadata, {"t", "u"}))
 
 
+@pytest.mark.parametrize("version", ["0000", "0001", "0003", "7fff", "ffff"])
 @pytest.mark.parametrize(
-    "metadata",
-    [
-        f"0000 {TOPICS} 00000000",
-        f"0000 {TOPICS} ffffffff",
-        f"0001 {TOPICS} 00000002 6162 00000001 0001 74 00000002 00000000 00000001",
-        f"0002 {TOPICS} 00000000 00000000 00000007",
-        f"0003 {TOPICS} 00000000 00000000 00000007 ffff",
-        f"0009 {TOPICS} 00000000 00000000 00000007 0001 72 99",
-    ],
+    "further", ["", "00000001 0001 74 00000002 00000000 00000001", "00000005", "00000000 00000007 ffff", "99"]
 )
-def test_versions(metadata: str) -> None:
-    """A newer version is read as the newest that is known; cut anywhere it says nothing."""
-    whole = bytes.fromhex(metadata)
-    assert subscribed_topics(whole) == {"t", "u"}
-    shortest = len(whole) - 1 - (whole[-1] == 0x99)
-    assert all(subscribed_topics(whole[:length]) is None for length in range(shortest + 1))
+@pytest.mark.parametrize("user_data", ["00000000", "ffffffff", "fffffffe", "00000002 6162"])
+def test_versions(version: str, user_data: str, further: str) -> None:
+    """Of any version the fields of version 0 are read, whatever follows; cut before their end it says nothing.
+
+    As recorded from Apache Kafka 4.3.1: @platformatic/kafka says version 1 and leaves out the owned partitions.
+    """
+    first = bytes.fromhex(f"{version} {TOPICS} {user_data}")
+    assert subscribed_topics(first + bytes.fromhex(further)) == {"t", "u"}
+    assert all(subscribed_topics(first[:length]) is None for length in range(len(first)))
 
 
 def test_odd_bytes() -> None:
@@ -41,8 +37,8 @@ def test_odd_bytes() -> None:
     for _ in range(2_000):
         subscribed_topics(rng.randbytes(rng.randrange(40)))
     assert subscribed_topics(bytes.fromhex("0000 7fffffff 0001 74")) is None
-    assert subscribed_topics(bytes.fromhex("0000 00000001 0001 ff 00000000")) is None
-    assert subscribed_topics(bytes.fromhex("ffff 00000000 00000000")) is None
+    assert subscribed_topics(bytes.fromhex("0000 00000001 0001 ff 00000000")) == set()
+    assert subscribed_topics(bytes.fromhex("0000 ffffffff 00000000")) is None
 
 
 def test_a_long_subscription_is_read_in_slices() -> None:
@@ -52,5 +48,3 @@ def test_a_long_subscription_is_read_in_slices() -> None:
     among = {"019999", "020000"}
     assert run_at_once(subscribed_topics_in_slices(metadata, among)) == {"019999"}
     assert sum(1 for _ in subscribed_topics_in_slices(metadata, among)) >= 20
-    owned = struct.pack(">hiii", 1, 0, -1, 20_000) + (b"\0\0" + bytes(4)) * 20_000
-    assert sum(1 for _ in subscribed_topics_in_slices(owned, ())) >= 20

@@ -3,7 +3,7 @@
 Forgets positions of a group in topics that none of its members subscribes to; the answer leaves when that is on the
 disk. A group of another protocol type than `consumer` must have no members (error 68). Positions that there are not are
 answered without an error, partitions that there are not with error 3. Needs DELETE on the group, else error 30, and
-READ on each topic, else error 29. A group that another broker coordinates is error 16.
+READ on each topic, else error 29. A group that another broker coordinates is error 16; an empty group id is error 24.
 Memory: at most 200 bytes for each byte of the request (a partition of 4 bytes becomes two dicts and an object), and the
 answer.
 """
@@ -120,6 +120,8 @@ class _Deletion:
 def _problem(groups: NodeGroups, request: Request, group_id: str) -> int:
     if not request.authorized(acl.DELETE, acl.GROUP, group_id):
         return error_codes.GROUP_AUTHORIZATION_FAILED
+    if not group_id:
+        return error_codes.INVALID_GROUP_ID
     if not groups.coordinates(group_id):
         return error_codes.NOT_COORDINATOR
     if not groups.is_known(group_id):

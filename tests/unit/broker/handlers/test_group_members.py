@@ -338,6 +338,22 @@ def test_deletion_of_offsets(at_once: Node) -> None:
     assert left == {"orders"}
     enter(node, group_id="h", protocol_type="connect")
     assert deleted("h", "orders") == (68, [])
+    assert commit(node, 9, 7, group_id="") == 0
+    assert deleted("", "orders") == (24, []), "though it has positions, as in Kafka"
+
+
+def test_offsets_of_clients_that_cut_their_subscription(at_once: Node) -> None:
+    """@platformatic/kafka says version 1 and sends the fields of version 0: what it does not read may be deleted."""
+    node = at_once
+    for name in ("orders", "others"):
+        node.create(name)
+    short = SUBSCRIPTION[:1] + b"\1" + SUBSCRIPTION[2:]
+    member_id, generation = enter(node, protocols=[{"name": "range", "metadata": short}])
+    for topic in ("orders", "others"):
+        commit(node, 9, 7, generation=generation, member_id=member_id, topic=topic)
+    wanted = [{"name": name, "partitions": [{"partition_index": 0}]} for name in ("orders", "others")]
+    found = node.call(OFFSET_DELETE, 0, {"group_id": "g", "topics": wanted})
+    assert [topic["partitions"][0]["error_code"] for topic in found["topics"]] == [86, 0]
 
 
 def test_offsets_expire(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def commit(node: Node, version: int, offset: int, **fields: Any) -> int:
     """Commit an offset of group g in one partition of `orders`; return the error code."""
     topic = node.storage.topics.by_name["orders"]
     request = {
-        "group_id": "g",
+        "group_id": fields.get("group_id", "g"),
         "generation_id_or_member_epoch": fields.get("generation", -1),
         "member_id": fields.get("member_id", ""),
         "group_instance_id": None,
