@@ -11,8 +11,8 @@ database has the same rows (`tidegate.storage.group_rows`); a change is made her
 """
 
 import struct
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from tidegate.fair_share import UNKNOWN_OWNER, ThresholdBound
 
@@ -169,6 +169,32 @@ class OffsetTable:
         """Set positions, as `put` does each."""
         for at in positions:
             self.put(at, owner)
+
+    def load(self, rows: Iterable[Sequence[Any]], owners: Mapping[str, str]) -> None:
+        """Set positions as `put` does, of rows in the order of groups and topics: a million in a second or two.
+
+        rows: as `CommittedOffset`. owners: by group id.
+        """
+        names: dict[str, str] = {}  # one object of each for all groups
+        group_id = topic = None
+        group, partitions, grown = _Group(UNKNOWN_OWNER), Partitions(), 0
+        pack = _VALUES.pack
+        for of_group, of_topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms in rows:
+            if of_topic != topic or of_group != group_id:
+                self._count(group, grown)
+                grown, group_id, topic = 0, of_group, names.setdefault(of_topic, of_topic)
+                self.put(
+                    CommittedOffset(group_id, topic, partition, offset, leader_epoch, metadata, commit_ms),
+                    owners.get(group_id, UNKNOWN_OWNER),
+                )
+                group = self._groups[group_id]
+                partitions = group.topics[topic]
+                del partitions[partition]
+                self._count(group, -POSITION_BYTES - len(metadata.encode()))
+            packed = pack(offset, leader_epoch, commit_ms, _NO_EXPIRY if expire_ms is None else expire_ms)
+            partitions[partition] = packed if not metadata else packed + metadata.encode()
+            grown += POSITION_BYTES + len(partitions[partition]) - _VALUES.size
+        self._count(group, grown)
 
     def forget(self, positions: Iterable[CommittedOffset]) -> None:
         """Forget positions that were not committed again since."""

@@ -207,22 +207,11 @@ class GroupRows:
     def load_offsets(self, table: OffsetTable) -> None:
         """Fill a table with all positions; forget what a kill has left: of topics and groups that are gone."""
         owners: dict[str, str] = dict(self._run("SELECT group_id, owner FROM group_owners").fetchall())
-        topics = {
-            name: name for (name,) in self._run("SELECT name FROM topics")
-        }  # one object for all positions
-        gone: set[str] = set()
-        group_id, owner = "", owners.get("", UNKNOWN_OWNER)
-        for row in self._run(f"SELECT {_OFFSET_COLUMNS} FROM offsets"):
-            topic = topics.get(row[1])
-            if topic is None:
-                gone.add(row[1])
-                continue
-            if row[0] != group_id:
-                group_id = row[0]
-                owner = owners.get(group_id, UNKNOWN_OWNER)
-            table.put(CommittedOffset(group_id, topic, *row[2:]), owner)
+        topics = {name for (name,) in self._run("SELECT name FROM topics")}
+        gone = {topic for (topic,) in self._run("SELECT DISTINCT topic FROM offsets")} - topics
         for topic in gone:
             self._run("DELETE FROM offsets WHERE topic=?", (topic,))
+        table.load(self._run(f"SELECT {_OFFSET_COLUMNS} FROM offsets ORDER BY group_id, topic"), owners)
         for group_id in owners:
             if group_id not in table:
                 self._run(_FORGET_OWNER, (group_id,))

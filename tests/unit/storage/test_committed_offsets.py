@@ -96,8 +96,8 @@ def test_bytes_are_those_of_what_there_is(table: OffsetTable, seed: int) -> None
         elif key in expected:
             table.forget([expected.pop(key)])
     again = OffsetTable()
-    for at in expected.values():
-        again.put(at, owners[at.group_id])
+    again.load(sorted(expected.values()), owners)
+    assert all(again.position(*key) == at for key, at in expected.items())
     for owner in set(owners.values()):
         assert table.bound.used_by(owner) == again.bound.used_by(owner)
     assert table.bound.used == sum(map(table.bytes_of, owners)) == again.bound.used
