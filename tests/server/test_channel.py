@@ -342,7 +342,13 @@ def test_a_patient_channel_is_read_when_it_is_its_turn(with_pair) -> None:
 
     async def scenario(pair: Pair) -> None:
         late: list[Callable[[], None]] = []
-        pair.channel.be_patient(late.append)
+        sources: set[str] = set()
+
+        def call_late(run: Callable[[], None], source: str) -> None:
+            late.append(run)
+            sources.add(source)
+
+        pair.channel.be_patient(call_late)
         await pair.send(frame(b"one"))
         await pair.settle()
         assert (len(late), pair.owner.frames) == (1, [])
@@ -358,11 +364,12 @@ def test_a_patient_channel_is_read_when_it_is_its_turn(with_pair) -> None:
         await pair.send(frame(b"three"))
         await pair.settle()
         assert (len(late), pair.owner.frames) == (0, [b"one", b"two", b"three"])
-        pair.channel.be_patient(late.append)
+        pair.channel.be_patient(call_late)
         pair.client.close()
         await pair.settle()
         assert pair.channel.closed
         late.pop()()
+        assert sources == {pair.channel.connection.client_host}
 
     with_pair(scenario)
 
