@@ -18,7 +18,7 @@ from tests.server.nodes import (
 )
 from tests.server.test_half_close import reset
 
-from tidegate.server.handler import Answer, Deferred, Request, Work
+from tidegate.server.handler import Answer, Deferred, Request, Wait, Work
 from tidegate.server.later_work import WORKS_AT_ONCE
 from tidegate.server.one_at_a_time import OneAtATime
 from tidegate.server.slices import FULL_COLLECTION_AFTER, SLICE_NS, Slices
@@ -136,6 +136,27 @@ def test_all_slices_are_charged_once(tmp_path):
     handled = [event["handler_ns"] for event in read_segment(segment) if event["kind"] == "request"]
     assert len(handled) == 1
     assert LONG_S * 1e9 <= handled[0] <= waited_s * 1e9
+
+
+def test_time_of_another_thread_is_charged(tmp_path):
+    """What a thread took for a request alone is its handler time; waiting itself costs nothing."""
+    asked_ns, waited_s = 7_000_000_000, 0.2
+
+    def handle(request: Request) -> Work:
+        wait = Wait()
+        wait.charged_ns = asked_ns
+        asyncio.get_running_loop().call_later(waited_s, wait.end)
+        yield wait
+        return metadata_handler(request)
+
+    async def run() -> None:
+        async with running_node(tmp_path, MemoryStore(), {}, handlers={METADATA: handle}) as node:
+            await (await node.connect("waits")).ask(METADATA, METADATA_VERSION, NO_TOPICS)
+
+    asyncio.run(run())
+    (segment,) = (tmp_path / "spool").glob("*.closed")
+    (handled,) = [event["handler_ns"] for event in read_segment(segment) if event["kind"] == "request"]
+    assert asked_ns <= handled < asked_ns + waited_s * 1e9
 
 
 def test_requests_behind_it_wait_their_turn(tmp_path):

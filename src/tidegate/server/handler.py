@@ -351,11 +351,15 @@ class Deferred:
 
 
 class Wait:
-    """What work in slices waits for: it yields one, and goes on after `end` was called, once, on the event loop."""
+    """What work in slices waits for: it yields one, and goes on after `end` was called, once, on the event loop.
 
-    __slots__ = ("_ended", "_go_on")
+    charged_ns: time that another thread took for the request alone, which pays for it; set before `end`.
+    """
+
+    __slots__ = ("_ended", "_go_on", "charged_ns")
 
     def __init__(self) -> None:
+        self.charged_ns = 0
         self._ended = False
         self._go_on: Callable[[], None] | None = None
 
@@ -390,7 +394,7 @@ class NothingToDo:
 
 
 Work = Generator[Any, None, Answer | Deferred]
-"""A handler's work in slices. It yields None, or a `Wait`, which is not charged. It goes on to its end when the client
-leaves meanwhile: leaving evades no quota."""
+"""A handler's work in slices. It yields None, or a `Wait`, which costs what it says. It goes on to its end when the
+client leaves meanwhile: leaving evades no quota."""
 Handler = Callable[[Request], Answer | Deferred | Work]
 HandlerTable = Mapping[int, Handler]

@@ -117,6 +117,9 @@ class LaterWork:
 
         def add() -> None:
             if not self._closed:
+                if wait is not None and wait is not UNFINISHED and wait.charged_ns:
+                    exchange.handler_ns += wait.charged_ns
+                    self._held_ns += wait.charged_ns
                 self._add(exchange)
 
         if isinstance(wait, Wait):

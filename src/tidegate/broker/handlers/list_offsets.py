@@ -17,7 +17,6 @@ import contextlib
 import logging
 from collections.abc import Generator
 from concurrent.futures import Future
-from typing import Any
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
@@ -28,6 +27,7 @@ from tidegate.server.handler import Charge, Handler, Message, Request, Wait, Wor
 from tidegate.storage.errors import LogDamagedError, UnreadableBatchError
 from tidegate.storage.log.partition_log import LEADER_EPOCH, PartitionLog
 from tidegate.storage.log.time_lookup import Lookup, TimeAndOffset, offset_by_time, offset_of_latest_time
+from tidegate.storage.log.unpacking import Outcome
 from tidegate.storage.storage import Storage
 
 __all__ = ["list_offsets_handler"]
@@ -195,7 +195,7 @@ def _list_offset(
 
 
 def _awaited(lookup: Lookup, scheduler: Scheduler) -> Generator[Wait | None, None, TimeAndOffset | None]:
-    """Go on with a lookup; where it waits for another thread, so does the request, at no cost for anybody."""
+    """Go on with a lookup; where it waits for another thread, so does the request."""
     while True:
         try:
             pending = next(lookup)
@@ -208,14 +208,18 @@ def _awaited(lookup: Lookup, scheduler: Scheduler) -> Generator[Wait | None, Non
             yield from _wait_for(pending, scheduler)
 
 
-def _wait_for(future: Future[Any], scheduler: Scheduler) -> Generator[Wait, None, None]:
+def _wait_for(future: Future[Outcome], scheduler: Scheduler) -> Generator[Wait, None, None]:
+    """Wait for a thread, whose time the request pays for."""
     wait = Wait()
 
-    def end(_: Future[Any]) -> None:
+    def end(done: Future[Outcome]) -> None:
+        if not done.cancelled():
+            wait.charged_ns = done.result().took_ns
         with contextlib.suppress(RuntimeError):  # the loop is closed
             scheduler.call_soon_threadsafe(wait.end)
 
     future.add_done_callback(end)
+    yield wait
     while not future.done():
         yield wait
 

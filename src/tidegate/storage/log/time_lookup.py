@@ -19,7 +19,7 @@ from tidegate.storage.errors import LogDamagedError, UnreadableBatchError
 from tidegate.storage.log.file_slice import SegmentFile
 from tidegate.storage.log.partition_log import PartitionLog
 from tidegate.storage.log.segment import Segment
-from tidegate.storage.log.unpacking import Unpacker
+from tidegate.storage.log.unpacking import Outcome, Unpacker
 from tidegate.wire.batch import (
     HEADER_BYTES,
     LEAST_LENGTH,
@@ -35,7 +35,7 @@ from tidegate.wire.batch_builder import RECORD_HEAD_BYTES, read_record_head
 __all__ = ["PIECE_BYTES", "Lookup", "TimeAndOffset", "offset_by_time", "offset_of_latest_time"]
 
 TimeAndOffset = tuple[int, int]
-Lookup = Generator[Future[Any] | None, None, TimeAndOffset | None]
+Lookup = Generator[Future[Outcome] | None, None, TimeAndOffset | None]
 _Read = Callable[[int, int], bytes]
 """Returns so many bytes of records from a place on, or fewer at their end."""
 
@@ -144,7 +144,7 @@ def _first_record(
     return first_time_ms, first_offset
 
 
-_Found = Generator[Future[Any] | None, None, tuple[TimeAndOffset | None, bool]]
+_Found = Generator[Future[Outcome] | None, None, tuple[TimeAndOffset | None, bool]]
 """Yields as a `Lookup`; returns what was found, and whether all records of the batch could be looked at."""
 
 
@@ -164,7 +164,7 @@ def _look_into_packed(
         future = unpacker.unpack(file, position, batch, most=most)
         while not future.done():
             yield future
-        unpacked = future.result()
+        unpacked = future.result().result()
         data = unpacked.data
 
         def read(at: int, size: int, data: Any = data) -> bytes:
