@@ -19,7 +19,7 @@ VERSIONS = {"2.8.2": True, "3.3.2": False, "3.6.2": True, "3.9.1": False, "4.0.0
 """Each recorded version, and whether its broker runs with ZooKeeper."""
 
 
-def record(version: str, out: Path, mutation_rounds: int) -> None:
+def record(version: str, out: Path, mutation_rounds: int, mutation_rate: float) -> None:
     """Write the log of one version and its truth."""
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -27,7 +27,9 @@ def record(version: str, out: Path, mutation_rounds: int) -> None:
     ):
         wait_until(lambda: kafka.has_ended() or _answers(kafka), "the broker's first answer")
         old_clients = int(version.partition(".")[0]) < 4
-        truth = run_traffic(kafka, old_clients=old_clients, mutation_rounds=mutation_rounds)
+        truth = run_traffic(
+            kafka, old_clients=old_clients, mutation_rounds=mutation_rounds, mutation_rate=mutation_rate
+        )
         totals = json.loads(kafka.totals())
         data = kafka.log.read_bytes()
     (out / f"kafka-{version}.log.gz").write_bytes(gzip.compress(data, 9, mtime=0))
@@ -52,9 +54,10 @@ def main() -> int:
     parser.add_argument("versions", metavar="VERSION", nargs="*", default=list(VERSIONS))
     parser.add_argument("--out", type=Path, default=SAMPLES)
     parser.add_argument("--mutation-rounds", type=int, default=10)
+    parser.add_argument("--mutation-rate", type=float, default=2.0)
     args = parser.parse_args()
     for version in args.versions:
-        record(version, args.out, args.mutation_rounds)
+        record(version, args.out, args.mutation_rounds, args.mutation_rate)
     return 0
 
 

@@ -159,8 +159,13 @@ class CountingClient(PlainClient):
         self.call(request, MetadataResponse[version])
 
 
-def run_traffic(kafka: LoggingKafka, *, old_clients: bool, mutation_rounds: int = 10) -> Truth:
-    """Run all clients and return what they counted. old_clients: speak versions that 4.0 removed, too."""
+def run_traffic(
+    kafka: LoggingKafka, *, old_clients: bool, mutation_rounds: int = 10, mutation_rate: float = 2.0
+) -> Truth:
+    """Run all clients and return what they counted.
+
+    old_clients: speak versions that 4.0 removed, too; mutation_rate: the quota of the client that makes mutations.
+    """
     truth = Truth(kafka.version, kafka.zookeeper)
     with CountingClient(kafka, truth, "setup") as setup:
         setup.create({"orders": 3, "bulk": 1, "old": 1}, version=5)
@@ -170,9 +175,9 @@ def run_traffic(kafka: LoggingKafka, *, old_clients: bool, mutation_rounds: int 
         _plain(kafka, truth)
         if old_clients:
             _old(kafka, truth)
-        _set_quotas(setup, truth)
+        _set_quotas(setup, truth, mutation_rate)
         _throttled(kafka, truth)
-        _mutations(kafka, truth, mutation_rounds)
+        _mutations(kafka, truth, mutation_rounds, 4.0 / mutation_rate)
         setup.metadata()
     return truth
 
@@ -238,11 +243,11 @@ def _old(kafka: LoggingKafka, truth: Truth) -> None:
         old.delete(["old-0", "old-1"], version=0)
 
 
-def _set_quotas(setup: CountingClient, truth: Truth) -> None:
+def _set_quotas(setup: CountingClient, truth: Truth, mutation_rate: float) -> None:
     for entity, key, value in (
         ({"user": "alice"}, "producer_byte_rate", 20_000.0),
         ({"client-id": "view"}, "consumer_byte_rate", 30_000.0),
-        ({"user": "bob"}, "controller_mutation_rate", 2.0),
+        ({"user": "bob"}, "controller_mutation_rate", mutation_rate),
     ):
         setup.alter_quotas(dict(entity), {key: value})
         setup.counted.requests += 1
@@ -259,8 +264,8 @@ def _throttled(kafka: LoggingKafka, truth: Truth) -> None:
             view.fetch("bulk", version=11, offset=number * 2)
 
 
-def _mutations(kafka: LoggingKafka, truth: Truth, rounds: int) -> None:
-    """Create, extend and delete topics, strictly and not, some of them in vain."""
+def _mutations(kafka: LoggingKafka, truth: Truth, rounds: int, pause_s: float) -> None:
+    """Create, extend and delete topics, strictly and not, some of them in vain. pause_s: longest wait between them."""
     rng = random.Random(RANDOM_SEED)
     made: dict[str, int] = {}
     with CountingClient(kafka, truth, "admin-tool", user="bob") as tool:
@@ -278,7 +283,7 @@ def _mutations(kafka: LoggingKafka, truth: Truth, rounds: int) -> None:
             )
             made |= {t.name: wanted[t.name] for t in answer.topics if t.error_code == _NO_ERROR}
             tool.metadata()
-            time.sleep(rng.random() * 2)
+            time.sleep(rng.random() * pause_s)
             if made and rng.random() < 0.5:
                 names = rng.sample(sorted(made), min(len(made), 3))
                 answer = tool.extend(
@@ -295,7 +300,7 @@ def _mutations(kafka: LoggingKafka, truth: Truth, rounds: int) -> None:
             for topic in answer.responses:
                 if topic.error_code == _NO_ERROR:
                     made.pop(topic.name, None)
-            time.sleep(rng.random() * 2)
+            time.sleep(rng.random() * pause_s)
 
 
 def _note(truth: Truth, api: str, asked: list[str], answer: Any, errors: Any) -> None:

@@ -30,7 +30,13 @@ from tidegate.kafka_log.manifest import HEAD_BYTES, ImportedFile, Manifest
 from tidegate.kafka_log.merge import PlacedEvent, hour_table, with_times
 from tidegate.kafka_log.no_requests import no_requests_error
 from tidegate.kafka_log.requests import RequestColumns, Told
-from tidegate.kafka_log.told import Topics, events_before, move_to_controller, told_events
+from tidegate.kafka_log.told import (
+    Topics,
+    events_before,
+    move_to_controller,
+    move_to_handler_start,
+    told_events,
+)
 from tidegate.kafka_log.workers import worker_processes
 from tidegate.usage.arrow import arrow_schema, table_in_order, table_schema, write_parquet
 from tidegate.usage.columns import SEQ_PER_US
@@ -86,6 +92,7 @@ class _Taken:
 
     table: pa.Table
     told: list[Told]
+    has_zookeeper: bool
     lines: int
     requests: int
     bad_lines: int
@@ -110,6 +117,7 @@ class _Node:
 
     node_id: int
     told: list[Told] = field(default_factory=list)
+    has_zookeeper: bool = False
     held: dict[int, list[pa.Table]] = field(default_factory=lambda: defaultdict(list))
     aside: dict[int, list[Path]] = field(default_factory=lambda: defaultdict(list))
 
@@ -320,6 +328,7 @@ class _Import:
         for told in taken.told:
             told.line += before
         node.told += taken.told
+        node.has_zookeeper |= taken.has_zookeeper
         at = taken.table.column_names.index("line")
         table = taken.table.set_column(at, "line", pc.add(taken.table["line"], before))
         for hour, part in _by_hour(table):
@@ -341,6 +350,8 @@ class _Import:
         node.held.clear()
 
     def _write_node(self, node: _Node, *, is_new: bool) -> None:
+        if node.has_zookeeper:
+            move_to_handler_start(node.told)
         moved_us = move_to_controller(node.told)
         node.told = [told for told in node.told if not told.forwarded]
         events = self._events(node)
@@ -423,7 +434,7 @@ class _Import:
     def _events(self, node: _Node) -> dict[int, list[PlacedEvent]]:
         """Return what the requests of a node told, by hour."""
         key = str(node.node_id)
-        topics = Topics(self._manifest.topics.get(key, {}))
+        topics = Topics(self._manifest.topics.get(key, {}), has_zookeeper=node.has_zookeeper)
         found: list[PlacedEvent] = []
         for told in sorted(node.told, key=lambda told: (told.asked_us, told.line)):
             try:
@@ -460,6 +471,7 @@ def _take(zone: str, block: bytes) -> _Taken:
     return _Taken(
         columns.table(),
         columns.told,
+        columns.has_zookeeper,
         len(lines) - 1,
         columns.requests,
         columns.bad_lines,

@@ -95,18 +95,21 @@ _NUMBERS = {
 class Told:
     """What one request told of topics or quotas, at its place among the requests.
 
-    asked_us: when permits were asked for: before the change was written to the metadata log, which answers wait for.
+    asked_us: when permits were asked for: before the change was written to the metadata log, which answers wait for;
+    handler_us: how long the handler took before that.
     client: the columns that say whose it was; key: by it the line of a broker and that of its controller are matched.
     """
 
     __slots__ = (
-        "api_key", "api_version", "asked_us", "client", "decided_us", "forwarded", "key", "line", "request", "response",
+        "api_key", "api_version", "asked_us", "client", "decided_us", "forwarded", "handler_us", "key", "line",
+        "request", "response",
     )  # fmt: skip
 
     def __init__(self, decided_us: int, line: int, logged: LoggedRequest, client: dict[str, Any]) -> None:
         header = logged.request_header
         self.decided_us = decided_us
         self.asked_us = decided_us - round(logged.remote_time_ms * 1000)
+        self.handler_us = round(logged.local_time_ms * 1000)
         self.line = line
         self.forwarded = logged.is_forwarded
         self.api_key, self.api_version = header.request_api_key, header.request_api_version
@@ -120,7 +123,8 @@ class RequestColumns:
     """Takes lines of one broker, in any order, and keeps columns of them; bodies of `KEPT_APIS` alone, in `told`.
 
     bad: the number of each line that could not be read, and why; at most `BAD_KEPT` of them, `bad_lines` counts all.
-    skipped: how many lines were left out, by reason. told: what the rows do not say.
+    skipped: how many lines were left out, by reason. told: what the rows do not say. has_zookeeper: the broker uses
+    ZooKeeper.
     """
 
     BAD_KEPT = 1000
@@ -136,7 +140,7 @@ class RequestColumns:
         self._client_numbers: dict[tuple[str, ...], int] = {}
         self._connections: dict[str, tuple[int, str]] = {}
         self._topics: dict[str, int] = {}
-        self._has_zookeeper = False
+        self.has_zookeeper = False
 
     def add(self, number: int, line: bytes) -> None:
         """Take a line."""
@@ -212,7 +216,7 @@ class RequestColumns:
         time, and in the response the longer of that and the controller's.
         """
         own, told = (columns[name].to_numpy() for name in ("throttle_ms", "mutation_throttle_ms"))
-        if self._has_zookeeper:
+        if self.has_zookeeper:
             return {"throttle_ms": pa.array(np.where(told > 0, 0, own))}
         return {"mutation_throttle_ms": pa.array(np.where(told > own, told, 0))}
 
@@ -236,7 +240,7 @@ class RequestColumns:
             header.request_api_version,
             header.client_id or "",
         )
-        self._has_zookeeper |= api_key in _FROM_ZOOKEEPER_CONTROLLERS
+        self.has_zookeeper |= api_key in _FROM_ZOOKEEPER_CONTROLLERS
         request_bytes, response_bytes = _sizes(api_key, api_version, client_id, body, response)
         produce_bytes = request_bytes if api_key == PRODUCE else NO_BYTES
         fetch_bytes, record_bytes, exempt, read_from = NO_BYTES, 0, False, None

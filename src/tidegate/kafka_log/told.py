@@ -18,10 +18,15 @@ from tidegate.kafka_log.requests import Told
 from tidegate.quota import sanitize
 from tidegate.usage.files import HOUR_MS
 
-__all__ = ["Topics", "events_before", "move_to_controller", "told_events"]
+__all__ = ["Topics", "events_before", "move_to_controller", "move_to_handler_start", "told_events"]
 
 FORWARDED_US_MAX = 60_000_000
 """Longest time between the decision of a controller and the answer of the broker that forwarded to it."""
+
+ANSWERING_US = 500
+"""Between the moment that a controller's throttle time is told and the end of making the response (measured)."""
+LEARNED_US_MAX = 5_000_000
+"""Longest time after which every broker describes a topic as its controller has changed it."""
 
 _STRICT_SINCE = {CREATE_TOPICS: 6, CREATE_PARTITIONS: 3, DELETE_TOPICS: 5}
 _THROTTLING_QUOTA_EXCEEDED = 89
@@ -32,30 +37,60 @@ _HOUR_US = HOUR_MS * 1000
 class Topics:
     """How many partitions topics have, as far as the log has said so.
 
-    unpriced: how many topics were changed of which that is not known, and so not what the change cost.
+    unpriced: how many topics were changed of which that is not known, and so not what the change cost;
+    has_zookeeper: the controller uses ZooKeeper, and does not charge requests that only validate.
+
+    Follows: Kafka 3.6 `ZkAdminManager`, Kafka 4.0 `ReplicationControlManager`.
     """
 
-    def __init__(self, partitions: Mapping[str, int]) -> None:
+    def __init__(self, partitions: Mapping[str, int], *, has_zookeeper: bool = False) -> None:
         self.unpriced = 0
+        self._has_zookeeper = has_zookeeper
         self.partitions = dict(partitions)
+        self._changed_us: dict[str, int] = {}
+
+    def handler_us(self, told: Told) -> int:
+        """Return the time over which the topics of a request were charged: with ZooKeeper each is written meanwhile."""
+        return told.handler_us if self._has_zookeeper else 0
 
     def mutations(self, told: Told) -> Iterator[tuple[int, bool, bool]]:
-        """Yield the permits that a request asked for, topic by topic, whether strictly, and whether in vain."""
+        """Yield the permits that a request asked for, topic by topic, whether strictly, and whether in vain.
+
+        The order in which Kafka charged topics is not in the log: a controller shuffles the answer of DeleteTopics, and
+        puts errors last in others. Any order with the accepted topics first and the largest of them last charges as
+        much and accepts the same topics: a strict request is refused from the first topic on that finds no tokens.
+        """
+        if self._has_zookeeper and told.request.get("validateOnly"):
+            return
         strict = told.api_version >= _STRICT_SINCE.get(told.api_key, 0)
-        for permits, error_code in self._asked(told):
-            if error_code in (0, _THROTTLING_QUOTA_EXCEEDED) and permits:
-                yield permits, strict, error_code != 0
+        asked = [(error_code != 0, permits) for permits, error_code in self._asked(told)
+                 if error_code in (0, _THROTTLING_QUOTA_EXCEEDED) and permits]  # fmt: skip
+        for rejected, permits in sorted(asked):
+            yield permits, strict, rejected
 
     def _asked(self, told: Told) -> Iterator[tuple[int, int]]:
         match told.api_key:
             case int(key) if key == CREATE_TOPICS:
                 yield from self._created(told.request, told.response)
             case int(key) if key == CREATE_PARTITIONS:
-                yield from self._extended(told.request, told.response)
+                yield from self._extended(told)
             case int(key) if key == DELETE_TOPICS:
                 yield from self._deleted(told.request, told.response)
             case _:
-                self.partitions.update(told.response.get("partitions", ()))
+                self._described(told)
+
+    def _described(self, told: Told) -> None:
+        """Take over what a broker says of topics, but for what it has not learned yet of a change.
+
+        With ZooKeeper permits are what the broker believes: it charges by its own metadata.
+        """
+        for name, count in told.response.get("partitions", {}).items():
+            changed_us = self._changed_us.get(name)
+            is_current = (
+                self._has_zookeeper or changed_us is None or told.asked_us - changed_us > LEARNED_US_MAX
+            )
+            if is_current or count > self.partitions.get(name, 0):
+                self.partitions[name] = count
 
     def _created(self, request: dict[str, Any], response: dict[str, Any]) -> Iterator[tuple[int, int]]:
         wanted = {topic["name"]: topic for topic in request["topics"]}
@@ -73,7 +108,8 @@ class Topics:
                     self.partitions[topic["topicId"]] = count
             yield count, topic["errorCode"]
 
-    def _extended(self, request: dict[str, Any], response: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    def _extended(self, told: Told) -> Iterator[tuple[int, int]]:
+        request, response = told.request, told.response
         counts = {topic["name"]: topic["count"] for topic in request["topics"]}
         for topic in response["results"]:
             name, error_code = topic["name"], topic["errorCode"]
@@ -82,6 +118,7 @@ class Topics:
                 yield counts[name] - before, error_code
             if error_code == 0 and not request.get("validateOnly"):
                 self.partitions[name] = counts[name]
+                self._changed_us[name] = told.decided_us
 
     def _deleted(self, request: dict[str, Any], response: dict[str, Any]) -> Iterator[tuple[int, int]]:
         for topic in response["responses"]:
@@ -120,7 +157,9 @@ def told_events(told: Told, topics: Topics) -> list[PlacedEvent]:
     `EventError`, which is a `ValueError`, where a value has no room in the record.
     """
     found = []
-    for permits, strict, rejected in topics.mutations(told):
+    mutations = list(topics.mutations(told))
+    accepted = sum(not rejected for _, _, rejected in mutations)
+    for place, (permits, strict, rejected) in enumerate(mutations):
         columns = {
             **told.client,
             "kind": "mutation",
@@ -128,7 +167,9 @@ def told_events(told: Told, topics: Topics) -> list[PlacedEvent]:
             "strict": strict,
             "rejected": rejected,
         }
-        found.append(PlacedEvent(told.asked_us, told.line, False, columns))
+        done = min(place, accepted - 1) / accepted if accepted else 0.0
+        asked_us = told.asked_us + round(done * topics.handler_us(told))
+        found.append(PlacedEvent(asked_us, told.line, False, columns))
     for columns in _quota_events(told):
         found.append(PlacedEvent(told.decided_us, told.line, True, {**columns, "kind": "quota"}))
     for event in found:
@@ -150,6 +191,15 @@ def events_before(first_us: int, in_force: QuotasFile | None) -> list[PlacedEven
     return [PlacedEvent(first_us, place - len(columns), False, each) for place, each in enumerate(columns)]
 
 
+def move_to_handler_start(told: Sequence[Told]) -> None:
+    """Let permits be asked for when the handler began, as in a controller that uses ZooKeeper: it writes meanwhile.
+
+    Follows: Kafka 3.9 `ZkAdminManager.createTopics`, `deleteTopics`.
+    """
+    for each in told:
+        each.asked_us -= each.handler_us
+
+
 def move_to_controller(told: Sequence[Told]) -> dict[int, int]:
     """Let requests for mutations be decided when their controller did, where its line is there: {line: time in us}."""
     at_controller: dict[Any, list[Told]] = defaultdict(list)
@@ -164,7 +214,7 @@ def move_to_controller(told: Sequence[Told]) -> dict[int, int]:
             other = others[place - 1]
             if other.asked_us // _HOUR_US == each.decided_us // _HOUR_US:
                 each.asked_us = other.asked_us
-                moved[each.line] = each.decided_us = other.decided_us
+                moved[each.line] = each.decided_us = max(other.decided_us - ANSWERING_US, other.asked_us)
     return moved
 
 

@@ -11,7 +11,9 @@ from zoneinfo import ZoneInfo
 import pyarrow.parquet as pq
 import pytest
 from tests.unit.kafka_log.samples import SAMPLES, all_lines, truth
+from tests.unit.kafka_log.test_replay import decided_requests
 
+from tidegate.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tidegate.kafka_log.importing import ImportSummary, import_logs
 from tidegate.kafka_log.log_files import Source
 from tidegate.kafka_log.older_names import with_current_names
@@ -105,6 +107,24 @@ def test_quotas_and_mutations_are_followed(imported: Imported) -> None:
     refused = [row for row in rows if row["kind"] == "mutation" and row["rejected"]]
     assert len(refused) == errors.count(89)
     assert (not refused) == (known["version"] == WITHOUT_MUTATION_QUOTAS)
+
+
+def test_mutations_are_replayed(imported: Imported, tmp_path: Path) -> None:
+    """All decided as the broker did; throttle times within 1 ms with KRaft, but for one, 10 ms with ZooKeeper.
+
+    A bucket that is full when a slow controller charges it is some ms behind or ahead until it is full again.
+    """
+    log, _, _ = imported
+    known = truth(log)
+    if known["version"] == WITHOUT_MUTATION_QUOTAS:
+        return
+    keys = (CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS)
+    decided = [each for each in decided_requests(log, tmp_path / "out") if each[0]["api_key"] in keys]
+    pairs = [(event["mutation_throttle_ms"], found_ms) for event, found_ms in decided]
+    assert [told_ms > 0 for told_ms, _ in pairs] == [found_ms > 0 for _, found_ms in pairs]
+    off = [abs(told_ms - found_ms) for told_ms, found_ms in pairs if told_ms]
+    assert len(off) >= 9
+    assert sum(ms > (10 if known["zookeeper"] else 1) for ms in off) <= 1
 
 
 def test_addresses(imported: Imported) -> None:
