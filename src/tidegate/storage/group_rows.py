@@ -75,6 +75,11 @@ class GroupChange:
     removed: str | None = None
 
     @property
+    def is_only_offsets(self) -> bool:
+        """Whether it says nothing but positions of a group whose owner is kept."""
+        return not (self.is_new or self.forgotten or self.group is not None or self.removed is not None)
+
+    @property
     def group_ids(self) -> set[str]:
         """The groups of which it says anything."""
         found = {at.group_id for positions in (self.offsets, self.forgotten) for at in positions}
@@ -97,15 +102,18 @@ class GroupChange:
 class GroupRows:
     """The groups and offsets of one store, by one connection. Every method raises `StorageError` where SQLite fails.
 
-    run: executes a statement. transaction: what happens inside is committed, or none of it.
+    run: executes a statement. change: executes one that is a transaction by itself. transaction: what happens inside
+    is committed, or none of it.
     """
 
     def __init__(
         self,
         run: Callable[..., Cursor],
+        change: Callable[..., None],
         transaction: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._run = run
+        self._change = change
         self._transaction = transaction
 
     def prepare(self) -> None:
@@ -120,6 +128,10 @@ class GroupRows:
 
     def apply(self, changes: Sequence[GroupChange]) -> None:
         """Keep what `changes` say, in this order, all or nothing."""
+        offsets = changes[0].offsets
+        if len(changes) == 1 and len(offsets) in _ROWS_OF_A_STATEMENT and changes[0].is_only_offsets:
+            self._change(_put_statement(len(offsets)), tuple(chain.from_iterable(offsets)))
+            return
         with self._transaction():
             for change in changes:
                 self._apply(change)

@@ -9,7 +9,6 @@ while others are written share the next transaction and the next sync. Once a ch
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from tidegate.storage.committed_offsets import OffsetTable
 from tidegate.storage.errors import StorageError
 from tidegate.storage.group_rows import GroupChange
 from tidegate.storage.store import MetadataStore
+from tidegate.storage.worker_thread import WorkerThread
 
 __all__ = ["CHECKPOINT_AT_BYTES", "ROWS_AT_ONCE", "GroupWrites", "SyncPath"]
 
@@ -28,6 +28,8 @@ ROWS_AT_ONCE: Final = 800
 """Rows of one transaction, written in a millisecond or two: so long another change of the store may wait."""
 CHECKPOINT_AT_BYTES: Final = 32 << 20
 """Last commits after which they are moved into the database before more are written: a tenth of a second."""
+
+_LOOK_EVERY = 64  # changes, of up to 200 rows each, between two looks at how many bytes that made
 
 _OnOver = Callable[[bool], None]
 _logger = logging.getLogger(__name__)
@@ -56,7 +58,7 @@ class _Entry:
 
 
 class GroupWrites:
-    """The changes of one store. Called on the event loop; `worker` has one thread, which nothing else uses.
+    """The changes of one store. Called on the event loop.
 
     Of a group that is given several times before it is written the last counts, in the place of the first: a thousand
     static members of one that are started anew would write a thousand members each. Not past anything else that is
@@ -67,7 +69,7 @@ class GroupWrites:
         self,
         store: MetadataStore,
         offsets: OffsetTable,
-        worker: Executor,
+        worker: WorkerThread,
         sync: SyncPath | None = None,
     ) -> None:
         """Make one that gathers until `start`. sync: brings what was written to the disk before a change is over."""
@@ -82,6 +84,7 @@ class GroupWrites:
         ] = {}  # of what is gathered of each group the last, if it is the group itself
         self._writing: list[_Entry] = []
         self._planned = self._closed = False
+        self._since_look = 0  # transactions since the size of the file was looked at
         self.written = 0
         """How many transactions there were: what is to be synced has grown when this has."""
 
@@ -116,15 +119,21 @@ class GroupWrites:
     def close(self) -> None:
         """Write what was gathered, when what is under way has ended; nothing that waits is called."""
         self._closed = True
-        self._worker.submit(_nothing).result()
+        self._worker.wait()
         while self._gathered:
             self._write([entry.change for entry in self._some()])
 
     def _plan(self) -> None:
-        """Write in the next turn, so that all changes of this one share it."""
+        """Write what has gathered, unless something is being written: what comes meanwhile shares the next transaction.
+
+        Where a sync is waited for, write in the next turn, so that all changes of this one share it.
+        """
         if self._gathered and not (self._planned or self._writing) and self._scheduler is not None:
-            self._planned = True
-            self._scheduler.call_soon(self._turn)
+            if self._sync is None:
+                self._turn()
+            else:
+                self._planned = True
+                self._scheduler.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._planned = False
@@ -151,10 +160,11 @@ class GroupWrites:
         """Answer what was written, and go on with what came meanwhile."""
         if self._closed:
             return
-        entries, self._writing = self._writing, []
         self.written += 1
+        entries = self._writing
         for entry, is_written in zip(entries, written, strict=True):
             self._count(entry, is_written)
+        self._writing = []
         self._plan()
         for entry, is_written in zip(entries, written, strict=True):
             for on_over in entry.on_over:
@@ -187,7 +197,10 @@ class GroupWrites:
                 written = [False] * len(changes)
         finally:
             self._scheduler.call_soon_threadsafe(self._over, written)
-        self._store.checkpoint(CHECKPOINT_AT_BYTES)
+        self._since_look += len(changes)
+        if self._since_look >= _LOOK_EVERY:
+            self._since_look = 0
+            self._store.checkpoint(CHECKPOINT_AT_BYTES)
 
     def _write(self, changes: list[GroupChange]) -> list[bool]:
         """Write changes in one transaction, each in its own where that fails; return which were."""

@@ -44,6 +44,7 @@ from tidegate.storage.removal import FileRemoval
 from tidegate.storage.store import MetadataStore, StoredTopic
 from tidegate.storage.topic_settings import NEVER, TopicSettings
 from tidegate.storage.topics import Topics
+from tidegate.storage.worker_thread import WorkerThread
 
 __all__ = ["OPEN_FILES_PREPARED", "Storage", "opened_store"]
 
@@ -90,7 +91,7 @@ class Storage:
         self.unpacker = Unpacker()
         self.commits = GroupCommit(self._worker, sync, metadata=store.recent_path, on_failed=self._distrust)
         self.offsets = OffsetTable()
-        self._group_worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidegate-groups")
+        self._group_worker = WorkerThread("tidegate-groups")
         waits = config.log_flush_interval_messages != NEVER or config.log_flush_interval_ms != NEVER
         self.group_writes = GroupWrites(store, self.offsets, self._group_worker, sync_path if waits else None)
         self._producer_ids = range(0)
@@ -318,7 +319,7 @@ class Storage:
         self.commits.close()
         self.group_writes.close()
         self.unpacker.close()
-        self._group_worker.shutdown(wait=True)
+        self._group_worker.close()
         self._worker.shutdown(wait=True)
         self._removal.close()
         try:

@@ -121,6 +121,8 @@ class MetadataStore:
     def __init__(self, path: Path) -> None:
         """Open the file, made when absent. Raises `StorageError` where it is not ours or cannot be used."""
         self._path = path
+        self.recent_path = path.with_name(path.name + "-wal")
+        """The file that holds the last commits (SQLite's write-ahead log); with it synced, all of them are."""
         self._lost: str | None = None
         self._writing = RLock()
         try:
@@ -132,8 +134,8 @@ class MetadataStore:
         self._run, self._run_many = self._connection.run, self._connection.run_many
         self._change, self._transaction = self._connection.change, self._connection.transaction
         self._quotas = QuotaRows(self._run, self._transaction)
-        self.groups = GroupRows(self._run, self._transaction)
-        self.written_groups = GroupRows(self._writer.run, self._writer.transaction)
+        self.groups = GroupRows(self._run, self._change, self._transaction)
+        self.written_groups = GroupRows(self._writer.run, self._writer.change, self._writer.transaction)
         self._credentials = CredentialRows(self._run, self._transaction)
         try:
             self._prepare()
@@ -164,11 +166,6 @@ class MetadataStore:
         else:
             self._lost = f"{self._path} has been replaced" if replaced else None
         return self._lost
-
-    @property
-    def recent_path(self) -> Path:
-        """The file that holds the last commits (SQLite's write-ahead log); with it synced, all of them are."""
-        return self._path.with_name(self._path.name + "-wal")
 
     def recent_bytes(self) -> int:
         """Return the size of the file that holds the last commits."""

@@ -97,7 +97,7 @@ class StorageNode:
         self.scheduler.turn()
         self.storage._worker.submit(lambda: None).result()
         self.storage._removal.wait()
-        self.storage._group_worker.submit(lambda: None).result()
+        self.storage._group_worker.wait()
         self.scheduler.turn()
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import sqlite3
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE, OffsetTable
 from tidegate.storage.group_rows import GroupChange
 from tidegate.storage.group_writes import ROWS_AT_ONCE, GroupWrites
 from tidegate.storage.store import MetadataStore
+from tidegate.storage.worker_thread import WorkerThread
 
 
 class Disk:
@@ -24,7 +24,7 @@ class Disk:
         self.syncs = 0
         self.fails = False
         self.scheduler = ManualScheduler()
-        self.worker = ThreadPoolExecutor(max_workers=1)
+        self.worker = WorkerThread("groups")
         self.offsets = OffsetTable()
         self.writes = GroupWrites(self.store, self.offsets, self.worker, self._sync)
         self.over: list[bool] = []
@@ -42,7 +42,7 @@ class Disk:
 
     def thread(self) -> None:
         """Do what is to be done on the thread."""
-        self.worker.submit(lambda: None).result()
+        self.worker.wait()
 
     def round(self) -> None:
         """Do what is to be done on the loop, on the thread, and on the loop again."""
