@@ -17,7 +17,19 @@ from pathlib import Path
 from bench.ladder.brokers import BenchBroker, KafkaBench, TidegateBench, free_port, machine
 from bench.ladder.costs import Cost, cost_of_quotas, cost_of_recording
 from bench.ladder.memory import given_memory
-from bench.ladder.rungs import RUNGS, Rung, Sample, drive, frames, handshakes, make_anew, prepare
+from bench.ladder.rungs import (
+    GROUPS,
+    RUNGS,
+    Rung,
+    Sample,
+    drive,
+    frames,
+    group_frames,
+    group_lives,
+    handshakes,
+    make_anew,
+    prepare,
+)
 from bench.ladder.secure import LISTENER, make_key, secure_settings
 from rich.console import Console
 from rich.table import Table
@@ -121,9 +133,13 @@ def _starts(broker: BenchBroker) -> list[float]:
 def _warm(kafka: BenchBroker, directory: Path, rungs: Sequence[Rung]) -> None:
     """Give Kafka's JVM time to compile what the raw rungs run, and handshakes: a broker in use has done so."""
     is_secure = [LISTENER in rung.name for rung in rungs]
-    for frame in () if all(is_secure) else frames():
+    of_groups = [rung.name.startswith(GROUPS) for rung in rungs]
+    for frame in () if all(is_secure) else group_frames() if all(of_groups) else frames():
         print(f"… warming Kafka: {frame}", file=sys.stderr)
         drive(kafka, directory, "request", frame, 32, WARM_KAFKA_S)
+    if any(of_groups):
+        print("… warming Kafka: groups", file=sys.stderr)
+        group_lives(kafka, directory, WARM_KAFKA_S)
     if any(is_secure):
         print("… warming Kafka: handshakes", file=sys.stderr)
         handshakes(kafka, directory, WARM_KAFKA_S)

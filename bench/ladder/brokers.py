@@ -136,7 +136,7 @@ class TidegateBench(BenchBroker):
         serve = [sys.executable, "-m", "tidegate", "serve"]
         # As installed: with compiled bytecode in place.
         subprocess.run([*serve, "--list-settings"], env=environment, check=True, stdout=subprocess.DEVNULL)
-        settings = ("message.max.bytes=2097152", *self.overrides)
+        settings = ("message.max.bytes=2097152", "group.initial.rebalance.delay.ms=0", *self.overrides)
         overrides = [word for setting in settings for word in ("--override", setting)]
         address = ["--port", str(self.port)]
         if self.further:

@@ -13,6 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.ladder.brokers import ROOT, BenchBroker, cpu_s
+from bench.ladder.groups import (
+    OFFSETS_TOPIC,
+    PARTITIONS,
+    commit_frame,
+    fetch_frame,
+    live,
+    prepare_groups,
+)
 from bench.ladder.secure import client_settings
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -22,12 +30,15 @@ from tidegate.wire.batch_builder import build_batch
 
 __all__ = [
     "CONNECTIONS",
+    "GROUPS",
     "RUNGS",
     "Rung",
     "Sample",
     "define_quotas",
     "drive",
     "frames",
+    "group_frames",
+    "group_lives",
     "handshakes",
     "loader_command",
     "make_anew",
@@ -40,6 +51,8 @@ LOADER_CLASSES = ROOT / ".cache" / "bench" / "loader"
 WARMUP_S, SECONDS = 2.0, 4.0
 CONNECTIONS = 32
 HANDSHAKE_CLIENTS = 4
+GROUPS = "groups: "
+"""What the names of rungs begin with that run requests of groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +90,7 @@ TOPICS = ("small", "kilo", "mega", "read1k", "read100", "fetch1k", "fetch16k", "
 def prepare(broker: BenchBroker, directory: Path) -> None:
     """Make everything that the rungs need, and fill the topics that are read."""
     set_up(broker, directory)
+    prepare_groups(broker)
     _confluent(broker, "produce", "read1k", 1024, 1_000_000, 600)
     _confluent(broker, "produce", "read100", 100, 1_000_000, 200)
     fetched = (
@@ -94,7 +108,8 @@ def prepare(broker: BenchBroker, directory: Path) -> None:
 def set_up(broker: BenchBroker, directory: Path) -> None:
     """Create topics, define quotas that throttle nobody, compile the loader and write its frames."""
     admin = AdminClient({"bootstrap.servers": broker.address})
-    for future in admin.create_topics([NewTopic(name, 1, 1) for name in TOPICS]).values():
+    topics = [*(NewTopic(name, 1, 1) for name in TOPICS), NewTopic(OFFSETS_TOPIC, PARTITIONS, 1)]
+    for future in admin.create_topics(topics).values():
         future.result(30)
     define_quotas(broker)
     _compile_loader()
@@ -136,6 +151,14 @@ def define_quotas(broker: BenchBroker, *, remove: bool = False) -> None:
         assert len(sock.recv(size, socket.MSG_WAITALL)) == size
 
 
+def group_frames() -> dict[str, bytes]:
+    return {
+        "commit1": commit_frame(1),
+        "commit100": commit_frame(PARTITIONS),
+        "offsets100": fetch_frame(PARTITIONS),
+    }
+
+
 def frames() -> dict[str, bytes]:
     return {
         "produce100": produce_frame("small", 100),
@@ -153,6 +176,7 @@ def frames() -> dict[str, bytes]:
         "fetch1k": _fetch("fetch1k", 1024),
         "fetch16k": _fetch("fetch16k", 16_384),
         "fetch1m": _fetch("fetch1m", 1_048_576),
+        **group_frames(),
     }  # fmt: skip
 
 
@@ -323,6 +347,22 @@ def handshakes(broker: BenchBroker, directory: Path, seconds: float = SECONDS) -
     )
 
 
+def group_lives(broker: BenchBroker, directory: Path, seconds: float = SECONDS) -> Sample:
+    """Count how often a member of a group of its own joins, is assigned, beats, commits and leaves."""
+    for _ in live(broker, WARMUP_S):
+        pass
+    before, begun = broker.cpu_s(), time.monotonic()
+    client_before = time.process_time()
+    count = max(live(broker, seconds))
+    took = time.monotonic() - begun
+    return Sample(
+        value=count / took,
+        broker_cpu=(broker.cpu_s() - before) / count * 1e6,
+        client_cpu=(time.process_time() - client_before) / count * 1e6,
+        seconds=took,
+    )
+
+
 RUNGS = (
     Rung(name="confluent produce 1 KB, 16 KB batches", unit="MB/s", wanted=1.0, fresh="kilo",
          run=_transfer("produce", "kilo", 1024, 16_384, 400)),
@@ -355,5 +395,9 @@ RUNGS = (
     Rung(name="raw Fetch 1 KB x32", unit="/s", wanted=0.9, run=_rate("fetch1k")),
     Rung(name="raw Fetch 16 KB x32", unit="/s", wanted=0.9, run=_rate("fetch16k")),
     Rung(name="raw Fetch 1 MB x32", unit="/s", wanted=0.5, run=_rate("fetch1m")),
+    Rung(name=f"{GROUPS}join, sync, heartbeat, commit, leave x1", unit="/s", wanted=1.0, run=group_lives),
+    Rung(name=f"{GROUPS}OffsetCommit of 1 partition x1", unit="/s", wanted=0.8, run=_rate("commit1", 1)),
+    Rung(name=f"{GROUPS}OffsetCommit of 100 partitions x1", unit="/s", wanted=0.8, run=_rate("commit100", 1)),
+    Rung(name=f"{GROUPS}OffsetFetch of 100 partitions x1", unit="/s", wanted=0.8, run=_rate("offsets100", 1)),
     Rung(name="connect + ApiVersions + close x16", unit="/s", wanted=1.0, run=_rate("api_versions", 16, "connect")),
 )  # fmt: skip
