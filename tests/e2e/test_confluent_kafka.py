@@ -45,6 +45,23 @@ def test_what_is_produced_is_consumed(broker, topic, codec, acks):
     assert consume(broker, topic, len(VALUES)) == VALUES
 
 
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_times_are_found_in_batches_of_any_codec(broker, topic, codec):
+    """A time in the middle of a batch is answered with the offset of its record, as by Kafka."""
+    producer = Producer({"bootstrap.servers": broker.address, "compression.type": codec, "linger.ms": 500})
+    for number in range(50):
+        producer.produce(topic, bytes(200), partition=0, timestamp=1_700_000_000_000 + 10 * number)
+    assert producer.flush(20) == 0
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "unused"})
+    try:
+        for number in (0, 1, 17, 49):
+            wanted = TopicPartition(topic, 0, 1_700_000_000_000 + 10 * number - 5)
+            [found] = consumer.offsets_for_times([wanted], timeout=10)
+            assert found.offset == number
+    finally:
+        consumer.close()
+
+
 def test_an_idempotent_producer_works(broker, topic):
     """InitProducerId is answered, and batches with sequence numbers are taken."""
     producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True})

@@ -34,6 +34,8 @@ def test_commands_for_logs_leaders_and_settings(kafka_classpath, new_broker, tmp
     offsets.write_text(json.dumps({"partitions": deleted, "version": 1}))
     server = ("--bootstrap-server", broker.address)
     of_topic = ("--entity-type", "topics", "--entity-name", name)
+    config = ("kafka.admin.ConfigCommand", *server)
+    of_brokers = ("--entity-type", "brokers", "--entity-default")
     commands = [
         (f"{TOOLS}.LogDirsCommand", *server, "--describe", "--topic-list", name),
         (f"{TOOLS}.DeleteRecordsCommand", *server, "--offset-json-file", str(offsets)),
@@ -55,6 +57,11 @@ def test_commands_for_logs_leaders_and_settings(kafka_classpath, new_broker, tmp
             "--add-config",
             "cleanup.policy=compact",
         ),
+        (*config, "--alter", *of_brokers, "--add-config", "log.retention.ms=888000,compression.type=zstd"),
+        (*config, "--describe", *of_brokers),
+        (*config, "--describe", "--all", *of_topic),
+        (*config, "--alter", *of_brokers, "--delete-config", "log.retention.ms,compression.type"),
+        (*config, "--alter", *of_brokers, "--add-config", "num.io.threads=9"),
     ]
     printed = run_commands(kafka_classpath, commands, tmp_path)
     for command, (code, out) in zip(commands, printed, strict=True):
@@ -69,4 +76,9 @@ def test_commands_for_logs_leaders_and_settings(kafka_classpath, new_broker, tmp
     assert "No partition reassignments found." in texts[1]
     assert "ProducerId" in texts[2]
     assert "retention.ms=777000" in texts[4]
-    assert [code for code, _ in printed] == [0] * 10
+    assert "log.retention.ms=888000 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:log" in texts[7]
+    assert (
+        "compression.type=zstd sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:compression"
+        in texts[8]
+    )
+    assert [code for code, _ in printed] == [*[0] * 14, 1]

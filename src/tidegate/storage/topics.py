@@ -285,7 +285,8 @@ class Topics:
                 topic.settings = settings
                 for log in topic.logs:
                     log.settings = topic.settings
-                    self.watch_log(log)
+                    if not log.deleted:
+                        self.watch_log(log)
                     yield
             yield
         self._compaction.look_at(self)

@@ -112,7 +112,7 @@ def test_help_and_version_need_nothing_heavy():
         "import sys; from tidegate.cli.main import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'asyncio', 'rich', 'yaml', 'pyspark', 'pyarrow', 'numba', 'confluent_kafka', 'kafka'}\n"
+        "heavy = {'asyncio', 'rich', 'yaml', 'pyspark', 'pyarrow', 'numba', 'confluent_kafka', 'cramjam', 'kafka'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

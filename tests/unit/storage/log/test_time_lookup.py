@@ -2,6 +2,8 @@
 
 import resource
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -251,3 +253,9 @@ def test_deleted_log_has_no_times(tmp_path: Path) -> None:
     work = time_lookup.offset_by_time(log, 6, UNPACKER)
     log.forget()
     assert whole(work) is None
+
+
+def test_codecs_are_loaded_when_they_are_needed() -> None:
+    """A broker that starts, and lookups in plain batches, do without the library of codecs."""
+    code = "import sys, tidegate.cli.serving; assert 'cramjam' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
