@@ -26,8 +26,8 @@ examples:
   tidegate import ./logs --out ./usage --in-force quotas.yaml
   tidegate replay ./usage --quotas quotas.yaml             what quotas would do
 
-A log is what the logger `kafka.request.logger` of Apache Kafka 2.8 to 4.x writes
-at level DEBUG: one file or a directory of rotated files, plain or gzip.
+A log is what the logger `kafka.request.logger` of Apache Kafka 2.8 to 4.x
+writes at level DEBUG: one file or a directory of rotated files, plain or gzip.
 docs/import.md says how to get it, what it does not contain, and how exact a
 replay of it is.
 
