@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from tidegate.cli.arguments import printable
 from tidegate.cli.job_options import path_type
@@ -90,8 +91,8 @@ def run(args: argparse.Namespace) -> int:
         if not (args.reset or args.reset_all):
             _print(found, is_json=args.json, key="settings")
             return 0
-        if not args.json:
-            _print(wanted)
+        if not args.json or not args.yes:
+            _print(wanted, to=sys.stderr if args.json else sys.stdout)
         if wanted and not args.yes and not _is_confirmed(len(wanted)):
             print("nothing was changed", file=sys.stderr)
             return _NOT_CONFIRMED
@@ -125,25 +126,28 @@ def _selected(found: Sequence[_Changed], names: Iterable[str], directory: Path) 
 
 def _is_confirmed(count: int) -> bool:
     """Ask, and return the answer. Raises `ConfigError` where there is no terminal to ask on."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError("cannot ask for a confirmation: stdin is not a terminal", hint="add --yes")
-    answer = input(f"reset {'this value' if count == 1 else f'these {count} values'}? [y/N] ")
-    return answer.strip().lower() in ("y", "yes")
+    values = "this value" if count == 1 else f"these {count} values"
+    print(f"reset {values}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _print(found: Sequence[_Changed], *, is_json: bool = False, key: str = "") -> None:
+def _print(
+    found: Sequence[_Changed], *, is_json: bool = False, key: str = "", to: TextIO | None = None
+) -> None:
     rows = [(changed.name, changed.node, _shown(changed)) for changed in found]
     if is_json:
         settings = [dict(zip(("name", "node", "value"), row, strict=True)) for row in rows]
         print(json.dumps({"format": 1, "command": "settings", key: settings}, indent=2))
     elif not rows:
-        print("no changed settings")
+        print("no changed settings", file=to)
     else:
         name_cells, node_cells = (
             max(len(row[place]) for row in [*rows, ("setting", "node")]) for place in (0, 1)
         )
         for name, node, value in [("setting", "node", "value"), *rows]:
-            print(f"{name:{name_cells}}  {node:{node_cells}}  {printable(value)}")
+            print(f"{name:{name_cells}}  {node:{node_cells}}  {printable(value)}", file=to)
 
 
 def _shown(changed: _Changed) -> str:

@@ -74,17 +74,34 @@ def test_they_are_reset(data, capsys, options, gone):
 
 
 @pytest.mark.parametrize(
-    ("answer", "is_done"), [("y\n", True), ("yes\n", True), ("\n", False), ("n\n", False)]
+    ("answer", "is_done"), [("y\n", True), ("yes\n", True), ("\n", False), ("n\n", False), ("", False)]
 )
 def test_it_asks(data, capsys, monkeypatch, answer, is_done):
-    """Nothing is reset without a yes: exit code 1."""
+    """Nothing is reset without a yes, also at the end of the input (Ctrl-D): exit code 1."""
     before = stored(data)
     terminal = io.StringIO(answer)
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stdin", terminal)
     assert main(["settings", str(data), "--reset", "max.connections@1"]) == (0 if is_done else 1)
     assert (stored(data) != before) == is_done
-    assert "reset this value? [y/N]" in capsys.readouterr().out
+    assert "reset this value? [y/N]" in capsys.readouterr().err
+
+
+def test_a_document_is_alone_on_stdout(data, capsys, monkeypatch):
+    """With --json the values and the question go to stderr."""
+    terminal = io.StringIO("y\n")
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert main(["settings", str(data), "--reset", "max.connections@1", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["reset"] == [{"name": "max.connections", "node": "1", "value": "0"}]
+    assert "max.connections  1     0" in printed.err
+
+
+def test_a_closed_stdin_is_no_terminal(data, monkeypatch):
+    """As `tidegate settings DIR --reset NAME <&-` has it: exit code 2."""
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["settings", str(data), "--reset-all"]) == 2
 
 
 def test_without_a_terminal_it_needs_yes(data, capsys, monkeypatch):
