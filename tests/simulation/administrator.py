@@ -294,10 +294,22 @@ class Administrator(Connected):
             self._auditor.fail(self.line, f"{found} is described, {expected} was acknowledged")
 
     def in_force(self, node_id: int) -> dict[str, str]:
-        """Return the settings of a node: its own before those of all, and those before what was given."""
+        """Return the settings of a node: its own before those of all, and those before what was given.
+
+        Changed extensions of quotas are left out where Kafka is followed exactly.
+        """
         texts = dict(self.given)
+        ignored = (
+            (OBSERVE, EXEMPT, SMOOTH, CAP_MS, BURST_S, DEBT_S)
+            if texts.get("tidegate.kafka.exact") == "true"
+            else ()
+        )
         for owner in ("", str(node_id)):
-            texts |= {name: text for (of, name), text in self.settings.items() if of == owner}
+            texts |= {
+                name: text
+                for (of, name), text in self.settings.items()
+                if of == owner and name not in ignored
+            }
         return texts
 
     def _check_in_force(self) -> None:

@@ -26,7 +26,7 @@ from tidegate.server.node import Node
 
 SEEDS, MORE_SEEDS, STEPS = (3, 12, 7, 13, 15, 2, 4, 10, 6, 11), 5, 20_000
 FEW_STEPS = 1500
-FORGETFUL_SEED = 20
+FORGETFUL_SEED = 29
 """The first seed with which somebody comes back who was forgotten: those before it would be played in vain."""
 
 EVENTS = (

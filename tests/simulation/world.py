@@ -77,6 +77,7 @@ _EXPECTED_WARNINGS = (
     "its principal has most connections",
     "its request was coming in while another principal",
     "frame length is -1",
+    "they have no effect with tidegate.kafka.exact",
 )
 _UNRELIABLE = "quota callback tests.simulation.callbacks:Unreliable"
 _OUR_KEYS = (SCHEME, SHARE)
@@ -441,10 +442,15 @@ class World:
                 self._audit_table(manager, now_ms)
 
     def _audit_table(self, manager: Any, now_ms: int) -> None:
-        """Sensors stay in bounds, but for those that are over their quota or have one of their own; these are kept."""
+        """Sensors stay in bounds, but for those that are over their quota or have one of their own; these are kept.
+
+        Those of a default quota of client ids may go for another user's.
+        """
         table = manager.sensors
+        has_others = len(table._shares._entries_by) > 1
         for sensor, of_table in self._over.pop(manager, ()):
             is_gone = of_table is table and manager._fits(sensor) and table.get(sensor.name) is not sensor
+            is_gone = is_gone and not (has_others and manager._is_of_default_quota(sensor))
             is_rate = (
                 manager.quota_type is not QuotaType.CONTROLLER_MUTATION and manager.window == QuotaWindow()
             )
