@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.replaying.engine import decisions, replay_with_engine
+from tests.replaying.kernel import differences, replay_events
 from tests.replaying.node import RecordingNode
 from tests.server.nodes import (
     CREATE_TOPICS,
@@ -22,6 +23,7 @@ from tests.server.nodes import (
 from tests.server.test_dynamic_settings import alter, described, run
 from tests.server.whole_node import WholeNode
 
+from tidegate.pipeline.replay.plan import in_force_plan
 from tidegate.quota import QuotaRecord
 from tidegate.quota.managers.extensions import Extensions
 from tidegate.quota.measure.smooth import SmoothMode
@@ -184,6 +186,26 @@ def test_exact_kafka_has_no_extension(tmp_path):
     notices = [line for line in ServerConfig.load({**EXTENSIONS, **EXACT}).notices() if "no effect" in line]
     assert all(any(name in line for line in notices) for name in EXTENSIONS)
     assert not any("tidegate.quota" in line for line in ServerConfig.load(EXTENSIONS).notices())
+
+
+def test_a_record_of_runs_with_and_without_extensions_is_replayed(tmp_path):
+    """A run that follows Kafka exactly, behind one with extensions: engine and pipeline decide both as the node did."""
+    told: list[bool] = []
+
+    async def scenario(node: RunningNode) -> None:
+        for _ in range(2):
+            client = await node.connect()
+            client.send_produce(padding=5000)
+            told.append((await client.receive())[1]["throttle_time_ms"] > 10_000)
+
+    _given(tmp_path, scenario, EXTENSIONS)
+    events = _given(tmp_path, scenario, {**EXTENSIONS, **EXACT})
+    assert told == [False, False, True, True]
+    assert [event["kind"] for event in events].count("start") == 2
+    assert decisions(replay_with_engine(events)) == decisions(events)
+    replayed = replay_events(events, in_force_plan())
+    assert differences(replayed, replayed.events) == []
+    assert sum(result["approximate_requests"] for result in replayed.results) == 0
 
 
 def test_exact_kafka_ignores_extensions_that_are_set_or_stored(tmp_path, caplog):
