@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.oracles.sampled_rate import PortedRate
-from tests.replaying.kernel import forecast_events, kernel_rows
+from tests.replaying.kernel import closed_loop_of, forecast_events, kernel_rows
 from tests.replaying.node import RecordingNode
 
 from tidegate.pipeline import layout
 from tidegate.pipeline.errors import UsageFilesError
 from tidegate.pipeline.read.steps import Step, Steps
 from tidegate.pipeline.read.timeline import empty_timeline
-from tidegate.pipeline.replay import closed_loop
+from tidegate.pipeline.replay import closed_loop, closed_loop_kernel
 from tidegate.pipeline.replay.closed_loop import ClosedLoopReplay
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.quota.admin.definitions import QuotaRecord
@@ -203,3 +203,56 @@ def test_what_waits_is_decided_before_lost_events(kind):
     replay.replay(rows, np.zeros((0, layout.DECISIONS), np.int32))
     replay.finish()
     assert [row[1] - _T0 for row in replay.take_log().tolist()] == [0, 90_002, 2000]
+
+
+def _creating(software, *, permits=20, requests=4, step_ms=1000):
+    """Return the events of an admin client that creates topics, one request a second."""
+    node = RecordingNode()
+    node.start(_T0)
+    for number in range(requests):
+        node.mutate("alice", "c1", permits, _T0 + number * step_ms)
+        node.other("alice", "c1", _T0 + number * step_ms, api_key=19)
+    for event in node.events:
+        event |= {"client_software": software, "connection_id": 1}
+    return node.events
+
+
+@pytest.mark.parametrize("software", ["kafka-python", ""])
+def test_refused_permits_are_asked_for_again_at_the_upper_end(software):
+    """By the clock all 80 permits are taken in the end; one by one kafka-python's client gives two requests up."""
+    plan, events = _plan("controller_mutation_rate", 2), _creating(software)
+    again = closed_loop_of(events, plan, clients=closed_loop_kernel.BY_THE_CLOCK)
+    given_up = closed_loop_of(events, plan, clients=closed_loop_kernel.ONE_BY_ONE)
+    accepted = [row[-1] for row in again.take_log().tolist() if row[-1] and not row[4]]
+    assert accepted == [20] * 4
+    taken = {row[0] for row in given_up.take_log().tolist()}
+    left_out = [event for event in events if event["kind"] == "mutation" and event["seq"] not in taken]
+    assert bool(left_out) == (software == "kafka-python")
+
+
+def test_a_request_that_is_refused_each_time_ends():
+    """Where others take all permits it is left after so many attempts, and what waited is free again."""
+    events = _creating("", requests=2)
+    plan = _plan("controller_mutation_rate", 0)
+    found = closed_loop_of(events, plan, clients=closed_loop_kernel.BY_THE_CLOCK)
+    loop = found._loop
+    assert loop.counts[closed_loop_kernel.MUTATIONS] == 0
+    assert loop.counts[closed_loop_kernel.FREE_SLOTS] == len(loop.links)
+
+
+@pytest.mark.parametrize(("software", "together"), [("apache-kafka-java", 4), ("librdkafka", 262)])
+def test_what_comes_meanwhile_goes_together_by_the_clock(software, together):
+    """Up to a batch of 16 KiB, of librdkafka's producers 1 MiB; bytes stay the same."""
+    events = _node(1001, step_ms=1, size=4000, software=software)
+    events[-1001]["produce_bytes"] = 20 * _MB
+    found = closed_loop_of(events, _plan("producer_byte_rate", _MB), clients=closed_loop_kernel.BY_THE_CLOCK)
+    amounts = [row[5] for row in found.take_log().tolist()]
+    assert sum(amounts) == 20 * _MB + 1000 * 4000
+    assert max(amounts[1:]) == together * 4000
+
+
+def test_a_plan_that_throttles_nothing_is_replayed_once():
+    """The other replays begin with the first throttle."""
+    events = _node(100, size=1000)
+    assert closed_loop_of(events, _plan("producer_byte_rate", _MB))._bounding == []
+    assert len(closed_loop_of(events, _plan("producer_byte_rate", 10))._bounding) == 2

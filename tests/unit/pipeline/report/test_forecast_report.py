@@ -31,3 +31,9 @@ def test_a_group_waits_by_its_name():
     """It has neither user nor client id."""
     row = _row(65_000, entity_client_id=None, entity_tags='{"group":"etl"}')
     assert forecast_notes("p", [row], is_closed=True, top=1)[1].startswith("  produce group=etl: waits 1m05s")
+
+
+def test_how_late_they_end_is_a_range_where_the_record_does_not_tell():
+    """From the earliest to the latest of the three forecasts."""
+    row = _row(65_000, last_ts_ms_low=40_000, last_ts_ms_high=70_000)
+    assert forecast_notes("p", [row], is_closed=True, top=1)[1].endswith("ends 30.0 s–1m00s later")

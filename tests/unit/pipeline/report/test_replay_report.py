@@ -251,3 +251,37 @@ def test_a_limit_that_changed_and_one_of_a_default_are_said():
     lines = _lines([_plan("p"), _plan("q")], rows, show_all=True)
     assert _cells(lines, "limit/s") == ["1", "GB", "changed"]
     assert _cells(lines, "limit of") == ["client", "default", "–"]
+
+
+def test_a_forecast_that_depends_on_the_client_is_a_range():
+    """Of one entity and of all together; the legend says what a range is."""
+    ends = {
+        "throttle_ms_low": 10_400, "throttle_ms_high": 25_200,
+        "longest_throttle_ms_low": 1500, "longest_throttle_ms_high": 1500,
+        "throttled_requests_low": 1, "throttled_requests_high": 9,
+    }  # fmt: skip
+    rows = [_throttled("p", client_id=name, throttle_ms=12_300, **ends) for name in "cd"]
+    lines = _lines([_plan(is_closed=True)], rows)
+    delays = [line.split()[-2:] for line in lines if line.startswith("  delay")]
+    assert delays == [["21–50", "s"], ["10–25", "s"], ["10–25", "s"]]
+    assert _cells(lines, "longest")[-2:] == ["1.5", "s"]
+    assert lines[-2:] == [
+        "1–2 s: between these, as the record does not tell how the client sends, see",
+        "docs/closed-loop.md",
+    ]
+
+
+def test_ends_that_are_close_are_one_number():
+    """The number itself, without a legend."""
+    ends = {"throttle_ms_low": 12_000, "throttle_ms_high": 12_900, "throttled_requests_high": 250}
+    lines = _lines([_plan(is_closed=True)], [_throttled("p", client_id="c", throttle_ms=12_300, **ends)])
+    assert _cells(lines, "delay")[-2:] == ["12.3", "s"]
+    assert "docs/closed-loop.md" not in lines
+
+
+def test_a_client_that_only_the_upper_end_throttles_is_shown():
+    """It is not said to be throttled never."""
+    ends = {"throttle_ms_low": 0, "throttle_ms_high": 900, "throttled_requests_high": 3}
+    lines = _lines([_plan(is_closed=True)], [outcome("p", client_id="c", requests=9, amount=9, **ends)])
+    assert _cells(lines, "throttled") == ["never", "perhaps"]
+    assert _cells(lines, "delay")[-2:] == ["0–900", "ms"]
