@@ -1,7 +1,8 @@
 """Growing arrays that the kernel works on: the sensors of one family, and the accounts with their tallies."""
 
+import copy
 from collections.abc import Hashable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,8 @@ __all__ = ["Account", "AccountTable", "Found", "Limit", "SensorTable", "Used"]
 _FEW = 64  # rows that an array begins with
 
 Int64s = npt.NDArray[np.int64]
+
+_Table = TypeVar("_Table", "SensorTable", "AccountTable")
 
 
 class Account(NamedTuple):
@@ -129,6 +132,10 @@ class SensorTable:
             self._bounds[number] = bound
             self.use[number, READY] = -1
         return number
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "SensorTable":
+        """Return a table of its own; keys never change."""
+        return _copied(self)
 
     def __iter__(self) -> Iterator[tuple[Any, int]]:
         """Yield every key with its row."""
@@ -248,10 +255,23 @@ class AccountTable:
         found = [accounts[number] for number in places], [self._limits[number] for number in places]
         return Used(*found, numbers, self.tallies[numbers])
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "AccountTable":
+        """Return a table of its own; accounts and limits never change."""
+        return _copied(self)
+
     def __iter__(self) -> Iterator[tuple[Account, Limit, Int64s]]:
         """Yield every account with what limited it and its tallies."""
         for account, number in self._numbers.items():
             yield account, self._limits[number], self.tallies[number]
+
+
+def _copied(table: _Table) -> _Table:
+    """Return a copy that shares nothing that changes: faster than to look into each of many keys."""
+    other = copy.copy(table)
+    for name, value in vars(table).items():
+        if isinstance(value, np.ndarray | dict | list):
+            setattr(other, name, value.copy())
+    return other
 
 
 def _doubled(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
