@@ -1,11 +1,14 @@
 """What groups may cost others: large ones, many of them, and what their members say."""
 
 import struct
+import time
 
 import pytest
 from tests.limits.bounds import ANY, Memory, judge, judge_work
 from tests.limits.frames import OFFSET_COMMIT, commit, request, size
 from tests.limits.watched import Connection, Exchanged
+
+from tidegate.storage.group_writes import CHECKPOINT_AT_BYTES
 
 pytestmark = pytest.mark.alone
 
@@ -58,6 +61,38 @@ def test_groups_beside_one_of_very_many_positions(new_broker):
             together=5,
         )
     judge(broker, "ListGroups", [request(LIST_GROUPS, 4, {"states_filter": []})])
+
+
+@pytest.mark.parametrize("metadata", ["", "m" * 4096])
+def test_a_flood_of_commits(new_broker, metadata):
+    """Hundreds of MB of changes, and the deletion of all of it: no COMMIT and no checkpoint holds the loop.
+
+    The files do not grow with the flood: the write-ahead log begins anew, and the database gives room back.
+    """
+    broker = new_broker()
+    data = broker.data_dir
+    count = size(60, 600)
+    part = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": metadata}
+    named = [{"name": "wide", "partitions": [{**part, "partition_index": at} for at in range(1000)]}]
+    groups = [f"g{at % 20}" for at in range(count)]
+    frames = [
+        request(OFFSET_COMMIT, 5, {**commit({}), "group_id": group, "topics": named}) for group in groups
+    ]
+    deletion = request(DELETE_GROUPS, 1, {"groups_names": groups})
+    with Connection(broker.port) as client:
+        client.create("wide", 1000)
+
+    def flood_and_delete() -> Exchanged:
+        with Connection(broker.port) as client:
+            client.ask_all([*frames, deletion], together=5)
+        return Exchanged(sum(map(len, frames)))
+
+    judge_work(broker, flood_and_delete, memory=ANY, may_take_bytes=150_000_000, may_keep_bytes=150_000_000)
+    assert (data / "tidegate.db-wal").stat().st_size < 2 * CHECKPOINT_AT_BYTES
+    deadline = time.monotonic() + 60
+    while (data / "tidegate.db").stat().st_size > 20_000_000:
+        assert time.monotonic() < deadline, "the file has not become smaller"
+        time.sleep(0.5)
 
 
 def test_many_groups_of_which_one_is_there(broker):

@@ -202,7 +202,9 @@ class MetadataStore:
             (kind,) = db.execute("PRAGMA auto_vacuum").fetchone()
             if kind == _INCREMENTAL and free > _FREE_PAGES and self._lost is None:
                 with self._writing:
-                    db.execute(f"PRAGMA incremental_vacuum({_VACUUMED_AT_ONCE})").fetchall()
+                    db.executescript(
+                        f"PRAGMA incremental_vacuum({_VACUUMED_AT_ONCE})"
+                    )  # `execute` frees one page
         except sqlite3.Error as error:
             _logger.warning("cannot make %s smaller: %s", self._path, error)
 

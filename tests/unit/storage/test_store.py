@@ -5,6 +5,7 @@ import resource
 import shutil
 import sqlite3
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,6 +73,55 @@ def test_values_keep_every_bit(opened: Opened, path: Path, value: float) -> None
     (record,) = opened(path).load_quotas()
     assert record.value is not None
     assert struct.pack(">d", record.value) == struct.pack(">d", value)
+
+
+def test_no_change_does_a_checkpoint(opened: Opened, path: Path) -> None:
+    """Changes of the loop are moved into the database by the writer's thread alone; the log begins anew after it."""
+    store = opened(path)
+    for connection in (store._connection, store._writer):
+        assert connection.db.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+    for number in range(1500):
+        store.put_topic(StoredTopic(topic_id=f"id-{number}", name=f"{number}" * 500, partitions=1))
+    before = path.stat().st_size
+    assert store.recent_bytes() > 4 << 20 > before
+    store.checkpoint(1 << 30)
+    assert path.stat().st_size == before, "there is not that much"
+    store.checkpoint()
+    assert path.stat().st_size > before
+    store.put_topic(StoredTopic(topic_id="id", name="last", partitions=1))
+    assert store.recent_bytes() <= 4 << 20
+
+
+def test_the_file_becomes_smaller(opened: Opened, path: Path) -> None:
+    """What deletions leave free is given back a part at a time."""
+    store = opened(path)
+    many = [offset("orders")._replace(partition=part, metadata="m" * 4096) for part in range(2000)]
+    store.groups.apply([GroupChange(offsets=many)])
+    store.checkpoint()
+    full = path.stat().st_size
+    store.groups.apply([GroupChange(forgotten=many)])
+    for _ in range(20):
+        store.shrink()
+    store.checkpoint()
+    assert path.stat().st_size < 5_000_000 < 8_000_000 < full
+
+
+def test_loop_and_writer_change_it_at_once(opened: Opened, path: Path) -> None:
+    """Neither finds it busy, and what both have changed is there after a kill."""
+    store = opened(path)
+    positions = [offset("orders")._replace(partition=part) for part in range(300)]
+
+    def write() -> None:
+        for at in positions:
+            store.written_groups.apply([GroupChange(offsets=[at])])
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    for number in range(300):
+        store.set_meta("n", str(number))
+    thread.join()
+    again = opened(killed(path))
+    assert (again.meta("n"), again.groups.offsets_of("g")) == ("299", positions)
 
 
 def test_removal_removes(opened: Opened, path: Path) -> None:

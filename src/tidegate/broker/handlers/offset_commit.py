@@ -103,7 +103,7 @@ class _Commit:
         self._accepted: dict[tuple[str, int], CommittedOffset] = {}
         self._owner = groups.owner(self._group_id) or request.connection.owner
         self._room = self._offsets.bound.room(self._owner)
-        self._grown = 0
+        self._grown = self._reserved = 0
 
     def check(self) -> Generator[None, None, None]:
         """Look every partition up. Of several positions for one partition the last is kept."""
@@ -117,8 +117,9 @@ class _Commit:
             else:
                 code = refused
             yield from self._check_partitions(name, topic, part["partitions"], code)
+            self._reserve()
             yield
-        self._offsets.bound.add(self._owner, self._grown)
+            self._room = self._offsets.bound.room(self._owner)
         for name, found in self._found:
             if self._missing:
                 self._missing.setdefault(name, []).extend(found)
@@ -161,9 +162,17 @@ class _Commit:
                     self._accepted[topic.name, index] = position
                     self._kept.append((result, position))
             if number % _CHECKED_AT_ONCE == 0:
+                self._reserve()
                 yield
+                self._room = self._offsets.bound.room(self._owner)
         if found:
             self._found.append((name, found))
+
+    def _reserve(self) -> None:
+        """Count what was accepted since the last time: others may commit before the next slice."""
+        self._offsets.bound.add(self._owner, self._grown)
+        self._reserved += self._grown
+        self._grown = 0
 
     def store(self) -> Generator[None, None, bool]:
         """Keep what was accepted, some positions in a transaction; return whether there was any.
@@ -172,19 +181,23 @@ class _Commit:
         """
         refused: dict[tuple[str, int], int] = {}
         there = self._topics_there.by_name
-        reserved, is_new = self._grown, self._group_id not in self._offsets
+        is_new = self._group_id not in self._offsets
+        left = len(self._accepted)
         for some in batched_positions(self._accepted.values()):
             problem = self._problem()
             kept = [at for at in some if at.topic in there]
+            left -= len(some)
             if problem:
                 refused |= {(at.topic, at.partition): problem for at in some}
             elif kept:
-                change = GroupChange(offsets=kept, owner=self._owner, is_new=is_new, reserved=reserved)
-                self.writes.add(change)
-                reserved, is_new = 0, False
+                reserved = 0 if left else self._reserved  # given back with the last, when all are counted
+                self.writes.add(
+                    GroupChange(offsets=kept, owner=self._owner, is_new=is_new, reserved=reserved)
+                )
+                self._reserved -= reserved
+                is_new = False
             yield
-        if reserved:
-            self._offsets.bound.remove(self._owner, reserved)
+        self._offsets.bound.remove(self._owner, self._reserved)
         if refused:
             for answer, at in self._kept:
                 answer["error_code"] = refused.get((at.topic, at.partition), answer["error_code"])

@@ -217,6 +217,32 @@ def test_room_is_given_back(node: Node) -> None:
     assert (bound.used, len(node.storage.offsets)) == (0, 0)
 
 
+def test_large_commits_at_once_share_the_room(node: Node) -> None:
+    """What one has accepted counts for the others before it is written."""
+    node.create("orders", 1000)
+    part = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": "m" * 1000}
+    parts = [{**part, "partition_index": index} for index in range(1000)]
+    bound = node.storage.offsets.bound
+    bound.capacity = 2_400_000
+    works = []
+    for group_id in ("g", "h", "i"):
+        named = [{"name": "orders", "partitions": parts}]
+        message = {**commit_request(node), "group_id": group_id, "topics": named}
+        works.append(node.begin(memoryview(bytearray(encode_request(OFFSET_COMMIT, 9, 7, "t", message)[4:]))))
+    results = []
+    while works:
+        for work in list(works):
+            try:
+                next(work)
+            except StopIteration as stop:
+                works.remove(work)
+                results.append(stop.value)
+    for result in results:
+        node.awaited(result)
+    assert 0.9 * bound.capacity / 2 < bound.used <= bound.capacity / 2
+    assert bound.used == sum(map(node.storage.offsets.bytes_of, "ghi"))
+
+
 def test_failed_write_is_told(node: Node) -> None:
     """Offsets that could not be kept are error 15."""
     node.create("orders")
