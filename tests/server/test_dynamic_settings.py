@@ -434,6 +434,16 @@ def test_what_cannot_be_changed_is_refused_in_kafkas_words(tmp_path: Path) -> No
             ),
             ([("retention", SET, "1")], 42, "This server has no such settings: [retention]"),
             (
+                [("log.retention.hours", SET, "5")],
+                42,
+                "Cannot update these configs dynamically: [log.retention.hours]",
+            ),
+            (
+                [("compression.type", APPEND, "gzip")],
+                40,
+                "Config value append is not allowed for config key: compression.type",
+            ),
+            (
                 [("num.io.threads", SET, "9"), ("listeners", SET, "PLAINTEXT://127.0.0.1:1")],
                 42,
                 "These settings have no effect on this server: [num.io.threads]",

@@ -48,6 +48,7 @@ from tidegate.server.unused_settings import check_needed, is_unused
 __all__ = [
     "ALLOW_IF_NO_ACL",
     "AUTHORIZER_CLASS",
+    "BEHIND_OTHERS",
     "CALLBACK_CLASS",
     "CALLBACK_SETTINGS",
     "CONNECTION_SETTINGS",
@@ -390,7 +391,7 @@ SETTINGS: Mapping[str, Setting] = {
     )
 }
 
-_BEHIND_OTHERS = {
+BEHIND_OTHERS = {
     "log.retention.minutes": ("log.retention.ms", 60_000, -1),
     "log.retention.hours": ("log.retention.ms", 3_600_000, -1),
     "log.roll.hours": ("log.roll.ms", 3_600_000, 1),
@@ -447,7 +448,7 @@ class ServerConfig:
                 )
         given = dict(texts)
         check_needed(texts)
-        for name, (behind, unit_ms, least) in _BEHIND_OTHERS.items():
+        for name, (behind, unit_ms, least) in BEHIND_OTHERS.items():
             if name in texts:
                 texts.setdefault(behind, _in_ms(name, texts.pop(name), unit_ms, least))
         values = {name: setting.default for name, setting in SETTINGS.items()}

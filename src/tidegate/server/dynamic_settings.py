@@ -20,7 +20,7 @@ from tidegate.server.config import (
     SETTINGS,
     ServerConfig,
 )
-from tidegate.server.fixed_settings import text_for_fixed
+from tidegate.server.fixed_settings import is_kafkas_or_ours, text_for_fixed
 from tidegate.server.handler import Wait
 from tidegate.server.listening.listener_config import limit_settings
 from tidegate.server.listening.tls_listeners import store_settings
@@ -272,7 +272,7 @@ class DynamicSettings:
             else:
                 what = "append" if change.operation == APPEND else "subtract"
                 text = f"Config value {what} is not allowed for config key: {change.name}"
-                if change.name not in SETTINGS:
+                if not is_kafkas_or_ours(change.name):
                     text = f"Unknown config name: {change.name}"
                 raise RefusedError(error_codes.INVALID_CONFIG, text)
         of_no_listener = [

@@ -6,10 +6,10 @@ this server does not are named with what to do instead.
 
 from collections.abc import Sequence
 
-from tidegate.server.config import SETTINGS, guess
+from tidegate.server.config import BEHIND_OTHERS, SETTINGS, guess
 from tidegate.server.unused_settings import is_unused, without_listener
 
-__all__ = ["text_for_fixed"]
+__all__ = ["is_kafkas_or_ours", "text_for_fixed"]
 
 _NAMES = """
     background.threads config.providers cordoned.log.dirs follower.fetch.last.tiered.offset.enable
@@ -46,8 +46,8 @@ def text_for_fixed(names: Sequence[str], changeable: Sequence[str]) -> str:
     >>> text_for_fixed(["num.io.threads"], [])
     'These settings have no effect on this server: [num.io.threads]'
     """
-    unknown = [name for name in names if not _is_known(name)]
-    read_only = [name for name in names if _is_known(name) and _base(name) not in _CHANGED_BY_KAFKA]
+    unknown = [name for name in names if not is_kafkas_or_ours(name)]
+    read_only = [name for name in names if is_kafkas_or_ours(name) and _base(name) not in _CHANGED_BY_KAFKA]
     unused = [name for name in names if _base(name) in _CHANGED_BY_KAFKA and is_unused(name)]
     if read_only:
         return f"Cannot update these configs dynamically: [{', '.join(read_only)}]"
@@ -58,8 +58,9 @@ def text_for_fixed(names: Sequence[str], changeable: Sequence[str]) -> str:
     return f"This server reads these settings only when it starts: [{', '.join(names)}]"
 
 
-def _is_known(name: str) -> bool:
-    return name in SETTINGS or is_unused(name) or _base(name) in _CHANGED_BY_KAFKA
+def is_kafkas_or_ours(name: str) -> bool:
+    """Return whether Kafka or this server has a setting of this name, with an effect here or without."""
+    return name in SETTINGS or name in BEHIND_OTHERS or is_unused(name) or _base(name) in _CHANGED_BY_KAFKA
 
 
 def _base(name: str) -> str:
