@@ -192,8 +192,13 @@ class MemoryTransport:
         self.poller.wake()
 
     def pause_reading(self, on_broken: Callable[[], None]) -> None:
-        """Call back only when the connection breaks."""
-        self._on_readable, self._on_broken = None, on_broken
+        """Call back only when the connection breaks, once."""
+
+        def tell() -> None:
+            self._on_broken = None
+            on_broken()
+
+        self._on_readable, self._on_broken = None, tell
 
     def start_writing(self, on_writable: Callable[[], None]) -> None:
         """Call back in the turns in which there is room."""

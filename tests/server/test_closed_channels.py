@@ -44,7 +44,7 @@ STATES = {
     "waiting": fetch(max_bytes=1, max_wait_ms=60_000),
     "waiting, with more behind": fetch(max_bytes=1, max_wait_ms=60_000) + bytes(50_000),
     "throttled": produce(30_000),
-    "throttled, with more behind": produce(30_000) + produce(10),
+    "throttled, with more behind": produce(14_000 // EACH) + produce(10),  # served after some seconds
     "not reading its answer": fetch(max_bytes=20_000_000, max_wait_ms=0),
 }
 

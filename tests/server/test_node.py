@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import math
+import socket
+import struct
 import time
 
 import pytest
@@ -440,20 +442,31 @@ def test_a_muted_client_that_leaves_is_noticed_at_once(with_node) -> None:
     with_node(scenario)
 
 
-def test_requests_sent_before_leaving_are_served(with_node) -> None:
-    """A client that writes into its muted connection and leaves has its requests served when the throttle ends."""
+@pytest.mark.parametrize(("how", "acks", "served"), [("closes", 0, 4), ("resets", 0, 4), ("resets", 1, 2)])
+def test_requests_sent_before_leaving_are_served(with_node, how: str, acks: int, served: int) -> None:
+    """A client that writes into its muted connection and leaves has its requests served when the throttle ends.
+
+    After a reset, as in Kafka (`tests/e2e/test_reset_while_muted.py`), until an answer cannot leave.
+    """
 
     async def scenario(node: RunningNode) -> None:
         client = await node.connect()
         await client.alter(CLIENT, "producer_byte_rate", 1000.0)
-        client.send_produce(padding=10_400, acks=0)
+        client.send_produce(padding=11_400, acks=0)
         await asyncio.sleep(0.05)
-        client.send_produce(padding=5, acks=0)
-        client.writer.close()
-        await client.writer.wait_closed()
+        for _ in range(3):
+            client.send_produce(padding=5, acks=acks)
+        await asyncio.sleep(0.05)
+        if how == "resets":
+            sock = client.writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.writer.transport.abort()
+        else:
+            client.writer.close()
+            await client.writer.wait_closed()
         await until(lambda: not node.node._front.channels)
         requests = [e for e in spool_events(node) if e["kind"] == "request" and e["api_key"] == 0]
-        assert len(requests) == 2
+        assert len(requests) == served
 
     with_node(scenario)
 

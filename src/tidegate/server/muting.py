@@ -120,8 +120,8 @@ class Muting:
     def _on_gone(self, channel: Channel, is_broken: bool) -> None:
         """Close a channel whose client has left, unless what it sent before is still to be served or answered."""
         try:
-            unread = channel.unread_bytes() or channel.transport.unread_bytes()
-            if is_broken or not (channel.sending or unread):
+            channel.broken = channel.broken or is_broken
+            if not channel.waits_for_throttle():
                 channel.close()
         except Exception:
             _log.exception("connection %d cannot be watched while muted; closing", channel.connection.id)

@@ -106,6 +106,7 @@ class Channel:
         "_writing",
         "answered",
         "answered_exempt",
+        "broken",
         "closed",
         "connection",
         "deferred",
@@ -145,6 +146,9 @@ class Channel:
         self.transport = transport
         self.held = 0
         self.closed = False
+        self.broken = (
+            False  # the client has reset it: what it sent before may be served, answers do not leave
+        )
         self.ended = False  # the client's last byte was received
         self.deferred: Deferred | None = None
         self.early_ms: int | None = None
@@ -423,6 +427,7 @@ class Channel:
             or now_ns - self._put_off_ns > PUT_OFF_NS
             or len(answer.buffers) > 1
             or self._writing
+            or self.broken
         ):
             return False
         self.put_off_bytes = size
@@ -522,7 +527,19 @@ class Channel:
         """Leave what comes unread; a connection that breaks is closed all the same."""
         if self.reading:
             self.reading = False
-            self.transport.pause_reading(self.close)
+            self.transport.pause_reading(self._on_broken)
+
+    def _on_broken(self) -> None:
+        """Close, unless the client had sent something before: that is served when the throttle ends, as in Kafka."""
+        self.broken = True
+        if not self.waits_for_throttle():
+            self.close()
+
+    def waits_for_throttle(self) -> bool:
+        """Return whether a client that is gone has something to be served when its throttle ends."""
+        if not self.held & THROTTLED or (self.broken and self._writing):
+            return False
+        return bool(self._writing or self.unread_bytes() or self.transport.unread_bytes())
 
     def _start_reading(self) -> None:
         if not self.reading:

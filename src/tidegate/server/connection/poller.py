@@ -74,7 +74,7 @@ class SocketPoller(Poller, Protocol):
         """Call `callback` whenever `fd` can be read."""
 
     def pause_reader(self, fd: int, on_broken: Callable[[], None]) -> object:
-        """Stop that until `add_reader`; call `on_broken` if the connection breaks meanwhile, where that is known."""
+        """Stop that until `add_reader`; call `on_broken`, once, if the connection breaks, where that is known."""
 
     def add_writer(self, fd: int, callback: Callable[[], None]) -> object:
         """Call `callback` whenever `fd` can be written."""
@@ -223,6 +223,14 @@ class EpollPoller:
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 
+    def _tell_once(self, fd: int) -> Callable[[], None] | None:
+        """Return what to call for a broken socket that is not read; the kernel reports it no more until it is."""
+        callback = self._paused.pop(fd, None)
+        if callback is not None:
+            self._epoll.unregister(fd)
+            del self._masks[fd]
+        return callback
+
     def _update(self, fd: int) -> None:
         """Choose what the kernel reports of a socket; that it is broken is reported always."""
         mask = (select.EPOLLIN if fd in self._readers else 0) | (
@@ -265,7 +273,7 @@ class EpollPoller:
             if events & select.EPOLLOUT and fd in writers:
                 writers[fd]()
             if events != select.EPOLLOUT:
-                callback = readers.get(fd) or writers.get(fd) or (events & _BROKEN and self._paused.get(fd))
+                callback = readers.get(fd) or writers.get(fd) or (events & _BROKEN and self._tell_once(fd))
                 if callback:
                     callback()
             now_ns = monotonic_ns()

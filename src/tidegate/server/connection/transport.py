@@ -61,7 +61,7 @@ class Transport(Protocol):
         """Call `on_readable` while there is something to receive."""
 
     def pause_reading(self, on_broken: Callable[[], None]) -> None:
-        """Stop that until `start_reading`; call `on_broken` if the connection breaks meanwhile, where that is known."""
+        """Stop that until `start_reading`; call `on_broken`, once, if the connection breaks, where that is known."""
 
     def start_writing(self, on_writable: Callable[[], None]) -> None:
         """Call `on_writable` while something can be sent."""
