@@ -348,7 +348,7 @@ def test_limits_of_one_listener_change_at_once(tmp_path: Path) -> None:
         assert await alter(client, (rate, SET, "9"), name="") == (0, None)
         late = RawClient(port)
         answer = asyncio.ensure_future(late.ask(WHICH_VERSIONS))
-        await until(lambda: node.node._acceptors["PLAINTEXT"]._held is not None)
+        await until(lambda: len(node.node._acceptors["PLAINTEXT"]._waiting) == 1)
         for other in others:
             assert await other.ask(WHICH_VERSIONS) is not None
         await others[0].close()
@@ -364,7 +364,7 @@ def test_limits_of_one_listener_change_at_once(tmp_path: Path) -> None:
         second, late = (RawClient(node.node.listeners["PLAINTEXT"].port) for _ in range(2))
         assert await second.ask(WHICH_VERSIONS) is not None
         answer = asyncio.ensure_future(late.ask(WHICH_VERSIONS))
-        await until(lambda: node.node._acceptors["PLAINTEXT"]._held is not None)
+        await until(lambda: len(node.node._acceptors["PLAINTEXT"]._waiting) == 1)
         assert await alter(client, (own, DELETE, None)) == (0, None)
         assert await answer is not None
         text = (
@@ -398,7 +398,7 @@ def test_a_lowered_maximum_closes_who_was_idle_longest(tmp_path: Path) -> None:
         assert node.node.connections.total == 5
         late = RawClient(port)
         answer = asyncio.ensure_future(late.ask(WHICH_VERSIONS))
-        await until(lambda: node.node._acceptors["PLAINTEXT"]._held is not None)
+        await until(lambda: len(node.node._acceptors["PLAINTEXT"]._waiting) == 1)
         assert not answer.done()
         assert await alter(node.client, ("max.connections", SET, "6")) == (0, None)
         assert await answer is not None
