@@ -120,7 +120,7 @@ class LineReader:
         except msgspec.ValidationError as error:
             _check_format(line)
             raise LineError(f"not the request of a broker: {_reason(error)}") from None
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             _check_format(line)
             if _HEADER not in line:
                 return None

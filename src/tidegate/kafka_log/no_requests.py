@@ -59,7 +59,7 @@ def no_requests_error(
         )
     if bad:
         return LogFileError(
-            f"nothing imported: {names} has no request that can be read; rejected {bad:,} lines, see {rejected}",
+            f"nothing imported: {names} has no request that can be read ({bad:,} rejected; see {rejected})",
             hint="import logs of Apache Kafka 2.8 or newer (docs/import.md)",
         )
     return LogFileError(f"nothing imported: {names} has no request line", hint=_SWITCH_ON)

@@ -169,12 +169,7 @@ class RequestColumns:
                 logged.request = with_current_names(api_key, "request", logged.request)
                 logged.response = with_current_names(api_key, "response", logged.response)
                 self._add(number, logged, line_us, whole_ms)
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-        ):  # a size cannot be computed from another type
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
             version = logged.request_header.request_api_version
             raise LineError(
                 f"fields are not those of api key {api_key} version {version} in Kafka 2.8 to 4.3"

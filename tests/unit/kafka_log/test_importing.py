@@ -286,6 +286,17 @@ def test_hostile_lines_end_nothing(tmp_path: Path, others: dict[str, Any]) -> No
     assert len(requests(tmp_path / "out")) == summary.requests >= 1
 
 
+@pytest.mark.parametrize("depth", [400, 900, 5000])
+@pytest.mark.parametrize("nested", [(b"[", b"]"), (b'{"a":[', b"]}")], ids=["arrays", "objects"])
+def test_deeply_nested_lines_end_nothing(tmp_path: Path, depth: int, nested: tuple[bytes, bytes]) -> None:
+    """A message whose names are looked for at any depth: the line is rejected, or is not, and the next one is taken."""
+    hostile = line(api_key=24, api_version=2, request={"transactionalId": "DEEP"}, response={})
+    log = tmp_path / "request.log"
+    log.write_bytes(hostile.replace(b'"DEEP"', nested[0] * depth + nested[1] * depth) + line())
+    summary = imported(tmp_path / "out", log)
+    assert (summary.requests, summary.bad) == (1, 1)
+
+
 @pytest.mark.parametrize(
     "others",
     [
@@ -551,7 +562,7 @@ def test_a_damaged_file_stays_known(tmp_path: Path) -> None:
         (b'{"message":"Completed request:{\\"isForwarded\\":false}"}\n', "inside JSON objects", "PatternLayout"),
         (line(request=""), "that began before the logger was switched on", "import again"),
         (line(isForwarded=True), "that brokers forwarded to this controller", "logs of the brokers"),
-        (b"{}\n", "rejected 1 lines, see ", "2.8 or newer"),
+        (b"{}\n", "no request that can be read (1 rejected; see ", "2.8 or newer"),
         (b"\x1f\x8b\x08", "the gzip file is truncated", "fetch it again"),
     ],
 )  # fmt: skip
