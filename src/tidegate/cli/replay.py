@@ -70,8 +70,8 @@ decisions, --continue and what --limits finds are those of the recorded times:
 the first two need --loop open.
 
 A recorded fetch that is larger than a plan's cap (B = limit * (windows - 1)) is
-replayed as an answer with that much of records; a fetch that was throttled when
-it was recorded, and tried again, counts each time.
+replayed as an answer with that much of records. A fetch that was throttled when
+it was recorded, and tried again, is several requests; its bytes count once.
 Up to 20 million rows are replayed in this process, more on Spark, which needs
 Java 17 or later; --explain says which.
 Needs the extra: pip install 'tidegate[pipeline]'

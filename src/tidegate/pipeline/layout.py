@@ -43,10 +43,11 @@ REASON_NAMES = ("", "gap", "missing rows", "cold start", "capped fetch", "import
 # Entries of `State.settings`: the first four say which quota types are enabled. Then: how many sweeps were before the
 # last gap; why the definitions are not known; why the permits are not, that a request without any had asked for.
 # `DEBT_MAX_S`: the deepest debt of a bucket of permits, in seconds of its rate; 0: no bound. `OBSERVES`: clients that
-# were observed (`OBSERVED`) are so here, too: of the quotas in force alone.
+# were observed (`OBSERVED`) are so here, too: of the quotas in force alone. `FINDS_LIMITS`: a fetch that was recorded
+# throttled is not charged, as its client has asked again.
 SAMPLES, WINDOW_MS, BUCKET_SAMPLES, BUCKET_WINDOW_MS, SWEEP = range(4, 9)
-SWEEPS_BEFORE, QUOTAS_REASON, PERMITS_REASON, MEASURES, DEBT_MAX_S, OBSERVES = range(9, 15)
-SETTINGS = 15
+SWEEPS_BEFORE, QUOTAS_REASON, PERMITS_REASON, MEASURES, DEBT_MAX_S, OBSERVES, FINDS_LIMITS = range(9, 16)
+SETTINGS = 16
 
 # Columns of `State.tallies`. What was recorded stands `RECORDED` columns after what was decided; decisions that are not
 # exact are counted `APPROXIMATE` plus their reason. `CUT_AMOUNT`: what fetches had above a plan's cap.

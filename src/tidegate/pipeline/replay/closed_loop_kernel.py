@@ -34,7 +34,7 @@ from tidegate.pipeline.layout import (
 )
 from tidegate.pipeline.replay.compiled import compile_cached, compile_together
 from tidegate.pipeline.replay.kernel import KERNEL_MODULES, _add, _tally_row, _tally_throttle, driver_names
-from tidegate.pipeline.replay.row_decision import decide_row, pass_sweeps
+from tidegate.pipeline.replay.row_decision import decide_row, pass_sweeps, was_taken_back
 
 __all__ = ["CLOSED_LOOP_MODULES", "ClosedLoop", "loop_names", "run", "run_kernel", "take_in_kernel"]
 
@@ -198,7 +198,10 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
         if counts[CLIENTS] == BY_THE_CLOCK and now_ms > rows.ts_ms[slot]:
             _gather(loop, number, slot, now_ms)
         decided = decide_row(state, rows, slot, now_ms)
-        _tally_row(state, rows, slot, now_ms, decided)
+        is_empty = rows.flags[slot] & CHARGE_BITS == FETCH_CHARGE and (
+            decided.byte_ms > 0 or decided.request_ms > 0
+        )
+        _tally_row(state, rows, slot, now_ms, decided, not is_empty)
         if loop.connections[number, ATTEMPTS] == 0:
             _note_recorded(state, loop, slot, decided.account)
         if len(loop.log) > 0:
@@ -423,7 +426,8 @@ def _note_recorded(state: State, loop: ClosedLoop, slot: int, account: int) -> N
     is_request = 1 if rows.flags[slot] & KIND_BITS == REQUEST_ROW else 0
     if account >= 0:
         felt[account, RECORDED_REQUESTS] += is_request
-        _add(felt, account, RECORDED_AMOUNT, rows.amount[slot])
+        if rows.flags[slot] & CHARGE_BITS != FETCH_CHARGE or not was_taken_back(rows, slot):
+            _add(felt, account, RECORDED_AMOUNT, rows.amount[slot])
     if rows.flags[slot] & (MUTATION_ROW | EXEMPT) == 0:
         of_time = state.account_of[REQUEST, rows.client[slot]]
         felt[of_time, RECORDED_REQUESTS] += is_request

@@ -57,7 +57,14 @@ from tidegate.pipeline.replay import certainty, pending, row_decision
 from tidegate.pipeline.replay.certainty import CERTAINTY_KERNEL
 from tidegate.pipeline.replay.compiled import compile_cached, compile_together, compiled
 from tidegate.pipeline.replay.pending import PENDING_KERNEL
-from tidegate.pipeline.replay.row_decision import INLINED, ROW_KERNEL, Decided, decide_row, pass_sweeps
+from tidegate.pipeline.replay.row_decision import (
+    INLINED,
+    ROW_KERNEL,
+    Decided,
+    decide_row,
+    pass_sweeps,
+    was_taken_back,
+)
 from tidegate.quota.measure import bucket_kernel, rate_kernel, throttle
 from tidegate.quota.measure.engine_kernel import compile_kernel
 from tidegate.quota.measure.rate_kernel import rate_decide, rate_measure, rate_record
@@ -106,7 +113,8 @@ def replay(state: State, rows: Rows, decisions: Int32s, first: int, end: int) ->
         now_ms = rows.ts_ms[at]
         pass_sweeps(state, rows.seq[at])
         decided = decide_row(state, rows, at, now_ms)
-        _tally_row(state, rows, at, now_ms, decided)
+        is_fetch = rows.flags[at] & CHARGE_BITS == FETCH_CHARGE
+        _tally_row(state, rows, at, now_ms, decided, not (is_fetch and was_taken_back(rows, at)))
         if state.settings[MEASURES]:
             _measure_row(state, rows, at, now_ms, decided)
         if len(decisions) > 0:
@@ -152,8 +160,11 @@ def _want(index: int, client: int, looked_up: Int64s, versions: Int64s, wanted: 
     return found + 1
 
 
-def _tally_row(state: State, rows: Rows, at: int, now_ms: int, decided: Decided) -> None:
-    """Count what was decided of the row `at` at `now_ms`, next to what was recorded of it."""
+def _tally_row(state: State, rows: Rows, at: int, now_ms: int, decided: Decided, brings_bytes: bool) -> None:
+    """Count what was decided of the row `at` at `now_ms`, next to what was recorded of it.
+
+    brings_bytes: False for an attempt of a fetch that was answered empty. What a client wanted counts once.
+    """
     tallies, flags, account = state.tallies, rows.flags[at], decided.account
     if flags & KIND_BITS == MUTATION_ROW:
         was_rejected = flags & REJECTED != 0
@@ -163,10 +174,13 @@ def _tally_row(state: State, rows: Rows, at: int, now_ms: int, decided: Decided)
     elif account >= 0:
         recorded_ms = rows.throttle_ms[at]
         _tally(tallies, account, decided.byte_reason, now_ms, decided.amount, decided.byte_ms, recorded_ms)
+        if brings_bytes:
+            _add(tallies, account, AMOUNT, decided.amount)
         if recorded_ms > 0:
             _tally_throttle(tallies, account, RECORDED, rows.ts_ms[at], rows.amount[at], recorded_ms)
         if decided.is_capped:
             tallies[account, CAPPED] += 1
+        if decided.is_capped and brings_bytes:
             _add(tallies, account, CUT_AMOUNT, rows.amount[at] - decided.amount)
     if flags & (MUTATION_ROW | EXEMPT) == 0:
         account, spent_ns = state.account_of[REQUEST, rows.client[at]], rows.network_ns[at]
@@ -174,6 +188,7 @@ def _tally_row(state: State, rows: Rows, at: int, now_ms: int, decided: Decided)
             spent_ns += rows.handler_ns[at]
             recorded_ms = rows.request_throttle_ms[at]
             reason = decided.request_reason
+            _add(tallies, account, AMOUNT, spent_ns)
             _tally(tallies, account, reason, now_ms, spent_ns, decided.request_ms, recorded_ms)
             if recorded_ms > 0:
                 _tally_throttle(tallies, account, RECORDED, rows.ts_ms[at], spent_ns, recorded_ms)
@@ -186,8 +201,10 @@ def _measure_row(state: State, rows: Rows, at: int, now_ms: int, decided: Decide
     flags = rows.flags[at]
     if flags & KIND_BITS != REQUEST_ROW:
         return
+    is_fetch = flags & CHARGE_BITS == FETCH_CHARGE
+    is_charged = flags & CHARGE_BITS != 0 and not (is_fetch and was_taken_back(rows, at))
     is_byte_rate = state.settings[PRODUCE if flags & CHARGE_BITS == PRODUCE_CHARGE else FETCH]
-    if flags & CHARGE_BITS != 0 and is_byte_rate:
+    if is_charged and is_byte_rate:
         _measure(state, decided.account, float(rows.amount[at]), now_ms)
     if flags & EXEMPT == 0 and state.settings[REQUEST]:
         account = state.account_of[REQUEST, rows.client[at]]
@@ -212,7 +229,6 @@ def _tally(
 ) -> None:
     """Count one decision of one quota, and whether it is as recorded."""
     tallies[account, REQUESTS] += 1
-    _add(tallies, account, AMOUNT, amount)
     if reason != EXACT:
         tallies[account, APPROXIMATE + reason] += 1
     if throttle_ms != recorded_ms:

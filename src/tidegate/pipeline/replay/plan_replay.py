@@ -29,6 +29,7 @@ from tidegate.pipeline.layout import (
     FETCH,
     FETCH_ANSWER_BYTES,
     FETCH_CHARGE,
+    FINDS_LIMITS,
     IMPORTED,
     KIND_BITS,
     MEASURES,
@@ -132,6 +133,7 @@ class PlanReplay:
         self._settings = np.zeros(SETTINGS, np.int64)
         self._settings[MEASURES] = plan.measures
         self._settings[OBSERVES] = plan.is_in_force
+        self._settings[FINDS_LIMITS] = plan.measures or plan.rung is not None
         self._reason = EXACT
         self._quotas_reason = EXACT
         if plan.is_in_force:  # until the first start nobody knows which quotas are

@@ -22,6 +22,7 @@ from tidegate.pipeline.layout import (
     EXEMPT,
     FETCH,
     FETCH_CHARGE,
+    FINDS_LIMITS,
     KIND_BITS,
     LAST_MS,
     MUTATION,
@@ -68,6 +69,7 @@ __all__ = [
     "pass_sweeps",
     "ready_bucket",
     "ready_rate",
+    "was_taken_back",
 ]
 
 
@@ -145,7 +147,9 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
             else:
                 note_record(state, rate, rows.network_ns[at], now_ms)
 
-    if flags & CHARGE_BITS == FETCH_CHARGE:
+    if flags & CHARGE_BITS == FETCH_CHARGE and settings[FINDS_LIMITS] and was_taken_back(rows, at):
+        account = state.account_of[FETCH, client]
+    elif flags & CHARGE_BITS == FETCH_CHARGE:
         account = state.account_of[FETCH, client]
         is_capped = rows.amount[at] > state.accounts[account, CAP_BYTES]
         amount = min(rows.amount[at], state.accounts[account, CAP_BYTES])
@@ -165,6 +169,11 @@ def decide_row(state: State, rows: Rows, at: int, now_ms: int) -> Decided:
             lose_bytes(state, account, max(byte_reason, request_reason), now_ms)
 
     return Decided(byte_ms, request_ms, is_rejected, is_capped, account, amount, byte_reason, request_reason)
+
+
+def was_taken_back(rows: Rows, at: int) -> bool:
+    """Return whether a recorded fetch was answered empty and its bytes taken back (B§6.3): its client asked again."""
+    return bool(rows.throttle_ms[at] > 0 or rows.request_throttle_ms[at] > 0)
 
 
 def pass_sweeps(state: State, seq: int) -> None:
@@ -257,5 +266,5 @@ def is_forgotten(settings: Int64s, use: Int64s, sweeps: Int64s, sensor: int) -> 
     return False
 
 
-ROW_KERNEL = (is_forgotten, _prepare_rate, _prepare_bucket, ready_bucket, _take_permits)
+ROW_KERNEL = (was_taken_back, is_forgotten, _prepare_rate, _prepare_bucket, ready_bucket, _take_permits)
 INLINED = (pass_sweeps, ready_rate, decide_row)

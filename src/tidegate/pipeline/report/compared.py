@@ -21,6 +21,7 @@ from tidegate.pipeline.replay.plan import QUOTA_TYPES, Plan, group_tags
 from tidegate.pipeline.schemas import REPLAY_BY_ENTITY
 from tidegate.pipeline.sums import compact_column, key_numbers
 from tidegate.pipeline.table_rows import TableRows
+from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = [
     "KEY_OF_TYPE",
@@ -28,6 +29,7 @@ __all__ = [
     "Comparison",
     "Row",
     "compared",
+    "delayed_amount",
     "entity_rows",
     "record_of",
     "with_limits",
@@ -156,6 +158,7 @@ class Comparison:
         rows = TableRows(shown).where(quota_type=quota_type, plan=plan)
         sums = rows.sums()
         return {
+            "quota_type": quota_type,
             **{name: None if rows.table[name].null_count else sums[name] for name in _SUMS},
             **{name: pc.max(rows.table[name]).as_py() or 0 for name in _LARGEST},
             **{name: pc.max(rows.table[name]).as_py() for name in _LARGEST_OF_RANGE},
@@ -166,6 +169,18 @@ class Comparison:
 def compared(plans: Sequence[Plan], rows: Sequence[Row]) -> Comparison:
     """Return what is compared of rows of `REPLAY_BY_ENTITY`."""
     return Comparison(plans, entity_rows(rows))
+
+
+def delayed_amount(row: Row, prefix: str = "") -> int:
+    """Return how much of an entity was in throttled requests: all of it at most.
+
+    A fetch that is throttled again and again is in several of them, and brings its bytes once.
+    """
+    delayed: int = row[f"{prefix}delayed_amount"]
+    if row["quota_type"] != QuotaType.FETCH.value:
+        return delayed
+    recorded = row.get("recorded_amount") if prefix else None
+    return min(delayed, row["amount"] if recorded is None else recorded)
 
 
 def entity_rows(rows: Sequence[Row]) -> TableRows:

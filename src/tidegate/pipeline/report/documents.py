@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.config.locations import Location
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
-from tidegate.pipeline.report.compared import Compared, Comparison
+from tidegate.pipeline.report.compared import Compared, Comparison, delayed_amount
 from tidegate.pipeline.report.limits_report import default_limits, largest_limits
 from tidegate.pipeline.report.obedience_report import obedience_json
 from tidegate.quota.admin.definitions import EntityParts
@@ -131,7 +131,12 @@ def _entity(found: Compared, plans: Sequence[Plan]) -> dict[str, Any]:
 
 def _outcome(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of `REPLAY_BY_ENTITY` with its units in its names."""
-    return {"plan": row["plan"], **_with_units(row, _ENTITY)}
+    delayed = {
+        f"{prefix}delayed_amount": delayed_amount(row, prefix)
+        for prefix in ("", "recorded_")
+        if row[f"{prefix}delayed_amount"] is not None
+    }
+    return {"plan": row["plan"], **_with_units({**row, **delayed}, _ENTITY)}
 
 
 def _limited(row: Row) -> tuple[Any, ...]:

@@ -8,7 +8,14 @@ from rich.text import Text
 
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
-from tidegate.pipeline.report.compared import KEY_OF_TYPE, Compared, Comparison, Row, record_of
+from tidegate.pipeline.report.compared import (
+    KEY_OF_TYPE,
+    Compared,
+    Comparison,
+    Row,
+    delayed_amount,
+    record_of,
+)
 from tidegate.pipeline.report.side_by_side import Block, Measure, side_by_side
 from tidegate.pipeline.report.text import (
     QUOTA_NAMES,
@@ -287,7 +294,7 @@ def range_text(row: Row, name: str) -> str:
 
 
 def _delayed(row: Row, prefix: str) -> str:
-    delayed = row[f"{prefix}delayed_amount"]
+    delayed = delayed_amount(row, prefix)
     return percent_text(delayed, row["amount"]) if delayed else _NOTHING
 
 
