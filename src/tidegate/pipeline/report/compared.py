@@ -180,7 +180,8 @@ def delayed_amount(row: Row, prefix: str = "") -> int:
     if row["quota_type"] != QuotaType.FETCH.value:
         return delayed
     recorded = row.get("recorded_amount") if prefix else None
-    return min(delayed, row["amount"] if recorded is None else recorded)
+    amount: int = row["amount"] if recorded is None else recorded
+    return min(delayed, amount)
 
 
 def entity_rows(rows: Sequence[Row]) -> TableRows:
