@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.limits.frames import create_topics, new_topic
 from tests.unit.broker.node import Node, decoded
 from tests.unit.in_slices import whole
 
@@ -54,14 +55,7 @@ def codes(api_key: int, answer: Any) -> list[int]:
 
 def create(node: Node, user: str, name: str, partitions: int, host: str = "10.0.0.7") -> int:
     """Create a topic and return the error code."""
-    topic = {
-        "name": name,
-        "num_partitions": partitions,
-        "replication_factor": 1,
-        "assignments": [],
-        "configs": [],
-    }
-    message = {"topics": [topic], "timeout_ms": 1000, "validate_only": False}
+    message = create_topics([new_topic(name, partitions)])
     return codes(CREATE_TOPICS, whole(begin(node, user, CREATE_TOPICS, message, host)))[0]
 
 
