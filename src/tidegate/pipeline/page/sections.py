@@ -22,9 +22,16 @@ from tidegate.pipeline.page.obedience_section import obedience_section
 from tidegate.pipeline.page.parts import Chart, Column, Section, Table
 from tidegate.pipeline.page.recommend_section import recommend_section
 from tidegate.pipeline.replay.plan import IN_FORCE, Plan
+from tidegate.pipeline.report.compared import is_judged
 from tidegate.pipeline.report.forecast_report import forecast_notes
 from tidegate.pipeline.report.missing_report import missing_notes
-from tidegate.pipeline.report.replay_report import limit_of_row, range_text, replay_notes, unmatched_notes
+from tidegate.pipeline.report.replay_report import (
+    NOT_JUDGED,
+    limit_of_row,
+    range_text,
+    replay_notes,
+    unmatched_notes,
+)
 from tidegate.pipeline.report.text import (
     QUOTA_NAMES,
     bytes_text,
@@ -110,10 +117,15 @@ def _waited_sentence(found: Findings) -> str:
 
 
 def _plan_sentence(name: str, rows: Sequence[Row]) -> str:
+    unjudged = sum(not is_judged(row) for row in rows)
+    rows = [row for row in rows if is_judged(row)]
     held = sorted((row for row in rows if row["throttle_ms"]), key=lambda row: -row["throttle_ms"])
     spared = sum(bool(row["recorded_throttle_ms"]) and not row["throttle_ms"] for row in rows)
     plan = f"Plan {name_text(name)}"
     freed = f" {count_text(spared)} that waited would not." if spared else ""
+    if unjudged:
+        quotas = things_text(unjudged, "request quota")
+        freed += f" {quotas} cannot be judged: a request log does not hold all of the time."
     if not held:
         return f"{plan} would throttle nobody.{freed}"
     longest = max(held, key=lambda row: row["longest_throttle_ms"])
@@ -370,7 +382,8 @@ def _plan_bars(plans: Mapping[str, Sequence[Row]]) -> Iterator[Bar]:
         first = next(iter(by_plan.values()))
         yield _plan_bar("recorded", first, "recorded_", heading=_row_text(first))
         for name, row in by_plan.items():
-            yield _plan_bar(name_text(name), row, "")
+            if is_judged(row):
+                yield _plan_bar(name_text(name), row, "")
 
 
 def _plan_bar(name: str, row: Row, prefix: str, *, heading: str | None = None) -> Bar:
@@ -422,6 +435,8 @@ def _limit_of(row: Row, plan: Plan) -> str:
 
 
 def _came_of_it(row: Row, prefix: str) -> list[str]:
+    if not prefix and not is_judged(row):
+        return [NOT_JUDGED, "–", "–", "–"]
     return [
         count_text(row[f"{prefix}throttled_requests"]),
         range_text(row, f"{prefix}throttle_ms"),

@@ -137,7 +137,7 @@ class PlanReplay:
         self._reason = EXACT
         self._quotas_reason = EXACT
         if plan.is_in_force:  # until the first start nobody knows which quotas are
-            self._quotas_reason = COLD_START
+            self._quotas_reason = IMPORTED if timeline.is_imported else COLD_START
         if timeline.is_imported:
             self._lose_sensors(IMPORTED, since_ms=FOREVER)
         self._kernel = replay_kernel()
@@ -290,7 +290,8 @@ class PlanReplay:
     def _break(self, step: Step) -> None:
         """Go on from sensors as they were, which is the best guess; what depends on it is approximate."""
         if self._plan.is_in_force:
-            self._quotas_reason = EXACT if step.states_all else step.reason
+            reason = IMPORTED if self._timeline.is_imported else step.reason
+            self._quotas_reason = EXACT if step.states_all else reason
             self._answers.lose()
             self._look_up_again()
         if not self._timeline.is_imported:

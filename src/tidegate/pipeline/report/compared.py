@@ -31,6 +31,7 @@ __all__ = [
     "compared",
     "delayed_amount",
     "entity_rows",
+    "is_judged",
     "record_of",
     "with_limits",
 ]
@@ -153,12 +154,14 @@ class Comparison:
 
     def total(self, quota_type: str, plan: str) -> Row:
         """Return the row of all entities of a plan and a quota type together, as far as a table shows it."""
-        columns = ["quota_type", "plan", *_SUMS, *_LARGEST, *_LARGEST_OF_RANGE, *_FIRST]
+        of_limits = ("bound", "bound_changed", "approximate_imported")
+        columns = ["quota_type", "plan", *_SUMS, *_LARGEST, *_LARGEST_OF_RANGE, *_FIRST, *of_limits]
         shown = self._rows.table.select(columns)
         rows = TableRows(shown).where(quota_type=quota_type, plan=plan)
         sums = rows.sums()
         return {
             "quota_type": quota_type,
+            **{name: pc.max(rows.table[name]).as_py() for name in of_limits},
             **{name: None if rows.table[name].null_count else sums[name] for name in _SUMS},
             **{name: pc.max(rows.table[name]).as_py() or 0 for name in _LARGEST},
             **{name: pc.max(rows.table[name]).as_py() for name in _LARGEST_OF_RANGE},
@@ -169,6 +172,15 @@ class Comparison:
 def compared(plans: Sequence[Plan], rows: Sequence[Row]) -> Comparison:
     """Return what is compared of rows of `REPLAY_BY_ENTITY`."""
     return Comparison(plans, entity_rows(rows))
+
+
+def is_judged(row: Row) -> bool:
+    """Return whether a replay can tell what the quota of a row does: not of request time out of a request log.
+
+    Such a log does not hold the time of network threads, so that a replay throttles too little, or nothing.
+    """
+    has_limit = row["bound"] is not None or row["bound_changed"]
+    return row["quota_type"] != QuotaType.REQUEST.value or not (has_limit and row["approximate_imported"])
 
 
 def delayed_amount(row: Row, prefix: str = "") -> int:

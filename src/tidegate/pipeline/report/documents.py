@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.config.locations import Location
 from tidegate.pipeline.replay.plan import Plan
 from tidegate.pipeline.replay.unmatched import Unmatched
-from tidegate.pipeline.report.compared import Compared, Comparison, delayed_amount
+from tidegate.pipeline.report.compared import Compared, Comparison, delayed_amount, is_judged
 from tidegate.pipeline.report.limits_report import default_limits, largest_limits
 from tidegate.pipeline.report.obedience_report import obedience_json
 from tidegate.quota.admin.definitions import EntityParts
@@ -136,7 +136,7 @@ def _outcome(row: Mapping[str, Any]) -> dict[str, Any]:
         for prefix in ("", "recorded_")
         if row[f"{prefix}delayed_amount"] is not None
     }
-    return {"plan": row["plan"], **_with_units({**row, **delayed}, _ENTITY)}
+    return {"plan": row["plan"], "judged": is_judged(row), **_with_units({**row, **delayed}, _ENTITY)}
 
 
 def _limited(row: Row) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from tidegate.pipeline.report.compared import (
     Comparison,
     Row,
     delayed_amount,
+    is_judged,
     record_of,
 )
 from tidegate.pipeline.report.side_by_side import Block, Measure, side_by_side
@@ -35,7 +36,7 @@ from tidegate.pipeline.rounding import exact_text, limit_text
 from tidegate.quota.admin.definitions import EntityParts
 from tidegate.quota.managers.quota_type import QuotaType
 
-__all__ = ["limit_of_row", "range_text", "replay_lines", "replay_notes", "unmatched_notes"]
+__all__ = ["NOT_JUDGED", "limit_of_row", "range_text", "replay_lines", "replay_notes", "unmatched_notes"]
 
 _BYTE_QUOTAS = {QuotaType.PRODUCE.value, QuotaType.FETCH.value}
 _REQUEST = QuotaType.REQUEST.value
@@ -58,6 +59,8 @@ _LONGEST_LIMIT = 10  # characters of a limit as it was written; a longer one is 
 _SHORTEST_NAME = 8  # cells
 _MOST_UNMATCHED = 10
 _NOTHING = "–"
+NOT_JUDGED = "cannot be judged"
+"""Stands where a record cannot tell what a quota does."""
 _LEGEND = """\
 delay: throttle time of all requests; longest: of one; delayed: share of the
 bytes (request: of the thread time) in throttled requests; since: first
@@ -270,6 +273,8 @@ def _smallest_text(row: Row, _: Plan, *, name: str) -> str:
 
 
 def _throttled(row: Row, prefix: str) -> str:
+    if not prefix and not is_judged(row):
+        return NOT_JUDGED
     throttled = row[f"{prefix}throttled_requests"]
     if throttled:
         return percent_text(throttled, row["requests"])
@@ -285,6 +290,8 @@ def _longest(row: Row, prefix: str) -> str:
 
 
 def _is_throttled(row: Row, prefix: str) -> bool:
+    if not prefix and not is_judged(row):
+        return False
     return bool(row[f"{prefix}throttled_requests"] or row.get(f"{prefix}throttled_requests_high"))
 
 
@@ -294,7 +301,7 @@ def range_text(row: Row, name: str) -> str:
 
 
 def _delayed(row: Row, prefix: str) -> str:
-    delayed = delayed_amount(row, prefix)
+    delayed = delayed_amount(row, prefix) if prefix or is_judged(row) else 0
     return percent_text(delayed, row["amount"]) if delayed else _NOTHING
 
 

@@ -285,3 +285,19 @@ def test_a_client_that_only_the_upper_end_throttles_is_shown():
     lines = _lines([_plan(is_closed=True)], [outcome("p", client_id="c", requests=9, amount=9, **ends)])
     assert _cells(lines, "throttled") == ["never", "perhaps"]
     assert _cells(lines, "delay")[-2:] == ["0–900", "ms"]
+
+
+def test_request_quotas_of_an_imported_record_cannot_be_judged():
+    """Its request time is too low: `never` would be wrong. What was recorded stands beside it."""
+    columns = {
+        "quota_type": "Request",
+        "requests": 100,
+        "recorded_throttled_requests": 5,
+        "approximate_imported": 100,
+    }
+    limited = outcome("p", client_id="a", bound=1.0, **columns)
+    free = outcome("p", client_id="b", **columns)
+    lines = _lines([_plan()], [limited, free], show_all=True)
+    throttled = [line.split()[1:] for line in lines if line.startswith("  throttled ")]
+    assert ["5.0%", "cannot", "be", "judged"] in throttled
+    assert ["5.0%", "never"] in throttled
