@@ -4,7 +4,7 @@ import contextlib
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,35 +27,46 @@ BOUND_OF_ANSWERS = "60000000"
 
 
 @contextlib.contextmanager
+def repeating(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` in each step of time, on a thread."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(STEP_S):
+            act()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
 def sending_slowly(broker: TenantsBroker, users: tuple[str, ...]) -> Iterator[None]:
     """Let users announce more than fits, in requests of 100 MB each, and send them at 1 MB/s each."""
     count = process_memory_bytes() // 8 // ANNOUNCED_BYTES + 20
     clients = [broker.log_in(users[number % len(users)]) for number in range(count)]
-    over = threading.Event()
+    part = bytes(STEP_BYTES)
 
     def send() -> None:
-        part = bytes(STEP_BYTES)
-        while not over.wait(STEP_S):
-            for client in list(clients):
-                try:
-                    client.socket.send(part)
-                except BlockingIOError:  # it is not read: it has no memory
-                    pass
-                except OSError:  # closed: its grant was revoked
-                    clients.remove(client)
+        for client in list(clients):
+            try:
+                client.socket.send(part)
+            except BlockingIOError:  # it is not read: it has no memory
+                pass
+            except OSError:  # closed: its grant was revoked
+                clients.remove(client)
 
     with contextlib.ExitStack() as opened:
         for client in clients:
             opened.enter_context(client)
             client.socket.sendall(struct.pack(">ihhi", ANNOUNCED_BYTES, PRODUCE, 8, 1) + bytes(20_000))
             client.socket.setblocking(False)
-        sender = threading.Thread(target=send)
-        sender.start()
-        try:
-            yield
-        finally:
-            over.set()
-            sender.join()
+        opened.enter_context(repeating(send))
+        yield
 
 
 @pytest.mark.parametrize("attackers", ATTACKERS, ids=len)
@@ -79,13 +90,11 @@ def test_another_tenant_produces_while_memory_is_granted_to_slow_senders(
 def reading_slowly(broker: TenantsBroker, users: tuple[str, ...]) -> Iterator[None]:
     """Let users ask for far more than fits, and read a little of it now and then."""
     clients = []
-    over = threading.Event()
 
     def read() -> None:
-        while not over.wait(STEP_S):
-            for client in clients:
-                with contextlib.suppress(OSError):
-                    client.socket.recv(10_000)
+        for client in clients:
+            with contextlib.suppress(OSError):
+                client.socket.recv(10_000)
 
     with contextlib.ExitStack() as opened:
         for number in range(60):
@@ -96,13 +105,8 @@ def reading_slowly(broker: TenantsBroker, users: tuple[str, ...]) -> Iterator[No
             client.socket.sendall(frame)
             client.socket.setblocking(False)
             clients.append(client)
-        reader = threading.Thread(target=read)
-        reader.start()
-        try:
-            yield
-        finally:
-            over.set()
-            reader.join()
+        opened.enter_context(repeating(read))
+        yield
 
 
 def _commit_much(broker: TenantsBroker, user: str) -> None:

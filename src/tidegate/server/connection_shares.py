@@ -45,9 +45,10 @@ class ConnectionShares:
             of_listener.remove(channel)
 
     def log_in(self, channel: Channel) -> None:
-        """Count a connection for the principal that has logged in."""
-        self.remove(channel)
-        self.add(channel)
+        """Count a connection for the principal that has logged in. Does nothing where it has closed."""
+        if not channel.closed:
+            self.remove(channel)
+            self.add(channel)
 
     def least_used(self, host: str, listener: str | None = None) -> Channel | None:
         """Return the connection to close so that a client at `host` can connect.

@@ -128,6 +128,14 @@ def test_another_address_takes_the_place_of_the_one_that_has_most(
     assert is_served(node, more[0]), "who waited first"
 
 
+def test_an_address_that_is_full_displaces_no_other(node_with) -> None:
+    """A connection that is refused in any case, by `max.connections.per.ip`, closes none."""
+    node = node_with(max_connections="6", max_connections_per_ip_overrides="10.0.0.2:1")
+    crowd = [node.connect("OUT", host="10.0.0.1") for _ in range(5)]
+    first, second = (node.connect("OUT", host="10.0.0.2") for _ in range(2))
+    assert [is_served(node, client) for client in (*crowd, first, second)] == [True] * 6 + [False]
+
+
 def test_exact_mode_closes_no_connection_for_another(node_with) -> None:
     """As in Kafka new clients wait, from whatever address."""
     node = node_with(inter_broker_listener_name="IN", max_connections="2", tidegate_kafka_exact="true")

@@ -207,6 +207,11 @@ class ConnectionQuotas:
         """Return whether `max.connections` closes and refuses no connection of a listener."""
         return listener_name == self._inter_broker_listener and len(self._listeners) > 1
 
+    def address_is_full(self, address: str) -> bool:
+        """Return whether an address has as many connections as it may."""
+        ip = host_address(address)
+        return self._counts.get(ip, 0) >= self._most_of(ip)
+
     def listener_is_full(self, listener_name: str) -> bool:
         """Return whether a listener has as many connections as its own maximum."""
         listener = self._listeners[listener_name]
@@ -227,7 +232,7 @@ class ConnectionQuotas:
                 throttle_ms=throttle_ms,
                 end_ms=now_ms + throttle_ms,
             )
-        maximum = self._overrides.get(ip, self._limits.max_connections_per_ip)
+        maximum = self._most_of(ip)
         if self._count(listener_name, ip) > maximum:
             return Admission(
                 outcome=AdmissionOutcome.TOO_MANY_CONNECTIONS,
@@ -302,6 +307,9 @@ class ConnectionQuotas:
                 yield "connection-accept-rate", {"ip": ip}, rate
 
     # Helpers
+
+    def _most_of(self, ip: str) -> int:
+        return self._overrides.get(ip, self._limits.max_connections_per_ip)
 
     def _record_ip(self, listener_name: str, ip: str, now_ms: int) -> int:
         """Record the connection on its address; a violation is taken back everywhere."""

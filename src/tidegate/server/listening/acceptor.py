@@ -93,7 +93,7 @@ class Acceptor:
 
     def _has_slot(self, host: str) -> bool:
         quotas, name = self._quotas, self._name
-        if not quotas.slot_available(name):
+        if not (quotas.slot_available(name) or quotas.address_is_full(host)):
             self._make_room(name if quotas.listener_is_full(name) else None, host)
         return quotas.slot_available(name)
 
@@ -128,7 +128,14 @@ class Acceptor:
         for _ in range(_ADMITTED_AT_ONCE):
             if not (len(self._waiting) and self._quotas.slot_available(self._name)):
                 return
-            self._admit(*self._waiting.popleft())
+            transport, host = self._waiting.popleft()
+            try:
+                self._admit(transport, host)
+            except Exception:
+                _log.exception(
+                    "cannot serve a connection on %s; closing", self._name, extra={"repeats": "serve"}
+                )
+                transport.close()
         self.slot_freed()
 
     def _retry(self) -> None:
