@@ -37,6 +37,7 @@ OFFSETS_AT_ONCE: Final = 200
 _TOPIC_BYTES = 500  # of a group's first position in a topic: a dict, and its entries in two others
 _GROUP_BYTES = 700  # of a group's first position: a dict, an object, its entry, its id as text
 _VALUES = struct.Struct(">qiqq")  # offset, leader epoch, time of commit, time of expiry
+_POSITION = struct.Struct(">qi")  # the first two of them
 _NO_EXPIRY = -(2**63)
 _METADATA_AT_ONCE = 128 * 1024  # bytes read between two yields
 
@@ -162,13 +163,32 @@ class OffsetTable:
         before = partitions.get(partition)
         partitions[partition] = packed
         grown = POSITION_BYTES + len(packed) - _VALUES.size if before is None else len(packed) - len(before)
-        if grown:
-            self._count(group, grown)
+        self._count(group, grown)
 
     def put_all(self, positions: Iterable[CommittedOffset], owner: str) -> None:
-        """Set positions, as `put` does each."""
+        """Set positions, as `put` does each: faster where those of one group and topic follow each other."""
+        group_id = topic = None
+        group, partitions, grown = _Group(UNKNOWN_OWNER), Partitions(), 0
+        pack = _VALUES.pack
         for at in positions:
-            self.put(at, owner)
+            if at[1] is not topic or at[0] is not group_id:
+                self._count(group, grown)
+                self.put(at, owner)
+                grown, group_id, topic = 0, at[0], at[1]
+                group = self._groups[group_id]
+                partitions = group.topics[topic]
+                continue
+            _, _, partition, offset, leader_epoch, metadata, commit_ms, expire_ms = at
+            packed = pack(offset, leader_epoch, commit_ms, _NO_EXPIRY if expire_ms is None else expire_ms)
+            if metadata:
+                packed += metadata.encode()
+            before = partitions.get(partition)
+            partitions[partition] = packed
+            if before is None:
+                grown += POSITION_BYTES + len(packed) - _VALUES.size
+            else:
+                grown += len(packed) - len(before)
+        self._count(group, grown)
 
     def load(self, rows: Iterable[Sequence[Any]], owners: Mapping[str, str]) -> None:
         """Set positions as `put` does, of rows in the order of groups and topics: a million in a second or two.
@@ -232,8 +252,9 @@ class OffsetTable:
         self._count(group, -gone)
 
     def _count(self, group: _Group, size: int) -> None:
-        group.size += size
-        self.bound.add(group.owner, size)
+        if size:
+            group.size += size
+            self.bound.add(group.owner, size)
 
 
 def growth(before: bytes | None, metadata_bytes: int) -> int:
@@ -245,7 +266,7 @@ def growth(before: bytes | None, metadata_bytes: int) -> int:
 
 def unpacked(packed: bytes) -> tuple[int, int, str]:
     """Return offset, leader epoch and metadata of a packed position."""
-    offset, leader_epoch, _, _ = _VALUES.unpack_from(packed)
+    offset, leader_epoch = _POSITION.unpack_from(packed)
     return offset, leader_epoch, packed[_VALUES.size :].decode() if len(packed) > _VALUES.size else ""
 
 

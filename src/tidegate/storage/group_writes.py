@@ -145,6 +145,8 @@ class GroupWrites:
         """Take as many changes as one transaction may have, at least one."""
         some: list[_Entry] = []
         rows = 0
+        if len(self._gathered) == 1:  # nearly always: its rows need not be counted
+            some.append(self._gathered.popleft())
         while self._gathered:
             rows += self._gathered[0].change.rows
             if some and rows > ROWS_AT_ONCE:

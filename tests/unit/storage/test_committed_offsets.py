@@ -105,6 +105,31 @@ def test_bytes_are_those_of_what_there_is(table: OffsetTable, seed: int) -> None
     assert (table.bound.used, len(table)) == (0, 0)
 
 
+def test_positions_that_are_set_together(table: OffsetTable) -> None:
+    """They are counted and found as those that are set one by one, whatever their order."""
+    chosen = random.Random(4)
+    one_by_one = OffsetTable()
+    for _ in range(200):
+        some = [
+            CommittedOffset(
+                chosen.choice("gh"),
+                chosen.choice("tu"),
+                chosen.randrange(9),
+                1,
+                0,
+                "m" * chosen.randrange(3),
+                1,
+            )
+            for _ in range(chosen.randrange(9))
+        ]
+        table.put_all(some, "User:a")
+        for at in some:
+            one_by_one.put(at, "User:a")
+        assert table.bound.used == one_by_one.bound.used
+    for group_id in "gh":
+        assert list(table.pages(group_id)) == list(one_by_one.pages(group_id))
+
+
 def test_growth(table: OffsetTable) -> None:
     """A position counts for its metadata too; one that takes the place of another for what it has more."""
     assert growth(None, 3) == POSITION_BYTES + 3

@@ -138,9 +138,10 @@ class _Commit:
         group_id, commit_ms, expire_ms = self._group_id, self._commit_ms, self._expire_ms
         before = {} if topic is None else self._offsets.partitions(group_id, topic.name)
         of_topic = 0 if topic is None else self._offsets.growth_of_new(group_id, topic.name)
+        count = 0 if topic is None else len(topic.logs)
         for number, part in enumerate(wanted, 1):
             index, metadata = part["partition_index"], part["committed_metadata"] or ""
-            if topic is None or topic.log(index) is None:
+            if topic is None or not 0 <= index < count:
                 code = refused if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
                 self._missing.setdefault(name, []).append(_result(index, code))
             elif refused or (metadata and _java_length(metadata) > self._most_metadata):

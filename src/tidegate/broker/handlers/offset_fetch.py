@@ -157,12 +157,26 @@ class _Positions:
     ) -> Generator[None, None, bool]:
         """Describe partitions of one topic; return whether the answer has room for them."""
         for at in range(0, len(indexes), OFFSETS_AT_ONCE):
-            for index in indexes[at : at + OFFSETS_AT_ONCE]:
+            some = indexes[at : at + OFFSETS_AT_ONCE]
+            self._left -= len(some)
+            if self._left < 0:
+                return False
+            for index in some:
                 packed = found.get(index)
                 offset, leader_epoch, metadata = _NOTHING if packed is None else unpacked(packed)
-                if not self._has_room(metadata):
-                    return False
-                partitions.append(_position(index, offset, leader_epoch, metadata, refused))
+                if metadata:
+                    self._left_bytes -= len(metadata) if metadata.isascii() else len(metadata.encode())
+                partitions.append(
+                    {
+                        "partition_index": index,
+                        "committed_offset": offset,
+                        "committed_leader_epoch": leader_epoch,
+                        "metadata": metadata,
+                        "error_code": refused,
+                    }
+                )
+            if self._left_bytes < 0:
+                return False
             yield
         return True
 
