@@ -87,7 +87,7 @@ def test_a_flood_of_commits(new_broker, metadata):
             client.ask_all([*frames, deletion], together=5)
         return Exchanged(sum(map(len, frames)))
 
-    judge_work(broker, flood_and_delete, memory=ANY, may_take_bytes=150_000_000, may_keep_bytes=150_000_000)
+    judge_work(broker, flood_and_delete, memory=ANY, may_take_bytes=200_000_000, may_keep_bytes=20_000_000)
     assert (data / "tidegate.db-wal").stat().st_size < 2 * CHECKPOINT_AT_BYTES
     deadline = time.monotonic() + 60
     while (data / "tidegate.db").stat().st_size > 20_000_000:
