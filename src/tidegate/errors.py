@@ -1,6 +1,10 @@
 """Errors that Tidegate raises, each with what was wrong, where, and what was expected."""
 
-__all__ = ["ConfigError", "TidegateError"]
+import shlex
+import sys
+from pathlib import Path
+
+__all__ = ["ConfigError", "TidegateError", "install_hint"]
 
 
 class TidegateError(Exception):
@@ -17,3 +21,14 @@ class TidegateError(Exception):
 
 class ConfigError(TidegateError, ValueError):
     """Raise when a setting, an option or a file of the user's holds a value that cannot be used."""
+
+
+def install_hint(extra: str) -> str:
+    """Return how to install an extra of Tidegate: a command where it runs from a checkout.
+
+    No package index has Tidegate, so that its bare name is no command.
+    """
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return f"{shlex.quote(sys.executable)} -m pip install -e {shlex.quote(f'{checkout}[{extra}]')}"
+    return f"install tidegate as before, with the extra {extra!r}"

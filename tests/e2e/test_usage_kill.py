@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.usage_process import ROWS, START_MS, compact, open_recorder, record
 from tests.replaying.files import write_events
 
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, install_hint
 from tidegate.testing import ManualClock
 from tidegate.usage.convert import drain
 from tidegate.usage.directory import WRITER_LOCK, parquet_directory, spool_directory
@@ -305,7 +305,7 @@ def test_without_pyarrow_the_spool_waits(tmp_path):
     assert done.returncode == EXIT_NO_PYARROW
     assert done.stderr == (
         f"tidegate usage writer: pyarrow is not installed, recorded events wait in {spool}; "
-        "hint: pip install 'tidegate[pipeline]'\n"
+        f"hint: {install_hint('pipeline')}\n"
     )
     assert len(spool_events(tmp_path)) == 1
 

@@ -29,7 +29,7 @@ nothing is lost or twice; run it again. The files that were merged stay for an
 hour, for jobs that are reading them; a later run or the broker deletes them.
 Files are made for the owner only (mode 0600): they hold user names and client
 ids, personal data.
-Needs the extra: pip install 'tidegate[pipeline]'
+Needs the extra 'pipeline' (README, Install)
 
 exit codes:
   0    done

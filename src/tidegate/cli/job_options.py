@@ -180,6 +180,7 @@ def plans_option(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a plan: quotas.yaml; may be given several times",
     )
+    parser.add_argument("--plan", dest="quotas", type=path_type, action="append", help=argparse.SUPPRESS)
 
 
 def loop_option(parser: argparse.ArgumentParser) -> None:

@@ -42,7 +42,7 @@ throttled. A client without a client id is no entity of a level with one.
 
 Requests keep their recorded times (open loop). Who was throttled when this was
 recorded may have wanted more. The tables hold user names and client ids:
-personal data. Needs the extra: pip install 'tidegate[pipeline]'
+personal data. Needs the extra 'pipeline' (README, Install)
 
 exit codes:
   0    done
@@ -71,6 +71,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     which.add_argument(
         "--quotas", metavar="FILE", type=path_type, help="the entities and windows of this quotas.yaml"
     )
+    which.add_argument("--plan", dest="quotas", type=path_type, help=argparse.SUPPRESS)
     parser.add_argument(
         "--delayed",
         metavar="PERCENT",

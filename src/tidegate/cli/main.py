@@ -15,7 +15,7 @@ from types import ModuleType
 
 from tidegate import __version__
 from tidegate.cli.arguments import EXIT_ERROR, ArgumentParser, print_error
-from tidegate.errors import TidegateError
+from tidegate.errors import TidegateError, install_hint
 
 __all__ = ["COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_PIPE", "main"]
 
@@ -69,7 +69,7 @@ examples:
   tidegate replay ./usage --quotas quotas.yaml  what they would have done
   tidegate limits ./usage                       the smallest that hurt nobody
   tidegate recommend ./usage > quotas.yaml      quotas to set, and why
-  tidegate watch ./usage --plan quotas.yaml     the same of what happens now
+  tidegate watch ./usage --quotas quotas.yaml   the same of what happens now
   tidegate report ./usage --out usage.html      all of it on one page
 
 `tidegate COMMAND --help` explains a command.
@@ -177,7 +177,7 @@ def _report_missing_module(error: ModuleNotFoundError) -> int:
         raise error
     return _report(
         f"this command needs the Python module {module!r}, which is not installed",
-        f"pip install 'tidegate[{extra}]'",
+        install_hint(extra),
     )
 
 

@@ -39,7 +39,7 @@ answer to the first could be read, and acks=0 has no answer. The median is the
 limit of the bucket (1, 2, 5, 10, ... ms) that it lies in. Clients that come
 less than 1 ms early are not counted.
 The tables hold user names and client ids: personal data.
-Needs the extra: pip install 'tidegate[pipeline]'
+Needs the extra 'pipeline' (README, Install)
 
 exit codes:
   0    done

@@ -48,7 +48,7 @@ unevenly, whose needs were hidden by throttling when this was recorded, and
 which consumers would be kept behind: with more to read than ten seconds of
 their quota hold, by the lag that each Fetch shows.
 It holds user names and client ids: personal data.
-Needs the extra: pip install 'tidegate[pipeline]'
+Needs the extra 'pipeline' (README, Install)
 
 exit codes:
   0    done

@@ -74,7 +74,7 @@ replayed as an answer with that much of records. A fetch that was throttled when
 it was recorded, and tried again, is several requests; its bytes count once.
 Up to 20 million rows are replayed in this process, more on Spark, which needs
 Java 17 or later; --explain says which.
-Needs the extra: pip install 'tidegate[pipeline]'
+Needs the extra 'pipeline' (README, Install)
 
 exit codes:
   0    done

@@ -40,7 +40,7 @@ opened in any browser, on a phone too, and printed. It holds user names and
 client ids, personal data: only its owner may read it.
 Up to 20 million rows are read in this process, more on Spark, which needs
 Java 17 or later; --explain says which.
-Needs the extra: pip install 'tidegate[pipeline]'
+Needs the extra 'pipeline' (README, Install)
 
 exit codes:
   0    done

@@ -40,7 +40,7 @@ requests had no more; it is up to an eighth too large. The rows hold user names
 and client ids: personal data.
 Up to 20 million rows are read in this process, more on Spark, which needs
 Java 17 or later; --explain says which.
-Needs the extra: pip install 'tidegate[pipeline]'
+Needs the extra 'pipeline' (README, Install)
 
 exit codes:
   0    done

@@ -28,7 +28,7 @@ _WHERE = "rows arrive on the disk of their server: watch there; usage and replay
 
 _DESCRIPTION = """\
 Show the current usage of each client, and which clients a plan would throttle.
-Without --plan, show the throttling by the quotas in force. Requests appear
+Without --quotas, show the throttling by the quotas in force. Requests appear
 about ten seconds after they were served. The table refreshes in place on a
 terminal; otherwise the command prints one line per update, or one JSON document
 with --json."""
@@ -36,8 +36,8 @@ with --json."""
 _EPILOG = """\
 examples:
   tidegate watch ./usage                      under the quotas in force
-  tidegate watch ./usage --plan quotas.yaml   under a plan
-  tidegate watch ./usage --plan quotas.yaml --json      for programs
+  tidegate watch ./usage --quotas quotas.yaml   under a plan
+  tidegate watch ./usage --quotas quotas.yaml --json      for programs
   tidegate watch ./usage --checkpoint ./watched
                               resumes where it ended, also after a crash
   tidegate watch ./usage --from 2026-11-22T14:00 --once
@@ -51,7 +51,7 @@ hour that has rows, so that it finds the state of the server's quotas which is
 written at its beginning (docs/watch.md). Sums since then are those of
 `tidegate replay --loop open` and `tidegate usage` over the same rows. They hold
 user names and client ids: personal data.
-Needs the extra: pip install 'tidegate[pipeline]'; with --master Java 17 or
+Needs the extra 'pipeline' (README, Install); with --master Java 17 or
 later.
 
 exit codes:
@@ -77,15 +77,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="usage directory of a server, on its disk",
     )
     parser.add_argument(
-        "--plan",
         "--quotas",
         metavar="FILE",
-        dest="quotas",
         type=path_type,
         action="append",
         default=[],
         help="a plan: quotas.yaml; may be given several times (default: the quotas in force)",
     )
+    parser.add_argument("--plan", dest="quotas", type=path_type, action="append", help=argparse.SUPPRESS)
     parser.add_argument("--in-force", action="store_true", help="the quotas in force beside the plans")
     parser.add_argument(
         "--window",

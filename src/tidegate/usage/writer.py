@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidegate.clock import Clock, SystemClock
-from tidegate.errors import TidegateError
+from tidegate.errors import TidegateError, install_hint
 from tidegate.usage.convert import compact, convert_all, delete_expired
 from tidegate.usage.directory import WRITER_LOCK, holds_lock, lock_file
 from tidegate.usage.files import remove_temporary_files
@@ -94,8 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="tidegate usage writer: %(message)s", level=logging.INFO)
     if importlib.util.find_spec("pyarrow") is None:
         _log.error(
-            "pyarrow is not installed, recorded events wait in %s; hint: pip install 'tidegate[pipeline]'",
+            "pyarrow is not installed, recorded events wait in %s; hint: %s",
             arguments.spool,
+            install_hint("pipeline"),
         )
         return EXIT_NO_PYARROW
     os.setpriority(os.PRIO_PROCESS, 0, NICENESS)

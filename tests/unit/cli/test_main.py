@@ -11,7 +11,7 @@ import pytest
 
 from tidegate import __version__
 from tidegate.cli import main as cli
-from tidegate.errors import TidegateError
+from tidegate.errors import TidegateError, install_hint
 
 
 def _command(run):
@@ -71,7 +71,7 @@ def test_a_part_not_installed_is_named_with_its_extra(probe, capsys):
     assert probe(_raise(ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql"))) == 2
     assert capsys.readouterr().err == (
         "error: this command needs the Python module 'pyspark', which is not installed\n"
-        "hint: pip install 'tidegate[pipeline]'\n"
+        f"hint: {install_hint('pipeline')}\n"
     )
 
 

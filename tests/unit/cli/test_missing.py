@@ -106,3 +106,28 @@ def test_results_stay_where_the_next_rows_are_refused(usage, tmp_path, command):
     _write_changed(tmp_path / "usage", "kind", "lease")
     assert main([command, str(tmp_path / "usage"), "--out", str(out)]) == 2
     assert (out / MARKER).read_bytes() == before
+
+
+def test_logs_of_a_kafka_are_imported_first(tmp_path, capsys):
+    """The hint names the command, with the directory as a shell takes it."""
+    directory = tmp_path / "kafka logs"
+    directory.mkdir()
+    (directory / "kafka-request.log.2026-11-24-03.gz").write_bytes(b"")
+    assert main(["usage", str(directory)]) == 2
+    hint = f"hint: `tidegate import '{directory}' --out ./usage` reads request logs of Apache Kafka\n"
+    assert capsys.readouterr().err.endswith(hint)
+
+
+@pytest.mark.parametrize("command", ["replay", "report", "watch", "limits"])
+def test_a_plan_has_one_option_under_two_names(command, tmp_path, capsys):
+    """`--plan` does what `--quotas` does; the help names the latter alone."""
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    text = capsys.readouterr().out
+    assert "--quotas FILE" in text
+    assert "--plan" not in text
+    errors = []
+    for option in ("--quotas", "--plan"):
+        assert main([command, str(tmp_path), option, str(tmp_path / "none.yaml")]) == 2
+        errors.append(capsys.readouterr().err)
+    assert errors[0] == errors[1]

@@ -4,10 +4,12 @@ Only names that the writer has finished are read (see `docs/usage-record.md`), w
 """
 
 import logging
+import shlex
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +31,7 @@ __all__ = ["UsageFiles", "find_all_files", "find_files", "is_imported", "list_ch
 _log = logging.getLogger(__name__)
 
 _FILES_AT_ONCE = 16  # on a distant filesystem each opening waits
+_FEW_FILES = 10_000  # of a directory, of which the names are looked at
 _HINT = "give the usage directory of `tidegate serve`"
 
 
@@ -171,10 +174,20 @@ def _not_none(files: Sequence[Location], directory: Location, of_what: str = "")
     inside = _usage_below(directory)
     if not files:
         hint = _HINT if inside is None else f"give {str(inside)!r}"
+        if inside is None and _has_logs(directory):
+            command = f"tidegate import {shlex.quote(str(directory))} --out ./usage"
+            hint = f"`{command}` reads request logs of Apache Kafka"
         raise UsageFilesError(f"no usage files in {str(directory)!r} {of_what}".rstrip(), hint=hint)
     if inside is not None:
         _log.warning("what still lies in %s is not read: give %s", inside / "spool", inside)
     return list(files)
+
+
+def _has_logs(directory: Location) -> bool:
+    """Return whether there are log files, as those of a Kafka, in a directory."""
+    if not isinstance(directory, Path) or not directory.is_dir():
+        return False
+    return any(".log" in path.suffixes for path in islice(directory.iterdir(), _FEW_FILES))
 
 
 def _usage_below(directory: Location) -> Path | None:

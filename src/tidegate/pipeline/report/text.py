@@ -34,6 +34,7 @@ QUOTA_NAMES = {
 
 _LONGEST_NAME = 40  # characters of a user or client id that a table shows
 _LONGEST_KIND, _MOST_TAGS = 20, 2
+_TAIL, _WHOLE = 2, 5  # the end of a name that is shortened takes two fifths of the room
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _BYTES_STEP = 1024
 _NS_PER_US, _NS_PER_MS = 1000, 1_000_000
@@ -58,13 +59,20 @@ _LARGEST_SIZE = 2.0**70  # what the units of bytes are enough for
 def name_text(name: str | None, *, longest: int = _LONGEST_NAME) -> str:
     r"""Return a client's own name made harmless: no control characters, not too long; `–` where there is none.
 
+    A long name is shortened in the middle: names of pods differ at their end.
+
+    >>> name_text("payments-7f9c6d5b4-x2x4z", longest=14)
+    'payments…x2x4z'
     >>> name_text("a\x1b[2J"), name_text(None), name_text("")
     ('a\\x1b[2J', '–', "''")
     """
     if name is None:
         return "–"
     shown = "".join(char if char.isprintable() else _escaped(char) for char in name) or "''"
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+    if len(shown) <= longest:
+        return shown
+    tail = longest * _TAIL // _WHOLE
+    return f"{shown[: longest - 1 - tail]}…{shown[len(shown) - tail :]}"
 
 
 def entity_parts_of(user: str | None, client_id: str | None, tags: str | None) -> list[tuple[str, str]]:
@@ -81,14 +89,19 @@ def entity_parts_of(user: str | None, client_id: str | None, tags: str | None) -
 
 
 def fitted(text: str, cells: int) -> str:
-    """Return `text` in at most so many cells of a terminal, shortened with `…`; a wide character takes two.
+    """Return `text` in at most so many cells of a terminal, shortened in the middle; a wide character takes two.
 
     >>> fitted("loader", 6), fitted("bulk-loader", 6), fitted("注文サービス", 6)
-    ('loader', 'bulk-…', '注文…')
+    ('loader', 'bul…er', '注…ス')
     """
     if cell_len(text) <= cells:
         return text
-    return set_cell_size(text, cells - 1).rstrip() + "…"
+    tail, room = "", cells * _TAIL // _WHOLE
+    for char in reversed(text[-cells:]):
+        if cell_len(char + tail) > room:
+            break
+        tail = char + tail
+    return f"{set_cell_size(text, cells - 1 - cell_len(tail)).rstrip()}…{tail}"
 
 
 def size_text(size: float) -> str:
