@@ -35,7 +35,7 @@ PRODUCER_ID_BLOCK = (
 
 _MOST_RECENT_BYTES = 64 << 20  # beyond it changes wait for what `checkpoint` has not moved yet
 _FREE_PAGES = 1024  # of 4 KB, that the file may keep for what comes
-_VACUUMED_AT_ONCE = 256  # pages: a millisecond or two
+_VACUUMED_AT_ONCE, _VACUUMS = 256, 4  # pages: a millisecond or two; and how often in a row
 _INCREMENTAL = 2  # of `auto_vacuum`
 _APPLICATION_ID = 0x54494445  # "TIDE": marks the file as ours
 _SCHEMA_VERSION = 1
@@ -192,21 +192,24 @@ class MetadataStore:
             _logger.warning("cannot bring the last commits into %s: %s", self._path, error)
 
     def shrink(self) -> None:
-        """Give some of the file's room back that deletions have left. On the writer's thread.
+        """Give some of the file's room back that deletions have left: a few MB. On the writer's thread.
 
         A file that an earlier version has made keeps its size; the room in it is used again.
         """
         db = self._writer.db
         try:
-            (free,) = db.execute("PRAGMA freelist_count").fetchone()
             (kind,) = db.execute("PRAGMA auto_vacuum").fetchone()
-            if kind == _INCREMENTAL and free > _FREE_PAGES and self._lost is None:
+            for _ in range(_VACUUMS):
+                (free,) = db.execute("PRAGMA freelist_count").fetchone()
+                if kind != _INCREMENTAL or free <= _FREE_PAGES or self._lost is not None:
+                    return
                 with self._writing:
                     db.executescript(
                         f"PRAGMA incremental_vacuum({_VACUUMED_AT_ONCE})"
                     )  # `execute` frees one page
         except sqlite3.Error as error:
             _logger.warning("cannot make %s smaller: %s", self._path, error)
+        self.checkpoint()
 
     def _prepare(self) -> None:
         db = self._db
