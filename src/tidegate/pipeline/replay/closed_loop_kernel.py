@@ -179,6 +179,8 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
     `AT_ONCE` decisions, for Ctrl-C to be heard.
     """
     counts, heap, rows = loop.counts, loop.heap, loop.rows
+    gathers, gives_up = counts[CLIENTS] == BY_THE_CLOCK, counts[CLIENTS] == ONE_BY_ONE
+    is_first = counts[HAS_THROTTLED] == 0
     for _ in range(AT_ONCE):
         if counts[IN_HEAP] == 0 or heap[0, ORDER_MS] > until_ms:
             return True
@@ -187,7 +189,7 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
         number, now_ms = heap[0, CONNECTION], heap[0, NOW_MS]
         slot = loop.connections[number, HEAD]
         heap_pop(heap, counts)
-        if counts[CLIENTS] == ONE_BY_ONE and _give_up(loop, number, slot, now_ms):
+        if gives_up and _give_up(loop, number, slot, now_ms):
             continue
         pass_sweeps(state, rows.seq[slot])
         if now_ms > rows.ts_ms[slot]:
@@ -195,7 +197,7 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
         if loop.connections[number, HAS_DELIVERED] and rows.flags[slot] & CHARGE_BITS == FETCH_CHARGE:
             _leave_out(state, loop, number, slot)
             continue
-        if counts[CLIENTS] == BY_THE_CLOCK and now_ms > rows.ts_ms[slot]:
+        if gathers and now_ms > rows.ts_ms[slot]:
             _gather(loop, number, slot, now_ms)
         decided = decide_row(state, rows, slot, now_ms)
         is_empty = rows.flags[slot] & CHARGE_BITS == FETCH_CHARGE and (
@@ -217,9 +219,7 @@ def run(state: State, loop: ClosedLoop, until_ms: int, end_seq: int) -> bool:
             state, loop, number, slot, now_ms, decided.byte_ms, decided.request_ms, decided.is_capped,
             decided.account, decided.amount, decided.is_rejected,
         )  # fmt: skip
-        if counts[HAS_THROTTLED] == 0 and (
-            decided.byte_ms > 0 or decided.request_ms > 0 or decided.is_rejected
-        ):
+        if is_first and (decided.byte_ms > 0 or decided.request_ms > 0 or decided.is_rejected):
             counts[HAS_THROTTLED] = 1
             return False
     return False
@@ -292,11 +292,12 @@ def _follow(
     connections[number, SEND_SHIFT_MS] = connections[number, READY_MS] - rows.ts_ms[slot]
     connections[number, MUTED_UNTIL_MS] = muted_until_ms
     connections[number, IS_ASKING] = 0
-    asks_again = loop.counts[CLIENTS] == BY_THE_CLOCK and connections[number, ASKED] < MOST_ATTEMPTS
-    if connections[number, REFUSED] >= 0 and asks_again:
-        _ask_again(loop, number, slot)
-        return
-    _forget_refused(loop, number)
+    if connections[number, REFUSED] >= 0:
+        if loop.counts[CLIENTS] == BY_THE_CLOCK and connections[number, ASKED] < MOST_ATTEMPTS:
+            _ask_again(loop, number, slot)
+            return
+        _forget_refused(loop, number)
+    connections[number, ASKED] = 0
     _advance(loop, number, slot, False)
 
 
@@ -357,7 +358,6 @@ def _ask_again(loop: ClosedLoop, number: int, slot: int) -> None:
 def _forget_refused(loop: ClosedLoop, number: int) -> None:
     """Let go of the permits that a request was refused each time."""
     connections = loop.connections
-    connections[number, ASKED] = 0
     while connections[number, REFUSED] >= 0:
         slot = connections[number, REFUSED]
         connections[number, REFUSED] = loop.links[slot]
