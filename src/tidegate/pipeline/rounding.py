@@ -7,7 +7,7 @@ from tidegate.quota.managers.quota_type import QuotaType
 
 __all__ = ["exact_text", "given_text", "limit_text", "rounded_down", "rounded_up"]
 
-_UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), ("", 1))
+_UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), ("B", 1))
 _GIVEN = (*_UNITS[:-1], ("TB", 1000**4), ("GB", 1000**3), ("MB", 1000**2), ("kB", 1000))
 _PLAIN = 20  # characters that a number without an exponent may take
 _FEWEST = 100  # units that a size is given in: it is rounded by less than a percent

@@ -41,13 +41,13 @@ def test_the_table_has_each_entity_and_the_default(usage: Path, capsys: pytest.C
     lines = out.splitlines()
     assert "\x1b" not in out
     assert [line.split() for line in lines if "alice" in line or "carol" in line] == [
-        ["produce", "user=alice", "client-id=c1", "16000", "14559", "0"],
-        ["produce", "user=carol", "client-id=c3", "100", "100", "1"],
+        ["produce", "user=alice", "client-id=c1", "16000B", "14559B", "0"],
+        ["produce", "user=carol", "client-id=c3", "100B", "100B", "1"],
         ["request", "user=alice", "client-id=c1", "0", "%", "0", "%", "0"],
         ["request", "user=carol", "client-id=c3", "0", "%", "0", "%", "0"],
         ["mutation", "user=alice", "client-id=c1", "10.1", "9.18", "0"],
     ]
-    assert ["produce", "<default>,", "for", "all", "2", "of", "them", "16000", "14559", "1"] in map(
+    assert ["produce", "<default>,", "for", "all", "2", "of", "them", "16000B", "14559B", "1"] in map(
         str.split, lines
     )
     assert "1 of 7 were throttled when this was recorded:" in lines

@@ -59,7 +59,7 @@ def test_everything_has_its_section(usage):
     ]
     assert dict(facts)["broker"] == "3"
     [waited, plan] = sections["in-words"].sentences
-    assert waited.startswith("Throttled most, in all: client-id=</script>\\u202e\\x1b[2Jxx")
+    assert waited.startswith("Throttled most, in all: client-id=</script>\\u202e\\x1b[2Jx…")
     assert plan == "Plan loose would throttle nobody. 1 that waited would not."
     [chart] = sections["over-time"].charts
     assert "Node 3, limit 100 B/s." in chart.description
