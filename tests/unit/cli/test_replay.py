@@ -67,7 +67,7 @@ def test_limits_stand_beside_a_plan(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.split() for line in lines if line.startswith(("  enough", "  nearly"))][:2] == [
-        ["enough", "11000"], ["nearly", "11000"]
+        ["enough", "11000B"], ["nearly", "11000B"]
     ]  # fmt: skip
     assert main([*command, "--json"]) == 0
     entities = json.loads(capsys.readouterr().out)["entities"]
