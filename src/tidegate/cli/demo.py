@@ -23,9 +23,8 @@ examples:
   tidegate demo
   tidegate demo --out /tmp/demo --seconds 20
 
-Needs Java 17 or later and the extras:
-pip install 'tidegate[pipeline,clients]'. Writes 2 to 4 GB while it runs, a few
-MB of which stay."""
+Needs Java 17 or later and the extras 'pipeline' and 'clients' (README,
+Install). Writes 2 to 4 GB while it runs, a few MB of which stay."""
 
 _SECONDS_MIN, _SECONDS_MAX = 5, 600
 

@@ -34,7 +34,7 @@ replay of it is.
 The log contains secrets (SCRAM credentials, settings); the record does not. The
 record contains user names and client ids, which are personal data. Rejected
 lines are listed in DIR/import-rejected.txt by file, line and reason.
-Needs the extra: pip install 'tidegate[pipeline]'
+Needs the extra 'pipeline' (README, Install)
 
 exit codes:
   0    done
