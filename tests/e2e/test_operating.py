@@ -14,6 +14,7 @@ COMMANDS = [
     line
     for block in re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     for line in block.splitlines()
+    if line.startswith("kafka-configs.sh ")
 ]
 
 

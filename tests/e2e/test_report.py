@@ -24,7 +24,7 @@ def _report(directory: Path) -> Path:
         QuotaRecord(entity=(("client-id", name),), key="producer_byte_rate", value=500.0) for name in names
     ]
     node.start(START_MS, records=records)
-    for second in range(30):
+    for second in range(310):  # enough for a proposal
         for place, name in enumerate(names):
             node.produce("alice", name, 600 * (20 - place), START_MS + 1000 * second)
     write_events(directory / "usage", node.events)
