@@ -162,6 +162,7 @@ def _look_into_packed(
     """
     for most in (False, True):
         future = unpacker.unpack(file, position, batch, most=most)
+        yield future  # also where it is done by now: the request is charged with the time that it took
         while not future.done():
             yield future
         unpacked = future.result().result()
