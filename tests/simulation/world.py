@@ -263,8 +263,12 @@ class _Life(MemoryCluster):
         return (first + partition) % len(self.nodes) + 1
 
     def let_disk_finish(self) -> None:
-        """Let the disk thread do what it was given; the loop hears of it in its next turn."""
+        """Wait until the disk threads have done what they were given; the loop learns of it in its next turn.
+
+        A killed node's directory is copied afterwards, and files that go meanwhile cannot be copied.
+        """
         self.storage._worker.submit(lambda: None).result()
+        self.storage._removal.wait()
         self.loop.take_in()
 
 

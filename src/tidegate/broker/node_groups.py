@@ -226,40 +226,49 @@ class NodeGroups:
 
 
 class Writes:
-    """Changes that one request makes: its answer waits until all are on the disk."""
+    """Changes that one request makes: its answer waits until all are over.
+
+    failed: the changes that were not kept.
+    """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._open = 1
-        self._failed: list[GroupChange] = []
-        self._on_over: Callable[[list[GroupChange]], None] = _nothing
+        self._open = 0
+        self.failed: list[GroupChange] = []
+        self._on_over: Callable[[list[GroupChange]], None] | None = None
+
+    @property
+    def are_over(self) -> bool:
+        """Whether all that were added are over."""
+        return not self._open
 
     def add(self, change: GroupChange) -> None:
         """Keep a change."""
         self._open += 1
         self._storage.group_writes.add(change, partial(self._over, change))
 
-    def when_over(self, on_over: Callable[[list[GroupChange]], None]) -> None:
-        """Call `on_over` with the changes that failed, when all are over. Once, when no more are added."""
-        self._on_over = on_over
-        self._over(None, True)
-
     def answer(self, make: Callable[[list[GroupChange]], Work], late: LateAnswers) -> Deferred:
-        """Return what `make`, in slices, makes of the changes that failed, when all are over.
+        """Return what `make`, in slices, makes of the changes that failed, when all are over. No more may be added.
 
         The work is under way: it is charged whoever may have left.
         """
         deferred = Deferred()
-        self.when_over(lambda failed: late.complete(deferred, make(failed)))
+
+        def complete(failed: list[GroupChange]) -> None:
+            late.complete(deferred, make(failed))
+
+        if self.are_over:
+            complete(self.failed)
+        else:
+            self._on_over = complete
         return deferred
 
-    def _over(self, change: GroupChange | None, is_kept: bool) -> None:
-        if not is_kept and change is not None:
-            self._failed.append(change)
+    def _over(self, change: GroupChange, is_kept: bool) -> None:
+        if not is_kept:
+            self.failed.append(change)
         self._open -= 1
-        if not self._open:
-            on_over, self._on_over = self._on_over, _nothing
-            on_over(self._failed)
+        if not self._open and self._on_over is not None:
+            self._on_over(self.failed)
 
 
 def _is_long(body: Message) -> bool:

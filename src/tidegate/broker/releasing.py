@@ -5,6 +5,7 @@ from typing import Any
 
 from tidegate.in_slices import release, release_messages
 from tidegate.server.handler import Answer, Charge, Message, Request
+from tidegate.wire import EncodedElements
 
 __all__ = ["answer_and_release", "answer_partitions", "release"]
 
@@ -28,13 +29,18 @@ def answer_partitions(
 ) -> Generator[None, None, Answer]:
     """Return the answer that sends `message`, whose `topics` have partitions in `field`, and empty all of it.
 
-    A few partitions, which is nearly always, are written at once: that is faster.
+    A few partitions, which is nearly always, are written at once: that is faster. Of those that are encoded already
+    (`EncodedElements`) the chunks count.
     """
     if (
         len(topics) <= _ANSWERED_AT_ONCE
-        and len(topics) + sum(len(topic[field]) for topic in topics) <= _ANSWERED_AT_ONCE
+        and len(topics) + sum([_parts(topic[field]) for topic in topics]) <= _ANSWERED_AT_ONCE
     ):
         return request.answer(message, charge)
     answer = yield from request.answer_in_slices(message, charge)
     yield from release_messages(topics)
     return answer
+
+
+def _parts(partitions: list[Message] | EncodedElements) -> int:
+    return len(partitions.chunks if isinstance(partitions, EncodedElements) else partitions)

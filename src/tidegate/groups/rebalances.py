@@ -78,6 +78,9 @@ class Rebalances:
             member.rebalance_mark_ms = member.throttled_ms
         if is_first:
             delay_ms = self._settings.initial_rebalance_delay_ms
+            if delay_ms <= 0:
+                self._complete(group, now_ms)
+                return
             deadline.delay_ms, deadline.left_ms = delay_ms, max(group.rebalance_timeout_ms() - delay_ms, 0)
             self._deadlines.start(deadline, now_ms + delay_ms)
         elif group.all_joined():

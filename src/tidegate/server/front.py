@@ -135,6 +135,10 @@ class Front:
             result = handler(request)
             if not isinstance(result, _NO_WORK):
                 result = self._later.begin(exchange, request, quotas, result)
+            if isinstance(result, Deferred) and result.is_complete:
+                result = result.answer()
+                if result.error is not None:
+                    raise result.error
         except Exception as error:
             exchange.handler_ns = self._monotonic_ns() - started_ns
             exchange.mutation = quotas.mutation

@@ -299,20 +299,20 @@ class Deferred:
 
     def complete(self, answer: Answer) -> None:
         """Give the answer. Ignored when the connection is gone and nothing was under way."""
-        if not (self.cancelled or self._is_complete):
+        if not (self.cancelled or self.is_complete):
             self.given = answer
             self._tell()
 
     def complete_by(self, make: Callable[[], Answer]) -> None:
         """Have `make` called for the answer, when it is this one's turn of many; where it raises, the front closes."""
-        if not (self.cancelled or self._is_complete):
+        if not (self.cancelled or self.is_complete):
             self._make = make
             self._tell()
 
     def when_ready(self, on_ready: Callable[[], object]) -> None:
         """Call `on_ready` when there is an `answer`, at once if there is one already. For the front."""
         self._on_ready = on_ready
-        if self._is_complete:
+        if self.is_complete:
             self._tell()
 
     def answer(self) -> "Answer":
@@ -337,11 +337,12 @@ class Deferred:
             return
         self.cancelled = True
         on_cancel, self._on_ready, self.on_cancel = self.on_cancel, None, None
-        if not self._is_complete:
+        if not self.is_complete:
             on_cancel()
 
     @property
-    def _is_complete(self) -> bool:
+    def is_complete(self) -> bool:
+        """Whether there is an `answer`."""
         return self.given is not None or self._make is not None
 
     def _tell(self) -> None:

@@ -1,13 +1,13 @@
 """The committed offsets of all groups, in memory: what OffsetFetch answers, and how many bytes each group takes.
 
-A position is one `bytes` object of 28 bytes and its metadata. Its group and topic are keys, shared with all others. The
-database has the same rows (`tidegate.storage.group_rows`); a change is made here when it has been written there.
+A position is one `bytes` object: 28 bytes of numbers, then its metadata in UTF-8. Its group and topic are keys that all
+positions share. The database has the same rows (`tidegate.storage.group_rows`). A commit changes this table after it
+was written to the journal or to the database, so no answer shows a position that a crash would take back.
 
 >>> table = OffsetTable()
->>> at = CommittedOffset("g", "orders", 3, 42, 0, "", 1000)
->>> table.put(at)
->>> table.position("g", "orders", 3) == at, table.bytes_of("g") > POSITION_BYTES
-(True, True)
+>>> table.put("g", "orders", {3: pack_position(42, 0, "", times(1000))})
+>>> table.position("g", "orders", 3).offset, table.bytes_of("g") > POSITION_BYTES
+(42, True)
 """
 
 import struct
@@ -20,11 +20,14 @@ __all__ = [
     "MAX_OFFSET_BYTES",
     "OFFSETS_AT_ONCE",
     "POSITION_BYTES",
+    "VALUE_BYTES",
     "CommittedOffset",
     "OffsetTable",
     "Partitions",
     "growth",
-    "unpacked",
+    "pack_position",
+    "times",
+    "unpack_position",
 ]
 
 MAX_OFFSET_BYTES: Final = 256 << 20
@@ -37,7 +40,10 @@ OFFSETS_AT_ONCE: Final = 200
 _TOPIC_BYTES = 500  # of a group's first position in a topic: a dict, and its entries in two others
 _GROUP_BYTES = 700  # of a group's first position: a dict, an object, its entry, its id as text
 _VALUES = struct.Struct(">qiqq")  # offset, leader epoch, time of commit, time of expiry
-_POSITION = struct.Struct(">qi")  # the first two of them
+_POSITION = struct.Struct(">qi")  # the first two of them, as OffsetFetch answers them
+_TIMES = struct.Struct(">qq")
+VALUE_BYTES: Final = _VALUES.size
+"""Bytes of a packed position without metadata; the first 12 are offset and leader epoch, big-endian."""
 _NO_EXPIRY = -(2**63)
 _METADATA_AT_ONCE = 128 * 1024  # bytes read between two yields
 
@@ -104,6 +110,11 @@ class OffsetTable:
         group = self._groups.get(group_id)
         return None if group is None else group.owner
 
+    def topics(self, group_id: str) -> list[str]:
+        """Return the names of the topics in which a group has positions, sorted."""
+        group = self._groups.get(group_id)
+        return [] if group is None else sorted(group.topics)
+
     def partitions(self, group_id: str, topic: str) -> Partitions:
         """Return a group's packed positions in a topic by partition: to be read at once, not to be changed."""
         group = self._groups.get(group_id)
@@ -112,7 +123,7 @@ class OffsetTable:
     def position(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         """Return a group's position in one partition, None where it has none."""
         packed = self.partitions(group_id, topic).get(partition)
-        return None if packed is None else _position(group_id, topic, partition, packed)
+        return None if packed is None else unpack_position(group_id, topic, partition, packed)
 
     def pages(self, group_id: str) -> Iterator[list[CommittedOffset]]:
         """Yield a group's positions by topic name and partition, at most `OFFSETS_AT_ONCE` at a time.
@@ -127,7 +138,7 @@ class OffsetTable:
                 packed = self.partitions(group_id, topic).get(partition)
                 if packed is None:
                     continue
-                page.append(_position(group_id, topic, partition, packed))
+                page.append(unpack_position(group_id, topic, partition, packed))
                 left -= len(packed)
                 if len(page) >= OFFSETS_AT_ONCE or left <= 0:
                     yield page
@@ -144,9 +155,10 @@ class OffsetTable:
             return _group_size(group_id) + _TOPIC_BYTES
         return 0 if topic in group.topics else _TOPIC_BYTES
 
-    def put(self, at: CommittedOffset, owner: str = UNKNOWN_OWNER) -> None:
-        """Set a position. owner: the principal that a group counts for of which it is the first."""
-        group_id, topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms = at
+    def put(
+        self, group_id: str, topic: str, positions: Mapping[int, bytes], owner: str = UNKNOWN_OWNER
+    ) -> None:
+        """Set packed positions of one group in one topic. owner: the principal that a new group counts for."""
         group = self._groups.get(group_id)
         if group is None:
             group = self._groups[group_id] = _Group(owner)
@@ -156,39 +168,8 @@ class OffsetTable:
             partitions = group.topics[topic] = {}
             self._groups_of.setdefault(topic, {})[group_id] = None
             self._count(group, _TOPIC_BYTES)
-        expire = _NO_EXPIRY if expire_ms is None else expire_ms
-        packed = _VALUES.pack(offset, leader_epoch, commit_ms, expire)
-        if metadata:
-            packed += metadata.encode()
-        before = partitions.get(partition)
-        partitions[partition] = packed
-        grown = POSITION_BYTES + len(packed) - _VALUES.size if before is None else len(packed) - len(before)
-        self._count(group, grown)
-
-    def put_all(self, positions: Iterable[CommittedOffset], owner: str) -> None:
-        """Set positions, as `put` does each: faster where those of one group and topic follow each other."""
-        group_id = topic = None
-        group, partitions, grown = _Group(UNKNOWN_OWNER), Partitions(), 0
-        pack = _VALUES.pack
-        for at in positions:
-            if at[1] is not topic or at[0] is not group_id:
-                self._count(group, grown)
-                self.put(at, owner)
-                grown, group_id, topic = 0, at[0], at[1]
-                group = self._groups[group_id]
-                partitions = group.topics[topic]
-                continue
-            _, _, partition, offset, leader_epoch, metadata, commit_ms, expire_ms = at
-            packed = pack(offset, leader_epoch, commit_ms, _NO_EXPIRY if expire_ms is None else expire_ms)
-            if metadata:
-                packed += metadata.encode()
-            before = partitions.get(partition)
-            partitions[partition] = packed
-            if before is None:
-                grown += POSITION_BYTES + len(packed) - _VALUES.size
-            else:
-                grown += len(packed) - len(before)
-        self._count(group, grown)
+        self._count(group, growth(partitions, positions))
+        partitions.update(positions)
 
     def load(self, rows: Iterable[Sequence[Any]], owners: Mapping[str, str]) -> None:
         """Set positions as `put` does, of rows in the order of groups and topics: a million in a second or two.
@@ -197,24 +178,17 @@ class OffsetTable:
         """
         names: dict[str, str] = {}  # one object of each for all groups
         group_id = topic = None
-        group, partitions, grown = _Group(UNKNOWN_OWNER), Partitions(), 0
-        pack = _VALUES.pack
+        positions: Partitions = {}
         for of_group, of_topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms in rows:
             if of_topic != topic or of_group != group_id:
-                self._count(group, grown)
-                grown, group_id, topic = 0, of_group, names.setdefault(of_topic, of_topic)
-                self.put(
-                    CommittedOffset(group_id, topic, partition, offset, leader_epoch, metadata, commit_ms),
-                    owners.get(group_id, UNKNOWN_OWNER),
-                )
-                group = self._groups[group_id]
-                partitions = group.topics[topic]
-                del partitions[partition]
-                self._count(group, -POSITION_BYTES - len(metadata.encode()))
-            packed = pack(offset, leader_epoch, commit_ms, _NO_EXPIRY if expire_ms is None else expire_ms)
-            partitions[partition] = packed if not metadata else packed + metadata.encode()
-            grown += POSITION_BYTES + len(partitions[partition]) - _VALUES.size
-        self._count(group, grown)
+                if group_id is not None and topic is not None:
+                    self.put(group_id, topic, positions, owners.get(group_id, UNKNOWN_OWNER))
+                group_id, topic, positions = of_group, names.setdefault(of_topic, of_topic), {}
+            expire = _NO_EXPIRY if expire_ms is None else expire_ms
+            packed = _VALUES.pack(offset, leader_epoch, commit_ms, expire)
+            positions[partition] = packed + metadata.encode() if metadata else packed
+        if group_id is not None and topic is not None:
+            self.put(group_id, topic, positions, owners.get(group_id, UNKNOWN_OWNER))
 
     def forget(self, positions: Iterable[CommittedOffset]) -> None:
         """Forget positions that were not committed again since."""
@@ -238,7 +212,7 @@ class OffsetTable:
         group = self._groups[group_id]
         partitions = group.topics[topic]
         packed = partitions.pop(partition)
-        gone = POSITION_BYTES + len(packed) - _VALUES.size
+        gone = POSITION_BYTES + len(packed) - VALUE_BYTES
         if not partitions:
             del group.topics[topic]
             groups = self._groups_of[topic]
@@ -257,22 +231,28 @@ class OffsetTable:
             self.bound.add(group.owner, size)
 
 
-def growth(before: bytes | None, metadata_bytes: int) -> int:
-    """Return how many bytes more a position with metadata counts for than the packed one before it, if any."""
-    if before is None:
-        return POSITION_BYTES + metadata_bytes
-    return metadata_bytes + _VALUES.size - len(before)
+def growth(before: Mapping[int, bytes], positions: Mapping[int, bytes]) -> int:
+    """Return how many bytes more a topic counts for with `positions`, by how many are new and their metadata."""
+    bytes_before = list(map(len, filter(None, map(before.get, positions))))
+    added = (len(positions) - len(bytes_before)) * (POSITION_BYTES - VALUE_BYTES)
+    return added + sum(map(len, positions.values())) - sum(bytes_before)
 
 
-def unpacked(packed: bytes) -> tuple[int, int, str]:
-    """Return offset, leader epoch and metadata of a packed position."""
-    offset, leader_epoch = _POSITION.unpack_from(packed)
-    return offset, leader_epoch, packed[_VALUES.size :].decode() if len(packed) > _VALUES.size else ""
+def times(commit_ms: int, expire_ms: int | None = None) -> bytes:
+    """Return the packed times of a commit, which all its positions share. expire_ms: see `CommittedOffset`."""
+    return _TIMES.pack(commit_ms, _NO_EXPIRY if expire_ms is None else expire_ms)
 
 
-def _position(group_id: str, topic: str, partition: int, packed: bytes) -> CommittedOffset:
+def pack_position(offset: int, leader_epoch: int, metadata: str, packed_times: bytes) -> bytes:
+    """Return a packed position. packed_times: of `times`."""
+    packed = _POSITION.pack(offset, leader_epoch) + packed_times
+    return packed + metadata.encode() if metadata else packed
+
+
+def unpack_position(group_id: str, topic: str, partition: int, packed: bytes) -> CommittedOffset:
+    """Return the position that was packed."""
     offset, leader_epoch, commit_ms, expire_ms = _VALUES.unpack_from(packed)
-    metadata = packed[_VALUES.size :].decode() if len(packed) > _VALUES.size else ""
+    metadata = packed[VALUE_BYTES:].decode() if len(packed) > VALUE_BYTES else ""
     expires = None if expire_ms == _NO_EXPIRY else expire_ms
     return CommittedOffset(group_id, topic, partition, offset, leader_epoch, metadata, commit_ms, expires)
 

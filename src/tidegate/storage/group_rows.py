@@ -4,21 +4,39 @@ A group has a row while it has, or had, members; one whose consumers assign part
 Members are one value of their group's row: they change together, when a generation has its assignment.
 """
 
-import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain
 from sqlite3 import Cursor
 
 from tidegate.fair_share import UNKNOWN_OWNER
-from tidegate.groups import StoredGroup, StoredMember
-from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE, CommittedOffset, OffsetTable
+from tidegate.groups import StoredGroup
+from tidegate.storage.committed_offsets import (
+    OFFSETS_AT_ONCE,
+    VALUE_BYTES,
+    CommittedOffset,
+    OffsetTable,
+    Partitions,
+    unpack_position,
+)
 from tidegate.storage.errors import StorageError
+from tidegate.storage.group_records import (
+    JournaledPositions,
+    decode_record,
+    pack_members,
+    pack_owners,
+    unpack_members,
+)
 
-__all__ = ["GroupChange", "GroupRows", "batched_positions"]
+__all__ = [
+    "GroupChange",
+    "GroupRows",
+    "batched_partitions",
+    "batched_positions",
+]
 
 _ROW_BYTES = 4096  # of a page
 _METADATA_OF_A_ROW = 1024  # characters: with so many a row takes twice as long
@@ -40,6 +58,7 @@ CREATE TABLE IF NOT EXISTS group_owners (
     group_id TEXT PRIMARY KEY, owner TEXT NOT NULL, members TEXT
 ) WITHOUT ROWID
 """
+_JOURNALED = "groups_journal"  # in table meta
 _NOW_MS = "CAST(strftime('%s', 'now') AS INTEGER) * 1000"
 _OFFSET_COLUMNS = "group_id, topic, partition, committed_offset, leader_epoch, metadata, commit_ms, expire_ms"
 _PUT_OFFSETS = (
@@ -51,22 +70,21 @@ _FORGET_OWNER = (
     "DELETE FROM group_owners WHERE group_id=?1 AND NOT EXISTS (SELECT 1 FROM offsets WHERE group_id=?1)"
     " AND NOT EXISTS (SELECT 1 FROM groups WHERE group_id=?1)"
 )
-_NUMBERS = struct.Struct(">ii")
-_LENGTH = struct.Struct(">i")
-_NULL = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChange:
-    """What is kept all together or not at all.
+    """Changes that are kept all together or not at all.
 
-    offsets: positions of one group that are committed. forgotten: positions that go, if they were not committed again.
-    group: a group as it is from here on. removed: the id of a group that goes, without its offsets.
-    owner: the principal that the group of the offsets counts for; is_new: that is to be kept. reserved: bytes that were
-    reserved for them (`OffsetTable.bound`).
+    group_id, positions: committed positions of one group, packed, by topic. owner: the principal that the group counts
+    for. is_new: whether the owner is to be kept. reserved: bytes that were reserved for the positions
+    (`OffsetTable.bound`).
+    forgotten: positions that are deleted unless they were committed again. group: a group with its new state.
+    removed: the id of a group that is deleted; its positions stay.
     """
 
-    offsets: Sequence[CommittedOffset] = ()
+    group_id: str = ""
+    positions: Mapping[str, Partitions] = field(default_factory=dict)
     owner: str = UNKNOWN_OWNER
     is_new: bool = False
     reserved: int = 0
@@ -75,14 +93,11 @@ class GroupChange:
     removed: str | None = None
 
     @property
-    def is_only_offsets(self) -> bool:
-        """Whether it says nothing but positions of a group whose owner is kept."""
-        return not (self.is_new or self.forgotten or self.group is not None or self.removed is not None)
-
-    @property
     def group_ids(self) -> set[str]:
-        """The groups of which it says anything."""
-        found = {at.group_id for positions in (self.offsets, self.forgotten) for at in positions}
+        """The groups that it changes."""
+        found = {at.group_id for at in self.forgotten}
+        if self.positions:
+            found.add(self.group_id)
         if self.removed is not None:
             found.add(self.removed)
         if self.group is not None:
@@ -91,29 +106,34 @@ class GroupChange:
 
     @property
     def rows(self) -> int:
-        """About how many rows it takes as long as: a member, or a page of one or of a position, as a position."""
-        rows = 1 + sum(map(_rows, self.offsets)) + len(self.forgotten)
+        """About how many rows take as long to write: a member, or 4 KB of one, or 1 KB of metadata, counts as a row."""
+        rows = 1 + len(self.forgotten)
+        for positions in self.positions.values():
+            rows += len(positions) + _metadata_rows(positions)
         if self.group is None:
             return rows
         sizes = [len(member.metadata) + len(member.assignment) for member in self.group.members]
         return rows + len(sizes) + sum(sizes) // _ROW_BYTES
 
+    def committed(self) -> list[CommittedOffset]:
+        """Return its positions as rows."""
+        return [
+            unpack_position(self.group_id, topic, partition, packed)
+            for topic, positions in self.positions.items()
+            for partition, packed in positions.items()
+        ]
+
 
 class GroupRows:
     """The groups and offsets of one store, by one connection. Every method raises `StorageError` where SQLite fails.
 
-    run: executes a statement. change: executes one that is a transaction by itself. transaction: what happens inside
-    is committed, or none of it.
+    run: executes a statement. transaction: what happens inside is committed, or none of it.
     """
 
     def __init__(
-        self,
-        run: Callable[..., Cursor],
-        change: Callable[..., None],
-        transaction: Callable[[], AbstractContextManager[None]],
+        self, run: Callable[..., Cursor], transaction: Callable[[], AbstractContextManager[None]]
     ) -> None:
         self._run = run
-        self._change = change
         self._transaction = transaction
 
     def prepare(self) -> None:
@@ -126,24 +146,47 @@ class GroupRows:
             self._run("ALTER TABLE offsets ADD COLUMN expire_ms INTEGER")
         self._run(f"UPDATE offsets SET commit_ms = {_NOW_MS} WHERE commit_ms IS NULL")
 
-    def apply(self, changes: Sequence[GroupChange]) -> None:
-        """Keep what `changes` say, in this order, all or nothing."""
-        offsets = changes[0].offsets
-        if len(changes) == 1 and len(offsets) in _ROWS_OF_A_STATEMENT and changes[0].is_only_offsets:
-            self._change(_put_statement(len(offsets)), tuple(chain.from_iterable(offsets)))
-            return
+    def apply(self, changes: Sequence[GroupChange], journaled: int | None = None) -> None:
+        """Keep `changes`, in this order, all or nothing.
+
+        journaled: the number of the last record of the journal that is contained in them and those before them.
+        """
         with self._transaction():
             for change in changes:
                 self._apply(change)
+            if journaled is not None:
+                self._put_journaled(journaled)
+
+    def journaled(self) -> int:
+        """Return the number of the last record of the journal that the rows contain; 0: none."""
+        row = self._run("SELECT value FROM meta WHERE name=?", (_JOURNALED,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def replay(self, records: Sequence[bytes], number: int) -> None:
+        """Keep what the journal has and the rows have not: all or nothing. number: that of the last record.
+
+        Positions in topics that were deleted are passed over.
+        """
+        names: dict[str, str] = dict(self._run("SELECT topic_id, name FROM topics").fetchall())
+        with self._transaction():
+            for record in records:
+                try:
+                    decoded = decode_record(record)
+                except (struct.error, ValueError, KeyError, TypeError) as error:
+                    raise StorageError(f"a record of the groups' journal cannot be read: {error}") from error
+                self._apply(_change(decoded, names))
+            self._put_journaled(number)
+
+    def _put_journaled(self, number: int) -> None:
+        self._run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_JOURNALED, str(number)))
 
     def _apply(self, change: GroupChange) -> None:
-        self._put_offsets(change.offsets)
+        self._put_offsets(change.committed())
         if change.is_new:
-            group_id = change.offsets[0].group_id
             self._run(
                 "INSERT INTO group_owners (group_id, owner) VALUES (?, ?)"
                 " ON CONFLICT (group_id) DO UPDATE SET owner=excluded.owner",
-                (group_id, change.owner),
+                (change.group_id, change.owner),
             )
         for at in change.forgotten:
             self._run(
@@ -175,12 +218,12 @@ class GroupRows:
                 group.protocol,
                 group.leader_id,
                 group.state_at_ms,
-                b"".join(_packed(group.members)),
+                b"".join(pack_members(group.members)),
             ),
         )
         self._run(
             "INSERT OR REPLACE INTO group_owners VALUES (?, ?, ?)",
-            (group.group_id, group.owner, _packed_owners(group.members)),
+            (group.group_id, group.owner, pack_owners(group.members)),
         )
 
     def load(self) -> Iterator[StoredGroup]:
@@ -200,7 +243,7 @@ class GroupRows:
             " FROM groups g LEFT JOIN group_owners o ON o.group_id = g.group_id"
         ):
             try:
-                unpacked = tuple(_unpacked(members, _unpacked_owners(owners)))
+                unpacked = tuple(unpack_members(members, owners))
             except (struct.error, UnicodeDecodeError, TypeError, ValueError) as error:
                 raise StorageError(f"the members of group {group_id!r} cannot be read: {error}") from error
             yield StoredGroup(
@@ -252,13 +295,27 @@ def _put_statement(rows: int) -> str:
     return f"INSERT INTO offsets VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?)'] * rows)}{_PUT_OFFSETS}"
 
 
+def _change(decoded: JournaledPositions | StoredGroup, names: Mapping[str, str]) -> GroupChange:
+    """Return the change that a record of the journal has kept. names: of topics, by id."""
+    if isinstance(decoded, StoredGroup):
+        return GroupChange(group=decoded)
+    positions = {names[topic_id]: part for topic_id, part in decoded.positions.items() if topic_id in names}
+    owner = decoded.owner if positions else None
+    return GroupChange(
+        group_id=decoded.group_id,
+        positions=positions,
+        owner=UNKNOWN_OWNER if owner is None else owner,
+        is_new=owner is not None,
+    )
+
+
 def batched_positions(positions: Iterable[CommittedOffset]) -> Iterator[list[CommittedOffset]]:
     """Yield positions as many at a time as one transaction should have: `OFFSETS_AT_ONCE` with short metadata."""
     some: list[CommittedOffset] = []
     rows = 0
     for position in positions:
         some.append(position)
-        rows += _rows(position)
+        rows += 1 + len(position.metadata) // _METADATA_OF_A_ROW
         if rows >= OFFSETS_AT_ONCE:
             yield some
             some, rows = [], 0
@@ -266,73 +323,23 @@ def batched_positions(positions: Iterable[CommittedOffset]) -> Iterator[list[Com
         yield some
 
 
-def _rows(position: CommittedOffset) -> int:
-    """Return about how many rows of short metadata a position takes as long as."""
-    return 1 + len(position.metadata) // _METADATA_OF_A_ROW
+def batched_partitions(positions: Partitions) -> Iterator[Partitions]:
+    """Yield packed positions in parts, as `batched_positions` does."""
+    if len(positions) + _metadata_rows(positions) <= OFFSETS_AT_ONCE:
+        yield positions
+        return
+    some: Partitions = {}
+    rows = 0
+    for partition, packed in positions.items():
+        some[partition] = packed
+        rows += 1 + (len(packed) - VALUE_BYTES) // _METADATA_OF_A_ROW
+        if rows >= OFFSETS_AT_ONCE:
+            yield some
+            some, rows = {}, 0
+    if some:
+        yield some
 
 
-def _packed(members: Sequence[StoredMember]) -> Iterator[bytes]:
-    """Yield members as bytes: two numbers, then six values with their lengths."""
-    for member in members:
-        yield _NUMBERS.pack(member.rebalance_timeout_ms, member.session_timeout_ms)
-        for value in (
-            member.member_id.encode(),
-            None if member.instance_id is None else member.instance_id.encode(),
-            member.client_id.encode(),
-            member.client_host.encode(),
-            member.metadata,
-            member.assignment,
-        ):
-            if value is None:
-                yield _LENGTH.pack(_NULL)
-            else:
-                yield _LENGTH.pack(len(value))
-                yield value
-
-
-def _packed_owners(members: Sequence[StoredMember]) -> str | None:
-    """Return the owners of members as JSON: a list, or one text where all have the same."""
-    owners = [member.owner for member in members]
-    if not owners:
-        return None
-    return json.dumps(owners[0] if owners.count(owners[0]) == len(owners) else owners)
-
-
-def _unpacked_owners(packed: str | None) -> Iterator[str]:
-    """Yield the owners of members, without end; those of an earlier version are not known."""
-    owners = UNKNOWN_OWNER if packed is None else json.loads(packed)
-    if isinstance(owners, list):
-        yield from map(str, owners)
-        owners = UNKNOWN_OWNER
-    yield from repeat(str(owners))
-
-
-def _unpacked(packed: bytes, owners: Iterator[str]) -> Iterator[StoredMember]:
-    at = 0
-
-    def value() -> bytes | None:
-        nonlocal at
-        (length,) = _LENGTH.unpack_from(packed, at)
-        at += _LENGTH.size
-        if length == _NULL:
-            return None
-        if not 0 <= length <= len(packed) - at:
-            raise struct.error(f"a value of {length} bytes at {at} of {len(packed)}")
-        at += length
-        return packed[at - length : at]
-
-    while at < len(packed):
-        rebalance_timeout_ms, session_timeout_ms = _NUMBERS.unpack_from(packed, at)
-        at += _NUMBERS.size
-        member_id, instance_id, client_id, client_host, metadata, assignment = (value() for _ in range(6))
-        yield StoredMember(
-            member_id=(member_id or b"").decode(),
-            instance_id=None if instance_id is None else instance_id.decode(),
-            client_id=(client_id or b"").decode(),
-            client_host=(client_host or b"").decode(),
-            rebalance_timeout_ms=rebalance_timeout_ms,
-            session_timeout_ms=session_timeout_ms,
-            metadata=metadata or b"",
-            assignment=assignment or b"",
-            owner=next(owners),
-        )
+def _metadata_rows(positions: Partitions) -> int:
+    """Return for how many rows the metadata of some positions count, besides one row for each position."""
+    return (sum(map(len, positions.values())) - len(positions) * VALUE_BYTES) // _METADATA_OF_A_ROW

@@ -1,34 +1,50 @@
-"""Changes of groups and offsets, gathered and written together by a thread of their own.
+"""Changes of groups and offsets: acknowledged from a journal, and written to the database by a thread.
 
-A change is over when SQLite has handed it to the kernel: it outlives the process from then on, as in Kafka. Where
-`log.flush.interval.messages` or `log.flush.interval.ms` is set a change is over when it is on the disk. Those that come
-while others are written share the next transaction and the next sync. Once a change is over its offsets are in
-`OffsetTable`, from which they are answered.
+A small change is appended to the journal (`tidegate.storage.group_journal`) and is kept from then on: it outlives the
+process. Journaled changes gather in a batch, in which the newest position and the newest state of a group replace
+earlier ones, until the thread writes the batch to the database.
+
+Any other change (a large one, a deletion, and each change while the journal is full) is kept when the database has it.
+So are all changes where `log.flush.interval.messages` or `log.flush.interval.ms` is set: then a sync follows, which
+those that wait share. A group has changes of one kind at a time: while one waits for the database, later ones of the
+group wait behind it. The order in the database is the order of the calls.
+
+When a change is kept its offsets are in `OffsetTable`, from which they are answered.
 """
 
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tidegate.scheduling import Scheduler
-from tidegate.storage.committed_offsets import OffsetTable
+from tidegate.groups import StoredGroup
+from tidegate.scheduling import Scheduler, Timer
+from tidegate.storage.committed_offsets import OffsetTable, Partitions, unpack_position
 from tidegate.storage.errors import StorageError
-from tidegate.storage.group_rows import GroupChange
+from tidegate.storage.group_journal import GroupJournal
+from tidegate.storage.group_records import encode_group, encode_positions
+from tidegate.storage.group_rows import GroupChange, batched_partitions
+from tidegate.storage.log.group_commit import sync_path
 from tidegate.storage.store import MetadataStore
 from tidegate.storage.worker_thread import WorkerThread
 
-__all__ = ["CHECKPOINT_AT_BYTES", "ROWS_AT_ONCE", "GroupWrites", "SyncPath"]
+__all__ = ["CHECKPOINT_AT_BYTES", "RETRY_AFTER_S", "ROWS_AT_ONCE", "WRITE_AFTER_S", "GroupWrites", "SyncPath"]
 
 SyncPath = Callable[[Path], None]
 """Brings a file, given by its path, to the disk. Raises `OSError`."""
 
 ROWS_AT_ONCE: Final = 800
 """Rows of one transaction, written in a millisecond or two: so long another change of the store may wait."""
+WRITE_AFTER_S: Final = 0.05
+"""How long journaled changes gather before the thread writes them; less where they fill a transaction."""
+RETRY_AFTER_S: Final = 1.0
+"""When journaled changes that the database did not take are written again."""
 CHECKPOINT_AT_BYTES: Final = 32 << 20
 """Last commits after which they are moved into the database before more are written: a tenth of a second."""
 
+_JOURNALED_MEMBERS, _JOURNALED_GROUP_BYTES = 50, 16 * 1024
+"""Larger groups wait for the thread, which writes only the newest state: encoding each one takes a while."""
 _LOOK_EVERY = 64  # changes, of up to 200 rows each, between two looks at how many bytes that made
 
 _OnOver = Callable[[bool], None]
@@ -36,12 +52,13 @@ _logger = logging.getLogger(__name__)
 
 
 class _Entry:
-    """A change that is not yet over, and the calls to make when it is.
+    """A change that waits for the database, and the calls to make when it is over.
 
-    dropped: topics of its offsets that were deleted meanwhile.
+    dropped: topics of its positions that were deleted meanwhile.
     """
 
     __slots__ = ("change", "dropped", "on_over")
+    number = None
 
     def __init__(self, change: GroupChange, on_over: _OnOver) -> None:
         self.change = change
@@ -49,20 +66,94 @@ class _Entry:
         self.dropped: set[str] = set()
 
     @property
+    def rows(self) -> int:
+        """See `GroupChange.rows`."""
+        return self.change.rows
+
+    @property
     def group_id(self) -> str | None:
-        """The group that it is all about, None where it has anything else."""
+        """The group whose new state is all that it changes; None for any other change."""
         change = self.change
-        if change.group is None or change.offsets or change.forgotten or change.removed is not None:
+        if change.group is None or change.positions or change.forgotten or change.removed is not None:
             return None
         return change.group.group_id
+
+    def parts(self) -> Iterator[list[GroupChange]]:
+        """Yield what is written in one transaction."""
+        yield [self.change]
+
+
+class _Batch:
+    """Journaled changes that are not in the database yet.
+
+    number: of the last record in it. rows: at least as many as it will write. is_open: more may be added.
+    """
+
+    __slots__ = ("dropped", "groups", "is_open", "number", "owners", "positions", "rows")
+
+    def __init__(self) -> None:
+        self.positions: dict[str, dict[str, Partitions]] = {}
+        self.owners: dict[str, str] = {}  # of new groups
+        self.groups: dict[str, StoredGroup] = {}
+        self.dropped: set[str] = set()
+        self.number = self.rows = 0
+        self.is_open = True
+
+    def add(self, change: GroupChange, number: int) -> None:
+        """Add a change with record `number`, which replaces earlier ones of the same positions or group."""
+        self.number = number
+        if change.positions:
+            topics = self.positions.setdefault(change.group_id, {})
+            for topic, positions in change.positions.items():
+                known = topics.setdefault(topic, {})
+                before = len(known)
+                known.update(positions)
+                self.rows += len(known) - before
+            if change.is_new:
+                self.owners[change.group_id] = change.owner
+        group = change.group
+        if group is not None:
+            self.rows += 1 + len(group.members)
+            self.groups[group.group_id] = group
+
+    def parts(self) -> Iterator[list[GroupChange]]:
+        """Yield what is written in one transaction: without the positions in topics that were deleted meanwhile."""
+        part: list[GroupChange] = []
+        rows = 0
+        for change in self._changes():
+            part.append(change)
+            rows += change.rows
+            if rows >= ROWS_AT_ONCE:
+                yield part
+                part, rows = [], 0
+        yield part
+
+    def _changes(self) -> Iterator[GroupChange]:
+        for group_id, topics in self.positions.items():
+            owner = self.owners.get(group_id)
+            for topic, positions in topics.items():
+                if topic in self.dropped:
+                    continue
+                for some in batched_partitions(positions):
+                    if owner is None:
+                        yield GroupChange(group_id=group_id, positions={topic: some})
+                    else:
+                        yield GroupChange(
+                            group_id=group_id, positions={topic: some}, owner=owner, is_new=True
+                        )
+        for group in self.groups.values():
+            yield GroupChange(group=group)
 
 
 class GroupWrites:
     """The changes of one store. Called on the event loop.
 
-    Of a group that is given several times before it is written the last counts, in the place of the first: a thousand
-    static members of one that are started anew would write a thousand members each. Not past anything else that is
-    said of the group in between: a member that is told of a generation finds what was committed before it.
+    Of a group whose new state is given several times before it is written the last one counts, in the place of the
+    first: a thousand static members that are started anew would write a thousand members each. But a state is not
+    written before other changes of the group that were made earlier: a member that knows a generation finds what was
+    committed before it.
+
+    written: how many changes were kept. It has grown when there is something new to sync.
     """
 
     def __init__(
@@ -71,30 +162,46 @@ class GroupWrites:
         offsets: OffsetTable,
         worker: WorkerThread,
         sync: SyncPath | None = None,
+        journal: GroupJournal | None = None,
+        topic_id: Callable[[str], str] = str,
     ) -> None:
-        """Make one that gathers until `start`. sync: brings what was written to the disk before a change is over."""
+        """Gather changes until `start`. sync: is called before a change is over. topic_id: returns the id of a topic.
+
+        journal: acknowledges small changes; not with `sync`.
+        """
+        assert sync is None or journal is None
         self._store = store
         self._offsets = offsets
         self._worker = worker
         self._sync = sync
+        self._journal = journal
+        self._topic_id = topic_id
         self._scheduler: Scheduler | None = None
-        self._gathered: deque[_Entry] = deque()
-        self._groups: dict[
-            str, _Entry
-        ] = {}  # of what is gathered of each group the last, if it is the group itself
-        self._writing: list[_Entry] = []
+        self._gathered: deque[_Entry | _Batch] = deque()
+        self._batch = _Batch()  # the last of `_gathered`, where it is open
+        self._batch.is_open = False
+        self._waiting = 0  # entries that are gathered
+        self._waiting_of: Counter[str] = Counter()  # entries that are not over, by group
+        self._groups: dict[str, _Entry] = {}  # the last entry of each group, where it is a new state
+        self._writing: list[_Entry | _Batch] = []
+        self._written: list[bool] = []  # of `_writing`, set by the thread
+        self._timer: Timer | None = None
         self._planned = self._closed = False
-        self._since_look = 0  # transactions since the size of the file was looked at
+        self._since_look = 0  # changes since the size of the file was looked at
         self.written = 0
-        """How many transactions there were: what is to be synced has grown when this has."""
 
     def start(self, scheduler: Scheduler) -> None:
-        """Begin with what was gathered so far."""
+        """Begin to write what was gathered so far."""
         self._scheduler = scheduler
         self._plan()
 
     def add(self, change: GroupChange, on_over: _OnOver) -> None:
-        """Keep a change; `on_over` is called once, later, on the loop: whether it is kept."""
+        """Keep a change. `on_over` is called once, on the loop, with whether it is kept: at once, or later."""
+        if self._journal is not None and self._append(change, self._journal):
+            self.written += 1
+            self._count(change)
+            on_over(True)
+            return
         entry = _Entry(change, on_over)
         group_id = entry.group_id
         before = None if group_id is None else self._groups.get(group_id)
@@ -102,59 +209,111 @@ class GroupWrites:
             before.change = change
             before.on_over.append(on_over)
             return
+        self._batch.is_open = False
         self._gathered.append(entry)
+        self._waiting += 1
+        named = change.group_ids
+        self._waiting_of.update(named)
         if self._groups:
-            for named in change.group_ids:
-                self._groups.pop(named, None)
+            for name in named:
+                self._groups.pop(name, None)
         if group_id is not None:
             self._groups[group_id] = entry
         self._plan()
 
     def drop_topic(self, topic: str) -> None:
-        """Forget what is under way for a topic that was deleted, once it is written."""
-        for entry in (*self._writing, *self._gathered):
-            if any(at.topic == topic for at in entry.change.offsets):
-                entry.dropped.add(topic)
+        """Forget the positions in a topic that was deleted, also those that are not written yet."""
+        self._batch.is_open = False
+        for unit in (*self._writing, *self._gathered):
+            if isinstance(unit, _Batch) or topic in unit.change.positions:
+                unit.dropped.add(topic)
 
-    def close(self) -> None:
-        """Write what was gathered, when what is under way has ended; nothing that waits is called."""
+    def close(self) -> bool:
+        """Write what was gathered, when what is under way has ended. Nothing that waits is called.
+
+        Returns whether the database has all that is in the journal.
+        """
         self._closed = True
         self._worker.wait()
-        while self._gathered:
-            self._write([entry.change for entry in self._some()])
+        unwritten = [
+            unit
+            for unit, is_written in zip(self._writing, self._written, strict=True)
+            if isinstance(unit, _Batch) and not is_written
+        ]
+        return all(self._write_in_order([*unwritten, *self._gathered]))
+
+    # --- the journal
+
+    def _append(self, change: GroupChange, journal: GroupJournal) -> bool:
+        """Append a change to the journal; return False where it has to wait for the database."""
+        group = change.group
+        if change.forgotten or change.removed is not None or self._store.is_lost:
+            return False
+        if group is None:
+            if change.group_id in self._waiting_of:
+                return False
+            owner = change.owner if change.is_new else None
+            record = encode_positions(change.group_id, change.positions, self._topic_id, owner)
+        elif change.positions or group.group_id in self._waiting_of or not _is_small(group):
+            return False
+        else:
+            record = encode_group(group)
+        number = journal.append(record)
+        if number is None:
+            return False
+        batch = self._batch
+        if not batch.is_open:
+            batch = self._batch = _Batch()
+            self._gathered.append(batch)
+        batch.add(change, number)
+        if self._timer is None or batch.rows >= ROWS_AT_ONCE:
+            self._plan()
+        return True
+
+    # --- what is written, and when
 
     def _plan(self) -> None:
         """Write what has gathered, unless something is being written: what comes meanwhile shares the next transaction.
 
-        Where a sync is waited for, write in the next turn, so that all changes of this one share it.
+        Journaled changes that nothing waits for gather for a while. Where a sync is waited for, write in the next turn,
+        so that all changes of this one share it.
         """
-        if self._gathered and not (self._planned or self._writing) and self._scheduler is not None:
-            if self._sync is None:
-                self._turn()
-            else:
-                self._planned = True
-                self._scheduler.call_soon(self._turn)
+        if self._planned or self._writing or not self._gathered or self._scheduler is None:
+            return
+        if self._sync is not None:
+            self._planned = True
+            self._scheduler.call_soon(self._turn)
+        elif self._waiting or self._gathered[0].rows >= ROWS_AT_ONCE:
+            self._turn()
+        elif self._timer is None:
+            self._timer = self._scheduler.call_later(WRITE_AFTER_S, self._turn)
 
     def _turn(self) -> None:
         self._planned = False
-        if not self._closed:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not (self._closed or self._writing) and self._gathered:
             self._writing = self._some()
-            self._worker.submit(self._run, [entry.change for entry in self._writing])
+            self._written = [False] * len(self._writing)
+            self._worker.submit(self._run, self._writing)
 
-    def _some(self) -> list[_Entry]:
+    def _some(self) -> list[_Entry | _Batch]:
         """Take as many changes as one transaction may have, at least one."""
-        some: list[_Entry] = []
+        some: list[_Entry | _Batch] = []
         rows = 0
-        if len(self._gathered) == 1:  # nearly always: its rows need not be counted
-            some.append(self._gathered.popleft())
         while self._gathered:
-            rows += self._gathered[0].change.rows
+            rows += self._gathered[0].rows
             if some and rows > ROWS_AT_ONCE:
                 break
-            some.append(self._gathered.popleft())
-        for entry in some:
-            group_id = entry.group_id
-            if group_id is not None and self._groups.get(group_id) is entry:
+            unit = self._gathered.popleft()
+            some.append(unit)
+            if isinstance(unit, _Batch):
+                unit.is_open = False
+                continue
+            self._waiting -= 1
+            group_id = unit.group_id
+            if group_id is not None and self._groups.get(group_id) is unit:
                 del self._groups[group_id]
         return some
 
@@ -162,57 +321,128 @@ class GroupWrites:
         """Answer what was written, and go on with what came meanwhile."""
         if self._closed:
             return
-        self.written += 1
-        entries = self._writing
-        for entry, is_written in zip(entries, written, strict=True):
-            self._count(entry, is_written)
-        self._writing = []
-        self._plan()
-        for entry, is_written in zip(entries, written, strict=True):
+        units, self._writing, self._written = self._writing, [], []
+        over: list[tuple[_Entry, bool]] = []
+        for unit, is_written in zip(units, written, strict=True):
+            if isinstance(unit, _Entry):
+                over.append((unit, is_written))
+            elif is_written:
+                self._forget_dropped(unit)
+        unwritten = [
+            unit
+            for unit, is_written in zip(units, written, strict=True)
+            if isinstance(unit, _Batch) and not is_written
+        ]
+        if unwritten:
+            over += self._refuse_waiting(unwritten)
+        for entry, is_written in over:
+            self._settle(entry, is_written)
+        if not unwritten:
+            self._plan()
+        for entry, is_written in over:
             for on_over in entry.on_over:
                 on_over(is_written)
 
-    def _count(self, entry: _Entry, is_written: bool) -> None:
-        """Take what was written over into the table."""
+    def _refuse_waiting(self, unwritten: list[_Batch]) -> list[tuple[_Entry, bool]]:
+        """Write batches again later, before anything else; return what has waited behind them, which is refused."""
+        assert self._scheduler is not None
+        entries = [unit for unit in self._gathered if isinstance(unit, _Entry)]
+        batches = [unit for unit in self._gathered if isinstance(unit, _Batch)]
+        self._gathered = deque([*unwritten, *batches])
+        self._groups.clear()
+        self._waiting = 0
+        self._timer = self._scheduler.call_later(RETRY_AFTER_S, self._turn)
+        return [(entry, False) for entry in entries]
+
+    def _settle(self, entry: _Entry, is_written: bool) -> None:
+        """Count what was written in the table, and give back what was reserved for it."""
         change = entry.change
+        self.written += 1
+        for group_id in change.group_ids:
+            self._waiting_of[group_id] -= 1
+            if not self._waiting_of[group_id]:
+                del self._waiting_of[group_id]
+        if not is_written:
+            if change.reserved:
+                self._offsets.bound.remove(change.owner, change.reserved)
+            return
+        if entry.dropped:
+            self._forget_dropped(entry)
+        self._count(change, entry.dropped)
+
+    def _count(self, change: GroupChange, dropped: frozenset[str] | set[str] = frozenset()) -> None:
+        """Take a change that is kept over into the table."""
         if change.reserved:
             self._offsets.bound.remove(change.owner, change.reserved)
-        if not is_written:
-            return
-        offsets = change.offsets
-        if entry.dropped:
-            strays = [at for at in offsets if at.topic in entry.dropped]
-            offsets = [at for at in offsets if at.topic not in entry.dropped]
-            self.add(GroupChange(forgotten=strays), _nothing)
-        self._offsets.put_all(offsets, change.owner)
+        for topic, positions in change.positions.items():
+            if topic not in dropped:
+                self._offsets.put(change.group_id, topic, positions, change.owner)
         if change.forgotten:
             self._offsets.forget(change.forgotten)
 
+    def _forget_dropped(self, unit: _Entry | _Batch) -> None:
+        """Delete the positions that were written in topics that were deleted meanwhile."""
+        changed = (
+            unit.positions if isinstance(unit, _Batch) else {unit.change.group_id: unit.change.positions}
+        )
+        for topic in unit.dropped:
+            for group_id, topics in changed.items():
+                strays = [
+                    unpack_position(group_id, topic, partition, packed)
+                    for partition, packed in topics.get(topic, {}).items()
+                ]
+                if strays:
+                    self.add(GroupChange(forgotten=strays), _nothing)
+
     # --- on the thread
 
-    def _run(self, changes: list[GroupChange]) -> None:
+    def _run(self, units: list[_Entry | _Batch]) -> None:
         assert self._scheduler is not None
-        written = [False] * len(changes)
         try:
-            written = self._write(changes)
+            written = self._write(units)
             if self._sync is not None and any(written) and not self._is_synced(self._sync):
-                written = [False] * len(changes)
+                written = [False] * len(units)
+            self._written = written
         finally:
-            self._scheduler.call_soon_threadsafe(self._over, written)
-        self._since_look += len(changes)
-        if self._since_look >= _LOOK_EVERY:
+            self._scheduler.call_soon_threadsafe(self._over, self._written)
+        self._look_after_files(units, written)
+
+    def _look_after_files(self, units: list[_Entry | _Batch], written: list[bool]) -> None:
+        """Checkpoint where the database's last commits are many; empty a file of the journal that is not needed."""
+        self._since_look += len(units)
+        if self._since_look >= _LOOK_EVERY or any(unit.rows > ROWS_AT_ONCE for unit in units):
             self._since_look = 0
             self._store.checkpoint(CHECKPOINT_AT_BYTES)
+        journal = self._journal
+        number = _last_number([unit for unit, is_written in zip(units, written, strict=True) if is_written])
+        if journal is not None and number and journal.can_retire(number) and self._is_synced(sync_path):
+            journal.retire()
 
-    def _write(self, changes: list[GroupChange]) -> list[bool]:
-        """Write changes in one transaction, each in its own where that fails; return which were."""
-        if len(changes) > 1 and self._applied(changes):
-            return [True] * len(changes)
-        return [self._applied([change]) for change in changes]
+    def _write(self, units: list[_Entry | _Batch]) -> list[bool]:
+        """Write changes in one transaction, each in its own where that fails; return which were written."""
+        if len(units) > 1:
+            changes = [change for unit in units for part in unit.parts() for change in part]
+            if self._applied(changes, _last_number(units)):
+                return [True] * len(units)
+        return self._write_in_order(units)
 
-    def _applied(self, changes: list[GroupChange]) -> bool:
+    def _write_in_order(self, units: list[_Entry | _Batch]) -> list[bool]:
+        """Write each change in a transaction of its own. Behind a batch that cannot be written, nothing is written."""
+        written: list[bool] = []
+        is_blocked = False
+        for unit in units:
+            written.append(not is_blocked and self._write_unit(unit))
+            is_blocked = is_blocked or (isinstance(unit, _Batch) and not written[-1])
+        return written
+
+    def _write_unit(self, unit: _Entry | _Batch) -> bool:
+        """Write one change, or a batch in several transactions, the last of which says that all is written."""
+        parts = list(unit.parts())
+        return all(self._applied(part, None) for part in parts[:-1]) and self._applied(parts[-1], unit.number)
+
+    def _applied(self, changes: list[GroupChange], number: int | None) -> bool:
         try:
-            self._store.written_groups.apply(changes)
+            self._store.written_groups.apply(changes, number)
         except StorageError as error:
             _logger.error("cannot keep groups and offsets: %s", error, extra={"repeats": "groups"})
             return False
@@ -226,6 +456,15 @@ class GroupWrites:
             _logger.error("cannot sync %s: %s", path, error, extra={"repeats": "sync groups"})
             return False
         return True
+
+
+def _is_small(group: StoredGroup) -> bool:
+    return len(group.members) <= _JOURNALED_MEMBERS and group.size <= _JOURNALED_GROUP_BYTES
+
+
+def _last_number(units: Sequence[_Entry | _Batch]) -> int | None:
+    """Return the number of the last record of the journal in some changes."""
+    return max([unit.number for unit in units if unit.number is not None], default=None)
 
 
 def _nothing(*_: object) -> None:

@@ -4,6 +4,7 @@
     <data>/.kafka_cleanshutdown               the last process closed every log
     <data>/recovery-point-offset-checkpoint   up to where each log is known to be synced
     <data>/tidegate.db                        topics, quotas, producer ids, groups, committed offsets
+    <data>/groups-0.journal, groups-1.journal  commits of groups that are not in the database yet
     <data>/<topic>-<partition>/               a log
 
 The marker, the checkpoint and the logs are Kafka's formats; the metadata is not.
@@ -27,6 +28,7 @@ from tidegate.storage.committed_offsets import OffsetTable
 from tidegate.storage.config import StorageConfig
 from tidegate.storage.consistency import check_owner, check_store
 from tidegate.storage.errors import LogDamagedError, StorageError
+from tidegate.storage.group_journal import GroupJournal
 from tidegate.storage.group_writes import GroupWrites
 from tidegate.storage.log.group_commit import GroupCommit, SyncFile, sync_path
 from tidegate.storage.log.partition_log import PartitionLog
@@ -93,7 +95,15 @@ class Storage:
         self.offsets = OffsetTable()
         self._group_worker = WorkerThread("tidegate-groups")
         waits = config.log_flush_interval_messages != NEVER or config.log_flush_interval_ms != NEVER
-        self.group_writes = GroupWrites(store, self.offsets, self._group_worker, sync_path if waits else None)
+        self._journal = GroupJournal(directory)
+        self.group_writes = GroupWrites(
+            store,
+            self.offsets,
+            self._group_worker,
+            sync=sync_path if waits else None,
+            journal=None if waits else self._journal,
+            topic_id=lambda name: self.topics.by_name[name].topic_id,
+        )
         self._producer_ids = range(0)
         self._producer_memory = ProducerMemory()
         self._lost: str | None = None
@@ -177,12 +187,21 @@ class Storage:
 
         self.topics.load(open_stored, points)
         self.store.set_meta("boot_id", boot_id)  # not earlier: a recovery that is broken off begins anew
+        self._replay_journal()
         self.store.groups.load_offsets(self.offsets)
         self.topics.forget_offsets = self._forget_offsets
         self.topics.open_log = self._open_log
         self.topics.watch_log = self.commits.watch
         self.topics.before_create = self._forget_positions
         self._topics_synced = self.topics.version
+
+    def _replay_journal(self) -> None:
+        """Write to the database what a killed process has left in the journal alone."""
+        records = self._journal.read(self.store.groups.journaled())
+        if records:
+            self.store.groups.replay(records, self._journal.number)
+            sync_path(self.store.recent_path)
+        self._journal.empty()
 
     def _forget_offsets(self, topic: str) -> Iterator[None]:
         """Forget the offsets committed in a topic that was deleted, those that are being written included."""
@@ -275,7 +294,12 @@ class Storage:
         written = self.group_writes.written
         if self._topics_synced != self.topics.version or self._groups_synced != written:
             self._topics_synced, self._groups_synced = self.topics.version, written
-            self._worker.submit(sync_path, self.store.recent_path)
+            self._worker.submit(self._sync_recent)
+
+    def _sync_recent(self) -> None:
+        """Sync the last commits of the database, and the journal. On the disk thread."""
+        sync_path(self.store.recent_path)
+        self._journal.sync()
 
     def _look_after_store(self) -> None:
         """Move the last commits into the database, and make its file smaller. On the thread that writes groups."""
@@ -293,6 +317,7 @@ class Storage:
         if not self.directory.is_dir():
             self._lose(f"data directory {str(self.directory)!r} has been removed")
         self._lose(self.store.look_after_files())
+        self._journal.look_after_files()
         said = 0
         for log in self._all_logs():
             problem = log.problem()
@@ -317,7 +342,7 @@ class Storage:
             return
         self.closed = True
         self.commits.close()
-        self.group_writes.close()
+        all_written = self.group_writes.close()
         self.unpacker.close()
         self._group_worker.close()
         self._worker.shutdown(wait=True)
@@ -328,7 +353,17 @@ class Storage:
         except OSError as error:
             _logger.error("cannot end cleanly, the next start recovers what it can: %s", error)
         self.store.close()
+        self._close_journal(all_written)
         os.close(self._lock_fd)
+
+    def _close_journal(self, all_written: bool) -> None:
+        """Close the journal, empty where the database has all of it."""
+        try:
+            if all_written:
+                self._journal.empty()
+        except OSError as error:
+            _logger.warning("cannot empty the groups' journal, the next start reads it: %s", error)
+        self._journal.close()
 
     def _close_logs(self) -> bool:
         """Sync and close every log; return whether all of them are whole. Raises `OSError`.

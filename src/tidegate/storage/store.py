@@ -134,8 +134,8 @@ class MetadataStore:
         self._run, self._run_many = self._connection.run, self._connection.run_many
         self._change, self._transaction = self._connection.change, self._connection.transaction
         self._quotas = QuotaRows(self._run, self._transaction)
-        self.groups = GroupRows(self._run, self._change, self._transaction)
-        self.written_groups = GroupRows(self._writer.run, self._writer.change, self._writer.transaction)
+        self.groups = GroupRows(self._run, self._transaction)
+        self.written_groups = GroupRows(self._writer.run, self._writer.transaction)
         self._credentials = CredentialRows(self._run, self._transaction)
         try:
             self._prepare()
@@ -150,6 +150,11 @@ class MetadataStore:
 
     def _connect(self) -> StoreConnection:
         return StoreConnection(self._path, self._writing, lambda: self._lost)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the file was removed or replaced: nothing is changed any more."""
+        return self._lost is not None
 
     def look_after_files(self) -> str | None:
         """Find out whether the file is still the one that was opened; from when it is not, nothing is changed any more.

@@ -11,6 +11,7 @@ compiled from one table of definitions; see `codecs` for what a message looks li
 """
 
 from tidegate.wire.apis import API_BY_KEY, Api
+from tidegate.wire.codec_types import EncodedElements
 from tidegate.wire.codecs import (
     AT_ONCE_BYTES,
     Message,
@@ -32,6 +33,7 @@ __all__ = [
     "AT_ONCE_BYTES",
     "Api",
     "Encoded",
+    "EncodedElements",
     "Message",
     "MessageError",
     "ProtocolError",

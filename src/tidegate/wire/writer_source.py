@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tidegate.wire import primitives, slices
+from tidegate.wire.codec_types import EncodedElements
 from tidegate.wire.definitions import FIXED_CODES, REQUIRED, Field, Layout
 from tidegate.wire.program import Member, Program
 from tidegate.wire.source import Source, repeated_structs
@@ -26,6 +27,7 @@ SLICED_BUFFER_BYTES = 512 * 1024
 
 NAMESPACE = {
     "BYTES": (bytes, bytearray, memoryview),
+    "EncodedElements": EncodedElements,
     "MAX_STRING": primitives.MAX_STRING_BYTES,
     "cut_text": primitives.cut_text,
     "JOINED": JOINED_RECORDS_BYTES,
@@ -255,6 +257,12 @@ class _WriterSource:
             out.line(f"{at_once} {count}: out += int_packer({code!r}, {count})(*{items})")
             return
         item = out.name("m")
+        if field.type == "struct":
+            with out.indented(f"if type({items}) is EncodedElements:"):
+                with out.indented(f"for {item} in {items}.chunks:"):
+                    out.line(f"out += {item}")
+                    self.slice_ends()
+                out.line(f"{items} = ()")
         with out.about_element(f"{items}/{item}"), out.indented(f"for {item} in {items}:"):
             if field.type == "struct":
                 self.struct(item, field.fields)

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from tests.unit.storage.test_group_rows import OFFSET
+from tests.unit.storage.positions import OFFSET, commit, packed, put
 
 from tidegate.storage.committed_offsets import (
     OFFSETS_AT_ONCE,
@@ -28,8 +28,7 @@ def test_positions_are_found_as_they_were_committed(table: OffsetTable) -> None:
         OFFSET._replace(partition=2**31 - 1, offset=-1, metadata="ü🌀\0x", expire_ms=-1, commit_ms=0),
         OFFSET._replace(topic="", group_id=""),
     ]
-    for at in positions:
-        table.put(at)
+    put(table, positions)
     assert [table.position(at.group_id, at.topic, at.partition) for at in positions] == positions
     assert table.position("g", "t", 3) is None
     assert table.position("h", "t", 1) is None
@@ -40,7 +39,7 @@ def test_pages_are_bounded(table: OffsetTable) -> None:
     """In positions, and in bytes of metadata; they come by topic and partition."""
     short = [OFFSET._replace(topic=f"t{topic}", partition=part) for topic in (1, 2) for part in range(300)]
     long = [OFFSET._replace(topic="u", partition=part, metadata="m" * 4096) for part in range(100)]
-    table.put_all(reversed(short + long), "")
+    put(table, reversed(short + long))
     pages = list(table.pages("g"))
     assert [at for page in pages for at in page] == short + long
     assert max(map(len, pages)) == OFFSETS_AT_ONCE
@@ -50,7 +49,7 @@ def test_pages_are_bounded(table: OffsetTable) -> None:
 def test_what_goes_while_pages_are_read_is_left_out(table: OffsetTable) -> None:
     """The group itself may go."""
     positions = [OFFSET._replace(topic=f"t{part % 3}", partition=part) for part in range(900)]
-    table.put_all(positions, "")
+    put(table, positions)
     pages = table.pages("g")
     assert len(next(pages)) == OFFSETS_AT_ONCE
     table.forget(positions[::2])
@@ -62,16 +61,15 @@ def test_what_goes_while_pages_are_read_is_left_out(table: OffsetTable) -> None:
 
 def test_what_was_committed_again_is_not_forgotten(table: OffsetTable) -> None:
     """What is to be forgotten is forgotten as it was seen."""
-    table.put(OFFSET)
-    table.put(OFFSET._replace(commit_ms=8))
+    put(table, [OFFSET, OFFSET._replace(commit_ms=8)])
     table.forget([OFFSET])
     assert table.position("g", "t", 1) == OFFSET._replace(commit_ms=8)
 
 
 def test_a_topic_is_forgotten_in_slices(table: OffsetTable) -> None:
     """In all groups; others stay."""
-    table.put_all([OFFSET._replace(group_id=f"g{number}") for number in range(1000)], "")
-    table.put(OFFSET._replace(topic="other"))
+    put(table, [OFFSET._replace(group_id=f"g{number}") for number in range(1000)])
+    put(table, [OFFSET._replace(topic="other")])
     steps = sum(1 for _ in table.forget_topic("t"))
     assert steps >= 1000
     assert table.group_ids() == ["g"]
@@ -91,7 +89,7 @@ def test_bytes_are_those_of_what_there_is(table: OffsetTable, seed: int) -> None
         )
         key = at[:3]
         if chosen.random() < 0.5:
-            table.put(at, owners[group_id])
+            put(table, [at], owners[group_id])
             expected[key] = at
         elif key in expected:
             table.forget([expected.pop(key)])
@@ -110,21 +108,17 @@ def test_positions_that_are_set_together(table: OffsetTable) -> None:
     chosen = random.Random(4)
     one_by_one = OffsetTable()
     for _ in range(200):
+        group_id = chosen.choice("gh")
         some = [
             CommittedOffset(
-                chosen.choice("gh"),
-                chosen.choice("tu"),
-                chosen.randrange(9),
-                1,
-                0,
-                "m" * chosen.randrange(3),
-                1,
+                group_id, chosen.choice("tu"), chosen.randrange(9), 1, 0, "m" * chosen.randrange(3), 1
             )
-            for _ in range(chosen.randrange(9))
+            for _ in range(chosen.randrange(1, 9))
         ]
-        table.put_all(some, "User:a")
-        for at in some:
-            one_by_one.put(at, "User:a")
+        change = commit(*some)
+        for topic, positions in change.positions.items():
+            table.put(group_id, topic, positions, "User:a")
+        put(one_by_one, some, "User:a")
         assert table.bound.used == one_by_one.bound.used
     for group_id in "gh":
         assert list(table.pages(group_id)) == list(one_by_one.pages(group_id))
@@ -132,10 +126,13 @@ def test_positions_that_are_set_together(table: OffsetTable) -> None:
 
 def test_growth(table: OffsetTable) -> None:
     """A position counts for its metadata too; one that takes the place of another for what it has more."""
-    assert growth(None, 3) == POSITION_BYTES + 3
-    first = table.growth_of_new("g", "t") + growth(None, 1)
-    table.put(OFFSET)
+    three, one = packed(OFFSET._replace(metadata="mmm")), packed(OFFSET)
+    assert growth({}, {1: three}) == POSITION_BYTES + 3
+    first = table.growth_of_new("g", "t") + growth({}, {1: one})
+    put(table, [OFFSET])
     assert table.bytes_of("g") == first
-    before = table.partitions("g", "t")[1]
-    assert [growth(before, size) for size in (0, 1, 5)] == [-1, 0, 4]
+    before = table.partitions("g", "t")
+    sizes = [growth(before, {1: packed(OFFSET._replace(metadata="m" * size))}) for size in (0, 1, 5)]
+    assert sizes == [-1, 0, 4]
+    assert growth(before, {1: three, 2: one}) == 2 + POSITION_BYTES + 1
     assert table.growth_of_new("g", "t") == 0 < table.growth_of_new("g", "u") < table.growth_of_new("h", "t")

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.storage.positions import OFFSET, commit, packed
 
 from tidegate.groups import StoredGroup, StoredMember
 from tidegate.storage import StorageError
-from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE, CommittedOffset
-from tidegate.storage.group_rows import GroupChange, batched_positions
+from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE
+from tidegate.storage.group_rows import GroupChange, batched_partitions, batched_positions
 from tidegate.storage.store import MetadataStore
 
 MEMBER = StoredMember(
@@ -31,9 +32,6 @@ GROUP = StoredGroup(
     leader_id="m-ü",
     state_at_ms=5,
     members=(MEMBER, MEMBER._replace(instance_id="i", assignment=b"x" * 100_000)),
-)
-OFFSET = CommittedOffset(
-    group_id="g", topic="t", partition=1, offset=5, leader_epoch=0, metadata="m", commit_ms=7
 )
 
 
@@ -68,9 +66,9 @@ def test_members_that_cannot_be_read(store: MetadataStore) -> None:
 def test_offsets_that_were_committed_again_are_not_forgotten(store: MetadataStore) -> None:
     """What is to be forgotten is forgotten as it was seen."""
     other = OFFSET._replace(partition=2, expire_ms=9)
-    store.groups.apply([GroupChange(offsets=[OFFSET, other])])
+    store.groups.apply([commit(OFFSET, other)])
     later = OFFSET._replace(commit_ms=8)
-    store.groups.apply([GroupChange(offsets=[later]), GroupChange(forgotten=[OFFSET, other])])
+    store.groups.apply([commit(later), GroupChange(forgotten=[OFFSET, other])])
     assert store.groups.offsets_of("g") == [later]
 
 
@@ -99,8 +97,12 @@ def test_long_metadata_are_written_a_few_at_a_time(store: MetadataStore) -> None
     parts = list(batched_positions(long))
     assert [part for some in parts for part in some] == long
     assert {len(some) for some in parts} == {40, 20}
-    assert GroupChange(offsets=parts[0]).rows == 1 + OFFSETS_AT_ONCE
+    assert commit(*parts[0]).rows == 1 + OFFSETS_AT_ONCE
     assert [len(some) for some in batched_positions(long[:0])] == []
+    by_partition = {at.partition: packed(at) for at in long}
+    assert [list(some.items()) for some in batched_partitions(by_partition)] == [
+        [(at.partition, packed(at)) for at in some] for some in parts
+    ]
     for some in parts:
-        store.groups.apply([GroupChange(offsets=some)])
+        store.groups.apply([commit(*some)])
     assert store.groups.offsets_of("g") == long

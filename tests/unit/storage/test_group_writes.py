@@ -1,17 +1,21 @@
-"""Tests of gathered writes: one transaction and one sync for those of a turn, and what becomes of failures."""
+"""Tests of gathered writes: those of a turn share a transaction and a sync, small ones go to the journal first."""
 
 import dataclasses
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.unit.storage.node import ManualScheduler
-from tests.unit.storage.test_group_rows import GROUP, OFFSET
+from tests.unit.storage.positions import OFFSET, commit
+from tests.unit.storage.test_group_rows import GROUP, MEMBER
 
+from tidegate.storage import group_journal
 from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE, OffsetTable
+from tidegate.storage.group_journal import GroupJournal
 from tidegate.storage.group_rows import GroupChange
-from tidegate.storage.group_writes import ROWS_AT_ONCE, GroupWrites
+from tidegate.storage.group_writes import RETRY_AFTER_S, ROWS_AT_ONCE, WRITE_AFTER_S, GroupWrites
 from tidegate.storage.store import MetadataStore
 from tidegate.storage.worker_thread import WorkerThread
 
@@ -38,7 +42,7 @@ class Disk:
     def add(self, *parts: int, group_id: str = "g") -> None:
         """Commit in some partitions."""
         offsets = [OFFSET._replace(partition=part, group_id=group_id) for part in parts]
-        self.writes.add(GroupChange(offsets=offsets), self.over.append)
+        self.writes.add(commit(*offsets), self.over.append)
 
     def thread(self) -> None:
         """Do what is to be done on the thread."""
@@ -80,7 +84,7 @@ def test_without_a_sync(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     writes = GroupWrites(disk.store, disk.offsets, disk.worker)
     writes.start(disk.scheduler)
-    writes.add(GroupChange(offsets=[OFFSET]), disk.over.append)
+    writes.add(commit(OFFSET), disk.over.append)
     disk.round()
     assert (disk.over, disk.syncs, writes.written) == ([True], 0, 1)
     with closing(sqlite3.connect(tmp_path / "db")) as other:
@@ -101,7 +105,7 @@ def test_many_changes_take_several_transactions(disk: Disk) -> None:
 
 def test_offsets_of_a_topic_that_is_deleted_meanwhile(disk: Disk) -> None:
     """What was being written when its topic was deleted is forgotten again, also for a topic of the same name."""
-    disk.writes.add(GroupChange(offsets=[OFFSET, OFFSET._replace(topic="u")]), disk.over.append)
+    disk.writes.add(commit(OFFSET, OFFSET._replace(topic="u")), disk.over.append)
     disk.scheduler.one_turn()
     disk.add(2)
     disk.writes.drop_topic("t")
@@ -138,10 +142,13 @@ def test_of_a_group_the_last_counts(disk: Disk) -> None:
     assert disk.over == [True] * (6 * OFFSETS_AT_ONCE + 1)
 
 
-@pytest.mark.parametrize("kind", ["offsets", "forgotten", "removed"])
-def test_a_group_is_not_written_before_what_was_said_of_it(disk: Disk, kind: str) -> None:
+@pytest.mark.parametrize(
+    "between",
+    [commit(OFFSET), GroupChange(forgotten=[OFFSET]), GroupChange(removed=GROUP.group_id)],
+    ids=["commit", "forgotten", "removed"],
+)
+def test_a_group_is_not_written_before_what_was_said_of_it(disk: Disk, between: GroupChange) -> None:
     """Neither before a commit that was accepted earlier, nor before its own removal."""
-    between = GroupChange(**{kind: GROUP.group_id if kind == "removed" else [OFFSET]})
     save(disk, 1)
     save(disk, 2)
     disk.writes.add(between, disk.over.append)
@@ -186,3 +193,177 @@ def test_what_was_gathered_is_written_at_the_end(tmp_path: Path) -> None:
     disk.add(1)
     disk.writes.close()
     assert (disk.kept(), disk.over) == ([1], [])
+
+
+# --- with a journal
+
+
+class Journaled(Disk):
+    """A disk whose small changes go to a journal."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.directory = directory
+        self.journal = GroupJournal(directory)
+        self.journal.read(self.store.groups.journaled())
+        self.writes = GroupWrites(
+            self.store, self.offsets, self.worker, journal=self.journal, topic_id=lambda name: f"id-{name}"
+        )
+
+    def end(self) -> None:
+        """Stop and close everything."""
+        assert self.writes.close()
+        self.worker.close()
+        self.journal.close()
+        self.store.close()
+
+    def in_database(self) -> list[int]:
+        """Let the thread write what has gathered; return the partitions with an offset of group g."""
+        self.scheduler.advance(WRITE_AFTER_S)
+        self.round()
+        return self.kept()
+
+
+def save_small(disk: Disk, generation: int) -> None:
+    """Keep a generation of group g, of one member."""
+    group = dataclasses.replace(GROUP, generation=generation, members=(MEMBER,))
+    disk.writes.add(GroupChange(group=group), disk.over.append)
+
+
+@pytest.fixture
+def journaled(tmp_path: Path) -> Iterator[Journaled]:
+    """Return writes that have started."""
+    disk = Journaled(tmp_path)
+    disk.writes.start(disk.scheduler)
+    yield disk
+    disk.end()
+
+
+def test_small_changes_are_over_at_once(journaled: Journaled) -> None:
+    """They are answered from the table, and written to the database together later."""
+    for part in range(50):
+        journaled.add(part)
+    save_small(journaled, 1)
+    assert (journaled.over, journaled.kept(), len(journaled.offsets)) == ([True] * 51, [], 1)
+    assert journaled.in_database() == list(range(50))
+    assert [kept.generation for kept in journaled.store.groups.load()] == [1]
+    assert journaled.store.groups.journaled() == journaled.journal.number == 51
+
+
+def test_the_newest_is_written(journaled: Journaled) -> None:
+    """A position that moves, and a group that changes, are a row each, in one transaction."""
+    statements: list[str] = []
+    journaled.store._writer.db.set_trace_callback(statements.append)
+    for offset in range(100):
+        journaled.writes.add(commit(OFFSET._replace(offset=offset)), journaled.over.append)
+        save_small(journaled, offset)
+    journaled.in_database()
+    assert [at.offset for at in journaled.store.groups.offsets_of("g")] == [99]
+    assert [kept.generation for kept in journaled.store.groups.load()] == [99]
+    assert sum("INSERT INTO offsets" in text for text in statements) == 1
+    assert statements.count("COMMIT") == 1
+
+
+def test_a_change_is_not_written_before_those_before_it(journaled: Journaled) -> None:
+    """A deletion waits for the database; it deletes what was committed before, not what is committed behind it."""
+    journaled.add(1, 2)
+    (page,) = journaled.offsets.pages("g")
+    journaled.writes.add(GroupChange(forgotten=page), journaled.over.append)
+    journaled.writes.add(commit(OFFSET._replace(partition=2, commit_ms=8)), journaled.over.append)
+    assert journaled.over == [True]
+    for _ in range(3):
+        journaled.round()
+    assert journaled.over == [True] * 3
+    assert journaled.in_database() == [2]
+    assert [at.partition for page in journaled.offsets.pages("g") for at in page] == [2]
+
+
+def test_large_groups_wait_for_the_database(journaled: Journaled) -> None:
+    """Of several states only the last one is written; a small change of the same group waits behind them."""
+    members = (MEMBER,) * 1000
+    for generation in (1, 2, 3):
+        group = dataclasses.replace(GROUP, generation=generation, members=members)
+        journaled.writes.add(GroupChange(group=group), journaled.over.append)
+    save_small(journaled, 4)
+    journaled.add(1)
+    assert journaled.over == []
+    journaled.add(1, group_id="other")
+    assert journaled.over == [True]
+    for _ in range(3):
+        journaled.round()
+    assert journaled.over == [True] * 6
+    assert [kept.generation for kept in journaled.store.groups.load()] == [4]
+
+
+def test_offsets_of_a_topic_that_is_deleted_before_they_are_written(journaled: Journaled) -> None:
+    """They are not written, nor taken for those of a later topic of the same name."""
+    journaled.add(1)
+    journaled.writes.drop_topic("t")
+    list(journaled.offsets.forget_topic("t"))
+    journaled.add(2)
+    assert journaled.in_database() == [2]
+
+
+def test_offsets_of_a_topic_that_is_deleted_while_they_are_written(journaled: Journaled) -> None:
+    """They are deleted again."""
+    journaled.add(1)
+    journaled.scheduler.advance(WRITE_AFTER_S)
+    journaled.thread()
+    journaled.writes.drop_topic("t")
+    list(journaled.offsets.forget_topic("t"))
+    journaled.add(2)
+    for _ in range(4):
+        journaled.round()
+    assert journaled.in_database() == [2]
+
+
+def test_what_the_database_does_not_take(journaled: Journaled, caplog: pytest.LogCaptureFixture) -> None:
+    """Acknowledged changes are written again later; those that wait are refused, in the order of the calls."""
+    journaled.store._db.execute(
+        "CREATE TRIGGER full BEFORE INSERT ON offsets BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+    )
+    journaled.add(1)
+    journaled.scheduler.advance(WRITE_AFTER_S)
+    journaled.round()
+    journaled.writes.add(GroupChange(removed="h"), journaled.over.append)
+    journaled.add(2)
+    journaled.writes.add(GroupChange(removed="i"), journaled.over.append)
+    for _ in range(3):
+        journaled.round()
+    assert sorted(journaled.over) == [False, False, True, True]
+    assert (journaled.kept(), journaled.store.groups.journaled()) == ([], 0)
+    assert "disk full" in caplog.text
+    journaled.store._db.execute("DROP TRIGGER full")
+    for _ in range(3):
+        journaled.scheduler.advance(RETRY_AFTER_S)
+        journaled.round()
+    assert (journaled.kept(), journaled.store.groups.journaled()) == ([1, 2], 2)
+
+
+def test_while_the_journal_is_full(journaled: Journaled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes wait for the database, which empties a file of the journal."""
+    monkeypatch.setattr(group_journal, "SWITCH_BYTES", 1000)
+    monkeypatch.setattr(group_journal, "FULL_BYTES", 2000)
+    for part in range(200):
+        journaled.add(part, group_id=f"g{part}")
+    assert 20 < len(journaled.over) < 200
+    for _ in range(5):
+        journaled.round()
+    assert journaled.over == [True] * 200
+    journaled.add(1)
+    assert len(journaled.over) == 201
+    sizes = [path.stat().st_size for path in journaled.directory.glob("*.journal")]
+    assert max(sizes) < 3000
+
+
+def test_what_is_written_at_the_end(tmp_path: Path) -> None:
+    """All that is in the journal is in the database then, also what a full disk had put off."""
+    disk = Journaled(tmp_path)
+    disk.writes.start(disk.scheduler)
+    disk.add(1)
+    disk.scheduler.advance(WRITE_AFTER_S)
+    disk.add(2)
+    disk.writes.add(GroupChange(removed="h"), disk.over.append)
+    assert disk.writes.close()
+    assert (disk.kept(), disk.store.groups.journaled()) == ([1, 2], 2)
+    disk.worker.close()

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.unit.storage.positions import commit
 
 from tidegate.acl import Acl
 from tidegate.quota.admin.definitions import QuotaRecord
@@ -96,7 +97,7 @@ def test_the_file_becomes_smaller(opened: Opened, path: Path) -> None:
     """What deletions leave free is given back a part at a time."""
     store = opened(path)
     many = [offset("orders")._replace(partition=part, metadata="m" * 4096) for part in range(2000)]
-    store.groups.apply([GroupChange(offsets=many)])
+    store.groups.apply([commit(*many)])
     store.checkpoint()
     full = path.stat().st_size
     store.groups.apply([GroupChange(forgotten=many)])
@@ -113,7 +114,7 @@ def test_loop_and_writer_change_it_at_once(opened: Opened, path: Path) -> None:
 
     def write() -> None:
         for at in positions:
-            store.written_groups.apply([GroupChange(offsets=[at])])
+            store.written_groups.apply([commit(at)])
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -178,7 +179,7 @@ def test_deleted_topic_is_remembered_until_its_files_are_gone(opened: Opened, pa
     store = opened(path)
     topic = StoredTopic(topic_id="id-1", name="orders", partitions=3)
     store.put_topic(topic)
-    store.groups.apply([GroupChange(offsets=[offset("orders"), offset("other")])])
+    store.groups.apply([commit(offset("orders"), offset("other"))])
     assert not store.groups.forget_topic("orders")
     store.delete_topic(topic)
     assert [store.groups.forget_topic("orders") for _ in range(2)] == [True, False]

@@ -1,11 +1,16 @@
 """Reading and writing bodies: what a message looks like, and how errors say where."""
 
+import struct
+
 import pytest
 
+from tidegate.in_slices import run_at_once
 from tidegate.wire import (
+    EncodedElements,
     MessageError,
     ProtocolError,
     compile_ahead,
+    encode_response_in_slices,
     read_request,
     read_response,
     write_request,
@@ -256,3 +261,17 @@ def test_records_that_are_not_bytes_cannot_be_joined():
     }
     with pytest.raises(MessageError, match="records of Fetch response v4 must be bytes-like"):
         write_response(1, 4, {"responses": [{"topic": "t", "partitions": [partition]}]})
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_elements_that_are_encoded_already(version):
+    """They are written as they are, in slices too, and give the bytes that dicts give."""
+    results = [{"partition_index": index, "error_code": index % 3} for index in range(300)]
+    code = "ihx" if version >= 8 else "ih"
+    chunks = [struct.pack(f">{code}", result["partition_index"], result["error_code"]) for result in results]
+    plain = {"throttle_time_ms": 0, "topics": [{"name": "t", "partitions": results}]}
+    encoded = {"throttle_time_ms": 0, "topics": [{"name": "t", "partitions": EncodedElements(300, chunks)}]}
+    expected = write_response(8, version, plain)
+    assert write_response(8, version, encoded) == expected
+    sliced = run_at_once(encode_response_in_slices(8, version, 1, encoded))
+    assert b"".join(sliced.buffers)[-len(expected) :] == expected

@@ -1,34 +1,38 @@
 """OffsetCommit (key 8), versions 2-10. KIP-98, KIP-345 (static members, from 7), KIP-1071 (topic ids, from 10).
 
 Keeps the positions of a group's members, in their generation, and of consumers that assign partitions themselves (no
-member, no generation); the answer leaves when they are on the disk. A member's commit keeps its session.
+member, no generation). The answer leaves when the positions outlive the process. A member's commit keeps its session.
 Of several positions for one partition the last is kept, and each is answered, as by Kafka. Many positions are kept in
-several transactions: where the process ends in between, and the client has no answer, some of them are kept.
+several parts: where the process ends in between, and the client has no answer, some of them are kept.
 Needs READ on the group, else error 30 for all, and on each topic, else error 29.
 A group that another broker coordinates is error 16. Without room for more (`OffsetTable.bound`, which the owners of
 groups share) it is error 28; a position that takes no more room than the one before it is always kept.
-Memory: at most 100 bytes for each byte of the request (a position of 14 bytes becomes two dicts, an object and three
-entries), and the answer.
+Memory: at most 100 bytes for each byte of the request (a position of 14 bytes becomes a dict, an object, an entry and
+two numbers), and the answer.
 """
 
-from collections.abc import Generator, Iterable
+import struct
+from collections.abc import Collection, Generator, Iterable
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
 from tidegate.api_keys import OFFSET_COMMIT
 from tidegate.broker.node_groups import NodeGroups, Writes
 from tidegate.broker.releasing import answer_partitions, release
-from tidegate.server.handler import Charge, Deferred, Handler, Message, Request, Work
-from tidegate.storage.committed_offsets import CommittedOffset, growth
-from tidegate.storage.group_rows import GroupChange, batched_positions
+from tidegate.in_slices import batched
+from tidegate.server.handler import Charge, Handler, Message, Request, Work
+from tidegate.storage.committed_offsets import POSITION_BYTES, Partitions, growth, pack_position, times
+from tidegate.storage.group_rows import GroupChange, batched_partitions
 from tidegate.storage.topics import Topic
-from tidegate.wire import field_since
+from tidegate.wire import API_BY_KEY, EncodedElements, field_since
 
 __all__ = ["offset_commit_handler"]
 
 NO_GENERATION = -1
 _NO_RETENTION = -1
 _CHECKED_AT_ONCE = 100  # partitions: a quarter of a millisecond
+_ENCODED_AT_ONCE = 1000  # results
+_CHAR_BYTES = 3  # in UTF-8, of a character as Java counts them, at most
 _LATEST_MS = 2**63 - 1
 _GROUP_NOT_FOUND_SINCE = 9
 _TOPIC_IDS_SINCE = field_since(OFFSET_COMMIT, "request", "topic_id")
@@ -46,11 +50,9 @@ def offset_commit_handler(groups: NodeGroups) -> Handler:
         yield from request.release_body(body)
         if not (yield from commit.store()):
             return (yield from commit.answer_in_slices(()))
-        deferred = Deferred()
-        commit.writes.when_over(
-            lambda failed: groups.late.complete(deferred, commit.answer_in_slices(failed))
-        )
-        return deferred
+        if commit.writes.are_over:
+            return (yield from commit.answer_in_slices(commit.writes.failed))
+        return commit.writes.answer(commit.answer_in_slices, groups.late)
 
     return handle
 
@@ -62,7 +64,8 @@ def _refuse(request: Request, body: Message) -> Work:
     for part in body["topics"]:
         partitions = []
         for wanted in part["partitions"]:
-            partitions.append(_result(wanted["partition_index"], error_codes.GROUP_AUTHORIZATION_FAILED))
+            code = error_codes.GROUP_AUTHORIZATION_FAILED
+            partitions.append({"partition_index": wanted["partition_index"], "error_code": code})
             yield
         topics.append({field: part[field], "partitions": partitions})
         yield
@@ -75,12 +78,11 @@ class _Commit:
     """One request: what is refused and kept.
 
     `topics` are answered: a topic's partitions as often as it is named; once, and those that are not there first, where
-    there are any of these. As in Kafka.
+    there are any of these. As in Kafka. Results are partition and error code in turn.
     """
 
     def __init__(self, groups: NodeGroups, request: Request, body: Message) -> None:
         self.field = "name" if request.header.api_version < _TOPIC_IDS_SINCE else "topic_id"
-        self.topics: list[Message] = []
         self.writes = Writes(groups.storage)
         self._groups = groups
         self._request = request
@@ -95,12 +97,13 @@ class _Commit:
             body["generation_id_or_member_epoch"],
         )
         now_ms, retention_ms = groups.now_ms(), body.get("retention_time_ms", _NO_RETENTION)
-        self._commit_ms = now_ms
-        self._expire_ms = None if retention_ms == _NO_RETENTION else min(now_ms + retention_ms, _LATEST_MS)
-        self._missing: dict[str, list[Message]] = {}
-        self._found: list[tuple[str, list[Message]]] = []
-        self._kept: list[tuple[Message, CommittedOffset]] = []
-        self._accepted: dict[tuple[str, int], CommittedOffset] = {}
+        expire_ms = None if retention_ms == _NO_RETENTION else min(now_ms + retention_ms, _LATEST_MS)
+        self._times = times(now_ms, expire_ms)
+        self._missing: dict[str, list[int]] = {}
+        self._found: list[
+            tuple[str, str, list[int]]
+        ] = []  # what it is called in the request, its name, results
+        self._accepted: dict[str, Partitions] = {}
         self._owner = groups.owner(self._group_id) or request.connection.owner
         self._room = self._offsets.bound.room(self._owner)
         self._grown = self._reserved = 0
@@ -109,114 +112,146 @@ class _Commit:
         """Look every partition up. Of several positions for one partition the last is kept."""
         refused = self._problem()
         for part in self._body["topics"]:
-            name = part[self.field]
-            topic, missing = self._find(name)
+            key = part[self.field]
+            topic, missing = self._find(key)
             if topic is None:
-                self._missing.setdefault(name, [])  # Kafka answers it though no partition is asked for
-                code = missing
-            else:
-                code = refused
-            yield from self._check_partitions(name, topic, part["partitions"], code)
-            self._reserve()
-            yield
-            self._room = self._offsets.bound.room(self._owner)
-        for name, found in self._found:
-            if self._missing:
-                self._missing.setdefault(name, []).extend(found)
-            else:
-                self.topics.append({self.field: name, "partitions": found})
-            yield
-        for name, results in self._missing.items():
-            self.topics.append({self.field: name, "partitions": results})
+                results = self._missing.setdefault(
+                    key, []
+                )  # Kafka answers it though no partition is asked for
+                for some in batched(part["partitions"], _CHECKED_AT_ONCE):
+                    for wanted in some:
+                        results += wanted["partition_index"], missing
+                    yield
+            elif part["partitions"]:
+                yield from self._check_partitions(key, topic, part["partitions"], refused)
             yield
 
     def _check_partitions(
-        self, name: str, topic: Topic | None, wanted: list[Message], refused: int
+        self, key: str, topic: Topic, wanted: list[Message], refused: int
     ) -> Generator[None, None, None]:
         """Look the partitions of one topic up. refused: the error for all of them, if any."""
-        found: list[Message] = []
-        group_id, commit_ms, expire_ms = self._group_id, self._commit_ms, self._expire_ms
-        before = {} if topic is None else self._offsets.partitions(group_id, topic.name)
-        of_topic = 0 if topic is None else self._offsets.growth_of_new(group_id, topic.name)
-        count = 0 if topic is None else len(topic.logs)
-        for number, part in enumerate(wanted, 1):
-            index, metadata = part["partition_index"], part["committed_metadata"] or ""
-            if topic is None or not 0 <= index < count:
-                code = refused if topic is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                self._missing.setdefault(name, []).append(_result(index, code))
-            elif refused or (metadata and _java_length(metadata) > self._most_metadata):
-                found.append(_result(index, refused or error_codes.OFFSET_METADATA_TOO_LARGE))
-            else:
-                size = len(metadata.encode()) if metadata else 0
-                grown = of_topic + growth(before.get(index), size)
-                if grown > 0 and self._grown + grown > self._room:
-                    found.append(_result(index, error_codes.INVALID_COMMIT_OFFSET_SIZE))
-                else:
-                    self._grown += max(grown, 0)
-                    of_topic = 0
-                    offset, leader_epoch = part["committed_offset"], part.get("committed_leader_epoch", -1)
-                    position = CommittedOffset(
-                        group_id, topic.name, index, offset, leader_epoch, metadata, commit_ms, expire_ms
+        results: list[int] = []
+        found: Partitions = {}
+        missing: list[int] = []
+        count, most_metadata, packed_times = len(topic.logs), self._most_metadata, self._times
+        before = self._offsets.partitions(self._group_id, topic.name)
+        of_topic = self._offsets.growth_of_new(self._group_id, topic.name)
+        for some in batched(wanted, _CHECKED_AT_ONCE):
+            positions: Partitions = {}
+            grown = of_topic
+            has_room = self._room >= of_topic + len(some) * (POSITION_BYTES + _CHAR_BYTES * most_metadata)
+            for part in some:
+                index, metadata = part["partition_index"], part["committed_metadata"]
+                if not 0 <= index < count:
+                    missing += index, error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                    continue
+                code = refused
+                if not code and metadata and _java_length(metadata) > most_metadata:
+                    code = error_codes.OFFSET_METADATA_TOO_LARGE
+                if not code:
+                    packed = pack_position(
+                        part["committed_offset"],
+                        part.get("committed_leader_epoch", -1),
+                        metadata,
+                        packed_times,
                     )
-                    result = _result(index, error_codes.NONE)
-                    found.append(result)
-                    self._accepted[topic.name, index] = position
-                    self._kept.append((result, position))
-            if number % _CHECKED_AT_ONCE == 0:
-                self._reserve()
-                yield
-                self._room = self._offsets.bound.room(self._owner)
+                    size = 0 if has_room else max(growth(before, {index: packed}), 0)
+                    if has_room or not size or grown + size <= self._room:
+                        positions[index] = packed
+                        grown += size
+                    else:
+                        code = error_codes.INVALID_COMMIT_OFFSET_SIZE
+                results += index, code
+            if positions:
+                self._reserve(max(of_topic + growth(before, positions), 0))
+                of_topic = 0
+                found.update(positions)
+            yield
+            self._room = self._offsets.bound.room(self._owner)
+        if missing:
+            self._missing.setdefault(key, []).extend(missing)
+        if results:
+            self._found.append((key, topic.name, results))
         if found:
-            self._found.append((name, found))
+            self._accepted.setdefault(topic.name, {}).update(found)
 
-    def _reserve(self) -> None:
-        """Count what was accepted since the last time: others may commit before the next slice."""
-        self._offsets.bound.add(self._owner, self._grown)
-        self._reserved += self._grown
-        self._grown = 0
+    def _reserve(self, size: int) -> None:
+        """Count what was accepted: others may commit before the next slice."""
+        self._offsets.bound.add(self._owner, size)
+        self._reserved += size
 
     def store(self) -> Generator[None, None, bool]:
         """Keep what was accepted, some positions in a transaction; return whether there was any.
 
         Not what has become another generation's meanwhile, nor in topics that were deleted since they were found.
         """
-        refused: dict[tuple[str, int], int] = {}
-        there = self._topics_there.by_name
         is_new = self._group_id not in self._offsets
-        left = len(self._accepted)
-        for some in batched_positions(self._accepted.values()):
+        parts = [
+            (topic, some)
+            for topic, positions in self._accepted.items()
+            for some in batched_partitions(positions)
+        ]
+        for number, (topic, some) in enumerate(parts, 1):
             problem = self._problem()
-            kept = [at for at in some if at.topic in there]
-            left -= len(some)
             if problem:
-                refused |= {(at.topic, at.partition): problem for at in some}
-            elif kept:
-                reserved = 0 if left else self._reserved  # given back with the last, when all are counted
-                self.writes.add(
-                    GroupChange(offsets=kept, owner=self._owner, is_new=is_new, reserved=reserved)
-                )
+                self._refuse({(topic, index) for index in some}, problem)
+            elif topic in self._topics_there.by_name:
+                reserved = self._reserved if number == len(parts) else 0  # given back when all are counted
                 self._reserved -= reserved
+                change = GroupChange(
+                    group_id=self._group_id,
+                    positions={topic: some},
+                    owner=self._owner,
+                    is_new=is_new,
+                    reserved=reserved,
+                )
+                self.writes.add(change)
                 is_new = False
             yield
         self._offsets.bound.remove(self._owner, self._reserved)
-        if refused:
-            for answer, at in self._kept:
-                answer["error_code"] = refused.get((at.topic, at.partition), answer["error_code"])
-                yield
-        return bool(self._accepted)
+        return bool(parts)
+
+    def _refuse(self, positions: Collection[tuple[str, int]], code: int) -> None:
+        """Answer an error for positions that were accepted."""
+        for _, topic, results in self._found:
+            for at in range(0, len(results), 2):
+                if not results[at + 1] and (topic, results[at]) in positions:
+                    results[at + 1] = code
 
     def answer_in_slices(self, failed: Iterable[GroupChange]) -> Work:
-        """Return the answer when all is on the disk but the changes that failed."""
-        lost = {(at.topic, at.partition) for change in failed for at in change.offsets}
-        for answer, at in self._kept if lost else ():
-            if (at.topic, at.partition) in lost:
-                answer["error_code"] = error_codes.COORDINATOR_NOT_AVAILABLE
+        """Return the answer when all is kept but the changes that failed."""
+        lost = {
+            (topic, index)
+            for change in failed
+            for topic, positions in change.positions.items()
+            for index in positions
+        }
+        if lost:
+            self._refuse(lost, error_codes.COORDINATOR_NOT_AVAILABLE)
             yield
-        yield from release(self._found, self._kept, self._missing, self._accepted)
-        message = {"throttle_time_ms": 0, "topics": self.topics}
-        return (
-            yield from answer_partitions(self._request, message, self.topics, "partitions", Charge.REQUEST)
-        )
+        topics: list[Message] = []
+        if self._missing:
+            for key, _, results in self._found:
+                self._missing.setdefault(key, []).extend(results)
+            answered = list(self._missing.items())
+        else:
+            answered = [(key, results) for key, _, results in self._found]
+        for key, results in answered:
+            encoded = yield from self._encode(results)
+            topics.append({self.field: key, "partitions": encoded})
+        yield from release(self._found, self._missing, *self._accepted.values())
+        message = {"throttle_time_ms": 0, "topics": topics}
+        return (yield from answer_partitions(self._request, message, topics, "partitions", Charge.REQUEST))
+
+    def _encode(self, results: list[int]) -> Generator[None, None, EncodedElements]:
+        """Return results as they are answered."""
+        is_flexible = API_BY_KEY[OFFSET_COMMIT].is_flexible(self._request.header.api_version)
+        code = "ihx" if is_flexible else "ih"
+        chunks = []
+        for some in batched(results, 2 * _ENCODED_AT_ONCE):
+            chunks.append(struct.pack(f">{code * (len(some) // 2)}", *some))
+            yield
+        return EncodedElements(len(results) // 2, chunks)
 
     def _problem(self) -> int:
         """Return the error for all positions of the request."""
@@ -262,7 +297,3 @@ class _Commit:
 def _java_length(text: str) -> int:
     """Return the length of a text as Java counts it, which is what Kafka bounds."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
-
-
-def _result(index: int, error_code: int) -> Message:
-    return {"partition_index": index, "error_code": error_code}

@@ -5,11 +5,13 @@ that another broker coordinates is error 16. Nothing is transactional, so `requi
 asked for more than once is answered as often, as by Kafka.
 Needs DESCRIBE on the group, else error 30, and on each topic, else error 29; of all topics those without it are left
 out.
-Memory: at most 150 bytes for each byte of the request (a partition of 4 bytes becomes two numbers and a dict), and 20
-times the answer: at most `MAX_POSITIONS` positions, with `MAX_METADATA_BYTES`.
+Memory: at most 40 bytes for each byte of the request (a partition of 4 bytes becomes a number and some bytes), and
+three times the answer: at most `MAX_POSITIONS` positions, with `MAX_METADATA_BYTES`.
 """
 
-from collections.abc import Generator, Iterable
+import struct
+from collections.abc import Generator, Sequence
+from itertools import repeat
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
@@ -18,15 +20,24 @@ from tidegate.broker.cluster import ZERO_ID, ClusterView
 from tidegate.broker.releasing import answer_partitions
 from tidegate.in_slices import release_messages
 from tidegate.server.handler import Charge, Handler, Message, Request, Work
-from tidegate.storage.committed_offsets import OFFSETS_AT_ONCE, Partitions, unpacked
+from tidegate.storage.committed_offsets import (
+    OFFSETS_AT_ONCE,
+    VALUE_BYTES,
+    Partitions,
+    pack_position,
+    times,
+)
 from tidegate.storage.storage import Storage
-from tidegate.wire import field_since
+from tidegate.wire import API_BY_KEY, EncodedElements, field_since
+from tidegate.wire.primitives import uvarint
 
 __all__ = ["MAX_METADATA_BYTES", "MAX_POSITIONS", "offset_fetch_handler"]
 
 _TOPIC_IDS_SINCE = field_since(OFFSET_FETCH, "request", "topic_id")
 _GROUP_ERROR_SINCE = 2  # before, each partition has one
-_NOTHING = (-1, -1, "")  # of a partition without a position: offset, leader epoch, metadata
+_LEADER_EPOCH_SINCE = field_since(OFFSET_FETCH, "response", "committed_leader_epoch")
+_NOTHING = pack_position(-1, -1, "", times(0))  # of a partition without a position
+_OFFSET_BYTES, _EPOCH_BYTES = 8, 12  # of a packed position: up to its leader epoch, and with it
 
 MAX_POSITIONS = 100_000
 """Positions in one answer; a group with which it would have more gets error 42. Source: as many as W1 lets in."""
@@ -40,14 +51,7 @@ def offset_fetch_handler(storage: Storage, cluster: ClusterView) -> Handler:
 
     def handle(request: Request) -> Work:
         body = yield from request.body_in_slices()
-        version = request.header.api_version
-        positions = _Positions(
-            storage,
-            cluster,
-            request,
-            by_id=version >= _TOPIC_IDS_SINCE,
-            with_errors=version >= _GROUP_ERROR_SINCE,
-        )
+        positions = _Positions(storage, cluster, request)
         if "groups" not in body:
             topics, error_code = yield from positions.of(body["group_id"], body["topics"])
             yield from request.release_body(body)
@@ -60,6 +64,8 @@ def offset_fetch_handler(storage: Storage, cluster: ClusterView) -> Handler:
             yield
         yield from request.release_body(body)
         message = {"throttle_time_ms": 0, "groups": groups}
+        if len(groups) == 1:
+            return (yield from answer_partitions(request, message, topics, "partitions", Charge.REQUEST))
         answer = yield from request.answer_in_slices(message)
         yield from release_messages(groups)
         return answer
@@ -70,14 +76,14 @@ def offset_fetch_handler(storage: Storage, cluster: ClusterView) -> Handler:
 class _Positions:
     """The positions that one request is answered."""
 
-    def __init__(
-        self, storage: Storage, cluster: ClusterView, request: Request, *, by_id: bool, with_errors: bool
-    ) -> None:
+    def __init__(self, storage: Storage, cluster: ClusterView, request: Request) -> None:
+        version = request.header.api_version
         self._storage = storage
         self._request = request
         self._cluster = cluster
-        self._with_errors = with_errors
-        self._field = "topic_id" if by_id else "name"
+        self._with_errors = version >= _GROUP_ERROR_SINCE
+        self._field = "topic_id" if version >= _TOPIC_IDS_SINCE else "name"
+        self._layout = _Layout(version)
         self._left = MAX_POSITIONS
         self._left_bytes = MAX_METADATA_BYTES
 
@@ -92,124 +98,108 @@ class _Positions:
         elif self._cluster.coordinator(group_id) != self._cluster.node_id:
             refused = error_codes.NOT_COORDINATOR
         if refused:
-            if not self._with_errors:
-                yield from self._refused(wanted or (), refused, topics)
+            if not self._with_errors:  # then each partition has the error
+                for part in wanted or ():
+                    yield from self._add(topics, part[self._field], part["partition_indexes"], {}, refused)
             return topics, refused
-        found = (
-            self._everything(group_id, topics) if wanted is None else self._named(group_id, wanted, topics)
-        )
-        if (yield from found):
+        if wanted is None:
+            has_room = yield from self._add_all(group_id, topics)
+        else:
+            has_room = yield from self._add_named(group_id, wanted, topics)
+        if has_room:
             return topics, error_codes.NONE
-        yield from release_messages(topics)
         return [], error_codes.INVALID_REQUEST
 
-    def _everything(self, group_id: str, topics: list[Message]) -> Generator[None, None, bool]:
-        """Describe all positions of a group; return whether the answer has room for them."""
-        names, key, partitions = self._storage.topics.by_name, "", list[Message]()
-        last = None
-        may_describe = False
-        for page in self._storage.offsets.pages(group_id):
-            for position in page:
-                if not self._has_room(position.metadata):
-                    return False
-                is_new = position.topic != last
-                last = position.topic
-                if is_new:
-                    may_describe = self._may_describe(position.topic)
-                if not may_describe:
-                    continue
-                if is_new:
-                    topic = names.get(position.topic)
-                    topic_id = ZERO_ID if topic is None else topic.topic_id
-                    key = position.topic if self._field == "name" else topic_id
-                    partitions = []
-                    topics.append({self._field: key, "partitions": partitions})
-                partitions.append(
-                    _position(position.partition, position.offset, position.leader_epoch, position.metadata)
-                )
-            yield
+    def _add_all(self, group_id: str, topics: list[Message]) -> Generator[None, None, bool]:
+        """Encode all positions of a group; return whether the answer has room for them."""
+        for name in self._storage.offsets.topics(group_id):
+            if not self._request.authorized(acl.DESCRIBE, acl.TOPIC, name):
+                continue
+            topic = self._storage.topics.by_name.get(name)
+            key = name if self._field == "name" else ZERO_ID if topic is None else topic.topic_id
+            found = dict(self._storage.offsets.partitions(group_id, name))  # it may change between two slices
+            if found and not (yield from self._add(topics, key, sorted(found), found)):
+                return False
         return True
 
-    def _named(
+    def _add_named(
         self, group_id: str, wanted: list[Message], topics: list[Message]
     ) -> Generator[None, None, bool]:
-        """Describe the positions that are asked for; last what is refused, as Kafka does."""
+        """Encode the positions that are asked for; last what is refused, as Kafka does."""
         unknown: list[Message] = []
         for part in wanted:
-            key = part[self._field]
+            key, indexes = part[self._field], part["partition_indexes"]
             topic = self._storage.topics.by_id.get(key) if self._field == "topic_id" else None
             name = key if self._field == "name" else None if topic is None else topic.name
-            partitions: list[Message] = []
-            refused = error_codes.UNKNOWN_TOPIC_ID if name is None else error_codes.NONE
-            if name is not None and not self._may_describe(name):
+            if name is None:
+                has_room = yield from self._add(unknown, key, indexes, {}, error_codes.UNKNOWN_TOPIC_ID)
+            elif not self._request.authorized(acl.DESCRIBE, acl.TOPIC, name):
                 refused = error_codes.TOPIC_AUTHORIZATION_FAILED
-            (unknown if refused else topics).append({self._field: key, "partitions": partitions})
-            found = {} if name is None or refused else self._storage.offsets.partitions(group_id, name)
-            if not (yield from self._fill(part["partition_indexes"], found, refused, partitions)):
-                topics += unknown
+                has_room = yield from self._add(unknown, key, indexes, {}, refused)
+            else:
+                found = self._storage.offsets.partitions(group_id, name)
+                has_room = yield from self._add(topics, key, indexes, found)
+            if not has_room:
                 return False
-            yield
         topics += unknown
         return True
 
-    def _fill(
-        self, indexes: list[int], found: Partitions, refused: int, partitions: list[Message]
+    def _add(
+        self,
+        topics: list[Message],
+        key: str,
+        indexes: Sequence[int],
+        found: Partitions,
+        error_code: int = error_codes.NONE,
     ) -> Generator[None, None, bool]:
-        """Describe partitions of one topic; return whether the answer has room for them."""
+        """Encode partitions of one topic; return whether the answer has room for them."""
+        chunks: list[bytes] = []
+        topics.append({self._field: key, "partitions": EncodedElements(len(indexes), chunks)})
+        self._left -= len(indexes)
+        if self._left < 0:
+            return False
         for at in range(0, len(indexes), OFFSETS_AT_ONCE):
             some = indexes[at : at + OFFSETS_AT_ONCE]
-            self._left -= len(some)
-            if self._left < 0:
-                return False
-            for index in some:
-                packed = found.get(index)
-                offset, leader_epoch, metadata = _NOTHING if packed is None else unpacked(packed)
-                if metadata:
-                    self._left_bytes -= len(metadata) if metadata.isascii() else len(metadata.encode())
-                partitions.append(
-                    {
-                        "partition_index": index,
-                        "committed_offset": offset,
-                        "committed_leader_epoch": leader_epoch,
-                        "metadata": metadata,
-                        "error_code": refused,
-                    }
-                )
+            values = list(map(found.get, some, repeat(_NOTHING)))
+            metadata_bytes = sum(map(len, values)) - VALUE_BYTES * len(values)
+            self._left_bytes -= metadata_bytes
             if self._left_bytes < 0:
                 return False
+            chunks += self._layout.encode(some, values, error_code, has_metadata=metadata_bytes > 0)
             yield
         return True
 
-    def _has_room(self, metadata: str) -> bool:
-        """Return whether the answer has room for one more position."""
-        self._left -= 1
-        if metadata:
-            self._left_bytes -= len(metadata) if metadata.isascii() else len(metadata.encode())
-        return self._left >= 0 and self._left_bytes >= 0
 
-    def _may_describe(self, topic: str) -> bool:
-        return self._request.authorized(acl.DESCRIBE, acl.TOPIC, topic)
+class _Layout:
+    """The encoding of a partition in one version: index, offset, leader epoch (from 5), metadata and error code.
 
-    def _refused(
-        self, wanted: Iterable[Message], error_code: int, topics: list[Message]
-    ) -> Generator[None, None, None]:
-        """Answer an error for each partition, where the version has none for the group."""
-        for part in wanted:
-            partitions: list[Message] = []
-            for index in part["partition_indexes"]:
-                partitions.append(_position(index, *_NOTHING, error_code))
-                yield
-            topics.append({self._field: part[self._field], "partitions": partitions})
-            yield
+    A partition without metadata is packed by one call.
+    """
 
+    def __init__(self, version: int) -> None:
+        self._is_flexible = API_BY_KEY[OFFSET_FETCH].is_flexible(version)
+        self._value_bytes = _EPOCH_BYTES if version >= _LEADER_EPOCH_SINCE else _OFFSET_BYTES
+        self._plain = struct.Struct(f">i{self._value_bytes}sI")
+        self._head = struct.Struct(f">i{self._value_bytes}s")
 
-def _position(
-    index: int, offset: int, leader_epoch: int, metadata: str, error_code: int = error_codes.NONE
-) -> Message:
-    return {
-        "partition_index": index,
-        "committed_offset": offset,
-        "committed_leader_epoch": leader_epoch,
-        "metadata": metadata,
-        "error_code": error_code,
-    }
+    def encode(
+        self, indexes: Sequence[int], values: Sequence[bytes], error_code: int, *, has_metadata: bool
+    ) -> list[bytes]:
+        """Return partitions, a part with long metadata after the other. values: packed positions."""
+        if has_metadata:
+            return [
+                self._with_metadata(index, packed, error_code)
+                for index, packed in zip(indexes, values, strict=True)
+            ]
+        # length of the metadata, error code and, where there are tagged fields, their number
+        end = 1 << 24 | error_code << 8 if self._is_flexible else error_code
+        return [b"".join(map(self._plain.pack, indexes, values, repeat(end)))]
+
+    def _with_metadata(self, index: int, packed: bytes, error_code: int) -> bytes:
+        """Return one partition. Texts that were committed are shorter than 32 KB."""
+        size, metadata = len(packed) - VALUE_BYTES, packed[VALUE_BYTES:]
+        if not self._is_flexible:
+            length, end = struct.pack(">h", size), struct.pack(">h", error_code)
+        else:
+            length, end = uvarint(size + 1), struct.pack(">hx", error_code)
+        return b"".join((self._head.pack(index, packed), length, metadata, end))

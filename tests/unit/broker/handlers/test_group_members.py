@@ -1,5 +1,6 @@
 """Tests of the handlers of groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and those that look after groups."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms
 from tidegate.api_keys import (
     CONSUMER_GROUP_HEARTBEAT,
     DELETE_GROUPS,
+    DELETE_TOPICS,
     DESCRIBE_GROUPS,
     HEARTBEAT,
     JOIN_GROUP,
@@ -21,10 +23,12 @@ from tidegate.api_keys import (
     OFFSET_FETCH,
     SYNC_GROUP,
 )
+from tidegate.broker.cluster import ZERO_ID
 from tidegate.broker.handlers import describe_groups, list_groups
 from tidegate.server.handler import Answer, Deferred
-from tidegate.storage import committed_offsets
+from tidegate.storage import StorageError, committed_offsets
 from tidegate.storage.committed_offsets import CommittedOffset
+from tidegate.storage.group_journal import GroupJournal
 from tidegate.wire import encode_request
 
 SUBSCRIPTION = bytes.fromhex("0000000000010006 6f7264657273 00000000")
@@ -164,6 +168,73 @@ def test_groups_survive_a_restart(tmp_path: Path) -> None:
     assert again.call(HEARTBEAT, 4, beating(member_id, generation))["error_code"] == 25
     assert fetch(again, 8, None) == {0: 8}
     again.storage.close()
+
+
+def killed(node: Node, directory: Path) -> Node:
+    """Return a node that starts from what this one has written when it is killed now."""
+    shutil.copytree(node.storage.directory, directory)
+    node.storage.close()
+    return Node(directory)
+
+
+def test_acknowledged_commits_survive_a_kill(tmp_path: Path) -> None:
+    """They are in the journal alone; the members of the group are, too. A second kill changes nothing."""
+    node = Node(tmp_path / "0", group_initial_rebalance_delay_ms=0)
+    node.create("orders", 3)
+    member_id, generation = enter(node)
+    for index, offset in ((0, 7), (1, 8), (0, 9)):
+        assert commit(node, 9, offset, index=index, generation=generation, member_id=member_id) == 0
+    assert node.storage.store.groups.offsets_of("g") == []
+    for number in ("1", "2"):
+        node = killed(node, tmp_path / number)
+        assert fetch(node, 8, None) == {0: 9, 1: 8}
+        assert node.call(HEARTBEAT, 4, beating(member_id, generation))["error_code"] == 0
+        assert node.call(SYNC_GROUP, 5, syncing(member_id, generation, None))["assignment"] == b"a"
+        assert node.storage.offsets.owner("g") == CONNECTION.owner
+        assert commit(node, 9, 9, generation=generation, member_id=member_id) == 0
+    node.storage.close()
+    assert {path.stat().st_size for path in (tmp_path / "2").glob("*.journal")} == {0}
+
+
+def test_a_topic_that_is_created_anew_has_no_offsets_after_a_kill(tmp_path: Path) -> None:
+    """Records of the journal are of the topic that was deleted."""
+    node = Node(tmp_path / "0")
+    node.create("orders", 2)
+    assert commit(node, 9, 7) == 0
+    node.call(DELETE_TOPICS, 6, {"topics": [{"name": "orders", "topic_id": ZERO_ID}], "timeout_ms": 9000})
+    node.create("orders", 2)
+    assert commit(node, 9, 8, index=1) == 0
+    node = killed(node, tmp_path / "1")
+    assert fetch(node, 8, [0, 1]) == {0: -1, 1: 8}
+    node.storage.close()
+
+
+def test_deleted_offsets_stay_deleted_after_a_kill(tmp_path: Path) -> None:
+    """A deletion that was answered is in the database, with all that came before it."""
+    node = Node(tmp_path / "0")
+    node.create("orders", 2)
+    assert [commit(node, 9, 7, index=index) for index in (0, 1)] == [0, 0]
+    topics = [{"name": "orders", "partitions": [{"partition_index": 0}]}]
+    answer = node.call(OFFSET_DELETE, 0, {"group_id": "g", "topics": topics})
+    assert answer["topics"][0]["partitions"][0]["error_code"] == 0
+    assert commit(node, 9, 9, group_id="h") == 0
+    assert node.call(DELETE_GROUPS, 2, {"groups_names": ["h"]})["results"][0]["error_code"] == 0
+    node = killed(node, tmp_path / "1")
+    assert fetch(node, 8, None) == {1: 7}
+    assert "h" not in node.storage.offsets
+    node.storage.close()
+
+
+def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+    """A record that is whole and says nothing that is known ends the start, with its reason."""
+    node = Node(tmp_path / "0")
+    node.storage.close()
+    journal = GroupJournal(tmp_path / "0")
+    journal.read(node.storage._journal.number)
+    assert journal.append(b"\x09" * 20) is not None
+    journal.close()
+    with pytest.raises(StorageError, match="journal cannot be read: kind must be 1 or 2, got 9"):
+        Node(tmp_path / "0")
 
 
 def test_commits_of_a_generation(at_once: Node) -> None:

@@ -8,11 +8,10 @@ import pytest
 from tests.unit.broker.node import Node, decoded
 from tests.unit.in_slices import MOST_STEP_MS, longest_step_ms, whole
 from tests.unit.storage.logs import append, batch
+from tests.unit.storage.positions import commit, put
 
-from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.server.handler import Answer
 from tidegate.storage.committed_offsets import CommittedOffset
-from tidegate.storage.group_rows import GroupChange
 from tidegate.wire import encode_request
 
 METADATA, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 3, 19, 20, 37
@@ -212,8 +211,8 @@ def test_offsets_of_a_deleted_topic_are_forgotten_in_slices(node: Node) -> None:
             )
             for number in range(20_000 if name == "orders" else 1)
         ]
-        node.storage.store.groups.apply([GroupChange(offsets=positions)])
-        node.storage.offsets.put_all(positions, UNKNOWN_OWNER)
+        node.storage.store.groups.apply([commit(at) for at in positions])
+        put(node.storage.offsets, positions)
     _, longest_ms = longest_step_ms(lambda: work(node, DELETE_TOPICS, 6, deletion("orders")), times=1)
     assert longest_ms < 20.0  # once only, so that the bar is what nothing may exceed
     assert [at.topic for at in node.storage.store.groups.offsets_of("g0")] == ["others"]

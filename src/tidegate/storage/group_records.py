@@ -1,0 +1,174 @@
+"""Groups and committed positions as bytes: the members of a group's row, and the records of the journal.
+
+A record of the journal is the commit of one group's positions, or the new state of one group. Positions name their
+topic by its id, so that a record never applies to a later topic of the same name.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Final
+
+from tidegate.fair_share import UNKNOWN_OWNER
+from tidegate.groups import StoredGroup, StoredMember
+from tidegate.storage.committed_offsets import Partitions
+
+__all__ = [
+    "JournaledPositions",
+    "decode_record",
+    "encode_group",
+    "encode_positions",
+    "pack_members",
+    "pack_owners",
+    "unpack_members",
+]
+
+_POSITIONS: Final = 1
+_GROUP: Final = 2
+_NUMBERS = struct.Struct(">ii")
+_LENGTH = struct.Struct(">i")
+_HEADER = struct.Struct(">BBii")
+"""Of a commit: kind, whether the group is new, bytes of the group's id and of its owner."""
+_TOPIC = struct.Struct(">ii")
+"""Bytes of the topic's id, positions in it. Their partitions follow, then their sizes in bytes, then the positions."""
+_NULL = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournaledPositions:
+    """A commit in the journal: positions by topic id. owner: the principal of a group that the commit has created."""
+
+    group_id: str
+    positions: Mapping[str, Partitions]
+    owner: str | None
+
+
+def encode_positions(
+    group_id: str, positions: Mapping[str, Partitions], topic_id: Callable[[str], str], owner: str | None
+) -> bytes:
+    """Return the record of a commit. positions: by topic name. owner: see `JournaledPositions`."""
+    group, of_owner = group_id.encode(), (owner or "").encode()
+    parts = [_HEADER.pack(_POSITIONS, owner is not None, len(group), len(of_owner)), group, of_owner]
+    for topic, partitions in positions.items():
+        of_topic, count = topic_id(topic).encode(), len(partitions)
+        parts.append(_TOPIC.pack(len(of_topic), count))
+        parts.append(of_topic)
+        parts.append(struct.pack(f">{2 * count}i", *partitions, *map(len, partitions.values())))
+        parts += partitions.values()
+    return b"".join(parts)
+
+
+def encode_group(group: StoredGroup) -> bytes:
+    """Return the record of a group's new state."""
+    fields = {
+        "group_id": group.group_id,
+        "protocol_type": group.protocol_type,
+        "generation": group.generation,
+        "protocol": group.protocol,
+        "leader_id": group.leader_id,
+        "state_at_ms": group.state_at_ms,
+        "owner": group.owner,
+        "owners": pack_owners(group.members),
+    }
+    header = json.dumps(fields).encode()
+    return b"".join([_HEADER.pack(_GROUP, 0, len(header), 0), header, *pack_members(group.members)])
+
+
+def decode_record(record: bytes) -> JournaledPositions | StoredGroup:
+    """Return what a record says. Raises `struct.error`, `ValueError`, `KeyError` or `TypeError` for other bytes."""
+    kind, is_new, size, owner_size = _HEADER.unpack_from(record)
+    at = _HEADER.size
+    header = record[at : at + size].decode()
+    at += size
+    if kind == _GROUP:
+        fields = json.loads(header)
+        members = tuple(unpack_members(record[at:], fields.pop("owners")))
+        return StoredGroup(members=members, **fields)
+    if kind != _POSITIONS:
+        raise ValueError(f"kind must be {_POSITIONS} or {_GROUP}, got {kind}")
+    owner = record[at : at + owner_size].decode()
+    at += owner_size
+    positions: dict[str, Partitions] = {}
+    while at < len(record):
+        size, count = _TOPIC.unpack_from(record, at)
+        at += _TOPIC.size
+        topic_id = record[at : at + size].decode()
+        at += size
+        numbers = struct.unpack_from(f">{2 * count}i", record, at)
+        at += len(numbers) * _LENGTH.size
+        partitions = positions[topic_id] = {}
+        for partition, size in zip(numbers[:count], numbers[count:], strict=True):
+            partitions[partition] = record[at : at + size]
+            at += size
+    return JournaledPositions(group_id=header, positions=positions, owner=owner if is_new else None)
+
+
+def pack_members(members: Sequence[StoredMember]) -> Iterator[bytes]:
+    """Yield members as bytes: two numbers, then six values with their lengths."""
+    for member in members:
+        yield _NUMBERS.pack(member.rebalance_timeout_ms, member.session_timeout_ms)
+        for value in (
+            member.member_id.encode(),
+            None if member.instance_id is None else member.instance_id.encode(),
+            member.client_id.encode(),
+            member.client_host.encode(),
+            member.metadata,
+            member.assignment,
+        ):
+            if value is None:
+                yield _LENGTH.pack(_NULL)
+            else:
+                yield _LENGTH.pack(len(value))
+                yield value
+
+
+def pack_owners(members: Sequence[StoredMember]) -> str | None:
+    """Return the owners of members as JSON: a list, or one text where all have the same."""
+    owners = [member.owner for member in members]
+    if not owners:
+        return None
+    return json.dumps(owners[0] if owners.count(owners[0]) == len(owners) else owners)
+
+
+def _unpacked_owners(packed: str | None) -> Iterator[str]:
+    """Yield the owners of members, without end; those of an earlier version are not known."""
+    owners = UNKNOWN_OWNER if packed is None else json.loads(packed)
+    if isinstance(owners, list):
+        yield from map(str, owners)
+        owners = UNKNOWN_OWNER
+    yield from repeat(str(owners))
+
+
+def unpack_members(packed: bytes, packed_owners: str | None) -> Iterator[StoredMember]:
+    """Yield the members that were packed. Raises `struct.error`, `ValueError` or `TypeError` for malformed bytes."""
+    owners = _unpacked_owners(packed_owners)
+    at = 0
+
+    def value() -> bytes | None:
+        nonlocal at
+        (length,) = _LENGTH.unpack_from(packed, at)
+        at += _LENGTH.size
+        if length == _NULL:
+            return None
+        if not 0 <= length <= len(packed) - at:
+            raise struct.error(f"a value of {length} bytes at {at} of {len(packed)}")
+        at += length
+        return packed[at - length : at]
+
+    while at < len(packed):
+        rebalance_timeout_ms, session_timeout_ms = _NUMBERS.unpack_from(packed, at)
+        at += _NUMBERS.size
+        member_id, instance_id, client_id, client_host, metadata, assignment = (value() for _ in range(6))
+        yield StoredMember(
+            member_id=(member_id or b"").decode(),
+            instance_id=None if instance_id is None else instance_id.decode(),
+            client_id=(client_id or b"").decode(),
+            client_host=(client_host or b"").decode(),
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            session_timeout_ms=session_timeout_ms,
+            metadata=metadata or b"",
+            assignment=assignment or b"",
+            owner=next(owners),
+        )
