@@ -5,7 +5,7 @@ from typing import Any
 
 from tidegate.in_slices import release, release_messages
 from tidegate.server.handler import Answer, Charge, Message, Request
-from tidegate.wire import EncodedElements
+from tidegate.wire import AT_ONCE_BYTES, EncodedElements
 
 __all__ = ["answer_and_release", "answer_partitions", "release"]
 
@@ -19,6 +19,8 @@ def answer_and_release(
     charge: Charge = Charge.REQUEST,
 ) -> Generator[None, None, Answer]:
     """Return the answer that sends `message`, and empty what it was made of."""
+    if sum(map(len, containers)) <= _ANSWERED_AT_ONCE and len(request.frame) <= AT_ONCE_BYTES:
+        return request.answer(message, charge)
     answer = yield from request.answer_in_slices(message, charge)
     yield from release(*containers)
     return answer

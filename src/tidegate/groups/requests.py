@@ -1,8 +1,8 @@
 """What requests say to the coordinator, and what they are answered: messages as in the protocol's newest version."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from tidegate import error_codes
 from tidegate.fair_share import UNKNOWN_OWNER
@@ -31,8 +31,7 @@ class Source(Protocol):
     throttled_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequest:
+class JoinRequest(NamedTuple):
     """JoinGroup: `protocols` are (name, metadata) in the order of preference. One that is named twice does not count.
 
     needs_known_id: a member without an id is given one and has to come back with it (KIP-394).
@@ -71,8 +70,7 @@ class JoinRequest:
         return [(name, data) for name, data in self.protocols if names.count(name) == 1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncRequest:
+class SyncRequest(NamedTuple):
     """SyncGroup: `assignments` by member id, of the leader alone."""
 
     group_id: str
@@ -81,7 +79,7 @@ class SyncRequest:
     generation: int
     protocol_type: str | None = None
     protocol: str | None = None
-    assignments: Mapping[str, bytes] = field(default_factory=dict)
+    assignments: Mapping[str, bytes] = MappingProxyType({})
     source: Source | None = None
 
 

@@ -27,7 +27,7 @@ from tidegate.acl import Authorizer
 from tidegate.acl import codes as acl
 from tidegate.acl.codes import CLUSTER_NAME, OPERATIONS, supported_operations
 from tidegate.fair_share import UNKNOWN_OWNER, owner_of
-from tidegate.in_slices import release_messages
+from tidegate.in_slices import release_messages, run_at_once
 from tidegate.server.connection.sending import discard
 from tidegate.wire import (
     API_BY_KEY,
@@ -56,9 +56,13 @@ __all__ = [
     "Turn",
     "Wait",
     "Work",
+    "at_once_if_short",
 ]
 
 Message = dict[str, Any]
+
+SHORT_FRAME_BYTES = 2048
+"""Up to this size a request is short: some hundred array elements at most."""
 
 
 class Charge(enum.Enum):
@@ -399,3 +403,18 @@ Work = Generator[Any, None, Answer | Deferred]
 client leaves meanwhile: leaving evades no quota."""
 Handler = Callable[[Request], Answer | Deferred | Work]
 HandlerTable = Mapping[int, Handler]
+
+
+def at_once_if_short(
+    handle: Callable[[Request], Work], short_bytes: int = SHORT_FRAME_BYTES
+) -> Callable[[Request], Answer | Deferred | Work]:
+    """Return a handler that does the work of a short request without a break: going on in slices takes time, too.
+
+    For work that grows with the request alone, and takes no more than a millisecond for one of `short_bytes`.
+    """
+
+    def handler(request: Request) -> Answer | Deferred | Work:
+        work = handle(request)
+        return run_at_once(work) if len(request.frame) <= short_bytes else work
+
+    return handler

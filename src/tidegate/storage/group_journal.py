@@ -7,7 +7,7 @@ outlives the process, as a record in a log does. A thread writes it to the datab
 There are two files. While the database takes over what one of them holds, new changes go to the other; a file is
 emptied when all of it is in the database and the database is synced. When both are full, changes wait for the database.
 
-    record number (8 bytes), and before it: length of the record, CRC-32 of number and record (4 bytes each)
+A record is preceded by its length, its CRC-32, which begins with its number (4 bytes each), and its number (8 bytes).
 
 The end of a file may be torn by a power failure: reading ends at the first record that is not whole.
 """
@@ -33,7 +33,7 @@ MAX_RECORD_BYTES: Final = 64 * 1024
 
 _NAMES = ("groups-0.journal", "groups-1.journal")
 _HEADER = struct.Struct(">IIQ")
-_NUMBER = struct.Struct(">Q")
+_MASK = 0xFFFFFFFF
 
 _logger = logging.getLogger(__name__)
 
@@ -174,4 +174,4 @@ class GroupJournal:
 
 
 def _checksum(number: int, record: bytes) -> int:
-    return zlib.crc32(record, zlib.crc32(_NUMBER.pack(number)))
+    return zlib.crc32(record, number & _MASK)

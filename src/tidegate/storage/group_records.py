@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from json.encoder import encode_basestring_ascii
 from typing import Final
 
 from tidegate.fair_share import UNKNOWN_OWNER
@@ -33,6 +34,8 @@ _HEADER = struct.Struct(">BBii")
 """Of a commit: kind, whether the group is new, bytes of the group's id and of its owner."""
 _TOPIC = struct.Struct(">ii")
 """Bytes of the topic's id, positions in it. Their partitions follow, then their sizes in bytes, then the positions."""
+_GROUP_NUMBERS = struct.Struct(">iq")
+"""Of a group: generation, time of its state. Five texts follow, then the members."""
 _NULL = -1
 
 
@@ -62,30 +65,42 @@ def encode_positions(
 
 def encode_group(group: StoredGroup) -> bytes:
     """Return the record of a group's new state."""
-    fields = {
-        "group_id": group.group_id,
-        "protocol_type": group.protocol_type,
-        "generation": group.generation,
-        "protocol": group.protocol,
-        "leader_id": group.leader_id,
-        "state_at_ms": group.state_at_ms,
-        "owner": group.owner,
-        "owners": pack_owners(group.members),
-    }
-    header = json.dumps(fields).encode()
-    return b"".join([_HEADER.pack(_GROUP, 0, len(header), 0), header, *pack_members(group.members)])
+    of_group = group.group_id.encode()
+    parts = [
+        _HEADER.pack(_GROUP, 0, len(of_group), 0),
+        of_group,
+        _GROUP_NUMBERS.pack(group.generation, group.state_at_ms),
+    ]
+    texts = (group.protocol_type, group.protocol, group.leader_id, group.owner, pack_owners(group.members))
+    parts += _sized([None if text is None else text.encode() for text in texts])
+    parts += pack_members(group.members)
+    return b"".join(parts)
+
+
+def _decode_group(group_id: str, record: bytes, at: int) -> StoredGroup:
+    generation, state_at_ms = _GROUP_NUMBERS.unpack_from(record, at)
+    values = _Values(record, at + _GROUP_NUMBERS.size)
+    protocol_type, protocol, leader_id, owner, owners = (values.text() for _ in range(5))
+    return StoredGroup(
+        group_id=group_id,
+        protocol_type=protocol_type,
+        generation=generation,
+        protocol=protocol,
+        leader_id=leader_id,
+        state_at_ms=state_at_ms,
+        members=tuple(unpack_members(record[values.at :], owners)),
+        owner=owner or UNKNOWN_OWNER,
+    )
 
 
 def decode_record(record: bytes) -> JournaledPositions | StoredGroup:
-    """Return what a record says. Raises `struct.error`, `ValueError`, `KeyError` or `TypeError` for other bytes."""
+    """Return what a record says. Raises `struct.error`, `ValueError` or `TypeError` for other bytes."""
     kind, is_new, size, owner_size = _HEADER.unpack_from(record)
     at = _HEADER.size
-    header = record[at : at + size].decode()
+    group_id = record[at : at + size].decode()
     at += size
     if kind == _GROUP:
-        fields = json.loads(header)
-        members = tuple(unpack_members(record[at:], fields.pop("owners")))
-        return StoredGroup(members=members, **fields)
+        return _decode_group(group_id, record, at)
     if kind != _POSITIONS:
         raise ValueError(f"kind must be {_POSITIONS} or {_GROUP}, got {kind}")
     owner = record[at : at + owner_size].decode()
@@ -102,34 +117,43 @@ def decode_record(record: bytes) -> JournaledPositions | StoredGroup:
         for partition, size in zip(numbers[:count], numbers[count:], strict=True):
             partitions[partition] = record[at : at + size]
             at += size
-    return JournaledPositions(group_id=header, positions=positions, owner=owner if is_new else None)
+    return JournaledPositions(group_id=group_id, positions=positions, owner=owner if is_new else None)
 
 
 def pack_members(members: Sequence[StoredMember]) -> Iterator[bytes]:
     """Yield members as bytes: two numbers, then six values with their lengths."""
     for member in members:
         yield _NUMBERS.pack(member.rebalance_timeout_ms, member.session_timeout_ms)
-        for value in (
-            member.member_id.encode(),
-            None if member.instance_id is None else member.instance_id.encode(),
-            member.client_id.encode(),
-            member.client_host.encode(),
-            member.metadata,
-            member.assignment,
-        ):
-            if value is None:
-                yield _LENGTH.pack(_NULL)
-            else:
-                yield _LENGTH.pack(len(value))
-                yield value
+        yield from _sized(
+            (
+                member.member_id.encode(),
+                None if member.instance_id is None else member.instance_id.encode(),
+                member.client_id.encode(),
+                member.client_host.encode(),
+                member.metadata,
+                member.assignment,
+            )
+        )
+
+
+def _sized(values: Sequence[bytes | None]) -> Iterator[bytes]:
+    """Yield values with their lengths."""
+    for value in values:
+        if value is None:
+            yield _LENGTH.pack(_NULL)
+        else:
+            yield _LENGTH.pack(len(value))
+            yield value
 
 
 def pack_owners(members: Sequence[StoredMember]) -> str | None:
     """Return the owners of members as JSON: a list, or one text where all have the same."""
-    owners = [member.owner for member in members]
-    if not owners:
+    if not members:
         return None
-    return json.dumps(owners[0] if owners.count(owners[0]) == len(owners) else owners)
+    owner = members[0].owner
+    if all(member.owner == owner for member in members):
+        return encode_basestring_ascii(owner)
+    return json.dumps([member.owner for member in members])
 
 
 def _unpacked_owners(packed: str | None) -> Iterator[str]:
@@ -144,31 +168,46 @@ def _unpacked_owners(packed: str | None) -> Iterator[str]:
 def unpack_members(packed: bytes, packed_owners: str | None) -> Iterator[StoredMember]:
     """Yield the members that were packed. Raises `struct.error`, `ValueError` or `TypeError` for malformed bytes."""
     owners = _unpacked_owners(packed_owners)
-    at = 0
-
-    def value() -> bytes | None:
-        nonlocal at
-        (length,) = _LENGTH.unpack_from(packed, at)
-        at += _LENGTH.size
-        if length == _NULL:
-            return None
-        if not 0 <= length <= len(packed) - at:
-            raise struct.error(f"a value of {length} bytes at {at} of {len(packed)}")
-        at += length
-        return packed[at - length : at]
-
-    while at < len(packed):
-        rebalance_timeout_ms, session_timeout_ms = _NUMBERS.unpack_from(packed, at)
-        at += _NUMBERS.size
-        member_id, instance_id, client_id, client_host, metadata, assignment = (value() for _ in range(6))
+    values = _Values(packed, 0)
+    while values.at < len(packed):
+        rebalance_timeout_ms, session_timeout_ms = _NUMBERS.unpack_from(packed, values.at)
+        values.at += _NUMBERS.size
+        member_id, instance_id, client_id, client_host = (values.text() for _ in range(4))
+        metadata, assignment = values.value(), values.value()
         yield StoredMember(
-            member_id=(member_id or b"").decode(),
-            instance_id=None if instance_id is None else instance_id.decode(),
-            client_id=(client_id or b"").decode(),
-            client_host=(client_host or b"").decode(),
+            member_id=member_id or "",
+            instance_id=instance_id,
+            client_id=client_id or "",
+            client_host=client_host or "",
             rebalance_timeout_ms=rebalance_timeout_ms,
             session_timeout_ms=session_timeout_ms,
             metadata=metadata or b"",
             assignment=assignment or b"",
             owner=next(owners),
         )
+
+
+class _Values:
+    """Values with their lengths, read from `at` on. Raises `struct.error` where one goes past the end."""
+
+    __slots__ = ("_packed", "at")
+
+    def __init__(self, packed: bytes, at: int) -> None:
+        self._packed = packed
+        self.at = at
+
+    def value(self) -> bytes | None:
+        """Return the next value."""
+        (length,) = _LENGTH.unpack_from(self._packed, self.at)
+        self.at += _LENGTH.size
+        if length == _NULL:
+            return None
+        if not 0 <= length <= len(self._packed) - self.at:
+            raise struct.error(f"a value of {length} bytes at {self.at} of {len(self._packed)}")
+        self.at += length
+        return self._packed[self.at - length : self.at]
+
+    def text(self) -> str | None:
+        """Return the next value, decoded."""
+        value = self.value()
+        return None if value is None else value.decode()

@@ -7,10 +7,11 @@ Members are one value of their group's row: they change together, when a generat
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from sqlite3 import Cursor
+from types import MappingProxyType
+from typing import NamedTuple
 
 from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.groups import StoredGroup
@@ -72,8 +73,7 @@ _FORGET_OWNER = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupChange:
+class GroupChange(NamedTuple):
     """Changes that are kept all together or not at all.
 
     group_id, positions: committed positions of one group, packed, by topic. owner: the principal that the group counts
@@ -84,7 +84,7 @@ class GroupChange:
     """
 
     group_id: str = ""
-    positions: Mapping[str, Partitions] = field(default_factory=dict)
+    positions: Mapping[str, Partitions] = MappingProxyType({})
     owner: str = UNKNOWN_OWNER
     is_new: bool = False
     reserved: int = 0

@@ -20,7 +20,7 @@ from tidegate.api_keys import OFFSET_COMMIT
 from tidegate.broker.node_groups import NodeGroups, Writes
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.in_slices import batched
-from tidegate.server.handler import Charge, Handler, Message, Request, Work
+from tidegate.server.handler import Charge, Handler, Message, Request, Work, at_once_if_short
 from tidegate.storage.committed_offsets import POSITION_BYTES, Partitions, growth, pack_position, times
 from tidegate.storage.group_rows import GroupChange, batched_partitions
 from tidegate.storage.topics import Topic
@@ -54,7 +54,7 @@ def offset_commit_handler(groups: NodeGroups) -> Handler:
             return (yield from commit.answer_in_slices(commit.writes.failed))
         return commit.writes.answer(commit.answer_in_slices, groups.late)
 
-    return handle
+    return at_once_if_short(handle)
 
 
 def _refuse(request: Request, body: Message) -> Work:
@@ -186,30 +186,25 @@ class _Commit:
         Not what has become another generation's meanwhile, nor in topics that were deleted since they were found.
         """
         is_new = self._group_id not in self._offsets
-        parts = [
-            (topic, some)
-            for topic, positions in self._accepted.items()
-            for some in batched_partitions(positions)
-        ]
-        for number, (topic, some) in enumerate(parts, 1):
-            problem = self._problem()
-            if problem:
-                self._refuse({(topic, index) for index in some}, problem)
-            elif topic in self._topics_there.by_name:
-                reserved = self._reserved if number == len(parts) else 0  # given back when all are counted
-                self._reserved -= reserved
-                change = GroupChange(
-                    group_id=self._group_id,
-                    positions={topic: some},
-                    owner=self._owner,
-                    is_new=is_new,
-                    reserved=reserved,
-                )
-                self.writes.add(change)
-                is_new = False
-            yield
-        self._offsets.bound.remove(self._owner, self._reserved)
-        return bool(parts)
+        left = len(self._accepted)
+        for topic, positions in self._accepted.items():
+            left -= 1
+            parts = list(batched_partitions(positions))
+            for some in parts:
+                problem = self._problem()
+                if problem:
+                    self._refuse({(topic, index) for index in some}, problem)
+                elif topic in self._topics_there.by_name:
+                    is_last = not left and some is parts[-1]
+                    reserved = self._reserved if is_last else 0  # given back when all are counted
+                    self._reserved -= reserved
+                    change = GroupChange(self._group_id, {topic: some}, self._owner, is_new, reserved)
+                    self.writes.add(change)
+                    is_new = False
+                yield
+        if self._reserved:
+            self._offsets.bound.remove(self._owner, self._reserved)
+        return bool(self._accepted)
 
     def _refuse(self, positions: Collection[tuple[str, int]], code: int) -> None:
         """Answer an error for positions that were accepted."""
@@ -220,15 +215,10 @@ class _Commit:
 
     def answer_in_slices(self, failed: Iterable[GroupChange]) -> Work:
         """Return the answer when all is kept but the changes that failed."""
-        lost = {
-            (topic, index)
-            for change in failed
-            for topic, positions in change.positions.items()
-            for index in positions
-        }
-        if lost:
-            self._refuse(lost, error_codes.COORDINATOR_NOT_AVAILABLE)
-            yield
+        for change in failed:
+            for topic, positions in change.positions.items():
+                self._refuse({(topic, index) for index in positions}, error_codes.COORDINATOR_NOT_AVAILABLE)
+                yield
         topics: list[Message] = []
         if self._missing:
             for key, _, results in self._found:
@@ -236,22 +226,18 @@ class _Commit:
             answered = list(self._missing.items())
         else:
             answered = [(key, results) for key, _, results in self._found]
+        is_flexible = API_BY_KEY[OFFSET_COMMIT].is_flexible(self._request.header.api_version)
+        code = "ihx" if is_flexible else "ih"
         for key, results in answered:
-            encoded = yield from self._encode(results)
-            topics.append({self.field: key, "partitions": encoded})
+            chunks: list[bytes] = []
+            for at in range(0, len(results), 2 * _ENCODED_AT_ONCE):
+                some = results[at : at + 2 * _ENCODED_AT_ONCE]
+                chunks.append(struct.pack(">" + code * (len(some) // 2), *some))
+                yield
+            topics.append({self.field: key, "partitions": EncodedElements(len(results) // 2, chunks)})
         yield from release(self._found, self._missing, *self._accepted.values())
         message = {"throttle_time_ms": 0, "topics": topics}
         return (yield from answer_partitions(self._request, message, topics, "partitions", Charge.REQUEST))
-
-    def _encode(self, results: list[int]) -> Generator[None, None, EncodedElements]:
-        """Return results as they are answered."""
-        is_flexible = API_BY_KEY[OFFSET_COMMIT].is_flexible(self._request.header.api_version)
-        code = "ihx" if is_flexible else "ih"
-        chunks = []
-        for some in batched(results, 2 * _ENCODED_AT_ONCE):
-            chunks.append(struct.pack(f">{code * (len(some) // 2)}", *some))
-            yield
-        return EncodedElements(len(results) // 2, chunks)
 
     def _problem(self) -> int:
         """Return the error for all positions of the request."""

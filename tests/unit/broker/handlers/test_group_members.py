@@ -172,6 +172,7 @@ def test_groups_survive_a_restart(tmp_path: Path) -> None:
 
 def killed(node: Node, directory: Path) -> Node:
     """Return a node that starts from what this one has written when it is killed now."""
+    node.storage._removal.wait()  # files that go meanwhile cannot be copied
     shutil.copytree(node.storage.directory, directory)
     node.storage.close()
     return Node(directory)
