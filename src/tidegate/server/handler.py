@@ -38,6 +38,7 @@ from tidegate.wire import (
     encode_response_in_slices,
     read_request,
     read_request_in_slices,
+    read_request_with_rows,
 )
 
 __all__ = [
@@ -192,6 +193,11 @@ class Request:
         """Decode and return the request's body. Raises `ProtocolError` where it is malformed."""
         header = self.header
         return read_request(header.api_key, header.api_version, self.frame, header.body_at)
+
+    def body_with_rows(self) -> Message:
+        """Decode and return the body, each array `partitions` as `PlainRows` where all its strings are empty."""
+        header = self.header
+        return read_request_with_rows(header.api_key, header.api_version, self.frame, header.body_at)
 
     def body_in_slices(self) -> Generator[None, None, Message]:
         """Decode and return the request's body, yielding in between. Raises `ProtocolError` where it is malformed."""

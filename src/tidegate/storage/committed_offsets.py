@@ -12,6 +12,7 @@ was written to the journal or to the database, so no answer shows a position tha
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 from tidegate.fair_share import UNKNOWN_OWNER, ThresholdBound
@@ -233,9 +234,9 @@ class OffsetTable:
 
 def growth(before: Mapping[int, bytes], positions: Mapping[int, bytes]) -> int:
     """Return how many bytes more a topic counts for with `positions`, by how many are new and their metadata."""
-    bytes_before = list(map(len, filter(None, map(before.get, positions))))
-    added = (len(positions) - len(bytes_before)) * (POSITION_BYTES - VALUE_BYTES)
-    return added + sum(map(len, positions.values())) - sum(bytes_before)
+    bytes_before = sum(map(len, map(before.get, positions, repeat(b""))))
+    added = 0 if positions.keys() <= before.keys() else len(positions.keys() - before.keys())
+    return added * (POSITION_BYTES - VALUE_BYTES) + sum(map(len, positions.values())) - bytes_before
 
 
 def times(commit_ms: int, expire_ms: int | None = None) -> bytes:

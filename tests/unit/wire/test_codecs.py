@@ -8,10 +8,12 @@ from tidegate.in_slices import run_at_once
 from tidegate.wire import (
     EncodedElements,
     MessageError,
+    PlainRows,
     ProtocolError,
     compile_ahead,
     encode_response_in_slices,
     read_request,
+    read_request_with_rows,
     read_response,
     write_request,
     write_response,
@@ -275,3 +277,47 @@ def test_elements_that_are_encoded_already(version):
     assert write_response(8, version, encoded) == expected
     sliced = run_at_once(encode_response_in_slices(8, version, 1, encoded))
     assert b"".join(sliced.buffers)[-len(expected) :] == expected
+
+
+@pytest.mark.parametrize("version", [2, 5, 6, 7, 8, 10])
+@pytest.mark.parametrize("metadata", [("", ""), (None, ""), ("", "m"), ("m" * 255, ""), ("\x00\x00", "")])
+def test_rows_are_what_the_elements_would_be(version, metadata):
+    """Plain elements are read as rows; where a string is not empty all of them are read as dicts."""
+    partitions = [
+        {
+            "partition_index": index,
+            "committed_offset": 255 << 8 | index,
+            "committed_leader_epoch": index,
+            "committed_metadata": text,
+        }
+        for index, text in enumerate(metadata * 3)
+    ]
+    uuid = "00000000-0000-0000-0000-000000000001"
+    message = {
+        "group_id": "g",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": [{"name": "t", "topic_id": uuid, "partitions": partitions}] * 2,
+    }
+    body = write_request(8, version, message)
+    plain = read_request(8, version, body)
+    with_rows = read_request_with_rows(8, version, body)
+    is_plain = not any(metadata)
+    for part in with_rows["topics"]:
+        assert isinstance(part["partitions"], PlainRows) == is_plain
+        if is_plain:
+            assert len(part["partitions"]) == len(partitions)
+            size = len(part["partitions"].data) // len(partitions)
+            values = [
+                int.from_bytes(part["partitions"].data[at : at + 4], "big") for at in range(0, 6 * size, size)
+            ]
+            assert values == list(range(6))
+            part["partitions"] = plain["topics"][0]["partitions"]
+    assert with_rows == plain
+    for end in range(len(body)):
+        errors = []
+        for read in (read_request, read_request_with_rows):
+            with pytest.raises(ProtocolError) as error:
+                read(8, version, body[:end])
+            errors.append(str(error.value))
+        assert errors[0] == errors[1]

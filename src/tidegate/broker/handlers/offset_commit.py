@@ -21,10 +21,16 @@ from tidegate.broker.node_groups import NodeGroups, Writes
 from tidegate.broker.releasing import answer_partitions, release
 from tidegate.in_slices import batched
 from tidegate.server.handler import Charge, Handler, Message, Request, Work, at_once_if_short
-from tidegate.storage.committed_offsets import POSITION_BYTES, Partitions, growth, pack_position, times
+from tidegate.storage.committed_offsets import (
+    POSITION_BYTES,
+    Partitions,
+    growth,
+    pack_position,
+    times,
+)
 from tidegate.storage.group_rows import GroupChange, batched_partitions
 from tidegate.storage.topics import Topic
-from tidegate.wire import API_BY_KEY, EncodedElements, field_since
+from tidegate.wire import API_BY_KEY, AT_ONCE_BYTES, EncodedElements, PlainRows, field_since
 
 __all__ = ["offset_commit_handler"]
 
@@ -35,14 +41,38 @@ _ENCODED_AT_ONCE = 1000  # results
 _CHAR_BYTES = 3  # in UTF-8, of a character as Java counts them, at most
 _LATEST_MS = 2**63 - 1
 _GROUP_NOT_FOUND_SINCE = 9
+_LEADER_EPOCH_SINCE = field_since(OFFSET_COMMIT, "request", "committed_leader_epoch")
+_ROW, _ROW_WITHOUT_EPOCH = struct.Struct(">i12s2x"), struct.Struct(">i8s2x")
+"""A partition without metadata: index, offset and leader epoch as they are packed; then its length, or the length and
+the number of tagged fields."""
+_NO_EPOCH = struct.pack(">i", -1)
 _TOPIC_IDS_SINCE = field_since(OFFSET_COMMIT, "request", "topic_id")
+
+
+def _messages(partitions: PlainRows | list[Message]) -> list[Message]:
+    """Return partitions as dicts."""
+    if not isinstance(partitions, PlainRows):
+        return partitions
+    is_short = partitions.count * _ROW.size != len(partitions.data)
+    return [
+        {
+            "partition_index": index,
+            "committed_offset": int.from_bytes(value[:8], "big", signed=True),
+            "committed_leader_epoch": int.from_bytes(value[8:] or _NO_EPOCH, "big", signed=True),
+            "committed_metadata": None,
+        }
+        for index, value in (_ROW_WITHOUT_EPOCH if is_short else _ROW).iter_unpack(partitions.data)
+    ]
 
 
 def offset_commit_handler(groups: NodeGroups) -> Handler:
     """Return the handler that keeps offsets."""
 
     def handle(request: Request) -> Work:
-        body = yield from request.body_in_slices()
+        if len(request.frame) <= AT_ONCE_BYTES:
+            body = request.body_with_rows()
+        else:
+            body = yield from request.body_in_slices()
         if not request.authorized(acl.READ, acl.GROUP, body["group_id"]):
             return (yield from _refuse(request, body))
         commit = _Commit(groups, request, body)
@@ -63,7 +93,7 @@ def _refuse(request: Request, body: Message) -> Work:
     topics: list[Message] = []
     for part in body["topics"]:
         partitions = []
-        for wanted in part["partitions"]:
+        for wanted in _messages(part["partitions"]):
             code = error_codes.GROUP_AUTHORIZATION_FAILED
             partitions.append({"partition_index": wanted["partition_index"], "error_code": code})
             yield
@@ -100,13 +130,10 @@ class _Commit:
         expire_ms = None if retention_ms == _NO_RETENTION else min(now_ms + retention_ms, _LATEST_MS)
         self._times = times(now_ms, expire_ms)
         self._missing: dict[str, list[int]] = {}
-        self._found: list[
-            tuple[str, str, list[int]]
-        ] = []  # what it is called in the request, its name, results
+        self._found: list[tuple[str, str, list[int]]] = []  # name or id in the request, name, results
         self._accepted: dict[str, Partitions] = {}
         self._owner = groups.owner(self._group_id) or request.connection.owner
-        self._room = self._offsets.bound.room(self._owner)
-        self._grown = self._reserved = 0
+        self._room = self._reserved = 0
 
     def check(self) -> Generator[None, None, None]:
         """Look every partition up. Of several positions for one partition the last is kept."""
@@ -114,17 +141,44 @@ class _Commit:
         for part in self._body["topics"]:
             key = part[self.field]
             topic, missing = self._find(key)
+            self._room = self._offsets.bound.room(self._owner)
             if topic is None:
-                results = self._missing.setdefault(
-                    key, []
-                )  # Kafka answers it though no partition is asked for
-                for some in batched(part["partitions"], _CHECKED_AT_ONCE):
+                # Kafka answers a topic that is not there though no partition of it is asked for
+                results = self._missing.setdefault(key, [])
+                for some in batched(_messages(part["partitions"]), _CHECKED_AT_ONCE):
                     for wanted in some:
                         results += wanted["partition_index"], missing
                     yield
-            elif part["partitions"]:
-                yield from self._check_partitions(key, topic, part["partitions"], refused)
+            elif not len(part["partitions"]):
+                continue
+            elif refused or not self._accept_rows(key, topic, part["partitions"]):
+                yield from self._check_partitions(key, topic, _messages(part["partitions"]), refused)
             yield
+
+    def _accept_rows(self, key: str, topic: Topic, rows: PlainRows | list[Message]) -> bool:
+        """Accept all partitions of one topic together, as nearly always; False: they have to be looked at one by one.
+
+        They are accepted where they have no metadata, all are there, and there is room for them.
+        """
+        if not isinstance(rows, PlainRows):
+            return False
+        most_bytes = self._offsets.growth_of_new(self._group_id, topic.name) + len(rows) * POSITION_BYTES
+        if most_bytes > self._room:
+            return False
+        is_short = self._request.header.api_version < _LEADER_EPOCH_SINCE
+        rest = _NO_EPOCH + self._times if is_short else self._times
+        read = _ROW_WITHOUT_EPOCH if is_short else _ROW
+        found = [(index, value) for index, value in read.iter_unpack(rows.data)]
+        positions = {index: value + rest for index, value in found}
+        if min(positions, default=0) < 0 or max(positions, default=-1) >= len(topic.logs):
+            return False
+        self._reserve(most_bytes)
+        results: list[int] = []
+        for index, _ in found:
+            results += index, error_codes.NONE
+        self._found.append((key, topic.name, results))
+        self._accepted.setdefault(topic.name, {}).update(positions)
+        return True
 
     def _check_partitions(
         self, key: str, topic: Topic, wanted: list[Message], refused: int

@@ -1,5 +1,6 @@
 """Tests of OffsetCommit, OffsetFetch and FindCoordinator."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -317,3 +318,52 @@ def test_answers_with_too_much_metadata_are_refused(node: Node, monkeypatch: pyt
     single = {**group, "topics": [{"name": "orders", "partition_indexes": [0] * 3}], "require_stable": False}
     answer = node.call(OFFSET_FETCH, 7, single)
     assert (answer["error_code"], answer["topics"]) == (42, [])
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_commits_in_every_shape(node: Node, version: int) -> None:
+    """With and without metadata, the same partition twice, some that are not there: answered and kept alike."""
+    node.create("orders", 60)
+    topic_id = node.storage.topics.by_name["orders"].topic_id
+    chosen = random.Random(version)
+    kept: dict[int, int] = {}
+    for _ in range(60):
+        metadata = chosen.choice((None, "", "m", "ü" * 300))
+        most = chosen.choice((60, 60, 61))
+        partitions = [
+            {
+                "partition_index": chosen.randrange(-1 if most > 60 else 0, most),
+                "committed_offset": chosen.randrange(2**40),
+                "committed_leader_epoch": 3,
+                "committed_metadata": metadata if chosen.random() < 0.3 else "",
+            }
+            for _ in range(chosen.choice((0, 1, 3, 150, 600)))
+        ]
+        answer = node.call(
+            OFFSET_COMMIT,
+            version,
+            {
+                "group_id": "g",
+                "generation_id_or_member_epoch": -1,
+                "member_id": "",
+                "group_instance_id": None,
+                "retention_time_ms": -1,
+                "topics": [{"name": "orders", "topic_id": topic_id, "partitions": partitions}],
+            },
+        )
+        codes = {
+            index: 0 if 0 <= index < 60 else 3 for index in (part["partition_index"] for part in partitions)
+        }
+        results = [part for topic in answer["topics"] for part in topic["partitions"]]
+        assert {part["partition_index"]: part["error_code"] for part in results} == codes
+        assert len(results) == len(partitions)
+        kept |= {
+            part["partition_index"]: part["committed_offset"]
+            for part in partitions
+            if codes[part["partition_index"]] == 0
+        }
+        assert fetch(node, 8, None) == dict(sorted(kept.items()))
+    used = node.storage.offsets.bound.used
+    assert used == node.storage.offsets.bytes_of("g")
+    epochs = {at.leader_epoch for page in node.storage.offsets.pages("g") for at in page}
+    assert epochs == {3 if version >= 6 else -1}
