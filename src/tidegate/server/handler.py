@@ -43,6 +43,7 @@ from tidegate.wire import (
 
 __all__ = [
     "NO_LAG",
+    "SHORT_FRAME_BYTES",
     "Answer",
     "Charge",
     "Connection",

@@ -69,14 +69,18 @@ class CommittedOffset(NamedTuple):
 
 
 class _Group:
-    """The positions of a group by topic and partition, how many bytes they count for, and for which principal."""
+    """The positions of a group by topic and partition, how many bytes they count for, and for which principal.
 
-    __slots__ = ("owner", "size", "topics")
+    with_metadata: the topics in which a position has, or had, metadata.
+    """
+
+    __slots__ = ("owner", "size", "topics", "with_metadata")
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
         self.size = 0
         self.topics: dict[str, Partitions] = {}
+        self.with_metadata: set[str] = set()
 
 
 class OffsetTable:
@@ -169,8 +173,15 @@ class OffsetTable:
             partitions = group.topics[topic] = {}
             self._groups_of.setdefault(topic, {})[group_id] = None
             self._count(group, _TOPIC_BYTES)
-        self._count(group, growth(partitions, positions))
-        partitions.update(positions)
+        count = len(partitions)
+        is_plain = sum(map(len, positions.values())) == len(positions) * VALUE_BYTES
+        if is_plain and topic not in group.with_metadata:  # nearly always: the sizes need not be looked up
+            partitions.update(positions)
+            self._count(group, (len(partitions) - count) * POSITION_BYTES)
+        else:
+            group.with_metadata.add(topic)
+            self._count(group, growth(partitions, positions))
+            partitions.update(positions)
 
     def load(self, rows: Iterable[Sequence[Any]], owners: Mapping[str, str]) -> None:
         """Set positions as `put` does, of rows in the order of groups and topics: a million in a second or two.
@@ -216,6 +227,7 @@ class OffsetTable:
         gone = POSITION_BYTES + len(packed) - VALUE_BYTES
         if not partitions:
             del group.topics[topic]
+            group.with_metadata.discard(topic)
             groups = self._groups_of[topic]
             del groups[group_id]
             if not groups:

@@ -14,7 +14,7 @@ from typing import Final
 
 from tidegate.fair_share import UNKNOWN_OWNER
 from tidegate.groups import StoredGroup, StoredMember
-from tidegate.storage.committed_offsets import Partitions
+from tidegate.storage.committed_offsets import VALUE_BYTES, Partitions
 
 __all__ = [
     "JournaledPositions",
@@ -32,8 +32,9 @@ _NUMBERS = struct.Struct(">ii")
 _LENGTH = struct.Struct(">i")
 _HEADER = struct.Struct(">BBii")
 """Of a commit: kind, whether the group is new, bytes of the group's id and of its owner."""
-_TOPIC = struct.Struct(">ii")
-"""Bytes of the topic's id, positions in it. Their partitions follow, then their sizes in bytes, then the positions."""
+_TOPIC = struct.Struct(">iii")
+"""Bytes of the topic's id, how many positions, and bytes of each, 0 where they differ. The partitions follow, then the
+sizes of positions that differ, then the positions."""
 _GROUP_NUMBERS = struct.Struct(">iq")
 """Of a group: generation, time of its state. Five texts follow, then the members."""
 _NULL = -1
@@ -56,10 +57,14 @@ def encode_positions(
     parts = [_HEADER.pack(_POSITIONS, owner is not None, len(group), len(of_owner)), group, of_owner]
     for topic, partitions in positions.items():
         of_topic, count = topic_id(topic).encode(), len(partitions)
-        parts.append(_TOPIC.pack(len(of_topic), count))
+        values = b"".join(partitions.values())
+        size = VALUE_BYTES if len(values) == count * VALUE_BYTES else 0
+        parts.append(_TOPIC.pack(len(of_topic), count, size))
         parts.append(of_topic)
-        parts.append(struct.pack(f">{2 * count}i", *partitions, *map(len, partitions.values())))
-        parts += partitions.values()
+        parts.append(struct.pack(f">{count}i", *partitions))
+        if not size:
+            parts.append(struct.pack(f">{count}i", *map(len, partitions.values())))
+        parts.append(values)
     return b"".join(parts)
 
 
@@ -107,16 +112,16 @@ def decode_record(record: bytes) -> JournaledPositions | StoredGroup:
     at += owner_size
     positions: dict[str, Partitions] = {}
     while at < len(record):
-        size, count = _TOPIC.unpack_from(record, at)
+        id_size, count, size = _TOPIC.unpack_from(record, at)
         at += _TOPIC.size
-        topic_id = record[at : at + size].decode()
-        at += size
-        numbers = struct.unpack_from(f">{2 * count}i", record, at)
+        topic_id = record[at : at + id_size].decode()
+        at += id_size
+        numbers = struct.unpack_from(f">{count if size else 2 * count}i", record, at)
         at += len(numbers) * _LENGTH.size
         partitions = positions[topic_id] = {}
-        for partition, size in zip(numbers[:count], numbers[count:], strict=True):
-            partitions[partition] = record[at : at + size]
-            at += size
+        for partition, bytes_of in zip(numbers[:count], numbers[count:] or (size,) * count, strict=True):
+            partitions[partition] = record[at : at + bytes_of]
+            at += bytes_of
     return JournaledPositions(group_id=group_id, positions=positions, owner=owner if is_new else None)
 
 

@@ -13,6 +13,7 @@ two numbers), and the answer.
 
 import struct
 from collections.abc import Collection, Generator, Iterable
+from itertools import chain, repeat
 
 from tidegate import error_codes
 from tidegate.acl import codes as acl
@@ -168,14 +169,13 @@ class _Commit:
         is_short = self._request.header.api_version < _LEADER_EPOCH_SINCE
         rest = _NO_EPOCH + self._times if is_short else self._times
         read = _ROW_WITHOUT_EPOCH if is_short else _ROW
-        found = [(index, value) for index, value in read.iter_unpack(rows.data)]
+        found = list(read.iter_unpack(rows.data))
         positions = {index: value + rest for index, value in found}
         if min(positions, default=0) < 0 or max(positions, default=-1) >= len(topic.logs):
             return False
         self._reserve(most_bytes)
-        results: list[int] = []
-        for index, _ in found:
-            results += index, error_codes.NONE
+        indexes = positions if len(positions) == len(found) else [index for index, _ in found]
+        results = list(chain.from_iterable(zip(indexes, repeat(error_codes.NONE))))
         self._found.append((key, topic.name, results))
         self._accepted.setdefault(topic.name, {}).update(positions)
         return True

@@ -18,8 +18,17 @@ from tidegate.acl import codes as acl
 from tidegate.api_keys import OFFSET_FETCH
 from tidegate.broker.cluster import ZERO_ID, ClusterView
 from tidegate.broker.releasing import answer_partitions
-from tidegate.in_slices import release_messages
-from tidegate.server.handler import Charge, Handler, Message, Request, Work
+from tidegate.in_slices import release_messages, run_at_once
+from tidegate.server.handler import (
+    SHORT_FRAME_BYTES,
+    Answer,
+    Charge,
+    Deferred,
+    Handler,
+    Message,
+    Request,
+    Work,
+)
 from tidegate.storage.committed_offsets import (
     OFFSETS_AT_ONCE,
     VALUE_BYTES,
@@ -49,8 +58,19 @@ MAX_METADATA_BYTES = 32 << 20
 def offset_fetch_handler(storage: Storage, cluster: ClusterView) -> Handler:
     """Return the handler that answers the offsets kept in `storage`."""
 
-    def handle(request: Request) -> Work:
+    def handle(request: Request) -> Answer | Deferred | Work:
+        if len(request.frame) > SHORT_FRAME_BYTES:
+            return read(request)
+        body = request.body()
+        work = answer(request, body)
+        is_short = all(group["topics"] is not None for group in body.get("groups", (body,)))
+        return run_at_once(work) if is_short else work
+
+    def read(request: Request) -> Work:
         body = yield from request.body_in_slices()
+        return (yield from answer(request, body))
+
+    def answer(request: Request, body: Message) -> Work:
         positions = _Positions(storage, cluster, request)
         if "groups" not in body:
             topics, error_code = yield from positions.of(body["group_id"], body["topics"])
@@ -66,9 +86,9 @@ def offset_fetch_handler(storage: Storage, cluster: ClusterView) -> Handler:
         message = {"throttle_time_ms": 0, "groups": groups}
         if len(groups) == 1:
             return (yield from answer_partitions(request, message, topics, "partitions", Charge.REQUEST))
-        answer = yield from request.answer_in_slices(message)
+        encoded = yield from request.answer_in_slices(message)
         yield from release_messages(groups)
-        return answer
+        return encoded
 
     return handle
 
