@@ -57,14 +57,14 @@ def fetch_frame(partitions: int) -> bytes:
 
 
 class _Member:
-    """A client that joins a group of its own, is assigned, beats, commits and leaves."""
+    """A client that joins a group of its own, gets its assignment, sends a heartbeat, commits and leaves."""
 
     def __init__(self, sock: socket.socket, group_id: str) -> None:
         self._sock = sock
         self._group_id = group_id
 
     def live(self) -> None:
-        """Do all of it once. Raises `AssertionError` where a request is refused."""
+        """Run one cycle: join, sync, heartbeat, commit, leave. Raises `AssertionError` where a request is refused."""
         joining = {
             "session_timeout_ms": 30_000,
             "rebalance_timeout_ms": 30_000,
@@ -90,7 +90,7 @@ class _Member:
 
 
 def live(broker: BenchBroker, seconds: float) -> Iterator[int]:
-    """Let a member live again and again for so long; yield how many times it has, after each."""
+    """Run cycles of a member for `seconds`; yield the number of finished cycles after each."""
     with _connected(broker) as sock:
         member = _Member(sock, "bench-members")
         until, count = time.monotonic() + seconds, 0
